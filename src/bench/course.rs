@@ -24,7 +24,7 @@ use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The longest a turn waits for something to be said.
+/// Limit of the time that a turn waits for a report.
 const TURN: Duration = Duration::from_millis(50);
 /// Limit of the time until the sink says that it listens.
 const LISTEN_WITHIN: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ const INSIST_WITHIN: Duration = Duration::from_secs(5);
 const QUIET: Duration = Duration::from_secs(2);
 /// The same behind a relay, which may pause, but has nothing to wait for: its next hop takes whatever it is given.
 const RELAY_QUIET: Duration = Duration::from_secs(10);
-/// Between two looks at whether the relay rests.
+/// Interval of the checks whether the relay is idle.
 const REST_LOOK: Duration = Duration::from_millis(300);
 /// It rests when it uses less of a processor than that.
 const REST_SHARE: f64 = 0.02;
@@ -71,7 +71,7 @@ pub(super) struct Course {
     sink: Option<Process>,
     /// Time at which the load began.
     began: Option<Instant>,
-    /// Parties that ended though nobody had told them to.
+    /// Parties that ended without having been asked to.
     deaths: Vec<(Role, Death)>,
     /// Records that parties could not write to their files.
     unwritten: Vec<(Role, Record)>,
@@ -165,7 +165,7 @@ impl Course {
         Ok(())
     }
 
-    /// Says something above what is shown.
+    /// Prints a line above the progress.
     pub(super) fn say(&mut self, line: &str) {
         self.screen.say(line);
     }
@@ -175,7 +175,7 @@ impl Course {
         let limit = Instant::now() + patience;
         loop {
             let ended = self.party(role).poll()?;
-            // Heard after the poll: what an ended party said has then arrived.
+            // Read after the poll: the last reports of a party that has ended have then arrived.
             self.turn();
             if let Some(listening) = self.listening.iter().find(|listening| listening.role == role) {
                 let first = listening.smtp.first().cloned();
@@ -227,7 +227,7 @@ impl Course {
         }
     }
 
-    /// Gives the sink time to take what is under way to it (`accepted` messages in all).
+    /// Gives the sink time to receive what is under way to it (`accepted` messages in all).
     ///
     /// A relay is given it though the user asked for an end: the run is shorter then, and its account may still close. Who
     /// asks while it is waited wants no more of it.
@@ -307,7 +307,7 @@ impl Course {
         Ok(None)
     }
 
-    /// Tells a party to stop, once more where the user has waited enough; kills it where it takes too long.
+    /// Asks a party to stop, once more if the user has waited enough; kills it if it takes too long.
     ///
     /// # Errors
     /// If the user wants no report.
@@ -341,7 +341,7 @@ impl Course {
         Ok(())
     }
 
-    /// Hears what is said, or waits a twentieth of a second for it.
+    /// Reads the parties' reports, or waits a twentieth of a second for one.
     pub(super) fn turn(&mut self) {
         let mut heard = self.events.recv_timeout(TURN).ok();
         while let Some(said) = heard {
@@ -376,12 +376,12 @@ impl Course {
         Some(self.unwritten.swap_remove(at).1)
     }
 
-    /// Parties that ended though nobody had told them to.
+    /// Parties that ended without having been asked to.
     pub(super) fn deaths(&self) -> &[(Role, Death)] {
         &self.deaths
     }
 
-    /// For those who have no use for half a run.
+    /// Fails if a party has died, for callers that cannot use half a run.
     ///
     /// # Errors
     /// If a party ended though nobody had told it to.

@@ -37,7 +37,7 @@ pub(super) struct RunDirectory {
 
 impl RunDirectory {
     /// Makes the directory. An older run's result in a directory that the user named is removed first: if this run
-    /// fails, nobody must take the old one for it.
+    /// fails, the old result must not be mistaken for its own.
     pub(super) fn create(out: Option<&Path>, name: &str, started_at: Timestamp) -> Result<Self> {
         match out {
             Some(path) => Self::of_user(path),
@@ -98,8 +98,8 @@ impl RunDirectory {
         self.file(Role::Relay, "spool")
     }
 
-    /// Writes the run's own files. A closed account has no more use for the parties' ledgers; an open one keeps
-    /// them, for they say which messages, and the relay's spool, for it may have them.
+    /// Writes the run's own files. A closed account has no more use for the parties' ledgers. An open account keeps
+    /// them, since they name the messages, and the relay's spool, which may contain them.
     pub(super) fn keep(&mut self, record: &Record) -> Result<()> {
         let json = serde_json::to_string_pretty(record).context("the record cannot be written as JSON")?;
         self.write("run.json", &format!("{json}\n"))?;

@@ -19,7 +19,7 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 const QUIET: Duration = Duration::from_secs(10);
 /// An answer takes no longer; a ledger of 64 MB at 10 MB/s does not.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// Octets of the largest answer, twice a full ledger.
+/// Bytes of the largest answer, twice a full ledger.
 const LARGEST_ANSWER: u64 = 128 << 20;
 
 /// Share of a run that has arrived.
@@ -124,7 +124,7 @@ impl FarSink {
         Ok(record.map(without_its_past))
     }
 
-    /// The answer to a GET; `None` where the sink knows nothing of it.
+    /// The answer to a GET; `None` if the sink does not have it.
     fn ask<T>(&self, path: &str, read: impl FnOnce(ureq::Body) -> Result<T>) -> Result<Option<T>> {
         let url = format!("{}{path}", self.base);
         let answer = self.agent.get(&url).call();

@@ -53,7 +53,7 @@ pub(super) struct RelayFinds {
 }
 
 impl RelayFinds {
-    /// Takes down what is in its queue, or that nobody knows.
+    /// Records the contents of its queue, or that they are unknown.
     pub(super) fn look_into_queue(&mut self, queued: Result<Ledger>) {
         match queued {
             Ok(queued) => self.queued = queued,
@@ -70,11 +70,11 @@ impl RelayFinds {
 pub(super) enum Whose {
     /// The bench's own: its rules came with the bench's command line.
     Own,
-    /// Somebody else started it, or there was none.
+    /// A sink that the bench did not start, or none.
     Other,
 }
 
-/// All that is left when the parties are gone.
+/// Everything that is left when the parties have ended.
 #[derive(Clone, Debug)]
 pub(super) struct Finds {
     pub(super) run: RunId,
@@ -85,14 +85,14 @@ pub(super) struct Finds {
     pub(super) disk_bytes: Option<u64>,
     /// Disk space that the relay's directory took.
     pub(super) store: Store,
-    /// `None` where nobody watched the far end.
+    /// `None` if the far end was not observed.
     pub(super) arrivals: Option<SinkFinds>,
     pub(super) between: Between,
     /// Owner of the sink, and so whether its faults were ordered.
     pub(super) sink: Whose,
     /// Reason why the run ended, where the source cannot know it.
     pub(super) ending: Option<Ending>,
-    /// Parties that ended though nobody had told them to.
+    /// Parties that ended without having been asked to.
     pub(super) deaths: Vec<(Role, Death)>,
     pub(super) watched: Vec<Watched>,
     pub(super) around: Surroundings,
@@ -156,7 +156,7 @@ pub(super) fn party_as_seen(role: Role) -> Party {
     }
 }
 
-/// The relay as it was started and as it knows itself.
+/// The relay as it was started, with its own figures.
 pub(super) fn relay(contestant: &Contestant, directory: &RunDirectory, arrived: Arrived) -> Option<RelayFinds> {
     let own: Option<Record> = File::open(directory.party(Role::Relay).record)
         .ok()
@@ -183,7 +183,7 @@ pub(super) fn relay(contestant: &Contestant, directory: &RunDirectory, arrived: 
     Some(RelayFinds { party, queued: Ledger::default(), given_up, remarks })
 }
 
-/// Messages that the source heard 250 for, those of the warm-up among them.
+/// Messages that were answered 250, those of the warm-up included.
 pub(super) fn accepted_messages(source: &Record) -> u64 {
     let counted: u64 = source.stages.iter().filter(|row| row.name == Stage::Accepted).map(|row| row.count).sum();
     counted + source.warm_up.map_or(0, |warm_up| warm_up.accepted)
@@ -251,13 +251,13 @@ fn settle(source: &PartyFinds, sink: Option<&SinkFinds>, relay: Option<&RelayFin
         failed: books.failed.unwrap_or_default(),
         arrivals: sink.and_then(arrivals),
         relay: relay.map(|relay| RelayBooks { queued: &relay.queued, given_up: relay.given_up }),
-        // A source knows no deliveries: to it, what was accepted is in flight as well.
+        // A source does not see deliveries: in its account, accepted messages are in flight as well.
         open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
         overflow: books.overflow.unwrap_or_default(),
     })
 }
 
-/// The books of a source whose units are unknown: how many arrived is known, and not which.
+/// The account of a source whose units are unknown: the number of arrivals is known, but not which they are.
 fn unsettled(books: &LedgerRow, sink: Option<&SinkFinds>) -> LedgerRow {
     match sink.and_then(arrivals).filter(|_| books.created.is_none()) {
         None => books.clone(),

@@ -173,16 +173,16 @@ fn source_finds(
 
 /// Facts from the far end of the chain.
 struct FarEnd {
-    /// `None` where nobody watched it, or whoever did is gone.
+    /// `None` if the far end was not observed, or its observer is gone.
     finds: Option<SinkFinds>,
     arrived: Arrived,
-    /// A sink of somebody else's is gone.
+    /// A sink that the bench did not start is gone.
     lost: Option<Ending>,
     /// A party could not write its files.
     complaint: Option<anyhow::Error>,
 }
 
-/// Waits for what is under way, and asks whoever watches the far end.
+/// Waits for what is under way, and asks the observer of the far end.
 fn far_end(
     options: &BenchOptions,
     run: RunId,

@@ -27,12 +27,13 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two looks at a party's usage.
+/// Interval of the samples of a party's usage.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A look at a tree of hundreds of processes takes milliseconds: it may cost the run one part in so many.
+/// Limit of the cost of sampling, as one part in this many of the run: a sample of a tree of hundreds of processes
+/// takes milliseconds.
 const LOOK_SHARE: u32 = 100;
 
-/// The exit status of a program that tells of its end by SIGTERM: 128 + 15.
+/// The exit status of a program that reports its end by SIGTERM: 128 + 15.
 const TERMINATED: i32 = 143;
 
 /// Processes that belong to a party.
@@ -204,8 +205,8 @@ impl Process {
         })
     }
 
-    /// Measures it now and then, and says whether it has ended. Its last figures are taken before it is waited
-    /// for: until then `/proc` still has them, and no other process can have its number.
+    /// Samples its usage now and then, and reports whether it has ended. Its last figures are taken before it is
+    /// waited for: until then `/proc` still has them, and no other process can have its number.
     pub(super) fn poll(&mut self) -> Result<Option<ExitStatus>> {
         if self.ended.is_some() {
             return Ok(self.ended);
@@ -221,7 +222,7 @@ impl Process {
         Ok(self.ended)
     }
 
-    /// Looks at what it has used.
+    /// Samples its usage.
     pub(super) fn look(&mut self) -> Usage {
         self.looked_at = Instant::now();
         let pid = self.child.id();
@@ -237,7 +238,7 @@ impl Process {
         self.usage
     }
 
-    /// Looks no more: it has done what it was measured for.
+    /// Stops the sampling: the measured work is done.
     pub(super) fn settle(&mut self) {
         self.is_settled = true;
     }
@@ -250,7 +251,7 @@ impl Process {
         }
     }
 
-    /// Asks what it runs to stop, and not itself: strace ends when what it traces has.
+    /// Asks the programs that it runs to stop, and not itself: strace ends when the traced program has ended.
     pub(super) fn terminate_children(&self) {
         if self.ended.is_none() {
             for pid in tree::children(self.child.id()).into_iter().filter_map(as_pid) {
@@ -284,7 +285,7 @@ impl Process {
         let line = said.lines().rev().map(str::trim).find(is_telling);
         match line {
             Some(line) => line.strip_prefix("mailrun: ").unwrap_or(line).to_owned(),
-            // What it wanted to say may not have found room either.
+            // Its own message may not have found room either.
             None if is_full(&self.stderr) => format!("No space left on device: {}", self.stderr.display()),
             None => otherwise.to_owned(),
         }
@@ -299,7 +300,7 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// Kills what is left of its process group, waits for it, and hears the last of what it said.
+    /// Kills what is left of its process group, waits for it, and reads the last of its output.
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
         // Not being waited for, its number, and so its group's, is still its own. A child of its own that lived on
         // would keep the pipe open and the listener waiting.
@@ -351,7 +352,7 @@ fn as_pid(number: u32) -> Option<Pid> {
 /// Hands on each event and keeps each line, until the party closes its output.
 fn listen(stdout: impl BufRead, mut transcript: File, role: Role, events: &Sender<(Role, Event)>) {
     for line in stdout.split(b'\n').map_while(Result::ok) {
-        // A full disk must not stop the run; the record at its end will say so.
+        // A full disk must not stop the run; the record at its end reports it.
         let _ = transcript.write_all(&line).and_then(|()| transcript.write_all(b"\n"));
         if let Some(event) = Event::from_line(&String::from_utf8_lossy(&line)) {
             // The bench may have given up; the party is then being stopped.
@@ -428,7 +429,8 @@ mod tests {
 
     #[test]
     fn its_processor_time_is_complete_though_it_has_ended() {
-        // Longer than one look, so that memory is seen; its processor time is read from the ended process.
+        // Longer than one sampling interval, so that memory is seen; its processor time is read from the ended
+        // process.
         let mut shell = shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
         wait(&mut shell.process);
         let usage = shell.process.watched().usage;

@@ -13,7 +13,7 @@ const RELAYED_DURATION_S: f64 = 8.0;
 /// Address of the bench's own sink: the kernel chooses the port.
 const ANY_PORT: &str = "127.0.0.1:0";
 
-/// Everything a bench is told.
+/// All options of a bench.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchOptions {
     /// The user's name for the run.

@@ -17,7 +17,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Nothing said yet.
+    /// Makes it with no reports yet.
     pub(super) fn new(options: &BenchOptions) -> Self {
         let source = Progress {
             goal_messages: options.workload.messages.unwrap_or_default(),
@@ -27,7 +27,7 @@ impl View {
         Self { source, sink: None, rate: RateWindow::default() }
     }
 
-    /// The source says how far it is.
+    /// Takes the source's progress.
     pub(super) fn hear_source(&mut self, progress: Progress) {
         self.source = progress;
         if self.sink.is_none() {
@@ -35,7 +35,7 @@ impl View {
         }
     }
 
-    /// The sink says how far it is.
+    /// Takes the sink's progress.
     pub(super) fn hear_sink(&mut self, progress: Progress) {
         if self.sink.is_none() {
             self.rate.clear();
@@ -66,7 +66,7 @@ impl View {
     }
 }
 
-/// The line while `arrived` of so many accepted messages are there.
+/// The line while `arrived` of `accepted` messages are there.
 pub(super) fn wait_line(arrived: u64, accepted: u64, left: Duration) -> Line {
     let share = if accepted == 0 { 1.0 } else { arrived as f64 / accepted as f64 };
     let missing = format!("{} at the sink", count(accepted.saturating_sub(arrived)));
@@ -92,10 +92,10 @@ impl Screen {
         self.display.show(|| title.into_iter().fold(line(), Line::titled));
     }
 
-    /// Says something that stays.
+    /// Prints a line that stays.
     pub(super) fn say(&mut self, line: &str) {
         self.display.clear();
-        // It may hold what a stranger's server said.
+        // It may contain text of an unknown server.
         let line = line.split('\n').map(printable).collect::<Vec<_>>().join("\n");
         tell!("mailrun: {line}");
     }

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Units that the script's source says were accepted.
+/// Units that the script's source reports as accepted.
 const UNITS: u64 = 1_000;
 
 /// Copies prepared results to where it is told to write, says what a party says, and ends as told.
@@ -47,7 +47,7 @@ echo '{"event":"listening","smtp":["127.0.0.1:40002"],"http":null}'
 while :; do sleep 0.05; done
 "#;
 
-/// Options for a run that nobody sees.
+/// Options for a run without output.
 pub(super) fn options() -> BenchOptions {
     BenchOptions {
         name: "rehearsal".to_owned(),
@@ -208,7 +208,7 @@ fn death(record: &Record, role: Role) -> &Death {
     party.died.as_ref().expect("it died")
 }
 
-/// The run failed because that party died, and says so first.
+/// Checks that the run failed because that party died, and that this reason comes first.
 fn assert_failed_by(record: &Record, role: Role, how: &str) {
     assert_eq!(death(record, role).how, how);
     assert_eq!((record.verdict.outcome, record.verdict.causes[0]), (Some(Outcome::Fail), Cause::Died));

@@ -166,7 +166,8 @@ impl ApproachTyped {
         })
     }
 
-    /// An option that would do nothing for want of TLS: who gave it believes that mail and password go encrypted.
+    /// An option that would have no effect without TLS: the user who gave it believes that mail and password are
+    /// encrypted.
     fn idle_option(&self) -> Option<&'static str> {
         let options = [
             (self.insecure, "--insecure"),
@@ -197,7 +198,7 @@ impl ApproachTyped {
         options.into_iter().find(|(is_set, _)| *is_set).map(|(_, option)| option)
     }
 
-    /// It, in the words of a source.
+    /// The options as a source's command line.
     pub(super) fn words(&self) -> Vec<String> {
         let mut words = vec![format!("--tls={}", self.tls_mode().word())];
         let path = |path: &PathBuf| path.to_string_lossy().into_owned();

@@ -163,7 +163,7 @@ impl Typed {
             Some(server) => self.approach.towards(server)?,
             None => self.approach.clone(),
         };
-        // Whatever is wrong with it is better said here than by the source.
+        // A mistake in the options is better reported here than by the source.
         approach.options()?;
         let target = self.target(&approach)?;
         // Behind a relay the sink is not who the source speaks to.

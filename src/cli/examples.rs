@@ -8,7 +8,7 @@ const SCREEN_LINES: usize = 23;
 /// Commands whose `-h` is held to a screen.
 const BRIEF: [&str; 3] = ["relay", "queue", "spool"];
 
-/// Calls `each` with every visible command, and the words that lead to it.
+/// Calls `each` with every visible command and its path.
 fn walk(command: &Command, path: &[String], each: &mut impl FnMut(&[String], &Command)) {
     each(path, command);
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
@@ -16,7 +16,7 @@ fn walk(command: &Command, path: &[String], each: &mut impl FnMut(&[String], &Co
     }
 }
 
-/// The words of a command line, as a shell divides it, up to what another program or a remark begins with.
+/// The words of a command line, as a shell divides it, up to the start of another program or a remark.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quote = None;

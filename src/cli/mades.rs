@@ -477,7 +477,7 @@ impl LoadTyped {
         }
     }
 
-    /// The same in the words of a command line.
+    /// The same options as a command line.
     pub(super) fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         let mut push = |option: &str, value: String| words.push(format!("--{option}={value}"));
@@ -570,7 +570,7 @@ impl BrokersTyped {
         self.check_login(&outbox, inbox.as_ref())
     }
 
-    /// Refuses users and passwords that nobody would be shown.
+    /// Refuses users and passwords that no broker would be shown.
     fn check_login(&self, outbox: &BrokerUrl, inbox: Option<&BrokerUrl>) -> Result<()> {
         let last = inbox.unwrap_or(outbox);
         if let (Some(named), Some(_), true) = (outbox.user(), last.user(), self.user.is_some()) {
@@ -617,7 +617,7 @@ impl BrokersTyped {
     }
 }
 
-/// The URL with user and password, if it has none of its own. What is wrong with it is said without it: it may hold a
+/// The URL with user and password, if it has none of its own. An error does not quote the URL: it may contain a
 /// password.
 pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option<Secret>) -> Result<BrokerUrl> {
     let mut url: BrokerUrl = text.parse().map_err(|error: ::mades::UrlError| anyhow!("{option}: {error}"))?;
@@ -647,7 +647,8 @@ pub(super) fn exported(variable: &str) -> Result<Option<Secret>> {
     }
 }
 
-/// Says at once where load may not go, and lets no later connection go there, whatever the name then leads to.
+/// Refuses at once an address that load may not go to, and lets no later connection go there, whatever the name then
+/// resolves to.
 pub(super) fn keep_at_home(broker: &mut Broker) -> Result<()> {
     broker.may_reach = is_local;
     stay_at_home(&broker.url)

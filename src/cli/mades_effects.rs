@@ -1,4 +1,4 @@
-//! Options that were typed and would have no effect: each is refused in a line that says what it needs.
+//! Refuses options that would have no effect, each in a line that names what it needs.
 use anyhow::{Result, bail};
 use journey::words::listed;
 

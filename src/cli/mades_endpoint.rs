@@ -765,7 +765,7 @@ impl BoundsTyped {
     }
 }
 
-/// Says that the outbox is attended to.
+/// Announces that the stand-in reads the outbox.
 fn announce(telling: &Telling, live: Live, address: Option<&str>, outbox: &str) {
     telling.event(&Event::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live == Live::Line {

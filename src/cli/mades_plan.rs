@@ -1,5 +1,5 @@
-//! A plan of the stand-in as it is written in a file (TOML): what is wrong is told key by key, with its place, and a plan
-//! in which nothing is wrong is put over a preset.
+//! Reads a plan file of the stand-in (TOML): reports each mistake with its key and place, and puts a correct plan
+//! over a preset.
 //!
 //! Each value is read by itself, by the same code that reads a whole plan, so that one that is wrong hides no other.
 use crate::slip::is_near;
@@ -230,7 +230,7 @@ fn wrong(table: &str, key: &str, example: &str, written: &str) -> Option<String>
         Ok(plan) => plan,
         Err(error) => {
             let words = error.message();
-            // Words of serde; all others are our own, of a text that is no such quantity.
+            // Texts of serde; all others are our own, about a text that is no such quantity.
             let is_type = ["invalid type", "invalid value", "did not match"].iter().any(|word| words.contains(word));
             let said = || format!("{key}: {}", words.replace('\n', ", "));
             return Some(if is_type { wrong_type(key, example) } else { said() });

@@ -75,7 +75,7 @@ fn unknown_argument(error: &clap::Error) -> Option<String> {
     }
 }
 
-/// The word in which clap found an unknown short option, if it is a name of its own: swaks' `-au` is no `-a`.
+/// The word in which clap found an unknown short option, if it is a name of its own: swaks' `-au` is not `-a`.
 fn as_typed(name: String, path: &str) -> String {
     let is_short = name.len() == 2 && !name.starts_with("--");
     let words = std::env::args_os().skip(2).filter_map(|word| word.into_string().ok());
@@ -89,7 +89,7 @@ fn command() -> String {
     std::env::args_os().nth(1).map_or_else(String::new, |word| word.to_string_lossy().into_owned())
 }
 
-/// A value that its parser rejects. The parser's text mostly repeats the value; it is not said twice.
+/// A value that its parser rejects. The parser's text mostly repeats the value; it is not shown twice.
 fn invalid_value(error: &clap::Error) -> Option<String> {
     let name = argument(error)?;
     let name = name.split([' ', '[', '<']).next().unwrap_or(&name);

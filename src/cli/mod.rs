@@ -201,7 +201,7 @@ impl ArrivalTyped {
     }
 }
 
-/// Reads the command line, does what it says.
+/// Reads the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
     let typed = match Typed::parse_words(std::env::args_os()) {
         Ok(typed) => typed,
@@ -219,15 +219,15 @@ pub(crate) fn main() -> ExitCode {
         Command::InstallLinks(typed) => typed.run(),
     };
     outcome.unwrap_or_else(|error| {
-        // Where that cannot be written there is nobody to tell.
+        // If that cannot be written, there is no other place to report it.
         let _ = io::stderr().lock().write_all(failure(&error).as_bytes());
         let is_interrupted = error.downcast_ref::<Interrupted>().is_some();
         ExitCode::from(if is_interrupted { INTERRUPTED } else { 2 })
     })
 }
 
-/// The same words, with `--reuse 5` as `--reuse=5`, for anything else after --reuse is no value; and `--messages -1` as
-/// `--messages=-1`, for the option refuses it in its own words, and clap as an unknown option `-1`.
+/// The same words, with `--reuse 5` as `--reuse=5`, since anything else after --reuse is not a value; and `--messages
+/// -1` as `--messages=-1`, since the option refuses it with its own text, and clap as an unknown option `-1`.
 fn with_values_joined(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     for word in words.into_iter().map(Into::into) {
@@ -256,7 +256,7 @@ fn is_value_of(option: Option<&str>, word: Option<&str>) -> bool {
     }
 }
 
-/// Last words of a command that could not run: a line for each complaint.
+/// Error text of a command that could not run: a line for each complaint.
 fn failure(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let lines = text.lines().map(|line| without_error_numbers(&one_line(line)));
@@ -275,7 +275,7 @@ fn report_misuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         match short_help(error) {
             Some(text) => say(&text),
-            // Nobody reads it: nobody misses it.
+            // A closed stream is not an error here.
             None => drop(error.print()),
         }
         return ExitCode::SUCCESS;
@@ -344,7 +344,7 @@ fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
     exit_status(judge::outcome(record), record.ending == Some(Ending::Interrupted), strictness)
 }
 
-/// The exit status of a run, or a scenario of many, that came to that.
+/// The exit status of a run, or of a scenario of many, with that outcome.
 fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Strictness) -> ExitCode {
     match outcome {
         _ if is_interrupted => ExitCode::from(INTERRUPTED),
@@ -381,13 +381,13 @@ fn write_report(directory: &Path, record: &Record) -> Result<()> {
     fs::write(&path, crate::report::markdown(record)).map_err(|error| cannot_write(&path, &error))
 }
 
-/// Says something on standard output.
+/// Prints a text on standard output.
 fn say(text: &str) {
     // A reader that went away has read enough.
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 
-/// A party whose bench is gone has nobody to report to: it is to end, as if told to.
+/// Ends a party whose bench is gone, as if it had been asked to: it has nobody to report to.
 fn end_with_parent(live: Live) {
     if live == Live::Json {
         // Where the kernel lacks it, a party without a bench runs on until its own limits end it.

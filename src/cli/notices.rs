@@ -3,7 +3,7 @@ use crate::source::{Notices, Pattern, envelope_id};
 use clap::{Args, ValueEnum};
 use smtp::dsn::{Notify, Return};
 
-/// Said of each option, for the heading of a struct would go on to whatever options follow it.
+/// Set on each option, because the heading of a struct would also apply to the options that follow it.
 const HEADING: &str = "Notifications (RFC 3461), requested only if the server offers DSN";
 
 /// Parameters of DSN (RFC 3461).
@@ -59,7 +59,7 @@ impl NoticesTyped {
         }
     }
 
-    /// It, in the words of a source.
+    /// The options as a source's command line.
     pub(super) fn words(&self) -> Vec<String> {
         let valued = [
             ("--dsn-notify", self.dsn_notify.map(|notify| notify.render().to_lowercase())),

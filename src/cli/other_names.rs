@@ -181,7 +181,7 @@ const EXPLAINED: &[(&[&str], &str, &str)] = &[
     (&["--to", "--rcpt"], "--receiver", "messages have a receiver, --receiver CODE; the broker is --broker URL"),
 ];
 
-/// Returns what is said of an option that a command does not have; `path` is the command, `bench mades` for one.
+/// Returns the advice on an option that a command does not have; `path` is the command, `bench mades` for one.
 pub(super) fn said_of(path: &str, typed: &str) -> Option<String> {
     let typed = typed.split('=').next().unwrap_or(typed);
     let is_mades = MADES_COMMANDS.contains(&path);
@@ -214,13 +214,13 @@ fn tables(path: &str) -> &'static [&'static [Row]] {
     }
 }
 
-/// Tells whether the command has the option that is advised.
+/// Reports whether the command has the option that is advised.
 fn is_of_use(path: &str, advice: &str) -> bool {
     let option = advice.split([' ', ',']).find(|word| word.starts_with("--"));
     option.is_none_or(|option| has(path, option))
 }
 
-/// Tells whether a command has that long option.
+/// Reports whether a command has that long option.
 fn has(path: &str, option: &str) -> bool {
     let whole = super::Typed::command();
     let found = path.split(' ').try_fold(&whole, |command, name| command.find_subcommand(name));
@@ -228,7 +228,7 @@ fn has(path: &str, option: &str) -> bool {
     found.is_some_and(|command| command.get_arguments().any(is_meant))
 }
 
-/// Our commands that have an option of that name, in words.
+/// Our commands that have an option of that name, as a text.
 pub(super) fn commands_with(typed: &str) -> Option<String> {
     let name = typed.split('=').next()?.strip_prefix("--")?;
     let whole = super::Typed::command();

@@ -172,7 +172,7 @@ impl Typed {
         let mut code = ExitCode::SUCCESS;
         for request in self.requests() {
             let answered = match operator.ask(&request, |reply| teller.tell(&reply)) {
-                // Whoever reads it has seen enough.
+                // The reader has closed the pipe: it has seen enough.
                 Err(error) if is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
                 answered => answered?,
             };
@@ -185,7 +185,7 @@ impl Typed {
             let overview = Overview::ask(&mut operator)?;
             if let Some(why) = self.nothing_found(&overview) {
                 tell!("mailrun: {why}");
-                // A list of nothing is a list; an order for nobody is a mistake.
+                // An empty list is a list; an order that matches no message is a mistake.
                 return Ok(ExitCode::from(if self.order().is_some() { 1 } else { 0 }));
             }
             if overview.entries == 0 && matches!(self.what, What::List(_)) {
@@ -281,7 +281,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Says what the relay says, as it comes: a queue of a million is no table to be laid out first.
+/// Prints the relay's reply as it comes: a queue of a million is too long for a table.
 struct Teller<W: Write> {
     out: W,
     json: bool,
@@ -314,12 +314,12 @@ impl<W: Write> Teller<W> {
         Ok(self.out.write_all(printable(&text).as_bytes())?)
     }
 
-    /// Tells that nothing was listed and no message changed.
+    /// Reports whether nothing was listed and no message changed.
     fn has_found_nothing(&self) -> bool {
         self.entries == 0 && self.changed.unwrap_or_default() == 0
     }
 
-    /// Says that the queue is empty, in Postfix's words.
+    /// Prints that the queue is empty, in Postfix's words.
     fn say_empty(&mut self) -> Result<()> {
         if self.json { Ok(()) } else { Ok(writeln!(self.out, "Mail queue is empty")?) }
     }
@@ -381,7 +381,7 @@ impl Overview {
 /// Hops that a message names.
 const MAX_HOPS_NAMED: usize = 5;
 
-/// Addresses and replies are others' words: none of them moves the cursor.
+/// Makes text of others fit for a terminal: no address and no reply may move the cursor.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) && c != '\n' { '?' } else { c }).collect()
 }
@@ -420,7 +420,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A time in two or three characters: what an operator wants to know of it.
+/// A time in two or three characters.
 fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),

@@ -243,7 +243,7 @@ pub(super) fn run(typed: &Typed) -> Result<ExitCode> {
             }
         }
         Err(error) => {
-            // Not by standard error's lock: nobody may be reading there.
+            // Not through standard error's lock: its reader may have stopped reading.
             log.write_line(super::failure(&error).as_bytes());
             ExitCode::from(2)
         }
@@ -288,7 +288,7 @@ impl Typed {
         if self.allow_public { Reach::Anywhere } else { Reach::Local }
     }
 
-    /// The progress that is shown: none where nothing but errors is to be said.
+    /// The progress output: none if only errors are to be shown.
     fn live(&self) -> Live {
         match self.live.into() {
             Live::Line if self.quiet => Live::Off,
@@ -317,7 +317,7 @@ impl Typed {
             _ if self.verbose => LogLevel::Info,
             (Some(log), _) => log.into(),
             (None, Some(_)) => config.log,
-            // Nobody asked for a line a delivery.
+            // A line per delivery was not asked for.
             (None, None) => LogLevel::Warn,
         };
         config.workers = self.workers.or(config.workers);

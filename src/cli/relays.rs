@@ -34,7 +34,7 @@ pub(super) struct RelayTyped {
 }
 
 impl RelayTyped {
-    /// The one that was asked for; `None` if nothing was said.
+    /// The relay that was asked for; `None` if no option names one.
     pub(super) fn asked(&self) -> Option<Contestant> {
         self.relay.clone()
     }

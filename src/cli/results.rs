@@ -196,7 +196,7 @@ fn extent(asked: Option<ReportKind>, is_quiet: bool) -> Option<Extent> {
 /// Columns of a report that goes to a file or a pipe.
 const PLAIN_WIDTH: usize = 100;
 
-/// Whoever reads a stream.
+/// The reader of a stream.
 #[derive(Clone, Copy, Debug)]
 struct Reader {
     width: usize,

@@ -140,7 +140,7 @@ impl Scenario {
             Self::RelayBacklog(typed) => &typed.tables,
             Self::RelaySoak(typed) => &typed.tables,
             Self::MadesCompare(typed) => &typed.tables,
-            // It is a single run, with a report of its own.
+            // A single run, with a report of its own.
             Self::Mades(_) => return TablesTyped::default(),
         };
         typed.clone()

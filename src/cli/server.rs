@@ -13,7 +13,7 @@ pub(super) struct Server {
 /// The scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
-    /// No URL, or smtp: what the other options say.
+    /// No URL, or smtp: the other options decide.
     Smtp,
     /// SMTP with TLS before the greeting (RFC 8314).
     Smtps,

@@ -274,7 +274,7 @@ impl Typed {
                 message_bytes: self.bounds.max_message_size,
                 recipients: self.bounds.max_recipients as usize,
                 idle: self.bounds.idle_timeout,
-                // A sink measures: it turns nobody away.
+                // A sink measures: it rejects no client.
                 without_message: Duration::MAX,
                 login_failures: u32::MAX,
                 // A sink is there to be tried out; `idle_commands` bounds these too.

@@ -158,7 +158,7 @@ struct ContentTyped {
     no_trace: bool,
 }
 
-/// Largest corpus in memory, if nothing else is said.
+/// Default limit of a corpus in memory.
 const DEFAULT_CORPUS_BYTES: u64 = 1 << 30;
 
 impl Load {

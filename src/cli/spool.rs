@@ -1,4 +1,4 @@
-//! `mailrun spool`: what was typed, and what is said of a spool that no relay has open.
+//! `mailrun spool`: options, and the text of results, for a spool that no relay has open.
 use crate::relay::offline::check::check;
 use crate::relay::offline::export::{Exported, export};
 use crate::relay::offline::salvage::{Salvaged, Target, salvage};
@@ -132,7 +132,7 @@ impl Typed {
         let mut out = io::stdout().lock();
         let written = if self.json { writeln!(out, "{}", serde_json::to_string(json)?) } else { write!(out, "{text}") };
         match written {
-            // Whoever reads it has seen enough.
+            // The reader has closed the pipe: it has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => Ok(other?),
         }

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// Every command and subcommand, with the words that it is typed as.
+    /// Every command and subcommand, with the words that invoke it.
     fn all(command: &Command, words: &[String]) -> Vec<Vec<String>> {
         let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set());
         let below = inner.flat_map(|inner| all(inner, &[words, &[inner.get_name().to_owned()]].concat()));

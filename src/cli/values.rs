@@ -6,7 +6,7 @@ use net::Endpoint;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A time that is not nought.
+/// Parses a time longer than zero.
 pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
     positive(text, duration)
 }
@@ -115,7 +115,7 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
     positive(text, quantities::rate)
 }
 
-/// A stall: `FROM..TO`, as a rule says it.
+/// A stall: `FROM..TO`, as a rule is written.
 pub(super) fn stall(text: &str) -> Result<String, String> {
     let (from, to) = interval(text)?;
     Ok(format!("{from:?}..{to:?}"))

@@ -83,7 +83,7 @@ impl WelcomeTyped {
         })
     }
 
-    /// An option that would do nothing for want of TLS: who gave it believes that mail comes encrypted.
+    /// An option that would have no effect without TLS: the user who gave it believes that mail comes encrypted.
     fn idle_option(&self) -> Option<&'static str> {
         let options = [
             (self.tls_cert.is_some(), "--tls-cert"),

@@ -64,7 +64,7 @@ struct Counters {
     blame: OnceLock<Error>,
 }
 
-/// A link, for the words of an error.
+/// A link, for the text of an error.
 #[derive(Debug)]
 struct Link {
     queue: String,
@@ -109,7 +109,7 @@ impl Gauge {
         }
     }
 
-    /// Tells of a link, by its name on the wire: where it leads, and the largest message that is taken from there.
+    /// Registers a link by its name on the wire: its queue, and the largest message that is accepted from there.
     pub(crate) fn note_link(&self, name: &str, queue: &str, max_message_bytes: Option<u64>) {
         let link = Link { queue: queue.to_owned(), max_message_bytes };
         self.links().insert(name.to_owned(), link);
@@ -142,7 +142,7 @@ impl Gauge {
         self.blame(error);
     }
 
-    /// The first octets that the peer said, at most 8, by which one tells what it speaks.
+    /// The first bytes that the peer sent, at most 8: they show which protocol it speaks.
     pub(crate) fn greeting(&self) -> Vec<u8> {
         let octets = self.0.greeting.load(Relaxed).to_be_bytes();
         let count = (self.read_bytes() as usize).min(octets.len());
@@ -275,7 +275,7 @@ impl<Io: AsyncWrite + Unpin> State<Io> {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes octets to be written, and says how many went straight to the socket.
+    /// Takes bytes to be written: a large piece goes straight to the socket if nothing is pending.
     fn take(&mut self, context: &mut Context<'_>, octets: &[u8], gauge: &Gauge) -> io::Result<()> {
         let mut rest = octets;
         if self.pending.is_empty()
@@ -295,7 +295,7 @@ impl<Io: AsyncWrite + Unpin> State<Io> {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read"));
         }
         self.pending.extend_from_slice(rest);
-        // That a peer has hung up fe2o3-amqp complains of as well; that is told already.
+        // fe2o3-amqp also reports that a peer has hung up; that is reported already.
         if !self.is_hung_up
             && let Some(plaint) = self.plaints.overhear(octets, &self.guard)
         {

@@ -24,7 +24,8 @@ use trust::{HandshakeFault, Remedies};
 
 /// Default limit of each step of connecting.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// A peer that is silent for longer is gone; it is told, and sends empty frames (AMQP 1.0 part 2 §2.4.5).
+/// Limit of the peer's silence: after it the peer counts as gone. We announce the limit, and the peer sends empty
+/// frames to stay within it (AMQP 1.0 part 2 §2.4.5).
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// Limit of a frame that we accept. A message of go-mades-bench's 1 MB comes in one: fe2o3-amqp keeps the frames of a
 /// message apart and reads them byte by byte (docs/decisions/0007).
@@ -37,7 +38,7 @@ const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue
 /// The options against a certificate that is not accepted.
 const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
-/// A broker and how to come in.
+/// A broker and how to connect to it.
 #[derive(Clone, Debug)]
 pub struct Broker {
     /// Address of the broker, and the user.
@@ -173,7 +174,7 @@ impl Connection {
         within(&broker, "attaching to the queue", attaching).await
     }
 
-    /// Waits until the connection has come to its end, and says why.
+    /// Waits until the connection has ended, and returns the reason.
     pub async fn lost(&mut self) -> Error {
         match self.handle.on_close().await {
             Ok(()) => Error::Closed { why: "no reason was given".to_owned() },
@@ -193,8 +194,8 @@ impl Connection {
     pub async fn close(mut self) -> Result<(), Error> {
         let (was_lost, limit) = (self.is_lost(), self.broker.farewell_limit());
         match tokio::time::timeout(limit, self.handle.close()).await {
-            // What was under way when we said farewell, such as the answer to the end of a session, is out of place for
-            // fe2o3-amqp 0.18.4. A peer that hangs up in place of its farewell is another error.
+            // Frames that were under way when we sent our close, such as the answer to the end of a session, are out
+            // of place for fe2o3-amqp 0.18.4. A peer that hangs up without a close of its own is another error.
             Ok(Err(Engine::IllegalState)) if !was_lost => Ok(()),
             Ok(Err(Engine::IllegalState)) => {
                 Err(self.gauge.blamed(Error::Lost { why: "it had already ended".to_owned() }))
@@ -243,8 +244,8 @@ pub(crate) fn timed_out(broker: &Broker, what: &'static str) -> Error {
     Error::TimedOut { address: broker.url.address(), what, after: broker.time_limit }
 }
 
-/// In a task of its own: what a peer says before the connection is open is read by this future, and if fe2o3-amqp should
-/// stumble over it, the task ends and not we.
+/// Runs in a task of its own: the future reads what a peer sends before the connection is open, and if fe2o3-amqp
+/// should panic over it, only the task ends.
 async fn open(
     broker: Arc<Broker>,
     profile: Option<SaslProfile>,
@@ -276,7 +277,7 @@ async fn external(broker: &Broker, wire: &mut Wire) -> Result<(), Error> {
     }
 }
 
-/// Connects, and speaks TLS if the URL says so.
+/// Connects, and begins TLS if the URL asks for it.
 async fn wire(broker: &Broker) -> Result<Wire, Error> {
     let address = broker.url.address();
     let tls = broker
@@ -285,8 +286,8 @@ async fn wire(broker: &Broker) -> Result<Wire, Error> {
         .then(|| Ok::<_, Error>((broker.security.tls.config()?, broker.security.tls.name(broker.url.host())?)));
     let tls = tls.transpose()?;
     let tcp = within(broker, "connecting", connect(broker)).await?;
-    // Nagle's algorithm would hold a lone message back for the other side's delayed ACK: 40 ms that are nobody's latency.
-    // Small writes are gathered before they come to the socket.
+    // Nagle's algorithm would hold a lone message back for the other side's delayed ACK: 40 ms that belong to no
+    // party's latency. Small writes are gathered before they reach the socket.
     tcp.set_nodelay(true).map_err(|error| unreachable(&address, &error))?;
     let Some((config, name)) = tls else { return Ok(Wire::Plain(tcp)) };
     let server = name.to_str().into_owned();

@@ -44,7 +44,7 @@ pub enum Backend {
     },
 }
 
-/// Everything that a stand-in is told.
+/// Options of a stand-in.
 pub struct Setup {
     /// Plan that it follows.
     pub plan: Plan,
@@ -64,7 +64,7 @@ pub enum EndpointError {
     /// The plan is wrong.
     #[error("{0}")]
     Plan(String),
-    /// The broker is not to be had.
+    /// The broker cannot be used.
     #[error(transparent)]
     Broker(#[from] Error),
     /// The record cannot be written.
@@ -253,7 +253,7 @@ impl Endpoint {
     }
 
     fn accept(&mut self, key: Key) {
-        // Of a message whose story is over with its acceptance nothing is left to look up: the port is asked first.
+        // Nothing is left to look up of a message that was finished with its acceptance: the port is asked first.
         if let Some(taken) = self.model.content_mut(key).and_then(|content| content.taken.take()) {
             self.port.accept(taken);
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// An error on the way to a broker. Each text says what to do about it; none shows a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// We were told something that cannot be.
+    /// The caller asked for something impossible.
     #[error("{0}")]
     Misuse(String),
     /// The host has no address.
@@ -55,7 +55,7 @@ pub enum Error {
         /// The user.
         who: String,
     },
-    /// The broker does not know the way in which we want to prove who we are.
+    /// The broker does not offer the mechanism by which we want to authenticate.
     #[error("{address} does not offer SASL {mechanism}: choose another mechanism")]
     NoSuchMechanism {
         /// Address of the broker.
@@ -85,7 +85,7 @@ pub enum Error {
         /// Reason, and what to do about it.
         why: String,
     },
-    /// The peer wants a certificate of ours, or does not take the one it got.
+    /// The peer wants a certificate of ours, or does not accept the one that it got.
     #[error("{address} rejected the TLS handshake of this client: {why}")]
     NotTrusted {
         /// Address of the broker.
@@ -98,7 +98,7 @@ pub enum Error {
     NotAmqp {
         /// Address of the broker.
         address: String,
-        /// Its first octets.
+        /// Its first bytes.
         found: String,
     },
     /// There is no such queue.
@@ -109,7 +109,7 @@ pub enum Error {
         /// The broker's message.
         why: String,
     },
-    /// Somebody else holds the queue for himself.
+    /// Another consumer holds the queue exclusively.
     #[error("queue {queue} is held exclusively by another consumer: stop that one, or use another queue ({why})")]
     QueueHeld {
         /// The queue.
@@ -138,17 +138,17 @@ pub enum Error {
     TooLarge {
         /// The queue.
         queue: String,
-        /// Octets of the message.
+        /// Bytes of the message.
         size: u64,
-        /// Octets that are taken.
+        /// Limit of bytes.
         limit: u64,
     },
-    /// A message came that is larger than we take, and than we said that we take.
+    /// A message came that is larger than the limit that we announced.
     #[error("{queue} contains a message larger than {limit} bytes; remove it from the queue")]
     Oversized {
         /// The queue.
         queue: String,
-        /// Octets that are taken.
+        /// Limit of bytes.
         limit: u64,
     },
     /// The broker has ended the link for another reason.
@@ -159,13 +159,13 @@ pub enum Error {
         /// The broker's message.
         why: String,
     },
-    /// The broker has closed the connection, and said so.
+    /// The broker has closed the connection with a close.
     #[error("the broker closed the connection: {why}")]
     Closed {
         /// The broker's message.
         why: String,
     },
-    /// The connection is gone.
+    /// The connection was lost.
     #[error("connection lost: {why}")]
     Lost {
         /// Description of what was seen.
@@ -333,8 +333,8 @@ pub(crate) fn of_detach(queue: &str, error: &DetachError) -> Error {
 /// Result of detaching a link: it is detached when both sides have said so.
 pub(crate) fn of_farewell(queue: &str, said: Result<(), DetachError>) -> Result<(), Error> {
     match said {
-        // RabbitMQ 3 answers the end of a link by its suspension (AMQP 1.0 part 2 §2.6.6 asks for an end), and after that
-        // again. For fe2o3-amqp that is no state to be in; the link is none for either any more.
+        // RabbitMQ 3 answers the end of a link by its suspension (AMQP 1.0 part 2 §2.6.6 asks for an end), and after
+        // that again. fe2o3-amqp finds that state illegal; the link no longer exists for either side.
         Ok(()) | Err(DetachError::IllegalState) => Ok(()),
         Err(error) => Err(of_detach(queue, &error)),
     }
@@ -355,8 +355,8 @@ pub(crate) fn of_sender_attach(queue: &str, error: &SenderAttachError) -> Error 
     match error {
         SenderAttachError::SessionStopped(reason) => of_session_stop(reason),
         SenderAttachError::RemoteClosedWithError(error) => of_link(queue, error),
-        // A broker that refuses the link answers with no target and tells why in its detach (AMQP 1.0 part 2 §2.6.3);
-        // this one did not tell.
+        // A broker that refuses the link answers with no target and gives the reason in its detach (AMQP 1.0 part 2
+        // §2.6.3); this one gave none.
         SenderAttachError::IncomingTargetIsNone => no_such_queue(queue),
         other => misbehaved(other),
     }
@@ -418,7 +418,8 @@ pub(crate) fn of_open(attempt: &Attempt<'_>, error: &OpenError) -> Error {
         OpenError::NotImplemented(Some(text)) if text.contains("is not supported") => {
             Error::NoSuchMechanism { address, mechanism: attempt.mechanism }
         }
-        // RabbitMQ lets everybody through SASL ANONYMOUS, and asks nobodies for SASL again after it (part 2 §2.2).
+        // RabbitMQ accepts SASL ANONYMOUS from every client, and asks those without rights for SASL again after it
+        // (part 2 §2.2).
         OpenError::NotImplemented(Some(text)) if text.contains(", found ProtocolHeader { id: Sasl") => {
             Error::WrongCredentials { address, who: attempt.who.to_owned() }
         }
@@ -450,7 +451,7 @@ pub(crate) fn of_greeting(address: &str, greeting: &[u8]) -> Option<Error> {
     let address = address.to_owned();
     match greeting {
         [] => None,
-        // A TLS alert, or a handshake record: what a server says to a client that does not speak TLS.
+        // A TLS alert, or a handshake record: the answer of a server to a client that does not speak TLS.
         [0x15 | 0x16, 0x03, ..] => Some(Error::TlsPeer { address }),
         greeting if greeting.starts_with(&b"AMQP"[..greeting.len().min(4)]) => None,
         greeting => Some(Error::NotAmqp { address, found: shown(greeting) }),

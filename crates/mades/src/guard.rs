@@ -13,11 +13,12 @@ use crate::error::{self, Error};
 use std::collections::{HashMap, HashSet};
 use std::{fmt, io};
 
-/// Octets of a frame that are looked at: its header, and as much of its performative as may matter here. A delivery-tag has
-/// at most 32 octets (AMQP 1.0 part 2 §2.8.7); a link is called by container and queue.
+/// Bytes of a frame that are read: its header, and as much of its performative as may matter here. A delivery-tag has
+/// at most 32 octets (AMQP 1.0 part 2 §2.8.7); a link is named by container and queue.
 const HEAD: usize = 512;
-/// Pieces of one message at most. Each is kept until the last has come, whatever it holds, and so costs memory even when it
-/// is empty; in frames of 512 octets, the least that anybody may ask for (part 2 §2.7.1), that is half a gigabyte.
+/// Limit of the pieces of one message. Each is kept until the last has come, whatever it holds, and so costs memory
+/// even when it is empty; in frames of 512 octets, the smallest limit that a peer may ask for (part 2 §2.7.1), that
+/// is half a gigabyte.
 const MOST_PIECES: u32 = 1 << 20;
 /// Limit of an error's text.
 const MOST_LETTERS: usize = 200;
@@ -53,7 +54,7 @@ impl Frames {
             self.head[self.held..self.held + count].copy_from_slice(&octets[..count]);
             self.held += count;
             octets = &octets[count..];
-            // Of a lie about the length it is told when the length is there, and not only when more comes.
+            // A wrong length is reported as soon as the length is there, not only when more bytes come.
             let wanted = self.wanted()?;
             if self.held >= 8 && self.held == wanted {
                 self.skip = self.size()?.saturating_sub(self.held as u64);
@@ -107,8 +108,9 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Looks at what a peer says: refuses a frame that is shorter than its own header (AMQP 1.0 part 2 §2.3.1), off which
-/// fe2o3-amqp 0.18.4 takes four octets without looking and panics, and a message in more pieces than anybody needs.
+/// Checks the frames of a peer. Refuses a frame that is shorter than its own header (AMQP 1.0 part 2 §2.3.1), from
+/// which fe2o3-amqp 0.18.4 takes four bytes without a check and panics, and a message in more pieces than any sender
+/// needs.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
     frames: Frames,
@@ -121,7 +123,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Looks at what came next.
+    /// Checks the next bytes.
     ///
     /// # Errors
     /// `InvalidData` if there is a frame that cannot be, or a message in too many pieces.
@@ -175,7 +177,7 @@ fn note_piece(pieces: &mut HashMap<u16, u32>, channel: u16, goes_on: bool) -> io
     Ok(())
 }
 
-/// An error of a peer's that we have told it of, and what it was about.
+/// A protocol error that we reported to the peer in detach, end or close, and its subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plaint {
     /// The link, if it was about a link.
@@ -185,7 +187,7 @@ pub(crate) struct Plaint {
     pub(crate) description: String,
 }
 
-/// Looks at what we say, for errors of the peer's that we complain of.
+/// Watches our own output for errors of the peer that we report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plaints {
     frames: Frames,
@@ -222,7 +224,7 @@ impl Plaints {
         self.found.as_ref()
     }
 
-    /// Looks at what is said next, after all that the guard has heard; the first complaint.
+    /// Reads our next output, after all that the guard has read; returns the first reported error.
     pub(crate) fn overhear(&mut self, octets: &[u8], guard: &Guard) -> Option<&Plaint> {
         let (links, found) = (&mut self.links, &mut self.found);
         let followed = self.frames.follow(octets, |head| {
@@ -253,7 +255,7 @@ impl Plaints {
 /// An error, where it lies; part of it may not be there.
 struct ErrorThere<'a>(Elements<'a>);
 
-/// The error among a performative's fields, behind so many others; none if it is null or left out.
+/// The error among a performative's fields, after `behind` others; `None` if it is null or left out.
 fn error_of(mut fields: Elements<'_>, behind: u32) -> Option<ErrorThere<'_>> {
     fields.skip(behind).ok()?;
     fields.rest().and_then(Elements::of_beginning).map(|(_, fields)| ErrorThere(fields))
@@ -374,7 +376,7 @@ mod tests {
         // The peer ends a link with an error, and it is ended on our side with the same.
         guard.check(&[attach(9, "container:q:2"), detach(9, Some("amqp:resource-locked"))].concat()).unwrap();
         assert_eq!(plaints.overhear(&detach(3, Some("amqp:resource-locked")), &guard), None);
-        // To end what is no link makes nobody innocent.
+        // Ending a link that does not exist does not undo the error.
         guard.check(&detach(8, Some("amqp:link:message-size-exceeded"))).unwrap();
         let found = plaints.overhear(&detach(2, Some("amqp:link:message-size-exceeded")), &guard).unwrap();
         assert_eq!(found.link.as_deref(), Some("container:q:1"));

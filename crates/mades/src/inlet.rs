@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Frames that wait between the connection and the session: they have all been given credit.
 const BUFFERED_FRAMES: usize = 4096;
-/// Acceptances that are told in one disposition at most.
+/// Limit of acceptances that one disposition reports.
 const BATCH: usize = 256;
 /// The largest message that is taken by default.
 const MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
@@ -178,8 +178,8 @@ impl Inlet {
         }
     }
 
-    /// Takes responsibility for a message. The broker is told when some have gathered, or before we wait for more, or by
-    /// [`settle`](Self::settle).
+    /// Takes responsibility for a message. The broker learns of it when some have gathered, or before we wait for
+    /// more, or by [`settle`](Self::settle).
     ///
     /// # Errors
     /// If the link or the connection has come to its end.
@@ -191,7 +191,7 @@ impl Inlet {
         self.settle().await
     }
 
-    /// Tells the broker of what was accepted.
+    /// Reports to the broker what was accepted.
     ///
     /// # Errors
     /// If the link or the connection has come to its end.
@@ -199,13 +199,13 @@ impl Inlet {
         if self.accepted.is_empty() {
             return Ok(());
         }
-        // Told again if this is dropped half way: what the broker knows already is passed over.
+        // Reported again if this future is dropped half way: the broker ignores what it has already.
         let told = self.tell(self.receiver.accept_all(self.accepted.iter().cloned())).await;
         self.accepted.clear();
         told
     }
 
-    /// Gives messages back to the queue, for anybody, ourselves included.
+    /// Gives messages back to the queue, for any consumer, ourselves included.
     ///
     /// # Errors
     /// If the link or the connection has come to its end.
@@ -232,7 +232,7 @@ impl Inlet {
         self.tell(self.receiver.modify(ticket.0, modified)).await
     }
 
-    /// Tells the broker something, within the time limit of a step.
+    /// Sends a disposition to the broker, within the time limit of a step.
     async fn tell(&self, telling: impl Future<Output = Result<(), IllegalLinkStateError>>) -> Result<(), Error> {
         let told = tokio::time::timeout(self.broker.time_limit, telling).await;
         let told = told.map_err(|_| connection::timed_out(&self.broker, "settling messages"))?;

@@ -49,8 +49,8 @@ pub struct Outlet {
     _watcher: Watcher,
 }
 
-/// The end of a session, told to all who wait for a settlement over it: fe2o3-amqp 0.18.4 tells only those whose sender
-/// has been dropped, and the others wait for ever.
+/// The end of a session, reported to all that wait for a settlement over it: fe2o3-amqp 0.18.4 notifies only those
+/// whose sender has been dropped, and the others wait for ever.
 #[derive(Debug, Default)]
 struct Ending {
     why: OnceLock<Error>,
@@ -142,12 +142,13 @@ impl Outlet {
         &self.queue
     }
 
-    /// The largest message that the broker takes, if it says.
+    /// The largest message that the broker accepts, if it announces one.
     pub fn max_message_bytes(&self) -> Option<u64> {
         self.sender.max_message_size()
     }
 
-    /// Waits until the broker ends the link, and says why: for a run that has nothing to send and still wants to know.
+    /// Waits until the broker ends the link, and returns the reason: for a run that has nothing to send and still has
+    /// to notice.
     pub async fn lost(&mut self) -> Error {
         let ended = self.sender.on_detach().await;
         self.gauge.blamed(error::of_detach(&self.queue, &ended))
@@ -174,7 +175,7 @@ pub enum Disposition {
     Rejected {
         /// The condition, such as `amqp:resource-limit-exceeded`; empty if none was given.
         condition: String,
-        /// In words.
+        /// Description in text.
         description: String,
     },
     /// It does not take it now.
@@ -206,8 +207,8 @@ impl Disposition {
     }
 }
 
-/// A message that is under way: resolves when the broker has said what it makes of it. Dropped, it gives its place in the
-/// window up, which is what a time-out does.
+/// A message that is under way: resolves when the broker has reported its outcome. Dropped, it frees its place in the
+/// window, which is what a time-out does.
 pub struct Settling {
     delivery: DeliveryFut<Result<Outcome, SendError>>,
     told: Pin<Box<OwnedNotified>>,

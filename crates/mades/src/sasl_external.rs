@@ -34,7 +34,8 @@ pub(crate) async fn negotiate<Io: AsyncRead + AsyncWrite + Unpin>(stream: &mut I
     }
     let init = SaslInit {
         mechanism: Symbol::from("EXTERNAL"),
-        // An empty response is "whoever the certificate says"; none at all would be asked for by a challenge.
+        // An empty response means the identity in the certificate; without a response the server would ask for one by
+        // a challenge.
         initial_response: Some(Binary::from(Vec::new())),
         hostname: Some(host.to_owned()),
     };

@@ -13,9 +13,9 @@ use std::sync::Arc;
 pub enum Mechanism {
     /// User and password as they are (RFC 4616).
     Plain,
-    /// Nobody in particular (RFC 4505).
+    /// No identity (RFC 4505).
     Anonymous,
-    /// The certificate of TLS says it (RFC 4422 appendix A).
+    /// The identity in the TLS certificate (RFC 4422 appendix A).
     External,
     /// A proof of the password (RFC 5802).
     ScramSha1,
@@ -72,7 +72,7 @@ pub enum Verification {
     /// It has to.
     #[default]
     On,
-    /// Anybody will do: for a test with a certificate that nobody signed.
+    /// Any certificate is accepted: for a test with one that no authority signed.
     Off,
 }
 

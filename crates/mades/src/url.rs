@@ -64,7 +64,7 @@ pub enum UrlError {
     /// There is something behind host and port.
     #[error("a broker URL must end after the port")]
     Excess,
-    /// User or password are not UTF-8 once the percent signs are gone.
+    /// User or password are not UTF-8 after percent-decoding.
     #[error("decoded user or password is not UTF-8")]
     NotText,
     /// A password without a user.
@@ -129,7 +129,7 @@ impl BrokerUrl {
         self
     }
 
-    /// As that user with that password, whatever the URL says.
+    /// The URL with that user and that password, in place of its own.
     #[must_use]
     pub fn with_login(mut self, user: &str, password: Secret) -> Self {
         self.user = Some(user.to_owned());

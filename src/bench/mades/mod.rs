@@ -29,7 +29,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use truth::Totals;
 
-/// The longest a turn waits for something to be said.
+/// Limit of the time that a turn waits for a report.
 const TURN: Duration = Duration::from_millis(50);
 /// Limit of the time until the endpoint says that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
@@ -141,16 +141,16 @@ fn conduct(
     Ok((record, complaint))
 }
 
-/// Puts the endpoint's end into the verdict: what it did before nobody can tell any more.
+/// Puts the endpoint's end into the verdict: its work before that can no longer be proved.
 fn note_death(record: &mut Record, death: &Death, asked: Asked) {
     let pass = judge::pass(record);
     let verdict = &mut record.verdict;
     let texts = std::mem::take(&mut verdict.reasons).into_iter().zip(std::mem::take(&mut verdict.causes));
-    // The bench saw connections that were lost, and was told to stop: that is why.
+    // The bench saw connections that were lost, and was asked to stop: this death is the reason.
     let others = texts.filter(|(_, cause)| !matches!(cause, Cause::ServerGone | Cause::Interrupted));
     let others = others.map(|(text, cause)| Reason { cause, text });
     let closed = verdict.closed;
-    // Where the bench died too, it died first: nobody looks after the endpoint later.
+    // If the bench died too, it died first: the endpoint is not watched after that.
     let reasons = others.chain([Reason::new(Cause::Died, judge::death("endpoint", death))]).collect();
     *verdict = Verdict { closed, ..judge::weigh(reasons, &pass) };
     if asked == Asked::Nothing {
@@ -243,7 +243,7 @@ impl Course {
         let limit = Instant::now() + READY_WITHIN;
         loop {
             let ended = self.endpoint.poll()?;
-            // Heard after the poll: what an ended party said has then arrived.
+            // Read after the poll: the last reports of a party that has ended have then arrived.
             self.turn();
             if let Some(address) = self.address.take() {
                 return Ok(address);
@@ -269,7 +269,8 @@ impl Course {
                 self.turn();
                 self.screen.clear();
                 let complaint = mades.judge(status).err();
-                // 2 is an error that it has told by itself; no exit status, and any other, is an end that it did not choose.
+                // Status 2 is an error that the endpoint reported itself; no exit status, and any other, is an end
+                // that it did not choose.
                 let has_died = complaint.is_some() && status.code() != Some(2);
                 if !has_died {
                     return Ok(Followed { mades, complaint, death: None });
@@ -319,7 +320,7 @@ impl Course {
         }
     }
 
-    /// Hears what is said.
+    /// Reads the parties' reports.
     fn turn(&mut self) {
         let limit = Instant::now() + TURN;
         loop {

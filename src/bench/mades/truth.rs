@@ -16,7 +16,7 @@ const BY_FAULTS: [Cause; 7] = [
     Cause::NothingAccepted,
 ];
 
-/// The totals of the stand-in, as far as they are held against something.
+/// The totals of the stand-in that are compared.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Totals {
@@ -88,7 +88,7 @@ fn counts(record: &Record, mades: &Mades, totals: &Totals) -> Vec<MadesCount> {
     let arrivals = |row: MadesStage| row.count + row.duplicates;
     let troubles = |kind: &str| mades.troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum::<u64>();
     let (ledger, is_toolbox) = (&record.ledger, mades.mode == "toolbox");
-    // A toolbox says nothing at all of what is lost; and of what failed in silence nobody but itself can tell it from that.
+    // A toolbox reports nothing of what is lost; a silent failure looks the same from outside.
     let silent = if is_toolbox { totals.failed_silently } else { 0 };
     let lost = totals.lost + silent;
     let unanswered = totals.unanswered + if is_toolbox { totals.lost } else { 0 };

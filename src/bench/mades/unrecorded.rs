@@ -1,5 +1,4 @@
-//! The record of a bench of MADES that died and left none: what was asked of it, what it had said of its progress, and how
-//! it ended.
+//! The record of a bench of MADES that died and left none: its options, its last progress, and the way it ended.
 use super::RehearsalOptions;
 use crate::bench::gather;
 use crate::live::Progress;

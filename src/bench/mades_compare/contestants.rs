@@ -120,7 +120,7 @@ fn tell_original(command: &mut Command, case: &Case, options: &CompareOptions, a
     command.args(["-n", &options.messages.to_string(), "-size", &options.message_bytes.to_string()]);
     for (side, queue) in [("outbox", &queues.outbox), ("inbox", &queues.inbox)] {
         command.args([&format!("-{side}"), queue, &format!("-{side}-addr"), &at.url]);
-        // It has no other way to be told a password.
+        // A password can be passed to it in no other way.
         command.args([&format!("-{side}-user"), &at.user, &format!("-{side}-pass"), &at.password]);
     }
     command.args(["-outbox-reply", &queues.reply, "-outbox-send-event", &queues.event]);

@@ -1,5 +1,5 @@
-//! Runs the comparison's cases in their order, each on a ground of its own and within a limit of time, until all are done
-//! or Ctrl-C.
+//! Runs the comparison's cases in their order, each on a ground of its own and within a time limit, until all are
+//! done or Ctrl-C.
 use super::CompareOptions;
 use super::contestants::{Case, Field, Tool, cases, command};
 use super::findings::{self, Findings};
@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A run that came to its end.
+/// A run that was completed.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     pub(super) findings: Findings,
@@ -107,7 +107,7 @@ impl Course<'_> {
             }
         }
         let (status, costs) = contestant.reap()?;
-        // Status 1 of ours says that the account does not close: its record says why.
+        // Our status 1 means that the account does not close: the run's record has the reason.
         if !(status.success() || case.tool == Tool::Mailrun && status.code() == Some(1)) {
             let words = contestant.last_words();
             bail!("it ended with {status}: {}", words.as_deref().unwrap_or("no output"));

@@ -58,7 +58,7 @@ pub(crate) struct Broker {
     pub(crate) url: String,
     pub(crate) user: String,
     pub(crate) password: String,
-    /// Certificates to be trusted by those who look at any.
+    /// Certificates to trust, for contestants that verify any.
     pub(crate) cacert: Option<PathBuf>,
 }
 

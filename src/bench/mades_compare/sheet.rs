@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn ratios_are_of_the_same_round() {
         let theirs = vec![run(100.0, 0.5, None), run(200.0, 0.5, None), run(100.0, 0.5, None)];
-        // 3, 1 and 2 times as fast; the medians would say 2 times as well, but not how far they lie apart.
+        // 3, 1 and 2 times as fast; the medians would give 2 times as well, but not the spread.
         let own = vec![run(300.0, 0.1, None), run(200.0, 0.5, None), run(200.0, 0.25, None)];
         let sheet = of(&finds(theirs, own), &sample());
         assert!(sheet.is_good(), "{}", sheet.text);

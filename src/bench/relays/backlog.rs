@@ -141,14 +141,14 @@ struct Backlog<'g> {
 impl<'g> Backlog<'g> {
     fn prepare(grounds: &'g Grounds, bench: &'g BenchOptions, needed_bytes: u64) -> Result<Self> {
         let directory = grounds.directory();
-        // Nobody listens there until the sink does.
+        // This port has no listener until the sink starts.
         let sink = port::free()?;
         directory.write("relay.toml", &config(sink, bench, needed_bytes))?;
         let course = Course::new(bench)?;
         Ok(Self { grounds, bench, directory, course, sink, finds: Finds::default() })
     }
 
-    /// From the first message to the last, or until the user wants no more.
+    /// Runs from the first message to the last, or until the user wants no more.
     fn hold(mut self) -> Result<(Finds, Record, MemoryCurve)> {
         let (run, started_at, sight) = (party::fresh_run_id()?, jiff::Timestamp::now(), Sight::now());
         let source = self.fill(run)?;
@@ -183,10 +183,10 @@ impl<'g> Backlog<'g> {
         Ok((self.finds, gather::record(self.bench, started_at, finds), memory.unwrap_or_default()))
     }
 
-    /// Fills the relay while nobody listens where it hands on to.
+    /// Fills the relay while its next hop is not listening.
     fn fill(&mut self, run: RunId) -> Result<gather::PartyFinds> {
         let mut starting = self.starting();
-        // What it said before it was started again is kept beside what it says then.
+        // Its output from before the restart is kept beside that of after it.
         let file = |name: &str| self.directory.path().join(name);
         (starting.order.stdout, starting.order.stderr) = (file("relay-before.stdout"), file("relay-before.stderr"));
         let relay = self.course.start_relay(starting)?;
@@ -270,7 +270,7 @@ impl<'g> Backlog<'g> {
         Ok(Status::at(self.course.relay_http().context("the relay did not report its HTTP address")?))
     }
 
-    /// The next hop is back, and the relay is told so.
+    /// Starts the next hop again, and notifies the relay.
     fn drain(&mut self, accepted: u64) -> Result<()> {
         let began = Instant::now();
         let mut order = operation::retry_all(self.grounds.program(), &self.directory.spool())?;

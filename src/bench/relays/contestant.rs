@@ -77,7 +77,7 @@ impl Contestant {
         }
     }
 
-    /// A part of a path that tells it from the others.
+    /// A part of a path that distinguishes it from the others.
     pub(super) fn file_name(&self) -> String {
         let letter = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '-' };
         self.to_string().chars().take(40).map(letter).collect::<String>().trim_matches('-').to_owned()

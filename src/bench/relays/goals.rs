@@ -21,7 +21,7 @@ pub(super) enum Found {
     Missed(String),
     /// Mail is missing, or was changed: no figure counts for anything then.
     Unaccounted(String),
-    /// Nobody knows; why.
+    /// Not known, with the reason.
     Unknown(String),
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Occasion {
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) sessions: u32,
-    /// Octets of a message, header included.
+    /// Bytes of a message, header included.
     pub(crate) message_bytes: u64,
     /// Messages a connection carries; `None` for as many as there are.
     pub(crate) reuse: Option<u64>,
@@ -95,7 +95,7 @@ impl Grounds {
         self.interrupt.asked() != Asked::Nothing
     }
 
-    /// A run that is kept in a place of its own below the scenario's.
+    /// Options of a run that is kept in its own directory below the scenario's.
     pub(super) fn bench(&self, place: &str, contestant: &Contestant, shape: &Shape, load: Workload) -> BenchOptions {
         let out = self.directory.path().join(place);
         self.occasion.bench(out, contestant, shape, load)
@@ -120,7 +120,7 @@ impl Grounds {
         Ok(sheet)
     }
 
-    /// Says a line on standard error, unless nothing is to be said.
+    /// Prints a line on standard error, unless output is off.
     pub(super) fn say(&self, line: &str) {
         if self.occasion.live == Live::Line {
             tell!("{line}");
@@ -128,7 +128,7 @@ impl Grounds {
     }
 }
 
-/// A run with its files, in which nobody died: of others there is nothing to compare.
+/// Fails unless the run has its files and no party died: others cannot be compared.
 fn whole(outcome: BenchOutcome) -> Result<BenchOutcome> {
     let died = outcome.record.parties.iter().find_map(|party| Some((party.role, party.died.as_ref()?)));
     match (died, outcome.unwritten) {

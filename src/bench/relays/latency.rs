@@ -28,8 +28,8 @@ const ACCEPT_P99_MS: f64 = 20.0;
 /// at its end is no queue that grows.
 const LATE_S: f64 = 0.1;
 const LATE_SHARE: f64 = 0.05;
-/// Of what a rate comes to in its time so much must have been sent: what is due while all sessions wait for a relay that
-/// falls behind is not, when the time is over.
+/// Share of the offered messages that must have been sent: when the time is over, those are missing that became due
+/// while all sessions waited for a relay that falls behind.
 const OFFERED_SHARE: f64 = 0.98;
 
 /// Options of the scenario.

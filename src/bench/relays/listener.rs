@@ -60,7 +60,7 @@ const USERS: &str = "relay-users";
 const CONFIGURATION: &str = "relay.toml";
 
 impl ListenerOptions {
-    /// Tells whether a plain SMTP listener will do.
+    /// Reports whether a plain SMTP listener is enough.
     pub(super) fn is_plain(&self) -> bool {
         *self == Self::default()
     }

@@ -14,7 +14,7 @@ pub(super) struct Measure {
     pub(super) cpu_ms_per_1000: Option<f64>,
     /// Bytes that the kernel charged the relay's processes with for a message.
     pub(super) written_each: Option<f64>,
-    /// Bytes that the disk wrote for a message, with what anybody else on the host wrote.
+    /// Bytes that the disk wrote per message, including writes of others on the host.
     pub(super) disk_each: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
     /// Reason why the account does not close, or why not all messages that were sent were accepted.
@@ -23,7 +23,7 @@ pub(super) struct Measure {
     pub(super) invalid: Option<String>,
     /// Thresholds that were missed, and the rate that was asked for.
     pub(super) missed: Vec<String>,
-    /// Thresholds that speak of what nobody saw.
+    /// Thresholds on figures that were not observed.
     pub(super) unseen: Vec<String>,
     /// Remarks that a reader must know: why its figures say something else than they seem to, and what disturbed it.
     pub(super) remarks: Vec<String>,
@@ -53,7 +53,7 @@ impl Measure {
             invalid: Some(&record.verdict).filter(|verdict| verdict.outcome == Some(Outcome::Invalid)).map(why),
             missed: texts(missed).chain(rate.map(|(text, _)| text.clone())).collect(),
             unseen: texts(unseen).collect(),
-            // The disk has a column of its own.
+            // Bytes written have a column of their own.
             remarks: record.verdict.reasons.iter().filter(|reason| !reason.starts_with("The disk ")).cloned().collect(),
             passage,
         })

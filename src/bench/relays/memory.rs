@@ -3,7 +3,8 @@ use crate::report::spark::{Fold, sparkline};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
 
-/// Looks that are kept: a day, four a second, is five times as many. Of more, every other one.
+/// Limit of the samples that are kept: a day, at four per second, has five times as many. Above it every other one is
+/// dropped.
 const MOST_LOOKS: usize = 65_536;
 /// Bars of the curve in a report.
 const BARS: usize = 60;
@@ -48,7 +49,7 @@ impl MemoryCurve {
         self
     }
 
-    /// The most that was seen in that time, its ends included; `None` if nobody looked.
+    /// The highest sample in that time, its ends included; `None` if there is no sample.
     pub(super) fn most(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
         let within = self.looks.iter().filter(|look| (from_ns..=to_ns).contains(&look.at_ns));
         within.map(|look| look.bytes).max()
@@ -60,7 +61,7 @@ impl MemoryCurve {
         sparkline(&values, BARS, Fold::Peak)
     }
 
-    /// A line for each look: seconds since the first, a tab, bytes.
+    /// A line per sample: seconds since the first, a tab, bytes.
     pub(super) fn lines(&self) -> String {
         let began_ns = self.looks.first().map_or(0, |look| look.at_ns);
         let mut text = "seconds\trss_bytes\n".to_owned();

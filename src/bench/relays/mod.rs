@@ -57,13 +57,13 @@ use std::io::BufReader;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// File systems that forget: tmpfs, ramfs (statfs(2)).
+/// File systems without permanent storage: tmpfs, ramfs (statfs(2)).
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// The relay as a party of the run.
 pub(super) fn party(contestant: &Contestant, own: Option<&Record>) -> Option<Party> {
     contestant.role()?;
-    // What it knows of itself: our own writes a record.
+    // Its own figures: our own relay writes a record.
     let known = own.and_then(|record| record.parties.iter().find(|party| party.role == Role::Relay));
     Some(Party {
         role: Role::Relay,

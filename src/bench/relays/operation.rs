@@ -1,5 +1,4 @@
-//! A running relay of our own, as an operator sees it: what it says over HTTP, and what it is told over its control
-//! socket.
+//! A running relay of our own, as an operator sees it: its answers over HTTP, and orders over its control socket.
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -27,7 +26,7 @@ impl Status {
         self.agent.get(format!("{}/ready", self.base)).call().is_ok()
     }
 
-    /// Messages in its queue; `None` if it does not say.
+    /// Messages in its queue; `None` if it does not report them.
     pub(super) fn queued(&self) -> Option<u64> {
         let mut answer = self.agent.get(format!("{}/metrics", self.base)).call().ok()?;
         gauge(&answer.body_mut().read_to_string().ok()?, "mailrun_relay_queue_messages")

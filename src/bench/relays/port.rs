@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const FIRST: u32 = 20_000;
 const PORTS: u32 = 12_000;
 
-/// One that nobody listens on now. Two benches that start together begin to look in different places.
+/// A port on which no process listens now. Two benches that start together begin their search in different places.
 pub(super) fn free() -> Result<SocketAddr> {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     for _ in 0..PORTS {

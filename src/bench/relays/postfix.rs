@@ -61,7 +61,7 @@ pub(super) fn prepare(directory: &RunDirectory, sink: &str) -> Result<Starting> 
     let home = directory.spool();
     settle_in(&home, listen, sink)?;
     let configuration = home.join("conf");
-    // It makes the rest of the tree, with the owners that it wants.
+    // Postfix makes the rest of the tree, with the owners that it needs.
     succeed(&program, &["-c".as_ref(), configuration.as_os_str(), "check".as_ref()])?;
     let words: [&OsStr; 4] = ["-c".as_ref(), configuration.as_os_str(), "-h".as_ref(), "daemon_directory".as_ref()];
     let daemons = succeed(&program.with_file_name("postconf"), &words)?;

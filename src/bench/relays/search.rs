@@ -3,7 +3,7 @@
 
 /// Factor of a step where no limit is known on that side.
 const STRIDE: f64 = 1.25;
-/// As near as it goes: steps of a few seconds tell no more.
+/// Precision of the search: steps of a few seconds allow no better.
 const NEAR: f64 = 1.05;
 
 /// A search on its way.

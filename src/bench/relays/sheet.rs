@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn figures_have_their_spread_and_ratios_are_of_the_same_round() {
-        // 2, 10 and 5 times as fast as theirs in its round; the medians, 4 s and 10 s, would say 2.5.
+        // 2, 10 and 5 times as fast as theirs in its round; the medians, 4 s and 10 s, would give 2.5.
         let ours = vec![done(4.0, 10.0), done(1.0, 10.0), done(8.0, 10.0)];
         let theirs = vec![done(8.0, 100.0), done(10.0, 100.0), done(40.0, 100.0)];
         let sheet = of(&finds(ours, theirs), &options());

@@ -14,9 +14,9 @@ use crate::report::table::{Align, Table};
 use anyhow::{Context, Result};
 use journey::record::{Arrival, Record, SeriesRow, Workload};
 
-/// Memory is flat if the most of the last nine tenths is no more than so many times the most of the first tenth.
-/// A queue is never twice equally deep, and a hash table doubles at once: a leak of 100 octets a message, which is less
-/// than any of its parts, would still add 90 MB to a million messages.
+/// Growth up to which memory counts as flat: the maximum of the last nine tenths over that of the first tenth. A
+/// queue is never twice equally deep, and a hash table doubles at once: a leak of 100 bytes per message, which is
+/// less than any of its parts, would still add 90 MB to a million messages.
 const GROWTH: f64 = 1.2;
 /// And so much more: of a small process a fifth is less than an allocator takes from the kernel at a time.
 const SLACK_BYTES: u64 = 16 << 20;

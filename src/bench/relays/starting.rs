@@ -26,9 +26,9 @@ pub(in crate::bench) struct Starting {
 /// The sign that a party takes mail.
 #[derive(Debug)]
 pub(in crate::bench) enum Ready {
-    /// It says so on its standard output (`live::Event::Listening`).
+    /// It reports it on its standard output (`live::Event::Listening`).
     Says,
-    /// A connection to that address is greeted; or it says so.
+    /// A connection to that address is greeted; or it reports that it listens.
     Answers(SocketAddr),
 }
 
@@ -135,7 +135,7 @@ mod tests {
             let server = std::thread::spawn(move || {
                 let (mut stream, _) = listener.accept().unwrap();
                 stream.write_all(greeting.as_bytes()).unwrap();
-                // Until the client has said QUIT or gone.
+                // Until the client has sent QUIT or hung up.
                 let _ = stream.shutdown(std::net::Shutdown::Write).and_then(|()| stream.read(&mut [0; 64]));
             });
             assert_eq!(Ready::Answers(address).answers(), expected.then(|| address.to_string()), "{greeting:?}");

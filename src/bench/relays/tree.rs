@@ -17,7 +17,7 @@ use crate::usage::Usage;
 use std::collections::HashMap;
 use std::fs;
 
-/// A process, as `/proc/PID/stat` tells of it. Times are in ticks.
+/// A process, as `/proc/PID/stat` describes it. Times are in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::bench) struct Member {
     pub(in crate::bench) pid: u32,
@@ -53,7 +53,8 @@ pub(in crate::bench) fn usage(root: u32) -> Option<Usage> {
         let (user_s, sys_s) = processor_s(member, ticks_per_s);
         total.user_s += user_s + member.children_user as f64 / ticks_per_s;
         total.sys_s += sys_s + member.children_sys as f64 / ticks_per_s;
-        // An ended process that waits to be waited for has written what it has; who may not look knows nothing.
+        // An ended process that waits to be reaped has its final figures; without permission to read them they are
+        // unknown.
         let written = read(member.pid, "io").and_then(|text| field(&text, "write_bytes:"));
         total.write_bytes = total.write_bytes.zip(written).map(|(all, one)| all + one);
         held.add(member.pid);
@@ -102,7 +103,7 @@ fn processor_s(member: &Member, ticks_per_s: f64) -> (f64, f64) {
     }
 }
 
-/// Time on a processor of all threads that live, to the nanosecond; 0 where the kernel does not tell.
+/// Processor time of all threads that live, to the nanosecond; 0 if the kernel does not report it.
 fn scheduled_s(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of_thread = |path: std::path::PathBuf| {

@@ -10,7 +10,7 @@ pub(super) enum Connections {
     Kept,
 }
 
-/// A row: who sends what to whom.
+/// A row: source, sink and load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) tool: Tool,

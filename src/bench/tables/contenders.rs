@@ -9,7 +9,7 @@ use std::process::Command;
 /// A program that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
-    /// Postfix's: what the others are held against.
+    /// Postfix's: the one that the others are compared with.
     SmtpSource,
     GoSmtpSource,
     /// This program, called `mailrun smtp-source`.

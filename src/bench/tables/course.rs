@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use std::process::Stdio;
 use std::time::Instant;
 
-/// A run that came to its end.
+/// A run that was completed.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     pub(super) source: Costs,

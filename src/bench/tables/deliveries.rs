@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, ErrorKind, Read};
 
-/// More of a line than that says nothing that is looked for.
+/// Limit of the bytes that are read of a line: the rest has nothing of interest.
 const LINE_BYTES: u64 = 64 * 1024;
 /// The text of every message.
 const TEXT: [&str; 4] = ["La de da de da 1.", "La de da de da 2.", "La de da de da 3.", "La de da de da 4."];
@@ -76,8 +76,8 @@ fn after<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     start.eq_ignore_ascii_case(name).then_some(rest)
 }
 
-/// Reads what `smtp-sink -S SEPARATOR -D` wrote: the separator, a line for each thing that it knows of the envelope, the
-/// message, and an empty line.
+/// Reads what `smtp-sink -S SEPARATOR -D` wrote: the separator, a line for each field of the envelope, the message,
+/// and an empty line.
 pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Result<Deliveries> {
     let (mut found, mut message, mut place) = (Deliveries::default(), None::<Message>, Place::Header);
     let mut line = Vec::new();

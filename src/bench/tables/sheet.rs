@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn figures_are_medians_and_ratios_are_of_the_same_round() {
         let theirs = vec![run(0.5, 1.0, 1000), run(1.5, 2.0, 1000), run(0.7, 9.0, 1000)];
-        // 2, 1 and 3 times as fast as theirs in its round; the medians, of 2 s each, would say that it is no faster.
+        // 2, 1 and 3 times as fast as theirs in its round; the medians, of 2 s each, would show no difference.
         let ours = vec![run(0.0, 0.5, 1000), run(0.5, 2.0, 1000), run(0.1, 3.0, 1000)];
         let sheet = figures(&finds(vec![lane(Tool::SmtpSource, theirs), lane(Tool::Mailrun, ours)]), &options());
         let row = sheet.text.lines().find(|line| line.starts_with(" mailrun")).unwrap();

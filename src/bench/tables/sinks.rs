@@ -23,10 +23,10 @@ const LEAST_SESSIONS: u32 = 2000;
 const BACKLOG: &str = "4096";
 /// User that smtp-sink switches to where it is started as root: it insists on switching.
 const NOBODY: &str = "nobody";
-/// smtp-sink cannot say which port it was given, so it is given one that was free a moment ago, and another if that is
-/// taken meanwhile.
+/// Attempts at a free port. smtp-sink cannot report its port, so it is given one that was free a moment ago, and
+/// another if that is taken meanwhile.
 const TRIES: usize = 3;
-/// smtp-sink's dump has no separator that a message could not contain; nobody writes messages that contain this one.
+/// Separator in smtp-sink's dump. Every separator could occur in a message; this one is unlikely to.
 const SEPARATOR: &str = "== mailrun bench: the next message ==";
 
 /// Says whether a sink keeps the messages that it takes.
@@ -162,7 +162,7 @@ impl Sink {
         kept.with_context(|| format!("cannot read {}", path.display()))
     }
 
-    /// Stops it: what it came to, and what it says it took, if it says so.
+    /// Stops it: its costs, and its counts, if it reports them.
     pub(super) fn stop(mut self) -> Result<(Costs, Option<Counts>)> {
         if self.process.ends()? {
             let words = self.process.last_words();
@@ -201,7 +201,7 @@ fn wait<T>(name: &str, process: &mut Timed, mut look: impl FnMut() -> Option<T>)
     }
 }
 
-/// The counts of the last progress that was told: a sink tells once more when all is counted.
+/// The counts of the last progress report: a sink reports once more when all is counted.
 fn last_counts(said: &str) -> Option<Counts> {
     said.lines().rev().find_map(|line| match Event::from_line(line) {
         Some(Event::Progress(Progress { delivered, recipients, .. })) => {

@@ -16,10 +16,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use wait4::Wait4;
 
-/// Between two looks at a child's memory: a tenth of its age, so that a short run is seen too and a long one not
-/// disturbed, within these.
+/// Interval of the samples of a child's memory: a tenth of its age, so that a short run is sampled too and a long one
+/// is not disturbed, within these limits.
 const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
-/// The end of what a child said on its standard error that is kept to explain a failure.
+/// Limit of the end of a child's standard error that is kept to explain a failure.
 const WORDS_BYTES: u64 = 4096;
 
 /// Resources that a process used.
@@ -39,8 +39,8 @@ impl Costs {
     }
 }
 
-/// A child that runs in a process group of its own, so that Ctrl-C at the terminal does not reach it. Out of scope, it
-/// is killed.
+/// A child that runs in a process group of its own, so that Ctrl-C at the terminal does not reach it. It is killed on
+/// drop.
 #[derive(Debug)]
 pub(in crate::bench) struct Timed {
     child: Child,
@@ -90,7 +90,7 @@ impl Timed {
         self.started_at.elapsed()
     }
 
-    /// Asks it to end, and kills it where it has not within `limit`; what it came to.
+    /// Asks it to end, and kills it if it has not ended within `limit`; returns its costs.
     pub(in crate::bench) fn stop(mut self, limit: Duration) -> Result<(ExitStatus, Costs)> {
         // Not being waited for, its number is still its own.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
@@ -100,7 +100,7 @@ impl Timed {
         self.reap()
     }
 
-    /// Waits for its end and tells what it came to.
+    /// Waits for its end and returns its costs.
     pub(in crate::bench) fn reap(&mut self) -> Result<(ExitStatus, Costs)> {
         let result = self.child.wait4().context("cannot wait for a process");
         let elapsed_s = self.started_at.elapsed().as_secs_f64();

@@ -100,7 +100,8 @@ impl<'m> Event<'m> {
     }
 }
 
-/// The state in the body. It belongs into an amqp-value string; go-mades-bench overlooks it in a `data` section, we say so.
+/// Reads the state in the body. It belongs in an amqp-value string; go-mades-bench accepts a `data` section without a
+/// word, and we report it.
 fn state(message: &Received, oddities: &mut Vec<Oddity>) -> Option<EventState> {
     let content = content(message);
     let text = match &content {

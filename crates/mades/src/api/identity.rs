@@ -1,4 +1,4 @@
-//! `<sequence>-<run uuid>`: the id by which a run knows its messages again, and everybody else's for what they are.
+//! `<sequence>-<run uuid>`: the id by which a run recognizes its own messages, and the messages of others.
 use std::fmt;
 use uuid::Uuid;
 
@@ -15,8 +15,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads an id as [`Identity`] writes it, and nothing else: an id with a leading zero, a sign or capitals is
-    /// somebody else's.
+    /// Reads an id as [`Identity`] writes it, and nothing else: an id with a leading zero, a sign or capitals belongs
+    /// to another sender.
     pub fn read(text: &str) -> Option<Self> {
         let at = text.len().checked_sub(UUID_CHARACTERS)?;
         let (head, uuid) = (text.get(..at)?, text.get(at..)?);

@@ -46,7 +46,7 @@ pub type Received = Message<Body<Value>>;
 /// the frame.
 pub type Payload = Arc<Data>;
 
-/// A payload of those octets.
+/// Makes a payload of these bytes.
 pub fn payload(octets: impl Into<Vec<u8>>) -> Payload {
     Arc::new(Data::from(octets.into()))
 }
@@ -79,7 +79,7 @@ pub mod names {
     pub const ERROR_ID: &str = "errorID";
     /// Code of the fault; of an error reply.
     pub const ERROR_CODE: &str = "errorCode";
-    /// The fault in words; of an error reply.
+    /// Text of the fault; of an error reply.
     pub const ERROR_MESSAGE: &str = "errorMessage";
     /// More of it; of an error reply.
     pub const ERROR_DETAILS: &str = "errorDetails";

@@ -22,7 +22,7 @@ pub enum Oddity {
     },
     /// Text that is not UTF-8.
     NotText(&'static str),
-    /// An event with a state that nobody knows.
+    /// An event with an unknown state.
     UnknownState,
     /// A status document that cannot be read.
     BadStatusDocument,

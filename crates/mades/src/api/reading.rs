@@ -20,7 +20,7 @@ pub enum Content<'m> {
 }
 
 impl<'m> Content<'m> {
-    /// The octets of the `data` sections, one after the other.
+    /// The bytes of the `data` sections, one section after the other.
     pub fn octets(&self) -> impl Iterator<Item = &'m [u8]> + use<'m> {
         let sections: &'m [Data] = match self {
             Self::Data(sections) => sections,

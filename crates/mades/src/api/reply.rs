@@ -12,7 +12,7 @@ pub struct Refusal<'m> {
     pub id: Option<Cow<'m, str>>,
     /// Code of the fault.
     pub code: Option<Cow<'m, str>>,
-    /// In words.
+    /// Text of the fault.
     pub message: Option<Cow<'m, str>>,
     /// More of it.
     pub details: Option<Cow<'m, str>>,

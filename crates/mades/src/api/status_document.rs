@@ -27,12 +27,12 @@ pub struct Status {
     pub value: String,
     /// Since when, as it is written.
     pub changed_at: Option<String>,
-    /// In words.
+    /// Text that explains it.
     pub text: Option<String>,
 }
 
 impl Status {
-    /// A state without time or words.
+    /// A state without time or text.
     pub fn of(value: &str) -> Self {
         Self { value: value.to_owned(), ..Self::default() }
     }

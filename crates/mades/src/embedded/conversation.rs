@@ -16,10 +16,11 @@ use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
 use thiserror::Error;
 
-/// The largest frame taken. A message of 1 MB then comes in a few.
+/// Limit of a frame that we accept. A message of 1 MB then comes in a few frames.
 const LARGEST_FRAME: u32 = 256 << 10;
-/// The largest frame sent, however large the peer would take it: others' turns come between frames. A message of 1 MiB
-/// goes in one: a fe2o3-amqp at the other end looks at every octet of one that comes in several.
+/// Limit of a frame that we send, even if the peer would accept a larger one: other links get their turn between
+/// frames. A message of 1 MiB goes in one frame: a fe2o3-amqp at the other end reads every byte of one that comes in
+/// several.
 const LARGEST_SENT: u32 = (1 << 20) + (64 << 10);
 /// Interval in which we want to hear something, in milliseconds. A peer that is silent for twice as long counts as
 /// gone (AMQP 1.0 §2.4.5).
@@ -42,7 +43,7 @@ pub(super) struct LinkId {
 /// An event on a connection. `T` is the type of what the caller sends.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event<T> {
-    /// A peer wants a link. It is answered by `accept` or `refuse`.
+    /// A peer asks for a link. The answer is `accept` or `refuse`.
     Attached { link: LinkId, peer: Role, address: String },
     /// A message came. Unless it was sent settled, it is answered by `settle`.
     Arrived { link: LinkId, delivery: u32, message: Message, settled: bool },
@@ -52,7 +53,7 @@ pub(super) enum Event<T> {
     Flowed,
     /// A link is no more; what was sent over it and not settled comes back.
     Detached { link: LinkId, unsettled: Vec<T> },
-    /// The peer said goodbye, and was answered.
+    /// The peer closed the connection, and was answered.
     Closed,
 }
 
@@ -122,7 +123,7 @@ struct Session<T> {
     /// By number. Nothing is kept of what is settled, whatever stays unsettled before it.
     unsettled: BTreeMap<i64, Sent<T>>,
     held: Option<Held>,
-    /// Deliveries that were settled alike, and not said yet: the first, the last, how.
+    /// Deliveries with the same outcome that are not reported yet: the first, the last, the outcome.
     unsaid: Option<(u32, u32, Outcome)>,
 }
 
@@ -177,7 +178,7 @@ impl<T> Conversation<T> {
         self.idle_ms
     }
 
-    /// Says that we are still there.
+    /// Sends a heartbeat.
     pub(super) fn beat(&mut self) {
         if self.is_open() {
             frame::write(self.out.tail(), Layer::Amqp, 0, |_| {});
@@ -222,7 +223,7 @@ impl<T> Conversation<T> {
                 self.out.tail().extend_from_slice(&AMQP_HEADER);
                 self.phase = Phase::ExpectOpen;
             }
-            // Who is not to our liking is told what would be (AMQP 1.0 §2.2).
+            // A peer that skips SASL where it is required gets the header that we accept (AMQP 1.0 §2.2).
             AMQP_HEADER => {
                 self.out.tail().extend_from_slice(&SASL_HEADER);
                 return Err(Fault::Unauthenticated);
@@ -299,7 +300,7 @@ impl<T> Conversation<T> {
                 self.transfer(channel, &transfer, &payload)
             }
             Performative::Disposition { role, first, last, settled, outcome } => {
-                // What a sender says of its deliveries is already known: they were settled when they came.
+                // A sender's disposition brings no news: we settled its deliveries when they came.
                 let of_ours = role == Role::Receiver;
                 if of_ours { self.disposition(channel, first, last, settled, outcome) } else { Ok(()) }
             }
@@ -394,7 +395,7 @@ impl<T> Conversation<T> {
         }
     }
 
-    /// Answers an attach, or ends a link: it is detached, and the peer told why.
+    /// Answers an attach, or ends a link: detaches it, and gives the peer the reason.
     pub(super) fn refuse(&mut self, id: LinkId, condition: &str, why: &str) {
         let Some(session) = self.sessions.get_mut(&id.channel) else { return };
         if let Some(link) = session.links.get_mut(&id.handle) {
@@ -412,7 +413,7 @@ impl<T> Conversation<T> {
             return Err(Fault::Protocol("a detach of no link"));
         };
         if session.held.as_ref().is_some_and(|held| held.handle == id.handle) {
-            // The rest of a message that nobody waits for.
+            // The rest of a message for which no link waits.
             session.held = None;
         }
         let unsettled = session.take_back(id.handle);
@@ -425,7 +426,7 @@ impl<T> Conversation<T> {
 
     fn flow(&mut self, channel: u16, flow: Flow) -> Result<(), Fault> {
         let session = self.session(channel)?;
-        // Before the peer has heard of our begin, it counts from our first transfer (AMQP 1.0 §2.5.6).
+        // A peer that has not yet received our begin counts from our first transfer (AMQP 1.0 §2.5.6).
         let seen = flow.next_incoming_id.unwrap_or(0);
         session.remote_window = left_of(flow.incoming_window, seen, session.next_outgoing_id);
         if let Some(handle) = flow.handle {
@@ -487,7 +488,7 @@ impl<T> Conversation<T> {
         settled: bool,
         outcome: Option<Outcome>,
     ) -> Result<(), Fault> {
-        // Settled without a state: the receiver forgets it, and says not that it has it.
+        // Settled without a state: the receiver forgets the message without confirming that it has it.
         let Some(outcome) = outcome.or(settled.then_some(Outcome::Released)) else { return Ok(()) };
         let session = self.sessions.get_mut(&channel);
         let session = session.ok_or(Fault::Protocol("a frame of a session that was not begun"))?;
@@ -529,7 +530,7 @@ impl<T> Conversation<T> {
         }
     }
 
-    /// Settles a message that came. It is said with the next write, in one breath with others.
+    /// Settles a message that came. The next write reports it, in one disposition with others.
     pub(super) fn settle(&mut self, id: LinkId, delivery: u32, outcome: Outcome) {
         let Some(session) = self.sessions.get_mut(&id.channel) else { return };
         match &mut session.unsaid {
@@ -542,7 +543,7 @@ impl<T> Conversation<T> {
         }
     }
 
-    /// Says what was settled since the last time. To be called before what is to be written is written.
+    /// Writes the dispositions of what was settled since the last time. To be called before the output is written.
     pub(super) fn say_settled(&mut self) {
         for (channel, session) in &mut self.sessions {
             if let Some((first, last, outcome)) = session.unsaid.take() {
@@ -560,8 +561,8 @@ impl<T> Conversation<T> {
         })
     }
 
-    /// Sends a message over a link that may be sent over; `what` comes back settled, or with the end of the link. Where
-    /// the peer wants messages settled, it comes back at once.
+    /// Sends a message over a link on which `may_send` is true; `what` comes back with the settlement, or with the
+    /// end of the link. If the peer wants messages settled, it comes back at once.
     pub(super) fn send(&mut self, id: LinkId, message: Message, what: T) {
         let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
         let link = session.links.get_mut(&id.handle).expect("may_send found it");
@@ -883,7 +884,7 @@ mod tests {
         Conversation::new(Mechanisms::Anybody, "server", 1000)
     }
 
-    /// Hears all of it, and grants 10 messages to whoever wants to send.
+    /// Feeds all of it, and grants 10 messages to each link that wants to send.
     fn hear(talk: &mut Talk, octets: &[u8]) -> Result<Vec<Event<u32>>, Fault> {
         let (mut input, mut events) = (BytesMut::from(octets), Vec::new());
         while let Some(event) = talk.next_event(&mut input)? {
@@ -1027,7 +1028,7 @@ mod tests {
         }
         said(&mut talk);
         for handle in 0..10 {
-            // One octet a frame, as dear as it gets: what is kept is octets, not frames.
+            // One byte per frame is the most expensive case: only the bytes are kept, not the frames.
             let frames: Vec<u8> = (0..900).flat_map(|_| transfer(handle, handle, true, b"x")).collect();
             hear(&mut talk, &frames).unwrap();
         }

@@ -11,7 +11,8 @@ use tokio::sync::Notify;
 
 /// Messages that a producer may send ahead.
 const MOST_CREDIT: usize = 1000;
-/// Octets waiting to be written from which on no message is taken out of a queue: it might go elsewhere sooner.
+/// Bytes waiting to be written from which on no message is taken out of a queue: another consumer might get it
+/// sooner.
 const ENOUGH_TO_WRITE: usize = 512 << 10;
 
 struct Producer {
@@ -78,7 +79,7 @@ impl Desk {
     pub(super) fn turn(&mut self, input: &mut BytesMut) -> Result<(), Fault> {
         let done = self.work(input);
         if done.is_err() || self.conversation.is_closed() {
-            // Nobody is to wait for a consumer whose connection is only being taken leave of.
+            // No consumer may wait for one whose connection is closing.
             self.stop_consuming();
         }
         done

@@ -29,7 +29,7 @@ pub(super) struct Frame {
     pub(super) body: Bytes,
 }
 
-/// Cuts the first frame off, if all of it is there; none of more than `most` octets is waited for.
+/// Cuts off the first frame, if it is complete; refuses one of more than `most` bytes without waiting for it.
 pub(super) fn cut(input: &mut BytesMut, most: usize) -> Result<Option<Frame>, Malformed> {
     let Some(&[a, b, c, d, doff, kind, e, f]) = input.first_chunk::<HEAD>() else { return Ok(None) };
     let size = u32::from_be_bytes([a, b, c, d]) as usize;
@@ -265,7 +265,7 @@ pub(super) fn open(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
     start
 }
 
-/// Ends a frame that `elsewhere` octets of payload follow which are not in this buffer.
+/// Ends a frame. `elsewhere` bytes of payload follow it that are not in this buffer.
 pub(super) fn close(out: &mut [u8], start: usize, elsewhere: usize) {
     let size = (out.len() - start + elsewhere) as u32;
     out[start..start + 4].copy_from_slice(&size.to_be_bytes());

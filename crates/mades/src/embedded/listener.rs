@@ -22,9 +22,9 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
 /// Minimum of bytes that a read asks for.
 const READ_BYTES: usize = 64 << 10;
-/// Octets that wait to be written from which on nothing is read: a peer that does not listen is not heard.
+/// Bytes waiting to be written from which on nothing is read: a peer that does not read is not read from.
 const TOO_MUCH_TO_WRITE: usize = 4 << 20;
-/// After accept has failed, usually for want of descriptors.
+/// Pause after accept has failed, usually because there were no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Limit of a peer's silence: twice the interval that we announce. A peer that is silent for longer counts as gone.
 const SILENCE_LIMIT: Duration = Duration::from_millis(2 * IDLE_MS as u64);
@@ -34,7 +34,7 @@ const SILENCE_LIMIT: Duration = Duration::from_millis(2 * IDLE_MS as u64);
 pub struct ListenOptions {
     /// Mechanisms by which a peer may authenticate itself.
     pub mechanisms: Mechanisms,
-    /// With TLS from the first octet (`amqps`).
+    /// TLS from the first byte (`amqps`).
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// The largest message taken.
     pub message_bytes: u64,
@@ -63,9 +63,9 @@ pub struct ListenerCounts {
     pub connections: AtomicU64,
     /// Connections closed at once: there were too many.
     pub turned_away: AtomicU64,
-    /// Connections that ended otherwise than by a goodbye: cut, or misbehaved.
+    /// Connections that ended without a close: cut, or with an error.
     pub broken: AtomicU64,
-    /// Peers that were not who they said, or did not say.
+    /// Peers whose authentication failed or is missing.
     pub unauthenticated: AtomicU64,
 }
 
@@ -132,7 +132,7 @@ async fn converse(stream: impl AsyncRead + AsyncWrite, mut desk: Desk, until: In
     end
 }
 
-/// Reads, lets the desk work, writes; until somebody says goodbye.
+/// Reads, lets the desk work, and writes, until one side closes.
 async fn exchange(
     reader: &mut (impl AsyncRead + Unpin),
     writer: &mut (impl AsyncWrite + Unpin),
@@ -202,8 +202,8 @@ struct Times {
     read_at: Instant,
 }
 
-/// Says that we are there, if it is time; when it will be time next. None: the handshake has taken too long, or the peer
-/// has been silent for too long.
+/// Sends a heartbeat if it is time, and returns the time of the next. None: the handshake has taken too long, or the
+/// peer has been silent for too long.
 fn on_time(desk: &mut Desk, times: &Times) -> Option<Instant> {
     let now = Instant::now();
     let conversation = desk.conversation();
@@ -224,7 +224,7 @@ fn on_time(desk: &mut Desk, times: &Times) -> Option<Instant> {
     Some(gone.min(now + rhythm))
 }
 
-/// Tells the peer what it did wrong.
+/// Closes the connection, and reports the peer's error in the close.
 async fn goodbye(
     writer: &mut (impl AsyncWrite + Unpin),
     desk: &mut Desk,

@@ -5,7 +5,7 @@
 //! however deeply it is nested. Nothing here recurses: no peer can exhaust the stack.
 use thiserror::Error;
 
-/// Octets that are no AMQP.
+/// Bytes that are not valid AMQP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// They end before what they announce.
@@ -45,7 +45,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from the first octet.
+    /// Reads from the first byte.
     pub fn new(octets: &'a [u8]) -> Self {
         Self { rest: octets }
     }
@@ -170,7 +170,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Octets.
+    /// The bytes of a binary value.
     pub fn as_binary(&self) -> Option<&'a [u8]> {
         matches!(self.code, 0xa0 | 0xb0).then_some(self.body)
     }
@@ -266,12 +266,12 @@ impl<'a> Elements<'a> {
         self.reader.value().map(|value| Some(value).filter(|value| !value.is_null()))
     }
 
-    /// Steps over so many elements.
+    /// Skips this many elements.
     pub fn skip(&mut self, count: u32) -> Result<(), Malformed> {
         (0..count).try_for_each(|_| self.field().map(drop))
     }
 
-    /// The octets of the elements that are left; none at the end.
+    /// The bytes of the elements that are left; none at the end.
     pub(crate) fn rest(&self) -> Option<&'a [u8]> {
         (self.left > 0).then(|| self.reader.rest())
     }
@@ -375,12 +375,12 @@ impl<'a> Writer<'a> {
         self.variable(0xa3, text.as_bytes());
     }
 
-    /// Octets.
+    /// Writes a binary value.
     pub fn binary(&mut self, octets: &[u8]) {
         self.variable(0xa0, octets);
     }
 
-    /// With a length of one octet where that is enough.
+    /// Writes a value with its length, in one octet if that is enough.
     fn variable(&mut self, short: u8, octets: &[u8]) {
         match u8::try_from(octets.len()) {
             Ok(length) => self.out.extend_from_slice(&[short, length]),

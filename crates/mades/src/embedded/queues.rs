@@ -22,7 +22,7 @@ const LONGEST_NAME: usize = 255;
 /// a change of tasks each: they are it where few messages wait.
 const LARGEST_SHARE: usize = 64;
 
-/// All queues together hold as many octets as so many full ones: their names come from peers.
+/// Bytes of all queues together, in full queues: peers choose the names, and so the number of queues.
 const FULL_QUEUES: usize = 4;
 
 /// Limits of a queue; all queues together hold no more than four times its bytes.
@@ -30,7 +30,7 @@ const FULL_QUEUES: usize = 4;
 pub struct QueueLimits {
     /// Messages, those included that consumers hold unsettled.
     pub messages: usize,
-    /// Octets of them.
+    /// Bytes of these messages.
     pub bytes: usize,
 }
 
@@ -82,7 +82,7 @@ pub(super) enum Helping {
 struct Consumer {
     id: ConsumerId,
     told: Arc<Notify>,
-    /// It would take a message now, and comes for it when it is told.
+    /// It would take a message now, and asks for it when it is notified.
     hungry: bool,
     /// Messages that it got since every consumer had its share.
     helpings: usize,
@@ -95,7 +95,7 @@ pub struct QueueCounts {
     pub waiting: usize,
     /// Messages that consumers hold unsettled.
     pub held: usize,
-    /// Octets of both.
+    /// Bytes of both.
     pub bytes: usize,
     /// Messages put in.
     pub put: u64,
@@ -103,7 +103,7 @@ pub struct QueueCounts {
     pub accepted: u64,
     /// Messages that came back.
     pub returned: u64,
-    /// Messages that a consumer rejected: they are gone.
+    /// Messages that a consumer rejected: they are dropped.
     pub rejected: u64,
     /// Messages that were refused because it was full.
     pub refused: u64,
@@ -127,12 +127,12 @@ struct Queue {
 struct State {
     limits: QueueLimits,
     queues: Vec<Queue>,
-    /// Octets in all of them.
+    /// Bytes in all queues.
     bytes: usize,
     by_name: HashMap<String, QueueId>,
     /// Consumers that there have been.
     consumers: u64,
-    /// Notices of messages that were accepted, and who is told.
+    /// Notices of messages that were accepted, and the task to notify of them.
     consumed: VecDeque<u64>,
     publisher: Option<Arc<Notify>>,
 }
@@ -152,7 +152,8 @@ impl Queues {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whoever panicked under the lock was between two whole changes: counts may be off by one, nothing else.
+        // A thread that panicked under the lock was between two whole changes: counts may be off by one, nothing
+        // else.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,7 +172,7 @@ impl Queues {
         Some(id)
     }
 
-    /// Keeps a queue for the caller: whoever else attaches to it as a consumer waits in vain.
+    /// Reserves a queue for the caller: any other consumer that attaches to it gets nothing.
     pub fn reserve(&self, id: QueueId, told: Arc<Notify>) {
         let queue = &mut self.state().queues[id.0];
         queue.keeper = Some(told);
@@ -188,7 +189,7 @@ impl Queues {
         self.state().consumed.pop_front()
     }
 
-    /// Tells from now on, once for each time, that there may be something in the queue.
+    /// Notifies from now on, once for each time, that there may be something in the queue.
     pub(super) fn subscribe(&self, id: QueueId, told: Arc<Notify>) -> ConsumerId {
         let mut state = self.state();
         state.consumers += 1;
@@ -207,7 +208,8 @@ impl Queues {
         queue.tell_the_hungry(None);
     }
 
-    /// A consumer can take nothing now, for want of credit or of room: nobody is to wait for it.
+    /// Marks a consumer that can take nothing now, because it has no credit or no room: no other consumer waits for
+    /// it.
     pub(super) fn rest(&self, id: QueueId, consumer: ConsumerId) {
         let queue = &mut self.state().queues[id.0];
         queue.consumers.iter_mut().filter(|other| other.id == consumer).for_each(|resting| resting.hungry = false);
@@ -232,7 +234,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Messages, and octets, that still find room; if there is none, the caller is told when there is.
+    /// Messages and bytes that still find room; if there is none, the caller is notified when there is.
     pub(super) fn room(&self, id: QueueId, told: &Arc<Notify>) -> (usize, usize) {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -304,7 +306,7 @@ impl Queues {
 }
 
 impl Queue {
-    /// Messages and octets that still find room, where all queues hold so many octets: both or none.
+    /// Messages and bytes that still find room if all queues together hold `all_bytes`: both or none.
     fn room(&self, limits: QueueLimits, all_bytes: usize) -> (usize, usize) {
         let messages = limits.messages.saturating_sub(self.counts.waiting + self.counts.held);
         let of_all = limits.bytes.saturating_mul(FULL_QUEUES).saturating_sub(all_bytes);
@@ -319,7 +321,8 @@ impl Queue {
         Some(letter)
     }
 
-    /// Somebody always gets it: who waits here waits for one who is told and does not.
+    /// Gives the next message, or makes the consumer wait. Some consumer always gets a message: one that waits here
+    /// waits for one that has been notified and does not wait itself.
     fn help(&mut self, id: ConsumerId) -> Helping {
         let Some(at) = self.consumers.iter().position(|consumer| consumer.id == id) else { return Helping::Nothing };
         self.consumers[at].hungry = true;
@@ -327,7 +330,7 @@ impl Queue {
         let gave_it_back = first.holder;
         let share = (self.waiting.len() / (2 * self.consumers.len())).clamp(1, LARGEST_SHARE);
         let had_its_share = self.consumers[at].helpings >= share;
-        // Who gave it back is nobody to wait for.
+        // The consumer that gave the message back is not one to wait for.
         let others = self.consumers.iter().filter(|other| other.hungry && other.id != id);
         let mut others = others.filter(|other| gave_it_back != Some(other.id)).peekable();
         let is_contested = others.peek().is_some();
@@ -360,7 +363,7 @@ impl Queue {
         self.consumers.iter().for_each(|consumer| consumer.told.notify_one());
     }
 
-    /// Tells those who would take a message, if there is one; but not that one.
+    /// Notifies the consumers that would take a message, if there is one, except the one given.
     fn tell_the_hungry(&self, but: Option<ConsumerId>) {
         if !self.waiting.is_empty() {
             let hungry = self.consumers.iter().filter(|consumer| consumer.hungry && Some(consumer.id) != but);
@@ -368,7 +371,7 @@ impl Queue {
         }
     }
 
-    /// Those who wait for room are told when a quarter of it is there: not at every message.
+    /// Notifies those that wait for room when a quarter of it is free: not at every message.
     fn tell_if_room(&mut self, limits: QueueLimits, all_bytes: usize) {
         if self.starved.is_empty() {
             return;
@@ -506,7 +509,7 @@ mod tests {
         assert!(queues.take(id).is_some());
     }
 
-    /// A queue with so many consumers that have found nothing, and who tells each.
+    /// A queue with this many consumers that have found nothing, and the task that each is notified by.
     fn contested(consumers: usize) -> (Queues, QueueId, Vec<(ConsumerId, Arc<Notify>)>) {
         let (queues, id) = queues(1000, 100_000);
         let told: Vec<Arc<Notify>> = (0..consumers).map(|_| Arc::default()).collect();
@@ -594,7 +597,7 @@ mod tests {
         assert!(matches!(queues.take_for_consumer(id, first), Helping::OthersFirst));
         queues.rest(id, second);
         assert!(std::pin::pin!(all[0].1.notified()).enable(), "it is told");
-        // What it gives back itself, too, now that there is nobody else.
+        // Including what it gives back itself, now that it is alone.
         queues.settle(letter, Outcome::Released);
         assert_eq!([1, 2].map(|_| helped(&queues, id, first).is_some()), [true, true]);
         assert!(helped(&queues, id, second).is_none());
@@ -605,8 +608,8 @@ mod tests {
     }
 
     proptest! {
-        /// Consumers that take as much as they have credit for and then rest, or are told: nobody waits for who waits
-        /// for him, and who is to come is told.
+        /// Consumers take as much as they have credit for and then rest, or are notified: no two wait for each other,
+        /// and each that should come is notified.
         #[test]
         fn no_message_is_left_while_somebody_would_take_it(
             steps in proptest::collection::vec((0usize..4, 0usize..5, 0usize..6), 0..100),

@@ -1,4 +1,4 @@
-//! The listener without its sockets, for fuzz targets: octets in, and what is heard, said and kept.
+//! The listener without its sockets, for fuzz targets: takes bytes, and gives events, output and what is kept.
 use super::conversation::{Conversation, Event, Fault, LinkId};
 use super::desk::Desk;
 use super::frame::{Outcome, Role};
@@ -45,7 +45,7 @@ impl Rehearsal {
         }
     }
 
-    /// Hears those octets behind what it has heard already.
+    /// Feeds these bytes after those that it has received already.
     pub fn hear(&mut self, octets: &[u8]) {
         if self.heard.fault.is_some() || self.conversation.is_closed() {
             return;
@@ -105,7 +105,7 @@ impl Rehearsal {
         }
     }
 
-    /// Octets that it keeps of messages that are not complete.
+    /// Bytes that it keeps of messages that are not complete.
     pub fn kept_bytes(&self) -> u64 {
         self.conversation.incomplete_bytes()
     }
@@ -139,7 +139,7 @@ impl Visit {
         Self { desk: Desk::new(queues, mechanisms, "rehearsal", most_bytes), input: BytesMut::new() }
     }
 
-    /// Hears those octets, and does what there is to do; what is to be written.
+    /// Feeds these bytes, does what there is to do, and returns the output.
     pub fn hear(&mut self, octets: &[u8]) -> Vec<u8> {
         if !self.desk.conversation().is_closed() {
             self.input.extend_from_slice(octets);
@@ -163,7 +163,7 @@ mod tests {
     use crate::embedded::QueueLimits;
     use std::path::Path;
 
-    /// The seeds of the fuzz target, which are conversations that were recorded; the last octet is the target's own.
+    /// The seeds of the fuzz target, which are recorded conversations; the last byte is the target's own.
     fn seeds() -> Vec<(String, Vec<u8>)> {
         let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/mades_listener");
         let files = std::fs::read_dir(place).unwrap().map(|file| file.unwrap().path());

@@ -1,4 +1,4 @@
-//! Octets on their way: a message in pieces as it was read, and what is to be written, of which only the small is copied.
+//! Buffers: a message in the pieces in which it was read, and the output, of which only small pieces are copied.
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -36,8 +36,8 @@ impl Message {
         }
     }
 
-    /// Puts what was read to its end. Short pieces join: in frames of one octet each, a message would be many times as
-    /// large as it is.
+    /// Appends what was read. Short pieces are joined: in frames of one byte each, a message would otherwise take
+    /// many times its size.
     pub(super) fn append(&mut self, octets: &Bytes) {
         if octets.len() >= KEPT_AS_READ {
             return self.push(octets.clone());
@@ -54,7 +54,7 @@ impl Message {
         self.push(Bytes::copy_from_slice(octets));
     }
 
-    /// The same octets in one piece; copied only if they are in several.
+    /// The same bytes in one piece; copied only if they are in several.
     pub fn whole(&self) -> Bytes {
         match self.pieces.as_slice() {
             [] => Bytes::new(),
@@ -63,7 +63,7 @@ impl Message {
         }
     }
 
-    /// Cuts the first octets off, at most so many.
+    /// Cuts off the first bytes, at most `most`.
     pub fn cut(&mut self, most: usize) -> Self {
         let mut first = Self::default();
         let mut taken = 0;

@@ -77,7 +77,7 @@ fn same(given: &[u8], right: &[u8]) -> bool {
 }
 
 impl Verdict {
-    /// Writes the frame that says it.
+    /// Writes the frame with this outcome.
     pub(super) fn write(self, out: &mut Vec<u8>) {
         let code = match self {
             Self::Welcome => 0,

@@ -20,10 +20,10 @@ const APPLICATION_PROPERTIES: u8 = 0x74;
 const DATA: u8 = 0x75;
 const VALUE: u8 = 0x77;
 
-/// A message from the outbox, as far as it matters what it says.
+/// A message from the outbox, reduced to what matters here.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Letter {
-    /// Its correlation-id, as the octets that came; none if it has none.
+    /// Its correlation-id, as the bytes that came; `None` if it has none.
     correlation: Option<Bytes>,
     receiver_code: Option<Box<str>>,
     message_type: Option<Box<str>>,
@@ -36,7 +36,7 @@ pub(super) struct Letter {
     body: Message,
     /// The endpoint's id of the message.
     id: Uuid,
-    /// Octets of payload.
+    /// Bytes of payload.
     payload_bytes: usize,
     /// Range of the first data section's bytes in the body.
     first_data: Range<usize>,
@@ -245,7 +245,7 @@ impl Letter {
         message
     }
 
-    /// The body with one octet of its payload changed.
+    /// The body with one byte of its payload changed.
     fn changed_body(&self, draw: u64) -> Bytes {
         let mut octets = self.body.whole().to_vec();
         let place = self.first_data.start + (draw % self.first_data.len() as u64) as usize;
@@ -265,7 +265,7 @@ impl Letter {
             ("errorCode", failed.then_some(failure.0)),
             ("errorMessage", failed.then_some(failure.1)),
         ];
-        // An event has an id of its own: messages of one id are taken for one another by brokers that look.
+        // An event has an id of its own: some brokers take messages with one id for duplicates.
         let id = Uuid::from_u128(self.id.as_u128() ^ (happened as u128 + 1) << 64);
         let mut octets = self.begin(id, at_ms, &entries);
         let state = match (happened, plan.tracing_value) {
@@ -304,7 +304,7 @@ impl Letter {
     }
 }
 
-/// Everything that a stand-in may write about a message, whatever its octets are: for fuzzing.
+/// Everything that a stand-in may write about a message, whatever its bytes are: for fuzzing.
 #[doc(hidden)]
 pub fn try_letter(message: Message, plan: &Plan, draw: u64) -> Vec<Message> {
     let letter = Letter::read(message, Uuid::from_u128(draw.into()));
@@ -337,7 +337,7 @@ fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
     }
 }
 
-/// A refusal's code and words. There is no public list of ECP's codes: these are the stand-in's own.
+/// Code and text of a refusal. There is no public list of ECP's codes: these are the stand-in's own.
 fn words(refusal: Refusal, plan: &Plan) -> (&str, &str) {
     match refusal {
         Refusal::Told => (&plan.faults.reject_code, &plan.faults.reject_message),

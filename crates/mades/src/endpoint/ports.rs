@@ -24,7 +24,7 @@ impl Place {
 pub(super) enum Sent {
     /// It is in the queue for good.
     Settled,
-    /// That will be heard later.
+    /// The result comes later.
     Taken,
     /// The queue will not have it.
     Refused,

@@ -123,7 +123,7 @@ impl Remote {
     }
 
     pub(super) fn accept(&mut self, delivery: RemoteDelivery) {
-        // Nobody listens when the process ends.
+        // The receiver is gone when the process ends.
         let _ = self.accepted.send(delivery);
     }
 
@@ -150,7 +150,7 @@ impl Remote {
     pub(super) async fn changed(&mut self) {
         match self.news.recv().await {
             Some(news) => self.note(news),
-            // The supervisor is gone only with the process.
+            // The supervisor ends only with the process.
             None => std::future::pending().await,
         }
     }
@@ -219,7 +219,7 @@ async fn supervise(mut work: Work, links: Links, reconnects: Arc<AtomicU64>) {
     loop {
         if let Some(links) = links.take() {
             work.number += 1;
-            // How it ended matters not: the next attempt says whether the broker is there.
+            // The reason does not matter here: the next attempt shows whether the broker is there.
             let _ = work.over(links).await;
         }
         tokio::time::sleep(AGAIN).await;
@@ -275,7 +275,7 @@ async fn bring(
     }
 }
 
-/// Sends what there is to send, and tells what is settled: in the order in which it was sent.
+/// Sends the messages that are ready, and reports what is settled, in the order in which it was sent.
 async fn post(outlet: &mut Outlet, line: &mut Line, tell: &UnboundedSender<News>) -> Result<(), Error> {
     let mut settlings: VecDeque<Settling> = VecDeque::new();
     for parcel in &line.unsettled {

@@ -73,7 +73,7 @@ impl Delay {
         &self.text
     }
 
-    /// The file that it wants read.
+    /// The file that it needs.
     pub fn file(&self) -> Option<&str> {
         match &self.shape {
             Shape::Times(_) => self.text.strip_prefix("file:"),

@@ -14,7 +14,7 @@ pub struct Capacity {
     /// Messages a second.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::rate")]
     pub rate_per_s: Option<f64>,
-    /// Octets of payload a second.
+    /// Bytes of payload per second.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::byte_rate")]
     pub bytes_per_s: Option<f64>,
     /// Messages that are worked on at the same time.

@@ -45,11 +45,11 @@ impl Key {
 /// Reason why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// The plan wants it.
+    /// The plan asks for it.
     Told,
     /// It has no receiver code.
     NoReceiver,
-    /// Its receiver code is nobody's.
+    /// Its receiver code is unknown.
     UnknownReceiver,
     /// It has no message type.
     NoType,
@@ -62,15 +62,15 @@ pub enum Refusal {
 /// A step that the caller is to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
-    /// Accept the delivery out of the outbox. It is done as soon as it is said.
+    /// Accept the delivery out of the outbox. It counts as done as soon as it is given.
     Accept,
     /// Send the reply.
     Reply(Reply),
-    /// Put the message into B's inbox; `changed` says which octet to change.
+    /// Put the message into B's inbox; `changed` selects the byte to change.
     Inbox {
         /// 0, or 1 for the duplicate.
         copy: u8,
-        /// A number from which the octet's place follows.
+        /// A number from which the byte's position follows.
         changed: Option<u64>,
     },
     /// Report an event.
@@ -110,7 +110,7 @@ pub struct Consumed {
     pub identity: Option<(u64, Uuid)>,
     /// Decides its chances: its number, or one made of its id.
     pub number: u64,
-    /// Octets of payload.
+    /// Bytes of payload.
     pub bytes: usize,
     /// Set if the message declares itself a connectivity test.
     pub tracing: bool,
@@ -278,7 +278,7 @@ impl<M> Model<M> {
         self.close(key);
     }
 
-    /// A step cannot be done: whoever was to get it will not have it. The message's way ends.
+    /// A step cannot be done: its receiver will not have the message. The message's way ends.
     pub fn gave_up(&mut self, key: Key, step: Step, now: Duration) {
         if let Some(journey) = self.journey_mut(key) {
             if !matches!(step, Step::Inbox { copy: 1.., .. }) {
@@ -298,7 +298,7 @@ impl<M> Model<M> {
         let waits = self.waits_for_receiver();
         let Some(journey) = self.journey_mut(key).filter(|journey| waits && !journey.taken_by_receiver) else { return };
         journey.taken_by_receiver = true;
-        // Before it was said to be in the inbox, nothing waits for it yet.
+        // Nothing waits for it until it is reported to be in the inbox.
         let (waited_for, delivered) = (journey.story.inboxed.is_some(), journey.story.delivered.is_some());
         if delivered {
             self.push_received(key, now);
@@ -580,7 +580,7 @@ impl<M> Model<M> {
         }
     }
 
-    /// Says what becomes of a message, unless something worse has been said.
+    /// Sets the fate of a message, unless one is set already.
     fn seal(&mut self, key: Key, fate: Fate) {
         if let Some(journey) = self.journey_mut(key).filter(|journey| journey.story.fate == Fate::Unfinished) {
             journey.story.fate = fate;
@@ -662,8 +662,8 @@ mod tests {
         plan
     }
 
-    /// Does everything that becomes due as soon as it is, and says when it did what. What is in the inbox is taken from
-    /// there at once.
+    /// Takes every step as soon as it is due, and gives the steps with their times. What is in the inbox is taken
+    /// from there at once.
     fn run_to_rest(model: &mut Model<()>, mut now: Duration) -> Vec<(u64, Step)> {
         let mut log = Vec::new();
         loop {

@@ -84,7 +84,7 @@ pub struct Faults {
     pub reject: f64,
     /// Error code of that reply.
     pub reject_code: String,
-    /// And in words.
+    /// Text of that reply.
     pub reject_message: String,
     /// No reply is sent; the message goes its way.
     #[serde(deserialize_with = "quantity::probability")]
@@ -92,13 +92,13 @@ pub struct Faults {
     /// The message is lost between A and B, silently.
     #[serde(deserialize_with = "quantity::probability")]
     pub drop: f64,
-    /// It does not reach B, and A says so: an event FAILED, a status document FAILED.
+    /// It does not reach B, and A reports that: an event FAILED, a status document FAILED.
     #[serde(deserialize_with = "quantity::probability")]
     pub fail: f64,
     /// It is put into the inbox twice.
     #[serde(deserialize_with = "quantity::probability")]
     pub duplicate: f64,
-    /// One octet of its payload is changed.
+    /// One byte of its payload is changed.
     #[serde(deserialize_with = "quantity::probability")]
     pub corrupt: f64,
     /// It comes later than its time, so that others overtake it.
@@ -140,7 +140,7 @@ impl Faults {
     }
 }
 
-/// Everything that the stand-in can be told.
+/// All settings of the stand-in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
@@ -179,7 +179,7 @@ pub struct Plan {
     /// Messages that the pair keeps at a time; then it takes no more.
     #[serde(deserialize_with = "quantity::count")]
     pub max_stored_messages: u32,
-    /// Octets of them.
+    /// Bytes of them.
     #[serde(deserialize_with = "quantity::size")]
     pub max_stored_size: u64,
 }
@@ -232,7 +232,7 @@ impl Plan {
         }
     }
 
-    /// The delays that want a file read.
+    /// The delays that may need a file.
     pub fn delays_mut(&mut self) -> [&mut Delay; 4] {
         [&mut self.accept.delay, &mut self.network.delay, &mut self.acknowledge.delay, &mut self.receive]
     }

@@ -13,7 +13,7 @@ pub enum Fate {
     /// On its way still.
     #[default]
     Unfinished,
-    /// It is in B's inbox and A has said so.
+    /// It is in B's inbox and A has reported it.
     Delivered,
     /// It was answered with an error.
     Refused,
@@ -23,7 +23,7 @@ pub enum Fate {
     Failed,
     /// It was a connectivity test, and answered.
     Traced,
-    /// The broker would not have what was to be said of it.
+    /// The broker did not accept the report about it.
     Undeliverable,
 }
 
@@ -40,7 +40,7 @@ pub struct Wrongs {
     pub fail: bool,
     /// Put into the inbox twice.
     pub duplicate: bool,
-    /// Changed in one octet.
+    /// One byte was changed.
     pub corrupt: bool,
     /// Held back so that others overtake it.
     pub reorder: bool,
@@ -122,7 +122,7 @@ fn as_text<S: Serializer>(wrongs: &Wrongs, serializer: S) -> Result<S::Ok, S::Er
 pub struct Totals {
     /// Messages taken out of the outbox.
     pub consumed: u64,
-    /// Their payloads' octets.
+    /// Bytes of their payloads.
     pub bytes: u64,
     /// Fate: in the inbox, and reported.
     pub delivered: u64,
@@ -134,7 +134,7 @@ pub struct Totals {
     pub failed: u64,
     /// Fate: connectivity tests.
     pub traced: u64,
-    /// Fate: the broker would not have what was to be said.
+    /// Fate: the broker did not accept the report.
     pub undeliverable: u64,
     /// Replies settled.
     pub replies: u64,
@@ -152,7 +152,7 @@ pub struct Totals {
     pub unanswered: u64,
     /// Put into the inbox twice.
     pub duplicated: u64,
-    /// Changed in an octet.
+    /// Messages with a changed byte.
     pub corrupted: u64,
     /// Changed messages in the inbox, each copy counted.
     pub corrupt_copies: u64,
