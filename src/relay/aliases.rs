@@ -20,7 +20,7 @@ use std::fmt;
 pub(crate) const LONGEST: usize = 64 << 20;
 /// Aliases that a file may have.
 const MOST_ALIASES: usize = 1_000_000;
-/// Recipients that one alias may come to: those of one transaction with most servers (RFC 5321 §4.5.3.1.8 asks for 100).
+/// Most recipients of one alias: those of one transaction with most servers (RFC 5321 §4.5.3.1.8 asks for 100).
 const MOST_RECIPIENTS: usize = 1000;
 /// Aliases behind one another.
 const DEEPEST: usize = 50;
@@ -364,7 +364,7 @@ struct Survey {
 
 /// Reason why the aliases are rejected.
 enum Fault {
-    /// These lead to each other.
+    /// Aliases that lead to each other.
     Circle(Vec<usize>),
     TooMany(usize),
     TooDeep(usize),
@@ -382,7 +382,7 @@ impl Survey {
         survey
     }
 
-    /// Goes down from one alias, each before those that lead to it.
+    /// Visits an alias and all that it leads to, each after its own targets.
     fn walk(&mut self, first: usize, targets: &[Box<[Target]>]) {
         let mut path = vec![(first, 0)];
         let mut is_open = HashSet::from([first]);
@@ -452,7 +452,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Of a relay for a.example and b.example, with the mailboxes ann and bob.
+    /// Parses the aliases of a relay for a.example and b.example, with the mailboxes ann and bob.
     fn parse(text: &str) -> Result<Aliases, Vec<Mistake>> {
         let is_local = |domain: &str| ["a.example", "b.example"].contains(&domain);
         let is_user = |name: &str| ["ann", "bob"].contains(&name);

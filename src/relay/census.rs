@@ -26,7 +26,7 @@ pub(super) struct Census {
     pub(super) accepted_recipients: Count,
     /// Bytes of these messages.
     pub(super) accepted_bytes: Count,
-    /// Messages refused for want of room.
+    /// Messages rejected because there was no room.
     pub(super) full: Count,
     /// Messages and recipients refused because too much came in at a time.
     pub(super) crowded: Count,

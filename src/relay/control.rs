@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Places of a queue that are looked at in one turn of its worker: a fraction of a millisecond.
+/// Entries of a queue that are visited in one turn of its worker: a fraction of a millisecond.
 const PAGE: u32 = 500;
 /// Messages that are changed in one turn: each of them may write a note.
 const ORDERS: u32 = 100;
@@ -27,10 +27,10 @@ const ORDERS: u32 = 100;
 const OPERATORS: usize = 16;
 /// Time-out of an operator, for reading and for writing.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After a connection could not be accepted, for want of descriptors.
+/// Pause after a connection could not be accepted because there were no descriptors.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// The socket; it goes when this does.
+/// The socket; dropping this removes it.
 pub(super) struct Control(PathBuf);
 
 impl Drop for Control {
@@ -107,7 +107,7 @@ enum Trouble {
     /// The operator reads this text.
     Said(String),
     Silent(Silent),
-    /// The operator has gone.
+    /// The operator has disconnected.
     Gone(io::Error),
 }
 

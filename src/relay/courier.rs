@@ -32,17 +32,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use trust::{HandshakeFault, Remedies};
 
-/// For a connection to be made.
+/// Time-out of connecting.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
-/// For a reply: RFC 5321 §4.5.3.2 has five minutes for most, ten for the last.
+/// Time-out of a reply: RFC 5321 §4.5.3.2 has five minutes for most, ten for the last.
 const REPLY_PATIENCE: Duration = Duration::from_secs(300);
-/// For the answer to QUIT: a peer that is slow with it keeps a connection from others, and nothing hangs on it.
+/// Time-out of the answer to QUIT: a slow peer keeps a connection from others, and nothing depends on the answer.
 const QUIT_PATIENCE: Duration = Duration::from_secs(10);
 /// Messages that may be under way to a peer at a time, if they go by BDAT: one write and one read for all of them.
 const BURST: u32 = 8;
 /// A peer that takes longer for a message gets one at a time: others can have another connection.
 const QUICK: Duration = Duration::from_millis(10);
-/// So does one that ended a session amid a burst, for so long: it may want few messages a connection.
+/// Time for which a peer that ended a session amid a burst gets one message at a time: it may want few messages a
+/// connection.
 const CURT: Duration = Duration::from_secs(600);
 /// The keys of a route against a certificate that is not accepted.
 const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = NAME", insecure: "insecure = true" };
@@ -203,7 +204,7 @@ fn fail_all(office: &Rc<Office>, mut courier: CourierInHand, refusal: &Refusal) 
 
 /// Way in which a session ended.
 enum Left {
-    /// In the usual way.
+    /// The usual end.
     Finished,
     Unreachable(Refusal),
     /// A 5xx in place of a greeting, if it is configured to fail messages.
@@ -214,11 +215,11 @@ enum Left {
 
 /// Result of asking for the next message.
 enum Found {
-    /// Its commands.
+    /// The commands of the message.
     Message(Arc<Envelope>),
-    /// It is called when there is one.
+    /// No message now: the courier is called when there is one.
     Nothing,
-    /// It is to go.
+    /// The courier has to leave.
     Leave,
 }
 
@@ -260,7 +261,7 @@ impl Job {
         }
     }
 
-    /// The message as it goes out.
+    /// The message in the form that is sent.
     fn letter(&self) -> &Letter {
         self.converted.as_ref().unwrap_or(&self.assignment.letter)
     }
@@ -716,7 +717,7 @@ impl Caller for Carrier {
             job.answered = place as usize + 1;
         }
         if event.ends == Some(client::Outcome::Refused) {
-            // Whatever the peer said, it did not accept the message: a 250 to DATA, say.
+            // The peer's reply does not accept the message, whatever it says: a 250 to DATA, say.
             let refusal = self.refusal(&event.reply);
             self.jobs.iter_mut().take(1).for_each(|job| job.refuse_all(&refusal));
         }

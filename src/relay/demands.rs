@@ -8,7 +8,7 @@ use smtp::command::BodyType;
 use smtp::reply::Enhanced;
 use std::sync::Arc;
 
-/// In which form a server may have a message.
+/// The form in which a server may have a message.
 #[derive(Debug, Default)]
 pub(super) struct Form {
     /// Message to send in place of the original, if that cannot be sent as it is.

@@ -22,10 +22,10 @@ const LEAST_CONNECTIONS: u64 = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Need {
     segments: u64,
-    /// Those of the spool among them.
+    /// Descriptors that are set aside, those of the spool included.
     set_aside: u64,
     listeners: u64,
-    /// Of each listener.
+    /// Sessions of each listener.
     sessions: u64,
     /// Connections to next hops.
     deliveries: u64,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     proptest! {
-        /// No more is given away than there is, and whatever is given away is of some use.
+        /// Tests that no more is given away than there is, and that each share is usable.
         #[test]
         fn shares_never_exceed_what_is_granted(
             set_aside in 0_u64..5_000,

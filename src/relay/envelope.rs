@@ -152,7 +152,7 @@ pub(crate) enum Fate {
 /// The word for a delivery in a notice (RFC 3464 §2.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmation {
-    /// In a mailbox.
+    /// Delivered into a mailbox.
     Delivered,
     /// Handed to a next hop that sends no notices.
     Relayed,
@@ -174,7 +174,7 @@ pub(crate) enum Fact {
     DelayTold { recipients: Vec<u16> },
     /// An operator has stopped the message.
     Held,
-    /// And lets it go on.
+    /// An operator released it.
     Released,
 }
 

@@ -41,7 +41,7 @@ struct Known {
     secured: Vec<Secured>,
     /// Name used in logs and statistics.
     name: Arc<str>,
-    /// Until then it gets one message at a time.
+    /// Time until which it gets one message at a time.
     singly_until: Duration,
 }
 
@@ -71,7 +71,7 @@ impl Hops {
         (key, true)
     }
 
-    /// Looks at some of the hops, others each time, and forgets those that are idle; which these were.
+    /// Checks some of the hops, others each time, and forgets those that are idle. Returns the forgotten ones.
     pub(super) fn forget(&mut self, is_idle: impl Fn(HopKey) -> bool) -> Vec<HopKey> {
         let mut forgotten = Vec::new();
         if self.keys.len() <= KEPT {
@@ -243,7 +243,7 @@ mod tests {
         }
         (0..40).for_each(|_| desk.tick());
         assert_eq!(desk.hops.len(), KEPT);
-        // A hop is forgotten within twenty goes, of a hundred messages each.
+        // A hop is forgotten within twenty passes, of a hundred messages each.
         assert!(desk.highest < 2 * KEPT as u32 + 2_000, "{}", desk.highest);
         assert_eq!(desk.hops.known.len(), desk.hops.len() + desk.hops.vacant.len());
     }

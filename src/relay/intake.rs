@@ -50,7 +50,7 @@ pub(super) struct Intake {
     /// Amount that strangers may use before an address is held to its share.
     unshared_most: u64,
     strangers_used: AtomicU64,
-    /// Those of strangers that are connected.
+    /// Shares of the strangers that are connected.
     shares: Shards<HashMap<ClientKey, Arc<Share>>>,
     trusted: Queue,
     strangers: Queue,
@@ -90,7 +90,7 @@ struct Line {
 /// Reason why bytes were not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {
-    /// There is no room.
+    /// No room is left.
     Room,
     /// The address holds more than its share.
     Share,
@@ -103,7 +103,8 @@ fn take_of(used: &AtomicU64, bytes: u64, most: u64) -> bool {
 }
 
 impl Intake {
-    /// For that many bytes in all; each part has room for the longest message, if need be by more than that.
+    /// Makes the limit of that many bytes in all; each part has room for the longest message, even if that exceeds the
+    /// limit.
     pub(super) fn new(most_bytes: u64, longest_message: u64) -> Arc<Self> {
         let three_quarters = most_bytes / 4 * 3 / STEP * STEP;
         let strangers_most = three_quarters.max(longest_message.next_multiple_of(STEP));
@@ -236,7 +237,7 @@ pub(super) struct Claim {
 #[derive(Debug)]
 pub(super) enum Entry {
     In,
-    /// It is to wait.
+    /// The message has to wait.
     Wait(Turn),
     /// Its address holds too much already.
     Refused,
@@ -248,12 +249,12 @@ impl Claim {
         Rc::new(Self { intake: Arc::clone(intake), held: Cell::new(0), owner: RefCell::default() })
     }
 
-    /// From here on a trusted client pays.
+    /// Charges a trusted client from here on.
     pub(super) fn of_trusted(&self) {
         self.pass_to(Owner::Trusted);
     }
 
-    /// From here on that address pays.
+    /// Charges that address from here on.
     pub(super) fn of_stranger(&self, client: ClientKey) {
         self.pass_to(Owner::Stranger(self.intake.share(client)));
     }
@@ -281,7 +282,7 @@ impl Claim {
         Ok(())
     }
 
-    /// For a message that is about to begin, behind an envelope of that size: whether it may at once. If not, it is to
+    /// Asks to begin a message, with an envelope of that size: reports whether it may begin at once. If not, it has to
     /// wait for its [`Turn`].
     pub(super) fn enter(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> Entry {
         let first = announced.map_or(FIRST_BYTES, |bytes| bytes.min(FIRST_BYTES));
@@ -320,7 +321,7 @@ impl Drop for Claim {
 #[derive(Debug)]
 pub(super) struct Held {
     bytes: u64,
-    /// Goes before the claim, which then sees that nobody else knows it.
+    /// Dropped before the claim, which may then hold the last reference to it.
     owner: Owner,
     claim: Rc<Claim>,
 }

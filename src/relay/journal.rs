@@ -28,7 +28,7 @@ const SHEETS: usize = 16;
 const LATEST: Duration = Duration::from_millis(100);
 /// Bytes of lines that are handed to the log at a time, or those of one try if these are more.
 const PIECE_BYTES: usize = 32 << 10;
-/// At the end, for the last sheets to be printed.
+/// Longest wait at the end for the last sheets to be printed.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A try, as the worker leaves it.
@@ -324,7 +324,7 @@ mod tests {
     fn what_is_too_much_is_counted_and_all_else_printed() {
         let (open, gate) = channel();
         let (print, printed) = channel();
-        // With no room of its own.
+        // The log has no buffer of its own.
         let log = LogWriter::start(Gate(gate, print), 0).unwrap();
         let press = Press::start(log.clone()).unwrap();
         let sheets = SHEETS as u64 * 3;

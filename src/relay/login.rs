@@ -42,7 +42,7 @@ struct Attempt {
 }
 
 impl Logins {
-    /// Those of a client; of one at a unix-domain socket, `client` is `None`.
+    /// Makes the logins of a client; of one at a unix-domain socket, `client` is `None`.
     pub(super) fn new(setting: &Arc<Setting>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
         let counted = client.filter(|address| !config.login_exempt.contain(*address));
         Self {

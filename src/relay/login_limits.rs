@@ -119,7 +119,7 @@ impl Record {
         self.pending = self.pending.saturating_sub(1);
     }
 
-    /// Books a failure; whether that locks it.
+    /// Counts a failure; reports whether it locks the account.
     fn fail(&mut self, most: u32, limits: &LoginLimits, now: Duration) -> bool {
         self.give_back();
         self.failures += 1;
@@ -135,9 +135,9 @@ impl Record {
 #[derive(Debug)]
 pub(super) struct LoginGuard {
     clients: Shards<RecentMap<ClientKey, Record>>,
-    /// By the hash of a name: names may be long, and strangers choose them.
+    /// Records by the hash of a user name: names may be long, and strangers choose them.
     users: Shards<RecentMap<u64, Record>>,
-    /// Those that have logged in.
+    /// Records of clients that have logged in.
     pairs: Shards<RecentMap<(Option<ClientKey>, u64), Record>>,
     hasher: RandomState,
     log: Mutex<FailureLog>,
@@ -193,7 +193,7 @@ impl LoginGuard {
         Err(refusal)
     }
 
-    /// A login that was charged to `account` has gone well.
+    /// Notes that a login which was charged to `account` has succeeded.
     pub(super) fn succeeded(&self, who: Claimant<'_>, account: Account, limits: &LoginLimits, now: Duration) {
         self.any(account, who, limits, now, |record, _| {
             record.give_back();

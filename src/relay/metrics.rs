@@ -19,7 +19,7 @@ pub(super) struct Figures<'a> {
     pub(super) uptime_s: f64,
 }
 
-/// Of clients that are not of `networks`.
+/// Figures of clients that are not of `networks`.
 pub(super) struct Strangers {
     /// Connections at a time.
     pub(super) connections: usize,

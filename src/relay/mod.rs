@@ -116,7 +116,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Interval at which a request to stop is looked for.
+/// Interval at which a request to stop is checked.
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest time that couriers may take to finish their deliveries when the relay stops; the rest stays in the spool.
 const LAST_WAYS: Duration = Duration::from_secs(10);

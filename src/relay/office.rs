@@ -51,7 +51,7 @@ pub(super) struct Office {
     pub(super) dates: RefCell<received::Clock>,
     /// Log of deliveries.
     pub(super) journal: Journal,
-    /// For seeds.
+    /// Number that seeds are made from.
     departures: Cell<u64>,
 }
 
@@ -69,7 +69,7 @@ enum Whereabouts {
     Away,
     /// On the list of couriers that wait.
     Listed,
-    /// It is to close.
+    /// It has to close.
     Dismissed,
 }
 
@@ -97,17 +97,17 @@ enum Due {
 /// The part of a message that could be read from the spool.
 pub(super) enum Fetched {
     Whole(Letter),
-    /// With an empty body, and why it could not be read.
+    /// The message with an empty body, and why that could not be read.
     EnvelopeOnly(Letter, String),
-    /// And why.
+    /// The reason.
     Nothing(String),
 }
 
 /// Recipients of a message at one hop.
 pub(super) struct Errand {
-    /// Its number may be another one's by the time that the message is stored.
+    /// The hop itself: its number may be another hop's by the time that the message is stored.
     pub(super) hop: Hop,
-    /// By their numbers in the envelope.
+    /// Recipients by their numbers in the envelope.
     pub(super) recipients: Vec<u16>,
 }
 
@@ -468,7 +468,7 @@ impl Teller {
 impl Drop for Teller {
     fn drop(&mut self) {
         self.0.tellers.set(self.0.tellers.get() - 1);
-        // Whatever one notice made of its task, the others that wait for their turn have it.
+        // However one notice ended its task, the others that wait have their turn.
         after_panic(&self.0, |office| {
             if let Some((id, notice)) = office.next_untold() {
                 office.tell(id, notice, None);

@@ -24,10 +24,10 @@ pub(crate) const LONGEST_REQUEST: usize = 4096;
 pub(crate) enum Request {
     /// The entries of the queue, in no order.
     List {
-        /// Those for that hop.
+        /// Entries for that hop.
         #[serde(default)]
         hop: Option<String>,
-        /// Those in that state.
+        /// Entries in that state.
         #[serde(default)]
         state: Option<StateWord>,
         /// Limit of the number of entries.
@@ -162,9 +162,9 @@ pub(crate) enum Reply {
     Changed {
         messages: u64,
     },
-    /// That was all.
+    /// The end of the answer.
     End,
-    /// That was all, because something is wrong.
+    /// The end of the answer, because of an error.
     Error {
         text: String,
     },
@@ -264,7 +264,7 @@ pub(crate) struct HopRow {
 }
 
 impl HopRow {
-    /// Its entries, whatever state they are in.
+    /// Number of its entries in all states.
     pub(crate) fn entries(&self) -> u64 {
         self.by_state().iter().map(|(_, count)| count).sum()
     }

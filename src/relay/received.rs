@@ -22,7 +22,7 @@ const NAME_BYTES: usize = 255;
 pub(crate) struct Stamp<'a> {
     /// Name that the client gave; any bytes.
     pub(crate) name: &'a [u8],
-    /// Its address, as [`literal`] has it.
+    /// Its address, as [`literal`] writes it.
     pub(crate) client: &'a str,
     /// Name of this relay.
     pub(crate) host: &'a str,
@@ -211,7 +211,7 @@ pub(crate) const MOST_HOPS: u32 = 100;
 /// State of the header so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Header {
-    /// It goes on.
+    /// The header goes on.
     Open,
     /// The empty line has come.
     Ended,

@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest header that is looked at for hops.
+/// The longest header that is searched for hops.
 const HEADER_BYTES: usize = 1 << 20;
 
 /// A session's side of receiving.
@@ -85,7 +85,7 @@ impl Transaction {
         }
     }
 
-    /// Adds a recipient that goes to that hop; without one it is taken and dropped.
+    /// Adds a recipient that goes to that hop; without one it is accepted and dropped.
     fn add(&mut self, recipient: Recipient, hop: Hop) {
         let number = self.envelope.recipients.len() as u16;
         self.envelope.recipients.push(recipient);

@@ -90,7 +90,7 @@ impl Unroutable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Exchanger {
     pub(crate) preference: u16,
-    /// In any case, with or without its last dot; `.` alone is the null MX.
+    /// Name in any case, with or without its last dot; `.` alone is the null MX.
     pub(crate) host: String,
 }
 

@@ -146,7 +146,7 @@ fn redirected(
     members: Vec<(Box<str>, Hop)>,
     is_held: bool,
 ) -> Redirect {
-    // Nothing is sent there: whatever becomes of it, the old address goes to no member's server.
+    // Nothing is sent there: in no case does the old address go to a member's server.
     let hop = office.key(&Hop::nowhere());
     // If it turns out to be unreadable, it is held like mail that cannot be delivered.
     let fates = vec![(recipient, Fate::Expired(None))];

@@ -12,8 +12,8 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Of a message: Postfix's (`minimal_backoff_time`, `maximal_backoff_time`). RFC 5321 §4.5.4.1 wants waits of 30
-    /// minutes in general, and shorter ones at first.
+    /// Backoff of a message: Postfix's (`minimal_backoff_time`, `maximal_backoff_time`). RFC 5321 §4.5.4.1 wants waits
+    /// of 30 minutes in general, and shorter ones at first.
     pub(crate) const OF_MESSAGES: Self = Self { first: Duration::from_secs(300), longest: Duration::from_secs(4_000) };
 
     /// Backoff of a hop that cannot be reached and whose messages are retried by this one: a sixtieth of the first wait

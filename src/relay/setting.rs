@@ -14,7 +14,7 @@ use spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// For the envelope, if there is room for one message only.
+/// Bytes for the envelope, if there is room for one message only.
 const ENVELOPE_BYTES: u64 = 1 << 20;
 
 /// State that all workers share.

@@ -1,5 +1,5 @@
-//! The control socket's place in the file system: for its owner alone, taken over from a relay that is dead and never
-//! from one that lives; and the operator's way to it.
+//! The control socket's file: for its owner alone, taken over from a dead relay and never from a running one; and the
+//! operator's connection to it.
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::{self, File, Permissions};
 use std::io;

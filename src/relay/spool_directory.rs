@@ -25,7 +25,7 @@ const LOCK: &str = "lock";
 /// # Errors
 /// If it cannot be a spool, with the reason and what to do.
 pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
-    // Without a slash at its end, behind which a link would be followed.
+    // No slash at the end: a link would be followed behind it.
     let directory: PathBuf = directory.components().collect();
     let shown = directory.display();
     let opened = open(&directory).map_err(|error| match is_link(&directory) {

@@ -17,7 +17,7 @@ const OTHERS: &str = "(others)";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Survey {
     pub(super) totals: TotalsRow,
-    /// Those with the most entries first.
+    /// Hops with the most entries first.
     pub(super) hops: Vec<HopRow>,
 }
 
@@ -121,7 +121,7 @@ fn join(sum: &mut HopRow, row: &HopRow) {
     }
 }
 
-/// Those with the most entries; the others as one, at the end.
+/// The hops with the most entries; the others as one, at the end.
 fn foremost(mut hops: Vec<HopRow>) -> Vec<HopRow> {
     // A worker's sum of other hops stays last.
     hops.sort_by(|a, b| {

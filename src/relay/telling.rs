@@ -35,7 +35,7 @@ pub(super) async fn tell(office: &Rc<Office>, id: MessageId, notice: Notice, let
     planned_panic("notice");
     let is_late = matches!(*notice, Notice::Late { .. });
     if is_late && office.queue.borrow().show(id, clock::now()).is_empty() {
-        // It has been delivered while this waited for its turn.
+        // The message was delivered while this waited for its turn.
         return;
     }
     let fetched = match letter {
@@ -89,7 +89,7 @@ fn is_to_postmaster(envelope: &Envelope) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Addressee<'c> {
     Sender,
-    /// In place of the sender.
+    /// Another addressee, in place of the sender.
     Other(&'c NoticeTarget),
 }
 

@@ -1,4 +1,4 @@
-//! The part for people: what happened, to whom, what they may do, in that order.
+//! The part of a notice for people: what happened, to whom, what they may do, in that order.
 use super::returned::Returned;
 use super::words::{self, Letters};
 use super::{Action, Facts, Part, Recipient, received, status};

@@ -233,7 +233,7 @@ fn boundary(id: &str, parts: &[Part<'_>]) -> String {
     }
     used.sort_unstable();
     used.dedup();
-    // The first gap: found in one pass, whatever a message whose author guessed the id contains.
+    // The first gap: found in one pass, even in a message whose author has guessed the id.
     let free = used.iter().zip(0_u32..).take_while(|(used, number)| **used == *number).count();
     format!("{prefix}{free:0DIGITS$x}")
 }

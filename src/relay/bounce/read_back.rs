@@ -353,7 +353,7 @@ fn eight_bits_come_back_in_seven() {
     let notice = write(&Facts { message: signed.as_bytes(), ..facts }, &[failed()]);
     let returned = parts(&notice).pop().unwrap();
     assert_eq!(returned, ("text/rfc822-headers".to_owned(), format!("DKIM-Signature: v=1\r\n{head}").into_bytes()));
-    // So with a header that is not ASCII, in an encoding.
+    // The same for a header that is not ASCII, in an encoding.
     let umlaut = "Subject: grüße\r\n\r\nx\r\n";
     let notice = write(&Facts { message: umlaut.as_bytes(), ..facts }, &[failed()]);
     assert!(notice.message.is_ascii());

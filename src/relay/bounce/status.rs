@@ -37,7 +37,7 @@ fn of_message(facts: &Facts<'_>) -> String {
 fn of_recipient(recipient: &Recipient<'_>, letters: Letters) -> String {
     let mut out = String::new();
     let mut field = |name: &str, value: &str| words::fold(value, &format!("{name}: "), " ", &mut out);
-    // Never made up: RFC 3461 §6.3 wants it there exactly if ORCPT was.
+    // It is never made up: RFC 3461 §6.3 wants it there exactly if ORCPT was.
     if let Some(original) = recipient.original {
         field("Original-Recipient", &original_recipient(original));
     }
@@ -117,7 +117,7 @@ fn remote_mta(remote: &str) -> String {
     }
 }
 
-/// RFC 3464 §2.3.6: a reply is of type `smtp`; this relay's own words are of a type of its own.
+/// The diagnostic of RFC 3464 §2.3.6: a reply is of type `smtp`; this relay's own text is of a type of its own.
 fn diagnostic(recipient: &Recipient<'_>, letters: Letters) -> Option<String> {
     let text = words::plain(recipient.text, letters);
     match recipient.code {

@@ -34,9 +34,9 @@ const RENAMED: &[(&str, &str, &str)] = &[
 /// An error, its position, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Complaint {
-    /// From 1.
+    /// Line, from 1.
     pub(crate) line: usize,
-    /// From 1, in characters.
+    /// Column, from 1, in characters.
     pub(crate) column: usize,
     pub(crate) what: String,
 }
@@ -224,7 +224,7 @@ impl<'a> Section<'a> {
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Option<Vec<T>> {
         let texts = self.list(key, example)?;
-        // All are looked at before the first that is wrong makes nothing of it.
+        // All values are read before the first wrong one voids the list.
         let values: Vec<Option<T>> =
             texts.into_iter().map(|(span, text)| self.notes.keep(&span, parse(&text))).collect();
         values.into_iter().collect()
@@ -274,7 +274,7 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Whatever was not taken is unknown.
+    /// Notes every key that was not taken as unknown.
     pub(super) fn end(self) {
         for (key, (span, _)) in &self.entries {
             if let Some((_, old, new)) = self.renamed().find(|(_, old, _)| old == key) {

@@ -105,7 +105,7 @@ impl Networks {
 pub(crate) struct Spool {
     pub(crate) directory: PathBuf,
     pub(crate) durability: Durability,
-    /// Beyond that, messages are answered 452.
+    /// Limit of the bytes; beyond it, messages are answered 452.
     pub(crate) most_bytes: u64,
     /// Bodies beyond that are dropped from memory, and read again.
     pub(crate) memory_bytes: u64,
@@ -121,7 +121,7 @@ pub(crate) enum Durability {
     Sync,
     /// Once the kernel has it.
     Write,
-    /// At once; nothing is ever written.
+    /// Immediately; nothing is ever written.
     Memory,
 }
 
@@ -134,19 +134,19 @@ impl Durability {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) message_bytes: u64,
-    /// Of all messages that are being received or wait for their 250; no less than one message may have.
+    /// Limit of all messages that are being received or wait for their 250; at least that of one message.
     pub(crate) incoming_bytes: u64,
     pub(crate) recipients: usize,
     pub(crate) sessions: usize,
-    /// `Received:` fields, beyond which a message goes round in a loop.
+    /// Limit of `Received:` fields; a message with more goes round in a loop.
     pub(crate) hops: u32,
     /// Longest silence of a client.
     pub(crate) idle: Duration,
-    /// NOOP, VRFY and the like, with no message between them.
+    /// Limit of NOOP, VRFY and the like, with no message between them.
     pub(crate) junk_commands: u32,
     /// Longest time that a session may last without a message.
     pub(crate) without_message: Duration,
-    /// Of each client address that is not of `networks`.
+    /// Limits of each client address that is not of `networks`.
     pub(crate) client: ClientLimits,
 }
 
@@ -167,7 +167,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// In the words of a session.
+    /// The limits in the form that a session takes.
     pub(crate) fn of_session(&self) -> smtp::Limits {
         smtp::Limits {
             message_bytes: self.message_bytes,
@@ -183,9 +183,9 @@ impl Limits {
 /// Limits of failed logins: `[auth]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoginLimits {
-    /// Of a client address.
+    /// Failures of a client address.
     pub(crate) failures: u32,
-    /// As one user, from whatever address.
+    /// Failures as one user, from any address.
     pub(crate) user_failures: u32,
     /// Within this time.
     pub(crate) period: Duration,
@@ -298,7 +298,7 @@ impl Default for Delivery {
 pub(crate) struct Dns {
     /// Empty for the system's.
     pub(crate) servers: Vec<SocketAddr>,
-    /// For one answer.
+    /// Time-out of one answer.
     pub(crate) patience: Duration,
 }
 
@@ -344,11 +344,11 @@ pub(crate) struct Outside<'a> {
     pub(crate) can_store_in: &'a StorageCheck,
 }
 
-/// Looks at a directory for a spool, which need not exist, and changes nothing.
+/// Checks a directory for a spool, which need not exist, and changes nothing.
 pub(crate) type StorageCheck = dyn Fn(&Path) -> Result<(), String>;
 
 impl Outside<'_> {
-    /// That of this process.
+    /// The environment of this process.
     pub(crate) fn real() -> Self {
         Self {
             read: &read,
@@ -395,7 +395,7 @@ impl Config {
         Self::read_with(file, &Outside { reach, ..Outside::real() })
     }
 
-    /// The same for a file that is only checked: its spool's directory is looked at, too.
+    /// The same for a file that is only checked: its spool's directory is checked, too.
     ///
     /// # Errors
     /// Likewise.
@@ -425,8 +425,8 @@ impl Config {
         Self::parse(text, Path::new("relay.toml"), &Outside::real()).expect("nothing is wrong with it")
     }
 
-    /// Without a file: all mail that comes to `listen` goes to `to` (`HOST[:PORT]`, `lmtp:HOST:PORT`, `lmtp:unix:PATH`
-    /// or `discard`), by way of the directory `spool`.
+    /// Configuration without a file: all mail that comes to `listen` goes to `to` (`HOST[:PORT]`, `lmtp:HOST:PORT`,
+    /// `lmtp:unix:PATH` or `discard`), by way of the directory `spool`.
     ///
     /// # Errors
     /// If one of them is not valid, with the reason.

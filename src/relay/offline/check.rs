@@ -17,7 +17,7 @@ pub(crate) struct Report {
     pub(crate) messages: u64,
     /// Messages among them whose content is damaged.
     pub(crate) damaged_messages: u64,
-    /// Those that an operator holds.
+    /// Messages that an operator holds.
     pub(crate) held: u64,
     pub(crate) recipients: Recipients,
     /// Bytes that a crash has torn off the end: no client was answered for them.
@@ -76,7 +76,7 @@ impl From<&Damage> for DamageRow {
     }
 }
 
-/// Looks at all of a spool.
+/// Checks a whole spool.
 pub(crate) fn check(original: &Original) -> Report {
     let inspection = &original.inspection;
     let mut damage: Vec<DamageRow> = inspection.damage.iter().map(DamageRow::from).collect();
@@ -150,7 +150,7 @@ impl Report {
 }
 
 impl fmt::Display for Report {
-    /// In plain words, for a person.
+    /// Writes the report in plain words, for a person.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Recipients { to_deliver, to_tell, done } = self.recipients;
         let states = ["used", "free", "unfinished", "illegible"].map(|state| (self.in_state(state), state));

@@ -45,7 +45,7 @@ impl Output {
         &self.draft
     }
 
-    /// It is whole: moves it to its place.
+    /// Moves the finished directory to its place.
     ///
     /// # Errors
     /// If it cannot be moved there.

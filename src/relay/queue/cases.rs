@@ -178,7 +178,7 @@ fn who_was_put_off_comes_back_alone() {
     assert_eq!(fates, [(2, failed)]);
     let told = queue.told(ticket);
     assert_eq!((told.facts, told.done), (vec![Fact::Told { recipients: vec![2] }], false));
-    // It is read again when its time has come, and the courier called when it is there.
+    // It is read again when its time has come, and then the courier is called.
     assert!(is_waiting(&queue.take(&mut courier, START)));
     let later = seconds(next_unix_s + 2);
     assert!(ticked(&mut queue, later).is_empty());
@@ -295,7 +295,7 @@ fn a_hop_that_cannot_be_reached_waits_as_a_whole() {
     assert!((3_750..=6_250).contains(&wait.as_millis()), "{wait:?}");
     assert_eq!(queue.totals().letter_bytes, 0, "its memory is for others");
     assert!(ticked(&mut queue, shut.shut_until).is_empty());
-    // Then one tries, alone, and when it has succeeded the others come.
+    // Then one courier tries, alone, and when it has succeeded the others come.
     let now = shut.shut_until;
     let mut first = opened(&mut queue, now);
     assert_eq!(queue.wants_courier(now), None);
@@ -466,7 +466,7 @@ fn sessions_without_fruit_shut_the_hop() {
 fn couriers_do_not_flap() {
     let mut queue = queue(|_| {});
     let (mut couriers, mut opened, mut next): (Vec<(Courier, bool)>, usize, u64) = (Vec::new(), 0, 0);
-    // The backlog goes up to sixty and down to nothing, again and again.
+    // The backlog grows to sixty and shrinks to zero, again and again.
     for _ in 0..50 {
         (0..60).for_each(|_| {
             next += 1;
@@ -686,7 +686,7 @@ fn a_million_entries_are_small_and_go_as_they_came() {
     }
     assert_eq!(queue.totals(), Totals { messages: 1_000_000, entries: 1_000_000, couriers: 0, letter_bytes: 0 });
     let table = queue.entries.places() as usize * std::mem::size_of::<Entry<Letter>>();
-    // A place of the index: key, value, and hashbrown's octet of control; seven of eight may be in use.
+    // A slot of the index: key, value, and hashbrown's control byte; seven of eight may be in use.
     let index = queue.messages.capacity() * 8 / 7 * (std::mem::size_of::<(MessageId, Index)>() + 1);
     assert!(table + index <= 250 * MILLION as usize, "{} octets an entry", (table + index) / MILLION as usize);
     // One of them is found, shown and taken out in no more steps than if it were alone.

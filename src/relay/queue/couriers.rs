@@ -40,13 +40,13 @@ pub(crate) enum Call {
 /// Reason why a courier is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Closing {
-    /// It had nothing more to do, or the session ended as sessions do.
+    /// It had nothing more to do, or the session ended in the usual way.
     Finished,
     /// No session came about, or it ended before anything could be delivered.
     Unreachable(Refusal),
 }
 
-/// Hops that may want something, in turn. Each is in a list once at most, and looked at again before it is believed.
+/// Hops that may want a call, in turn. Each is in a list once at most, and is checked again before it is used.
 #[derive(Default)]
 pub(super) struct Calls {
     /// Have work and an idle courier.
@@ -66,7 +66,7 @@ pub(super) struct Calls {
 /// Messages that a hop may send, after the last connection that it got, before it must give one up to a hop that has
 /// none: often enough to be fair, seldom enough that connections pay.
 const SHARE: u32 = 20;
-/// Growing hops that are looked at in one call.
+/// Growing hops that are checked in one call.
 const GLANCES: usize = 16;
 /// Sessions in succession that may end without having delivered anything, before the hop counts as unreachable.
 const FRUITLESS: u32 = 3;

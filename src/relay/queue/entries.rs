@@ -70,8 +70,8 @@ impl<L> Entries<L> {
     pub(super) fn free(&mut self, at: Index) {
         self.live -= 1;
         if self.live == 0 {
-            // Whatever order places were freed in, the table begins anew, and a backlog's memory is given back but for
-            // one piece, so that the usual coming and going allocates nothing.
+            // In whatever order places were freed, the table begins anew. A backlog's memory is freed but for one
+            // piece, so that usual traffic allocates nothing.
             self.chunks.truncate(1);
             self.chunks.iter_mut().for_each(Vec::clear);
             self.free = NONE;

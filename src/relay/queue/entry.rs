@@ -23,7 +23,7 @@ pub(crate) const TRANSACTION_RECIPIENTS: usize = 100;
 pub(crate) enum Recipients {
     /// That many from `first` on.
     Run { first: u16, count: u16 },
-    /// These.
+    /// The listed numbers.
     Some(Box<[u16]>),
 }
 
@@ -151,9 +151,9 @@ pub(super) struct Marks {
     pub(super) asked: bool,
     /// The sender was notified of the delay.
     pub(super) late_told: bool,
-    /// To be held when the courier comes back.
+    /// It is held when the courier comes back.
     pub(super) hold: bool,
-    /// To be forgotten when the courier comes back.
+    /// It is forgotten when the courier comes back.
     pub(super) remove: bool,
     /// It is on the alarm wheel.
     pub(super) alarmed: bool,

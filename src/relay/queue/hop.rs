@@ -14,7 +14,7 @@ pub(crate) struct HopKey(pub(crate) u32);
 /// backlog))`: one for a single message, half of the limit at 30 waiting, all but one in twenty at 130.
 const GROWTH: f64 = 0.023;
 
-/// A hop's books.
+/// State of a hop.
 pub(super) struct Hop {
     pub(super) ready: List,
     pub(super) all: List,
@@ -26,7 +26,7 @@ pub(super) struct Hop {
     pub(super) most: Option<u32>,
     /// Couriers that found nothing to do.
     pub(super) idle: u32,
-    /// Those that were idle, and have been called.
+    /// Couriers that were idle, and have been called.
     pub(super) called: u32,
     /// Couriers that were idle, and have been dismissed.
     pub(super) dismissed: u32,

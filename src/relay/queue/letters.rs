@@ -14,11 +14,11 @@ use super::{Effects, HopKey, MessageId, Order, Queue, Thread, Which};
 /// Letters that are being read for one hop at a time.
 const ASKED: u32 = 64;
 
-/// The books of the memory in use.
+/// Counts of the memory in use.
 #[derive(Default)]
 pub(super) struct Letters {
     pub(super) used_bytes: u64,
-    /// Hops that may want something read.
+    /// Hops that may need letters read.
     reading: VecDeque<HopKey>,
 }
 

@@ -74,7 +74,7 @@ pub(crate) struct Options {
     pub(crate) couriers: u32,
     /// Bytes of messages kept in memory; the rest is read from the spool when its turn comes.
     pub(crate) letter_bytes: u64,
-    /// For the spread of waits.
+    /// Seed for the spread of delays.
     pub(crate) seed: u64,
     /// Unix time at the zero of `now`.
     pub(crate) origin_unix: Duration,
@@ -115,7 +115,7 @@ pub(crate) struct Arrival<L> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Mail,
-    /// With a null reverse path.
+    /// A message with a null reverse path.
     Notice,
 }
 

@@ -406,7 +406,7 @@ impl World {
         }
     }
 
-    /// Holds the books against the table.
+    /// Compares the counts with the table.
     fn audit(&self) {
         let queue = &self.queue;
         let mut counts = vec![[0_u32; STATES]; HOPS as usize];

@@ -11,7 +11,7 @@ use crate::relay::envelope::{Fact, Fate};
 pub(crate) enum Order {
     /// Nothing is sent until it is released. It ages all the same.
     Hold,
-    /// It goes on, at once.
+    /// Makes it ready at once.
     Release,
     /// Forgets it, without a notice.
     Remove,

@@ -174,7 +174,7 @@ impl<L: Clone> Queue<L> {
         entry.refusal = Some(shared);
         entry.attempts = entry.attempts.saturating_add(1);
         let (attempts, is_held) = (entry.attempts, std::mem::take(&mut entry.marks.hold));
-        // Entries of one message that fail together come back apart, like all others.
+        // Entries of one message that fail together are retried at different times, like all others.
         let subject = id.0 ^ u64::from(hop.0).rotate_left(32);
         let wait = self.options.schedule.backoff.wait(self.options.seed, subject, attempts);
         let due_ms = now_ms.saturating_add(millis(wait));

@@ -12,7 +12,7 @@ pub(crate) struct HopStats {
     pub(crate) hop: HopKey,
     /// Entries that wait for a courier.
     pub(crate) ready: u32,
-    /// That wait for their time.
+    /// Entries that wait for their time.
     pub(crate) deferred: u32,
     pub(crate) in_flight: u32,
     pub(crate) held: u32,
@@ -24,7 +24,7 @@ pub(crate) struct HopStats {
     pub(crate) idle: u32,
     /// Unix time at which the oldest entry was received.
     pub(crate) oldest_unix_s: Option<u64>,
-    /// On the queue's clock: no connection is tried before. In the past, or zero: it can be reached.
+    /// Time on the queue's clock before which no connection is tried. In the past, or zero: it can be reached.
     pub(crate) shut_until: Duration,
     /// Its last reply, or the reason why there was none.
     pub(crate) refusal: Option<Arc<Refusal>>,

@@ -73,7 +73,7 @@ impl Wheel {
     fn next_grain(&self) -> Option<u64> {
         let start = self.turned % SLOTS;
         let words = SLOTS / WORD;
-        // The word that `turned` is in is looked at twice: first from its bit on, in the end up to it.
+        // The word that `turned` is in is read twice: first from its bit on, in the end up to it.
         (0..=words).find_map(|step| {
             let word = (start / WORD + step) % words;
             let mask = match step {

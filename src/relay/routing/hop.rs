@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A next hop; a clone costs a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Hop {
-    /// Accepted, and gone.
+    /// Accepted, and dropped.
     Discard,
     /// A Maildir.
     Maildir(Arc<Path>),
@@ -41,7 +41,7 @@ pub(crate) struct Smtp {
 /// Servers of the hop.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum To {
-    /// These, in their order.
+    /// Listed servers, in their order.
     Hosts(Box<[Host]>),
     /// The mail exchangers of a domain, or the address in its literal (RFC 5321 §5.1).
     Domain { name: Box<str>, port: u16 },
@@ -74,9 +74,9 @@ pub(crate) enum TlsPolicy {
     /// Used if it is offered, nothing verified: it keeps out those who only listen (RFC 7435).
     #[default]
     Opportunistic,
-    /// By STARTTLS, verified, or nothing is sent.
+    /// STARTTLS, verified, or nothing is sent.
     Required,
-    /// Before the greeting, verified (RFC 8314).
+    /// TLS before the greeting, verified (RFC 8314).
     Implicit,
 }
 
@@ -193,7 +193,7 @@ impl Hash for Smtp {
 }
 
 impl fmt::Display for Hop {
-    /// For logs, metrics and `mailrun queue`: nothing secret is in it.
+    /// Writes the hop for logs, metrics and `mailrun queue`: nothing secret is in it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Discard => f.write_str("discard"),

@@ -29,7 +29,7 @@ pub(crate) use template::Template;
 /// Tells whether a client may send to anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Of `networks`, or logged in.
+    /// A client of `networks`, or logged in.
     Friend,
     Stranger,
 }
@@ -37,7 +37,7 @@ pub(crate) enum Standing {
 /// Route of one recipient's mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Routed {
-    /// There, under the address that it came with.
+    /// This hop, under the address that it came with.
     As(Hop),
     /// An alias: to these in its place, at least one. An address without a hop is discarded.
     Instead(Vec<(Box<str>, Hop)>),
@@ -155,7 +155,7 @@ pub(crate) fn is_domain(text: &str) -> bool {
 /// The domains whose mail ends here, or is handed to the server behind.
 #[derive(Debug, Default)]
 pub(crate) struct Local {
-    /// In lower case.
+    /// Domains in lower case.
     pub(crate) domains: HashSet<Box<str>>,
     /// The first of them: that of a bare `Postmaster`.
     pub(crate) first: Option<Box<str>>,
@@ -240,7 +240,7 @@ impl Index {
 /// Selects the patterns that count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fit {
-    /// Those that name the domain, or one above it.
+    /// Patterns that name the domain, or one above it.
     Named,
     /// `*` too.
     Any,
@@ -449,7 +449,7 @@ mod tests {
         Route { from, to: to.iter().map(|to| DomainPattern::parse(to).unwrap()).collect(), way }
     }
 
-    /// Of a.example and b.example, with the mailboxes ann and bob.
+    /// The local part of a relay for a.example and b.example, with the mailboxes ann and bob.
     fn local(aliases: &str, mailbox: Option<Mailbox>) -> Local {
         let domains: HashSet<Box<str>> = ["a.example", "b.example"].map(Box::from).into();
         let users: HashSet<Box<str>> = ["ann", "bob", "a%b"].map(Box::from).into();
