@@ -6,7 +6,7 @@
 //! recipient address flags [ORCPT kind, ORCPT address]      flags: 1,2,4 NOTIFY · 8 NOTIFY was given · 16 ORCPT
 //! note      version(1) fact…
 //! fact      kind [count index…] [what belongs to it]
-//! text      length octets        numbers and lengths are varints (LEB128), each in its one shortest form
+//! text      length bytes         numbers and lengths are varints (LEB128), each in its one shortest form
 //! ```
 //! The spool's checksum has covered these bytes. They are read as if an enemy had written them all the same: a form
 //! that we would not write is rejected, and no length is believed before the bytes are there.

@@ -13,7 +13,7 @@
 //! | `demands` | extensions that a message requires of the next server |
 //! | `descriptors` | the number of descriptors needed, and the limits if fewer are granted |
 //! | `envelope` | encoding of envelopes and notes in the spool |
-//! | `hops` | the hops that a worker knows, by number |
+//! | `hops` | the hops of a worker, by number |
 //! | `inquiry` | calls to the workers |
 //! | `intake` | limit of the memory for incoming mail |
 //! | `journal` | the log of deliveries, off the workers' way |

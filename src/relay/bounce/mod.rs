@@ -1,7 +1,7 @@
 //! Notifications to senders about their messages, as RFC 3461 asks and RFC 3464 writes them.
 //!
 //! ```text
-//! multipart/report                          who is told what is decided here
+//! multipart/report                          mod.rs: decides who receives which notice
 //!  ├─ text/plain                            explanation.rs: for people
 //!  ├─ message/delivery-status               status.rs: for programs
 //!  └─ message/rfc822 | text/rfc822-headers  returned.rs: the message, or its header
