@@ -40,16 +40,16 @@ const QUIET: Duration = Duration::from_secs(2);
 const RELAY_QUIET: Duration = Duration::from_secs(10);
 /// Interval of the checks whether the relay is idle.
 const REST_LOOK: Duration = Duration::from_millis(300);
-/// It rests when it uses less of a processor than that.
+/// Share of a processor below which the relay counts as idle.
 const REST_SHARE: f64 = 0.02;
-/// Some never do.
+/// Limit of the wait until it is idle: some relays never are.
 const REST_WITHIN: Duration = Duration::from_secs(5);
 
 /// Says whether all accepted messages have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrived {
     All,
-    /// Nothing came any more, or the user wanted no more of it.
+    /// No more messages came, or the user did not want to wait.
     NotAll,
 }
 
@@ -95,7 +95,7 @@ struct Listening {
 }
 
 impl Course {
-    /// Before the start.
+    /// Makes the run, with no party started.
     pub(super) fn new(options: &BenchOptions) -> Result<Self> {
         let (mouth, events) = channel();
         Ok(Self {
@@ -229,8 +229,8 @@ impl Course {
 
     /// Gives the sink time to receive what is under way to it (`accepted` messages in all).
     ///
-    /// A relay is given it though the user asked for an end: the run is shorter then, and its account may still close. Who
-    /// asks while it is waited wants no more of it.
+    /// A relay gets this time even if the user asked for an end: the run is shorter then, and its account may still close.
+    /// A second request during the wait ends it.
     pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Arrived> {
         let (quiet, patience) = match self.relay_stands {
             true => (RELAY_QUIET, self.asked().min(Asked::Stop)),
@@ -384,7 +384,7 @@ impl Course {
     /// Fails if a party has died, for callers that cannot use half a run.
     ///
     /// # Errors
-    /// If a party ended though nobody had told it to.
+    /// If a party ended without having been asked to.
     pub(super) fn expect_all_alive(&self) -> Result<()> {
         match self.deaths.first() {
             Some((role, death)) => bail!("{}", judge::death(name(*role), death)),

@@ -12,7 +12,7 @@ use journey::trace::RunId;
 use serde::Deserialize;
 use std::time::{Duration, Instant};
 
-/// Between two questions.
+/// Interval of the questions to the sink.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 /// Pause in arrivals after which what is missing counts as lost. It is longer than the pauses of a relay that is
 /// working, and shorter than its first retry after a failure: a bench that runs into those says so.
@@ -99,7 +99,7 @@ impl FarSink {
         course.show_wait(arrived, accepted, left);
     }
 
-    /// Nothing of a run that it has never seen.
+    /// Share of the run that has arrived; none of a run that the sink has never seen.
     fn standing(&self, run: RunId) -> Result<Standing> {
         let read = |mut body: ureq::Body| {
             serde_json::from_reader(body.as_reader()).context("its answer is not that of a mailrun sink")

@@ -142,7 +142,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// With what was seen of another that had its role before it.
+    /// Adds the observations of the process that had its role before.
     pub(super) fn after(self, former: Option<Self>) -> Self {
         let Some(former) = former else { return self };
         Self { usage: former.usage.and(self.usage), memory: former.memory.then(self.memory), ..self }

@@ -58,11 +58,11 @@ pub(crate) enum Preflight {
 /// Target of the load, and the observer of the far end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// To a sink that the bench starts for itself.
+    /// A sink that the bench starts for itself.
     OwnSink,
-    /// To a relay that hands on to a sink, both of them the bench's own; never `Contestant::None`.
+    /// A relay that forwards to a sink, both of them the bench's own; never `Contestant::None`.
     Relay(Contestant),
-    /// To a server that is running.
+    /// A server that is running.
     Server {
         /// HOST:PORT.
         address: String,
@@ -87,7 +87,7 @@ impl Target {
 pub(crate) enum Tracing {
     #[default]
     Off,
-    /// By strace, which is there.
+    /// Counted by strace, at this path.
     Strace(PathBuf),
 }
 

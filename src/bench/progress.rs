@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(super) struct View {
     source: Progress,
     sink: Option<Progress>,
-    /// Of messages done, by the reporting party's own clock.
+    /// Rate of messages done, by the reporting party's own clock.
     rate: RateWindow,
 }
 

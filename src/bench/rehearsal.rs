@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// Units that the script's source reports as accepted.
 const UNITS: u64 = 1_000;
 
-/// Copies prepared results to where it is told to write, says what a party says, and ends as told.
+/// Copies prepared results to the paths in its options, prints a party's output, and ends as ordered.
 const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 role=$1
@@ -194,7 +194,7 @@ fn a_source_that_cannot_run_says_why() {
     assert_eq!(error.to_string(), "the source could not run: nothing listens on 127.0.0.1:40001");
 }
 
-/// A source that has sent what it says, until it is told to stop.
+/// A source that has sent its messages, and then runs until it is asked to stop.
 const STOPPED_SOURCE: &str = r#"trap finish TERM
 echo '{"event":"progress","elapsed_s":1,"created":1000,"accepted":1000,"recipients":1000}'
 while :; do sleep 0.02; done
@@ -273,7 +273,7 @@ fn a_party_without_results_is_an_error() {
 
 #[test]
 fn a_relay_is_a_party_with_all_that_its_children_used() {
-    // The source says whom it was told to send to.
+    // The source prints the server that it was given.
     let source = GOOD_SOURCE.replace("finish", "echo \"$to\" > \"$here/target\"; finish");
     let rehearsal = Rehearsal::relayed(&source, GOOD_RELAY, UNITS);
     let outcome = rehearsal.run_relayed().expect("it runs");

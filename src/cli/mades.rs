@@ -587,7 +587,7 @@ impl BrokersTyped {
         effects::refuse_idle(&theirs, "without a user: --inbox-user NAME, or --inbox-broker amqp://NAME@HOST")
     }
 
-    /// Those of outbox and inbox.
+    /// The brokers of outbox and inbox.
     fn brokers(self) -> Result<(Broker, Broker)> {
         let security = self.security();
         let own = password(self.password_file.as_deref())?.or(exported(PASSWORD_VARIABLE)?);

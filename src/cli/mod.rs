@@ -327,7 +327,7 @@ fn one_line(text: &str) -> String {
 /// Says whether a verdict of INVALID or INCONCLUSIVE counts as success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Strictness {
-    /// Nothing was asked of the run but to be run.
+    /// No threshold and no rate was asked for.
     Lenient,
     /// A threshold, a rate, or `--strict`.
     Strict,

@@ -410,7 +410,7 @@ fn listed(entry: &EntryRow, is_first: bool) -> String {
     text
 }
 
-/// In how long it is tried again.
+/// Time until the next attempt.
 fn next(entry: &EntryRow) -> String {
     let now = entry.received_unix_s + entry.age_s;
     entry.next_unix_s.map_or_else(|| "-".to_owned(), |next| span(next.saturating_sub(now)))

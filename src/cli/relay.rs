@@ -171,12 +171,12 @@ impl From<DurabilityTyped> for Durability {
     }
 }
 
-/// Behind `-h`.
+/// Text after the options of `-h`.
 const SUMMARY: &str = "\
 Example: mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
 --help shows all options, more examples, and all keys of FILE.";
 
-/// Behind `--help`.
+/// Text after the options of `--help`.
 const MANUAL: &str = concat!(
     "\
 Examples:

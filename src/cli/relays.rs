@@ -44,7 +44,7 @@ impl RelayTyped {
         self.sink_listen.is_some()
     }
 
-    /// That server, if it delivers to a sink of the bench's own.
+    /// That server as a contestant, if it delivers to a sink of the bench's own.
     pub(super) fn running(&self, server: &Server) -> Option<Contestant> {
         let sink = self.sink_listen.clone()?;
         Some(Contestant::Running { address: server.address().to_owned(), sink })
@@ -141,7 +141,7 @@ fn occasion(name: &str, out: Option<PathBuf>, tables: &TablesTyped) -> Occasion 
     Occasion { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
 }
 
-/// Of runs at closed loop, in which a message is due when it is created.
+/// Parses a threshold of runs at closed loop, in which a message is due when it is created.
 fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
     let threshold = threshold(text)?;
     if threshold.is_of_time() && threshold.place() == Some(Place::Stage(Stage::Created)) {

@@ -88,7 +88,7 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
     }
 }
 
-/// Without regard to case (RFC 3986 §3.1).
+/// Strips a prefix without regard to case (RFC 3986 §3.1).
 fn strip_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let head = text.get(..prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])

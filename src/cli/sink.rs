@@ -173,7 +173,7 @@ impl FaultsTyped {
         (delays, others.collect())
     }
 
-    /// As options again, for a sink that the bench starts.
+    /// The options as a command line, for a sink that the bench starts.
     pub(super) fn words(&self) -> Vec<String> {
         let (delays, others) = self.short_words();
         let short = delays.into_iter().chain(others).flat_map(|(name, value, _)| [name.to_owned(), value]);

@@ -33,7 +33,7 @@ const READ_BYTES: usize = 64 * 1024;
 const DIRECT_BYTES: usize = 32 * 1024;
 /// Limit of pending bytes above which a task that hands over messages waits.
 const ROOM_BYTES: usize = 128 * 1024;
-/// More than this never gathers, or the peer has not been reading for very long.
+/// Limit of pending bytes: a peer at which more gathers has not been reading for very long.
 const LIMIT_BYTES: usize = 256 * 1024 * 1024;
 /// Capacity that an emptied buffer keeps.
 const KEPT_BYTES: usize = 1024 * 1024;
@@ -77,22 +77,22 @@ impl Gauge {
         self.0.pending_bytes.load(Relaxed)
     }
 
-    /// Written to the socket.
+    /// Bytes written to the socket.
     pub fn written_bytes(&self) -> u64 {
         self.0.written_bytes.load(Relaxed)
     }
 
-    /// In how many system calls.
+    /// Number of system calls that wrote them.
     pub fn writes(&self) -> u64 {
         self.0.writes.load(Relaxed)
     }
 
-    /// Read from the socket.
+    /// Bytes read from the socket.
     pub fn read_bytes(&self) -> u64 {
         self.0.read_bytes.load(Relaxed)
     }
 
-    /// In how many system calls that brought something.
+    /// Number of system calls that read any of them.
     pub fn reads(&self) -> u64 {
         self.0.reads.load(Relaxed)
     }
@@ -389,7 +389,7 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Coalescing<Io> {
         Poll::Ready(Ok(octets.len()))
     }
 
-    /// At once: it will be written in this pass.
+    /// Returns at once: the bytes will be written in this pass.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.shared.state().failure {
             Some(kind) => Poll::Ready(Err(kind.into())),
@@ -397,7 +397,7 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Coalescing<Io> {
         }
     }
 
-    /// At once: the end is written behind what is pending.
+    /// Returns at once: the end is written after what is pending.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.shared.state();
         state.is_closing = true;

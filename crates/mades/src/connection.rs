@@ -59,7 +59,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// With the usual limits, as `container`.
+    /// A broker with the default limits; `container` is our container-id.
     pub fn new(url: BrokerUrl, container: impl Into<String>) -> Self {
         Self {
             url,
@@ -187,7 +187,7 @@ impl Connection {
         self.handle.is_closed()
     }
 
-    /// Says farewell and waits for the answer, for 5 s at most, and for no longer than any step may take.
+    /// Sends a close and waits for the answer, for 5 s at most, and for no longer than any step may take.
     ///
     /// # Errors
     /// If the connection was lost before, or is not closed in time.

@@ -33,9 +33,9 @@ const TICK: Duration = Duration::from_millis(250);
 /// The place of the queues.
 #[derive(Debug)]
 pub enum Backend {
-    /// Here.
+    /// Queues in this process.
     Embedded(Queues),
-    /// With brokers: A's and B's, which may be the same.
+    /// Queues with brokers: A's and B's, which may be the same.
     Brokers {
         /// Has outbox, reply and events.
         a: Box<Broker>,
@@ -83,7 +83,7 @@ pub struct Sight<'a> {
     pub reconnects: u64,
 }
 
-/// Works until `stop`; `watch` is told four times a second, and once at the end. `ready` is called when the outbox is
+/// Works until `stop`; `watch` is called four times a second, and once at the end. `ready` is called when the outbox is
 /// attended to.
 ///
 /// # Errors
@@ -128,16 +128,16 @@ struct Endpoint {
     clock: fn() -> Duration,
     /// Steps whose queue has no room, by place.
     waiting: [VecDeque<(Key, Step)>; 3],
-    /// From which ids are made.
+    /// Number from which ids are made.
     ids: u128,
     truth: Option<io::BufWriter<Box<dyn Write + Send>>>,
 }
 
 /// The events to wait for after a turn.
 enum Pause {
-    /// There is more to do: only others' turns.
+    /// There is more to do: only other tasks get a turn.
     Turn,
-    /// Until something comes, or until then.
+    /// Waits until an event, or until that time.
     Until(Option<Duration>),
 }
 

@@ -182,7 +182,7 @@ pub enum Error {
 /// Says whether and where another attempt makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// It will be the same.
+    /// Another attempt would give the same result.
     Never,
     /// A new connection may do.
     OtherConnection,

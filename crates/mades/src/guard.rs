@@ -5,9 +5,9 @@
 //! peer ──▶ Guard ──▶ engine      a frame shorter than its own header, a message in pieces without end: refused
 //! peer ◀── Plaints ◀── engine    a detach, an end, a close with an error of our own: the connection is over
 //! ```
-//! fe2o3-amqp 0.18.4, having met something that breaks the protocol, says so by a detach (an end, a close) with an error,
-//! and waits for the answer without a limit. A peer that breaks the protocol need not answer. So what it says is passed on,
-//! and the stream ends there: whoever waits is told.
+//! fe2o3-amqp 0.18.4 reports a breach of the protocol by a detach (an end, a close) with an error, and waits for the
+//! answer without a limit. A peer that breaks the protocol need not answer. So the report is passed on, and the stream ends
+//! after it: every waiting task gets an error.
 use crate::embedded::Elements;
 use crate::error::{self, Error};
 use std::collections::{HashMap, HashSet};
@@ -92,12 +92,12 @@ fn lie(complaint: String) -> io::Error {
 /// The beginning of an AMQP frame: channel, performative, and the fields that are there.
 struct Head<'a> {
     channel: u16,
-    /// Nothing, if it cannot be read.
+    /// The performative; `None` if it cannot be read.
     performative: Option<(u64, Elements<'a>)>,
 }
 
 impl<'a> Head<'a> {
-    /// None: a protocol header, a frame of SASL's, one without a body.
+    /// Reads the head of a frame. `None`: a protocol header, a frame of SASL's, one without a body.
     fn read(octets: &'a [u8]) -> Option<Self> {
         let &[a, b, c, d, data_offset, 0, e, f] = octets.first_chunk()? else { return None };
         let body = octets.get(usize::from(data_offset) * 4..).unwrap_or_default();
@@ -182,7 +182,7 @@ fn note_piece(pieces: &mut HashMap<u16, u32>, channel: u16, goes_on: bool) -> io
 pub(crate) struct Plaint {
     /// The link, if it was about a link.
     pub(crate) link: Option<String>,
-    /// Such as `amqp:link:message-size-exceeded`.
+    /// Condition, such as `amqp:link:message-size-exceeded`.
     pub(crate) condition: String,
     pub(crate) description: String,
 }
@@ -202,7 +202,7 @@ impl Plaint {
         self.condition == "amqp:link:message-size-exceeded"
     }
 
-    /// As an error, with the queue if it was about one.
+    /// The complaint as an error, with the queue if it was about one.
     pub(crate) fn error(&self, queue: Option<&str>) -> Error {
         let queue = queue.map(|queue| format!("{queue}: ")).unwrap_or_default();
         Error::PeerMisbehaved { why: format!("{queue}{self}") }

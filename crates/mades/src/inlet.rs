@@ -34,7 +34,7 @@ pub struct InletPlan {
 }
 
 impl InletPlan {
-    /// From that queue with that credit.
+    /// Options for that queue with that credit.
     pub fn new(queue: impl Into<String>, credit: u32) -> Self {
         Self { queue: queue.into(), credit, max_message_bytes: MESSAGE_BYTES }
     }

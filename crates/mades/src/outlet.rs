@@ -30,7 +30,7 @@ pub struct OutletPlan {
 }
 
 impl OutletPlan {
-    /// To that queue with that window.
+    /// Options for that queue with that window.
     pub fn new(queue: impl Into<String>, window: u32) -> Self {
         Self { queue: queue.into(), window }
     }
@@ -169,7 +169,7 @@ impl Outlet {
 /// Outcome of a message, as the broker reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// It has it.
+    /// The broker has taken responsibility for it.
     Accepted,
     /// It will never take it.
     Rejected {

@@ -7,7 +7,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
-/// Before the connection is open, no frame is longer (AMQP 1.0 part 2 §2.4.1).
+/// Limit of a frame before the connection is open (AMQP 1.0 part 2 §2.4.1).
 const FRAME_BYTES: usize = 512;
 const SASL_FRAME: u8 = 1;
 

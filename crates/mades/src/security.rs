@@ -30,7 +30,7 @@ impl Mechanism {
     pub const ALL: [Self; 6] =
         [Self::Plain, Self::Anonymous, Self::External, Self::ScramSha1, Self::ScramSha256, Self::ScramSha512];
 
-    /// As it is written on the wire.
+    /// Name of the mechanism on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "PLAIN",
@@ -69,7 +69,7 @@ impl fmt::Display for Mechanism {
 /// Says whether the broker's certificate and name are verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verification {
-    /// It has to.
+    /// The certificate must be valid for the broker.
     #[default]
     On,
     /// Any certificate is accepted: for a test with one that no authority signed.

@@ -55,7 +55,7 @@ pub struct BrokerUrl {
 /// Mistake in a URL. Shows nothing of what stands before the `@`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// Not a URL.
+    /// The text is not a URL.
     #[error("not a broker URL ({0}): use something like amqp://user:password@host:5672")]
     Malformed(String),
     /// Neither `amqp` nor `amqps`.
@@ -115,14 +115,14 @@ impl BrokerUrl {
         self.password.as_ref()
     }
 
-    /// With that user, if the URL names none.
+    /// The URL with that user, if it names none.
     #[must_use]
     pub fn or_user(mut self, user: &str) -> Self {
         self.user.get_or_insert_with(|| user.to_owned());
         self
     }
 
-    /// With that password, if the URL has none.
+    /// The URL with that password, if it has none.
     #[must_use]
     pub fn or_password(mut self, password: Secret) -> Self {
         self.password.get_or_insert(password);

@@ -47,7 +47,7 @@ pub(crate) struct RehearsalOptions {
     pub(crate) plan: String,
     /// Faults that the plan injects, for the report.
     pub(crate) faults: Vec<String>,
-    /// More options for the endpoint, word by word.
+    /// Further options for the endpoint, word by word.
     pub(crate) endpoint_options: Vec<String>,
     /// Options for `mailrun mades`, word by word: all but where it goes and where it writes.
     pub(crate) bench_options: Vec<String>,
@@ -269,7 +269,7 @@ impl Course {
                 self.turn();
                 self.screen.clear();
                 let complaint = mades.judge(status).err();
-                // Status 2 is an error that the endpoint reported itself; no exit status, and any other, is an end
+                // Status 2 is an error that the bench reported itself; no exit status, and any other, is an end
                 // that it did not choose.
                 let has_died = complaint.is_some() && status.code() != Some(2);
                 if !has_died {

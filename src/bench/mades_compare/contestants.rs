@@ -54,7 +54,7 @@ impl Field {
         Ok(Self { own, go_mades_bench })
     }
 
-    /// Those that are there.
+    /// The tools that were found.
     pub(super) fn tools(&self) -> Vec<Tool> {
         [Tool::GoMadesBench, Tool::Mailrun].into_iter().filter(|tool| self.program(*tool).is_some()).collect()
     }
@@ -90,7 +90,7 @@ impl Queues {
 }
 
 impl Queues {
-    /// Those that a way uses, as options of `mailrun mades` and of the stand-in.
+    /// Queues that a way uses, as options of `mailrun mades` and of the stand-in.
     pub(super) fn words(&self, way: Way) -> Vec<&str> {
         let outbox = ["--outbox", &self.outbox, "--outbox-reply", &self.reply];
         let event = ["--send-event", &self.event];

@@ -26,7 +26,7 @@ pub(super) struct Measured {
 #[derive(Clone, Debug)]
 pub(super) enum Run {
     Done(Box<Measured>),
-    /// It could not run, failed or hung; why.
+    /// The run could not start, failed or hung, with the reason.
     Failed(String),
 }
 
@@ -77,7 +77,7 @@ struct Course<'o> {
 }
 
 impl Course<'_> {
-    /// One run; `None` if the user wants no more of them.
+    /// Measures one run; `None` if the user wants no more runs.
     fn run(&mut self, case: &Case, line: &Line) -> Option<Run> {
         if self.interrupt.asked() != Asked::Nothing {
             return None;

@@ -46,9 +46,9 @@ impl Way {
 /// Number of sends that may be outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Window {
-    /// As many for all.
+    /// The same number for all.
     Same(u32),
-    /// As many as each takes by itself.
+    /// The default number of each.
     Defaults,
 }
 

@@ -270,7 +270,7 @@ impl<'g> Backlog<'g> {
         Ok(Status::at(self.course.relay_http().context("the relay did not report its HTTP address")?))
     }
 
-    /// Starts the next hop again, and notifies the relay.
+    /// Orders a retry of the whole queue, now that the next hop is back, and waits until it is delivered.
     fn drain(&mut self, accepted: u64) -> Result<()> {
         let began = Instant::now();
         let mut order = operation::retry_all(self.grounds.program(), &self.directory.spool())?;

@@ -33,7 +33,7 @@ pub(crate) struct ContestOptions {
 #[derive(Clone, Debug)]
 pub(super) enum Run {
     Done(Box<Measure>),
-    /// It could not run; why.
+    /// The run could not start or finish, with the reason.
     Failed(String),
 }
 
@@ -119,7 +119,7 @@ impl Contest<'_> {
         self.grounds.bench(place, contestant, &self.options.shape, load)
     }
 
-    /// One run; `None` if the user wants no more of them.
+    /// Measures one run; `None` if the user wants no more runs.
     fn measure(&self, bench: &BenchOptions) -> Option<Run> {
         let outcome = self.grounds.run_whole(bench)?;
         let measure =

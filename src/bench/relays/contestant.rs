@@ -10,7 +10,7 @@ const TO: &str = "{to}";
 /// A relay under test, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Contestant {
-    /// Nothing: the source sends to the sink.
+    /// No relay: the source sends to the sink.
     None,
     /// `mailrun relay`.
     Mailrun(Durability),
@@ -35,14 +35,14 @@ pub(crate) enum Durability {
     Sync,
     /// The kernel has the message.
     Write,
-    /// At once.
+    /// The message is in the relay's memory only.
     Memory,
 }
 
 impl Durability {
     const ALL: [Self; 3] = [Self::Sync, Self::Write, Self::Memory];
 
-    /// As the relay's own option has it.
+    /// The value of the relay's own option.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Sync => "sync",

@@ -15,9 +15,9 @@ pub(super) struct Goal {
 /// Result of a target: reached, missed, or not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It was reached, by this.
+    /// The target was reached, with the figure.
     Pass(String),
-    /// It was not.
+    /// The target was missed, with the figure.
     Missed(String),
     /// Mail is missing, or was changed: no figure counts for anything then.
     Unaccounted(String),
@@ -36,12 +36,12 @@ impl Goal {
         Self::new(what, format!("< {}", show(limit)), found(values.shown(show)))
     }
 
-    /// That something is so.
+    /// The target that something holds.
     pub(super) fn that(what: impl Into<String>, is_so: bool, found: String, wanted: impl Into<String>) -> Self {
         Self::new(what, wanted, if is_so { Found::Pass(found) } else { Found::Missed(found) })
     }
 
-    /// That the account of all mail closes.
+    /// The target that the account of all mail closes.
     pub(super) fn account(what: impl Into<String>, is_closed: bool, found: String, wanted: impl Into<String>) -> Self {
         Self::new(what, wanted, if is_closed { Found::Pass(found) } else { Found::Unaccounted(found) })
     }

@@ -125,7 +125,7 @@ impl Course<'_> {
         Ok(Some(()))
     }
 
-    /// One run; `None` if the user wants no more of them.
+    /// Measures one run; `None` if the user wants no more runs.
     fn measure(&self, name: &str, load: Workload, judge: fn(&Measure, &Record) -> &'static str) -> Result<Option<Row>> {
         let offered_per_s = load.rate_per_s;
         let bench = self.grounds.bench(name, &self.options.contestant, &self.options.shape, load);

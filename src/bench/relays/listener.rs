@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListenerOptions {
     pub(crate) tls: TlsMode,
-    /// Of TLS; made for this run.
+    /// Certificate for TLS; made for this run.
     pub(crate) certificate: Option<OwnCertificate>,
     /// The user that the load logs in as.
     pub(crate) login: Option<Login>,

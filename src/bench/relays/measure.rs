@@ -30,7 +30,7 @@ pub(super) struct Measure {
 }
 
 impl Measure {
-    /// From a run's record.
+    /// Takes the figures from a run's record.
     ///
     /// # Errors
     /// If nobody saw both its ends.

@@ -43,7 +43,7 @@ impl MemoryCurve {
         }
     }
 
-    /// This one, and after it another.
+    /// Appends another curve to this one.
     pub(in crate::bench) fn then(mut self, later: Self) -> Self {
         self.looks.extend(later.looks);
         self

@@ -15,7 +15,7 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// At HOST:PORT.
+    /// The status server at HOST:PORT.
     pub(super) fn at(address: &str) -> Self {
         let agent = ureq::Agent::config_builder().timeout_global(Some(ANSWER_WITHIN)).proxy(None).build();
         Self { base: format!("http://{address}"), agent: agent.into() }

@@ -170,7 +170,7 @@ impl Spread {
     }
 }
 
-/// Of the runs whose account closes: figures of the others are of other work.
+/// Spread over the runs whose account closes: figures of the others are of other work.
 fn spread(lane: &Lane, value: &dyn Fn(&Measure) -> Option<f64>) -> Spread {
     Spread::of(lane.runs.iter().filter_map(|run| match run {
         Run::Done(measure) if measure.fault.is_none() => value(measure),

@@ -18,7 +18,8 @@ use journey::record::{Arrival, Record, SeriesRow, Workload};
 /// queue is never twice equally deep, and a hash table doubles at once: a leak of 100 bytes per message, which is
 /// less than any of its parts, would still add 90 MB to a million messages.
 const GROWTH: f64 = 1.2;
-/// And so much more: of a small process a fifth is less than an allocator takes from the kernel at a time.
+/// Growth that is allowed on top: of a small process a fifth is less than an allocator takes from the kernel at a
+/// time.
 const SLACK_BYTES: u64 = 16 << 20;
 /// Disk space that our own relay keeps when no message waits: the segment in use and four free ones of 64 MiB
 /// (docs/spool-format.md), and small files.

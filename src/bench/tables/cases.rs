@@ -6,7 +6,7 @@ use super::contenders::{Receiver, Tool};
 pub(super) enum Connections {
     /// One.
     Each,
-    /// As many as come: `-d`.
+    /// As many as there are: `-d`.
     Kept,
 }
 

@@ -17,7 +17,7 @@ pub(super) enum Tool {
 }
 
 impl Tool {
-    /// In the order of the table.
+    /// All sources, in the order of the table.
     pub(super) const ALL: [Self; 3] = [Self::SmtpSource, Self::GoSmtpSource, Self::Mailrun];
 
     pub(super) fn name(self) -> &'static str {
@@ -54,7 +54,7 @@ impl Receiver {
 pub(super) struct Field {
     pub(super) tools: Vec<(Tool, PathBuf)>,
     pub(super) receivers: Vec<(Receiver, PathBuf)>,
-    /// Those that this machine lacks.
+    /// The programs that this machine lacks.
     pub(super) missing: Vec<&'static str>,
 }
 
@@ -130,7 +130,7 @@ fn is_ours(path: &Path, own: &Path) -> bool {
 /// Says whether the sink can tell every message from every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Marking {
-    /// As the published table was taken.
+    /// The messages of the published table.
     AsPublished,
     /// go-smtp-source's messages all have one Message-Id: their number goes into the subject. The others number theirs.
     EachItsOwn,

@@ -107,7 +107,7 @@ pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Resul
 enum Place {
     Header,
     Text,
-    /// After the empty line that smtp-sink adds.
+    /// The position after the empty line that smtp-sink adds.
     End,
 }
 

@@ -35,7 +35,7 @@ use std::time::Duration;
 /// Checks that are made at the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// Nothing: what a sink does for that is not what is measured.
+    /// No checks: a sink's work for them is not to be measured.
     None,
     /// Every delivery, once.
     EveryDelivery,

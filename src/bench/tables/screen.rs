@@ -47,7 +47,7 @@ impl Sheet {
         format!("{text}\n\n{}\n", conclusion.join("\n"))
     }
 
-    /// As much of it as fits on a screen.
+    /// The part of it that fits on a screen.
     fn short(&self, width: usize, ink: Ink) -> String {
         let conclusion = self.conclusion.lines(ink, |line| wrap(line, width));
         let room = LINES.saturating_sub(conclusion.len() + 1);

@@ -147,7 +147,7 @@ pub(super) fn proofs(finds: &Finds, options: &TableOptions) -> Sheet {
     assembled(&what, table, finds, remarks, conclusion)
 }
 
-/// Of several rounds the first that is not OK is shown.
+/// Row of proofs: of several rounds the first that is not OK is shown.
 fn proofs_row(lane: &Lane, messages: u64) -> Vec<String> {
     let recipients = lane.case.recipients;
     let is_bad = |run: &&Run| match run {

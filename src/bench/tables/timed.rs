@@ -1,5 +1,5 @@
-//! A child whose costs are told exactly: its processor time and peak memory as the kernel gives them to `wait4`, and the
-//! time from its start to its end.
+//! A child whose costs are measured exactly: its processor time and peak memory as the kernel gives them to `wait4`,
+//! and the time from its start to its end.
 //!
 //! Peak memory needs two witnesses. `wait4` counts from before `exec`, when the child still was an image of this
 //! process, so it never tells of less than this process itself holds. Below that floor the peak is what
@@ -27,7 +27,7 @@ const WORDS_BYTES: u64 = 4096;
 pub(in crate::bench) struct Costs {
     pub(in crate::bench) user_s: f64,
     pub(in crate::bench) sys_s: f64,
-    /// From its start to its end.
+    /// Time from its start to its end.
     pub(in crate::bench) elapsed_s: f64,
     pub(in crate::bench) max_rss_bytes: Option<u64>,
 }

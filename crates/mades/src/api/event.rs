@@ -6,7 +6,7 @@ use fe2o3_amqp_types::messaging::AmqpValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// An unknown state is shown, and no more of it than that.
+/// Limit of the characters of an unknown state that are shown.
 const SHOWN_CHARACTERS: usize = 64;
 
 /// State of a message, as an event reports it.
@@ -41,7 +41,7 @@ impl EventState {
         }
     }
 
-    /// As it stands in the message.
+    /// The state as it stands in the message.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Accepted => "ACCEPTED",

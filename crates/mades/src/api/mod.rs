@@ -81,6 +81,6 @@ pub mod names {
     pub const ERROR_CODE: &str = "errorCode";
     /// Text of the fault; of an error reply.
     pub const ERROR_MESSAGE: &str = "errorMessage";
-    /// More of it; of an error reply.
+    /// Further details of the fault; of an error reply.
     pub const ERROR_DETAILS: &str = "errorDetails";
 }

@@ -19,7 +19,7 @@ pub const ECP_PREFIX: &str = "ecp.endpoint";
 pub const EDX_PREFIX: &str = "edx.endpoint";
 
 impl Queues {
-    /// Those of an ECP endpoint.
+    /// Queue names of an ECP endpoint.
     pub fn ecp(prefix: &str) -> Self {
         Self {
             outbox: format!("{prefix}.outbox"),
@@ -29,7 +29,7 @@ impl Queues {
         }
     }
 
-    /// Those of an EDX toolbox. Its reply queue is not named after the outbox.
+    /// Queue names of an EDX toolbox. Its reply queue is not named after the outbox.
     pub fn edx(prefix: &str) -> Self {
         Self {
             outbox: format!("{prefix}.outbox"),

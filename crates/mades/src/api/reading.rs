@@ -15,7 +15,7 @@ pub enum Content<'m> {
     Text(&'m str),
     /// Anything else; which section and type.
     Other(&'static str),
-    /// None, or an `amqp-value` of null, which is how some clients write none.
+    /// No body, or an `amqp-value` of null, which is how some clients write no body.
     Empty,
 }
 

@@ -14,7 +14,7 @@ pub struct Refusal<'m> {
     pub code: Option<Cow<'m, str>>,
     /// Text of the fault.
     pub message: Option<Cow<'m, str>>,
-    /// More of it.
+    /// Further details of the fault.
     pub details: Option<Cow<'m, str>>,
 }
 

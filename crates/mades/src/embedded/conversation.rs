@@ -112,7 +112,7 @@ struct Held {
 
 #[derive(Debug)]
 struct Session<T> {
-    /// In the order of their handles: what ends with a session ends in that order. There are few.
+    /// Links in the order of their handles: when a session ends, its links end in that order. There are few.
     links: BTreeMap<u32, Link>,
     next_incoming_id: u32,
     incoming_window: u32,
@@ -120,7 +120,7 @@ struct Session<T> {
     remote_window: u32,
     /// The next delivery's number; the peer sees its lower half.
     next_delivery: i64,
-    /// By number. Nothing is kept of what is settled, whatever stays unsettled before it.
+    /// Unsettled deliveries by number. A settled one is dropped, even if earlier ones are still unsettled.
     unsettled: BTreeMap<i64, Sent<T>>,
     held: Option<Held>,
     /// Deliveries with the same outcome that are not reported yet: the first, the last, the outcome.
@@ -143,7 +143,8 @@ pub(super) struct Conversation<T> {
 }
 
 impl<T> Conversation<T> {
-    /// With a peer that authenticates itself so; messages of more than `most_bytes` end their link.
+    /// A conversation with a peer that authenticates itself by `mechanisms`; messages of more than `most_bytes` end
+    /// their link.
     pub(super) fn new(mechanisms: Mechanisms, container: &str, most_bytes: u64) -> Self {
         Self {
             phase: Phase::ExpectHeader { authenticated: false },

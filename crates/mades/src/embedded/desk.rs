@@ -25,12 +25,12 @@ struct Consumer {
     link: LinkId,
     queue: QueueId,
     id: ConsumerId,
-    /// It has asked for messages since it last rested: others may wait for it.
+    /// Set if it has asked for messages since it last rested: others may wait for it.
     asks: bool,
 }
 
 impl Consumer {
-    /// It can take nothing now.
+    /// Marks it as unable to take messages now.
     fn rest(&mut self, queues: &Queues) {
         if std::mem::take(&mut self.asks) {
             queues.rest(self.queue, self.id);

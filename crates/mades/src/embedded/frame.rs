@@ -74,13 +74,13 @@ impl Role {
 /// Outcome of a delivery, as the receiver reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is the receiver's now.
+    /// The receiver has taken responsibility for it.
     Accepted,
     /// It is not to be delivered again.
     Rejected,
-    /// It was never looked at.
+    /// The receiver has not looked at it.
     Released,
-    /// As released; with `failed` the attempt counts.
+    /// Like `Released`, with more detail.
     Modified {
         /// Set if the attempt counts as a delivery attempt.
         failed: bool,

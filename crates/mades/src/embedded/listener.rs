@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// From the connection to the open.
+/// Limit of the time from the connection to the open.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// Limit of the time in which a peer takes our close.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Bytes that are not valid AMQP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
-    /// They end before what they announce.
+    /// The bytes end before the announced length.
     #[error("the value ends before it is complete")]
     Truncated,
     /// A format code that AMQP 1.0 does not have, or a descriptor of a descriptor.
@@ -30,7 +30,7 @@ pub struct Value<'a> {
     /// The descriptor, if it is a number or one of AMQP's own names.
     descriptor: Option<u64>,
     code: u8,
-    /// Without constructor, size and count.
+    /// The bytes without constructor, size and count.
     body: &'a [u8],
     /// Elements of a list, map or array.
     count: u32,
@@ -320,7 +320,7 @@ impl<'a> Writer<'a> {
         self.count += 1;
     }
 
-    /// Nothing.
+    /// Writes null.
     pub fn null(&mut self) {
         self.octets(&[NULL]);
     }

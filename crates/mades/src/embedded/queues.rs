@@ -72,7 +72,7 @@ pub(super) struct ConsumerId(u64);
 pub(super) enum Helping {
     /// A message, to hold until it is settled.
     Letter(Letter),
-    /// There is none.
+    /// The queue is empty.
     Nothing,
     /// The messages there are go to other consumers first. This one is notified when it may ask again.
     OthersFirst,
@@ -144,7 +144,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// None yet; each gets those limits.
+    /// Makes the set with no queues yet; each queue gets these limits.
     pub fn new(limits: QueueLimits) -> Self {
         let (queues, by_name, consumed) = (Vec::new(), HashMap::new(), VecDeque::new());
         let state = State { limits, queues, bytes: 0, by_name, consumers: 0, consumed, publisher: None };

@@ -34,7 +34,8 @@ pub struct Heard {
 }
 
 impl Rehearsal {
-    /// With a peer that authenticates itself so; messages of more than `most_bytes` end their link.
+    /// A rehearsal with a peer that authenticates itself by `mechanisms`; messages of more than `most_bytes` end
+    /// their link.
     pub fn new(mechanisms: Mechanisms, most_bytes: u64) -> Self {
         Self {
             conversation: Conversation::new(mechanisms, "rehearsal", most_bytes),
@@ -134,7 +135,7 @@ pub struct Visit {
 }
 
 impl Visit {
-    /// By a peer that authenticates itself so.
+    /// A visit of a peer that authenticates itself by `mechanisms`.
     pub fn new(queues: Queues, mechanisms: Mechanisms, most_bytes: u64) -> Self {
         Self { desk: Desk::new(queues, mechanisms, "rehearsal", most_bytes), input: BytesMut::new() }
     }

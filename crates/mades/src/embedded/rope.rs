@@ -96,7 +96,7 @@ impl From<Vec<u8>> for Message {
 /// Output that waits to be written.
 #[derive(Debug, Default)]
 pub(super) struct Rope {
-    /// Before the tail.
+    /// Pieces before the tail.
     pieces: VecDeque<Bytes>,
     /// The bytes written last, and how many of them have gone.
     tail: Vec<u8>,

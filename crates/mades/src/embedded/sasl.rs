@@ -15,10 +15,10 @@ pub struct Login {
 /// Mechanisms by which a peer may authenticate itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mechanisms {
-    /// By any name and password, by none, or without SASL at all.
+    /// Any name and password, ANONYMOUS, or no SASL at all.
     #[default]
     Anybody,
-    /// As that user.
+    /// PLAIN with this user and password.
     Plain(Login),
 }
 

@@ -369,7 +369,7 @@ mod tests {
         Letter::read(Message::from(submitted(payload_octets)), ID)
     }
 
-    /// As the bench reads it.
+    /// The message as the bench reads it.
     fn read(message: &Message) -> Received {
         serde_amqp::from_slice::<Deserializable<Received>>(&message.whole()).unwrap().0
     }

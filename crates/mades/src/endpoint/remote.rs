@@ -31,7 +31,7 @@ use tokio::task::AbortHandle;
 
 /// Messages that are sent and not settled, for each queue.
 const WINDOW: usize = 256;
-/// Between two attempts to reach a broker that was there before.
+/// Delay between two attempts to reach a broker that was there before.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// A delivery out of the outbox: over which connection it came, and its ticket there.
@@ -165,7 +165,7 @@ struct Brokers {
     a: Broker,
     b: Broker,
     outbox: InletPlan,
-    /// By place.
+    /// Outlets by place.
     outlets: [OutletPlan; 3],
 }
 

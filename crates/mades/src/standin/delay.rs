@@ -68,7 +68,7 @@ impl Delay {
         Ok(Self { text: text.to_owned(), shape })
     }
 
-    /// As it was written.
+    /// The delay as it was written.
     pub fn expression(&self) -> &str {
         &self.text
     }

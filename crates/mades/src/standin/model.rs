@@ -31,12 +31,12 @@ pub struct Key {
 }
 
 impl Key {
-    /// As one number, for those who carry numbers.
+    /// The key as one number, for callers that carry numbers.
     pub fn to_number(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// From that number.
+    /// The key of that number.
     pub fn from_number(number: u64) -> Self {
         Self { slot: number as u32, generation: (number >> 32) as u32 }
     }
@@ -447,7 +447,7 @@ impl<M> Model<M> {
         self.close(key);
     }
 
-    /// From A onward.
+    /// Takes the message on from A.
     fn go_on(&mut self, key: Key, now: Duration) {
         let Some(journey) = self.journey(key) else { return };
         let (consumed, fault, tracing) = (journey.consumed, journey.story.fault, journey.tracing);

@@ -23,10 +23,10 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TracingValue {
-    /// As the protocol has it.
+    /// The value that the protocol prescribes.
     #[default]
     Tracing,
-    /// As go-mades-bench needs it: with TRACING it waits for ever.
+    /// The value that go-mades-bench needs: with TRACING it waits for ever.
     Delivered,
 }
 
@@ -104,7 +104,7 @@ pub struct Faults {
     /// It comes later than its time, so that others overtake it.
     #[serde(deserialize_with = "quantity::probability")]
     pub reorder: f64,
-    /// By how much at most.
+    /// Limit of that delay.
     pub reorder_by: Time,
 }
 
@@ -156,19 +156,20 @@ pub struct Plan {
     pub receivers: Vec<String>,
     /// Code of endpoint A.
     pub sender_code: String,
-    /// From the outbox to the reply.
+    /// The way from the outbox to the reply.
     pub accept: Leg,
-    /// From the reply to B's inbox.
+    /// The way from the reply to B's inbox.
     pub network: Leg,
-    /// From the inbox back to A: DELIVERED, or the toolbox's reply.
+    /// The way from the inbox back to A: DELIVERED, or the toolbox's reply.
     pub acknowledge: Leg,
-    /// From DELIVERED to RECEIVED.
+    /// Delay from DELIVERED to RECEIVED.
     pub receive: Delay,
     /// Faults to inject.
     pub faults: Faults,
     /// Outages of the endpoints and of the network.
     pub outages: Vec<Outage>,
-    /// So long after each start of A everything is slower, ten times at first, then less and less.
+    /// Duration of a slow start: after each start of A everything is slower for that long, ten times at first, then
+    /// less and less.
     pub slow_start: Time,
     /// A longer payload is refused.
     #[serde(deserialize_with = "quantity::size")]

@@ -16,7 +16,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
     at_most_a_week(text, duration(text)?)
 }
 
-/// From one time to another: `10s..15s`.
+/// Parses a span from one time to another: `10s..15s`.
 pub(super) fn span(text: &str) -> Result<(Duration, Duration), String> {
     let (from, to) = interval(text)?;
     Ok((from, at_most_a_week(text, to)?))

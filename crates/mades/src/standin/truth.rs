@@ -10,7 +10,7 @@ use uuid::Uuid;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fate {
-    /// On its way still.
+    /// The message is still under way.
     #[default]
     Unfinished,
     /// It is in B's inbox and A has reported it.
