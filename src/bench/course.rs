@@ -229,8 +229,8 @@ impl Course {
 
     /// Gives the sink time to receive what is under way to it (`accepted` messages in all).
     ///
-    /// A relay gets this time even if the user asked for an end: the run is shorter then, and its account may still close.
-    /// A second request during the wait ends it.
+    /// A relay gets this time even if the user asked for an end: the run is shorter then, and its account may still
+    /// close. A second request during the wait ends it.
     pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Arrived> {
         let (quiet, patience) = match self.relay_stands {
             true => (RELAY_QUIET, self.asked().min(Asked::Stop)),

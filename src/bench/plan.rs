@@ -36,7 +36,7 @@ pub(crate) struct BenchOptions {
     pub(crate) trusts_own_relay: bool,
     /// Extensions that the relay which the bench starts has to offer.
     pub(crate) listener: ListenerOptions,
-    /// Thresholds that the run is held against.
+    /// Thresholds that the run must meet.
     pub(crate) thresholds: Vec<Threshold>,
     /// Says whether the source tries one connection before the load, where the server is not the bench's own.
     pub(crate) preflight: Preflight,

@@ -429,7 +429,7 @@ impl LoadTyped {
         self.max_unsettled.unwrap_or(WINDOW).min(u32::try_from(self.in_transit()).unwrap_or(u32::MAX))
     }
 
-    /// Thresholds that the run is held against.
+    /// Thresholds that the run must meet.
     pub(super) fn thresholds(&self) -> Vec<Threshold> {
         self.thresholds.iter().chain(&self.abort_on).cloned().collect()
     }

@@ -148,7 +148,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a value; of a list each item, for each has a place of its own.
+    /// Reads a value; of a list each item, since each has its own place in the file.
     fn value(&mut self, table: &str, key: &str, example: &str, value: &Spanned<DeValue<'_>>) {
         let known = self.notes.len();
         if let DeValue::Array(items) = value.get_ref() {

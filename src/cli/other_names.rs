@@ -1,5 +1,5 @@
 //! Options under other names: of older versions, of other tools (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6, vegeta,
-//! curl) and of our other commands. What is said of each, with ours named.
+//! curl) and of our other commands. Each has an advice that names our option.
 use clap::{Arg, Command, CommandFactory};
 
 /// Names that are typed, and the option that does the same. A row counts where the command has that option.

@@ -207,7 +207,7 @@ Access: everyone may send to existing mailboxes and aliases in local domains
 send to other domains (others: 554 5.7.1)."
 );
 
-/// Relays, or looks at a configuration file.
+/// Runs the relay, or checks a configuration file.
 ///
 /// # Errors
 /// If it could not run.

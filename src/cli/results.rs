@@ -117,7 +117,7 @@ impl ReportTyped {
         reader.letters.write(&report::shown(record, extent, reader.width, reader.ink, details.as_deref()))
     }
 
-    /// Refuses what cannot be done together.
+    /// Refuses options that exclude each other.
     ///
     /// # Errors
     /// If two things want standard output.

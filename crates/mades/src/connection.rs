@@ -116,11 +116,11 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects, speaks TLS if the URL says so, proves who we are, and opens the connection. To be called on a tokio
+    /// Connects, begins TLS if the URL asks for it, authenticates, and opens the connection. To be called on a tokio
     /// runtime with IO and time.
     ///
     /// # Errors
-    /// Whatever keeps us out, by name; the passwords of a URL are in none of them.
+    /// The reason why there is no connection; no error contains the URL's password.
     pub async fn open(broker: &Broker) -> Result<Self, Error> {
         let broker = Arc::new(broker.clone());
         let mechanism = broker.mechanism();
@@ -164,10 +164,10 @@ impl Connection {
         within(&broker, "attaching to the queue", attaching).await
     }
 
-    /// Attaches to a queue that messages are to come from.
+    /// Attaches to a queue to receive from it.
     ///
     /// # Errors
-    /// As for an outlet, and if somebody else holds the queue for himself.
+    /// As for an outlet, and if another consumer holds the queue exclusively.
     pub async fn inlet(&mut self, plan: &InletPlan) -> Result<Inlet, Error> {
         let (name, broker, gauge) = (self.link_name(&plan.queue), Arc::clone(&self.broker), self.gauge.clone());
         let attaching = Inlet::attach(&mut self.handle, plan, name, (Arc::clone(&broker), gauge));

@@ -254,7 +254,7 @@ pub(crate) fn of_link(queue: &str, error: &definitions::Error) -> Error {
         "amqp:resource-locked" => Error::QueueHeld { queue, why },
         "amqp:link:stolen" => Error::LinkStolen { queue, why },
         "amqp:unauthorized-access" => Error::NotPermitted { queue, why },
-        // Artemis says amqp:internal-error or amqp:not-allowed, and the rest in words.
+        // Artemis reports amqp:internal-error or amqp:not-allowed, and the rest in its text.
         _ if why.contains("exclusive") => Error::QueueHeld { queue, why },
         _ if why.contains("does not exist") => Error::MissingQueue { queue, why },
         _ => Error::Detached { queue, why },

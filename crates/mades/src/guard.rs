@@ -6,8 +6,8 @@
 //! peer ◀── Plaints ◀── engine    a detach, an end, a close with an error of our own: the connection is over
 //! ```
 //! fe2o3-amqp 0.18.4 reports a breach of the protocol by a detach (an end, a close) with an error, and waits for the
-//! answer without a limit. A peer that breaks the protocol need not answer. So the report is passed on, and the stream ends
-//! after it: every waiting task gets an error.
+//! answer without a limit. A peer that breaks the protocol need not answer. So the report is passed on, and the stream
+//! ends after it: every waiting task gets an error.
 use crate::embedded::Elements;
 use crate::error::{self, Error};
 use std::collections::{HashMap, HashSet};
@@ -287,7 +287,7 @@ mod tests {
         octets
     }
 
-    /// A piece of a message; the last says nothing of more, or that there is none.
+    /// A piece of a message; in the last, `more` is absent or false.
     fn piece(channel: u16, goes_on: Option<bool>) -> Vec<u8> {
         frame(channel, TRANSFER as u8, b"octets", |fields| {
             fields.uint(0);

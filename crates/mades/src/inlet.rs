@@ -135,13 +135,13 @@ impl Inlet {
         &self.queue
     }
 
-    /// Waits for what comes next. Before it waits, it tells the broker of what was accepted.
+    /// Waits for the next arrival. Before it waits, it reports to the broker what was accepted.
     ///
     /// Cancel-safe: nothing that came is lost. There is no time limit; that is the caller's.
     ///
     /// # Errors
-    /// If the link or the connection has come to its end, or the peer has broken the protocol: then the connection ends, at
-    /// once and whatever the peer makes of it. A message that cannot be decoded is no error.
+    /// If the link or the connection has ended, or the peer has broken the protocol: then the connection ends at once,
+    /// whatever the peer answers. A message that cannot be decoded is no error.
     pub async fn next(&mut self) -> Result<Arrival, Error> {
         if !self.accepted.is_empty() {
             if let Some(arrival) = self.next_at_once().await {
@@ -239,7 +239,8 @@ impl Inlet {
         told.map_err(|error| self.gauge.blamed(error::of_disposition(&error)))
     }
 
-    /// Ends the link, within 5 s and the time limit of a step: tells of what was accepted; the broker takes back what is held.
+    /// Ends the link, within 5 s and the time limit of a step: reports what was accepted; the broker takes back what is
+    /// held.
     ///
     /// # Errors
     /// If the broker does not answer, or has ended the link before.

@@ -3,19 +3,19 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `api` | what goes through the queues, both directions: pure |
+//! | `api` | messages of the queues, both directions: pure |
 //! | `coalescing` | a stream whose writes are gathered |
 //! | `connection` | a connection to a broker |
 //! | `embedded` | an AMQP 1.0 listener with queues in memory |
 //! | `endpoint` | drives the stand-in over a broker or the embedded queues |
-//! | `error` | what can go wrong, and what to do about it |
-//! | `guard` | what passes through the stream: what must not reach fe2o3-amqp, or would make it wait on for ever |
+//! | `error` | errors, and the remedy for each |
+//! | `guard` | stops frames at which fe2o3-amqp would panic or wait for ever |
 //! | `inlet` | a queue that messages come from |
 //! | `outlet` | a queue that messages go to |
 //! | `sasl_external` | SASL EXTERNAL over TLS of our own |
-//! | `security` | TLS, and how we prove who we are |
-//! | `standin` | what an endpoint pair does with a message, and when: pure |
-//! | `url` | where a broker is and who asks; shows no password |
+//! | `security` | TLS and authentication |
+//! | `standin` | the steps of an endpoint pair for each message, and their times: pure |
+//! | `url` | address of a broker, and the login; shows no password |
 pub mod api;
 pub mod coalescing;
 mod connection;

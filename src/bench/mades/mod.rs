@@ -55,7 +55,7 @@ pub(crate) struct RehearsalOptions {
     pub(crate) workload: Workload,
     /// Likewise what only a record of MADES has.
     pub(crate) mades: Mades,
-    /// Thresholds that the run is held against.
+    /// Thresholds that the run must meet.
     pub(crate) thresholds: Vec<Threshold>,
     /// Progress output while it runs.
     pub(crate) live: Live,
@@ -204,7 +204,7 @@ struct Course {
     address: Option<String>,
     /// Latest progress that the bench reported.
     progress: Progress,
-    /// The endpoint's end, if nobody had asked it to end.
+    /// The endpoint's end, if it had not been asked to end.
     death: Option<Death>,
     /// The record that the bench could not write to its file.
     unwritten: Option<Record>,
@@ -215,7 +215,7 @@ struct Followed {
     mades: Process,
     /// Reason why it could not run, or could not write its files.
     complaint: Option<anyhow::Error>,
-    /// Its end, if nobody had asked it to end.
+    /// Its end, if it had not been asked to end.
     death: Option<Death>,
 }
 

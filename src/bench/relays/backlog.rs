@@ -118,7 +118,7 @@ pub(crate) fn run(options: &BacklogOptions) -> Result<Sheet> {
     Ok(sheet)
 }
 
-/// An upper bound of what the spool takes. A record is the message, its envelope and 100 octets (spool-format.md); a batch
+/// An upper bound of what the spool takes. A record is the message, its envelope and 100 bytes (spool-format.md); a batch
 /// begins a block, and has as many messages as sessions that wait; some segments are free or just begun.
 fn needed_bytes(messages: u64, shape: &Shape) -> u64 {
     const BLOCK: u64 = 4096;

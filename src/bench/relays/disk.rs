@@ -3,7 +3,7 @@
 //!
 //! A relay's `write_bytes` is what the kernel charged its processes with, and that can be far from what was written: a
 //! file system with large folios charges a whole folio for each piece of it that is written, and a journal's commits are
-//! charged to nobody. The device counts what came to it, but for everybody on the host.
+//! charged to no process. The device counts all that reached it, but for every process on the host.
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

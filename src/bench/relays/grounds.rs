@@ -26,7 +26,7 @@ pub(crate) struct Occasion {
     pub(crate) out: Option<PathBuf>,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
-    /// Thresholds that each measured run is held against.
+    /// Thresholds that each measured run must meet.
     pub(crate) thresholds: Vec<Threshold>,
     /// Progress output while it runs.
     pub(crate) live: Live,

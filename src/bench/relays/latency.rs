@@ -108,7 +108,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// `None` if the user wants no more runs.
+    /// Searches for the rate; `None` if the user wants no more runs.
     fn search(&self, finds: &mut Finds) -> Result<Option<()>> {
         let closed = Workload { duration_limit_s: Some(self.options.step.as_secs_f64()), ..Workload::default() };
         let Some(row) = self.measure("closed-loop", closed, |_, _| "estimate")? else { return Ok(None) };

@@ -33,7 +33,7 @@ impl Measure {
     /// Takes the figures from a run's record.
     ///
     /// # Errors
-    /// If nobody saw both its ends.
+    /// If one of its ends was not observed.
     pub(super) fn of(record: &Record, disk_bytes: Option<u64>, messages: u64) -> Result<Self> {
         let passage = Passage::of(record).context("the record has no figures of delivery")?;
         let relay = relay::party(record);

@@ -2,7 +2,7 @@
 //! `/etc/postfix` is neither read nor written.
 //!
 //! Its master(8) is started as `postfix start-fg` would start it, so it is a child of the bench's: its processor time,
-//! with that of all daemons that have ended, is in the kernel's books (`tree`), and it cannot outlive a run.
+//! with that of all daemons that have ended, is in the kernel's accounts (`tree`), and it cannot outlive a run.
 use super::port;
 use super::starting::{Ready, Starting};
 use crate::bench::directory::RunDirectory;

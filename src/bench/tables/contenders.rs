@@ -93,7 +93,7 @@ impl Field {
 /// This program, and the peer of that name, if it is installed.
 ///
 /// # Errors
-/// If this program does not know where it is.
+/// If the path of this program cannot be found.
 pub(in crate::bench) fn peer(name: &str) -> Result<(PathBuf, Option<PathBuf>)> {
     let own = std::env::current_exe().context("cannot find mailrun's own program file")?;
     let found = find(name, &own, &places(&own));
@@ -145,7 +145,7 @@ pub(super) fn command(program: &Path, case: &Case, messages: u64, marking: Marki
     let own: &[&str] = match (case.tool, marking) {
         (Tool::GoSmtpSource, Marking::AsPublished) => &["-resolve-once"],
         (Tool::GoSmtpSource, Marking::EachItsOwn) => &["-resolve-once", "-S", "message %d"],
-        // Without a name of its own it asks for the machine's, which it may not find to be one.
+        // Without -M it asks for the machine's name, which it may reject.
         (Tool::SmtpSource | Tool::Mailrun, _) => &["-M", "smtp.example.com"],
     };
     command.args(own);

@@ -186,7 +186,7 @@ fn dump(place: &TempDir) -> PathBuf {
     place.path().join("dump")
 }
 
-/// Looks until there is something to see.
+/// Polls until there is a result.
 fn wait<T>(name: &str, process: &mut Timed, mut look: impl FnMut() -> Option<T>) -> Result<T> {
     loop {
         let has_ended = process.ends()?;

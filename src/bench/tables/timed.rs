@@ -1,9 +1,9 @@
 //! A child whose costs are measured exactly: its processor time and peak memory as the kernel gives them to `wait4`,
 //! and the time from its start to its end.
 //!
-//! Peak memory needs two witnesses. `wait4` counts from before `exec`, when the child still was an image of this
-//! process, so it never tells of less than this process itself holds. Below that floor the peak is what
-//! `/proc/PID/status` said last, which is looked at as often as it is waited.
+//! Peak memory needs two sources. `wait4` counts from before `exec`, when the child still was an image of this
+//! process, so it never reports less than this process itself holds. Below that floor the peak is the last value in
+//! `/proc/PID/status`, which is read at each wait.
 use crate::usage;
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

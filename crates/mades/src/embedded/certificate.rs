@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// TLS 1.2 and 1.3 with the certificate chain and the key in these files; peers need none.
 ///
 /// # Errors
-/// Which file is not to be had or is none, in one sentence.
+/// Names, in one sentence, the file that cannot be read or is not valid.
 pub fn tls_from_pem(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
     let wrong = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let certificates: Vec<CertificateDer<'static>> =

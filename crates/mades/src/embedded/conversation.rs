@@ -523,7 +523,7 @@ impl<T> Conversation<T> {
         self.link(id).map_or(0, |link| link.credit)
     }
 
-    /// Lets the peer send so many messages.
+    /// Grants the peer credit for this many messages.
     pub(super) fn grant(&mut self, id: LinkId, credit: u32) {
         if let Some(link) = self.link(id).filter(|link| link.answered) {
             link.credit = credit;

@@ -1,4 +1,4 @@
-//! AMQP 1.0's types as octets: values read where they lie, and written.
+//! Encoding of AMQP 1.0's types: reads values in place, and writes them.
 //!
 //! A value is a constructor (a format code, before it perhaps a descriptor) and what it announces; the high half of the
 //! format code says how long that is (AMQP 1.0 §1.2), so whatever is of no interest is stepped over in one addition,

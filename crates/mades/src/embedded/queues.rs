@@ -1,7 +1,7 @@
-//! The queues, by address: in memory, bounded in messages and octets, first in first out.
+//! The queues, by address: in memory, bounded in messages and bytes, first in first out.
 //!
 //! A message is in a queue until it is settled: what a consumer holds unsettled counts as long as it may come back. When
-//! a queue is full its producers get no more credit; what arrives although they had none is released, and stays theirs.
+//! a queue is full its producers get no more credit; a message that arrives without credit is released, and stays theirs.
 //!
 //! Consumers of one queue take turns: while another one waits for a message, each gets its share and no more, and what it
 //! gave back goes to another first. Otherwise one that gives back what is not its own would get it again, and again.
@@ -523,8 +523,8 @@ mod tests {
         (0..messages).for_each(|number| queues.put(id, message(&number.to_string()), None).unwrap());
     }
 
-    /// Lets each consumer that was told take as much as it gets, until none is told; `each` has what becomes of it. How
-    /// many each got.
+    /// Lets each notified consumer take as much as it gets, until none is notified; `each` decides the outcome of each
+    /// message. Returns how many each got.
     fn eaten(
         queues: &Queues,
         id: QueueId,
@@ -630,7 +630,7 @@ mod tests {
                     queues.settle(letter, if own { Outcome::Released } else { Outcome::Accepted });
                 }
             }
-            // A flow with credit for each: it asks, told or not.
+            // A flow with credit for each: it asks, notified or not.
             all.iter().for_each(|(_, told)| told.notify_one());
             let waiting = queues.counts(id).waiting;
             let helpings = eaten(&queues, id, &all, |_, letter| queues.settle(letter, Outcome::Accepted));

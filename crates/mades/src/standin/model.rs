@@ -312,7 +312,7 @@ impl<M> Model<M> {
         self.plan.received_on == ReceivedOn::Consume && self.plan.mode == Mode::Endpoint
     }
 
-    /// The story of a message that is over.
+    /// The record of the next finished message.
     pub fn next_story(&mut self) -> Option<Story> {
         self.stories.pop_front()
     }
@@ -614,7 +614,7 @@ impl<M> Model<M> {
         slot.journey.as_mut()
     }
 
-    /// One step less is open; with the last of them the story is over.
+    /// Counts one open step less; with the last of them the message is finished.
     fn close(&mut self, key: Key) {
         let Some(journey) = self.journey_mut(key) else { return };
         journey.open -= 1;

@@ -220,7 +220,7 @@ impl Totals {
         self.consumed.saturating_sub(finished)
     }
 
-    /// Counts a message whose story is over.
+    /// Counts a finished message.
     pub(super) fn finish(&mut self, story: &Story) {
         let fate = match story.fate {
             Fate::Unfinished => return,
