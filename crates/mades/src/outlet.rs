@@ -154,7 +154,8 @@ impl Outlet {
         self.gauge.blamed(error::of_detach(&self.queue, &ended))
     }
 
-    /// Ends the link, within 5 s and the time limit of a step. Unsettled messages stay unsettled; their futures return an error.
+    /// Ends the link, within 5 s and the time limit of a step. Unsettled messages stay unsettled; their futures
+    /// return an error.
     ///
     /// # Errors
     /// If the broker does not answer, or has ended the link before.

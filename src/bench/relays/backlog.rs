@@ -118,8 +118,8 @@ pub(crate) fn run(options: &BacklogOptions) -> Result<Sheet> {
     Ok(sheet)
 }
 
-/// An upper bound of what the spool takes. A record is the message, its envelope and 100 bytes (spool-format.md); a batch
-/// begins a block, and has as many messages as sessions that wait; some segments are free or just begun.
+/// An upper bound of what the spool takes. A record is the message, its envelope and 100 bytes (spool-format.md); a
+/// batch begins a block, and has as many messages as sessions that wait; some segments are free or just begun.
 fn needed_bytes(messages: u64, shape: &Shape) -> u64 {
     const BLOCK: u64 = 4096;
     const SEGMENT: u64 = 64 << 20;

@@ -1,5 +1,5 @@
-//! The published contest: a number of messages over 250 sessions to 5 domains, a new connection each; how long until all are
-//! accepted, and until all are delivered. Several relays take turns, so that a slow minute affects all.
+//! The published contest: a number of messages over 250 sessions to 5 domains, a new connection each; how long until
+//! all are accepted, and until all are delivered. Several relays take turns, so that a slow minute affects all.
 use super::contestant::Contestant;
 use super::grounds::{Grounds, Occasion, Shape};
 use super::measure::Measure;

@@ -1,7 +1,8 @@
 //! The queues, by address: in memory, bounded in messages and bytes, first in first out.
 //!
-//! A message is in a queue until it is settled: what a consumer holds unsettled counts as long as it may come back. When
-//! a queue is full its producers get no more credit; a message that arrives without credit is released, and stays theirs.
+//! A message is in a queue until it is settled: what a consumer holds unsettled counts as long as it may come back.
+//! When a queue is full its producers get no more credit; a message that arrives without credit is released, and
+//! stays theirs.
 //!
 //! Consumers of one queue take turns: while another one waits for a message, each gets its share and no more, and what it
 //! gave back goes to another first. Otherwise one that gives back what is not its own would get it again, and again.

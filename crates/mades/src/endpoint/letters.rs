@@ -1,7 +1,7 @@
 //! Messages of the stand-in: reads those of the outbox, and writes reply, inbox message, event and status document.
 //!
-//! Writes byte by byte and not with `api`, which the bench reads with: if both used the same code, a mistake in it would
-//! not be noticed. A payload is passed on as the bytes that came, without a copy.
+//! Writes byte by byte and not with `api`, which the bench reads with: if both used the same code, a mistake in it
+//! would not be noticed. A payload is passed on as the bytes that came, without a copy.
 use crate::api::Identity;
 use crate::api::status_document::{Status, StatusDocument};
 use crate::embedded::{Malformed, Message, Reader, Value, Writer};
