@@ -52,7 +52,7 @@ impl Delay {
     /// Reads what was written.
     ///
     /// # Errors
-    /// What is wrong with it, and what would be right.
+    /// The mistake, and a correct example.
     pub fn parse(text: &str) -> Result<Self, String> {
         let shape = match text.split_once(':') {
             Some(("exp", mean)) => Shape::Exponential(quantity::time(mean)?),
@@ -84,7 +84,7 @@ impl Delay {
     /// Takes its times from the text of that file: one a line; empty lines and those that begin with # are passed over.
     ///
     /// # Errors
-    /// Which line is wrong, and why.
+    /// The wrong line, and the mistake in it.
     pub fn take_times(&mut self, text: &str) -> Result<(), String> {
         let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));

@@ -29,7 +29,7 @@ impl Outage {
     /// Reads what was written.
     ///
     /// # Errors
-    /// What is wrong with it, and what would be right.
+    /// The mistake, and a correct example.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not a valid outage; use something like 'A.down 10s..15s' (A, B or net)");
         let (what, span) = text.trim().split_once(char::is_whitespace).ok_or_else(wrong)?;

@@ -11,7 +11,7 @@ const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 /// A time: `250ms`, `10s`, `1m`, `1h30m`; a bare number is seconds.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// The mistake, and a correct example.
 pub fn time(text: &str) -> Result<Duration, String> {
     at_most_a_week(text, duration(text)?)
 }
