@@ -126,10 +126,21 @@ impl Typed {
         if let Some(scenario) = self.scenario {
             return scenario.run();
         }
-        let faults = self.faults.words();
+        self.check()?;
+        let report = self.report.clone();
+        let strictness = Strictness::of(self.load.is_strict());
+        let options = self.options()?;
+        report.open(Live::Line)?;
+        let outcome = bench::run(options)?;
+        report.finish(&outcome.record, Some(&outcome.directory))?;
+        outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
+    }
+
+    /// Refuses options that have no effect with this server, or with none.
+    fn check(&self) -> Result<()> {
         let has_own_sink = self.server.is_none() || self.relay.has_own_sink();
-        if !has_own_sink && !faults.is_empty() {
-            bail!("{} applies to the bench's own sink; give it to the sink that you start", faults[0]);
+        if let Some(fault) = self.faults.words().first().filter(|_| !has_own_sink) {
+            bail!("{fault} applies to the bench's own sink; give it to the sink that you start");
         }
         if self.server.is_none() && self.load.asked.preflight() == source::Preflight::Off {
             bail!("--no-preflight requires a server: the bench's own is not tried first");
@@ -137,12 +148,17 @@ impl Typed {
         if !self.load.has_trace() && (has_own_sink || self.sink.is_some()) {
             bail!("--no-trace cannot be used with a sink: without the trace header no delivery can be checked");
         }
+        Ok(())
+    }
+
+    /// The load, as far as the bench has to know it.
+    fn workload(&self) -> Result<Workload> {
         let load = &self.load;
         let offer = load.offer()?;
         load.check_thresholds()?;
         load.check_warm_up(offer.as_ref())?;
         let staged = offer.as_ref().and_then(Offer::length);
-        let workload = Workload {
+        Ok(Workload {
             messages: load.messages,
             duration_limit_s: load.duration.or(staged).map(|limit| limit.as_secs_f64()),
             sessions: load.sessions,
@@ -152,32 +168,31 @@ impl Typed {
             stages: offer.as_ref().map(Offer::stages).unwrap_or_default(),
             seed: load.seed,
             ..Workload::default()
-        };
-        let strictness = Strictness::of(load.is_strict());
-        self.report.open(Live::Line)?;
-        let reach = if self.allow_public { Reach::Public } else { Reach::Local };
-        if let Some(server) = &self.server {
-            check_server(server, reach)?;
-        }
-        let approach = match &self.server {
-            Some(server) => self.approach.towards(server)?,
-            None => self.approach.clone(),
-        };
+        })
+    }
+
+    /// How the source connects, after a look at the server's name.
+    fn approach(&self) -> Result<ApproachTyped> {
+        let Some(server) = &self.server else { return Ok(self.approach.clone()) };
+        check_server(server, if self.allow_public { Reach::Public } else { Reach::Local })?;
+        self.approach.towards(server)
+    }
+
+    fn options(self) -> Result<BenchOptions> {
+        let workload = self.workload()?;
+        let approach = self.approach()?;
         // A mistake in the options is better reported here than by the source.
         approach.options()?;
         let target = self.target(&approach)?;
         // Behind a relay the sink is not who the source speaks to.
         let is_direct = target == Target::OwnSink;
-        let mut sink_options = faults;
+        let mut sink_options = self.faults.words();
         sink_options.extend(is_direct.then(|| approach.sink_words()).into_iter().flatten());
-        let trusts_own_sink = is_direct && approach.needs_trust();
         let has_own_relay = matches!(target, Target::Relay(Contestant::Mailrun(_)));
-        let trusts_own_relay = has_own_relay && approach.needs_trust();
-        let listener = if has_own_relay { approach.listener()? } else { ListenerOptions::default() };
-        let mut source_options = load.words();
+        let mut source_options = self.load.words();
         source_options.extend(approach.words());
         source_options.extend(self.allow_public.then(|| "--allow-public".to_owned()));
-        let outcome = bench::run(BenchOptions {
+        Ok(BenchOptions {
             name: self.label,
             out: self.out,
             target,
@@ -185,9 +200,9 @@ impl Typed {
             source_options,
             sink_options,
             tracing: Tracing::Off,
-            trusts_own_sink,
-            trusts_own_relay,
-            listener,
+            trusts_own_sink: is_direct && approach.needs_trust(),
+            trusts_own_relay: has_own_relay && approach.needs_trust(),
+            listener: if has_own_relay { approach.listener()? } else { ListenerOptions::default() },
             thresholds: self.load.asked.thresholds.clone(),
             preflight: match self.load.asked.preflight() {
                 source::Preflight::On => bench::Preflight::On,
@@ -196,9 +211,7 @@ impl Typed {
             live: self.report.live(Live::Line),
             title: None,
             command: crate::party::command_line(),
-        })?;
-        self.report.finish(&outcome.record, Some(&outcome.directory))?;
-        outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
+        })
     }
 
     /// The server that the load goes to.
