@@ -77,7 +77,9 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
         let Some(rest) = strip_prefix(text, prefix) else { continue };
         let Some(rest) = rest.strip_prefix("//") else {
             // `lmtp:unix:PATH` and `lmtp:HOST:PORT` are the relay's next hops too.
-            let is_host_and_port = scheme != Scheme::Lmtp && !rest.starts_with("unix:");
+            // `lmtp:25` is a host of that name.
+            let is_port = rest.bytes().all(|byte| byte.is_ascii_digit());
+            let is_host_and_port = is_port || scheme != Scheme::Lmtp && !rest.starts_with("unix:");
             return Ok(if is_host_and_port { (Scheme::Smtp, text) } else { (scheme, rest) });
         };
         return Ok((scheme, &rest[..without_slash(rest)]));
@@ -162,6 +164,8 @@ mod tests {
             ("lmtp:127.0.0.1:2424", "127.0.0.1:2424", Scheme::Lmtp),
             ("lmtp:unix:/run/lmtp.sock", "unix:/run/lmtp.sock", Scheme::Lmtp),
             ("unix:/run/smtp.sock", "unix:/run/smtp.sock", Scheme::Smtp),
+            ("lmtp", "lmtp:25", Scheme::Smtp),
+            ("lmtp:25", "lmtp:25", Scheme::Smtp),
         ] {
             assert_eq!(read(text), Ok((address.to_owned(), scheme)), "{text}");
         }
