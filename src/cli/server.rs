@@ -72,6 +72,9 @@ impl fmt::Display for Server {
 
 /// The scheme, and what follows it without a closing slash.
 fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
+    if text.starts_with("unix:") {
+        return Ok((Scheme::Smtp, text));
+    }
     let without_slash = |rest: &'_ str| rest.len() - usize::from(rest.ends_with('/'));
     for (prefix, scheme) in [("smtp:", Scheme::Smtp), ("smtps:", Scheme::Smtps), ("lmtp:", Scheme::Lmtp)] {
         let Some(rest) = strip_prefix(text, prefix) else { continue };
@@ -164,6 +167,7 @@ mod tests {
             ("lmtp:127.0.0.1:2424", "127.0.0.1:2424", Scheme::Lmtp),
             ("lmtp:unix:/run/lmtp.sock", "unix:/run/lmtp.sock", Scheme::Lmtp),
             ("unix:/run/smtp.sock", "unix:/run/smtp.sock", Scheme::Smtp),
+            ("unix:/a://b", "unix:/a://b", Scheme::Smtp),
             ("lmtp", "lmtp:25", Scheme::Smtp),
             ("lmtp:25", "lmtp:25", Scheme::Smtp),
         ] {
