@@ -27,6 +27,7 @@ mod mades;
 mod party;
 mod personality;
 mod planned_panic;
+mod position;
 mod printable;
 mod quantities;
 mod reach;

@@ -10,6 +10,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
+/// Environment variable with the password of the user that mailrun logs in as.
+pub(crate) const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
+
 /// Largest number of users in a file.
 const MOST_USERS: usize = 1_000_000;
 /// Number of names whose keys of SCRAM-SHA-256 are kept, some 200 bytes each. The keys of others are computed at each

@@ -10,6 +10,8 @@ pub(crate) mod config;
 #[path = "../../src/relay/login_limits.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod login_limits;
+#[path = "../../src/position.rs"]
+pub(crate) mod position;
 #[path = "../../src/quantities.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod quantities;

@@ -3,6 +3,8 @@
 #![no_main]
 #[path = "../../src/cli/mades_plan.rs"]
 mod plan;
+#[path = "../../src/position.rs"]
+mod position;
 #[path = "../../src/slip.rs"]
 mod slip;
 

@@ -1,5 +1,7 @@
 //! Any text as a rule and as a rules file: a mistake that lies within it, or rules that are read again as the same.
 #![no_main]
+#[path = "../../src/position.rs"]
+mod position;
 #[path = "../../src/quantities.rs"]
 mod quantities;
 #[path = "../../src/sink/rulebook.rs"]

@@ -4,6 +4,7 @@ use super::server::{Scheme, Server};
 use crate::bench::relays::{ListenerOptions, Login, OwnCertificate};
 use crate::source::{AddressRange, ApproachOptions, Declaration, ProxyVersion};
 use crate::tls_mode::TlsMode;
+use crate::users::PASSWORD_VARIABLE;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use net::SessionResumption;
@@ -309,9 +310,9 @@ impl ApproachTyped {
             let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
             return Ok(text.lines().next().unwrap_or_default().to_owned());
         }
-        match std::env::var("MAILRUN_PASSWORD") {
+        match std::env::var(PASSWORD_VARIABLE) {
             Ok(password) => Ok(password),
-            Err(_) => bail!("--user requires a password: use --password-file FILE, or set MAILRUN_PASSWORD"),
+            Err(_) => bail!("--user requires a password: use --password-file FILE, or set {PASSWORD_VARIABLE}"),
         }
     }
 }

@@ -112,7 +112,7 @@ fn scenario_names() -> Vec<String> {
 /// # Errors
 /// If it cannot; a name like that of a scenario may be meant as one.
 fn check_server(server: &Server, reach: Reach) -> Result<()> {
-    source::resolve(server.address(), reach).map(drop).map_err(|error| {
+    source::look_up(server.address(), reach).map(drop).map_err(|error| {
         let host = server.address().rsplit_once(':').map_or("", |(host, _)| host);
         match scenario_names().iter().find(|name| is_near(host, name)) {
             Some(name) => anyhow!("{error:#}; did you mean the scenario {name:?}?"),

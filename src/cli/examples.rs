@@ -1,5 +1,5 @@
 //! Checks of help texts: each example is a command line that the program accepts, and `-h` fits a screen.
-use super::Typed;
+use super::{Typed, summary};
 use clap::{Command, CommandFactory, Parser};
 
 /// Lines of a terminal, without that of the prompt.
@@ -84,10 +84,9 @@ fn every_example_is_accepted() {
 #[test]
 fn short_help_fits_a_screen() {
     for name in BRIEF {
-        let mut command = Typed::command().term_width(80);
+        let mut command = Typed::command();
         command.build();
-        let inner = command.find_subcommand_mut(name).expect("it is a command");
-        let help = inner.render_help().to_string();
+        let help = summary::of(command.find_subcommand_mut(name).expect("it is a command"), &[name]);
         let lines = help.trim_end().lines().count();
         let widest = help.lines().map(|line| line.chars().count()).max().unwrap_or_default();
         assert!(lines <= SCREEN_LINES && widest <= 80, "{name}: {lines} lines, {widest} columns\n{help}");

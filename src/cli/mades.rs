@@ -3,11 +3,12 @@ use super::mades_effects as effects;
 use super::mades_queues::{Custom, QueuesTyped};
 use super::results::ReportTyped;
 use super::{ArrivalTyped, LiveTyped, Strictness, end_with_parent, exit_code, values};
-use crate::mades::{self, Leftovers, MadesOptions, Mode, PASSWORD_VARIABLE, PayloadKind};
+use crate::mades::{self, Leftovers, MadesOptions, Mode, PayloadKind};
 use crate::party::{Finished, Live};
 use crate::reach::is_local;
 use crate::reason::reason;
 use crate::source::{Offer, RateStage, Spread};
+use crate::users::PASSWORD_VARIABLE;
 use ::mades::{Broker, BrokerUrl, Mechanism, Secret, Security, TlsSetup, Verification};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
@@ -15,7 +16,6 @@ use journey::record::{Mades, MadesStage, Workload};
 use journey::threshold::{Place, Protocol, Threshold};
 use journey::{RunId, Stage};
 use std::env::VarError;
-use std::fs;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -632,10 +632,7 @@ pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option
 
 /// The password in the first line of that file. It goes before one in the environment, which may be there for others.
 pub(super) fn password(file: Option<&Path>) -> Result<Option<Secret>> {
-    let Some(path) = file else { return Ok(None) };
-    let text = fs::read_to_string(path)
-        .map_err(|error| anyhow!("cannot read the password from {}: {}", path.display(), reason(&error)))?;
-    Ok(Some(Secret::new(text.lines().next().unwrap_or_default())))
+    Ok(file.map(Secret::from_file).transpose()?)
 }
 
 /// The password in the environment, under that name.

@@ -6,7 +6,7 @@ use super::scenarios::NoThresholds;
 use super::values;
 use crate::bench::mades_compare::{self, Broker, CompareOptions, Way, Window};
 use crate::bench::tables::Sheet;
-use crate::mades::PASSWORD_VARIABLE;
+use crate::users::PASSWORD_VARIABLE;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;

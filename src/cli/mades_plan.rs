@@ -2,6 +2,7 @@
 //! over a preset.
 //!
 //! Each value is read by itself, by the same code that reads a whole plan, so that one that is wrong hides no other.
+use crate::position::line_and_column;
 use crate::slip::is_near;
 use ::mades::standin::Plan;
 use std::ops::Range;
@@ -198,7 +199,7 @@ impl Reader<'_> {
     fn complaints(mut self, file: &Path) -> String {
         self.notes.sort();
         let line = |(offset, what): &(usize, String)| {
-            let (line, column) = place(self.text, *offset);
+            let (line, column) = line_and_column(self.text, *offset);
             format!("{}:{line}:{column}: {what}", file.display())
         };
         self.notes.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -265,12 +266,6 @@ fn unknown(table: &str, key: &str, known: &[Key]) -> String {
         Some(name) => format!("unknown key {key:?}{place}; did you mean {name:?}?"),
         None => format!("unknown key {key:?}{place}; known keys: {}", names.join(", ")),
     }
-}
-
-/// Line and column of a byte, both from 1; the column is counted in characters.
-fn place(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.char_indices().take_while(|(at, _)| *at < offset).map(|(_, letter)| letter);
-    before.fold((1, 1), |(line, column), letter| if letter == '\n' { (line + 1, 1) } else { (line, column + 1) })
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 /// Lists and changes the queue of a running relay
 #[derive(Debug, Args)]
-#[command(after_help = SUMMARY, after_long_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(after_help = EXAMPLES, disable_help_subcommand = true)]
 pub(super) struct Typed {
     #[command(subcommand)]
     what: What,
@@ -36,10 +36,6 @@ pub(super) struct Typed {
     #[arg(long, global = true)]
     json: bool,
 }
-
-const SUMMARY: &str = "\
-Example: mailrun queue list --spool /var/lib/mailrun
-One of --spool, --config and --control is required. --help has more.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -20,7 +20,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 ///
 /// A message that was answered 250 is on disk. Runs until Ctrl-C or SIGTERM; SIGHUP reads FILE again.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = SUMMARY, after_long_help = MANUAL, override_usage = USAGE)]
+#[command(after_help = MANUAL, override_usage = USAGE)]
 pub(super) struct Typed {
     /// Next hop of all mail: HOST[:PORT] (default port 25), smtp://, smtps:// or lmtp://HOST[:PORT], lmtp:unix:PATH, or
     /// discard.
@@ -170,11 +170,6 @@ impl From<DurabilityTyped> for Durability {
         }
     }
 }
-
-/// Text after the options of `-h`.
-const SUMMARY: &str = "\
-Example: mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
---help shows all options, more examples, and all keys of FILE.";
 
 /// Text after the options of `--help`.
 const MANUAL: &str = concat!(

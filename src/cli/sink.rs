@@ -15,7 +15,7 @@ use std::time::Duration;
 ///
 /// Ends after --max-messages, on Ctrl-C or on SIGTERM, and prints a report.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, after_long_help = RULES)]
+#[command(after_help = RULES)]
 pub(super) struct Typed {
     /// Address to listen on; port 0 picks a free port, unix:PATH makes a unix-domain socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2525")]
@@ -198,15 +198,6 @@ fn read_rules(path: &Path) -> Result<Rulebook> {
     Rulebook::read_file(&name.to_string(), &text).map_err(|why| anyhow!(why))
 }
 
-const EXAMPLES: &str = "\
-Examples:
-  mailrun sink --listen 127.0.0.1:2525
-  mailrun sink --http 127.0.0.1:8025 -m 10000 --json sink.json
-  mailrun sink -m 10000 --tls starttls --tls-write-cert sink.pem
-  mailrun sink --drop 0.001 --seed 1          loses one message in a thousand
-  mailrun sink --fault 'rcpt: soft reject 1%' --fault 'mail: limit 100/s'
-  mailrun sink --rules FILE --maildir DIR     see --help for the rules";
-
 const RULES: &str = "\
 Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
   COMMAND  connect helo ehlo lhlo starttls tls auth mail rcpt data . rset noop vrfy quit, or * for all; tls is the
@@ -249,6 +240,10 @@ Rules file, and the body of PUT http://ADDR/rules, in TOML or JSON (GET shows th
   ]
 
 Examples:
+  mailrun sink --listen 127.0.0.1:2525
+  mailrun sink --http 127.0.0.1:8025 -m 10000 --json sink.json
+  mailrun sink -m 10000 --tls starttls --tls-write-cert sink.pem
+  mailrun sink --drop 0.001 --seed 1          loses one message in a thousand
   mailrun sink --fault 'rcpt: soft reject 0.01' --fault '.: hard reject \"554 5.7.1 Spam\" 1%'
   mailrun sink --rules FILE --seed 7 --http 127.0.0.1:8025
   curl -X PUT --data-binary @FILE http://127.0.0.1:8025/rules

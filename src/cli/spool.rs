@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 /// Checks, salvages and exports a spool that no relay has open
 #[derive(Debug, Args)]
-#[command(after_help = SUMMARY, after_long_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(after_help = EXAMPLES, disable_help_subcommand = true)]
 pub(super) struct Typed {
     #[command(subcommand)]
     what: What,
@@ -22,11 +22,6 @@ pub(super) struct Typed {
     #[arg(long, global = true)]
     json: bool,
 }
-
-const SUMMARY: &str = "\
-Example: mailrun spool check /var/lib/mailrun
-The relay must be stopped. The spool itself is never changed.
---help has more; mailrun spool COMMAND --help describes a command.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,4 +1,5 @@
 //! `-h`: the common options of a command on one screen; `--help` has them all.
+use crate::report::wrap::wrapped;
 use clap::{Arg, Command};
 use std::fmt::Write as _;
 
@@ -17,7 +18,7 @@ pub(super) fn of(command: &mut Command, words: &[&str]) -> String {
     }
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let usage = command.render_usage().to_string();
-    let mut text = format!("{}\n{usage}\n\n", wrapped(&about, 0));
+    let mut text = format!("{}\n{usage}\n\n", wrapped(&about, "", "", WIDTH).join("\n"));
     push_commands(&mut text, command);
     push_options(&mut text, command);
     let _ = writeln!(text, "\nAll options, with examples: mailrun {} --help", words.join(" "));
@@ -56,14 +57,16 @@ fn name_and_value(option: &Arg) -> String {
     }
 }
 
-/// A name, and what it does beside it; below it where the name is long.
+/// Adds a name with its text beside it, or below it if the name is long.
 fn push_row(text: &mut String, name: &str, about: &str) {
-    let about = wrapped(about, TEXT_COLUMN);
-    let about = about.trim_start();
-    if name.chars().count() + 2 > TEXT_COLUMN {
-        let _ = writeln!(text, "{name}\n{:TEXT_COLUMN$}{about}", "");
-    } else {
-        let _ = writeln!(text, "{name:TEXT_COLUMN$}{about}");
+    let indent = " ".repeat(TEXT_COLUMN);
+    let is_long = name.chars().count() + 2 > TEXT_COLUMN;
+    if is_long {
+        let _ = writeln!(text, "{name}");
+    }
+    let first = if is_long { indent.clone() } else { format!("{name:TEXT_COLUMN$}") };
+    for line in wrapped(about, &first, &indent, WIDTH) {
+        let _ = writeln!(text, "{line}");
     }
 }
 
@@ -80,24 +83,6 @@ fn in_brief(text: &str) -> String {
     let is_long = sentence.chars().count() > 2 * (WIDTH - TEXT_COLUMN);
     let end = sentence.find([';', ':']).filter(|_| is_long).unwrap_or(sentence.len());
     sentence[..end].to_owned()
-}
-
-/// The text in lines that begin in that column.
-fn wrapped(text: &str, column: usize) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines.len() - 1;
-        if !lines[last].is_empty() && column + lines[last].chars().count() + 1 + word.chars().count() > WIDTH {
-            lines.push(String::new());
-        }
-        let line = lines.last_mut().expect("there is one");
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    let indent = " ".repeat(column);
-    lines.iter().map(|line| format!("{indent}{line}")).collect::<Vec<_>>().join("\n")
 }
 
 const BENCH: &str = "\

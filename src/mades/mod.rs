@@ -31,7 +31,7 @@ mod verdict;
 mod watcher;
 mod waterfall;
 
-pub(crate) use options::{Leftovers, MadesOptions, PASSWORD_VARIABLE, PayloadKind};
+pub(crate) use options::{Leftovers, MadesOptions, PayloadKind};
 pub(crate) use stages::{Mode, Stage};
 pub(crate) use watcher::{View, Watcher};
 

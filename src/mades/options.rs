@@ -12,9 +12,6 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Environment variable with the user's password at a broker.
-pub(crate) const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
-
 /// Contents of the payloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PayloadKind {

@@ -8,6 +8,7 @@
 //! ]
 //! ```
 use super::rules::{Mistake, Rule};
+use crate::position::line_and_column;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -123,11 +124,9 @@ fn within(text: &str, span: Range<usize>, mistake: &Mistake) -> usize {
     if is_plain { span.start + 1 + mistake.offset } else { span.start }
 }
 
-/// `:3:7`, line and column, both from 1, columns in characters.
+/// `:3:7`
 fn place(text: &str, offset: usize) -> String {
-    let before: String = text.char_indices().take_while(|(at, _)| *at < offset).map(|(_, c)| c).collect();
-    let line = before.matches('\n').count() + 1;
-    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    let (line, column) = line_and_column(text, offset);
     format!(":{line}:{column}")
 }
 

@@ -203,11 +203,19 @@ fn host_of(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Looks up the server of a source. Of several addresses (`localhost` has two) it is the first that answers.
+/// Looks up the server of a source, and picks one of its addresses (`localhost` has two): the first that answers.
 ///
 /// # Errors
-/// If it has no address, or a public one.
-pub(crate) fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
+/// Those of `look_up`.
+fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
+    look_up(to, reach).map(first_that_answers)
+}
+
+/// The addresses of a server that load may go to; at least one.
+///
+/// # Errors
+/// If it has no address, or only public ones.
+pub(crate) fn look_up(to: &str, reach: Reach) -> Result<Vec<Endpoint>> {
     let found = Endpoint::resolve_all(to).map_err(|error| match to.starts_with("unix:") {
         true => anyhow!("{to}: {}", reason(&error)),
         false => anyhow!("{}", reason(&error)),
@@ -219,7 +227,7 @@ pub(crate) fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
              is yours, add --allow-public"
         );
     }
-    Ok(first_that_answers(found.into_iter().filter(is_allowed).collect()))
+    Ok(found.into_iter().filter(is_allowed).collect())
 }
 
 /// The first address at which a connection is accepted, or the first of all. A single address is taken without a test.

@@ -59,6 +59,7 @@ mod relay_hostile;
 mod relay_limits;
 mod relay_notices;
 mod report_screen;
+mod rows;
 mod ruler;
 mod secured;
 mod secured_hostile;

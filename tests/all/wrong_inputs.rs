@@ -1,12 +1,9 @@
 //! Wrong inputs of bench and its scenarios, source, sink, install-links and the drop-ins: each ends before any load, with
 //! its exit status and one line on standard error that names the cause and what to type.
 use crate::party::{Ended, mailrun};
+use crate::rows::{all_hold, is_refusal};
 use std::fs;
 use std::path::Path;
-use std::thread;
-
-/// Rows that run at the same time.
-const THREADS: usize = 4;
 
 /// What is typed, blanks between the words (`␣` is one within a word, DIR a directory with the files of [`files`]), and
 /// what the line must contain, pieces between bars.
@@ -349,22 +346,9 @@ fn run_row(line: &str, place: &Path) -> Ended {
     mailrun(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Runs the rows, several at a time; what is wrong with each that is not as expected.
-fn failures<T: Sync>(rows: &[T], check: impl Fn(&T) -> Option<String> + Sync) -> Vec<String> {
-    let share = rows.len().div_ceil(THREADS);
-    thread::scope(|scope| {
-        let parts: Vec<_> =
-            rows.chunks(share).map(|part| scope.spawn(|| part.iter().filter_map(&check).collect::<Vec<_>>())).collect();
-        parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
-    })
-}
-
 /// What is wrong with the end of a command that could not run.
 fn misses(line: &str, ended: &Ended, pieces: &str) -> Option<String> {
-    let is_line = ended.err.starts_with("mailrun: ") && ended.err.lines().count() == 1;
-    let is_plain = !ended.err.contains("os error") && !ended.err.contains("mailrun: :");
-    let is_told = pieces.split('|').all(|piece| ended.err.contains(piece));
-    let is_right = ended.code == Some(2) && ended.out.is_empty() && is_line && is_plain && is_told;
+    let is_right = is_refusal(ended, pieces.split('|'));
     (!is_right).then(|| format!("{line}\n    {ended:?}\n    is to contain: {pieces}"))
 }
 
@@ -375,8 +359,7 @@ fn a_wrong_input_is_answered_with_one_cause() {
     let tables = [SERVERS, NUMBERS, MAIL, TLS_AND_LOGIN, THRESHOLDS_AND_RESULTS, FAULTS, SINK, SCENARIOS];
     let rows = tables.concat();
     assert!(rows.len() >= 150, "{} rows", rows.len());
-    let wrong = failures(&rows, |(line, pieces)| misses(line, &run_row(line, place.path()), pieces));
-    assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
+    all_hold(&rows, |(line, pieces)| misses(line, &run_row(line, place.path()), pieces));
 }
 
 #[test]
@@ -386,23 +369,21 @@ fn an_option_of_another_name_is_answered_with_ours() {
         .iter()
         .flat_map(|(typed, commands, ours)| commands.iter().map(move |command| (format!("{command} {typed} 5"), *ours)))
         .collect();
-    let wrong = failures(&rows, |(line, ours)| {
+    all_hold(&rows, |(line, ours)| {
         let ended = run_row(line, place.path());
         let is_named = ended.err.contains("unknown option");
         misses(line, &ended, ours).or_else(|| (!is_named).then(|| format!("{line}\n    {ended:?}")))
     });
-    assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
 fn a_wrong_input_of_a_drop_in_is_answered_as_by_the_original() {
     let place = tempfile::tempdir().unwrap();
-    let wrong = failures(DROP_INS, |(line, code, pieces)| {
+    all_hold(DROP_INS, |(line, code, pieces)| {
         let ended = run_row(line, place.path());
         let is_right = ended.code == Some(*code) && pieces.split('|').all(|piece| ended.err.contains(piece));
         (!is_right).then(|| format!("{line}\n    {ended:?}"))
     });
-    assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]

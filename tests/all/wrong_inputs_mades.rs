@@ -2,12 +2,8 @@
 //!
 //! A word of the table is split at blanks; `~` stands for a blank in it, `{}` for a directory with the files of [`FILES`].
 use crate::party::mailrun;
+use crate::rows::{all_hold, is_refusal};
 use std::fs;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-
-/// Rows at a time: each is a process.
-const THREADS: usize = 4;
 
 /// Files that rows name, and what is in them.
 const FILES: [(&str, &str); 8] = [
@@ -229,19 +225,7 @@ fn each_wrong_input_has_its_line() {
     let rows: Vec<(&[&str], &Row)> =
         commands.into_iter().flat_map(|(command, rows)| rows.iter().map(move |row| (command, row))).collect();
     assert!(rows.len() >= 150, "{}", rows.len());
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut wrong = Vec::new();
-        while let Some((command, row)) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
-            wrong.extend(complaint(command, row, directory));
-        }
-        wrong
-    };
-    let wrong: Vec<String> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    });
-    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+    all_hold(&rows, |(command, row)| complaint(command, row, directory));
 }
 
 /// What is wrong with the answer to a row, if anything is.
@@ -250,9 +234,6 @@ fn complaint(command: &[&str], (typed, words): &Row, directory: &str) -> Option<
         typed.split_whitespace().map(|word| word.replace('~', " ").replace("{}", directory)).collect();
     let line: Vec<&str> = command.iter().copied().chain(typed.iter().map(String::as_str)).collect();
     let ended = mailrun(&line);
-    let is_line = ended.err.lines().count() == 1 && ended.err.starts_with("mailrun: ") && ended.out.is_empty();
-    let has_words = words.iter().all(|word| ended.err.contains(word));
-    let is_plain = !ended.err.contains("os error") && !ended.err.contains("secret@");
-    let is_right = ended.code == Some(2) && is_line && has_words && is_plain;
+    let is_right = is_refusal(&ended, words.iter().copied());
     (!is_right).then(|| format!("{}: {words:?}\n  {:?} {:?} {:?}", line.join(" "), ended.code, ended.err, ended.out))
 }

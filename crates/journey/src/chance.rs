@@ -9,7 +9,7 @@ pub struct Chance(u64);
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Chance {
-    /// Creates the draws of that number. Each purpose has draws of its own.
+    /// Creates the random values for a number, such as that of a message. Other purposes get independent values.
     #[inline]
     pub fn new(seed: u64, purpose: impl Into<u64>, number: u64) -> Self {
         Self(mix(mix(seed.wrapping_add(purpose.into().wrapping_mul(GOLDEN))) ^ number))

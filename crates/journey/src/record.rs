@@ -358,7 +358,7 @@ pub struct Party {
     pub write_bytes: Option<u64>,
     /// sync, write, memory or none.
     pub durability: String,
-    /// Faults that it was ordered to make, as options of its own; empty for a party without faults.
+    /// Faults that were requested with its options; empty without faults.
     pub faults: Vec<String>,
     /// Threads that carry load.
     pub workers: Option<u32>,
@@ -431,7 +431,7 @@ pub struct StageRow {
     pub party: String,
     /// Messages that reached it.
     pub count: u64,
-    /// Messages that should have reached it and did not, as far as this party knows.
+    /// Messages that this party knows to have failed before this stage.
     pub failed: u64,
     /// Message bytes that reached it.
     pub bytes: u64,
@@ -650,7 +650,7 @@ pub enum Cause {
     NothingAccepted,
     /// The server did not accept the requested rate.
     RateMissed,
-    /// Sessions of our relay ended by a defect of its own.
+    /// A defect of mailrun's relay ended sessions.
     RelayDefect,
     /// The generator did not offer the requested rate.
     RateNotOffered,

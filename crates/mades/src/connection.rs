@@ -244,8 +244,8 @@ pub(crate) fn timed_out(broker: &Broker, what: &'static str) -> Error {
     Error::TimedOut { address: broker.url.address(), what, after: broker.time_limit }
 }
 
-/// Runs in a task of its own: the future reads what a peer sends before the connection is open, and if fe2o3-amqp
-/// should panic over it, only the task ends.
+/// Opens a connection in a separate task. The task parses bytes of an unknown peer; if fe2o3-amqp panics on them, only the
+/// task ends.
 async fn open(
     broker: Arc<Broker>,
     profile: Option<SaslProfile>,

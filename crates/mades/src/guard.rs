@@ -13,12 +13,11 @@ use crate::error::{self, Error};
 use std::collections::{HashMap, HashSet};
 use std::{fmt, io};
 
-/// Bytes of a frame that are read: its header, and as much of its performative as may matter here. A delivery-tag has
-/// at most 32 octets (AMQP 1.0 part 2 §2.8.7); a link is named by container and queue.
+/// Bytes of a frame that are read: its header and the beginning of its performative. A delivery tag has at most 32 bytes
+/// (AMQP 1.0 part 2 §2.8.7); a link is named by container and queue.
 const HEAD: usize = 512;
-/// Limit of the pieces of one message. Each is kept until the last has come, whatever it holds, and so costs memory
-/// even when it is empty; in frames of 512 octets, the smallest limit that a peer may ask for (part 2 §2.7.1), that
-/// is half a gigabyte.
+/// Limit of the pieces of one message. Each piece is kept until the last has come, and costs memory even if it is empty.
+/// In frames of 512 bytes, the smallest that a peer may ask for (part 2 §2.7.1), this is half a gigabyte.
 const MOST_PIECES: u32 = 1 << 20;
 /// Limit of an error's text.
 const MOST_LETTERS: usize = 200;

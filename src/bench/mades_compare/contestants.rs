@@ -2,7 +2,7 @@
 use super::ground::Address;
 use super::{CompareOptions, Way, Window};
 use crate::bench::tables;
-use crate::mades::PASSWORD_VARIABLE;
+use crate::users::PASSWORD_VARIABLE;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::Command;

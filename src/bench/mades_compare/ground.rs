@@ -3,7 +3,7 @@ use super::contestants::Queues;
 use super::{CompareOptions, Way};
 use crate::bench::tables::Timed;
 use crate::live::Event;
-use crate::mades::PASSWORD_VARIABLE;
+use crate::users::PASSWORD_VARIABLE;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -66,7 +66,7 @@ impl ListenerOptions {
     }
 
     /// Writes relay.toml and the files that it names into the run directory; the name of relay.toml.
-    pub(super) fn write(&self, directory: &RunDirectory, sink: &str, durability: &str) -> Result<String> {
+    pub(super) fn write(&self, directory: &RunDirectory, sink: &str) -> Result<String> {
         let secret = |name: &str, text: &str| {
             let path = directory.path().join(name);
             let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
@@ -80,7 +80,7 @@ impl ListenerOptions {
         if let Some(Login { name, password }) = &self.login {
             secret(USERS, &format!("{name}:{password}\n"))?;
         }
-        directory.write(CONFIGURATION, &self.configuration(sink, durability))?;
+        directory.write(CONFIGURATION, &self.configuration(sink))?;
         Ok(directory.path().join(CONFIGURATION).to_string_lossy().into_owned())
     }
 
@@ -92,7 +92,7 @@ impl ListenerOptions {
         }
     }
 
-    fn configuration(&self, sink: &str, durability: &str) -> String {
+    fn configuration(&self, sink: &str) -> String {
         let listen = match (self.speaks_lmtp, self.tls) {
             (true, _) => "listen = []\nlisten_lmtp = \"127.0.0.1:0\"\n",
             (false, TlsMode::Implicit) => "listen = []\nlisten_tls = \"127.0.0.1:0\"\n",
@@ -108,7 +108,7 @@ impl ListenerOptions {
         ];
         text.extend(parts.into_iter().filter(|(is_set, _)| *is_set).map(|(_, part)| part));
         text + &format!(
-            "\n[spool]\ndirectory = \"relay.spool\"\ndurability = \"{durability}\"\n\n[[route]]\nto = \"*\"\n\
+            "\n[spool]\ndirectory = \"relay.spool\"\n\n[[route]]\nto = \"*\"\n\
              smtp = \"{sink}\"\n"
         )
     }
@@ -127,12 +127,12 @@ mod tests {
             ..ListenerOptions::default()
         };
         assert!(!all.is_plain() && ListenerOptions::default().is_plain());
-        let text = all.configuration("127.0.0.1:9", "write");
+        let text = all.configuration("127.0.0.1:9");
         for line in ["proxy_protocol = true", "xclient = [\"127.0.0.0/8\", \"::1\"]", "smtp = \"127.0.0.1:9\""] {
             assert!(text.lines().any(|one| one == line), "{text}");
         }
         assert!(text.contains("\"192.0.2.1\"]"), "{text}");
         let lmtp = ListenerOptions { speaks_lmtp: true, ..ListenerOptions::default() };
-        assert!(lmtp.configuration("127.0.0.1:9", "sync").starts_with("listen = []\nlisten_lmtp = "));
+        assert!(lmtp.configuration("127.0.0.1:9").starts_with("listen = []\nlisten_lmtp = "));
     }
 }

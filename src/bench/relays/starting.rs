@@ -68,7 +68,7 @@ pub(in crate::bench) fn prepare(
             let mut words: Vec<String> = match options.listener.is_plain() {
                 true => ["relay", "--listen", "127.0.0.1:0", "--to", sink, "--spool", &spool].map(str::to_owned).into(),
                 false => {
-                    let file = options.listener.write(directory, sink, durability)?;
+                    let file = options.listener.write(directory, sink)?;
                     ["relay", "--config", &file].map(str::to_owned).into()
                 }
             };

@@ -1,5 +1,6 @@
 //! A TOML file as sections whose keys are taken one by one: errors are collected with their positions, and a key that
 //! nothing took is unknown.
+use crate::position::line_and_column;
 use crate::slip::is_near;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -85,19 +86,12 @@ impl Notes {
         notes.dedup();
         notes.truncate(MOST);
         let complaint = |(offset, what)| {
-            let (line, column) = place(text, offset);
+            let (line, column) = line_and_column(text, offset);
             Complaint { line, column, what }
         };
         let list: Vec<Complaint> = notes.into_iter().map(complaint).collect();
         if list.is_empty() { Ok(()) } else { Err(Complaints { file: file.to_owned(), list }) }
     }
-}
-
-/// Line and column of a byte.
-fn place(text: &str, offset: usize) -> (usize, usize) {
-    let before: String = text.char_indices().take_while(|(at, _)| *at < offset).map(|(_, letter)| letter).collect();
-    let column = before.chars().rev().take_while(|letter| *letter != '\n').count() + 1;
-    (before.matches('\n').count() + 1, column)
 }
 
 /// A table, and which of its keys are known.
@@ -296,12 +290,6 @@ impl<'a> Section<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_place_is_counted_in_characters() {
-        assert_eq!(place("a\nä = 1", 5), (2, 3));
-        assert_eq!(place("", 0), (1, 1));
-    }
 
     #[test]
     fn what_nobody_took_is_unknown() {

@@ -8,6 +8,7 @@ use crate::relay::routing::{
     Authority, DomainPattern, Hop, Host, Index, Lmtp, Local, Mailbox, Mx, Route, Router, Security, SenderPattern, Smtp,
     Standing, Template, TlsPolicy, To, Way, is_domain,
 };
+use crate::users::PASSWORD_VARIABLE;
 use net::Endpoint;
 use smtp::Path as Address;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
@@ -23,8 +24,6 @@ const SMTP_PORT: u16 = 25;
 const SMTPS_PORT: u16 = 465;
 /// Port of LMTP by custom: RFC 2033 §5 names no port but 25, which it forbids.
 const LMTP_PORT: u16 = 24;
-/// The password of every login without `password_file`.
-const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
 /// Routes that a file may have.
 const MOST_ROUTES: usize = 100_000;
 

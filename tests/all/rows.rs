@@ -1,0 +1,32 @@
+//! Tables of inputs and expected answers: runs the rows, several at a time.
+use crate::party::Ended;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Rows at a time.
+const THREADS: usize = 4;
+
+/// Checks that no row fails; `check` returns the fault of a row.
+pub(crate) fn all_hold<T: Sync>(rows: &[T], check: impl Fn(&T) -> Option<String> + Sync) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut wrong = Vec::new();
+        while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
+            wrong.extend(check(row));
+        }
+        wrong
+    };
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(wrong.is_empty(), "{} of {} rows:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+}
+
+/// Reports whether a command ended before it began, with one line on standard error that has all these words.
+pub(crate) fn is_refusal<'a>(ended: &Ended, words: impl IntoIterator<Item = &'a str>) -> bool {
+    let is_line = ended.err.starts_with("mailrun: ") && ended.err.lines().count() == 1;
+    let is_plain = ["os error", "mailrun: :", "secret@"].iter().all(|odd| !ended.err.contains(odd));
+    let has_words = words.into_iter().all(|words| ended.err.contains(words));
+    ended.code == Some(2) && ended.out.is_empty() && is_line && is_plain && has_words
+}
