@@ -3,7 +3,7 @@ use journey::record::Host;
 use std::fs;
 
 /// Text if the host gives no information.
-const UNSAID: &str = "unknown";
+const UNKNOWN: &str = "unknown";
 
 /// Facts about this host.
 pub(crate) fn facts() -> Host {
@@ -20,7 +20,7 @@ pub(crate) fn facts() -> Host {
 /// PRETTY_NAME of os-release(5), which may be quoted.
 fn os_name(os_release: &str) -> String {
     let name = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
-    named(name.map(|name| name.trim_matches(['"', '\''])))
+    known_or_unknown(name.map(|name| name.trim_matches(['"', '\''])))
 }
 
 /// x86 has `model name`; ARM has it seldom, and then `Model` or `Hardware`.
@@ -28,7 +28,7 @@ fn cpu_model(cpuinfo: &str) -> String {
     let value =
         |wanted: &str| cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == wanted);
     let found = ["model name", "Model", "Hardware"].into_iter().find_map(value);
-    named(found.map(|(_, model)| model))
+    known_or_unknown(found.map(|(_, model)| model))
 }
 
 fn memory_bytes(meminfo: &str) -> u64 {
@@ -36,8 +36,8 @@ fn memory_bytes(meminfo: &str) -> u64 {
     kib.and_then(|text| text.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }
 
-fn named(name: Option<&str>) -> String {
-    name.map(str::trim).filter(|name| !name.is_empty()).unwrap_or(UNSAID).to_owned()
+fn known_or_unknown(name: Option<&str>) -> String {
+    name.map(str::trim).filter(|name| !name.is_empty()).unwrap_or(UNKNOWN).to_owned()
 }
 
 #[cfg(test)]
@@ -51,13 +51,13 @@ mod tests {
             "Debian GNU/Linux 12 (bookworm)"
         );
         assert_eq!(os_name("PRETTY_NAME=Alpine\n"), "Alpine");
-        assert_eq!(os_name(""), UNSAID);
+        assert_eq!(os_name(""), UNKNOWN);
     }
 
     #[test]
     fn cpuinfo_and_meminfo_are_read() {
         assert_eq!(cpu_model("processor\t: 0\nmodel name\t: AMD EPYC\n"), "AMD EPYC");
-        assert_eq!(cpu_model("processor\t: 0\n"), UNSAID);
+        assert_eq!(cpu_model("processor\t: 0\n"), UNKNOWN);
         assert_eq!(memory_bytes("MemTotal:       24567890 kB\n"), 24_567_890 << 10);
         assert_eq!(memory_bytes(""), 0);
     }

@@ -48,38 +48,38 @@ impl HostNames {
     /// Creates the list of those names and this host's own.
     pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let names = names.into_iter().map(bare).chain([bare(&own), "localhost".to_owned()]);
+        let names = names.into_iter().map(normalized).chain([normalized(&own), "localhost".to_owned()]);
         Self(names.filter(|name| !name.is_empty()).collect())
     }
 
     /// Reports whether the value of a `Host` field names this server.
-    fn contain(&self, host: &str) -> bool {
+    fn matches(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
         if authority.as_str().contains('@') {
             return false;
         }
         let host = authority.host();
         let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        address.parse::<IpAddr>().is_ok() || self.0.contains(&bare(host))
+        address.parse::<IpAddr>().is_ok() || self.0.contains(&normalized(host))
     }
 
     /// Reports whether a request is for this server. HTTP/1.0 does not require the field; browsers do not use that
     /// version.
-    fn are_meant_by(&self, request: &Request) -> bool {
+    fn match_request(&self, request: &Request) -> bool {
         let mut hosts = request.headers().get_all(header::HOST).iter();
         let first = hosts.next();
-        if hosts.next().is_some() || request.uri().authority().is_some_and(|uri| !self.contain(uri.as_str())) {
+        if hosts.next().is_some() || request.uri().authority().is_some_and(|uri| !self.matches(uri.as_str())) {
             return false;
         }
         match first {
-            Some(host) => host.to_str().is_ok_and(|host| self.contain(host)),
+            Some(host) => host.to_str().is_ok_and(|host| self.matches(host)),
             None => request.version() < Version::HTTP_11,
         }
     }
 }
 
 /// A name in the form for comparison: in lower case, without the dot of the root.
-fn bare(name: &str) -> String {
+fn normalized(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn serve(
         .max_blocking_threads(MAX_BLOCKING_THREADS)
         .build()
         .context("cannot serve HTTP")?;
-    let guard = Guard { names, counters: Arc::clone(counters) };
+    let guard = RequestGuard { names, counters: Arc::clone(counters) };
     let routes = routes.layer(middleware::from_fn_with_state(Arc::new(guard), answer));
     let counters = Arc::clone(counters);
     std::thread::Builder::new()
@@ -119,13 +119,13 @@ pub(crate) fn serve(
 }
 
 /// State of the checks before all routes.
-struct Guard {
+struct RequestGuard {
     names: HostNames,
     counters: Arc<HttpCounters>,
 }
 
-async fn answer(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    if !guard.names.are_meant_by(&request) {
+async fn answer(State(guard): State<Arc<RequestGuard>>, request: Request, next: Next) -> Response {
+    if !guard.names.match_request(&request) {
         guard.counters.misdirected.fetch_add(1, Ordering::Relaxed);
         let why = "unknown host name; use the address of this server, localhost, or its configured name\n";
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
@@ -255,9 +255,9 @@ mod tests {
         fn nobody_else_is_meant(before in "[ -~]{0,24}", after in "(\\.?|:[0-9]{0,5})") {
             let names = HostNames::new(["relay.example"]);
             let host = format!("{before}evil.test{after}");
-            prop_assert!(!names.contain(&host), "{}", host);
+            prop_assert!(!names.matches(&host), "{}", host);
             let request = Request::builder().header(header::HOST, &host).body(Body::empty()).unwrap();
-            prop_assert!(!names.are_meant_by(&request));
+            prop_assert!(!names.match_request(&request));
         }
     }
 }

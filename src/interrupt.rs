@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The user's requests so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Asked {
+pub(crate) enum StopRequest {
     /// Continue.
     Nothing,
     /// Stop and report.
@@ -20,13 +20,13 @@ pub(crate) enum Asked {
 }
 
 /// Interval at which a task that waits for a signal looks for it.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Time after the third signal for the rest of the process, and for processes that it started, to end by themselves.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The exit status of an interrupted command: 128 + SIGINT.
-pub(crate) const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED_STATUS: u8 = 130;
 
 /// Error of a command that the user ended before there was anything to report, or without a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,19 +77,19 @@ impl Interrupt {
     }
 
     /// The user's request so far.
-    pub(crate) fn asked(&self) -> Asked {
+    pub(crate) fn requested(&self) -> StopRequest {
         match self.count.load(Ordering::Relaxed) {
-            0 => Asked::Nothing,
-            1 => Asked::Stop,
-            2 => Asked::StopNow,
-            _ => Asked::Quit,
+            0 => StopRequest::Nothing,
+            1 => StopRequest::Stop,
+            2 => StopRequest::StopNow,
+            _ => StopRequest::Quit,
         }
     }
 
     /// Waits until the user has asked for that, or more.
-    pub(crate) async fn asked_for(&self, least: Asked) {
-        while self.asked() < least {
-            tokio::time::sleep(LOOK_INTERVAL).await;
+    pub(crate) async fn wait_for(&self, least: StopRequest) {
+        while self.requested() < least {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -101,9 +101,9 @@ impl Interrupt {
 
 /// Notes SIGHUPs that arrive after its creation.
 #[derive(Clone, Debug)]
-pub(crate) struct Hangups(Arc<AtomicBool>);
+pub(crate) struct SighupWatch(Arc<AtomicBool>);
 
-impl Hangups {
+impl SighupWatch {
     /// Starts watching, for the rest of the process's life: SIGHUP no longer ends the process.
     pub(crate) fn watch() -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
@@ -125,7 +125,7 @@ impl Hangups {
     }
 
     /// Reports whether one came since the last call.
-    pub(crate) fn came(&self) -> bool {
+    pub(crate) fn take_received(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
@@ -139,7 +139,7 @@ async fn count_signals(mut interrupts: Signal, mut terminations: Signal, count: 
         if count.fetch_add(1, Ordering::Relaxed) + 1 == 3 {
             tokio::time::sleep(QUIT_TIMEOUT).await;
             tell!("mailrun: {}", Interrupted::WITHOUT_REPORT);
-            std::process::exit(INTERRUPTED.into());
+            std::process::exit(INTERRUPTED_STATUS.into());
         }
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// An event: one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-pub(crate) enum Event {
+pub(crate) enum LiveEvent {
     /// The sink accepts connections.
     Listening {
         /// Addresses for mail.
@@ -28,7 +28,7 @@ pub(crate) enum Event {
         amqp: Vec<String>,
     },
     /// Progress.
-    Progress(Progress),
+    Progress(LiveProgress),
     /// The record, which could not be written to its file.
     Unwritten {
         /// The record for that file.
@@ -44,7 +44,7 @@ pub(crate) enum Event {
 /// Progress of a party. An unknown figure is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Progress {
+pub(crate) struct LiveProgress {
     /// Time since it began its work.
     pub(crate) elapsed_s: f64,
     /// Messages created.
@@ -77,7 +77,7 @@ pub(crate) struct Progress {
     pub(crate) p99_ms: f64,
 }
 
-impl Event {
+impl LiveEvent {
     /// Formats the line, without its end.
     pub(crate) fn to_line(&self) -> String {
         serde_json::to_string(self).expect("an event has no keys that JSON lacks")
@@ -95,20 +95,23 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let progress = Progress { elapsed_s: 1.25, accepted: 67_000, p99_ms: 3.5, ..Progress::default() };
+        let progress = LiveProgress { elapsed_s: 1.25, accepted: 67_000, p99_ms: 3.5, ..LiveProgress::default() };
         let http = Some("127.0.0.1:2".to_owned());
-        let events =
-            [Event::Listening { smtp: vec!["127.0.0.1:1".to_owned()], http }, Event::Progress(progress), Event::Done];
+        let events = [
+            LiveEvent::Listening { smtp: vec!["127.0.0.1:1".to_owned()], http },
+            LiveEvent::Progress(progress),
+            LiveEvent::Done,
+        ];
         for event in events {
-            assert_eq!(Event::from_line(&event.to_line()), Some(event));
+            assert_eq!(LiveEvent::from_line(&event.to_line()), Some(event));
         }
     }
 
     #[test]
     fn absent_is_nought_and_unknown_is_no_error() {
-        let event = Event::from_line(r#"{"event":"progress","accepted":5}"#);
-        assert_eq!(event, Some(Event::Progress(Progress { accepted: 5, ..Progress::default() })));
-        assert_eq!(Event::from_line(r#"{"event":"weather","sun":true}"#), Some(Event::Unknown));
-        assert_eq!(Event::from_line("hello"), None);
+        let event = LiveEvent::from_line(r#"{"event":"progress","accepted":5}"#);
+        assert_eq!(event, Some(LiveEvent::Progress(LiveProgress { accepted: 5, ..LiveProgress::default() })));
+        assert_eq!(LiveEvent::from_line(r#"{"event":"weather","sun":true}"#), Some(LiveEvent::Unknown));
+        assert_eq!(LiveEvent::from_line("hello"), None);
     }
 }

@@ -28,10 +28,10 @@ const RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// A handle of the writer's thread; clones share the thread.
 #[derive(Clone)]
-pub(crate) struct LogWriter(Arc<Shared>);
+pub(crate) struct LogWriter(Arc<LogBuffer>);
 
-struct Shared {
-    state: Mutex<State>,
+struct LogBuffer {
+    state: Mutex<LogState>,
     /// Signals that there is something to write.
     filled: Condvar,
     /// Signals that something has been written.
@@ -42,15 +42,15 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct LogState {
     pending: Vec<u8>,
     /// Set while bytes that were taken from `pending` are being written.
     is_writing: bool,
     /// Number of dropped lines that no line has reported yet.
-    untold: u64,
+    unreported: u64,
     /// The line below the log.
-    below: String,
-    is_below_new: bool,
+    status_line: String,
+    is_status_new: bool,
 }
 
 impl LogWriter {
@@ -71,7 +71,7 @@ impl LogWriter {
     pub(crate) fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
         let filled = Condvar::new();
         let emptied = Condvar::new();
-        let shared = Shared { state: Mutex::default(), filled, emptied, limit, dropped: AtomicU64::new(0) };
+        let shared = LogBuffer { state: Mutex::default(), filled, emptied, limit, dropped: AtomicU64::new(0) };
         let writer = Self(Arc::new(shared));
         let shared = Arc::clone(&writer.0);
         std::thread::Builder::new().name("log".to_owned()).spawn(move || shared.run(out))?;
@@ -84,7 +84,7 @@ impl LogWriter {
         let text = printable(text.strip_suffix('\n').unwrap_or(&text));
         let mut state = self.0.lock();
         if state.pending.len() + text.len() >= self.0.limit {
-            state.untold += 1;
+            state.unreported += 1;
             self.0.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -96,7 +96,7 @@ impl LogWriter {
 
     /// Writes lines without hidden characters, and waits for room if less than half of it is left: other lines take
     /// precedence.
-    pub(crate) fn write_waiting(&self, lines: &[u8]) {
+    pub(crate) fn write_blocking(&self, lines: &[u8]) {
         let mut state = self.0.lock();
         while state.pending.len() > self.0.limit / 2 {
             state = self.0.emptied.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -113,11 +113,11 @@ impl LogWriter {
 
     /// Shows that line below the log from now on, redrawn after each line of the log; none if it is empty. The terminal
     /// must support escape sequences, and the line must fit it.
-    pub(crate) fn show_below(&self, line: String) {
+    pub(crate) fn show_status(&self, line: String) {
         let mut state = self.0.lock();
-        if state.below != line {
-            state.below = line;
-            state.is_below_new = true;
+        if state.status_line != line {
+            state.status_line = line;
+            state.is_status_new = true;
             drop(state);
             self.0.filled.notify_one();
         }
@@ -127,7 +127,7 @@ impl LogWriter {
     pub(crate) fn flush(&self) {
         let latest = Instant::now() + FLUSH_TIMEOUT;
         let mut state = self.0.lock();
-        while !state.pending.is_empty() || state.is_writing || state.is_below_new {
+        while !state.pending.is_empty() || state.is_writing || state.is_status_new {
             let left = latest.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -144,23 +144,23 @@ impl LogWriter {
         std::panic::set_hook(Box::new(move |panic| {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("without a name").to_owned();
-            writer.write_line(line_at("ERROR", &format!("thread {name:?} {panic}")).as_bytes());
+            writer.write_line(format_line("ERROR", &format!("thread {name:?} {panic}")).as_bytes());
         }));
     }
 }
 
 impl<'a> MakeWriter<'a> for LogWriter {
-    type Writer = Line<'a>;
+    type Writer = LogEventWriter<'a>;
 
-    fn make_writer(&'a self) -> Line<'a> {
-        Line(self)
+    fn make_writer(&'a self) -> LogEventWriter<'a> {
+        LogEventWriter(self)
     }
 }
 
 /// One event of the log, which is written in one piece.
-pub(crate) struct Line<'a>(&'a LogWriter);
+pub(crate) struct LogEventWriter<'a>(&'a LogWriter);
 
-impl Write for Line<'_> {
+impl Write for LogEventWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write_line(bytes);
         Ok(bytes.len())
@@ -171,8 +171,8 @@ impl Write for Line<'_> {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl LogBuffer {
+    fn lock(&self) -> MutexGuard<'_, LogState> {
         // A thread that panicked while it held the lock left whole lines behind.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -184,7 +184,7 @@ impl Shared {
             let mut state = self.lock();
             state.is_writing = false;
             self.emptied.notify_all();
-            while state.pending.is_empty() && state.untold == 0 && !state.is_below_new {
+            while state.pending.is_empty() && state.unreported == 0 && !state.is_status_new {
                 state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             if is_below_shown {
@@ -193,16 +193,16 @@ impl Shared {
             } else {
                 std::mem::swap(&mut batch, &mut state.pending);
             }
-            let below = state.below.clone();
-            state.is_below_new = false;
+            let below = state.status_line.clone();
+            state.is_status_new = false;
             state.is_writing = true;
-            let untold = std::mem::take(&mut state.untold);
+            let untold = std::mem::take(&mut state.unreported);
             drop(state);
             self.emptied.notify_all();
             if untold > 0 {
                 // They came after the lines of this batch.
                 let what = format!("log lines were dropped because standard error was blocked lines={untold}");
-                batch.extend_from_slice(line_at("WARN", &what).as_bytes());
+                batch.extend_from_slice(format_line("WARN", &what).as_bytes());
             }
             is_below_shown = !below.is_empty();
             batch.extend_from_slice(below.as_bytes());
@@ -230,7 +230,7 @@ impl Shared {
 }
 
 /// A line of our own, in the form of all others.
-fn line_at(level: &str, what: &str) -> String {
+fn format_line(level: &str, what: &str) -> String {
     format!("{:.6} {level:>5} mailrun::log: {what}\n", Timestamp::now())
 }
 
@@ -280,13 +280,13 @@ mod tests {
             let read = reader.read(&mut bytes).unwrap();
             String::from_utf8_lossy(&bytes[..read]).into_owned()
         };
-        writer.show_below("5 queued".to_owned());
+        writer.show_status("5 queued".to_owned());
         assert_eq!(read(), "5 queued");
         writer.write_line(b"one\n");
         assert_eq!(read(), "\r\u{1b}[Kone\n5 queued");
-        writer.show_below(String::new());
+        writer.show_status(String::new());
         assert_eq!(read(), "\r\u{1b}[K");
-        writer.show_below(String::new());
+        writer.show_status(String::new());
         writer.write_line(b"two\n");
         assert_eq!(read(), "two\n");
     }

@@ -1,7 +1,7 @@
 //! Common parts of a source and a sink as parties of a run: their output files, their progress reports, and the part of
 //! their record that does not depend on their role.
-use crate::live::{Event, Progress};
-use crate::live_line::{Display, Elsewhere, Line, RateWindow};
+use crate::live::{LiveEvent, LiveProgress};
+use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow};
 use crate::reason::reason;
 use crate::{host, usage};
 use anyhow::{Context, Result};
@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 /// Form of a party's progress reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Live {
+pub(crate) enum LiveMode {
     /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
     #[default]
     Line,
@@ -35,12 +35,12 @@ pub(crate) struct Outputs {
     /// The HdrHistogram interval log.
     pub(crate) hlog: Option<PathBuf>,
     /// Progress reports.
-    pub(crate) live: Live,
+    pub(crate) live: LiveMode,
 }
 
 impl Outputs {
     /// Checks that record and ledger can be written, before there is anything to write.
-    pub(crate) fn open(&self) -> Result<()> {
+    pub(crate) fn check_writable(&self) -> Result<()> {
         for path in [&self.json, &self.ledger].into_iter().flatten() {
             OpenOptions::new().create(true).append(true).open(path).map_err(|error| cannot_write(path, &error))?;
         }
@@ -49,9 +49,14 @@ impl Outputs {
 
     /// Writes record and ledger to their files, if any. A record that cannot be written is sent as an event; returns
     /// the reason.
-    pub(crate) fn keep(&self, record: &Record, units: &Ledger, telling: &Telling) -> Option<anyhow::Error> {
+    pub(crate) fn write_or_report(
+        &self,
+        record: &Record,
+        units: &Ledger,
+        telling: &ProgressOutput,
+    ) -> Option<anyhow::Error> {
         let unwritten = self.write(record, units).err()?;
-        telling.event(&Event::Unwritten { record: Box::new(record.clone()) });
+        telling.event(&LiveEvent::Unwritten { record: Box::new(record.clone()) });
         Some(unwritten)
     }
 
@@ -68,10 +73,10 @@ impl Outputs {
 
 /// A finished run.
 #[derive(Debug)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedRun {
     pub(crate) record: Record,
     /// The first file that could not be written, with the reason.
-    pub(crate) unwritten: Option<anyhow::Error>,
+    pub(crate) write_error: Option<anyhow::Error>,
 }
 
 /// Writes a run record to a file.
@@ -95,21 +100,21 @@ fn write_ledger(path: &Path, units: &Ledger) -> io::Result<()> {
 }
 
 /// The line or the JSON events for a party's progress.
-pub(crate) struct Telling {
-    live: Live,
-    display: Display,
+pub(crate) struct ProgressOutput {
+    live: LiveMode,
+    display: LiveDisplay,
     rate: RateWindow,
 }
 
-impl Telling {
+impl ProgressOutput {
     /// Creates it; `elsewhere` applies if standard error is no terminal.
-    pub(crate) fn new(live: Live, elsewhere: Elsewhere) -> Self {
-        Self { live, display: Display::on_stderr(live, elsewhere), rate: RateWindow::default() }
+    pub(crate) fn new(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
+        Self { live, display: LiveDisplay::on_stderr(live, elsewhere), rate: RateWindow::default() }
     }
 
     /// Writes an event to standard output.
-    pub(crate) fn event(&self, event: &Event) {
-        if self.live == Live::Json {
+    pub(crate) fn event(&self, event: &LiveEvent) {
+        if self.live == LiveMode::Json {
             let mut out = io::stdout().lock();
             // A reader that has closed the pipe is no reason to stop measuring.
             let _ = writeln!(out, "{}", event.to_line()).and_then(|()| out.flush());
@@ -117,15 +122,20 @@ impl Telling {
     }
 
     /// Reports the party's progress. `done` is the count that the rate is computed from.
-    pub(crate) fn progress(&mut self, progress: &Progress, done: u64, line: impl FnOnce(&Progress, f64) -> Line) {
-        self.event(&Event::Progress(*progress));
+    pub(crate) fn progress(
+        &mut self,
+        progress: &LiveProgress,
+        done: u64,
+        line: impl FnOnce(&LiveProgress, f64) -> LiveLine,
+    ) {
+        self.event(&LiveEvent::Progress(*progress));
         self.rate.add(progress.elapsed_s, done);
         self.display.show(|| line(progress, self.rate.per_s()));
     }
 }
 
 /// Latencies by second: the record's series and, if asked for, the interval log.
-pub(crate) struct Chronicle {
+pub(crate) struct IntervalRecorder {
     pub(crate) series: Series,
     tag: &'static str,
     log: Option<IntervalLog<BufWriter<File>>>,
@@ -138,7 +148,7 @@ pub(crate) struct Chronicle {
     began: Duration,
 }
 
-impl Chronicle {
+impl IntervalRecorder {
     /// Begins; `tag` names the stage in the log.
     pub(crate) fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
         let log = hlog.map(|path| {
@@ -159,8 +169,8 @@ impl Chronicle {
 
     /// The same without the seconds before that time, in which the run warms up.
     #[must_use]
-    pub(crate) fn leaving_out_before(self, then: Duration) -> Self {
-        Self { series: self.series.leaving_out_before(then), ..self }
+    pub(crate) fn excluding_before(self, then: Duration) -> Self {
+        Self { series: self.series.omit_before(then), ..self }
     }
 
     /// Adds latencies since the last call to the log. It writes a line per second. A log that cannot be written is no
@@ -179,7 +189,7 @@ impl Chronicle {
         self.write_interval(now);
         if let Some(log) = self.log.take() {
             let finished = log.finish().map(drop);
-            self.note(finished);
+            self.check_written(finished);
         }
         self.failure.take()
     }
@@ -189,12 +199,12 @@ impl Chronicle {
         let from = self.interval_began - self.began;
         let length = now.saturating_sub(self.interval_began);
         let written = log.write(self.tag, from, length, &self.interval);
-        self.note(written);
+        self.check_written(written);
         self.interval.clear();
         self.interval_began = now;
     }
 
-    fn note(&mut self, written: io::Result<()>) {
+    fn check_written(&mut self, written: io::Result<()>) {
         if let Err(error) = written {
             self.failure.get_or_insert_with(|| cannot_write(&self.path, &error));
             self.log = None;
@@ -208,7 +218,8 @@ pub(crate) fn command_line() -> Vec<String> {
 }
 
 /// Error text for a session that panicked.
-pub(crate) const DEFECT: &str = "a session crashed because of a bug in mailrun; standard error has the details";
+pub(crate) const SESSION_PANICKED: &str =
+    "a session crashed because of a bug in mailrun; standard error has the details";
 
 /// This process as a party of the run.
 pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) -> Party {
@@ -232,7 +243,7 @@ pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<Stri
 }
 
 /// The protocol, in the terms of the run record.
-pub(crate) fn protocol_word(protocol: Protocol) -> &'static str {
+pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Smtp => "smtp",
         Protocol::Lmtp => "lmtp",
@@ -240,7 +251,7 @@ pub(crate) fn protocol_word(protocol: Protocol) -> &'static str {
 }
 
 /// A record of this process, with all fields that do not depend on its role.
-pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Timestamp, workload: Workload) -> Record {
+pub(crate) fn new_record(run: Option<RunId>, name: &str, started_at: jiff::Timestamp, workload: Workload) -> Record {
     Record {
         format: record::FORMAT.to_owned(),
         run_id: run.map(|run| run.to_string()).unwrap_or_default(),
@@ -289,7 +300,7 @@ fn boot_id() -> String {
 }
 
 /// A run id that no other run has.
-pub(crate) fn fresh_run_id() -> Result<RunId> {
+pub(crate) fn new_run_id() -> Result<RunId> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("cannot get random numbers: {error}"))?;
     Ok(RunId(id))

@@ -2,7 +2,7 @@
 use std::net::IpAddr;
 
 /// Reports whether it is a loopback, private, link-local, shared (RFC 6598), documentation or benchmarking address.
-pub(crate) fn is_local(address: IpAddr) -> bool {
+pub(crate) fn is_local_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             let [a, b, ..] = address.octets();
@@ -15,7 +15,7 @@ pub(crate) fn is_local(address: IpAddr) -> bool {
                 || (a == 198 && (18..20).contains(&b))
         }
         IpAddr::V6(address) => match address.to_ipv4_mapped() {
-            Some(mapped) => is_local(mapped.into()),
+            Some(mapped) => is_local_address(mapped.into()),
             None => {
                 address.is_loopback()
                     || address.is_unique_local()
@@ -36,10 +36,10 @@ mod tests {
         for local in
             ["127.0.0.1", "::1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "100.64.0.1", "fd00::1", "198.18.0.1"]
         {
-            assert!(is_local(local.parse().unwrap()), "{local}");
+            assert!(is_local_address(local.parse().unwrap()), "{local}");
         }
         for public in ["8.8.8.8", "172.32.0.1", "2600::1", "::ffff:8.8.8.8", "100.128.0.1", "198.20.0.1"] {
-            assert!(!is_local(public.parse().unwrap()), "{public}");
+            assert!(!is_local_address(public.parse().unwrap()), "{public}");
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn width(stream: &impl AsFd) -> Option<usize> {
 
 /// Characters that a reader can display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Letters {
+pub(crate) enum CharacterSet {
     /// All characters.
     #[default]
     Utf8,
@@ -26,7 +26,7 @@ pub(crate) enum Letters {
     Ascii,
 }
 
-impl Letters {
+impl CharacterSet {
     /// The characters of this process's locale and terminal.
     pub(crate) fn of_environment() -> Self {
         Self::of(|name| env::var_os(name))
@@ -42,7 +42,7 @@ impl Letters {
     }
 
     /// `text` in these characters: each that ASCII lacks is replaced by one that it has, so that columns stay aligned.
-    pub(crate) fn write(self, text: &str) -> String {
+    pub(crate) fn encode(self, text: &str) -> String {
         match self {
             Self::Utf8 => text.to_owned(),
             Self::Ascii => text.chars().map(ascii).collect(),
@@ -92,7 +92,7 @@ pub(crate) enum Color {
 
 impl Color {
     /// Reports whether to use colours on a stream that is a terminal or is not.
-    pub(crate) fn is_wanted(self, is_terminal: bool) -> bool {
+    pub(crate) fn is_enabled(self, is_terminal: bool) -> bool {
         self.decide(is_terminal, |name| env::var_os(name))
     }
 
@@ -118,20 +118,20 @@ mod tests {
 
     #[test]
     fn letters_are_chosen_as_the_c_library_does() {
-        let rows: [(&[(&str, &str)], Letters); 10] = [
-            (&[], Letters::Ascii),
-            (&[("LANG", "C.UTF-8")], Letters::Utf8),
-            (&[("LANG", "de_DE.utf8")], Letters::Utf8),
-            (&[("LANG", "de_DE@euro")], Letters::Ascii),
-            (&[("LANG", "C.UTF-8"), ("LC_ALL", "C")], Letters::Ascii),
-            (&[("LANG", "C.UTF-8"), ("LC_ALL", "")], Letters::Utf8),
-            (&[("LANG", "C.UTF-8"), ("LC_CTYPE", "POSIX")], Letters::Ascii),
-            (&[("LANG", "C"), ("LC_CTYPE", "en_US.UTF-8")], Letters::Utf8),
-            (&[("LANG", "C"), ("LC_CTYPE", "C"), ("LC_ALL", "en_US.UTF-8")], Letters::Utf8),
-            (&[("LANG", "C.UTF-8"), ("TERM", "dumb")], Letters::Ascii),
+        let rows: [(&[(&str, &str)], CharacterSet); 10] = [
+            (&[], CharacterSet::Ascii),
+            (&[("LANG", "C.UTF-8")], CharacterSet::Utf8),
+            (&[("LANG", "de_DE.utf8")], CharacterSet::Utf8),
+            (&[("LANG", "de_DE@euro")], CharacterSet::Ascii),
+            (&[("LANG", "C.UTF-8"), ("LC_ALL", "C")], CharacterSet::Ascii),
+            (&[("LANG", "C.UTF-8"), ("LC_ALL", "")], CharacterSet::Utf8),
+            (&[("LANG", "C.UTF-8"), ("LC_CTYPE", "POSIX")], CharacterSet::Ascii),
+            (&[("LANG", "C"), ("LC_CTYPE", "en_US.UTF-8")], CharacterSet::Utf8),
+            (&[("LANG", "C"), ("LC_CTYPE", "C"), ("LC_ALL", "en_US.UTF-8")], CharacterSet::Utf8),
+            (&[("LANG", "C.UTF-8"), ("TERM", "dumb")], CharacterSet::Ascii),
         ];
         for (set, letters) in rows {
-            assert_eq!(Letters::of(of(set)), letters, "{set:?}");
+            assert_eq!(CharacterSet::of(of(set)), letters, "{set:?}");
         }
     }
 
@@ -150,10 +150,10 @@ mod tests {
     #[test]
     fn ascii_keeps_columns() {
         let text = "p50 850 µs · max ≤ 1 s – ▁▂▃▄▅▆▇█ → größer 漢…";
-        let plain = Letters::Ascii.write(text);
+        let plain = CharacterSet::Ascii.encode(text);
         assert!(plain.is_ascii(), "{plain}");
         assert_eq!(plain.chars().count(), text.chars().count());
         assert!(plain.contains("850 us * max < 1 s - _.:-=+*# > gr??er"), "{plain}");
-        assert_eq!(Letters::Utf8.write(text), text);
+        assert_eq!(CharacterSet::Utf8.encode(text), text);
     }
 }

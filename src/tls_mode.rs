@@ -14,7 +14,7 @@ pub(crate) enum TlsMode {
 
 impl TlsMode {
     /// The name in the run record.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::StartTls => "starttls",

@@ -9,7 +9,7 @@ use std::fs;
 /// Resources that a process has used since it began. Memory and storage are unknown for a process that has ended, and
 /// where the kernel hides them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Usage {
+pub(crate) struct ProcessUsage {
     /// Processor time in user mode.
     pub(crate) user_s: f64,
     /// Processor time in the kernel.
@@ -22,7 +22,7 @@ pub(crate) struct Usage {
     pub(crate) write_bytes: Option<u64>,
 }
 
-impl Usage {
+impl ProcessUsage {
     /// Writes these figures into a record's row. Larger peaks in the row are kept.
     pub(crate) fn fill(&self, party: &mut Party) {
         party.user_s = Some(self.user_s);
@@ -32,7 +32,7 @@ impl Usage {
     }
 
     /// Resources that this process and `other`, which came after it, have used together.
-    pub(crate) fn and(self, other: Self) -> Self {
+    pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             user_s: self.user_s + other.user_s,
             sys_s: self.sys_s + other.sys_s,
@@ -43,7 +43,7 @@ impl Usage {
     }
 
     /// `later`, with the figures that only an earlier reading could still see.
-    pub(crate) fn then(self, later: Self) -> Self {
+    pub(crate) fn followed_by(self, later: Self) -> Self {
         Self {
             max_rss_bytes: later.max_rss_bytes.max(self.max_rss_bytes),
             write_bytes: later.write_bytes.max(self.write_bytes),
@@ -53,7 +53,7 @@ impl Usage {
 }
 
 /// Resources that this process has used so far.
-pub(crate) fn own() -> Usage {
+pub(crate) fn own() -> ProcessUsage {
     let used = read("self").unwrap_or_default();
     let exact = clock_gettime(ClockId::ProcessCPUTime);
     let exact_s = exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9;
@@ -63,21 +63,21 @@ pub(crate) fn own() -> Usage {
         total if total > 0.0 => used.user_s / total,
         _ => 1.0,
     };
-    Usage { user_s: exact_s * user_share, sys_s: exact_s * (1.0 - user_share), ..used }
+    ProcessUsage { user_s: exact_s * user_share, sys_s: exact_s * (1.0 - user_share), ..used }
 }
 
 /// Resources that another process has used so far; `None` if it is gone.
-pub(crate) fn of(pid: u32) -> Option<Usage> {
+pub(crate) fn of(pid: u32) -> Option<ProcessUsage> {
     read(&pid.to_string())
 }
 
-fn read(process: &str) -> Option<Usage> {
+fn read(process: &str) -> Option<ProcessUsage> {
     let file = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}"));
     let (user_ticks, sys_ticks) = cpu_ticks(&file("stat").ok()?)?;
     let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
     let status = file("status").unwrap_or_default();
     let memory = |name| field(&status, name).map(|kib| kib << 10);
-    Some(Usage {
+    Some(ProcessUsage {
         user_s: user_ticks as f64 / ticks_per_s,
         sys_s: sys_ticks as f64 / ticks_per_s,
         rss_bytes: memory("VmRSS:"),
@@ -137,17 +137,22 @@ mod tests {
 
     #[test]
     fn an_earlier_look_keeps_what_a_later_one_cannot_see() {
-        let early = Usage { user_s: 1.0, max_rss_bytes: Some(7), ..Usage::default() };
-        let late = Usage { user_s: 2.0, ..Usage::default() };
-        assert_eq!(early.then(late), Usage { user_s: 2.0, max_rss_bytes: Some(7), ..Usage::default() });
+        let early = ProcessUsage { user_s: 1.0, max_rss_bytes: Some(7), ..ProcessUsage::default() };
+        let late = ProcessUsage { user_s: 2.0, ..ProcessUsage::default() };
+        assert_eq!(
+            early.followed_by(late),
+            ProcessUsage { user_s: 2.0, max_rss_bytes: Some(7), ..ProcessUsage::default() }
+        );
     }
 
     #[test]
     fn one_after_the_other_has_the_work_of_both_and_the_peak_of_one() {
-        let one = Usage { user_s: 1.0, max_rss_bytes: Some(7), write_bytes: Some(3), ..Usage::default() };
-        let other = Usage { user_s: 2.0, max_rss_bytes: Some(5), write_bytes: Some(4), ..Usage::default() };
-        let both = Usage { user_s: 3.0, max_rss_bytes: Some(7), write_bytes: Some(7), ..Usage::default() };
-        assert_eq!(one.and(other), both);
+        let one = ProcessUsage { user_s: 1.0, max_rss_bytes: Some(7), write_bytes: Some(3), ..ProcessUsage::default() };
+        let other =
+            ProcessUsage { user_s: 2.0, max_rss_bytes: Some(5), write_bytes: Some(4), ..ProcessUsage::default() };
+        let both =
+            ProcessUsage { user_s: 3.0, max_rss_bytes: Some(7), write_bytes: Some(7), ..ProcessUsage::default() };
+        assert_eq!(one.plus(other), both);
         assert!(own().rss_bytes.is_some_and(|bytes| bytes > 100_000));
     }
 }

@@ -2,8 +2,8 @@
 use anyhow::{Context, Result, bail};
 use net::recent::RecentMap;
 use smtp::login::{Auth, Proof};
-use smtp::sasl::scram::{FEWEST_ITERATIONS, Keys};
-use smtp::sasl::{MadeUp, Mechanism, Nonce, Secret};
+use smtp::sasl::scram::{Keys, MIN_ITERATIONS};
+use smtp::sasl::{DecoySecrets, Mechanism, Nonce, Secret};
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard};
 pub(crate) const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
 
 /// Largest number of users in a file.
-const MOST_USERS: usize = 1_000_000;
+const MAX_USERS: usize = 1_000_000;
 /// Number of names whose keys of SCRAM-SHA-256 are kept, some 200 bytes each. The keys of others are computed at each
 /// login: 4096 rounds of hashing, about a millisecond.
 const MAX_KEPT_KEYS: usize = 20_000;
@@ -23,27 +23,27 @@ const MAX_KEPT_KEYS: usize = 20_000;
 #[derive(Debug)]
 pub(crate) enum Users {
     Anybody,
-    Known(Book),
+    Known(UserTable),
 }
 
 /// Users and their passwords. An unknown name gets a made-up password and salt, so that the answers, and their timing,
 /// do not reveal whether a user exists.
-pub(crate) struct Book {
+pub(crate) struct UserTable {
     secrets: HashMap<String, Secret>,
-    made_up: MadeUp,
+    made_up: DecoySecrets,
     /// Keys of SCRAM-SHA-256 of users that logged in lately, by their salts, which are shorter than names may be.
     keys: Mutex<RecentMap<Nonce, Keys>>,
 }
 
-impl fmt::Debug for Book {
+impl fmt::Debug for UserTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Book({} users)", self.secrets.len())
     }
 }
 
-impl Book {
+impl UserTable {
     fn new(secrets: HashMap<String, Secret>) -> Self {
-        Self { secrets, made_up: MadeUp::new(net::nonce()), keys: Mutex::new(RecentMap::new(MAX_KEPT_KEYS)) }
+        Self { secrets, made_up: DecoySecrets::new(net::nonce()), keys: Mutex::new(RecentMap::new(MAX_KEPT_KEYS)) }
     }
 
     /// A user's secret; for an unknown name, a made-up one.
@@ -56,21 +56,21 @@ impl Book {
     /// an unknown name, or for a password that SCRAM-SHA-256 does not allow.
     fn scram_keys(&self, name: &str) -> Keys {
         let salt = self.made_up.salt(name);
-        if let Some(keys) = self.kept().get_mut(&salt) {
+        if let Some(keys) = self.cached_keys().get_mut(&salt) {
             return keys.clone();
         }
         // Not under the lock, so that others need not wait for it. If two first logins come at once, both compute the
         // same keys.
         let real = match self.secret_of(name) {
-            Secret::Password(password) => Keys::derive(&password, &salt, FEWEST_ITERATIONS),
+            Secret::Password(password) => Keys::derive(&password, &salt, MIN_ITERATIONS),
             _ => None,
         };
         let keys = real.unwrap_or_else(|| self.made_up.keys(name));
-        self.kept().insert(salt, keys.clone());
+        self.cached_keys().insert(salt, keys.clone());
         keys
     }
 
-    fn kept(&self) -> MutexGuard<'_, RecentMap<Nonce, Keys>> {
+    fn cached_keys(&self) -> MutexGuard<'_, RecentMap<Nonce, Keys>> {
         self.keys.lock().expect("nobody panics holding it")
     }
 }
@@ -101,18 +101,18 @@ impl Users {
                 bail!("{file}:{}: must have the form name:password", number + 1);
             };
             users.insert(name.to_owned(), Secret::Password(password.to_owned()));
-            if users.len() > MOST_USERS {
-                bail!("{file}: more than {MOST_USERS} users");
+            if users.len() > MAX_USERS {
+                bail!("{file}: more than {MAX_USERS} users");
             }
         }
         if users.is_empty() {
             bail!("{file} contains no users; each line must be name:password");
         }
-        Ok(Self::Known(Book::new(users)))
+        Ok(Self::Known(UserTable::new(users)))
     }
 
     /// Reports whether name and secret match.
-    pub(crate) fn knows(&self, auth: &Auth<'_>) -> bool {
+    pub(crate) fn verify(&self, auth: &Auth<'_>) -> bool {
         match (self, auth.proof) {
             (Self::Anybody, _) => true,
             (Self::Known(book), Proof::Shown(shown)) => book.secret_of(auth.name).is(shown),
@@ -148,8 +148,8 @@ mod tests {
             name,
             proof: Proof::Shown(secret.as_bytes()),
         };
-        assert!(known.knows(&shown("ann", "se:cret")) && known.knows(&shown("bob", "")));
-        assert!(!known.knows(&shown("ann", "se")) && !known.knows(&shown("eve", "")));
+        assert!(known.verify(&shown("ann", "se:cret")) && known.verify(&shown("bob", "")));
+        assert!(!known.verify(&shown("ann", "se")) && !known.verify(&shown("eve", "")));
         let digest = |name| Auth { mechanism: Mechanism::CramMd5, name, proof: Proof::Digest };
         let nobody = known.secret(&digest("eve"));
         assert!(nobody.is_some() && nobody == known.secret(&digest("eve")) && nobody != known.secret(&digest("ann")));
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn keys_are_made_once_for_each_name_and_kept_for_no_more_than_there_is_room() {
         let Users::Known(book) = parse("ann:one\nbob:two\neve:three\nill:\u{7}\n").unwrap() else { panic!("a book") };
-        let known = Users::Known(Book { keys: Mutex::new(RecentMap::new(4)), ..book });
+        let known = Users::Known(UserTable { keys: Mutex::new(RecentMap::new(4)), ..book });
         let keys = |name| {
             let secret = known.secret(&Auth { mechanism: Mechanism::ScramSha256, name, proof: Proof::Digest });
             match secret {
@@ -183,7 +183,7 @@ mod tests {
             assert_eq!((made_up.salt.len(), made_up.iterations), (ann.salt.len(), ann.iterations));
         }
         let Users::Known(book) = &known else { panic!("a book") };
-        assert!(book.kept().len() <= 4);
+        assert!(book.cached_keys().len() <= 4);
     }
 
     #[test]

@@ -85,7 +85,7 @@ fn shake_for_a_while(words: &[String]) -> anyhow::Result<()> {
     let versions = if version == "1.3" { TlsVersions::Only13 } else { TlsVersions::Only12 };
     let resumption = if kind == "full" { SessionResumption::Off } else { SessionResumption::On };
     let parting = if parting == "heard" { Parting::Heard } else { Parting::AtOnce };
-    let tls = ClientTls::of_versions(versions, "localhost", &Trust::Anybody, None, resumption)?;
+    let tls = ClientTls::with_versions(versions, "localhost", &Trust::Anybody, None, resumption)?;
     let began = Instant::now();
     let mut report = worker::run(move |_| shake_side_by_side(sessions.parse().unwrap_or(1), to, tls, parting))??;
     report.seconds = began.elapsed().as_secs_f64();

@@ -10,12 +10,12 @@ mod chance;
 #[allow(dead_code)] // likewise
 mod spread;
 
-use addresses::{Numbering, Pattern};
-use chance::{Chance, Purpose};
+use addresses::{AddressPattern, RecipientNumbering};
+use chance::{RandomStream, SeededRng};
 use libfuzzer_sys::fuzz_target;
 use smtp::Path;
 
-fn write_addresses(pattern: &Pattern) {
+fn write_addresses(pattern: &AddressPattern) {
     for most in [1, 3] {
         let numbering = pattern.numbering(most);
         if let Err(why) = pattern.check(numbering) {
@@ -24,9 +24,9 @@ fn write_addresses(pattern: &Pattern) {
         }
         for (number, place) in [(1, 0), (2, 1), (3, 1_023)] {
             let mut address = Vec::new();
-            pattern.write(&mut Chance::new(7, Purpose::Recipient, number), numbering, place, &mut address);
+            pattern.write(&mut SeededRng::new(7, RandomStream::Recipient, number), numbering, place, &mut address);
             assert!(Path::mailbox(&address).is_ok(), "{}", address.escape_ascii());
-            let literal = pattern.literal().filter(|_| numbering == Numbering::Bare);
+            let literal = pattern.literal().filter(|_| numbering == RecipientNumbering::Bare);
             assert!(literal.is_none_or(|literal| address == literal.as_bytes()));
         }
     }
@@ -34,17 +34,17 @@ fn write_addresses(pattern: &Pattern) {
 
 fuzz_target!(|data: &[u8]| {
     let Ok(typed) = std::str::from_utf8(data) else { return };
-    match Pattern::parse(typed) {
+    match AddressPattern::parse(typed) {
         Ok(pattern) => {
-            assert_eq!(pattern.typed(), typed);
+            assert_eq!(pattern.expression(), typed);
             write_addresses(&pattern);
         }
         Err(why) => assert!(!why.is_empty()),
     }
     let is_short = |text: &[u8]| if text.len() <= 100 { Ok(()) } else { Err("it is too long".to_owned()) };
-    if let Ok(pattern) = Pattern::text(typed, is_short) {
+    if let Ok(pattern) = AddressPattern::text(typed, is_short) {
         let mut text = Vec::new();
-        pattern.write_text(&mut Chance::new(7, Purpose::EnvelopeId, 1), u64::MAX, &mut text);
+        pattern.write_text(&mut SeededRng::new(7, RandomStream::EnvelopeId, 1), u64::MAX, &mut text);
         assert!(is_short(&text).is_ok(), "{}", text.escape_ascii());
     }
 });

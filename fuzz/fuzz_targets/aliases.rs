@@ -4,13 +4,13 @@
 #[allow(dead_code)] // a part of it is the relay's
 mod aliases;
 
-use aliases::{Aliases, Meant, Surroundings, plain};
+use aliases::{AliasContext, AliasTarget, Aliases, normalize_local_part};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let is_local = |domain: &str| domain.ends_with('a');
-    let around = Surroundings { is_local: &is_local, is_user: &|name| name.len() < 4 };
+    let around = AliasContext { is_local: &is_local, is_user: &|name| name.len() < 4 };
     let aliases = match Aliases::parse(text, &around) {
         Ok(aliases) => aliases,
         Err(mistakes) => {
@@ -22,11 +22,11 @@ fuzz_target!(|data: &[u8]| {
     };
     // Every name that the text could define, by what stands before its colons and at signs.
     for name in text.split([':', '\n', '@']).map(str::trim) {
-        let _ = plain(name);
+        let _ = normalize_local_part(name);
         let Some(meant) = aliases.expand(name, "a") else { continue };
         assert!((1..=1000).contains(&meant.len()));
         for one in meant {
-            if let Meant::Elsewhere(address) = one {
+            if let AliasTarget::Remote(address) = one {
                 let path = smtp::Path::mailbox(address.as_bytes()).expect("an address can be sent to");
                 let domain = path.domain().expect("it is somewhere").to_ascii_lowercase();
                 assert!(!domain.ends_with(b"a"), "{address} is local");

@@ -7,7 +7,7 @@ mod bounce;
 #[allow(dead_code)] // likewise
 mod received;
 
-use bounce::{Action, Facts, Recipient};
+use bounce::{DsnAction, DsnFacts, DsnRecipient};
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     let mut next = || texts.next().unwrap_or_default();
     let (sender, address, text, original, id, message) = (next(), next(), next(), next(), next(), next());
     let now = Timestamp::UNIX_EPOCH;
-    let facts = Facts {
+    let facts = DsnFacts {
         id: "3e8",
         host: "relay.example",
         sender,
@@ -24,37 +24,37 @@ fuzz_target!(|data: &[u8]| {
         envelope_id: Some(id),
         returns: None,
         smtp_utf8: data.len().is_multiple_of(2),
-        arrived: now,
+        received_at: now,
         message,
     };
-    let recipient = Recipient {
+    let recipient = DsnRecipient {
         address,
         original: Some(original),
         notify: None,
-        action: Action::Failed,
+        action: DsnAction::Failed,
         enhanced: None,
         code: Some(550),
         text,
         remote_mta: std::str::from_utf8(text).ok(),
         last_attempt: None,
     };
-    let Some(notice) = bounce::notice(&facts, &[recipient, recipient], 1000, now) else {
+    let Some(dsn) = bounce::compose(&facts, &[recipient, recipient], 1000, now) else {
         assert!(facts.addressee.is_empty());
         return;
     };
-    let lines: Vec<&[u8]> = notice.message.strip_suffix(b"\r\n").unwrap().split(|octet| *octet == b'\n').collect();
+    let lines: Vec<&[u8]> = dsn.message.strip_suffix(b"\r\n").unwrap().split(|octet| *octet == b'\n').collect();
     for (at, line) in lines.iter().enumerate() {
         let text = line.strip_suffix(b"\r");
         assert!(text.is_some() || at + 1 == lines.len(), "a bare LF");
         let text = text.unwrap_or(line);
         assert!(text.len() <= 998 && !text.contains(&b'\r') && !text.contains(&0));
     }
-    let message = String::from_utf8_lossy(&notice.message);
+    let message = String::from_utf8_lossy(&dsn.message);
     let boundary = message.lines().next_back().and_then(|line| line.strip_suffix("--")).unwrap();
     let delimiter = format!("\r\n{boundary}");
     let parts = if facts.message.is_empty() { 2 } else { 3 };
     assert_eq!(message.matches(&delimiter).count(), parts + 1, "before each part, and at the end");
     let status = message.split(&delimiter).nth(2).unwrap();
     assert_eq!(status.matches("\r\nAction: ").count(), 2);
-    assert!(notice.smtp_utf8 || notice.message.is_ascii());
+    assert!(dsn.smtp_utf8 || dsn.message.is_ascii());
 });

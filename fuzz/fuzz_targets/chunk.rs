@@ -3,16 +3,16 @@
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
 
-use host::Dice;
+use host::SplitMix64;
 use libfuzzer_sys::fuzz_target;
-use smtp::chunk::{ChunkReader, Octets, Piece};
+use smtp::chunk::{ChunkPiece, ChunkReader, ContentKind};
 use smtp::command::Chunk;
-use smtp::data::Flaw;
+use smtp::data::LineFault;
 
 const LINE_BYTES: usize = 12;
 
 /// Content and flaw, and what is left behind the last chunk.
-fn read(octets: Octets, chunks: &[Chunk], blocks: &[&[u8]]) -> Option<(Vec<u8>, Option<Flaw>, usize)> {
+fn read(octets: ContentKind, chunks: &[Chunk], blocks: &[&[u8]]) -> Option<(Vec<u8>, Option<LineFault>, usize)> {
     let mut reader = ChunkReader::new(octets, LINE_BYTES);
     let (mut chunks, mut content) = (chunks.iter(), Vec::new());
     reader.begin(*chunks.next()?);
@@ -22,13 +22,13 @@ fn read(octets: Octets, chunks: &[Chunk], blocks: &[&[u8]]) -> Option<(Vec<u8>, 
         let mut input = *block;
         while let Some(piece) = reader.next(&mut input) {
             match piece {
-                Piece::Content(bytes) => {
+                ChunkPiece::Content(bytes) => {
                     assert!(!bytes.is_empty());
                     left -= bytes.len();
                     content.extend_from_slice(bytes);
                 }
-                Piece::End(chunk) if chunk.last => return Some((content, reader.flaw(), left)),
-                Piece::End(_) => reader.begin(*chunks.next()?),
+                ChunkPiece::End(chunk) if chunk.last => return Some((content, reader.fault(), left)),
+                ChunkPiece::End(_) => reader.begin(*chunks.next()?),
             }
         }
         assert!(input.is_empty(), "a block is read to its end");
@@ -43,15 +43,15 @@ fuzz_target!(|data: &[u8]| {
     let Some(last) = chunks.last_mut() else { return };
     last.last = true;
     let total: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
-    for octets in [Octets::Lines, Octets::Any] {
+    for octets in [ContentKind::Lines, ContentKind::Any] {
         let whole = read(octets, &chunks, &[message]);
         let length = total.min(message.len() as u64) as usize;
         if let Some((content, flaw, left)) = &whole {
             assert_eq!((content.as_slice(), *left), (&message[..length], message.len() - length));
-            assert!(octets == Octets::Lines || flaw.is_none());
+            assert!(octets == ContentKind::Lines || flaw.is_none());
         }
         assert_eq!(read(octets, &chunks, &message.chunks(1).collect::<Vec<_>>()), whole);
-        assert_eq!(read(octets, &chunks, &Dice(total).cut(message)), whole);
+        assert_eq!(read(octets, &chunks, &SplitMix64(total).cut(message)), whole);
         let one = [Chunk { bytes: total, last: true }];
         assert_eq!(read(octets, &one, &[message]), whole.or_else(|| read(octets, &one, &[message])));
     }

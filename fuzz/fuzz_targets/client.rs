@@ -4,12 +4,14 @@
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
 
-use host::Dice;
+use host::SplitMix64;
 use libfuzzer_sys::fuzz_target;
-use smtp::client::{Chunking, Client, Notifications, Options, Part, Pipelining, Protocol, StartTls, Violation, Want};
+use smtp::client::{
+    ChunkPosition, Chunking, Client, Notifications, Options, PipelineMode, Protocol, StartTls, Violation, Want,
+};
 use smtp::envelope::Envelope;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
-use smtp::xclient::{Attribute, Introduction};
+use smtp::xclient::{Attribute, XclientRequest};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,7 +58,7 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
         Want::Tls if replies % 5 == 4 => {}
         Want::Tls => client.tls_started(NOW, out),
         Want::Chunk => {
-            let part = if replies.is_multiple_of(3) { Part::Middle } else { Part::Last };
+            let part = if replies.is_multiple_of(3) { ChunkPosition::Middle } else { ChunkPosition::Last };
             assert!(client.chunk(1, part, NOW, out));
             out.push(b'x');
         }
@@ -66,19 +68,19 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
 
 fn options(choice: u8) -> Options {
     let is = |bit: u8| choice & (1 << bit) != 0;
-    let introduction = Introduction::default().telling(Attribute::Name, "a").expect("a good name");
+    let introduction = XclientRequest::default().with_attribute(Attribute::Name, "a").expect("a good name");
     let mechanism = Mechanism::ALL[usize::from(choice >> 5) % 5];
     let credentials = Credentials::new("user", "pencil").by(Mechanisms::NONE.with(mechanism));
     Options {
         protocol: if is(1) { Protocol::Lmtp } else { Protocol::Smtp },
-        pipelining: if is(0) { Pipelining::Group } else { Pipelining::Off },
+        pipelining: if is(0) { PipelineMode::Group } else { PipelineMode::Off },
         tls: if is(3) { StartTls::IfOffered } else { StartTls::Never },
         credentials: is(4).then_some(credentials),
         chunking: if is(2) { Chunking::IfOffered } else { Chunking::Never },
-        introduction: (choice > 0xf0).then_some(introduction),
+        xclient: (choice > 0xf0).then_some(introduction),
         notifications: if choice.is_multiple_of(7) { Notifications::Asked } else { Notifications::Unasked },
         burst: u32::from(choice % 5),
-        quit_patience: None,
+        quit_timeout: None,
     }
 }
 
@@ -87,5 +89,5 @@ fuzz_target!(|data: &[u8]| {
     let options = Arc::new(options(choice));
     let whole = told(&[bytes], &options);
     assert_eq!(told(&bytes.chunks(1).collect::<Vec<_>>(), &options), whole);
-    assert_eq!(told(&Dice(u64::from(choice)).cut(bytes), &options), whole);
+    assert_eq!(told(&SplitMix64(u64::from(choice)).cut(bytes), &options), whole);
 });

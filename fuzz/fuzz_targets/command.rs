@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use smtp::command::{BodyType, Command, Mail, Recipient};
 use smtp::dsn::{Notify, Return};
 use smtp::envelope::Envelope;
-use smtp::sasl::EXCHANGE_LINE_BYTES;
+use smtp::sasl::MAX_EXCHANGE_LINE_BYTES;
 
 fn rendered(command: &Command<'_>) -> Option<Vec<u8>> {
     let mut line = Vec::new();
@@ -54,7 +54,7 @@ fn noted(notify: Notify) -> Vec<u8> {
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(command) = Command::parse(data) {
-        assert!(data.len() + 2 <= EXCHANGE_LINE_BYTES);
+        assert!(data.len() + 2 <= MAX_EXCHANGE_LINE_BYTES);
         if let Some(line) = rendered(&command) {
             assert_eq!(Command::parse(&line), Ok(command));
         }

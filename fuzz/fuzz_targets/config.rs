@@ -38,9 +38,9 @@ pub(crate) mod relay {
     pub(crate) use crate::{aliases, retry, routing};
 }
 
-use config::{Config, Outside, Reach};
+use config::{Config, ConfigEnvironment, DeliveryScope};
 use libfuzzer_sys::fuzz_target;
-use routing::Standing;
+use routing::Access;
 use std::io;
 use std::path::Path;
 
@@ -62,18 +62,18 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let variable = |name: &str| (name == "MAILRUN_PASSWORD").then(|| "s3cret".to_owned());
-    let outside = Outside {
+    let outside = ConfigEnvironment {
         read: &file,
         variable: &variable,
         hostname: "host.example".to_owned(),
-        reach: Reach::Local,
+        delivery_scope: DeliveryScope::Local,
         can_store_in: &|_| Ok(()),
     };
     match Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside) {
         Ok(config) => {
             for address in ["ann@a.example", "postmaster@example.com", "x@[127.0.0.1]", "nowhere@local.example"] {
                 let address = smtp::Path::mailbox(address.as_bytes()).expect("it is one");
-                for standing in [Standing::Friend, Standing::Stranger] {
+                for standing in [Access::Trusted, Access::Untrusted] {
                     let _ = config.router.route(standing, &address, &address);
                 }
             }
@@ -85,8 +85,8 @@ fuzz_target!(|data: &[u8]| {
         }
         Err(complaints) => {
             let lines = text.split('\n').count();
-            assert!(!complaints.list.is_empty() && !complaints.to_string().is_empty());
-            for complaint in &complaints.list {
+            assert!(!complaints.errors.is_empty() && !complaints.to_string().is_empty());
+            for complaint in &complaints.errors {
                 assert!((1..=lines.max(1)).contains(&complaint.line) && complaint.column > 0, "{complaint:?}");
             }
         }

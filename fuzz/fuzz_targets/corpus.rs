@@ -8,9 +8,9 @@ mod corpus;
 #[allow(dead_code)] // likewise
 mod lines;
 
-use corpus::{Corpus, CorpusOptions, Letter, Unfit};
+use corpus::{Corpus, CorpusMessage, CorpusOptions, InvalidMessagePolicy};
 use libfuzzer_sys::fuzz_target;
-use smtp::data::{DataReader, Piece};
+use smtp::data::{DataPiece, DataReader};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -23,26 +23,26 @@ static PLACE: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 /// What a receiver makes of a letter: headers and body, unstuffed.
-fn received(letter: &Letter) -> Vec<u8> {
-    let wire = [letter.headers.as_slice(), &letter.rest].concat();
+fn received(letter: &CorpusMessage) -> Vec<u8> {
+    let wire = [letter.headers.as_slice(), &letter.body].concat();
     let (mut reader, mut input, mut content) = (DataReader::new(1_000), wire.as_slice(), Vec::new());
     loop {
         match reader.next(&mut input) {
-            Some(Piece::Content(octets)) => content.extend_from_slice(octets),
-            Some(Piece::End) => break,
+            Some(DataPiece::Content(octets)) => content.extend_from_slice(octets),
+            Some(DataPiece::End) => break,
             None => panic!("no end of data: {}", wire.escape_ascii()),
         }
     }
-    assert!(input.is_empty() && reader.flaw().is_none(), "{}", wire.escape_ascii());
+    assert!(input.is_empty() && reader.fault().is_none(), "{}", wire.escape_ascii());
     content
 }
 
 fn check(corpus: &Corpus, limit_bytes: u64) {
-    assert!(!corpus.letters.is_empty());
-    let held: usize = corpus.letters.iter().map(|letter| letter.headers.len() + letter.rest.len()).sum();
+    assert!(!corpus.messages.is_empty());
+    let held: usize = corpus.messages.iter().map(|letter| letter.headers.len() + letter.body.len()).sum();
     // The last one may go beyond the limit by what ends its data.
     assert!(held as u64 <= limit_bytes + 3, "{held} of {limit_bytes}");
-    for letter in &corpus.letters {
+    for letter in &corpus.messages {
         let content = received(letter);
         assert_eq!(content.len() as u64, letter.bytes);
         assert_eq!(letter.is_eight_bit, !content.is_ascii());
@@ -57,16 +57,16 @@ fuzz_target!(|data: &[u8]| {
     fs::write(&*PLACE, text).expect("there is room for it");
     let limit_bytes = if choice & 1 == 0 { 1 << 20 } else { 64 };
     let mut skipping = None;
-    for unfit in [Unfit::Skipped, Unfit::Refused] {
-        let options = CorpusOptions { path: PLACE.clone(), limit_bytes, unfit };
+    for unfit in [InvalidMessagePolicy::Skip, InvalidMessagePolicy::Reject] {
+        let options = CorpusOptions { path: PLACE.clone(), limit_bytes, invalid_messages: unfit };
         match (corpus::read(&options), unfit) {
-            (Ok(corpus), Unfit::Skipped) => {
+            (Ok(corpus), InvalidMessagePolicy::Skip) => {
                 check(&corpus, limit_bytes);
                 skipping = Some(corpus);
             }
-            (Ok(corpus), Unfit::Refused) => {
+            (Ok(corpus), InvalidMessagePolicy::Reject) => {
                 let skipping = skipping.as_ref().expect("who bears the unfit reads what is fit");
-                assert_eq!((corpus.skipped, skipping.skipped, &corpus.letters), (0, 0, &skipping.letters));
+                assert_eq!((corpus.skipped, skipping.skipped, &corpus.messages), (0, 0, &skipping.messages));
             }
             (Err(why), _) => assert!(why.to_string().starts_with("--corpus")),
         }

@@ -4,16 +4,16 @@
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
 
-use host::Dice;
+use host::SplitMix64;
 use libfuzzer_sys::fuzz_target;
-use smtp::data::{self, DataReader, Flaw, Piece};
+use smtp::data::{self, DataPiece, DataReader, LineFault};
 
 const LINE_LIMIT: usize = 30;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Message {
     content: Vec<u8>,
-    flaw: Option<Flaw>,
+    flaw: Option<LineFault>,
     /// Bytes of the input up to and with its end; `None` where it has none.
     length: Option<usize>,
 }
@@ -25,17 +25,17 @@ fn read(blocks: &[&[u8]]) -> Message {
         let mut input = *block;
         while let Some(piece) = reader.next(&mut input) {
             match piece {
-                Piece::Content(bytes) => content.extend_from_slice(bytes),
-                Piece::End => {
+                DataPiece::Content(bytes) => content.extend_from_slice(bytes),
+                DataPiece::End => {
                     assert_eq!(reader.bytes(), content.len() as u64);
-                    return Message { content, flaw: reader.flaw(), length: Some(before + block.len() - input.len()) };
+                    return Message { content, flaw: reader.fault(), length: Some(before + block.len() - input.len()) };
                 }
             }
         }
         assert!(input.is_empty(), "a block is read to its end");
         before += block.len();
     }
-    Message { content, flaw: reader.flaw(), length: None }
+    Message { content, flaw: reader.fault(), length: None }
 }
 
 /// What RFC 5321 §4.5.2 says, one line after another.
@@ -51,7 +51,7 @@ fn by_the_book(bytes: &[u8]) -> Message {
     let content = [b"\r\n", text].concat();
     let content = replaced(&content, b"\r\n.", b"\r\n")[2..].to_vec();
     let long = content.split_inclusive(|octet| *octet == b'\n').any(|line| line.len() > LINE_LIMIT);
-    let flaw = if bare { Some(Flaw::BareLineEnding) } else { long.then_some(Flaw::LineTooLong) };
+    let flaw = if bare { Some(LineFault::BareLineEnding) } else { long.then_some(LineFault::LineTooLong) };
     Message { content, flaw, length: end.map(|end| end + 3) }
 }
 
@@ -78,14 +78,14 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(whole, book);
     }
     let single = read(&bytes.chunks(1).collect::<Vec<_>>());
-    let cut = read(&Dice(u64::from(choice)).cut(bytes));
+    let cut = read(&SplitMix64(u64::from(choice)).cut(bytes));
     assert_eq!(single, cut);
     assert_eq!(single, whole);
     let message = data::with_crlf(bytes);
     let mut wire = Vec::new();
     data::stuff(&message, &mut wire);
-    let length = wire.len() + data::END.len();
-    wire.extend_from_slice(data::END);
+    let length = wire.len() + data::END_OF_DATA.len();
+    wire.extend_from_slice(data::END_OF_DATA);
     wire.extend_from_slice(b"QUIT\r\n");
     let back = read(&[&wire]);
     assert_eq!((back.content, back.length), (message, Some(length)));

@@ -4,18 +4,18 @@
 #[allow(dead_code)] // a part of it is the relay's
 mod envelope;
 
-use envelope::{Envelope, Progress, decode_note, encode_note};
+use envelope::{MessageEnvelope, MessageProgress, decode_note, encode_note};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    match Envelope::decode(data) {
+    match MessageEnvelope::decode(data) {
         Ok(envelope) => assert_eq!(envelope.encode().as_deref(), Ok(data)),
         Err(malformed) => assert!(malformed.offset <= data.len()),
     }
     if let Ok(facts) = decode_note(data) {
         assert_eq!(encode_note(&facts).as_deref(), Ok(data));
-        let mut progress = Progress::new(3);
-        if progress.read(data).is_ok() {
+        let mut progress = MessageProgress::new(3);
+        if progress.apply_note(data).is_ok() {
             assert_eq!(progress.recipients.len(), 3);
         }
     }

@@ -6,13 +6,13 @@ mod flags;
 #[path = "../../src/personality/go/numbers.rs"]
 mod numbers;
 
-use flags::Kind;
+use flags::FlagKind;
 use libfuzzer_sys::fuzz_target;
 
-fn kind(name: &str) -> Option<Kind> {
+fn kind(name: &str) -> Option<FlagKind> {
     match name {
-        "d" | "v" | "tls" => Some(Kind::Boolean),
-        "m" | "R" | "f" => Some(Kind::Valued),
+        "d" | "v" | "tls" => Some(FlagKind::Boolean),
+        "m" | "R" | "f" => Some(FlagKind::Valued),
         _ => None,
     }
 }

@@ -10,22 +10,22 @@ mod numbers;
 mod reply;
 
 use libfuzzer_sys::fuzz_target;
-use reply::{Heard, MOST_BYTES, ReplyReader};
+use reply::{GoReplyReader, MAX_REPLY_BYTES, ParsedReply};
 
 fn heard<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
-    let (mut reader, mut told) = (ReplyReader::default(), Vec::new());
+    let (mut reader, mut told) = (GoReplyReader::default(), Vec::new());
     for block in blocks {
         let mut input = block;
         while let Some(heard) = reader.next(&mut input) {
             match heard {
-                Heard::Reply(code, text) => assert!((100..1000).contains(&code) && text.len() <= MOST_BYTES),
-                Heard::Short(line) | Heard::BadCode(line) => assert!(line.len() <= MOST_BYTES),
-                Heard::Endless => {
+                ParsedReply::Reply(code, text) => assert!((100..1000).contains(&code) && text.len() <= MAX_REPLY_BYTES),
+                ParsedReply::TooShort(line) | ParsedReply::BadCode(line) => assert!(line.len() <= MAX_REPLY_BYTES),
+                ParsedReply::TooLong => {
                     told.push("endless".to_owned());
                     return told;
                 }
             }
-            told.push(heard.complaint());
+            told.push(heard.error_text());
         }
         assert!(input.is_empty(), "a block is read to its end");
     }

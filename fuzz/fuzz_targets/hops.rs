@@ -5,12 +5,12 @@
 mod received;
 
 use libfuzzer_sys::fuzz_target;
-use received::{Header, Hops, Stamp};
+use received::{HeaderProgress, ReceivedCount, ReceivedField};
 use smtp::command::Hello;
 use std::net::{IpAddr, Ipv4Addr};
 
-fn counted(message: &[u8], block: usize, limit: usize) -> (u32, Header) {
-    let mut hops = Hops::new(limit);
+fn counted(message: &[u8], block: usize, limit: usize) -> (u32, HeaderProgress) {
+    let mut hops = ReceivedCount::new(limit);
     message.chunks(block).for_each(|block| hops.feed(block));
     (hops.count(), hops.header())
 }
@@ -20,13 +20,13 @@ fuzz_target!(|data: &[u8]| {
     let limit = usize::from(*limit) * 16;
     let whole = counted(message, message.len().max(1), limit);
     assert_eq!(counted(message, usize::from(*block).max(1), limit), whole);
-    if whole.1 != Header::TooLarge {
+    if whole.1 != HeaderProgress::TooLarge {
         assert_eq!(counted(message, 1, message.len()), whole);
     }
     assert!(whole.0 as usize * "received:".len() <= message.len().min(limit));
 
     let middle = message.len() / 2;
-    let stamp = Stamp {
+    let stamp = ReceivedField {
         name: &message[..middle],
         client: &received::literal(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         host: "relay.example",
@@ -43,5 +43,5 @@ fuzz_target!(|data: &[u8]| {
     let fields = field.windows(3).filter(|three| three.starts_with(b"\r\n") && three[2] != b'\t').count();
     assert_eq!(fields, 0, "{}", String::from_utf8_lossy(&field));
     field.extend_from_slice(b"\r\n");
-    assert_eq!(counted(&field, 7, field.len()), (1, Header::Ended));
+    assert_eq!(counted(&field, 7, field.len()), (1, HeaderProgress::Ended));
 });

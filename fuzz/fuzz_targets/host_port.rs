@@ -14,7 +14,7 @@ mod numbers;
 #[allow(dead_code)] // likewise
 mod printable;
 
-use host_port::{Family, Optional, Place, port_in};
+use host_port::{EndpointAddress, Family, OptionalPart, port_in};
 use libfuzzer_sys::fuzz_target;
 use std::net::IpAddr;
 
@@ -62,13 +62,13 @@ fuzz_target!(|data: &[u8]| {
     if has_name(text) {
         return;
     }
-    for optional in [Optional::Host, Optional::Port] {
+    for optional in [OptionalPart::Host, OptionalPart::Port] {
         for family in [Family::Any, Family::V4, Family::V6] {
-            match (Place::read(text, optional, family), family) {
-                (Ok(Place::Unix(path)), _) => assert_eq!(text.strip_prefix("unix:"), Some(path.as_str())),
-                (Ok(Place::Inet(address)), Family::V4) => assert!(address.is_ipv4()),
-                (Ok(Place::Inet(address)), Family::V6) => assert!(address.is_ipv6()),
-                (Ok(Place::Inet(_)), Family::Any) => {}
+            match (EndpointAddress::parse(text, optional, family), family) {
+                (Ok(EndpointAddress::Unix(path)), _) => assert_eq!(text.strip_prefix("unix:"), Some(path.as_str())),
+                (Ok(EndpointAddress::Inet(address)), Family::V4) => assert!(address.is_ipv4()),
+                (Ok(EndpointAddress::Inet(address)), Family::V6) => assert!(address.is_ipv6()),
+                (Ok(EndpointAddress::Inet(_)), Family::Any) => {}
                 (Err(why), _) => assert!(!why.is_empty()),
             }
         }

@@ -4,11 +4,11 @@
 mod lines;
 
 use libfuzzer_sys::fuzz_target;
-use lines::{Lines, MOST_LINE_BYTES};
+use lines::{FileLines, MAX_LINE_BYTES};
 use std::io::BufReader;
 
 fn all(text: &[u8], block_bytes: usize) -> Vec<(Vec<u8>, u64, u64)> {
-    let mut lines = Lines::new(BufReader::with_capacity(block_bytes, text));
+    let mut lines = FileLines::new(BufReader::with_capacity(block_bytes, text));
     let mut found = Vec::new();
     while let Some(line) = lines.next().expect("memory can be read") {
         found.push((line.text.to_vec(), line.bytes, line.number));
@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(found.len(), expected.len());
         for (at, (line, whole)) in found.iter().zip(&expected).enumerate() {
             assert_eq!((line.1, line.2), (whole.len() as u64, at as u64 + 1));
-            assert_eq!(line.0, whole[..whole.len().min(MOST_LINE_BYTES + 1)]);
+            assert_eq!(line.0, whole[..whole.len().min(MAX_LINE_BYTES + 1)]);
         }
     }
 });

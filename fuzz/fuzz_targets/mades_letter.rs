@@ -3,35 +3,41 @@
 use fe2o3_amqp_types::messaging::message::__private::Deserializable;
 use libfuzzer_sys::fuzz_target;
 use mades::Bytes;
-use mades::api::{Event, InboxMessage, Received, Reply};
-use mades::embedded::Message;
-use mades::endpoint::try_letter;
-use mades::standin::Plan;
+use mades::api::{DecodedMessage, InboxMessage, Reply, SendEvent};
+use mades::embedded::EncodedMessage;
+use mades::endpoint::fuzz_outbox_message;
+use mades::standin::SimulatorPlan;
 
 /// What a message of the stand-in's has beside the payload: seven texts of 1 KiB at most each, an id, and names.
 const HEAD_BYTES: usize = 12 << 10;
 
-fn pieces(octets: &[u8], length: usize) -> Message {
-    let mut message = Message::default();
+fn pieces(octets: &[u8], length: usize) -> EncodedMessage {
+    let mut message = EncodedMessage::default();
     octets.chunks(length).for_each(|piece| message.push(Bytes::copy_from_slice(piece)));
     message
 }
 
-fn written(message: Message, plan: &Plan, draw: u8) -> Vec<Bytes> {
-    try_letter(message, plan, u64::from(draw) << 32 | u64::from(draw)).iter().map(Message::whole).collect()
+fn written(message: EncodedMessage, plan: &SimulatorPlan, draw: u8) -> Vec<Bytes> {
+    fuzz_outbox_message(message, plan, u64::from(draw) << 32 | u64::from(draw))
+        .iter()
+        .map(EncodedMessage::whole)
+        .collect()
 }
 
 fuzz_target!(|data: &[u8]| {
     let Some((&draw, octets)) = data.split_last() else { return };
-    let plan = Plan { receivers: if draw & 1 == 0 { Vec::new() } else { vec!["known".to_owned()] }, ..Plan::default() };
+    let plan = SimulatorPlan {
+        receivers: if draw & 1 == 0 { Vec::new() } else { vec!["known".to_owned()] },
+        ..SimulatorPlan::default()
+    };
     let whole = written(pieces(octets, octets.len().max(1)), &plan, draw);
     for length in [1, usize::from(draw) + 2] {
         assert_eq!(written(pieces(octets, length), &plan, draw), whole);
     }
     for message in &whole {
         assert!(message.len() <= octets.len() + HEAD_BYTES);
-        if let Ok(Deserializable(message)) = serde_amqp::from_slice::<Deserializable<Received>>(message) {
-            let _ = (InboxMessage::read(&message), Event::read(&message), Reply::read(&message));
+        if let Ok(Deserializable(message)) = serde_amqp::from_slice::<Deserializable<DecodedMessage>>(message) {
+            let _ = (InboxMessage::read(&message), SendEvent::read(&message), Reply::read(&message));
         }
     }
 });

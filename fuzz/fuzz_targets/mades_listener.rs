@@ -1,8 +1,10 @@
 //! Any octets to the embedded listener of MADES, whole and cut: it hears and says the same, bounded by what it was told, and whatever happens at its queues, nothing is lost there. The last octet of the input chooses who may come in, limits, and cuts.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use mades::Secret;
-use mades::embedded::{Heard, Login, Mechanisms, QueueLimits, Queues, Rehearsal, Visit};
+use mades::Password;
+use mades::embedded::{
+    FuzzConnection, FuzzOutcome, FuzzSession, ListenerAuth, MemoryQueues, PlainCredentials, QueueLimits,
+};
 
 /// Octets said before anything is heard, and for each octet that is heard. The dearest are a flow of 20 octets, which is
 /// answered and lets a message of 600 go; and at the queues, a disposition that gives all back.
@@ -12,26 +14,26 @@ const SAID_FOR_EACH: usize = 64;
 const MOST_BYTES: u64 = 1000;
 const LIMITS: QueueLimits = QueueLimits { messages: 8, bytes: 2000 };
 
-fn mechanisms(choice: u8) -> Mechanisms {
+fn mechanisms(choice: u8) -> ListenerAuth {
     match choice & 1 {
-        0 => Mechanisms::Anybody,
-        _ => Mechanisms::Plain(Login { user: "endpoint".to_owned(), password: Secret::new("password") }),
+        0 => ListenerAuth::Any,
+        _ => ListenerAuth::Plain(PlainCredentials { user: "endpoint".to_owned(), password: Password::new("password") }),
     }
 }
 
-fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, choice: u8) -> Heard {
-    let mut rehearsal = Rehearsal::new(mechanisms(choice), MOST_BYTES);
+fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>, choice: u8) -> FuzzOutcome {
+    let mut rehearsal = FuzzConnection::new(mechanisms(choice), MOST_BYTES);
     for piece in pieces {
-        rehearsal.hear(piece);
+        rehearsal.feed(piece);
         // What is one too much ends its link, and is not kept.
-        assert!(rehearsal.kept_bytes() <= 2 * MOST_BYTES);
+        assert!(rehearsal.incomplete_bytes() <= 2 * MOST_BYTES);
     }
-    rehearsal.end()
+    rehearsal.finish()
 }
 
 /// Octets in the queues, and messages.
-fn stored(queues: &Queues) -> (usize, usize) {
-    let counts = queues.names().into_iter().filter_map(|name| queues.named(&name)).map(|id| queues.counts(id));
+fn stored(queues: &MemoryQueues) -> (usize, usize) {
+    let counts = queues.names().into_iter().filter_map(|name| queues.get_or_create(&name)).map(|id| queues.counts(id));
     counts.fold((0, 0), |(bytes, messages), counts| {
         assert!(counts.waiting + counts.held <= LIMITS.messages);
         assert_eq!(counts.put, (counts.waiting + counts.held) as u64 + counts.accepted + counts.rejected);
@@ -41,19 +43,19 @@ fn stored(queues: &Queues) -> (usize, usize) {
 
 /// Two peers that say the same in turns share the queues.
 fn visited(octets: &[u8], choice: u8) {
-    let queues = Queues::new(LIMITS);
-    let mut visits = [(); 2].map(|()| Visit::new(queues.clone(), mechanisms(choice), MOST_BYTES));
+    let queues = MemoryQueues::new(LIMITS);
+    let mut visits = [(); 2].map(|()| FuzzSession::new(queues.clone(), mechanisms(choice), MOST_BYTES));
     for piece in octets.chunks(usize::from(choice >> 1) + 1) {
         for visit in &mut visits {
             let (bytes, messages) = stored(&queues);
-            let said = visit.hear(piece).len();
+            let said = visit.feed(piece).len();
             // What is stored goes out once a turn, in frames of 512 octets at least.
             let most = SAID_BYTES + SAID_FOR_EACH * octets.len() + 2 * bytes + 128 * messages;
             assert!(said <= most, "{said} octets of {most}");
         }
     }
-    visits.into_iter().for_each(Visit::leave);
-    for id in queues.names().into_iter().filter_map(|name| queues.named(&name)) {
+    visits.into_iter().for_each(FuzzSession::hang_up);
+    for id in queues.names().into_iter().filter_map(|name| queues.get_or_create(&name)) {
         assert_eq!(queues.counts(id).held, 0);
     }
     stored(&queues);
@@ -63,7 +65,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((&choice, octets)) = data.split_last() else { return };
     let whole = heard(std::iter::once(octets), choice);
     assert_eq!(whole.lost, 0);
-    assert!(whole.said.len() <= SAID_BYTES + SAID_FOR_EACH * octets.len());
+    assert!(whole.output.len() <= SAID_BYTES + SAID_FOR_EACH * octets.len());
     assert_eq!(heard(octets.chunks(1), choice), whole);
     assert_eq!(heard(octets.chunks(usize::from(choice >> 1) + 2), choice), whole);
     visited(octets, choice);

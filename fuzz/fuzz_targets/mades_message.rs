@@ -2,16 +2,16 @@
 #![no_main]
 use fe2o3_amqp_types::messaging::message::__private::Deserializable;
 use libfuzzer_sys::fuzz_target;
-use mades::api::{Event, InboxMessage, Received, Reply, Submission, content, inbox};
+use mades::api::{DecodedMessage, InboxMessage, Reply, SendEvent, Submission, content, inbox};
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(Deserializable(message)) = serde_amqp::from_slice::<Deserializable<Received>>(data) else { return };
+    let Ok(Deserializable(message)) = serde_amqp::from_slice::<Deserializable<DecodedMessage>>(data) else { return };
     let arrived = InboxMessage::read(&message);
     assert_eq!(arrived.identity(), inbox::identity(&message));
-    let (event, reply, submission) = (Event::read(&message), Reply::read(&message), Submission::read(&message));
+    let (event, reply, submission) = (SendEvent::read(&message), Reply::read(&message), Submission::read(&message));
     assert!(event.state.is_some() || !event.oddities.is_empty());
     for id in [event.identity(), reply.identity(), submission.identity()].into_iter().flatten() {
-        assert_eq!(mades::api::Identity::read(&id.to_string()), Some(id));
+        assert_eq!(mades::api::RunMessageId::read(&id.to_string()), Some(id));
     }
     assert!(content(&message).data_bytes() <= data.len());
 });

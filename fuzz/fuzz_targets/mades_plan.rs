@@ -9,17 +9,17 @@ mod position;
 mod slip;
 
 use libfuzzer_sys::fuzz_target;
-use mades::standin::Plan;
+use mades::standin::SimulatorPlan;
 use std::path::Path;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let preset = Plan::preset("ecp-2022").expect("it is one");
+    let preset = SimulatorPlan::preset("ecp-2022").expect("it is one");
     match plan::read(text, Path::new("p"), &preset) {
         Ok(read) => {
             assert_eq!(read.check(), Ok(()));
             let written = toml::to_string(&read).expect("a plan is always TOML");
-            assert_eq!(plan::read(&written, Path::new("p"), &Plan::default()), Ok(read));
+            assert_eq!(plan::read(&written, Path::new("p"), &SimulatorPlan::default()), Ok(read));
         }
         Err(why) => {
             let lines = text.split('\n').count();

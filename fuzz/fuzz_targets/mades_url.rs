@@ -2,15 +2,15 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use mades::BrokerUrl;
-use mades::api::Identity;
-use mades::coalescing::Guard;
+use mades::api::RunMessageId;
+use mades::coalescing::FrameValidator;
 
 fuzz_target!(|data: &[u8]| {
-    let whole = Guard::default().check(data).is_ok();
-    let mut guard = Guard::default();
+    let whole = FrameValidator::default().check(data).is_ok();
+    let mut guard = FrameValidator::default();
     assert_eq!(whole, data.chunks(3).all(|piece| guard.check(piece).is_ok()));
     let Ok(text) = std::str::from_utf8(data) else { return };
-    if let Some(identity) = Identity::read(text) {
+    if let Some(identity) = RunMessageId::read(text) {
         assert_eq!(identity.to_string(), text);
     }
     if let Ok(url) = text.parse::<BrokerUrl>() {

@@ -4,12 +4,12 @@
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
 
-use host::Dice;
+use host::SplitMix64;
 use libfuzzer_sys::fuzz_target;
 use smtp::extensions::Extensions;
-use smtp::reply::{Enhanced, Malformed, Reply, ReplyReader};
+use smtp::reply::{EnhancedStatusCode, Reply, ReplyError, ReplyReader};
 
-type Told = (Vec<(u16, String, Option<Enhanced>)>, Option<Malformed>);
+type Told = (Vec<(u16, String, Option<EnhancedStatusCode>)>, Option<ReplyError>);
 
 fn read(blocks: &[&[u8]]) -> Told {
     let mut reader = ReplyReader::default();
@@ -36,10 +36,10 @@ fuzz_target!(|data: &[u8]| {
     let Some((&choice, bytes)) = data.split_last() else { return };
     let whole = read(&[bytes]);
     assert_eq!(read(&bytes.chunks(1).collect::<Vec<_>>()), whole);
-    assert_eq!(read(&Dice(u64::from(choice)).cut(bytes)), whole);
+    assert_eq!(read(&SplitMix64(u64::from(choice)).cut(bytes)), whole);
     // No text makes a reply that is read as two.
     let reply = Reply::new(250, &String::from_utf8_lossy(bytes));
-    if reply.wire().len() <= smtp::reply::MOST_BYTES {
+    if reply.wire().len() <= smtp::reply::MAX_REPLY_BYTES {
         let (told, why) = read(&[reply.wire()]);
         assert_eq!((told.len(), why), (1, None));
     }

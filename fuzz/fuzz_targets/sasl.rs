@@ -3,7 +3,7 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use smtp::sasl::scram::Keys;
-use smtp::sasl::server::{self, Turn};
+use smtp::sasl::server::{self, ExchangeStep};
 use smtp::sasl::{Credentials, Mechanism, Mechanisms, Secret, client};
 use std::sync::LazyLock;
 
@@ -15,25 +15,25 @@ fn server(mechanism: Mechanism, lines: &[&[u8]]) {
         Mechanism::ScramSha256 => Secret::Keys(KEYS.clone()),
         _ => Secret::Password("long and secret".to_owned()),
     };
-    let mut exchange = server::Exchange::new(mechanism, b"eighteen octets ok", "test");
+    let mut exchange = server::ServerExchange::new(mechanism, b"eighteen octets ok", "test");
     let mut turn = exchange.begin(None);
     for line in lines {
         turn = match turn {
-            Turn::Challenge(_) => exchange.receive(line),
-            Turn::Lookup => exchange.know(Some(&secret)),
-            Turn::Check => {
+            ExchangeStep::Challenge(_) => exchange.receive(line),
+            ExchangeStep::Lookup => exchange.provide_secret(Some(&secret)),
+            ExchangeStep::Check => {
                 assert!(!exchange.name().is_empty() && !exchange.name().contains('\0'));
                 return;
             }
             over => over,
         };
-        assert_ne!(turn, Turn::Accepted);
+        assert_ne!(turn, ExchangeStep::Accepted);
     }
 }
 
 fn client(mechanism: Mechanism, lines: &[&[u8]]) {
     let credentials = Credentials::new("user", "long and secret").by(Mechanisms::ALL);
-    let mut exchange = client::Exchange::new(mechanism, &credentials, Some(&[7; 18])).expect("good credentials");
+    let mut exchange = client::ClientExchange::new(mechanism, &credentials, Some(&[7; 18])).expect("good credentials");
     for (number, line) in lines.iter().enumerate() {
         // An honest number of iterations costs too much here, and a challenge may be repeated.
         if number > 0 && line.windows(2).any(|pair| pair == b"i=") {
@@ -58,11 +58,11 @@ fuzz_target!(|data: &[u8]| {
         // What one side writes the other reads, or the first does not write it.
         let credentials = Credentials::new(name, secret);
         if mechanism == Mechanism::Plain
-            && let Ok(exchange) = client::Exchange::new(mechanism, &credentials, None)
+            && let Ok(exchange) = client::ClientExchange::new(mechanism, &credentials, None)
         {
-            let mut server = server::Exchange::new(mechanism, &[0; 18], "test");
+            let mut server = server::ServerExchange::new(mechanism, &[0; 18], "test");
             let turn = server.begin(exchange.initial());
-            assert_eq!(turn, if name.is_empty() { Turn::Malformed } else { Turn::Check });
+            assert_eq!(turn, if name.is_empty() { ExchangeStep::Malformed } else { ExchangeStep::Check });
             assert!(name.is_empty() || (server.name() == name && server.shown() == secret.as_bytes()));
         }
     }

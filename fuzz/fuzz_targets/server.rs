@@ -4,12 +4,12 @@
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
 
-use host::{Dice, Heard, Host};
+use host::{RecordedEvent, RecordingServer, SplitMix64};
 use libfuzzer_sys::fuzz_target;
 use smtp::limits::Limits;
 use smtp::reply::Reply;
 use smtp::sasl::Mechanisms;
-use smtp::server::{Identity, Offer, Protocol};
+use smtp::server::{Offer, Protocol, ServerSettings};
 use smtp::xclient::Attributes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,8 +38,8 @@ fn offer(choice: u8, limits: &Limits) -> Offer {
     offer
 }
 
-fn refuse(heard: &Heard) -> Option<Reply> {
-    matches!(heard, Heard::Recipient { address, .. } if address.starts_with(b"refuse"))
+fn refuse(heard: &RecordedEvent) -> Option<Reply> {
+    matches!(heard, RecordedEvent::Recipient { address, .. } if address.starts_with(b"refuse"))
         .then(|| Reply::new(550, "5.1.1 no"))
 }
 
@@ -47,14 +47,14 @@ fuzz_target!(|data: &[u8]| {
     let Some((&choice, bytes)) = data.split_last() else { return };
     let limits = limits(choice & 0xf);
     let offer = offer(choice, &limits);
-    let identity = Arc::new(Identity::offering("test", limits, offer));
+    let identity = Arc::new(ServerSettings::with_offer("test", limits, offer));
     let greeting = (choice & 0x80 != 0).then(|| Reply::new(554, "5.3.2 No service"));
-    let mut whole = Host::greeting(greeting.as_ref(), &identity, refuse);
+    let mut whole = RecordingServer::greeting(greeting.as_ref(), &identity, refuse);
     whole.receive(bytes, NOW);
-    for blocks in [bytes.chunks(1).collect(), Dice(u64::from(choice)).cut(bytes)] {
-        let mut cut = Host::greeting(greeting.as_ref(), &identity, refuse);
+    for blocks in [bytes.chunks(1).collect(), SplitMix64(u64::from(choice)).cut(bytes)] {
+        let mut cut = RecordingServer::greeting(greeting.as_ref(), &identity, refuse);
         blocks.iter().for_each(|block| cut.receive(block, NOW));
-        assert_eq!(cut.heard, whole.heard);
+        assert_eq!(cut.events, whole.events);
         assert_eq!(String::from_utf8_lossy(&cut.out), String::from_utf8_lossy(&whole.out));
         assert_eq!(cut.server.is_closed(), whole.server.is_closed());
         assert_eq!(cut.server.injected_bytes(), whole.server.injected_bytes());

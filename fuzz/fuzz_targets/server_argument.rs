@@ -5,16 +5,16 @@
 mod server;
 
 use libfuzzer_sys::fuzz_target;
-use server::{Scheme, Server};
+use server::{Scheme, ServerArg};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    match Server::parse(text) {
+    match ServerArg::parse(text) {
         Ok(server) => {
             let address = server.address();
             assert!(address.starts_with("unix:") || address.rsplit_once(':').is_some_and(|(_, port)| port != "0"));
             if server.scheme() == Scheme::Smtp {
-                assert_eq!(Server::parse(address), Ok(server.clone()));
+                assert_eq!(ServerArg::parse(address), Ok(server.clone()));
             }
         }
         Err(why) => assert!(!why.is_empty()),

@@ -4,13 +4,13 @@
 mod reply;
 
 use libfuzzer_sys::fuzz_target;
-use reply::{MOST_BYTES, ReplyReader};
+use reply::{MAX_REPLY_BYTES, PostfixReplyReader};
 
 /// Code, lines and text of each; `None` of an endless one.
 type Told = Vec<Option<(u16, Vec<Vec<u8>>, Vec<u8>)>>;
 
 fn heard<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Told {
-    let (mut reader, mut told) = (ReplyReader::default(), Vec::new());
+    let (mut reader, mut told) = (PostfixReplyReader::default(), Vec::new());
     for block in blocks {
         let mut input = block;
         loop {
@@ -18,7 +18,7 @@ fn heard<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Told {
                 Ok(Some(reply)) => {
                     assert!(reply.code < 1000);
                     let lines: Vec<Vec<u8>> = reply.lines().map(<[u8]>::to_vec).collect();
-                    assert!(!lines.is_empty() && lines.iter().map(Vec::len).sum::<usize>() <= MOST_BYTES);
+                    assert!(!lines.is_empty() && lines.iter().map(Vec::len).sum::<usize>() <= MAX_REPLY_BYTES);
                     told.push(Some((reply.code, lines, reply.text())));
                 }
                 Ok(None) => break,

@@ -10,25 +10,25 @@ mod quantities;
 #[allow(dead_code)] // likewise
 mod spread;
 
-use chance::Purpose;
+use chance::RandomStream;
 use libfuzzer_sys::fuzz_target;
-use spread::Spread;
+use spread::Distribution;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let spread = match Spread::parse(text, quantities::bytes) {
+    let spread = match Distribution::parse(text, quantities::bytes) {
         Ok(spread) => spread,
         Err(why) => return assert!(!why.is_empty()),
     };
-    let bounds = spread.least()..=spread.most();
+    let bounds = spread.min()..=spread.max();
     assert!(!bounds.is_empty() && spread.expression() == text);
-    assert!((0..20).all(|number| bounds.contains(&spread.of(1, Purpose::Mail, number))));
+    assert!((0..20).all(|number| bounds.contains(&spread.sample(1, RandomStream::Message, number))));
     let quantiles: Vec<u64> = spread.quantiles(50).collect();
     assert!(quantiles.iter().all(|number| bounds.contains(number)), "{quantiles:?} in {bounds:?}");
     // The mean is a sum of rounded numbers.
     let mean = spread.mean();
-    let room = 1e-9 * spread.most() as f64;
-    assert!((spread.least() as f64 - room..=spread.most() as f64 + room).contains(&mean), "{mean} in {bounds:?}");
-    assert_eq!(spread.varied().is_none(), spread.only().is_some());
-    assert_eq!(Spread::parse(spread.expression(), quantities::bytes), Ok(spread));
+    let room = 1e-9 * spread.max() as f64;
+    assert!((spread.min() as f64 - room..=spread.max() as f64 + room).contains(&mean), "{mean} in {bounds:?}");
+    assert_eq!(spread.summary().is_none(), spread.as_constant().is_some());
+    assert_eq!(Distribution::parse(spread.expression(), quantities::bytes), Ok(spread));
 });

@@ -7,7 +7,7 @@ mod quantities;
 mod stages;
 
 use libfuzzer_sys::fuzz_target;
-use stages::{Offer, RateStage};
+use stages::{OfferedRate, RateStage};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -15,13 +15,13 @@ fuzz_target!(|data: &[u8]| {
     for line in text.lines().take(20) {
         match RateStage::parse(line) {
             Ok(stage) => {
-                assert_eq!(RateStage::parse(&stage.typed()), Ok(stage));
+                assert_eq!(RateStage::parse(&stage.expression()), Ok(stage));
                 read.push(stage);
             }
             Err(why) => assert!(!why.is_empty()),
         }
     }
-    let offer = Offer::Stages(read);
+    let offer = OfferedRate::Stages(read);
     let end_s = offer.length().expect("stages have an end").as_secs_f64();
     let mut earlier_s = 0.0;
     for position in (0..60).chain((6..50).map(|power| 1_u64 << power)) {

@@ -2,17 +2,17 @@
 //! the same and has a value or none.
 #![no_main]
 use journey::Latencies;
-use journey::threshold::{Protocol, Threshold, fate_of};
+use journey::threshold::{RunProtocol, Threshold, fate_of};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    for protocol in [Protocol::Smtp, Protocol::Mades] {
+    for protocol in [RunProtocol::Smtp, RunProtocol::Mades] {
         match Threshold::parse(text, protocol) {
             Ok(threshold) => {
                 assert_eq!(Threshold::parse(threshold.expression(), protocol).as_ref(), Ok(&threshold));
                 let _ = (threshold.is_of_delivery(), threshold.needs_the_end(), threshold.is_of_time());
-                assert_eq!(threshold.place().is_none(), fate_of(threshold.expression()).is_some());
+                assert_eq!(threshold.source().is_none(), fate_of(threshold.expression()).is_some());
             }
             Err(why) => assert!(!why.is_empty()),
         }

@@ -3,12 +3,12 @@
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
 
-use host::Dice;
-use journey::trace::{ClockId, Found, RunId, Trace, TraceReader, checksum};
+use host::SplitMix64;
+use journey::trace::{ClockId, RunId, Trace, TraceReader, TraceResult, checksum};
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
 
-fn found(reader: &mut TraceReader, blocks: &[&[u8]]) -> Found {
+fn found(reader: &mut TraceReader, blocks: &[&[u8]]) -> TraceResult {
     blocks.iter().for_each(|block| reader.receive(block));
     reader.finish()
 }
@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
     let mut reader = TraceReader::default();
     let whole = found(&mut reader, &[message]);
     assert_eq!(found(&mut reader, &message.chunks(1).collect::<Vec<_>>()), whole);
-    assert_eq!(found(&mut reader, &Dice(u64::from(choice)).cut(message)), whole);
+    assert_eq!(found(&mut reader, &SplitMix64(u64::from(choice)).cut(message)), whole);
     // The same bytes as the body of a message of our own are intact, and one changed bit is not.
     let mut wire = vec![0; Trace::HEADER_BYTES];
     let (run, created) = (RunId([choice; 16]), Duration::from_nanos(7));
@@ -26,15 +26,15 @@ fuzz_target!(|data: &[u8]| {
     trace.write(&mut wire);
     wire.extend_from_slice(b"\r\n");
     wire.extend_from_slice(message);
-    assert_eq!(found(&mut reader, &Dice(u64::from(choice)).cut(&wire)), Found::Intact(trace));
+    assert_eq!(found(&mut reader, &SplitMix64(u64::from(choice)).cut(&wire)), TraceResult::Intact(trace));
     // So it is when a relay has converted it; what is not 8-bit it leaves.
     let relayed = [b"Received: by a\r\n", wire.as_slice()].concat();
     let converted = mime::to_seven_bit(&relayed, "relay.example").expect("a text can be converted");
-    let expected = if converted.is_some() { Found::Converted(trace) } else { Found::Intact(trace) };
+    let expected = if converted.is_some() { TraceResult::Converted(trace) } else { TraceResult::Intact(trace) };
     let relayed = converted.unwrap_or(relayed);
-    assert_eq!(found(&mut reader, &Dice(u64::from(choice)).cut(&relayed)), expected);
+    assert_eq!(found(&mut reader, &SplitMix64(u64::from(choice)).cut(&relayed)), expected);
     if let Some(last) = wire.last_mut().filter(|_| !message.is_empty()) {
         *last ^= 1;
-        assert_eq!(found(&mut reader, &[&wire]), Found::Corrupt(Some(trace)));
+        assert_eq!(found(&mut reader, &[&wire]), TraceResult::Corrupt(Some(trace)));
     }
 });

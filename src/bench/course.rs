@@ -9,14 +9,14 @@
 //! SIGTERM ends the source, then the others, and the run is reported; with a second nothing is waited for any more, and
 //! what is known is reported; a third ends it all. A party that ends by itself ends the source too, and is reported.
 use super::directory::name;
-use super::parties::{self, Order, Process, Watched};
+use super::parties::{self, PartyCommand, PartyObservation, PartyProcess};
 use super::plan::BenchOptions;
-use super::progress::{Screen, View, wait_line};
-use super::relays::{Ready, Starting};
-use crate::interrupt::{Asked, Interrupt, Interrupted};
-use crate::live::{Event, Progress};
-use crate::live_line::Line;
-use crate::usage::Usage;
+use super::progress::{LatestProgress, ProgressDisplay, wait_line};
+use super::relays::{ReadySignal, RelayLaunch};
+use crate::interrupt::{Interrupt, Interrupted, StopRequest};
+use crate::live::{LiveEvent, LiveProgress};
+use crate::live_line::LiveLine;
+use crate::usage::ProcessUsage;
 use anyhow::{Context, Result, bail, ensure};
 use journey::judge;
 use journey::record::{Death, Record, Role};
@@ -25,29 +25,29 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Limit of the time that a turn waits for a report.
-const TURN: Duration = Duration::from_millis(50);
+const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
 /// Limit of the time until the sink says that it listens.
-const LISTEN_WITHIN: Duration = Duration::from_secs(30);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same for a relay, which may be a Java machine.
-const RELAY_LISTENS_WITHIN: Duration = Duration::from_secs(60);
+const RELAY_LISTEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limit of the time in which a party writes its files and exits, once asked to.
-const STOP_WITHIN: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same after a second signal.
-const INSIST_WITHIN: Duration = Duration::from_secs(5);
+const URGENT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after which no more messages are expected: the bench's own sink is one hop away.
-const QUIET: Duration = Duration::from_secs(2);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same behind a relay, which may pause, but has nothing to wait for: its next hop takes whatever it is given.
-const RELAY_QUIET: Duration = Duration::from_secs(10);
+const RELAY_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of the checks whether the relay is idle.
-const REST_LOOK: Duration = Duration::from_millis(300);
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// Share of a processor below which the relay counts as idle.
-const REST_SHARE: f64 = 0.02;
+const IDLE_CPU_SHARE: f64 = 0.02;
 /// Limit of the wait until it is idle: some relays never are.
-const REST_WITHIN: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Says whether all accepted messages have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrived {
+pub(super) enum Completeness {
     All,
     /// No more messages came, or the user did not want to wait.
     NotAll,
@@ -55,22 +55,22 @@ pub(super) enum Arrived {
 
 /// A run on its way.
 #[derive(Debug)]
-pub(super) struct Course {
-    events: Receiver<(Role, Event)>,
-    mouth: Sender<(Role, Event)>,
+pub(super) struct Supervisor {
+    events: Receiver<(Role, LiveEvent)>,
+    events_tx: Sender<(Role, LiveEvent)>,
     interrupt: Interrupt,
-    view: View,
-    screen: Screen,
-    listening: Vec<Listening>,
+    progress: LatestProgress,
+    display: ProgressDisplay,
+    listening: Vec<ListenAddresses>,
     /// Set if a relay is between source and sink, the bench's own or not.
-    relay_stands: bool,
-    source: Option<Process>,
-    relay: Option<Process>,
+    has_relay: bool,
+    source: Option<PartyProcess>,
+    relay: Option<PartyProcess>,
     /// Observations of the relay before it was started again.
-    former_relay: Option<Watched>,
-    sink: Option<Process>,
+    previous_relay: Option<PartyObservation>,
+    sink: Option<PartyProcess>,
     /// Time at which the load began.
-    began: Option<Instant>,
+    load_started_at: Option<Instant>,
     /// Parties that ended without having been asked to.
     deaths: Vec<(Role, Death)>,
     /// Records that parties could not write to their files.
@@ -81,55 +81,55 @@ pub(super) struct Course {
 #[derive(Debug, Default)]
 struct Stopping {
     /// Time at which it was asked to stop.
-    told: Option<Instant>,
+    asked_at: Option<Instant>,
     /// Time at which it was asked once more, because the user does not want to wait any longer.
-    urged: Option<Instant>,
+    urged_at: Option<Instant>,
 }
 
 /// Source of the word that a party listens.
 #[derive(Debug)]
-struct Listening {
+struct ListenAddresses {
     role: Role,
     smtp: Vec<String>,
     http: Option<String>,
 }
 
-impl Course {
+impl Supervisor {
     /// Makes the run, with no party started.
     pub(super) fn new(options: &BenchOptions) -> Result<Self> {
         let (mouth, events) = channel();
         Ok(Self {
             events,
-            mouth,
+            events_tx: mouth,
             interrupt: Interrupt::watch()?,
-            view: View::new(options),
-            screen: Screen::new(options.live, options.title.clone()),
+            progress: LatestProgress::new(options),
+            display: ProgressDisplay::new(options.live, options.title.clone()),
             listening: Vec::new(),
-            relay_stands: options.relay().is_some(),
+            has_relay: options.relay().is_some(),
             source: None,
             relay: None,
-            former_relay: None,
+            previous_relay: None,
             sink: None,
-            began: None,
+            load_started_at: None,
             deaths: Vec::new(),
             unwritten: Vec::new(),
         })
     }
 
     /// Starts the sink and waits until it takes mail; gives its address.
-    pub(super) fn start_sink(&mut self, order: Order) -> Result<String> {
-        self.sink = Some(Process::start(order, self.mouth.clone())?);
-        self.await_listening(Role::Sink, &Ready::Says)
+    pub(super) fn start_sink(&mut self, order: PartyCommand) -> Result<String> {
+        self.sink = Some(PartyProcess::start(order, self.events_tx.clone())?);
+        self.await_listening(Role::Sink, &ReadySignal::Reported)
     }
 
     /// Starts the relay and waits until it takes mail; gives its address. One that ran before has ended.
-    pub(super) fn start_relay(&mut self, starting: Starting) -> Result<String> {
+    pub(super) fn start_relay(&mut self, starting: RelayLaunch) -> Result<String> {
         self.listening.retain(|listening| listening.role != Role::Relay);
-        if let Some(former) = self.relay.take().map(|relay| relay.watched()) {
-            self.former_relay = Some(former.after(self.former_relay.take()));
+        if let Some(former) = self.relay.take().map(|relay| relay.observation()) {
+            self.previous_relay = Some(former.merge_previous(self.previous_relay.take()));
         }
-        self.relay = Some(Process::start(starting.order, self.mouth.clone())?);
-        self.await_listening(Role::Relay, &starting.ready)
+        self.relay = Some(PartyProcess::start(starting.command, self.events_tx.clone())?);
+        self.await_listening(Role::Relay, &starting.ready_signal)
     }
 
     /// Address at which the relay answers HTTP, if it does.
@@ -138,8 +138,8 @@ impl Course {
     }
 
     /// Resources used by the relay, by that of its present start.
-    pub(super) fn look_at_relay(&mut self) -> Usage {
-        self.party(Role::Relay).look()
+    pub(super) fn sample_relay(&mut self) -> ProcessUsage {
+        self.party(Role::Relay).sample()
     }
 
     /// Waits until `is_there`, and shows `line` meanwhile.
@@ -154,51 +154,51 @@ impl Course {
     ) -> Result<()> {
         let began = Instant::now();
         while !is_there() {
-            self.turn();
+            self.process_events();
             let left = limit.saturating_sub(began.elapsed());
-            self.screen.show(|| Line::saying(None, format!("{line}, at most {} s more", left.as_secs())));
-            self.look_after(Role::Relay)?;
-            self.expect_all_alive()?;
-            ensure!(self.interrupt.asked() == Asked::Nothing, "interrupted while waiting for it");
+            self.display.show(|| LiveLine::sentence(None, format!("{line}, at most {} s more", left.as_secs())));
+            self.check_party(Role::Relay)?;
+            self.ensure_all_alive()?;
+            ensure!(self.interrupt.requested() == StopRequest::Nothing, "interrupted while waiting for it");
             ensure!(began.elapsed() < limit, "it took longer than {} s: {line}", limit.as_secs());
         }
         Ok(())
     }
 
     /// Prints a line above the progress.
-    pub(super) fn say(&mut self, line: &str) {
-        self.screen.say(line);
+    pub(super) fn print_line(&mut self, line: &str) {
+        self.display.print_line(line);
     }
 
-    fn await_listening(&mut self, role: Role, ready: &Ready) -> Result<String> {
-        let patience = if role == Role::Relay { RELAY_LISTENS_WITHIN } else { LISTEN_WITHIN };
+    fn await_listening(&mut self, role: Role, ready: &ReadySignal) -> Result<String> {
+        let patience = if role == Role::Relay { RELAY_LISTEN_TIMEOUT } else { LISTEN_TIMEOUT };
         let limit = Instant::now() + patience;
         loop {
             let ended = self.party(role).poll()?;
             // Read after the poll: the last reports of a party that has ended have then arrived.
-            self.turn();
+            self.process_events();
             if let Some(listening) = self.listening.iter().find(|listening| listening.role == role) {
                 let first = listening.smtp.first().cloned();
                 return first.with_context(|| format!("the {} did not report its address", name(role)));
             }
             if let Some(status) = ended {
                 let party = self.party(role);
-                party.judge(status)?;
-                bail!("the {} ended before it listened: {}", name(role), party.last_words("no output"));
+                party.check_exit(status)?;
+                bail!("the {} ended before it listened: {}", name(role), party.last_stderr_line("no output"));
             }
-            if let Some(address) = ready.answers() {
+            if let Some(address) = ready.greeted_address() {
                 return Ok(address);
             }
             ensure!(Instant::now() < limit, "the {} did not listen within {} s", name(role), patience.as_secs());
-            ensure!(self.interrupt.asked() == Asked::Nothing, Interrupted::BEFORE_LOAD);
+            ensure!(self.interrupt.requested() == StopRequest::Nothing, Interrupted::BEFORE_LOAD);
         }
     }
 
-    fn party(&mut self, role: Role) -> &mut Process {
+    fn party(&mut self, role: Role) -> &mut PartyProcess {
         self.slot(role).as_mut().expect("it was started before it is asked for")
     }
 
-    fn slot(&mut self, role: Role) -> &mut Option<Process> {
+    fn slot(&mut self, role: Role) -> &mut Option<PartyProcess> {
         match role {
             Role::Source => &mut self.source,
             Role::Relay => &mut self.relay,
@@ -208,21 +208,21 @@ impl Course {
 
     /// Starts the source and follows it to its end. Gives what it complained of where it could not run or could not write
     /// its files.
-    pub(super) fn follow_source(&mut self, order: Order) -> Result<Option<anyhow::Error>> {
-        self.source = Some(Process::start(order, self.mouth.clone())?);
-        self.began = Some(Instant::now());
+    pub(super) fn follow_source(&mut self, order: PartyCommand) -> Result<Option<anyhow::Error>> {
+        self.source = Some(PartyProcess::start(order, self.events_tx.clone())?);
+        self.load_started_at = Some(Instant::now());
         let mut stopping = Stopping::default();
         loop {
-            self.turn();
-            let view = &self.view;
-            self.screen.show(|| view.line());
-            self.look_after(Role::Relay)?;
-            self.look_after(Role::Sink)?;
+            self.process_events();
+            let view = &self.progress;
+            self.display.show(|| view.line());
+            self.check_party(Role::Relay)?;
+            self.check_party(Role::Sink)?;
             if let Some(status) = self.party(Role::Source).poll()? {
-                return Ok(self.complaint(Role::Source, status));
+                return Ok(self.exit_error(Role::Source, status));
             }
-            if self.asked() != Asked::Nothing || !self.deaths.is_empty() {
-                self.stop(Role::Source, &mut stopping, &Process::terminate)?;
+            if self.asked() != StopRequest::Nothing || !self.deaths.is_empty() {
+                self.stop(Role::Source, &mut stopping, &PartyProcess::terminate)?;
             }
         }
     }
@@ -231,78 +231,80 @@ impl Course {
     ///
     /// A relay gets this time even if the user asked for an end: the run is shorter then, and its account may still
     /// close. A second request during the wait ends it.
-    pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Arrived> {
-        let (quiet, patience) = match self.relay_stands {
-            true => (RELAY_QUIET, self.asked().min(Asked::Stop)),
-            false => (QUIET, Asked::Nothing),
+    pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Completeness> {
+        let (quiet, patience) = match self.has_relay {
+            true => (RELAY_QUIET_TIMEOUT, self.asked().min(StopRequest::Stop)),
+            false => (QUIET_TIMEOUT, StopRequest::Nothing),
         };
-        let mut arrived = self.view.delivered();
+        let mut arrived = self.progress.delivered();
         let mut quiet_since = Instant::now();
-        while self.asked() <= patience && self.has_way() && arrived < accepted && quiet_since.elapsed() < quiet {
-            self.turn();
+        while self.asked() <= patience && self.may_still_arrive() && arrived < accepted && quiet_since.elapsed() < quiet
+        {
+            self.process_events();
             self.show_wait(arrived, accepted, quiet.saturating_sub(quiet_since.elapsed()));
-            self.look_after(Role::Relay)?;
-            self.look_after(Role::Sink)?;
-            if self.view.delivered() != arrived {
-                arrived = self.view.delivered();
+            self.check_party(Role::Relay)?;
+            self.check_party(Role::Sink)?;
+            if self.progress.delivered() != arrived {
+                arrived = self.progress.delivered();
                 quiet_since = Instant::now();
             }
         }
-        Ok(if arrived < accepted { Arrived::NotAll } else { Arrived::All })
+        Ok(if arrived < accepted { Completeness::NotAll } else { Completeness::All })
     }
 
     /// Reports whether accepted messages can still arrive.
-    fn has_way(&self) -> bool {
+    fn may_still_arrive(&self) -> bool {
         !self.deaths.iter().any(|(role, _)| *role != Role::Source)
     }
 
     /// Waits until the relay has done what is to do after the last delivery, and takes its figures.
-    pub(super) fn rest_relay(&mut self) -> Result<()> {
+    pub(super) fn await_relay_idle(&mut self) -> Result<()> {
         if self.relay.is_none() {
             return Ok(());
         }
-        let limit = Instant::now() + REST_WITHIN;
-        let used_s = |usage: Usage| usage.user_s + usage.sys_s;
-        let mut before_s = used_s(self.party(Role::Relay).look());
-        while Instant::now() < limit && self.has_way() && self.asked() < Asked::StopNow {
+        let limit = Instant::now() + IDLE_TIMEOUT;
+        let used_s = |usage: ProcessUsage| usage.user_s + usage.sys_s;
+        let mut before_s = used_s(self.party(Role::Relay).sample());
+        while Instant::now() < limit && self.may_still_arrive() && self.asked() < StopRequest::StopNow {
             let looked_at = Instant::now();
-            while looked_at.elapsed() < REST_LOOK {
-                self.turn();
+            while looked_at.elapsed() < IDLE_POLL_INTERVAL {
+                self.process_events();
                 let left_s = limit.saturating_duration_since(Instant::now()).as_secs() + 1;
-                self.screen
-                    .show(|| Line::saying(None, format!("waiting until the relay is idle, at most {left_s} s more")));
+                self.display.show(|| {
+                    LiveLine::sentence(None, format!("waiting until the relay is idle, at most {left_s} s more"))
+                });
             }
-            self.look_after(Role::Relay)?;
-            let now_s = used_s(self.party(Role::Relay).look());
-            if now_s - before_s <= REST_SHARE * looked_at.elapsed().as_secs_f64() {
+            self.check_party(Role::Relay)?;
+            let now_s = used_s(self.party(Role::Relay).sample());
+            if now_s - before_s <= IDLE_CPU_SHARE * looked_at.elapsed().as_secs_f64() {
                 break;
             }
             before_s = now_s;
         }
-        self.party(Role::Relay).settle();
+        self.party(Role::Relay).stop_sampling();
         Ok(())
     }
 
     /// Stops the relay, by a signal to itself or to what it runs. What it complained of is its death, unless it could only
     /// not write its record.
-    pub(super) fn stop_relay(&mut self, stop: impl Fn(&Process)) -> Result<Option<anyhow::Error>> {
+    pub(super) fn stop_relay(&mut self, stop: impl Fn(&PartyProcess)) -> Result<Option<anyhow::Error>> {
         self.stop_party(Role::Relay, &stop)
     }
 
     /// Stops the sink; gives what it complained of where it could not write its files.
     pub(super) fn stop_sink(&mut self) -> Result<Option<anyhow::Error>> {
-        self.stop_party(Role::Sink, &Process::terminate)
+        self.stop_party(Role::Sink, &PartyProcess::terminate)
     }
 
-    fn stop_party(&mut self, role: Role, stop: &dyn Fn(&Process)) -> Result<Option<anyhow::Error>> {
+    fn stop_party(&mut self, role: Role, stop: &dyn Fn(&PartyProcess)) -> Result<Option<anyhow::Error>> {
         let mut stopping = Stopping::default();
         while let Some(party) = self.slot(role) {
             if let Some(status) = party.poll()? {
                 let has_stopped = parties::has_stopped(status) && role == Role::Relay;
-                return Ok(if has_stopped { None } else { self.complaint(role, status) });
+                return Ok(if has_stopped { None } else { self.exit_error(role, status) });
             }
             self.stop(role, &mut stopping, stop)?;
-            self.turn();
+            self.process_events();
         }
         Ok(None)
     }
@@ -311,63 +313,63 @@ impl Course {
     ///
     /// # Errors
     /// If the user wants no report.
-    fn stop(&mut self, role: Role, stopping: &mut Stopping, stop: &dyn Fn(&Process)) -> Result<()> {
-        ensure!(self.asked() < Asked::Quit, Interrupted::WITHOUT_REPORT);
-        let is_urgent = self.asked() == Asked::StopNow;
+    fn stop(&mut self, role: Role, stopping: &mut Stopping, stop: &dyn Fn(&PartyProcess)) -> Result<()> {
+        ensure!(self.asked() < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
+        let is_urgent = self.asked() == StopRequest::StopNow;
         let party = self.party(role);
-        if stopping.told.is_none() {
+        if stopping.asked_at.is_none() {
             stop(party);
-            stopping.told = Some(Instant::now());
+            stopping.asked_at = Some(Instant::now());
         }
-        if is_urgent && stopping.urged.is_none() {
+        if is_urgent && stopping.urged_at.is_none() {
             stop(party);
-            stopping.urged = Some(Instant::now());
+            stopping.urged_at = Some(Instant::now());
         }
-        let (since, limit) = match (stopping.told, stopping.urged) {
-            (_, Some(urged)) => (urged, INSIST_WITHIN),
-            (Some(told), None) => (told, STOP_WITHIN),
+        let (since, limit) = match (stopping.asked_at, stopping.urged_at) {
+            (_, Some(urged)) => (urged, URGENT_STOP_TIMEOUT),
+            (Some(told), None) => (told, STOP_TIMEOUT),
             (None, None) => return Ok(()),
         };
         let left = limit.saturating_sub(since.elapsed());
         if left.is_zero() {
-            let said = self.party(role).last_words("");
+            let said = self.party(role).last_stderr_line("");
             self.party(role).kill()?;
-            self.note(role, format!("killed: it did not stop within {} s", limit.as_secs()), said);
+            self.record_death(role, format!("killed: it did not stop within {} s", limit.as_secs()), said);
         }
         if role != Role::Source {
             let line = format!("stopping the {}, at most {} s more", name(role), left.as_secs());
-            self.screen.show(|| Line::saying(None, line));
+            self.display.show(|| LiveLine::sentence(None, line));
         }
         Ok(())
     }
 
     /// Reads the parties' reports, or waits a twentieth of a second for one.
-    pub(super) fn turn(&mut self) {
-        let mut heard = self.events.recv_timeout(TURN).ok();
+    pub(super) fn process_events(&mut self) {
+        let mut heard = self.events.recv_timeout(EVENT_TIMEOUT).ok();
         while let Some(said) = heard {
-            self.hear(said);
+            self.handle_event(said);
             heard = self.events.try_recv().ok();
         }
     }
 
-    fn hear(&mut self, (role, event): (Role, Event)) {
+    fn handle_event(&mut self, (role, event): (Role, LiveEvent)) {
         match (role, event) {
-            (Role::Source, Event::Progress(progress)) => self.view.hear_source(progress),
-            (Role::Sink, Event::Progress(progress)) => self.view.hear_sink(progress),
-            (role, Event::Listening { smtp, http }) => self.listening.push(Listening { role, smtp, http }),
-            (role, Event::Unwritten { record }) => self.unwritten.push((role, *record)),
+            (Role::Source, LiveEvent::Progress(progress)) => self.progress.update_source(progress),
+            (Role::Sink, LiveEvent::Progress(progress)) => self.progress.update_sink(progress),
+            (role, LiveEvent::Listening { smtp, http }) => self.listening.push(ListenAddresses { role, smtp, http }),
+            (role, LiveEvent::Unwritten { record }) => self.unwritten.push((role, *record)),
             _ => {}
         }
     }
 
     /// Shows that all is sent and `arrived` of `accepted` are there; what is missing is waited for so much longer.
     pub(super) fn show_wait(&mut self, arrived: u64, accepted: u64, left: Duration) {
-        self.screen.show(|| wait_line(arrived, accepted, left));
+        self.display.show(|| wait_line(arrived, accepted, left));
     }
 
     /// Latest progress that the source reported.
-    pub(super) fn source_progress(&self) -> Progress {
-        self.view.source()
+    pub(super) fn source_progress(&self) -> LiveProgress {
+        self.progress.source()
     }
 
     /// The record that a party could not write to its file.
@@ -385,57 +387,57 @@ impl Course {
     ///
     /// # Errors
     /// If a party ended without having been asked to.
-    pub(super) fn expect_all_alive(&self) -> Result<()> {
+    pub(super) fn ensure_all_alive(&self) -> Result<()> {
         match self.deaths.first() {
-            Some((role, death)) => bail!("{}", judge::death(name(*role), death)),
+            Some((role, death)) => bail!("{}", judge::death_text(name(*role), death)),
             None => Ok(()),
         }
     }
 
     /// Request of the user: go on, stop or stop at once.
-    pub(super) fn asked(&self) -> Asked {
-        self.interrupt.asked()
+    pub(super) fn asked(&self) -> StopRequest {
+        self.interrupt.requested()
     }
 
     /// Ends the show; gives what was seen of each party.
-    pub(super) fn finish(mut self) -> Vec<Watched> {
-        self.screen.clear();
-        let watched = |party: &Option<Process>| party.as_ref().map(Process::watched);
-        let relay = watched(&self.relay).map(|relay| relay.after(self.former_relay.clone()));
+    pub(super) fn finish(mut self) -> Vec<PartyObservation> {
+        self.display.clear();
+        let watched = |party: &Option<PartyProcess>| party.as_ref().map(PartyProcess::observation);
+        let relay = watched(&self.relay).map(|relay| relay.merge_previous(self.previous_relay.clone()));
         [watched(&self.source), relay, watched(&self.sink)].into_iter().flatten().collect()
     }
 
     /// Notes it where a party of the bench's own has ended by itself.
-    fn look_after(&mut self, role: Role) -> Result<()> {
+    fn check_party(&mut self, role: Role) -> Result<()> {
         let Some(party) = self.slot(role) else { return Ok(()) };
         if let Some(status) = party.poll()? {
-            let said = party.last_words("");
-            self.note(role, parties::how(status), said);
+            let said = party.last_stderr_line("");
+            self.record_death(role, parties::describe_exit(status), said);
         }
         Ok(())
     }
 
     /// Complaint of a party that has ended, where it was asked to end. An end that is none of mailrun's own is noted.
-    fn complaint(&mut self, role: Role, status: ExitStatus) -> Option<anyhow::Error> {
+    fn exit_error(&mut self, role: Role, status: ExitStatus) -> Option<anyhow::Error> {
         while let Ok(said) = self.events.try_recv() {
-            self.hear(said);
+            self.handle_event(said);
         }
         let has_record = self.unwritten.iter().any(|(whose, _)| *whose == role);
         let party = self.party(role);
-        let outcome = party.judge(status);
+        let outcome = party.check_exit(status);
         let is_complaint = status.code() == Some(2) && (role != Role::Relay || has_record);
         if outcome.is_err() && !is_complaint {
-            let said = party.last_words("");
-            self.note(role, parties::how(status), said);
+            let said = party.last_stderr_line("");
+            self.record_death(role, parties::describe_exit(status), said);
             return None;
         }
         outcome.err()
     }
 
     /// Notes the first death of a party.
-    fn note(&mut self, role: Role, how: String, said: String) {
+    fn record_death(&mut self, role: Role, how: String, said: String) {
         if !self.deaths.iter().any(|(whose, _)| *whose == role) {
-            let at_s = self.began.map_or(0.0, |began| began.elapsed().as_secs_f64());
+            let at_s = self.load_started_at.map_or(0.0, |began| began.elapsed().as_secs_f64());
             self.deaths.push((role, Death { at_s, how, said }));
         }
     }

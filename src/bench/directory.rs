@@ -16,23 +16,23 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Parent of the directories that nobody named.
-const RESULTS: &str = "mailrun-results";
+const RESULTS_DIRECTORY: &str = "mailrun-results";
 
 /// Kinds of file that a party writes: those of an older run must not be taken for this run's.
 const PARTY_FILES: [&str; 5] = ["json", "ledger", "hlog", "stdout", "stderr"];
 
 /// Says who named the directory, and so who may delete it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Named {
-    ByUser,
-    ByTime,
+enum DirectoryOrigin {
+    User,
+    Generated,
 }
 
 /// A directory for one run.
 #[derive(Debug)]
 pub(super) struct RunDirectory {
     path: PathBuf,
-    named: Named,
+    origin: DirectoryOrigin,
 }
 
 impl RunDirectory {
@@ -40,14 +40,14 @@ impl RunDirectory {
     /// fails, the old result must not be mistaken for its own.
     pub(super) fn create(out: Option<&Path>, name: &str, started_at: Timestamp) -> Result<Self> {
         match out {
-            Some(path) => Self::of_user(path),
-            None => Self::of_time(Path::new(RESULTS), name, started_at),
+            Some(path) => Self::create_named(path),
+            None => Self::create_timestamped(Path::new(RESULTS_DIRECTORY), name, started_at),
         }
     }
 
-    fn of_user(path: &Path) -> Result<Self> {
+    fn create_named(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).with_context(|| format!("cannot create the run directory {}", path.display()))?;
-        let directory = Self { path: absolute(path)?, named: Named::ByUser };
+        let directory = Self { path: absolute(path)?, origin: DirectoryOrigin::User };
         for name in ["run.json", "report.md"] {
             remove(&directory.path.join(name))?;
         }
@@ -61,14 +61,14 @@ impl RunDirectory {
         Ok(directory)
     }
 
-    fn of_time(results: &Path, name: &str, started_at: Timestamp) -> Result<Self> {
+    fn create_timestamped(results: &Path, name: &str, started_at: Timestamp) -> Result<Self> {
         fs::create_dir_all(results)
             .with_context(|| format!("cannot create {}; use --out to name another directory", results.display()))?;
         let stem = format!("{}-{}", started_at.strftime("%Y%m%dT%H%M%SZ"), as_file_name(name));
         for number in 1.. {
             let path = results.join(if number == 1 { stem.clone() } else { format!("{stem}-{number}") });
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(Self { path: absolute(&path)?, named: Named::ByTime }),
+                Ok(()) => return Ok(Self { path: absolute(&path)?, origin: DirectoryOrigin::Generated }),
                 // Two runs in one second.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
@@ -83,7 +83,7 @@ impl RunDirectory {
     }
 
     /// Files that a party writes.
-    pub(super) fn party(&self, role: Role) -> PartyFiles {
+    pub(super) fn party_files(&self, role: Role) -> PartyFiles {
         let file = |kind: &str| self.file(role, kind);
         PartyFiles { record: file("json"), ledger: file("ledger"), intervals: file("hlog") }
     }
@@ -100,7 +100,7 @@ impl RunDirectory {
 
     /// Writes the run's own files. A closed account has no more use for the parties' ledgers. An open account keeps
     /// them, since they name the messages, and the relay's spool, which may contain them.
-    pub(super) fn keep(&mut self, record: &Record) -> Result<()> {
+    pub(super) fn save(&mut self, record: &Record) -> Result<()> {
         let json = serde_json::to_string_pretty(record).context("the record cannot be written as JSON")?;
         self.write("run.json", &format!("{json}\n"))?;
         self.write("report.md", &report::markdown(record))?;
@@ -123,7 +123,7 @@ impl RunDirectory {
 
     /// Removes what is left of a run that never was, where the user did not name the place.
     pub(super) fn discard(&self) {
-        if self.named == Named::ByTime {
+        if self.origin == DirectoryOrigin::Generated {
             // The error that is on its way to the user matters more than a directory that stays.
             let _ = fs::remove_dir_all(&self.path);
         }
@@ -185,9 +185,9 @@ mod tests {
     #[test]
     fn a_directory_is_named_by_time_and_name() {
         let results = tempfile::tempdir().expect("a directory");
-        let first = RunDirectory::of_time(results.path(), "quick", noon()).expect("made");
+        let first = RunDirectory::create_timestamped(results.path(), "quick", noon()).expect("made");
         assert!(first.path().ends_with("20261121T120000Z-quick"), "{first:?}");
-        let second = RunDirectory::of_time(results.path(), "quick", noon()).expect("made");
+        let second = RunDirectory::create_timestamped(results.path(), "quick", noon()).expect("made");
         assert!(second.path().ends_with("20261121T120000Z-quick-2"), "{second:?}");
         second.discard();
         assert!(!second.path().exists() && first.path().exists());
@@ -207,7 +207,7 @@ mod tests {
             fs::write(place.path().join(name), "old").expect("written");
         }
         fs::create_dir_all(place.path().join("relay.spool/queue")).expect("made");
-        let directory = RunDirectory::of_user(place.path()).expect("made");
+        let directory = RunDirectory::create_named(place.path()).expect("made");
         assert!(!directory.spool().exists(), "a relay begins with nothing");
         for name in ["run.json", "report.md", "source.json", "relay.stderr"] {
             assert!(!place.path().join(name).exists(), "{name}");

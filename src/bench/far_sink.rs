@@ -2,9 +2,9 @@
 //!
 //! It is asked over HTTP: first whether it is there at all, then, when the load is sent, how much of the run has
 //! arrived, until nothing is missing or nothing new comes.
-use super::course::Course;
-use super::gather::SinkFinds;
-use crate::interrupt::Asked;
+use super::course::Supervisor;
+use super::gather::SinkResults;
+use crate::interrupt::StopRequest;
 use anyhow::{Context, Result, bail, ensure};
 use journey::ledger::Ledger;
 use journey::record::Record;
@@ -13,32 +13,32 @@ use serde::Deserialize;
 use std::time::{Duration, Instant};
 
 /// Interval of the questions to the sink.
-const ASK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Pause in arrivals after which what is missing counts as lost. It is longer than the pauses of a relay that is
 /// working, and shorter than its first retry after a failure: a bench that runs into those says so.
-const QUIET: Duration = Duration::from_secs(10);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 /// An answer takes no longer; a ledger of 64 MB at 10 MB/s does not.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of the largest answer, twice a full ledger.
-const LARGEST_ANSWER: u64 = 128 << 20;
+const MAX_RESPONSE_BYTES: u64 = 128 << 20;
 
 /// Share of a run that has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-struct Standing {
+struct RemoteRunStatus {
     delivered: u64,
 }
 
 /// The sink at the far end.
 #[derive(Debug)]
-pub(super) struct FarSink {
+pub(super) struct RemoteSink {
     base: String,
     agent: ureq::Agent,
-    quiet: Duration,
+    quiet_timeout: Duration,
 }
 
-impl FarSink {
+impl RemoteSink {
     /// Makes sure that it is there, before any load is sent.
-    pub(super) fn reach(address: &str) -> Result<Self> {
+    pub(super) fn connect(address: &str) -> Result<Self> {
         let base = address.trim_end_matches('/');
         let base = match base.split_once("://") {
             Some(("http", host)) if !host.is_empty() => base.to_owned(),
@@ -46,14 +46,14 @@ impl FarSink {
             _ => bail!("--sink {address} is not the HTTP address of a mailrun sink; use http://HOST:PORT"),
         };
         let agent = ureq::Agent::config_builder()
-            .timeout_global(Some(ANSWER_WITHIN))
+            .timeout_global(Some(RESPONSE_TIMEOUT))
             .timeout_connect(Some(Duration::from_secs(5)))
             .http_status_as_error(false)
             // A sink is a neighbour, whatever proxy the environment names for the world outside.
             .proxy(None)
             .build();
-        let sink = Self { base, agent: agent.into(), quiet: QUIET };
-        let there = sink.ask("/status", |_| Ok(()));
+        let sink = Self { base, agent: agent.into(), quiet_timeout: QUIET_TIMEOUT };
+        let there = sink.get("/status", |_| Ok(()));
         let there = there.and_then(|answer| answer.context("it has no /status"));
         match there {
             Ok(()) => Ok(sink),
@@ -69,11 +69,11 @@ impl FarSink {
     }
 
     /// Waits until all that was accepted has arrived or nothing new does, and fetches what is known of it.
-    pub(super) fn await_arrivals(&self, run: RunId, accepted: &Ledger, course: &mut Course) -> Result<SinkFinds> {
+    pub(super) fn await_arrivals(&self, run: RunId, accepted: &Ledger, course: &mut Supervisor) -> Result<SinkResults> {
         let mut arrived = 0;
         let mut quiet_since = Instant::now();
         loop {
-            let standing = self.standing(run)?;
+            let standing = self.run_status(run)?;
             if standing.delivered > arrived {
                 arrived = standing.delivered;
                 quiet_since = Instant::now();
@@ -82,50 +82,50 @@ impl FarSink {
                     break;
                 }
             }
-            let is_over = arrived == 0 && accepted.count() == 0 || quiet_since.elapsed() >= self.quiet;
-            if is_over || course.asked() != Asked::Nothing {
+            let is_over = arrived == 0 && accepted.count() == 0 || quiet_since.elapsed() >= self.quiet_timeout;
+            if is_over || course.asked() != StopRequest::Nothing {
                 break;
             }
-            self.pause(course, arrived, accepted.count(), self.quiet.saturating_sub(quiet_since.elapsed()));
+            self.pause(course, arrived, accepted.count(), self.quiet_timeout.saturating_sub(quiet_since.elapsed()));
         }
-        Ok(SinkFinds { record: self.record(run)?, units: Some(self.units(run)?) })
+        Ok(SinkResults { record: self.record(run)?, units: Some(self.units(run)?) })
     }
 
-    fn pause(&self, course: &mut Course, arrived: u64, accepted: u64, left: Duration) {
-        let until = Instant::now() + ASK_EVERY;
+    fn pause(&self, course: &mut Supervisor, arrived: u64, accepted: u64, left: Duration) {
+        let until = Instant::now() + POLL_INTERVAL;
         while Instant::now() < until {
-            course.turn();
+            course.process_events();
         }
         course.show_wait(arrived, accepted, left);
     }
 
     /// Share of the run that has arrived; none of a run that the sink has never seen.
-    fn standing(&self, run: RunId) -> Result<Standing> {
+    fn run_status(&self, run: RunId) -> Result<RemoteRunStatus> {
         let read = |mut body: ureq::Body| {
             serde_json::from_reader(body.as_reader()).context("its answer is not that of a mailrun sink")
         };
-        Ok(self.ask(&format!("/ledger/{run}"), read)?.unwrap_or_default())
+        Ok(self.get(&format!("/ledger/{run}"), read)?.unwrap_or_default())
     }
 
     fn units(&self, run: RunId) -> Result<Ledger> {
         let read = |mut body: ureq::Body| {
-            let reader = body.with_config().limit(LARGEST_ANSWER).reader();
+            let reader = body.with_config().limit(MAX_RESPONSE_BYTES).reader();
             Ledger::read_from(reader).context("its ledger cannot be read")
         };
-        Ok(self.ask(&format!("/ledger/{run}/units"), read)?.unwrap_or_default())
+        Ok(self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default())
     }
 
     fn record(&self, run: RunId) -> Result<Option<Record>> {
         let read = |mut body: ureq::Body| {
-            let reader = body.with_config().limit(LARGEST_ANSWER).reader();
+            let reader = body.with_config().limit(MAX_RESPONSE_BYTES).reader();
             serde_json::from_reader(reader).context("its record is not that of a mailrun sink")
         };
-        let record: Option<Record> = self.ask(&format!("/record/{run}"), read)?;
-        Ok(record.map(without_its_past))
+        let record: Option<Record> = self.get(&format!("/record/{run}"), read)?;
+        Ok(record.map(without_earlier_usage))
     }
 
     /// The answer to a GET; `None` if the sink does not have it.
-    fn ask<T>(&self, path: &str, read: impl FnOnce(ureq::Body) -> Result<T>) -> Result<Option<T>> {
+    fn get<T>(&self, path: &str, read: impl FnOnce(ureq::Body) -> Result<T>) -> Result<Option<T>> {
         let url = format!("{}{path}", self.base);
         let answer = self.agent.get(&url).call();
         let answer = answer.with_context(|| format!("the sink at {} does not answer", self.base))?;
@@ -145,7 +145,7 @@ impl FarSink {
 
 /// A sink that was running before the run counts processor time and storage from its own beginning: that is not
 /// this run's. Its peak of memory is, as an upper bound.
-fn without_its_past(mut record: Record) -> Record {
+fn without_earlier_usage(mut record: Record) -> Record {
     for party in &mut record.parties {
         party.user_s = None;
         party.sys_s = None;
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn nobody_there_is_said_before_any_load() {
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-        let error = FarSink::reach(&format!("http://{port}")).expect_err("nobody listens there now");
+        let error = RemoteSink::connect(&format!("http://{port}")).expect_err("nobody listens there now");
         let text = format!("{error:#}");
         assert!(text.starts_with("no mailrun sink answers at http://127.0.0.1:"), "{text}");
         assert!(text.contains(&format!("mailrun sink --http {port}")), "{text}");
@@ -203,24 +203,24 @@ mod tests {
     #[test]
     fn something_else_that_speaks_http_is_not_taken_for_a_sink() {
         let address = serve(|_| (404, Vec::new()));
-        assert!(FarSink::reach(&address.to_string()).is_err());
+        assert!(RemoteSink::connect(&address.to_string()).is_err());
     }
 
     #[test]
     fn all_there_is_no_wait() {
-        let sink = FarSink::reach(&sink_with(100).to_string()).expect("it is there");
-        let mut course = Course::new(&rehearsal::options()).expect("a course");
+        let sink = RemoteSink::connect(&sink_with(100).to_string()).expect("it is there");
+        let mut course = Supervisor::new(&rehearsal::options()).expect("a course");
         let began = Instant::now();
         let finds = sink.await_arrivals(RunId([7; 16]), &rehearsal::ledger(100), &mut course).expect("asked");
         assert_eq!(finds.units.expect("fetched").count(), 100);
-        assert!(began.elapsed() < QUIET);
+        assert!(began.elapsed() < QUIET_TIMEOUT);
     }
 
     #[test]
     fn what_does_not_come_is_given_up_after_the_quiet() {
-        let mut sink = FarSink::reach(&sink_with(99).to_string()).expect("it is there");
-        sink.quiet = Duration::from_millis(400);
-        let mut course = Course::new(&rehearsal::options()).expect("a course");
+        let mut sink = RemoteSink::connect(&sink_with(99).to_string()).expect("it is there");
+        sink.quiet_timeout = Duration::from_millis(400);
+        let mut course = Supervisor::new(&rehearsal::options()).expect("a course");
         let finds = sink.await_arrivals(RunId([7; 16]), &rehearsal::ledger(100), &mut course).expect("asked");
         assert_eq!(finds.units.expect("fetched").count(), 99);
     }

@@ -1,16 +1,16 @@
 //! Merges the parties' files into the run's record: closes the account, fills in costs, and decides the verdict.
-use super::course::Arrived;
+use super::course::Completeness;
 use super::directory::{RunDirectory, name};
-use super::parties::Watched;
+use super::parties::PartyObservation;
 use super::plan::BenchOptions;
-use super::relays::{self, Contestant, Store};
-use crate::live::Progress;
+use super::relays::{self, Contestant, DiskUsage};
+use crate::live::LiveProgress;
 use crate::{host, party, surroundings, usage};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use journey::account::{self, Arrivals, Between, Books, RelayBooks};
-use journey::fold::fold;
-use journey::judge::{self, Circumstances, Reason, judge};
+use journey::account::{self, AccountInputs, Arrivals, RelayInputs, Topology};
+use journey::fold::merge_records;
+use journey::judge::{self, Reason, VerdictInputs, judge};
 use journey::ledger::Ledger;
 use journey::record::{Cause, Death, Ending, FORMAT, LedgerRow, Ordered, Party, Record, Role, StageRow, Surroundings};
 use journey::stage::Stage;
@@ -20,7 +20,7 @@ use std::io::BufReader;
 
 /// Files of a source.
 #[derive(Clone, Debug)]
-pub(super) struct PartyFinds {
+pub(super) struct PartyResults {
     /// Its own record.
     pub(super) record: Record,
     /// Units accepted, or delivered; `None` where the file could not be written.
@@ -29,35 +29,35 @@ pub(super) struct PartyFinds {
 
 /// Files of a sink; there is no record if nothing of the run ever reached it.
 #[derive(Clone, Debug)]
-pub(super) struct SinkFinds {
+pub(super) struct SinkResults {
     pub(super) record: Option<Record>,
     pub(super) units: Option<Ledger>,
 }
 
-impl From<PartyFinds> for SinkFinds {
-    fn from(finds: PartyFinds) -> Self {
+impl From<PartyResults> for SinkResults {
+    fn from(finds: PartyResults) -> Self {
         Self { record: Some(finds.record), units: finds.units }
     }
 }
 
 /// Facts about the relay, except what was seen of it from outside.
 #[derive(Clone, Debug)]
-pub(super) struct RelayFinds {
+pub(super) struct BenchRelayResults {
     pub(super) party: Party,
     /// Units of this run in its queue; none where it is not ours.
     pub(super) queued: Ledger,
     /// Recipients that it gave up on.
     pub(super) given_up: u64,
     /// Remarks that a reader must know.
-    pub(super) remarks: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
-impl RelayFinds {
+impl BenchRelayResults {
     /// Records the contents of its queue, or that they are unknown.
-    pub(super) fn look_into_queue(&mut self, queued: Result<Ledger>) {
+    pub(super) fn record_queue(&mut self, queued: Result<Ledger>) {
         match queued {
             Ok(queued) => self.queued = queued,
-            Err(error) => self.remarks.push(format!(
+            Err(error) => self.notes.push(format!(
                 "The relay's queue could not be read ({error:#}): what is safe in it counts as lost. Its directory is kept \
                  (relay.spool)."
             )),
@@ -67,7 +67,7 @@ impl RelayFinds {
 
 /// The owner of the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum SinkOwner {
     /// The bench's own: its rules came with the bench's command line.
     Own,
     /// A sink that the bench did not start, or none.
@@ -76,51 +76,56 @@ pub(super) enum Whose {
 
 /// Everything that is left when the parties have ended.
 #[derive(Clone, Debug)]
-pub(super) struct Finds {
+pub(super) struct RunResults {
     pub(super) run: RunId,
-    pub(super) source: PartyFinds,
+    pub(super) source: PartyResults,
     /// `None` where there was none, or nothing is known of what stood between.
-    pub(super) relay: Option<RelayFinds>,
+    pub(super) relay: Option<BenchRelayResults>,
     /// Bytes that the disk wrote meanwhile.
     pub(super) disk_bytes: Option<u64>,
     /// Disk space that the relay's directory took.
-    pub(super) store: Store,
+    pub(super) disk_usage: DiskUsage,
     /// `None` if the far end was not observed.
-    pub(super) arrivals: Option<SinkFinds>,
-    pub(super) between: Between,
+    pub(super) arrivals: Option<SinkResults>,
+    pub(super) between: Topology,
     /// Owner of the sink, and so whether its faults were ordered.
-    pub(super) sink: Whose,
+    pub(super) sink: SinkOwner,
     /// Reason why the run ended, where the source cannot know it.
     pub(super) ending: Option<Ending>,
     /// Parties that ended without having been asked to.
     pub(super) deaths: Vec<(Role, Death)>,
-    pub(super) watched: Vec<Watched>,
-    pub(super) around: Surroundings,
+    pub(super) observations: Vec<PartyObservation>,
+    pub(super) surroundings: Surroundings,
 }
 
 /// Reads what a party wrote into the run directory.
-pub(super) fn party(directory: &RunDirectory, role: Role) -> Result<PartyFinds> {
-    let files = directory.party(role);
+pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyResults> {
+    let files = directory.party_files(role);
     let unreadable = |path: &std::path::Path| format!("cannot read {}, which a party should have left", path.display());
     let open = |path: &std::path::Path| File::open(path).map(BufReader::new).with_context(|| unreadable(path));
     let record = serde_json::from_reader(open(&files.record)?).with_context(|| unreadable(&files.record))?;
     let units = Ledger::read_from(open(&files.ledger)?).with_context(|| unreadable(&files.ledger))?;
-    Ok(PartyFinds { record, units: Some(units) })
+    Ok(PartyResults { record, units: Some(units) })
 }
 
 /// Last progress of a source that left no files.
-pub(super) fn source_as_seen(options: &BenchOptions, run: RunId, started_at: Timestamp, said: &Progress) -> PartyFinds {
-    let mut record = party::blank_record(Some(run), &options.name, started_at, options.workload.clone());
+pub(super) fn source_from_progress(
+    options: &BenchOptions,
+    run: RunId,
+    started_at: Timestamp,
+    said: &LiveProgress,
+) -> PartyResults {
+    let mut record = party::new_record(Some(run), &options.name, started_at, options.workload.clone());
     let counts = [(Stage::Created, said.created), (Stage::Sent, said.sent), (Stage::Accepted, said.accepted)];
     let rate = |count: u64| if said.elapsed_s > 0.0 { count as f64 / said.elapsed_s } else { 0.0 };
-    record.stages = counts.map(|(name, count)| stage_as_seen(name, count, rate(count), said.elapsed_s)).to_vec();
+    record.stages = counts.map(|(name, count)| stage_from_progress(name, count, rate(count), said.elapsed_s)).to_vec();
     record.duration_s = said.elapsed_s;
     record.ledger = LedgerRow { accepted: Some(said.recipients), ..LedgerRow::default() };
-    record.parties = vec![party_as_seen(Role::Source)];
-    PartyFinds { record, units: None }
+    record.parties = vec![party_without_record(Role::Source)];
+    PartyResults { record, units: None }
 }
 
-fn stage_as_seen(name: Stage, count: u64, rate_per_s: f64, duration_s: f64) -> StageRow {
+fn stage_from_progress(name: Stage, count: u64, rate_per_s: f64, duration_s: f64) -> StageRow {
     StageRow {
         name,
         party: "source".to_owned(),
@@ -138,7 +143,7 @@ fn stage_as_seen(name: Stage, count: u64, rate_per_s: f64, duration_s: f64) -> S
 }
 
 /// A party that left no record.
-pub(super) fn party_as_seen(role: Role) -> Party {
+pub(super) fn party_without_record(role: Role) -> Party {
     Party {
         role,
         name: name(role).to_owned(),
@@ -157,13 +162,17 @@ pub(super) fn party_as_seen(role: Role) -> Party {
 }
 
 /// The relay as it was started, with its own figures.
-pub(super) fn relay(contestant: &Contestant, directory: &RunDirectory, arrived: Arrived) -> Option<RelayFinds> {
-    let own: Option<Record> = File::open(directory.party(Role::Relay).record)
+pub(super) fn relay(
+    contestant: &Contestant,
+    directory: &RunDirectory,
+    arrived: Completeness,
+) -> Option<BenchRelayResults> {
+    let own: Option<Record> = File::open(directory.party_files(Role::Relay).record)
         .ok()
         .and_then(|file| serde_json::from_reader(BufReader::new(file)).ok());
     let party = relays::party(contestant, own.as_ref())?;
     let mut remarks = Vec::new();
-    if arrived == Arrived::NotAll && !contestant.is_own() {
+    if arrived == Completeness::NotAll && !contestant.is_own() {
         remarks.push(
             "The relay delivered nothing more for a while, so the bench stopped waiting: what is missing may still be in its \
              queue. Its directory is kept (relay.spool)."
@@ -180,7 +189,7 @@ pub(super) fn relay(contestant: &Contestant, directory: &RunDirectory, arrived: 
     let given_up = own.as_ref().map_or(0, |record| {
         record.stages.iter().filter(|row| row.name == Stage::Delivered).map(|row| row.failed).sum()
     });
-    Some(RelayFinds { party, queued: Ledger::default(), given_up, remarks })
+    Some(BenchRelayResults { party, queued: Ledger::default(), given_up, notes: remarks })
 }
 
 /// Messages that were answered 250, those of the warm-up included.
@@ -190,11 +199,23 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
 }
 
 /// The run's record.
-pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds) -> Record {
-    let Finds { run, source, relay, disk_bytes, store: _, arrivals, between, sink, ending, deaths, watched, around } =
-        finds;
-    let ledger = settle(&source, arrivals.as_ref(), relay.as_ref());
-    let folded = fold(source.record, arrivals.and_then(|sink| sink.record), ledger);
+pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: RunResults) -> Record {
+    let RunResults {
+        run,
+        source,
+        relay,
+        disk_bytes,
+        disk_usage: _,
+        arrivals,
+        between,
+        sink,
+        ending,
+        deaths,
+        observations: watched,
+        surroundings: around,
+    } = finds;
+    let ledger = close_account(&source, arrivals.as_ref(), relay.as_ref());
+    let folded = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
         format: FORMAT.to_owned(),
         run_id: run.to_string(),
@@ -211,46 +232,46 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds
         around.disk_written_bytes = disk_bytes;
         // Between those whose mail goes through it.
         record.parties.insert(record.parties.len().min(1), relay.party);
-        remarks = relay.remarks;
+        remarks = relay.notes;
     }
     for (role, death) in deaths {
         if !record.parties.iter().any(|party| party.role == role) {
-            record.parties.push(party_as_seen(role));
+            record.parties.push(party_without_record(role));
         }
         record.parties.iter_mut().filter(|party| party.role == role).for_each(|party| party.died = Some(death.clone()));
     }
     for seen in watched {
         fill_costs(&mut record, &seen);
     }
-    record.surroundings = Some(seen_around(&record, between, around));
+    record.surroundings = Some(others_usage(&record, between, around));
     record.ending = ending.or(record.ending);
-    let ordered = ordered(&record).filter(|_| sink == Whose::Own);
+    let ordered = ordered_faults(&record).filter(|_| sink == SinkOwner::Own);
     let evaluated: Vec<_> = options.thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
     record.thresholds.extend(evaluated);
-    record.verdict = judge(&record, &Circumstances { between, ordered });
+    record.verdict = judge(&record, &VerdictInputs { topology: between, ordered });
     for text in remarks {
-        let pass = judge::pass(&record);
-        judge::add(&mut record.verdict, Reason::new(Cause::Remark, text), &pass);
+        let pass = judge::pass_text(&record);
+        judge::add_reason(&mut record.verdict, Reason::new(Cause::Remark, text), &pass);
     }
     record
 }
 
 /// Faults of the sink that were ordered.
-fn ordered(record: &Record) -> Option<Ordered> {
+fn ordered_faults(record: &Record) -> Option<Ordered> {
     record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
 }
 
-fn settle(source: &PartyFinds, sink: Option<&SinkFinds>, relay: Option<&RelayFinds>) -> LedgerRow {
+fn close_account(source: &PartyResults, sink: Option<&SinkResults>, relay: Option<&BenchRelayResults>) -> LedgerRow {
     let books = &source.record.ledger;
     let accepted = books.accepted.unwrap_or_default();
-    let Some(units) = &source.units else { return unsettled(books, sink) };
-    account::settle(Books {
+    let Some(units) = &source.units else { return account_without_units(books, sink) };
+    account::reconcile(AccountInputs {
         recipients_created: books.created.unwrap_or_default(),
         accepted: units,
         rejected: books.rejected.unwrap_or_default(),
         failed: books.failed.unwrap_or_default(),
         arrivals: sink.and_then(arrivals),
-        relay: relay.map(|relay| RelayBooks { queued: &relay.queued, given_up: relay.given_up }),
+        relay: relay.map(|relay| RelayInputs { queued: &relay.queued, given_up: relay.given_up }),
         // A source does not see deliveries: in its account, accepted messages are in flight as well.
         open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
         overflow: books.overflow.unwrap_or_default(),
@@ -258,7 +279,7 @@ fn settle(source: &PartyFinds, sink: Option<&SinkFinds>, relay: Option<&RelayFin
 }
 
 /// The account of a source whose units are unknown: the number of arrivals is known, but not which they are.
-fn unsettled(books: &LedgerRow, sink: Option<&SinkFinds>) -> LedgerRow {
+fn account_without_units(books: &LedgerRow, sink: Option<&SinkResults>) -> LedgerRow {
     match sink.and_then(arrivals).filter(|_| books.created.is_none()) {
         None => books.clone(),
         Some(arrivals) => LedgerRow {
@@ -270,7 +291,7 @@ fn unsettled(books: &LedgerRow, sink: Option<&SinkFinds>) -> LedgerRow {
     }
 }
 
-fn arrivals(sink: &SinkFinds) -> Option<Arrivals<'_>> {
+fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
     let units = sink.units.as_ref()?;
     let books = sink.record.as_ref().map(|record| record.ledger.clone()).unwrap_or_default();
     Some(Arrivals {
@@ -286,19 +307,19 @@ fn arrivals(sink: &SinkFinds) -> Option<Arrivals<'_>> {
 
 /// Use of this host by others: known if the use of all that took part is known, the bench included. The use of a
 /// server under test is not, unless it is a relay that the bench started.
-fn seen_around(record: &Record, between: Between, mut around: Surroundings) -> Surroundings {
+fn others_usage(record: &Record, between: Topology, mut around: Surroundings) -> Surroundings {
     let has_relay = record.parties.iter().any(|party| party.role == Role::Relay);
     let used_s: Option<f64> = record.parties.iter().map(|party| Some(party.user_s? + party.sys_s?)).sum();
-    if let Some(used_s) = used_s.filter(|_| between == Between::Nothing || has_relay) {
+    if let Some(used_s) = used_s.filter(|_| between == Topology::Direct || has_relay) {
         let own = usage::own();
-        surroundings::leave_to_others(&mut around, used_s + own.user_s + own.sys_s);
+        surroundings::set_other_busy_share(&mut around, used_s + own.user_s + own.sys_s);
     }
     around
 }
 
 /// Fills in costs. Figures seen from outside are complete to the party's end; its own figures stop when it wrote
 /// them.
-pub(super) fn fill_costs(record: &mut Record, seen: &Watched) {
+pub(super) fn fill_costs(record: &mut Record, seen: &PartyObservation) {
     if let Some(party) = record.parties.iter_mut().find(|party| party.role == seen.role) {
         seen.usage.fill(party);
         party.command.clone_from(&seen.command);

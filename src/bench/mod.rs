@@ -21,20 +21,20 @@ mod rehearsal;
 pub(crate) mod relays;
 pub(crate) mod tables;
 
-use crate::interrupt::{Asked, Interrupted};
+use crate::interrupt::{Interrupted, StopRequest};
 use crate::party;
-use crate::surroundings::Sight;
+use crate::surroundings::HostSampler;
 use anyhow::{Context, Result};
-use course::{Arrived, Course};
+use course::{Completeness, Supervisor};
 use directory::RunDirectory;
-use far_sink::FarSink;
-use gather::{PartyFinds, SinkFinds, Whose};
-use journey::account::Between;
+use far_sink::RemoteSink;
+use gather::{PartyResults, SinkOwner, SinkResults};
+use journey::account::Topology;
 use journey::record::{Ending, Record, Role};
 use journey::trace::RunId;
-use parties::{Order, Process};
-pub(crate) use plan::{BenchOptions, Preflight, Target, Tracing};
-use relays::{Contestant, Disk, MemoryCurve, Store};
+use parties::{PartyCommand, PartyProcess};
+pub(crate) use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting};
+use relays::{Contestant, DiskCounter, DiskUsage, MemoryCurve};
 use std::path::{Path, PathBuf};
 
 /// Result of a bench.
@@ -49,7 +49,7 @@ pub(crate) struct BenchOutcome {
     /// The relay's memory, where there was one that the bench started.
     pub(in crate::bench) relay_memory: MemoryCurve,
     /// Disk space that the relay's directory took.
-    pub(in crate::bench) store: Store,
+    pub(in crate::bench) disk_usage: DiskUsage,
     /// The first file of the run that could not be written, and why.
     pub(crate) unwritten: Option<anyhow::Error>,
 }
@@ -67,104 +67,104 @@ pub(crate) fn run(options: BenchOptions) -> Result<BenchOutcome> {
 /// Runs the bench with `program` as source and sink.
 fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
     let started_at = jiff::Timestamp::now();
-    let far_sink = options.target.far_sink().map(FarSink::reach).transpose()?;
+    let far_sink = options.target.remote_sink().map(RemoteSink::connect).transpose()?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, started_at)?;
-    let conducted = conduct(program, options, far_sink.as_ref(), &directory, started_at);
+    let conducted = run_parties(program, options, far_sink.as_ref(), &directory, started_at);
     let (finds, complaint) = conducted.inspect_err(|_| directory.discard())?;
-    let (disk_bytes, store) = (finds.disk_bytes, finds.store);
-    let relay = finds.watched.iter().find(|party| party.role == Role::Relay);
+    let (disk_bytes, store) = (finds.disk_bytes, finds.disk_usage);
+    let relay = finds.observations.iter().find(|party| party.role == Role::Relay);
     let relay_memory = relay.map(|party| party.memory.clone()).unwrap_or_default();
     let record = gather::record(options, started_at, finds);
-    let unwritten = directory.keep(&record).err().or(complaint);
+    let unwritten = directory.save(&record).err().or(complaint);
     let directory = directory.path().to_owned();
-    Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, store, unwritten })
+    Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, disk_usage: store, unwritten })
 }
 
 /// Sends the load from end to end and collects what each party wrote; with the first complaint of a party that could not
 /// write its files.
-fn conduct(
+fn run_parties(
     program: &Path,
     options: &BenchOptions,
-    far_sink: Option<&FarSink>,
+    far_sink: Option<&RemoteSink>,
     directory: &RunDirectory,
     started_at: jiff::Timestamp,
-) -> Result<(gather::Finds, Option<anyhow::Error>)> {
-    let run = party::fresh_run_id()?;
-    let sight = Sight::now();
-    let disk = options.relay().and_then(|_| Disk::under(directory.path()));
-    let mut course = Course::new(options)?;
+) -> Result<(gather::RunResults, Option<anyhow::Error>)> {
+    let run = party::new_run_id()?;
+    let sight = HostSampler::start();
+    let disk = options.relay().and_then(|_| DiskCounter::under(directory.path()));
+    let mut course = Supervisor::new(options)?;
     let target = match &options.target {
-        Target::Server { address, .. } => address.clone(),
-        Target::OwnSink => course.start_sink(Order::sink(program, options, run, directory))?,
-        Target::Relay(_) => {
-            let sink = course.start_sink(Order::sink(program, options, run, directory))?;
+        BenchTarget::Server { address, .. } => address.clone(),
+        BenchTarget::OwnSink => course.start_sink(PartyCommand::sink(program, options, run, directory))?,
+        BenchTarget::Relay(_) => {
+            let sink = course.start_sink(PartyCommand::sink(program, options, run, directory))?;
             start_relay(program, options, directory, &sink, &mut course)?
         }
     };
-    let at_start = relays::taken(&directory.spool());
-    let complaint = course.follow_source(Order::source(program, options, run, directory, &target))?;
-    let (source, complaint) = source_finds(options, run, directory, started_at, &mut course, complaint)?;
-    let far_end = far_end(options, run, directory, far_sink, &source, &mut course)?;
-    let complaint = complaint.or(far_end.complaint);
+    let at_start = relays::used_bytes(&directory.spool());
+    let complaint = course.follow_source(PartyCommand::source(program, options, run, directory, &target))?;
+    let (source, complaint) = source_results(options, run, directory, started_at, &mut course, complaint)?;
+    let far_end = collect_deliveries(options, run, directory, far_sink, &source, &mut course)?;
+    let complaint = complaint.or(far_end.exit_error);
     let between = match options.target {
-        Target::OwnSink => Between::Nothing,
-        Target::Relay(_) | Target::Server { .. } => Between::Server,
+        BenchTarget::OwnSink => Topology::Direct,
+        BenchTarget::Relay(_) | BenchTarget::Server { .. } => Topology::Server,
     };
     let sink = match options.target {
-        Target::OwnSink | Target::Relay(_) => Whose::Own,
-        Target::Server { .. } => Whose::Other,
+        BenchTarget::OwnSink | BenchTarget::Relay(_) => SinkOwner::Own,
+        BenchTarget::Server { .. } => SinkOwner::Other,
     };
     let deaths = course.deaths().to_vec();
     let is_dead = |role: Role| deaths.iter().any(|(whose, _)| *whose == role);
     let server_ended = (is_dead(Role::Relay) || is_dead(Role::Sink)).then_some(Ending::ServerEnded);
-    let interrupted = (course.asked() != Asked::Nothing).then_some(Ending::Interrupted);
-    let ending = interrupted.or(server_ended).or(far_end.lost);
-    let mut relay = options.relay().and_then(|relay| gather::relay(relay, directory, far_end.arrived));
-    let may_have_mail = far_end.arrived == Arrived::NotAll || is_dead(Role::Relay);
+    let interrupted = (course.asked() != StopRequest::Nothing).then_some(Ending::Interrupted);
+    let ending = interrupted.or(server_ended).or(far_end.ending);
+    let mut relay = options.relay().and_then(|relay| gather::relay(relay, directory, far_end.completeness));
+    let may_have_mail = far_end.completeness == Completeness::NotAll || is_dead(Role::Relay);
     if may_have_mail && options.relay().is_some_and(Contestant::is_own) {
-        relay.iter_mut().for_each(|relay| relay.look_into_queue(relays::queued(program, directory, run)));
+        relay.iter_mut().for_each(|relay| relay.record_queue(relays::queued(program, directory, run)));
     }
     let disk_bytes = disk.and_then(|disk| disk.written_since());
-    let store = Store { at_start, at_end: relays::taken(&directory.spool()) };
-    let (watched, around) = (course.finish(), sight.until_now());
-    let arrivals = far_end.finds;
-    let finds = gather::Finds {
+    let store = DiskUsage { at_start, at_end: relays::used_bytes(&directory.spool()) };
+    let (watched, around) = (course.finish(), sight.finish());
+    let arrivals = far_end.results;
+    let finds = gather::RunResults {
         run,
         source,
         relay,
         disk_bytes,
-        store,
+        disk_usage: store,
         arrivals,
         between,
         sink,
         ending,
         deaths,
-        watched,
-        around,
+        observations: watched,
+        surroundings: around,
     };
     Ok((finds, complaint))
 }
 
 /// Facts about the source: from its files, else from its last progress, else from what was seen of it. A source that
 /// could not run has none of these.
-fn source_finds(
+fn source_results(
     options: &BenchOptions,
     run: RunId,
     directory: &RunDirectory,
     started_at: jiff::Timestamp,
-    course: &mut Course,
+    course: &mut Supervisor,
     complaint: Option<anyhow::Error>,
-) -> Result<(PartyFinds, Option<anyhow::Error>)> {
+) -> Result<(PartyResults, Option<anyhow::Error>)> {
     if let Some(record) = course.take_unwritten(Role::Source) {
-        return Ok((PartyFinds { record, units: None }, complaint));
+        return Ok((PartyResults { record, units: None }, complaint));
     }
     let said = course.source_progress();
-    let is_stopped = course.asked() != Asked::Nothing;
-    match (gather::party(directory, Role::Source), complaint) {
+    let is_stopped = course.asked() != StopRequest::Nothing;
+    match (gather::read_party(directory, Role::Source), complaint) {
         (Ok(finds), complaint) => Ok((finds, complaint)),
         (Err(_), _) if is_stopped && said.created == 0 => Err(Interrupted::BEFORE_LOAD.into()),
         (Err(_), complaint) if !course.deaths().is_empty() => {
-            Ok((gather::source_as_seen(options, run, started_at, &said), complaint))
+            Ok((gather::source_from_progress(options, run, started_at, &said), complaint))
         }
         (Err(_), Some(complaint)) => Err(complaint),
         (Err(error), None) => Err(error),
@@ -172,50 +172,50 @@ fn source_finds(
 }
 
 /// Facts from the far end of the chain.
-struct FarEnd {
+struct RemoteEnd {
     /// `None` if the far end was not observed, or its observer is gone.
-    finds: Option<SinkFinds>,
-    arrived: Arrived,
+    results: Option<SinkResults>,
+    completeness: Completeness,
     /// A sink that the bench did not start is gone.
-    lost: Option<Ending>,
+    ending: Option<Ending>,
     /// A party could not write its files.
-    complaint: Option<anyhow::Error>,
+    exit_error: Option<anyhow::Error>,
 }
 
 /// Waits for what is under way, and asks the observer of the far end.
-fn far_end(
+fn collect_deliveries(
     options: &BenchOptions,
     run: RunId,
     directory: &RunDirectory,
-    far_sink: Option<&FarSink>,
-    source: &PartyFinds,
-    course: &mut Course,
-) -> Result<FarEnd> {
-    let nobody = FarEnd { finds: None, arrived: Arrived::All, lost: None, complaint: None };
+    far_sink: Option<&RemoteSink>,
+    source: &PartyResults,
+    course: &mut Supervisor,
+) -> Result<RemoteEnd> {
+    let nobody = RemoteEnd { results: None, completeness: Completeness::All, ending: None, exit_error: None };
     match (&options.target, far_sink) {
-        (Target::OwnSink | Target::Relay(_), _) => {
+        (BenchTarget::OwnSink | BenchTarget::Relay(_), _) => {
             let (arrived, complaint) = drain(course, options, gather::accepted_messages(&source.record))?;
             let record = course.take_unwritten(Role::Sink);
-            let finds = match (record, gather::party(directory, Role::Sink)) {
-                (Some(record), _) => Some(SinkFinds { record: Some(record), units: None }),
+            let finds = match (record, gather::read_party(directory, Role::Sink)) {
+                (Some(record), _) => Some(SinkResults { record: Some(record), units: None }),
                 (None, Ok(finds)) => Some(finds.into()),
                 (None, Err(_)) if !course.deaths().is_empty() => None,
                 (None, Err(error)) => return Err(complaint.unwrap_or(error)),
             };
-            Ok(FarEnd { finds, arrived, complaint, ..nobody })
+            Ok(RemoteEnd { results: finds, completeness: arrived, exit_error: complaint, ..nobody })
         }
-        (Target::Server { .. }, Some(sink)) => {
+        (BenchTarget::Server { .. }, Some(sink)) => {
             let units = source.units.clone().unwrap_or_default();
             match sink.await_arrivals(run, &units, course) {
-                Ok(finds) => Ok(FarEnd { finds: Some(finds), ..nobody }),
+                Ok(finds) => Ok(RemoteEnd { results: Some(finds), ..nobody }),
                 // The source's figures stand, whatever became of the sink.
                 Err(error) => {
-                    course.say(&format!("{error:#}"));
-                    Ok(FarEnd { lost: Some(Ending::SinkEnded), ..nobody })
+                    course.print_line(&format!("{error:#}"));
+                    Ok(RemoteEnd { ending: Some(Ending::SinkEnded), ..nobody })
                 }
             }
         }
-        (Target::Server { .. }, None) => Ok(nobody),
+        (BenchTarget::Server { .. }, None) => Ok(nobody),
     }
 }
 
@@ -225,7 +225,7 @@ fn start_relay(
     options: &BenchOptions,
     directory: &RunDirectory,
     sink: &str,
-    course: &mut Course,
+    course: &mut Supervisor,
 ) -> Result<String> {
     let relay = options.relay().context("no relay can be started")?;
     if let Contestant::Running { address, .. } = relay {
@@ -233,8 +233,8 @@ fn start_relay(
     }
     let starting = relays::prepare(relay, options, program, directory, sink)?;
     let started = course.start_relay(starting.context("no relay can be started")?);
-    options.listener.forget(directory);
-    started.map_err(|error| match relays::last_complaint(directory) {
+    options.listener.remove_secrets(directory);
+    started.map_err(|error| match relays::last_log_error(directory) {
         Some(complaint) => anyhow::anyhow!("{error:#}; its log says: {complaint}"),
         None => error,
     })
@@ -242,12 +242,16 @@ fn start_relay(
 
 /// Waits for what is under way, then stops the relay and after it the sink, which takes what the relay still has in
 /// hand. With the first complaint of one that could not write its files.
-fn drain(course: &mut Course, options: &BenchOptions, accepted: u64) -> Result<(Arrived, Option<anyhow::Error>)> {
+fn drain(
+    course: &mut Supervisor,
+    options: &BenchOptions,
+    accepted: u64,
+) -> Result<(Completeness, Option<anyhow::Error>)> {
     let arrived = course.await_arrivals(accepted)?;
-    course.rest_relay()?;
-    let of_relay = course.stop_relay(match options.tracing {
-        Tracing::Off => Process::terminate,
-        Tracing::Strace(_) => Process::terminate_children,
+    course.await_relay_idle()?;
+    let of_relay = course.stop_relay(match options.syscall_counting {
+        SyscallCounting::Off => PartyProcess::terminate,
+        SyscallCounting::Strace(_) => PartyProcess::terminate_children,
     })?;
     let of_sink = course.stop_sink()?;
     Ok((arrived, of_relay.or(of_sink)))

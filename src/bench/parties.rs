@@ -12,8 +12,8 @@
 use super::directory::{self, RunDirectory};
 use super::plan::BenchOptions;
 use super::relays::{MemoryCurve, tree};
-use crate::live::Event;
-use crate::usage::{self, Usage};
+use crate::live::LiveEvent;
+use crate::usage::{self, ProcessUsage};
 use anyhow::{Context, Result, bail};
 use journey::record::Role;
 use journey::trace::RunId;
@@ -28,17 +28,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Interval of the samples of a party's usage.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Limit of the cost of sampling, as one part in this many of the run: a sample of a tree of hundreds of processes
 /// takes milliseconds.
-const LOOK_SHARE: u32 = 100;
+const SAMPLING_SHARE: u32 = 100;
 
 /// The exit status of a program that reports its end by SIGTERM: 128 + 15.
-const TERMINATED: i32 = 143;
+const SIGTERM_EXIT_CODE: i32 = 143;
 
 /// Processes that belong to a party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum ProcessScope {
     /// The process that is started.
     Process,
     /// All that it starts, too.
@@ -47,29 +47,29 @@ pub(super) enum Extent {
 
 /// Says who keeps Ctrl-C at the terminal from a party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum GroupLeader {
     /// The bench: it makes the party the leader of a process group.
-    ByBench,
+    Bench,
     /// The party itself: it begins a session, which the leader of a group may not (setsid(2)).
-    ByItself,
+    Party,
 }
 
 /// A command to start.
 #[derive(Clone, Debug)]
-pub(super) struct Order {
+pub(super) struct PartyCommand {
     pub(super) role: Role,
     /// Its name in messages.
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
     pub(super) environment: Vec<(&'static str, PathBuf)>,
-    pub(super) extent: Extent,
-    pub(super) group: Group,
+    pub(super) scope: ProcessScope,
+    pub(super) group_leader: GroupLeader,
     pub(super) stdout: PathBuf,
     pub(super) stderr: PathBuf,
 }
 
-impl Order {
+impl PartyCommand {
     /// The bench's own sink.
     pub(super) fn sink(program: &Path, options: &BenchOptions, run: RunId, directory: &RunDirectory) -> Self {
         Self::sink_at(program, options, run, directory, options.sink_listen())
@@ -83,7 +83,7 @@ impl Order {
         directory: &RunDirectory,
         listen: &str,
     ) -> Self {
-        let words = options.sink_arguments(run, &directory.party(Role::Sink), listen);
+        let words = options.sink_arguments(run, &directory.party_files(Role::Sink), listen);
         Self::new(program, directory, Role::Sink, words)
     }
 
@@ -95,7 +95,7 @@ impl Order {
         directory: &RunDirectory,
         target: &str,
     ) -> Self {
-        let words = options.source_arguments(run, &directory.party(Role::Source), target);
+        let words = options.source_arguments(run, &directory.party_files(Role::Source), target);
         Self::new(program, directory, Role::Source, words)
     }
 
@@ -114,7 +114,7 @@ impl Order {
 
     /// A relay: whatever it starts is its own.
     pub(super) fn relay(program: &Path, arguments: Vec<String>, directory: &RunDirectory) -> Self {
-        Self { extent: Extent::Tree, ..Self::new(program, directory, Role::Relay, arguments) }
+        Self { scope: ProcessScope::Tree, ..Self::new(program, directory, Role::Relay, arguments) }
     }
 
     fn new(program: &Path, directory: &RunDirectory, role: Role, arguments: Vec<String>) -> Self {
@@ -124,8 +124,8 @@ impl Order {
             program: program.to_owned(),
             arguments,
             environment: Vec::new(),
-            extent: Extent::Process,
-            group: Group::ByBench,
+            scope: ProcessScope::Process,
+            group_leader: GroupLeader::Bench,
             stdout: directory.file(role, "stdout"),
             stderr: directory.file(role, "stderr"),
         }
@@ -134,50 +134,50 @@ impl Order {
 
 /// Observations of a party that has ended.
 #[derive(Clone, Debug)]
-pub(super) struct Watched {
+pub(super) struct PartyObservation {
     pub(super) role: Role,
     pub(super) command: Vec<String>,
-    pub(super) usage: Usage,
+    pub(super) usage: ProcessUsage,
     pub(super) memory: MemoryCurve,
 }
 
-impl Watched {
+impl PartyObservation {
     /// Adds the observations of the process that had its role before.
-    pub(super) fn after(self, former: Option<Self>) -> Self {
+    pub(super) fn merge_previous(self, former: Option<Self>) -> Self {
         let Some(former) = former else { return self };
-        Self { usage: former.usage.and(self.usage), memory: former.memory.then(self.memory), ..self }
+        Self { usage: former.usage.plus(self.usage), memory: former.memory.then(self.memory), ..self }
     }
 }
 
 /// A party that was started and is ours to stop.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct PartyProcess {
     role: Role,
     name: &'static str,
     command: Vec<String>,
     child: Child,
-    listener: Option<JoinHandle<()>>,
+    stdout_reader: Option<JoinHandle<()>>,
     stderr: PathBuf,
-    extent: Extent,
-    usage: Usage,
+    scope: ProcessScope,
+    usage: ProcessUsage,
     memory: MemoryCurve,
-    looked_at: Instant,
-    look_every: Duration,
+    sampled_at: Instant,
+    sample_interval: Duration,
     /// Its figures are taken: what it uses to stop is not the run's.
-    is_settled: bool,
+    sampling_stopped: bool,
     ended: Option<ExitStatus>,
 }
 
-impl Process {
+impl PartyProcess {
     /// Starts it; its events go to `events`.
-    pub(super) fn start(order: Order, events: Sender<(Role, Event)>) -> Result<Self> {
+    pub(super) fn start(order: PartyCommand, events: Sender<(Role, LiveEvent)>) -> Result<Self> {
         let name = order.name;
         let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
         let transcript = create(&order.stdout)?;
         let mut command = Command::new(&order.program);
         command.args(&order.arguments).envs(order.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(create(&order.stderr)?);
-        if order.group == Group::ByBench {
+        if order.group_leader == GroupLeader::Bench {
             command.process_group(0);
         }
         let program = order.program.to_string_lossy().into_owned();
@@ -186,21 +186,21 @@ impl Process {
         let role = order.role;
         let listener = std::thread::Builder::new()
             .name(format!("{name} stdout"))
-            .spawn(move || listen(BufReader::new(stdout), transcript, role, &events))
+            .spawn(move || read_events(BufReader::new(stdout), transcript, role, &events))
             .context("cannot start a thread")?;
         Ok(Self {
             role,
             name,
             command: std::iter::once(program).chain(order.arguments).collect(),
             child,
-            listener: Some(listener),
+            stdout_reader: Some(listener),
             stderr: order.stderr,
-            extent: order.extent,
-            usage: Usage::default(),
+            scope: order.scope,
+            usage: ProcessUsage::default(),
             memory: MemoryCurve::default(),
-            looked_at: Instant::now(),
-            look_every: LOOK_EVERY,
-            is_settled: false,
+            sampled_at: Instant::now(),
+            sample_interval: SAMPLE_INTERVAL,
+            sampling_stopped: false,
             ended: None,
         })
     }
@@ -213,8 +213,8 @@ impl Process {
         }
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let has_ended = waitid(WaitId::Pid(self.pid()), options).context("cannot wait for a party")?.is_some();
-        if !self.is_settled && (has_ended || self.looked_at.elapsed() >= self.look_every) {
-            self.look();
+        if !self.sampling_stopped && (has_ended || self.sampled_at.elapsed() >= self.sample_interval) {
+            self.sample();
         }
         if has_ended {
             self.ended = Some(self.reap().context("cannot wait for a party")?);
@@ -223,24 +223,24 @@ impl Process {
     }
 
     /// Samples its usage.
-    pub(super) fn look(&mut self) -> Usage {
-        self.looked_at = Instant::now();
+    pub(super) fn sample(&mut self) -> ProcessUsage {
+        self.sampled_at = Instant::now();
         let pid = self.child.id();
-        let seen = match self.extent {
-            Extent::Process => usage::of(pid),
-            Extent::Tree => tree::usage(pid),
+        let seen = match self.scope {
+            ProcessScope::Process => usage::of(pid),
+            ProcessScope::Tree => tree::usage(pid),
         };
         if let Some(seen) = seen {
-            self.usage = self.usage.then(seen);
+            self.usage = self.usage.followed_by(seen);
             self.memory.add(seen.rss_bytes);
         }
-        self.look_every = LOOK_EVERY.max(self.looked_at.elapsed() * LOOK_SHARE);
+        self.sample_interval = SAMPLE_INTERVAL.max(self.sampled_at.elapsed() * SAMPLING_SHARE);
         self.usage
     }
 
     /// Stops the sampling: the measured work is done.
-    pub(super) fn settle(&mut self) {
-        self.is_settled = true;
+    pub(super) fn stop_sampling(&mut self) {
+        self.sampling_stopped = true;
     }
 
     /// Asks it to stop and write its files.
@@ -261,12 +261,14 @@ impl Process {
     }
 
     /// Checks that it ran to its end: 1, 3 and 130 are its own verdict on that run, which is not the bench's.
-    pub(super) fn judge(&self, status: ExitStatus) -> Result<()> {
+    pub(super) fn check_exit(&self, status: ExitStatus) -> Result<()> {
         let name = self.name;
         match status.code() {
             Some(0 | 1 | 3 | 130) => Ok(()),
-            Some(code) => bail!("the {name} could not run: {}", self.last_words(&format!("it exited with {code}"))),
-            None => bail!("the {name} died ({status}): {}", self.last_words("no output")),
+            Some(code) => {
+                bail!("the {name} could not run: {}", self.last_stderr_line(&format!("it exited with {code}")))
+            }
+            None => bail!("the {name} died ({status}): {}", self.last_stderr_line("no output")),
         }
     }
 
@@ -277,7 +279,7 @@ impl Process {
     }
 
     /// The last line that it wrote on its standard error, or `otherwise`.
-    pub(super) fn last_words(&self, otherwise: &str) -> String {
+    pub(super) fn last_stderr_line(&self, otherwise: &str) -> String {
         let said = fs::read(&self.stderr).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
         // That it listens is no complaint.
@@ -292,8 +294,13 @@ impl Process {
     }
 
     /// Observations of it.
-    pub(super) fn watched(&self) -> Watched {
-        Watched { role: self.role, command: self.command.clone(), usage: self.usage, memory: self.memory.clone() }
+    pub(super) fn observation(&self) -> PartyObservation {
+        PartyObservation {
+            role: self.role,
+            command: self.command.clone(),
+            usage: self.usage,
+            memory: self.memory.clone(),
+        }
     }
 
     fn pid(&self) -> Pid {
@@ -304,7 +311,7 @@ impl Process {
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
         // Not being waited for, its number, and so its group's, is still its own. A child of its own that lived on
         // would keep the pipe open and the listener waiting.
-        if self.extent == Extent::Tree {
+        if self.scope == ProcessScope::Tree {
             // Some may have left the group.
             for pid in tree::members(self.child.id()).into_iter().filter_map(|member| as_pid(member.pid)) {
                 let _ = kill_process(pid, Signal::KILL);
@@ -313,7 +320,7 @@ impl Process {
         let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = kill_process(self.pid(), Signal::KILL);
         let status = self.child.wait()?;
-        if let Some(listener) = self.listener.take() {
+        if let Some(listener) = self.stdout_reader.take() {
             // A panic in it has nothing to add.
             let _ = listener.join();
         }
@@ -321,7 +328,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for PartyProcess {
     fn drop(&mut self) {
         if self.ended.is_none() {
             let _ = self.reap();
@@ -332,11 +339,11 @@ impl Drop for Process {
 /// Reports whether a relay that was asked to stop did so: another program may have no better exit than that of the
 /// signal, or report it as 143, as shells and Java do.
 pub(super) fn has_stopped(status: ExitStatus) -> bool {
-    status.signal() == Some(Signal::TERM.as_raw()) || status.code() == Some(TERMINATED)
+    status.signal() == Some(Signal::TERM.as_raw()) || status.code() == Some(SIGTERM_EXIT_CODE)
 }
 
 /// `signal 9 (SIGKILL)`, `exit status 2`
-pub(super) fn how(status: ExitStatus) -> String {
+pub(super) fn describe_exit(status: ExitStatus) -> String {
     status.to_string().replacen(": ", " ", 1)
 }
 
@@ -350,11 +357,11 @@ fn as_pid(number: u32) -> Option<Pid> {
 }
 
 /// Hands on each event and keeps each line, until the party closes its output.
-fn listen(stdout: impl BufRead, mut transcript: File, role: Role, events: &Sender<(Role, Event)>) {
+fn read_events(stdout: impl BufRead, mut transcript: File, role: Role, events: &Sender<(Role, LiveEvent)>) {
     for line in stdout.split(b'\n').map_while(Result::ok) {
         // A full disk must not stop the run; the record at its end reports it.
         let _ = transcript.write_all(&line).and_then(|()| transcript.write_all(b"\n"));
-        if let Some(event) = Event::from_line(&String::from_utf8_lossy(&line)) {
+        if let Some(event) = LiveEvent::from_line(&String::from_utf8_lossy(&line)) {
             // The bench may have given up; the party is then being stopped.
             let _ = events.send((role, event));
         }
@@ -367,30 +374,30 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
     use tempfile::TempDir;
 
-    struct Shell {
-        process: Process,
-        events: Receiver<(Role, Event)>,
+    struct ScriptedParty {
+        process: PartyProcess,
+        events: Receiver<(Role, LiveEvent)>,
         place: TempDir,
     }
 
-    fn shell(script: &str) -> Shell {
+    fn shell(script: &str) -> ScriptedParty {
         let place = tempfile::tempdir().expect("a directory");
-        let order = Order {
+        let order = PartyCommand {
             role: Role::Sink,
             name: "sink",
             program: "/bin/sh".into(),
             arguments: vec!["-c".to_owned(), script.to_owned()],
             environment: Vec::new(),
-            extent: Extent::Process,
-            group: Group::ByBench,
+            scope: ProcessScope::Process,
+            group_leader: GroupLeader::Bench,
             stdout: place.path().join("sink.stdout"),
             stderr: place.path().join("sink.stderr"),
         };
         let (sender, events) = channel();
-        Shell { process: Process::start(order, sender).expect("started"), events, place }
+        ScriptedParty { process: PartyProcess::start(order, sender).expect("started"), events, place }
     }
 
-    fn wait(process: &mut Process) -> ExitStatus {
+    fn wait(process: &mut PartyProcess) -> ExitStatus {
         let limit = Instant::now() + Duration::from_secs(20);
         while Instant::now() < limit {
             if let Some(status) = process.poll().expect("polled") {
@@ -405,8 +412,8 @@ mod tests {
     fn its_lines_become_events_and_are_kept() {
         let mut shell = shell(r#"echo '{"event":"done"}'; echo chatter"#);
         let status = wait(&mut shell.process);
-        assert!(shell.process.judge(status).is_ok());
-        assert_eq!(shell.events.try_iter().collect::<Vec<_>>(), [(Role::Sink, Event::Done)]);
+        assert!(shell.process.check_exit(status).is_ok());
+        assert_eq!(shell.events.try_iter().collect::<Vec<_>>(), [(Role::Sink, LiveEvent::Done)]);
         let kept = fs::read_to_string(shell.place.path().join("sink.stdout")).expect("kept");
         assert_eq!(kept, "{\"event\":\"done\"}\nchatter\n");
     }
@@ -415,7 +422,7 @@ mod tests {
     fn its_last_words_explain_its_failure() {
         let mut shell = shell("echo warning >&2; echo 'mailrun: cannot listen on 127.0.0.1:1' >&2; exit 2");
         let status = wait(&mut shell.process);
-        let error = shell.process.judge(status).expect_err("it failed");
+        let error = shell.process.check_exit(status).expect_err("it failed");
         assert_eq!(error.to_string(), "the sink could not run: cannot listen on 127.0.0.1:1");
     }
 
@@ -423,7 +430,7 @@ mod tests {
     fn a_party_killed_by_a_stranger_is_said_to_have_died() {
         let mut shell = shell("kill -9 $$");
         let status = wait(&mut shell.process);
-        let error = shell.process.judge(status).expect_err("it died").to_string();
+        let error = shell.process.check_exit(status).expect_err("it died").to_string();
         assert!(error.starts_with("the sink died (signal: 9"), "{error}");
     }
 
@@ -433,7 +440,7 @@ mod tests {
         // process.
         let mut shell = shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
         wait(&mut shell.process);
-        let usage = shell.process.watched().usage;
+        let usage = shell.process.observation().usage;
         assert!(usage.user_s + usage.sys_s > 0.0, "{usage:?}");
     }
 
@@ -452,10 +459,10 @@ mod tests {
             while :; do sleep 0.05; done"#;
         let mut shell = shell(script);
         let listening = shell.events.recv_timeout(Duration::from_secs(20)).expect("it listens");
-        assert!(matches!(listening, (Role::Sink, Event::Listening { .. })));
+        assert!(matches!(listening, (Role::Sink, LiveEvent::Listening { .. })));
         shell.process.terminate();
         let status = wait(&mut shell.process);
         assert_eq!(status.code(), Some(0));
-        assert_eq!(shell.events.try_iter().last(), Some((Role::Sink, Event::Done)));
+        assert_eq!(shell.events.try_iter().last(), Some((Role::Sink, LiveEvent::Done)));
     }
 }

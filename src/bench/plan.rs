@@ -1,6 +1,6 @@
 //! Options of a bench, and the command lines that follow from them.
-use super::relays::{CERTIFICATE, Contestant, ListenerOptions};
-use crate::party::Live;
+use super::relays::{CERTIFICATE_FILE, Contestant, ListenerOptions};
+use crate::party::LiveMode;
 use journey::record::{Arrival, Pipelining, Workload};
 use journey::threshold::Threshold;
 use journey::trace::RunId;
@@ -21,7 +21,7 @@ pub(crate) struct BenchOptions {
     /// The run directory; `None` for a new one under `mailrun-results/`.
     pub(crate) out: Option<PathBuf>,
     /// Target of the load.
-    pub(crate) target: Target,
+    pub(crate) target: BenchTarget,
     /// The load, as far as the bench has to know it; the source's own account of it goes into the record.
     pub(crate) workload: Workload,
     /// More options for the source, word by word: what is sent, to whom, in stages or not.
@@ -29,7 +29,7 @@ pub(crate) struct BenchOptions {
     /// More options for the sink, its faults among them, word by word.
     pub(crate) sink_options: Vec<String>,
     /// The relay runs under strace, which counts its system calls and slows it.
-    pub(crate) tracing: Tracing,
+    pub(crate) syscall_counting: SyscallCounting,
     /// The sink writes its certificate into the run directory, and the source trusts that one alone.
     pub(crate) trusts_own_sink: bool,
     /// The source trusts the certificate of the relay that the bench starts, and that one alone.
@@ -39,9 +39,9 @@ pub(crate) struct BenchOptions {
     /// Thresholds that the run must meet.
     pub(crate) thresholds: Vec<Threshold>,
     /// Says whether the source tries one connection before the load, where the server is not the bench's own.
-    pub(crate) preflight: Preflight,
+    pub(crate) preflight: BenchPreflight,
     /// Progress output while it runs.
-    pub(crate) live: Live,
+    pub(crate) live: LiveMode,
     /// Name of the run in the progress line, where it is one of several.
     pub(crate) title: Option<String>,
     /// The command line that was typed.
@@ -50,14 +50,14 @@ pub(crate) struct BenchOptions {
 
 /// Says whether one connection is tried before the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Preflight {
+pub(crate) enum BenchPreflight {
     On,
     Off,
 }
 
 /// Target of the load, and the observer of the far end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum BenchTarget {
     /// A sink that the bench starts for itself.
     OwnSink,
     /// A relay that forwards to a sink, both of them the bench's own; never `Contestant::None`.
@@ -72,9 +72,9 @@ pub(crate) enum Target {
     },
 }
 
-impl Target {
+impl BenchTarget {
     /// The status address of a sink that is running.
-    pub(super) fn far_sink(&self) -> Option<&str> {
+    pub(super) fn remote_sink(&self) -> Option<&str> {
         match self {
             Self::OwnSink | Self::Relay(_) => None,
             Self::Server { sink, .. } => sink.as_deref(),
@@ -84,7 +84,7 @@ impl Target {
 
 /// Says whether system calls are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Tracing {
+pub(crate) enum SyscallCounting {
     #[default]
     Off,
     /// Counted by strace, at this path.
@@ -117,8 +117,8 @@ impl BenchOptions {
     /// The relay between source and sink.
     pub(super) fn relay(&self) -> Option<&Contestant> {
         match &self.target {
-            Target::Relay(contestant) => Some(contestant),
-            Target::OwnSink | Target::Server { .. } => None,
+            BenchTarget::Relay(contestant) => Some(contestant),
+            BenchTarget::OwnSink | BenchTarget::Server { .. } => None,
         }
     }
 
@@ -163,11 +163,12 @@ impl BenchOptions {
             push(&mut words, "--cacert", files.certificate());
         }
         if self.trusts_own_relay {
-            push(&mut words, "--cacert", files.record.with_file_name(CERTIFICATE).to_string_lossy());
+            push(&mut words, "--cacert", files.record.with_file_name(CERTIFICATE_FILE).to_string_lossy());
         }
         // A server that the bench has just started is there, and its rules are for the load.
-        let is_own = !matches!(self.target, Target::Server { .. } | Target::Relay(Contestant::Running { .. }));
-        if is_own || self.preflight == Preflight::Off {
+        let is_own =
+            !matches!(self.target, BenchTarget::Server { .. } | BenchTarget::Relay(Contestant::Running { .. }));
+        if is_own || self.preflight == BenchPreflight::Off {
             words.push("--no-preflight".to_owned());
         }
         words.extend(self.source_options.iter().cloned());
@@ -217,17 +218,17 @@ mod tests {
         BenchOptions {
             name: "quick".to_owned(),
             out: None,
-            target: Target::OwnSink,
+            target: BenchTarget::OwnSink,
             workload,
             source_options: vec!["--workers".to_owned(), "2".to_owned()],
             sink_options: vec!["--drop".to_owned(), "0.001".to_owned()],
-            tracing: Tracing::Off,
+            syscall_counting: SyscallCounting::Off,
             trusts_own_sink: false,
             trusts_own_relay: false,
             listener: ListenerOptions::default(),
             thresholds: Vec::new(),
-            preflight: Preflight::On,
-            live: Live::Off,
+            preflight: BenchPreflight::On,
+            live: LiveMode::Off,
             title: None,
             command: Vec::new(),
         }
@@ -251,7 +252,7 @@ mod tests {
     #[test]
     fn a_relay_that_is_running_is_given_its_sink() {
         let relay = Contestant::Running { address: "127.0.0.1:25".to_owned(), sink: "127.0.0.1:2526".to_owned() };
-        let options = BenchOptions { target: Target::Relay(relay), ..options(Workload::default()) };
+        let options = BenchOptions { target: BenchTarget::Relay(relay), ..options(Workload::default()) };
         assert_eq!(options.sink_listen(), "127.0.0.1:2526");
         assert_eq!(options.duration_limit_s(), Some(RELAYED_DURATION_S));
     }

@@ -1,34 +1,34 @@
 //! Progress of a run, from what its parties report: the bench's line while load is sent, and while it waits.
 use super::plan::BenchOptions;
-use crate::live::Progress;
-use crate::live_line::{Display, Elsewhere, Line, RateWindow, waiting};
-use crate::party::Live;
+use crate::live::LiveProgress;
+use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow, waiting_text};
+use crate::party::LiveMode;
 use crate::printable::printable;
 use crate::report::numbers::count;
 use std::time::Duration;
 
 /// Latest reports of the parties.
 #[derive(Clone, Debug)]
-pub(super) struct View {
-    source: Progress,
-    sink: Option<Progress>,
+pub(super) struct LatestProgress {
+    source: LiveProgress,
+    sink: Option<LiveProgress>,
     /// Rate of messages done, by the reporting party's own clock.
     rate: RateWindow,
 }
 
-impl View {
+impl LatestProgress {
     /// Makes it with no reports yet.
     pub(super) fn new(options: &BenchOptions) -> Self {
-        let source = Progress {
+        let source = LiveProgress {
             goal_messages: options.workload.messages.unwrap_or_default(),
             goal_s: options.duration_limit_s().unwrap_or_default(),
-            ..Progress::default()
+            ..LiveProgress::default()
         };
         Self { source, sink: None, rate: RateWindow::default() }
     }
 
     /// Takes the source's progress.
-    pub(super) fn hear_source(&mut self, progress: Progress) {
+    pub(super) fn update_source(&mut self, progress: LiveProgress) {
         self.source = progress;
         if self.sink.is_none() {
             self.rate.add(progress.elapsed_s, progress.accepted);
@@ -36,7 +36,7 @@ impl View {
     }
 
     /// Takes the sink's progress.
-    pub(super) fn hear_sink(&mut self, progress: Progress) {
+    pub(super) fn update_sink(&mut self, progress: LiveProgress) {
         if self.sink.is_none() {
             self.rate.clear();
         }
@@ -45,7 +45,7 @@ impl View {
     }
 
     /// Latest progress that the source reported.
-    pub(super) fn source(&self) -> Progress {
+    pub(super) fn source(&self) -> LiveProgress {
         self.source
     }
 
@@ -55,45 +55,45 @@ impl View {
     }
 
     /// The progress line: messages delivered, if a sink reports them, else accepted; latencies are from the same process.
-    pub(super) fn line(&self) -> Line {
+    pub(super) fn line(&self) -> LiveLine {
         let rate_per_s = self.rate.per_s();
         let Some(sink) = self.sink else {
-            return Line::of(&self.source, self.source.accepted, "accepted", rate_per_s);
+            return LiveLine::of(&self.source, self.source.accepted, "accepted", rate_per_s);
         };
         let errors = self.source.errors + sink.errors;
-        let seen = Progress { p50_ms: sink.p50_ms, p99_ms: sink.p99_ms, errors, ..self.source };
-        Line::of(&seen, sink.delivered, "delivered", rate_per_s)
+        let seen = LiveProgress { p50_ms: sink.p50_ms, p99_ms: sink.p99_ms, errors, ..self.source };
+        LiveLine::of(&seen, sink.delivered, "delivered", rate_per_s)
     }
 }
 
 /// The line while `arrived` of `accepted` messages are there.
-pub(super) fn wait_line(arrived: u64, accepted: u64, left: Duration) -> Line {
+pub(super) fn wait_line(arrived: u64, accepted: u64, left: Duration) -> LiveLine {
     let share = if accepted == 0 { 1.0 } else { arrived as f64 / accepted as f64 };
     let missing = format!("{} at the sink", count(accepted.saturating_sub(arrived)));
-    Line::saying(Some(share), waiting(accepted, &missing, left.as_secs_f64()))
+    LiveLine::sentence(Some(share), waiting_text(accepted, &missing, left.as_secs_f64()))
 }
 
 /// The bench's place on standard error.
 #[derive(Debug)]
-pub(super) struct Screen {
-    display: Display,
+pub(super) struct ProgressDisplay {
+    display: LiveDisplay,
     /// Name of the run within a series: `run 3 of 16: postfix`.
     title: Option<String>,
 }
 
-impl Screen {
-    pub(super) fn new(live: Live, title: Option<String>) -> Self {
-        Self { display: Display::on_stderr(live, Elsewhere::Lines), title }
+impl ProgressDisplay {
+    pub(super) fn new(live: LiveMode, title: Option<String>) -> Self {
+        Self { display: LiveDisplay::on_stderr(live, NonTerminalOutput::Lines), title }
     }
 
     /// Shows a line, if it is time for another.
-    pub(super) fn show(&mut self, line: impl FnOnce() -> Line) {
+    pub(super) fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         let title = self.title.as_deref();
-        self.display.show(|| title.into_iter().fold(line(), Line::titled));
+        self.display.show(|| title.into_iter().fold(line(), LiveLine::with_title));
     }
 
     /// Prints a line that stays.
-    pub(super) fn say(&mut self, line: &str) {
+    pub(super) fn print_line(&mut self, line: &str) {
         self.display.clear();
         // It may contain text of an unknown server.
         let line = line.split('\n').map(printable).collect::<Vec<_>>().join("\n");
@@ -111,18 +111,24 @@ mod tests {
     use super::*;
     use crate::bench::rehearsal;
 
-    fn said(elapsed_s: f64, messages: u64) -> Progress {
-        Progress { elapsed_s, accepted: messages, delivered: messages, goal_messages: 200_000, ..Progress::default() }
+    fn progress(elapsed_s: f64, messages: u64) -> LiveProgress {
+        LiveProgress {
+            elapsed_s,
+            accepted: messages,
+            delivered: messages,
+            goal_messages: 200_000,
+            ..LiveProgress::default()
+        }
     }
 
     #[test]
     fn a_line_has_count_rate_and_latency() {
-        let mut view = View::new(&rehearsal::options());
+        let mut view = LatestProgress::new(&rehearsal::options());
         assert_eq!(view.line().text(), "0 / 1,000 accepted · 0 msg/s", "before anybody says anything");
-        view.hear_source(said(1.0, 50_000));
-        view.hear_sink(said(1.0, 40_000));
-        view.hear_sink(Progress { p50_ms: 1.42, p99_ms: 3.1, errors: 2, ..said(2.0, 94_000) });
-        let text = view.line().titled("run 3 of 16: postfix").text();
+        view.update_source(progress(1.0, 50_000));
+        view.update_sink(progress(1.0, 40_000));
+        view.update_sink(LiveProgress { p50_ms: 1.42, p99_ms: 3.1, errors: 2, ..progress(2.0, 94_000) });
+        let text = view.line().with_title("run 3 of 16: postfix").text();
         let rest = "94,000 / 200,000 delivered · 54,000 msg/s · p50 1.42 ms · p99 3.10 ms · 2 errors";
         assert_eq!(text, format!("run 3 of 16: postfix · {rest}"));
         assert_eq!((view.delivered(), view.source().accepted), (94_000, 50_000));

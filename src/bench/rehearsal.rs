@@ -1,8 +1,8 @@
 //! Runs of the bench with a shell script for a source, a relay and a sink: what the bench itself does, without any mail.
-use super::plan::{BenchOptions, Preflight, Target, Tracing};
-use super::relays::{Contestant, Durability, ListenerOptions};
+use super::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting};
+use super::relays::{Contestant, ContestantDurability, ListenerOptions};
 use super::{BenchOutcome, run_with};
-use crate::party::Live;
+use crate::party::LiveMode;
 use crate::report::sample;
 use anyhow::Result;
 use journey::ledger::Ledger;
@@ -52,17 +52,17 @@ pub(super) fn options() -> BenchOptions {
     BenchOptions {
         name: "rehearsal".to_owned(),
         out: None,
-        target: Target::OwnSink,
+        target: BenchTarget::OwnSink,
         workload: Workload { messages: Some(UNITS), ..Workload::default() },
         source_options: Vec::new(),
         sink_options: Vec::new(),
-        tracing: Tracing::Off,
+        syscall_counting: SyscallCounting::Off,
         trusts_own_sink: false,
         trusts_own_relay: false,
         listener: ListenerOptions::default(),
         thresholds: Vec::new(),
-        preflight: Preflight::On,
-        live: Live::Off,
+        preflight: BenchPreflight::On,
+        live: LiveMode::Off,
         title: None,
         command: vec!["mailrun".to_owned(), "bench".to_owned()],
     }
@@ -84,11 +84,11 @@ pub(super) fn ledger_bytes(units: u64) -> Vec<u8> {
     bytes
 }
 
-struct Rehearsal {
+struct BenchFixture {
     place: TempDir,
 }
 
-impl Rehearsal {
+impl BenchFixture {
     /// `source` and `sink` are the rest of the script; of the accepted units `delivered` arrive.
     fn new(source: &str, sink: &str, delivered: u64) -> Self {
         let place = tempfile::tempdir().expect("a directory");
@@ -122,7 +122,7 @@ impl Rehearsal {
     }
 
     fn run_relayed(&self) -> Result<BenchOutcome> {
-        let target = Target::Relay(Contestant::Mailrun(Durability::Sync));
+        let target = BenchTarget::Relay(Contestant::Mailrun(ContestantDurability::Sync));
         let options = BenchOptions { out: Some(self.results()), target, ..options() };
         run_with(&self.place.path().join("mailrun"), &options)
     }
@@ -156,7 +156,7 @@ fn read(path: &Path) -> String {
 
 #[test]
 fn a_run_is_folded_written_and_reported() {
-    let rehearsal = Rehearsal::new(GOOD_SOURCE, GOOD_SINK, UNITS);
+    let rehearsal = BenchFixture::new(GOOD_SOURCE, GOOD_SINK, UNITS);
     let outcome = rehearsal.run().expect("it runs");
     let record = &outcome.record;
     assert!(record.verdict.closed, "{:?}", record.verdict);
@@ -174,7 +174,7 @@ fn a_run_is_folded_written_and_reported() {
 #[test]
 fn what_the_sink_lacks_is_lost() {
     let sink = GOOD_SINK.replace("\"delivered\":1000", "\"delivered\":990");
-    let outcome = Rehearsal::new(GOOD_SOURCE, &sink, 990).run().expect("it runs");
+    let outcome = BenchFixture::new(GOOD_SOURCE, &sink, 990).run().expect("it runs");
     assert!(!outcome.record.verdict.closed);
     assert_eq!(outcome.record.ledger.lost, Some(10));
     assert!(outcome.record.verdict.reasons.iter().any(|reason| reason.starts_with("Lost: 10 of 1,000 ")));
@@ -183,14 +183,14 @@ fn what_the_sink_lacks_is_lost() {
 #[test]
 fn a_sink_that_cannot_start_says_why() {
     let sink = "echo 'mailrun: cannot listen on 127.0.0.1:25: permission denied' >&2; exit 2";
-    let error = Rehearsal::new(GOOD_SOURCE, sink, 0).run().expect_err("it cannot");
+    let error = BenchFixture::new(GOOD_SOURCE, sink, 0).run().expect_err("it cannot");
     assert_eq!(error.to_string(), "the sink could not run: cannot listen on 127.0.0.1:25: permission denied");
 }
 
 #[test]
 fn a_source_that_cannot_run_says_why() {
     let source = "echo 'mailrun: nothing listens on 127.0.0.1:40001' >&2; exit 2";
-    let error = Rehearsal::new(source, GOOD_SINK, 0).run().expect_err("it cannot");
+    let error = BenchFixture::new(source, GOOD_SINK, 0).run().expect_err("it cannot");
     assert_eq!(error.to_string(), "the source could not run: nothing listens on 127.0.0.1:40001");
 }
 
@@ -219,7 +219,7 @@ fn assert_failed_by(record: &Record, role: Role, how: &str) {
 
 #[test]
 fn a_sink_that_dies_fails_the_run_and_the_sources_figures_stay() {
-    let rehearsal = Rehearsal::new(STOPPED_SOURCE, DYING, 0);
+    let rehearsal = BenchFixture::new(STOPPED_SOURCE, DYING, 0);
     let record = rehearsal.run().expect("there is a report").record;
     assert_failed_by(&record, Role::Sink, "signal 9 (SIGKILL)");
     assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), None));
@@ -231,7 +231,7 @@ fn a_sink_that_dies_fails_the_run_and_the_sources_figures_stay() {
 fn a_source_that_dies_leaves_what_it_had_said() {
     let source =
         STOPPED_SOURCE.replace("while :; do sleep 0.02; done", "echo 'out of memory' >&2; sleep 0.2; kill -9 $$");
-    let record = Rehearsal::new(&source, GOOD_SINK, UNITS).run().expect("there is a report").record;
+    let record = BenchFixture::new(&source, GOOD_SINK, UNITS).run().expect("there is a report").record;
     assert_eq!(death(&record, Role::Source).said, "out of memory");
     let why = &record.verdict.why;
     assert!(
@@ -247,7 +247,7 @@ fn a_record_that_could_not_be_written_is_reported_all_the_same() {
     let mut source = serde_json::to_string(&source_record()).expect("JSON");
     source = format!("{{\"event\":\"unwritten\",\"record\":{source}}}").replace('\'', "");
     let source = format!("echo '{source}'; echo 'mailrun: cannot write source.json: disk full' >&2; exit 2");
-    let outcome = Rehearsal::new(&source, GOOD_SINK, UNITS).run().expect("there is a report");
+    let outcome = BenchFixture::new(&source, GOOD_SINK, UNITS).run().expect("there is a report");
     let why = outcome.unwritten.expect("a file is missing").to_string();
     assert_eq!(why, "the source could not run: cannot write source.json: disk full");
     let record = outcome.record;
@@ -258,7 +258,7 @@ fn a_record_that_could_not_be_written_is_reported_all_the_same() {
 #[test]
 fn a_file_of_the_run_that_cannot_be_written_is_told_beside_the_report() {
     let source = GOOD_SOURCE.replace("finish", "mkdir \"$here/results/run.json\"; finish");
-    let rehearsal = Rehearsal::new(&source, GOOD_SINK, UNITS);
+    let rehearsal = BenchFixture::new(&source, GOOD_SINK, UNITS);
     let outcome = rehearsal.run().expect("there is a report");
     let why = outcome.unwritten.expect("a file is missing").to_string();
     assert_eq!(why, format!("cannot write {}: Is a directory", rehearsal.results().join("run.json").display()));
@@ -267,7 +267,7 @@ fn a_file_of_the_run_that_cannot_be_written_is_told_beside_the_report() {
 
 #[test]
 fn a_party_without_results_is_an_error() {
-    let error = Rehearsal::new("exit 0", GOOD_SINK, 0).run().expect_err("nothing was written").to_string();
+    let error = BenchFixture::new("exit 0", GOOD_SINK, 0).run().expect_err("nothing was written").to_string();
     assert!(error.contains("source.json"), "{error}");
 }
 
@@ -275,7 +275,7 @@ fn a_party_without_results_is_an_error() {
 fn a_relay_is_a_party_with_all_that_its_children_used() {
     // The source prints the server that it was given.
     let source = GOOD_SOURCE.replace("finish", "echo \"$to\" > \"$here/target\"; finish");
-    let rehearsal = Rehearsal::relayed(&source, GOOD_RELAY, UNITS);
+    let rehearsal = BenchFixture::relayed(&source, GOOD_RELAY, UNITS);
     let outcome = rehearsal.run_relayed().expect("it runs");
     let record = &outcome.record;
     assert!(record.verdict.closed, "{:?}", record.verdict);
@@ -292,7 +292,7 @@ fn a_relay_is_a_party_with_all_that_its_children_used() {
 
 #[test]
 fn a_relay_that_dies_fails_the_run_and_what_arrived_is_counted() {
-    let record = Rehearsal::relayed(STOPPED_SOURCE, DYING, 400).run_relayed().expect("there is a report").record;
+    let record = BenchFixture::relayed(STOPPED_SOURCE, DYING, 400).run_relayed().expect("there is a report").record;
     assert_failed_by(&record, Role::Relay, "signal 9 (SIGKILL)");
     assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), Some(400)));
     let at_s = death(&record, Role::Relay).at_s;
@@ -302,7 +302,7 @@ fn a_relay_that_dies_fails_the_run_and_what_arrived_is_counted() {
 #[test]
 fn a_relay_that_cannot_start_says_why() {
     let relay = "echo 'mailrun: another process has the spool' >&2; exit 2";
-    let error = Rehearsal::relayed(GOOD_SOURCE, relay, 0).run_relayed().expect_err("it cannot").to_string();
+    let error = BenchFixture::relayed(GOOD_SOURCE, relay, 0).run_relayed().expect_err("it cannot").to_string();
     assert_eq!(error, "the relay could not run: another process has the spool");
 }
 
@@ -311,7 +311,7 @@ fn a_relay_that_knows_no_better_end_than_the_signals_has_stopped() {
     let relay = GOOD_RELAY.replace("trap 'exit 0' TERM\n", "");
     let as_java = GOOD_RELAY.replace("exit 0", "exit 143");
     for relay in [relay, as_java] {
-        let record = Rehearsal::relayed(GOOD_SOURCE, &relay, UNITS).run_relayed().expect("it runs").record;
+        let record = BenchFixture::relayed(GOOD_SOURCE, &relay, UNITS).run_relayed().expect("it runs").record;
         assert!(
             record.verdict.closed && record.parties.iter().all(|party| party.died.is_none()),
             "{:?}",
@@ -319,7 +319,7 @@ fn a_relay_that_knows_no_better_end_than_the_signals_has_stopped() {
         );
     }
     let fails = GOOD_RELAY.replace("exit 0", "echo \"mailrun: disk full\" >&2; exit 2");
-    let record = Rehearsal::relayed(GOOD_SOURCE, &fails, UNITS).run_relayed().expect("there is a report").record;
+    let record = BenchFixture::relayed(GOOD_SOURCE, &fails, UNITS).run_relayed().expect("there is a report").record;
     assert_failed_by(&record, Role::Relay, "exit status 2");
     assert!(record.verdict.why.ends_with("its last message: disk full."), "{}", record.verdict.why);
 }

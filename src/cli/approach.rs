@@ -1,8 +1,8 @@
 //! Options of a source's connection to the server: TLS, AUTH and what it declares, from the command line to the
 //! engine's values.
-use super::server::{Scheme, Server};
-use crate::bench::relays::{ListenerOptions, Login, OwnCertificate};
-use crate::source::{AddressRange, ApproachOptions, Declaration, ProxyVersion};
+use super::server::{Scheme, ServerArg};
+use crate::bench::relays::{ListenerOptions, OwnCertificate, RelayLogin};
+use crate::source::{AddressRange, BodyParameter, ProxyVersion, TransportOptions};
 use crate::tls_mode::TlsMode;
 use crate::users::PASSWORD_VARIABLE;
 use anyhow::{Context, Result, bail};
@@ -11,12 +11,12 @@ use net::SessionResumption;
 use smtp::client::Chunking;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use smtp::server::Protocol;
-use smtp::xclient::{Attribute, Introduction};
+use smtp::xclient::{Attribute, XclientRequest};
 use std::path::PathBuf;
 
 /// When TLS begins, as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum TlsTyped {
+pub(super) enum TlsArg {
     /// No TLS
     None,
     /// After STARTTLS
@@ -25,12 +25,12 @@ pub(super) enum TlsTyped {
     Implicit,
 }
 
-impl From<TlsTyped> for TlsMode {
-    fn from(typed: TlsTyped) -> Self {
+impl From<TlsArg> for TlsMode {
+    fn from(typed: TlsArg) -> Self {
         match typed {
-            TlsTyped::None => Self::None,
-            TlsTyped::Starttls => Self::StartTls,
-            TlsTyped::Implicit => Self::Implicit,
+            TlsArg::None => Self::None,
+            TlsArg::Starttls => Self::StartTls,
+            TlsArg::Implicit => Self::Implicit,
         }
     }
 }
@@ -38,10 +38,10 @@ impl From<TlsTyped> for TlsMode {
 /// TLS, login and addresses of a source.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
-pub(super) struct ApproachTyped {
+pub(super) struct ConnectionArgs {
     /// Use of TLS; the certificate of the server is verified [default: none].
     #[arg(long, value_enum)]
-    tls: Option<TlsTyped>,
+    tls: Option<TlsArg>,
     /// Trust the certificates in this PEM file instead of the system's.
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     cacert: Option<PathBuf>,
@@ -84,7 +84,7 @@ pub(super) struct ApproachTyped {
     bind: Option<AddressRange>,
     /// Send a PROXY header at the start of each connection, as a proxy does.
     #[arg(long, value_enum, value_name = "VERSION")]
-    proxy_protocol: Option<ProxyTyped>,
+    proxy_protocol: Option<ProxyVersionArg>,
     /// Attribute to send with XCLIENT if the server offers it, repeatable: NAME=…, ADDR=…, PORT=…, PROTO=…, HELO=…,
     /// LOGIN=….
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
@@ -93,7 +93,7 @@ pub(super) struct ApproachTyped {
 
 /// Version of the PROXY header, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ProxyTyped {
+enum ProxyVersionArg {
     V1,
     V2,
 }
@@ -112,12 +112,12 @@ fn mechanism(name: &str) -> Result<Mechanism, String> {
     })
 }
 
-impl ApproachTyped {
+impl ConnectionArgs {
     /// The same with what the server's URL adds: smtps means TLS before the greeting, lmtp means LMTP.
     ///
     /// # Errors
     /// If an option contradicts the URL.
-    pub(super) fn towards(&self, server: &Server) -> Result<Self> {
+    pub(super) fn for_server(&self, server: &ServerArg) -> Result<Self> {
         let mut approach = self.clone();
         match server.scheme() {
             Scheme::Smtp => {}
@@ -126,10 +126,10 @@ impl ApproachTyped {
                 if self.lmtp {
                     bail!("--lmtp cannot be used with smtps://; write lmtp://{server} and --tls implicit");
                 }
-                if self.tls.is_some_and(|tls| tls != TlsTyped::Implicit) {
+                if self.tls.is_some_and(|tls| tls != TlsArg::Implicit) {
                     bail!("smtps:// means --tls implicit; write smtp://{server} for another use of TLS");
                 }
-                approach.tls = Some(TlsTyped::Implicit);
+                approach.tls = Some(TlsArg::Implicit);
             }
         }
         Ok(approach)
@@ -144,11 +144,11 @@ impl ApproachTyped {
     ///
     /// # Errors
     /// If there is no password, or it cannot be read; if there is an option for TLS and no TLS.
-    pub(super) fn options(&self) -> Result<ApproachOptions> {
-        if let Some(option) = self.idle_option() {
+    pub(super) fn options(&self) -> Result<TransportOptions> {
+        if let Some(option) = self.option_without_effect() {
             bail!("{option} requires --tls starttls or --tls implicit");
         }
-        Ok(ApproachOptions {
+        Ok(TransportOptions {
             tls: self.tls_mode(),
             tls_insecure: self.insecure,
             ca: self.cacert.clone(),
@@ -160,8 +160,8 @@ impl ApproachTyped {
             chunking: if self.chunking { Chunking::IfOffered } else { Chunking::Never },
             bind: self.bind,
             proxy: self.proxy_protocol.map(|version| match version {
-                ProxyTyped::V1 => ProxyVersion::V1,
-                ProxyTyped::V2 => ProxyVersion::V2,
+                ProxyVersionArg::V1 => ProxyVersion::V1,
+                ProxyVersionArg::V2 => ProxyVersion::V2,
             }),
             introduction: self.introduction()?,
         })
@@ -169,7 +169,7 @@ impl ApproachTyped {
 
     /// An option that would have no effect without TLS: the user who gave it believes that mail and password are
     /// encrypted.
-    fn idle_option(&self) -> Option<&'static str> {
+    fn option_without_effect(&self) -> Option<&'static str> {
         let options = [
             (self.insecure, "--insecure"),
             (self.cacert.is_some(), "--cacert"),
@@ -187,7 +187,7 @@ impl ApproachTyped {
     }
 
     /// An option that has to be agreed on with the server, if one was given.
-    pub(super) fn to_be_agreed_on(&self) -> Option<&'static str> {
+    pub(super) fn negotiated_option(&self) -> Option<&'static str> {
         let options = [
             (self.tls_mode() != TlsMode::None, "--tls"),
             (self.lmtp, "--lmtp"),
@@ -200,8 +200,8 @@ impl ApproachTyped {
     }
 
     /// The options as a source's command line.
-    pub(super) fn words(&self) -> Vec<String> {
-        let mut words = vec![format!("--tls={}", self.tls_mode().word())];
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let mut words = vec![format!("--tls={}", self.tls_mode().name())];
         let path = |path: &PathBuf| path.to_string_lossy().into_owned();
         let valued = [
             ("--cacert", self.cacert.as_ref().map(path)),
@@ -228,12 +228,12 @@ impl ApproachTyped {
     }
 
     /// The properties that messages are declared to have.
-    pub(super) fn declaration(&self) -> Declaration {
-        if self.binarymime { Declaration::Binary } else { Declaration::AsItIs }
+    pub(super) fn declaration(&self) -> BodyParameter {
+        if self.binarymime { BodyParameter::Binary } else { BodyParameter::Automatic }
     }
 
     /// The reason why the relay that a bench starts cannot take such mail.
-    pub(super) fn beyond_own_relay(&self) -> Option<&'static str> {
+    pub(super) fn unsupported_by_relay(&self) -> Option<&'static str> {
         let reasons = [
             (self.binarymime, "--binarymime: the relay that bench starts takes no binary messages"),
             (self.cacert.is_some(), "--cacert has no effect: the relay that bench starts has a certificate of its own"),
@@ -263,7 +263,7 @@ impl ApproachTyped {
         Ok(ListenerOptions {
             tls,
             certificate: (tls != TlsMode::None).then(certificate).transpose()?,
-            login: self.credentials()?.map(|own| Login { name: own.name, password: own.secret }),
+            login: self.credentials()?.map(|own| RelayLogin { name: own.name, password: own.secret }),
             speaks_lmtp: self.lmtp,
             proxy_protocol: self.proxy_protocol.is_some(),
             xclient: !self.xclient.is_empty(),
@@ -272,8 +272,8 @@ impl ApproachTyped {
     }
 
     /// Arguments of the sink at the other end that match this approach.
-    pub(super) fn sink_words(&self) -> Vec<String> {
-        let mut words = vec![format!("--tls={}", self.tls_mode().word())];
+    pub(super) fn sink_arguments(&self) -> Vec<String> {
+        let mut words = vec![format!("--tls={}", self.tls_mode().name())];
         let flags = [
             (self.no_tls_resumption, "--no-tls-resumption"),
             (self.lmtp, "--lmtp"),
@@ -285,13 +285,13 @@ impl ApproachTyped {
         words
     }
 
-    fn introduction(&self) -> Result<Option<Introduction>> {
+    fn introduction(&self) -> Result<Option<XclientRequest>> {
         if self.xclient.is_empty() {
             return Ok(None);
         }
-        let mut introduction = Introduction::default();
+        let mut introduction = XclientRequest::default();
         for (attribute, value) in &self.xclient {
-            introduction = introduction.telling(*attribute, value).context("--xclient")?;
+            introduction = introduction.with_attribute(*attribute, value).context("--xclient")?;
         }
         Ok(Some(introduction))
     }

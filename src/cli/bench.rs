@@ -1,17 +1,17 @@
 //! `mailrun bench`: what was typed, to what it means.
 use super::Strictness;
-use super::approach::ApproachTyped;
-use super::relays::{self, RelayTyped};
-use super::results::ReportTyped;
+use super::approach::ConnectionArgs;
+use super::relays::{self, BenchRelayArgs};
+use super::results::ReportArgs;
 use super::scenarios::Scenario;
-use super::server::Server;
-use super::sink::FaultsTyped;
-use super::source::Load;
+use super::server::ServerArg;
+use super::sink::SinkFaultArgs;
+use super::source::LoadArgs;
 use crate::bench::relays::{Contestant, ListenerOptions};
-use crate::bench::{self, BenchOptions, Target, Tracing};
-use crate::party::Live;
-use crate::slip::is_near;
-use crate::source::{self, Offer, Reach};
+use crate::bench::{self, BenchOptions, BenchTarget, SyscallCounting};
+use crate::party::LiveMode;
+use crate::slip::is_misspelling;
+use crate::source::{self, AllowedTargets, OfferedRate};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use journey::record::Workload;
@@ -32,26 +32,26 @@ use std::process::ExitCode;
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true,
           disable_help_subcommand = true, subcommand_value_name = "SCENARIO", subcommand_help_heading = "Scenarios",
           override_usage = "mailrun bench [OPTIONS] [SERVER]\n       mailrun bench <SCENARIO> [OPTIONS]")]
-pub(super) struct Typed {
+pub(super) struct BenchArgs {
     #[command(subcommand)]
     scenario: Option<Scenario>,
     /// Server to measure: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or
     /// unix:PATH. The default port is 25.
     #[arg(value_name = "SERVER", value_parser = server)]
-    server: Option<Server>,
+    server: Option<ServerArg>,
     /// HTTP address of the mailrun sink that SERVER delivers to, to check that every message arrives.
     #[arg(long, value_name = "http://HOST:PORT", requires = "server", conflicts_with = "sink_listen")]
     sink: Option<String>,
     #[command(flatten)]
-    relay: RelayTyped,
+    relay: BenchRelayArgs,
     #[command(flatten)]
-    load: Load,
+    load: LoadArgs,
     #[command(flatten)]
-    approach: ApproachTyped,
+    approach: ConnectionArgs,
     #[command(flatten)]
-    faults: FaultsTyped,
+    faults: SinkFaultArgs,
     #[command(flatten)]
-    report: ReportTyped,
+    report: ReportArgs,
     /// Run directory, instead of a new one in mailrun-results.
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     out: Option<PathBuf>,
@@ -86,7 +86,7 @@ Examples:
   mailrun bench mades-compare          go-mades-bench and mailrun mades";
 
 /// A server, or why that word is none.
-fn server(text: &str) -> Result<Server, String> {
+fn server(text: &str) -> Result<ServerArg, String> {
     if Path::new(text).extension().is_some_and(|extension| extension == "toml") {
         let known = scenario_names().join(", ");
         return Err(format!("{text:?}: scenario files are not supported yet; the built-in scenarios are {known}"));
@@ -94,7 +94,7 @@ fn server(text: &str) -> Result<Server, String> {
     if is_scenario(text) {
         return Err(format!("options of {text} must follow it: write mailrun bench {text} first"));
     }
-    Server::parse(text)
+    ServerArg::parse(text)
 }
 
 /// Reports whether the word is the name of a built-in scenario.
@@ -111,17 +111,17 @@ fn scenario_names() -> Vec<String> {
 ///
 /// # Errors
 /// If it cannot; a name like that of a scenario may be meant as one.
-fn check_server(server: &Server, reach: Reach) -> Result<()> {
+fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
     source::look_up(server.address(), reach).map(drop).map_err(|error| {
         let host = server.address().rsplit_once(':').map_or("", |(host, _)| host);
-        match scenario_names().iter().find(|name| is_near(host, name)) {
+        match scenario_names().iter().find(|name| is_misspelling(host, name)) {
             Some(name) => anyhow!("{error:#}; did you mean the scenario {name:?}?"),
             None => error,
         }
     })
 }
 
-impl Typed {
+impl BenchArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         if let Some(scenario) = self.scenario {
             return scenario.run();
@@ -130,7 +130,7 @@ impl Typed {
         let report = self.report.clone();
         let strictness = Strictness::of(self.load.is_strict());
         let options = self.options()?;
-        report.open(Live::Line)?;
+        report.open(LiveMode::Line)?;
         let outcome = bench::run(options)?;
         report.finish(&outcome.record, Some(&outcome.directory))?;
         outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
@@ -139,7 +139,7 @@ impl Typed {
     /// Refuses options that have no effect with this server, or with none.
     fn check(&self) -> Result<()> {
         let has_own_sink = self.server.is_none() || self.relay.has_own_sink();
-        if let Some(fault) = self.faults.words().first().filter(|_| !has_own_sink) {
+        if let Some(fault) = self.faults.arguments().first().filter(|_| !has_own_sink) {
             bail!("{fault} applies to the bench's own sink; give it to the sink that you start");
         }
         if self.server.is_none() && self.load.asked.preflight() == source::Preflight::Off {
@@ -157,7 +157,7 @@ impl Typed {
         let offer = load.offer()?;
         load.check_thresholds()?;
         load.check_warm_up(offer.as_ref())?;
-        let staged = offer.as_ref().and_then(Offer::length);
+        let staged = offer.as_ref().and_then(OfferedRate::length);
         Ok(Workload {
             messages: load.messages,
             duration_limit_s: load.duration.or(staged).map(|limit| limit.as_secs_f64()),
@@ -165,32 +165,32 @@ impl Typed {
             pipelining: load.pipelining.into(),
             arrival: load.arrival(offer.as_ref())?,
             rate_per_s: load.rate,
-            stages: offer.as_ref().map(Offer::stages).unwrap_or_default(),
+            stages: offer.as_ref().map(OfferedRate::stages).unwrap_or_default(),
             seed: load.seed,
             ..Workload::default()
         })
     }
 
     /// How the source connects, after a look at the server's name.
-    fn approach(&self) -> Result<ApproachTyped> {
+    fn connection_args(&self) -> Result<ConnectionArgs> {
         let Some(server) = &self.server else { return Ok(self.approach.clone()) };
-        check_server(server, if self.allow_public { Reach::Public } else { Reach::Local })?;
-        self.approach.towards(server)
+        check_server(server, if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local })?;
+        self.approach.for_server(server)
     }
 
     fn options(self) -> Result<BenchOptions> {
         let workload = self.workload()?;
-        let approach = self.approach()?;
+        let approach = self.connection_args()?;
         // A mistake in the options is better reported here than by the source.
         approach.options()?;
         let target = self.target(&approach)?;
         // Behind a relay the sink is not who the source speaks to.
-        let is_direct = target == Target::OwnSink;
-        let mut sink_options = self.faults.words();
-        sink_options.extend(is_direct.then(|| approach.sink_words()).into_iter().flatten());
-        let has_own_relay = matches!(target, Target::Relay(Contestant::Mailrun(_)));
-        let mut source_options = self.load.words();
-        source_options.extend(approach.words());
+        let is_direct = target == BenchTarget::OwnSink;
+        let mut sink_options = self.faults.arguments();
+        sink_options.extend(is_direct.then(|| approach.sink_arguments()).into_iter().flatten());
+        let has_own_relay = matches!(target, BenchTarget::Relay(Contestant::Mailrun(_)));
+        let mut source_options = self.load.arguments();
+        source_options.extend(approach.arguments());
         source_options.extend(self.allow_public.then(|| "--allow-public".to_owned()));
         Ok(BenchOptions {
             name: self.label,
@@ -199,37 +199,37 @@ impl Typed {
             workload,
             source_options,
             sink_options,
-            tracing: Tracing::Off,
+            syscall_counting: SyscallCounting::Off,
             trusts_own_sink: is_direct && approach.needs_trust(),
             trusts_own_relay: has_own_relay && approach.needs_trust(),
             listener: if has_own_relay { approach.listener()? } else { ListenerOptions::default() },
             thresholds: self.load.asked.thresholds.clone(),
             preflight: match self.load.asked.preflight() {
-                source::Preflight::On => bench::Preflight::On,
-                source::Preflight::Off => bench::Preflight::Off,
+                source::Preflight::On => bench::BenchPreflight::On,
+                source::Preflight::Off => bench::BenchPreflight::Off,
             },
-            live: self.report.live(Live::Line),
+            live: self.report.live(LiveMode::Line),
             title: None,
             command: crate::party::command_line(),
         })
     }
 
     /// The server that the load goes to.
-    fn target(&self, approach: &ApproachTyped) -> Result<Target> {
-        let Some(server) = &self.server else { return Ok(self.between(approach)?.target()) };
+    fn target(&self, approach: &ConnectionArgs) -> Result<BenchTarget> {
+        let Some(server) = &self.server else { return Ok(self.contestant(approach)?.target()) };
         Ok(match self.relay.running(server) {
-            Some(running) => Target::Relay(running),
-            None => Target::Server { address: server.address().to_owned(), sink: self.sink.clone() },
+            Some(running) => BenchTarget::Relay(running),
+            None => BenchTarget::Server { address: server.address().to_owned(), sink: self.sink.clone() },
         })
     }
 
     /// The relay between the bench's own source and sink.
-    fn between(&self, approach: &ApproachTyped) -> Result<Contestant> {
-        let relay = self.relay.asked().unwrap_or_else(relays::usual);
-        let needed = approach.to_be_agreed_on();
+    fn contestant(&self, approach: &ConnectionArgs) -> Result<Contestant> {
+        let relay = self.relay.named_contestant().unwrap_or_else(relays::default_relay);
+        let needed = approach.negotiated_option();
         match (&relay, needed) {
             (Contestant::None, _) | (_, None) => Ok(relay),
-            (Contestant::Mailrun(_), Some(_)) => match approach.beyond_own_relay() {
+            (Contestant::Mailrun(_), Some(_)) => match approach.unsupported_by_relay() {
                 None => Ok(relay),
                 Some(what) => bail!("{what}; add --relay none, or name a server: mailrun bench HOST:PORT"),
             },

@@ -1,12 +1,12 @@
 //! Checks of help texts: each example is a command line that the program accepts, and `-h` fits a screen.
-use super::{Typed, summary};
+use super::{Cli, summary};
 use clap::{Command, CommandFactory, Parser};
 
 /// Lines of a terminal, without that of the prompt.
 const SCREEN_LINES: usize = 23;
 
 /// Commands whose `-h` is held to a screen.
-const BRIEF: [&str; 3] = ["relay", "queue", "spool"];
+const SHORT_HELP_COMMANDS: [&str; 3] = ["relay", "queue", "spool"];
 
 /// Calls `each` with every visible command and its path.
 fn walk(command: &Command, path: &[String], each: &mut impl FnMut(&[String], &Command)) {
@@ -65,15 +65,15 @@ fn a_line_is_divided_as_a_shell_does() {
 fn every_example_is_accepted() {
     let mut wrong = Vec::new();
     let mut count = 0;
-    walk(&Typed::command(), &[], &mut |path, command| {
-        let is_held = path.first().is_some_and(|first| BRIEF.contains(&first.as_str()));
+    walk(&Cli::command(), &[], &mut |path, command| {
+        let is_held = path.first().is_some_and(|first| SHORT_HELP_COMMANDS.contains(&first.as_str()));
         let all = examples(command);
         if is_held && all.is_empty() {
             wrong.push(format!("{path:?} has no example"));
         }
         for line in all {
             count += 1;
-            if let Err(error) = Typed::try_parse_from(words(&line)) {
+            if let Err(error) = Cli::try_parse_from(words(&line)) {
                 wrong.push(format!("{line}\n    {}", super::misuse::sentence(&error)));
             }
         }
@@ -83,8 +83,8 @@ fn every_example_is_accepted() {
 
 #[test]
 fn short_help_fits_a_screen() {
-    for name in BRIEF {
-        let mut command = Typed::command();
+    for name in SHORT_HELP_COMMANDS {
+        let mut command = Cli::command();
         command.build();
         let help = summary::of(command.find_subcommand_mut(name).expect("it is a command"), &[name]);
         let lines = help.trim_end().lines().count();

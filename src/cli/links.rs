@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// name, mailrun behaves like the original program.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Typed {
+pub(super) struct InstallLinksArgs {
     /// Directory for the links; it must come before the original programs in PATH.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -23,13 +23,13 @@ Examples:
   mailrun install-links ~/mailrun-bin
   PATH=~/mailrun-bin:$PATH smtp-source -m 100 127.0.0.1:2525";
 
-impl Typed {
+impl InstallLinksArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let program = std::env::current_exe().context("cannot find the path of this program")?;
         fs::create_dir_all(&self.directory).with_context(|| format!("cannot create {}", self.directory.display()))?;
         for name in personality::NAMES {
             let link = self.directory.join(name);
-            make(&program, &link)?;
+            make_link(&program, &link)?;
             // A closed standard output is not an error here.
             let _ = writeln!(io::stdout(), "{} -> {}", link.display(), program.display());
         }
@@ -38,7 +38,7 @@ impl Typed {
 }
 
 /// Makes or renews a link. What is there and is no link stays: it may be the older tool itself.
-fn make(program: &Path, link: &Path) -> Result<()> {
+fn make_link(program: &Path, link: &Path) -> Result<()> {
     match fs::symlink_metadata(link) {
         Ok(old) if old.is_symlink() => {
             fs::remove_file(link).with_context(|| format!("cannot replace {}", link.display()))?
@@ -60,12 +60,14 @@ mod tests {
     fn links_are_made_and_renewed_and_files_stay() {
         let place = tempfile::tempdir().unwrap();
         let link = place.path().join("smtp-source");
-        make(Path::new("/old"), &link).unwrap();
-        make(Path::new("/new"), &link).unwrap();
+        make_link(Path::new("/old"), &link).unwrap();
+        make_link(Path::new("/new"), &link).unwrap();
         assert_eq!(fs::read_link(&link).unwrap(), Path::new("/new"));
         let file = place.path().join("smtp-sink");
         fs::write(&file, "tool").unwrap();
-        assert!(make(Path::new("/new"), &file).unwrap_err().to_string().contains("exists and is not a symbolic link"));
+        assert!(
+            make_link(Path::new("/new"), &file).unwrap_err().to_string().contains("exists and is not a symbolic link")
+        );
         assert_eq!(fs::read_to_string(&file).unwrap(), "tool");
     }
 }

@@ -1,19 +1,19 @@
 //! `mailrun mades`: what was typed, to what it means.
 use super::mades_effects as effects;
-use super::mades_queues::{Custom, QueuesTyped};
-use super::results::ReportTyped;
-use super::{ArrivalTyped, LiveTyped, Strictness, end_with_parent, exit_code, values};
-use crate::mades::{self, Leftovers, MadesOptions, Mode, PayloadKind};
-use crate::party::{Finished, Live};
-use crate::reach::is_local;
+use super::mades_queues::{QueueNameArgs, QueueNaming};
+use super::results::ReportArgs;
+use super::{ArrivalArg, LiveArg, Strictness, exit_code, exit_with_parent, values};
+use crate::mades::{self, Leftovers, MadesMode, MadesOptions, PayloadKind};
+use crate::party::{FinishedRun, LiveMode};
+use crate::reach::is_local_address;
 use crate::reason::reason;
-use crate::source::{Offer, RateStage, Spread};
+use crate::source::{Distribution, OfferedRate, RateStage};
 use crate::users::PASSWORD_VARIABLE;
-use ::mades::{Broker, BrokerUrl, Mechanism, Secret, Security, TlsSetup, Verification};
+use ::mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, TlsSetup, Verification};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use journey::record::{Mades, MadesStage, Workload};
-use journey::threshold::{Place, Protocol, Threshold};
+use journey::threshold::{MetricSource, RunProtocol, Threshold};
 use journey::{RunId, Stage};
 use std::env::VarError;
 use std::net::ToSocketAddrs;
@@ -26,14 +26,14 @@ const DEFAULT_MESSAGES: u64 = 10_000;
 /// Environment variable with the password of the user at the broker of the inbox.
 const INBOX_PASSWORD_VARIABLE: &str = "MAILRUN_INBOX_PASSWORD";
 /// Messages in transit at most, at closed loop and at open loop.
-const CLOSED_IN_TRANSIT: usize = 1_000;
-const OPEN_IN_TRANSIT: usize = 100_000;
+const CLOSED_LOOP_IN_TRANSIT: usize = 1_000;
+const OPEN_LOOP_IN_TRANSIT: usize = 100_000;
 /// Transfers that are not settled, at most.
-const WINDOW: u32 = 1_000;
+const MAX_UNSETTLED: u32 = 1_000;
 /// URL of the broker where none is named.
-const USUAL_URL: &str = "amqp://localhost:5672";
+const DEFAULT_URL: &str = "amqp://localhost:5672";
 /// Bytes of a payload, those of the published runs.
-const USUAL_SIZE: &str = "3000";
+const DEFAULT_PAYLOAD_SIZE: &str = "3000";
 
 /// Measures an ECP endpoint or an EDX toolbox (MADES), stage by stage
 ///
@@ -43,20 +43,20 @@ const USUAL_SIZE: &str = "3000";
 /// or one of its answers is lost, duplicated, corrupt or rejected.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Typed {
+pub(super) struct MadesArgs {
     /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
-    mode: ModeTyped,
+    mode: MadesModeArg,
     #[command(flatten)]
-    load: LoadTyped,
+    load: MadesLoadArgs,
     #[command(flatten)]
-    brokers: BrokersTyped,
+    brokers: BrokerArgs,
     #[command(flatten)]
-    queues: QueuesTyped,
+    queues: QueueNameArgs,
     #[command(flatten)]
-    waiting: WaitingTyped,
+    waiting: TimeoutArgs,
     #[command(flatten)]
-    report: ReportTyped,
+    report: ReportArgs,
     /// Write run.json, report.md and latency.hlog into DIR
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     out: Option<PathBuf>,
@@ -65,7 +65,7 @@ pub(super) struct Typed {
     label: String,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
-    live: LiveTyped,
+    live: LiveArg,
     /// Run id, 32 hexadecimal digits.
     #[arg(long, value_name = "HEX", hide = true)]
     run_id: Option<RunId>,
@@ -74,7 +74,7 @@ pub(super) struct Typed {
 /// Limits of time, and what may be done to the queues.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits and safety")]
-struct WaitingTyped {
+struct TimeoutArgs {
     /// Time limit for each message; after that it counts as lost.
     #[arg(long, value_name = "TIME", default_value = "60s", hide_short_help = true, value_parser = values::some_duration)]
     message_timeout: Duration,
@@ -95,7 +95,7 @@ struct WaitingTyped {
 
 /// The mode, as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum ModeTyped {
+pub(super) enum MadesModeArg {
     /// An ECP endpoint: reply, inbox, events DELIVERED and RECEIVED
     Endpoint,
     /// An EDX toolbox: inbox, and the final status as reply
@@ -106,10 +106,10 @@ pub(super) enum ModeTyped {
     Tracing,
 }
 
-impl ModeTyped {
+impl MadesModeArg {
     /// The mode as typed.
     pub(super) fn name(self) -> &'static str {
-        Mode::from(self).name()
+        MadesMode::from(self).name()
     }
 
     /// The queues that it uses, as options.
@@ -123,21 +123,21 @@ impl ModeTyped {
     }
 
     /// The naming custom of the queues.
-    fn custom(self) -> Custom {
+    fn queue_naming(self) -> QueueNaming {
         match self {
-            Self::Toolbox => Custom::Edx,
-            Self::Endpoint | Self::Amqp | Self::Tracing => Custom::Ecp,
+            Self::Toolbox => QueueNaming::Edx,
+            Self::Endpoint | Self::Amqp | Self::Tracing => QueueNaming::Ecp,
         }
     }
 }
 
-impl From<ModeTyped> for Mode {
-    fn from(typed: ModeTyped) -> Self {
+impl From<MadesModeArg> for MadesMode {
+    fn from(typed: MadesModeArg) -> Self {
         match typed {
-            ModeTyped::Endpoint => Self::Endpoint,
-            ModeTyped::Toolbox => Self::Toolbox,
-            ModeTyped::Amqp => Self::Amqp,
-            ModeTyped::Tracing => Self::Tracing,
+            MadesModeArg::Endpoint => Self::Endpoint,
+            MadesModeArg::Toolbox => Self::Toolbox,
+            MadesModeArg::Amqp => Self::Amqp,
+            MadesModeArg::Tracing => Self::Tracing,
         }
     }
 }
@@ -145,7 +145,7 @@ impl From<ModeTyped> for Mode {
 /// What is sent, how much of it, and how fast.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
-pub(super) struct LoadTyped {
+pub(super) struct MadesLoadArgs {
     /// Number of messages
     ///
     /// The default of mades is 10000, unless --duration is given; bench mades sends 500/s for 8s.
@@ -158,7 +158,7 @@ pub(super) struct LoadTyped {
     ///
     /// Also 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or lognormal:MEDIAN,SIGMA[,MAX].
     #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::payload_sizes)]
-    payload_size: Option<Spread>,
+    payload_size: Option<Distribution>,
     /// Content of the payloads: random bytes, xml (a market document, which compresses well), or a FILE to be sent
     /// unchanged.
     #[arg(long, value_name = "WHAT", default_value = "random", hide_short_help = true)]
@@ -197,7 +197,7 @@ pub(super) struct LoadTyped {
     pub(super) stages: Vec<RateStage>,
     /// Distribution of messages over time, with --rate or --stage [default: constant].
     #[arg(long, value_enum, hide_short_help = true)]
-    arrival: Option<ArrivalTyped>,
+    arrival: Option<ArrivalArg>,
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value = "1", hide_short_help = true,
           value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
@@ -219,11 +219,11 @@ pub(super) struct LoadTyped {
 /// The brokers, and how they know us.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Brokers")]
-struct BrokersTyped {
+struct BrokerArgs {
     /// Broker of the sending endpoint
     ///
     /// amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
-    #[arg(long, value_name = "URL", default_value = USUAL_URL)]
+    #[arg(long, value_name = "URL", default_value = DEFAULT_URL)]
     broker: String,
     /// Broker of the receiving endpoint, if it is another
     ///
@@ -248,7 +248,7 @@ struct BrokersTyped {
     /// Authentication mechanism: PLAIN, ANONYMOUS, EXTERNAL, SCRAM-SHA-1, SCRAM-SHA-256 or SCRAM-SHA-512 [default:
     /// PLAIN with a user, ANONYMOUS without].
     #[arg(long, value_name = "MECHANISM", hide_short_help = true, value_parser = mechanism)]
-    auth_mechanism: Option<Mechanism>,
+    auth_mechanism: Option<SaslMechanism>,
     /// Trust these certificates
     ///
     /// A PEM file, used instead of the system's authorities.
@@ -281,7 +281,7 @@ Examples:
   mailrun bench mades           on this host, with a stand-in for the endpoints";
 
 fn threshold(text: &str) -> Result<Threshold, String> {
-    Threshold::parse(text, Protocol::Mades)
+    Threshold::parse(text, RunProtocol::Mades)
 }
 
 fn aborting_threshold(text: &str) -> Result<Threshold, String> {
@@ -292,22 +292,22 @@ fn aborting_threshold(text: &str) -> Result<Threshold, String> {
     Ok(threshold)
 }
 
-pub(super) fn mechanism(text: &str) -> Result<Mechanism, String> {
+pub(super) fn mechanism(text: &str) -> Result<SaslMechanism, String> {
     text.parse().map_err(|error: ::mades::Error| error.to_string())
 }
 
-impl Typed {
+impl MadesArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let report = self.report.clone();
         let live = report.live(self.live.into());
-        end_with_parent(live);
+        exit_with_parent(live);
         let strictness = Strictness::of(self.load.is_strict());
         let directory = self.out.clone();
         self.check_effects()?;
         let options = self.options()?;
         report.open(live)?;
-        let Finished { record, unwritten } = mades::run(options)?;
-        if live != Live::Json {
+        let FinishedRun { record, write_error: unwritten } = mades::run(options)?;
+        if live != LiveMode::Json {
             report.finish(&record, directory.as_deref())?;
         }
         unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
@@ -326,8 +326,8 @@ impl Typed {
             ("--inbox-user", brokers.inbox_user.is_some()),
             ("--inbox-password-file", brokers.inbox_password_file.is_some()),
         ];
-        if self.mode == ModeTyped::Tracing {
-            effects::refuse_idle(&inbox, "in mode tracing, which has no inbox")?;
+        if self.mode == MadesModeArg::Tracing {
+            effects::refuse_without_effect(&inbox, "in mode tracing, which has no inbox")?;
         }
         brokers.check_effects()
     }
@@ -335,23 +335,23 @@ impl Typed {
     fn options(self) -> Result<MadesOptions> {
         let offer = self.load.offer()?;
         self.load.check_thresholds(self.mode)?;
-        let is_staged = matches!(offer, Some(Offer::Stages(_)));
+        let is_staged = matches!(offer, Some(OfferedRate::Stages(_)));
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
-        let max_in_transit = self.load.in_transit();
-        let window = self.load.in_window();
+        let max_in_transit = self.load.in_transit_limit();
+        let window = self.load.unsettled_limit();
         let sizes = self.load.sizes();
         let arrival = self.load.arrival().with(offer.as_ref());
         let (mut outbox, mut inbox) = self.brokers.brokers()?;
         if !self.waiting.allow_public {
-            keep_at_home(&mut outbox)?;
-            keep_at_home(&mut inbox)?;
+            restrict_to_local(&mut outbox)?;
+            restrict_to_local(&mut inbox)?;
         }
         Ok(MadesOptions {
             name: self.label,
             mode: self.mode.into(),
             outbox,
             inbox,
-            queues: self.queues.names(self.mode.custom()),
+            queues: self.queues.names(self.mode.queue_naming()),
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),
             duration: self.load.duration,
             sizes,
@@ -375,7 +375,7 @@ impl Typed {
             run: self.run_id,
             out: self.out,
             live: self.report.live(self.live.into()),
-            watcher: None,
+            observer: None,
             command: crate::party::command_line().iter().map(|word| without_login(word)).collect(),
             thresholds: self.load.thresholds,
             abort_on: self.load.abort_on,
@@ -383,7 +383,7 @@ impl Typed {
     }
 }
 
-impl LoadTyped {
+impl MadesLoadArgs {
     /// Reports whether the run is asked for something that an invalid or inconclusive one does not give.
     pub(super) fn is_strict(&self) -> bool {
         let is_open = self.rate.is_some() || !self.stages.is_empty();
@@ -394,19 +394,19 @@ impl LoadTyped {
     ///
     /// # Errors
     /// The first such threshold, and what there is.
-    pub(super) fn check_thresholds(&self, mode: ModeTyped) -> Result<()> {
-        let mode = Mode::from(mode);
+    pub(super) fn check_thresholds(&self, mode: MadesModeArg) -> Result<()> {
+        let mode = MadesMode::from(mode);
         let is_closed = self.rate.is_none() && self.stages.is_empty();
         for threshold in self.thresholds.iter().chain(&self.abort_on) {
             let expression = threshold.expression();
-            if threshold.is_of_time() && threshold.place() == Some(Place::Stage(Stage::Created)) && is_closed {
+            if threshold.is_of_time() && threshold.source() == Some(MetricSource::Stage(Stage::Created)) && is_closed {
                 bail!(
                     "{expression}: in a closed loop a message is due when it is created; say --rate, or ask for sent"
                 );
             }
-            let has = match threshold.place() {
-                Some(Place::Stage(Stage::Notified)) => mode.last() != mode.arrival(),
-                Some(Place::Mades(name)) => mode.path().iter().any(|stage| stage.name() == name),
+            let has = match threshold.source() {
+                Some(MetricSource::Stage(Stage::Notified)) => mode.last() != mode.arrival(),
+                Some(MetricSource::Mades(name)) => mode.path().iter().any(|stage| stage.name() == name),
                 _ => true,
             };
             if !has {
@@ -418,15 +418,15 @@ impl LoadTyped {
     }
 
     /// Messages in transit at most.
-    fn in_transit(&self) -> usize {
+    fn in_transit_limit(&self) -> usize {
         let is_closed = self.rate.is_none() && self.stages.is_empty();
-        let usual = if is_closed { CLOSED_IN_TRANSIT } else { OPEN_IN_TRANSIT };
+        let usual = if is_closed { CLOSED_LOOP_IN_TRANSIT } else { OPEN_LOOP_IN_TRANSIT };
         self.max_in_transit.map_or(usual, |most| most as usize)
     }
 
     /// Unsettled transfers at most.
-    fn in_window(&self) -> u32 {
-        self.max_unsettled.unwrap_or(WINDOW).min(u32::try_from(self.in_transit()).unwrap_or(u32::MAX))
+    fn unsettled_limit(&self) -> u32 {
+        self.max_unsettled.unwrap_or(MAX_UNSETTLED).min(u32::try_from(self.in_transit_limit()).unwrap_or(u32::MAX))
     }
 
     /// Thresholds that the run must meet.
@@ -440,18 +440,18 @@ impl LoadTyped {
     /// If the stages offer nothing.
     pub(super) fn workload(&self) -> Result<Workload> {
         let offer = self.offer()?;
-        let staged = offer.as_ref().and_then(Offer::length);
+        let staged = offer.as_ref().and_then(OfferedRate::length);
         Ok(Workload {
             messages: self.messages,
             duration_limit_s: self.duration.or(staged).map(|limit| limit.as_secs_f64()),
             recipients: 1,
-            sessions: u32::try_from(self.in_transit()).unwrap_or(u32::MAX),
+            sessions: u32::try_from(self.in_transit_limit()).unwrap_or(u32::MAX),
             message_bytes: self.sizes().mean().round() as u64,
-            sizes_varied: self.sizes().varied(),
+            sizes_varied: self.sizes().summary(),
             tls: "none".to_owned(),
             arrival: self.arrival().with(offer.as_ref()),
             rate_per_s: self.rate,
-            stages: offer.as_ref().map(Offer::stages).unwrap_or_default(),
+            stages: offer.as_ref().map(OfferedRate::stages).unwrap_or_default(),
             protocol: "mades".to_owned(),
             rcpt: self.receiver.clone(),
             seed: self.seed,
@@ -460,8 +460,8 @@ impl LoadTyped {
     }
 
     /// The part of the run record that only MADES has; its stages are those that progress counts.
-    pub(super) fn as_mades(&self, mode: ModeTyped, timeout: Duration) -> Mades {
-        let mode = Mode::from(mode);
+    pub(super) fn mades_record(&self, mode: MadesModeArg, timeout: Duration) -> Mades {
+        let mode = MadesMode::from(mode);
         let stage = |name: &str| MadesStage { name: name.to_owned(), ..MadesStage::default() };
         Mades {
             mode: mode.name().to_owned(),
@@ -470,15 +470,15 @@ impl LoadTyped {
             message_type: self.message_type.clone(),
             durable: self.durable,
             payload: payload(&self.payload).typed(),
-            max_in_transit: self.in_transit() as u64,
-            window: u64::from(self.in_window()),
+            max_in_transit: self.in_transit_limit() as u64,
+            window: u64::from(self.unsettled_limit()),
             timeout_s: timeout.as_secs_f64(),
             ..Mades::default()
         }
     }
 
     /// The same options as a command line.
-    pub(super) fn words(&self) -> Vec<String> {
+    pub(super) fn arguments(&self) -> Vec<String> {
         let mut words = Vec::new();
         let mut push = |option: &str, value: String| words.push(format!("--{option}={value}"));
         let mut given = |option: &str, value: Option<String>| value.into_iter().for_each(|value| push(option, value));
@@ -487,13 +487,13 @@ impl LoadTyped {
         given("max-in-transit", self.max_in_transit.map(|most| most.to_string()));
         given("max-unsettled", self.max_unsettled.map(|most| most.to_string()));
         given("rate", self.rate.map(|rate| rate.to_string()));
-        self.stages.iter().for_each(|stage| given("stage", Some(stage.typed())));
+        self.stages.iter().for_each(|stage| given("stage", Some(stage.expression())));
         self.thresholds.iter().for_each(|threshold| given("threshold", Some(threshold.expression().to_owned())));
         self.abort_on.iter().for_each(|threshold| given("abort-on", Some(threshold.expression().to_owned())));
         given("payload-size", self.payload_size.as_ref().map(|sizes| sizes.expression().to_owned()));
         let arrival = self.arrival.map(|arrival| match arrival {
-            ArrivalTyped::Constant => "constant",
-            ArrivalTyped::Poisson => "poisson",
+            ArrivalArg::Constant => "constant",
+            ArrivalArg::Poisson => "poisson",
         });
         given("arrival", arrival.map(str::to_owned));
         for (option, value) in [
@@ -509,13 +509,13 @@ impl LoadTyped {
         words
     }
 
-    fn sizes(&self) -> Spread {
-        let usual = || values::payload_sizes(USUAL_SIZE).expect("the usual size is a size");
+    fn sizes(&self) -> Distribution {
+        let usual = || values::payload_sizes(DEFAULT_PAYLOAD_SIZE).expect("the usual size is a size");
         self.payload_size.clone().unwrap_or_else(usual)
     }
 
-    fn arrival(&self) -> ArrivalTyped {
-        self.arrival.unwrap_or(ArrivalTyped::Constant)
+    fn arrival(&self) -> ArrivalArg {
+        self.arrival.unwrap_or(ArrivalArg::Constant)
     }
 
     /// Refuses what would have no effect.
@@ -524,20 +524,26 @@ impl LoadTyped {
     /// Which option that is, and what it needs.
     pub(super) fn check_effects(&self) -> Result<()> {
         let is_closed = self.rate.is_none() && self.stages.is_empty();
-        effects::refuse_idle(&[("--arrival", is_closed && self.arrival.is_some())], "without --rate or --stage")?;
+        effects::refuse_without_effect(
+            &[("--arrival", is_closed && self.arrival.is_some())],
+            "without --rate or --stage",
+        )?;
         let is_file = matches!(payload(&self.payload), PayloadKind::File(_));
-        effects::refuse_idle(&[("--payload-size", is_file && self.payload_size.is_some())], "with --payload FILE")
+        effects::refuse_without_effect(
+            &[("--payload-size", is_file && self.payload_size.is_some())],
+            "with --payload FILE",
+        )
     }
 
     /// The rates offered at open loop.
-    fn offer(&self) -> Result<Option<Offer>> {
+    fn offer(&self) -> Result<Option<OfferedRate>> {
         if self.stages.is_empty() {
-            return Ok(self.rate.map(Offer::Steady));
+            return Ok(self.rate.map(OfferedRate::Constant));
         }
         if self.stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
             bail!("--stage: these stages offer no messages");
         }
-        Ok(Some(Offer::Stages(self.stages.clone())))
+        Ok(Some(OfferedRate::Stages(self.stages.clone())))
     }
 }
 
@@ -549,7 +555,7 @@ fn payload(typed: &str) -> PayloadKind {
     }
 }
 
-impl BrokersTyped {
+impl BrokerArgs {
     /// Refuses what would have no effect.
     ///
     /// # Errors
@@ -565,7 +571,7 @@ impl BrokersTyped {
                 ("--tls-cert", self.tls_cert.is_some()),
                 ("--tls-name", self.tls_name.is_some()),
             ];
-            effects::refuse_idle(&tls, "without TLS; write --broker amqps://HOST")?;
+            effects::refuse_without_effect(&tls, "without TLS; write --broker amqps://HOST")?;
         }
         self.check_login(&outbox, inbox.as_ref())
     }
@@ -581,31 +587,31 @@ impl BrokersTyped {
         }
         let has_user = self.user.is_some() || outbox.user().is_some() || last.user().is_some();
         let own = [("--password-file", self.password_file.is_some() && !has_user && self.inbox_user.is_none())];
-        effects::refuse_idle(&own, "without a user: --user NAME, or amqp://NAME@HOST")?;
+        effects::refuse_without_effect(&own, "without a user: --user NAME, or amqp://NAME@HOST")?;
         let has_inbox_user = self.inbox_user.is_some() || self.user.is_some() || last.user().is_some();
         let theirs = [("--inbox-password-file", self.inbox_password_file.is_some() && !has_inbox_user)];
-        effects::refuse_idle(&theirs, "without a user: --inbox-user NAME, or --inbox-broker amqp://NAME@HOST")
+        effects::refuse_without_effect(&theirs, "without a user: --inbox-user NAME, or --inbox-broker amqp://NAME@HOST")
     }
 
     /// The brokers of outbox and inbox.
     fn brokers(self) -> Result<(Broker, Broker)> {
         let security = self.security();
-        let own = password(self.password_file.as_deref())?.or(exported(PASSWORD_VARIABLE)?);
-        let theirs = password(self.inbox_password_file.as_deref())?.or(exported(INBOX_PASSWORD_VARIABLE)?);
+        let own = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);
+        let theirs = password(self.inbox_password_file.as_deref())?.or(password_from_env(INBOX_PASSWORD_VARIABLE)?);
         let inbox_broker = self.inbox_broker.as_deref().unwrap_or(&self.broker);
         let outbox = url("--broker", &self.broker, self.user.as_deref(), own.clone())?;
         let inbox_user = self.inbox_user.as_deref().or(self.user.as_deref());
         let inbox = url("--inbox-broker", inbox_broker, inbox_user, theirs.or(own))?;
         let broker = |url, side: &str| Broker {
             security: security.clone(),
-            time_limit: self.connect_timeout,
+            step_timeout: self.connect_timeout,
             ..Broker::new(url, format!("mailrun-{side}-{}", std::process::id()))
         };
         Ok((broker(outbox, "outbox"), broker(inbox, "inbox")))
     }
 
-    fn security(&self) -> Security {
-        Security {
+    fn security(&self) -> BrokerSecurity {
+        BrokerSecurity {
             mechanism: self.auth_mechanism,
             tls: TlsSetup {
                 authority: self.cacert.clone(),
@@ -619,7 +625,7 @@ impl BrokersTyped {
 
 /// The URL with user and password, if it has none of its own. An error does not quote the URL: it may contain a
 /// password.
-pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option<Secret>) -> Result<BrokerUrl> {
+pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option<Password>) -> Result<BrokerUrl> {
     let mut url: BrokerUrl = text.parse().map_err(|error: ::mades::UrlError| anyhow!("{option}: {error}"))?;
     if let Some(user) = user {
         url = url.or_user(user);
@@ -631,14 +637,14 @@ pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option
 }
 
 /// The password in the first line of that file. It goes before one in the environment, which may be there for others.
-pub(super) fn password(file: Option<&Path>) -> Result<Option<Secret>> {
-    Ok(file.map(Secret::from_file).transpose()?)
+pub(super) fn password(file: Option<&Path>) -> Result<Option<Password>> {
+    Ok(file.map(Password::from_file).transpose()?)
 }
 
 /// The password in the environment, under that name.
-pub(super) fn exported(variable: &str) -> Result<Option<Secret>> {
+pub(super) fn password_from_env(variable: &str) -> Result<Option<Password>> {
     match std::env::var(variable) {
-        Ok(text) => Ok(Some(Secret::new(text))),
+        Ok(text) => Ok(Some(Password::new(text))),
         Err(VarError::NotPresent) => Ok(None),
         Err(VarError::NotUnicode(_)) => bail!("the environment variable {variable} is not UTF-8"),
     }
@@ -646,16 +652,16 @@ pub(super) fn exported(variable: &str) -> Result<Option<Secret>> {
 
 /// Refuses at once an address that load may not go to, and lets no later connection go there, whatever the name then
 /// resolves to.
-pub(super) fn keep_at_home(broker: &mut Broker) -> Result<()> {
-    broker.may_reach = is_local;
-    stay_at_home(&broker.url)
+pub(super) fn restrict_to_local(broker: &mut Broker) -> Result<()> {
+    broker.is_address_allowed = is_local_address;
+    ensure_local(&broker.url)
 }
 
-pub(super) fn stay_at_home(url: &BrokerUrl) -> Result<()> {
+pub(super) fn ensure_local(url: &BrokerUrl) -> Result<()> {
     let found = (url.host(), url.port()).to_socket_addrs();
     let unknown = |error| anyhow!("{} has no address; check the name: {}", url.host(), reason(&error));
     let found = found.map_err(unknown)?;
-    if let Some(public) = found.map(|address| address.ip()).find(|address| !is_local(*address)) {
+    if let Some(public) = found.map(|address| address.ip()).find(|address| !is_local_address(*address)) {
         bail!(
             "{public} is a public address; only loopback and private addresses are allowed by default. If the \
              endpoint is yours, add --allow-public"
@@ -682,24 +688,24 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct MadesTestCli {
         #[command(flatten)]
-        typed: Typed,
+        typed: MadesArgs,
     }
 
-    fn typed(words: &str) -> Typed {
-        Line::try_parse_from(["mades"].into_iter().chain(words.split_whitespace())).unwrap().typed
+    fn parse(words: &str) -> MadesArgs {
+        MadesTestCli::try_parse_from(["mades"].into_iter().chain(words.split_whitespace())).unwrap().typed
     }
 
     fn options(words: &str) -> Result<MadesOptions> {
-        typed(words).options()
+        parse(words).options()
     }
 
     #[test]
     fn nothing_typed_is_an_endpoint_on_this_host() {
         let options = options("").unwrap();
-        assert_eq!((options.mode, options.max_in_transit, options.window), (Mode::Endpoint, 1_000, 1_000));
-        assert_eq!((options.messages, options.sizes.only()), (Some(10_000), Some(3_000)));
+        assert_eq!((options.mode, options.max_in_transit, options.window), (MadesMode::Endpoint, 1_000, 1_000));
+        assert_eq!((options.messages, options.sizes.as_constant()), (Some(10_000), Some(3_000)));
         assert_eq!(options.queues.reply, "ecp.endpoint.outbox.reply");
         assert!(options.is_durable && options.leftovers == Leftovers::Kept);
         assert_eq!(options.inbox.url, options.outbox.url);
@@ -713,7 +719,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!((options.queues.reply.as_str(), options.queues.inbox.as_str()), ("p.reply", "other"));
-        assert_eq!((options.max_in_transit, options.window, options.messages), (OPEN_IN_TRANSIT, 7, None));
+        assert_eq!((options.max_in_transit, options.window, options.messages), (OPEN_LOOP_IN_TRANSIT, 7, None));
         assert_eq!((options.outbox.url.user(), options.inbox.url.user()), (Some("a"), Some("u")));
         assert_eq!(options.payload, PayloadKind::Xml);
         assert!(!options.is_durable);
@@ -725,9 +731,9 @@ mod tests {
         let line = "--messages 5 --duration 3s --rate 7.5 --arrival poisson --payload-size 10..20 --payload a=b.xml --receiver r \
                     --message-type t --durable=false --max-in-transit 9 --max-unsettled 4 --credit 3 --seed 8 \
                     --threshold=lost<=0 --abort-on=sent.p99<5s";
-        let (load, staged) = (typed(line).load, typed("--stage 2s:10/s..20/s").load);
+        let (load, staged) = (parse(line).load, parse("--stage 2s:10/s..20/s").load);
         for load in [load, staged] {
-            let again = typed(&load.words().join(" ")).load;
+            let again = parse(&load.arguments().join(" ")).load;
             assert_eq!(format!("{again:?}"), format!("{load:?}"));
         }
     }

@@ -1,12 +1,12 @@
 //! `mailrun bench mades`: what was typed, to what it means.
-use super::mades::{LoadTyped, ModeTyped};
+use super::mades::{MadesLoadArgs, MadesModeArg};
 use super::mades_effects as effects;
-use super::mades_endpoint::{FaultsTyped, WayTyped, fill_in, read_plan};
-use super::results::ReportTyped;
+use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
+use super::results::ReportArgs;
 use super::{Strictness, values};
-use crate::bench::mades::{self, RehearsalOptions};
-use crate::party::Live;
-use ::mades::standin::{Mode, PRESETS, Plan};
+use crate::bench::mades::{self, MadesBenchOptions};
+use crate::party::LiveMode;
+use ::mades::standin::{EndpointMode, PRESETS, SimulatorPlan};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// The stand-in's plan where none is given: a network with delays, so that the waterfall has steps.
-const USUAL_WAY: &str = "\
+const DEFAULT_PLAN: &str = "\
 receive = 'exp:8ms'
 [accept]
 delay = 'exp:2ms'
@@ -24,8 +24,8 @@ delay = 'lognormal:20ms,0.5'
 delay = 'exp:5ms'
 ";
 /// The rate offered where none is asked for.
-const USUAL_RATE_PER_S: f64 = 500.0;
-const USUAL_DURATION: Duration = Duration::from_secs(8);
+const DEFAULT_RATE_PER_S: f64 = 500.0;
+const DEFAULT_DURATION: Duration = Duration::from_secs(8);
 
 /// Measures MADES on this host, with a stand-in for the endpoints
 ///
@@ -36,24 +36,24 @@ const USUAL_DURATION: Duration = Duration::from_secs(8);
 /// plan and the log of the stand-in. Exit status 1 if a message is lost, duplicated or corrupt, or if the two disagree.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct MadesTyped {
+pub(super) struct MadesBenchArgs {
     /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
-    mode: ModeTyped,
+    mode: MadesModeArg,
     #[command(flatten)]
-    load: LoadTyped,
+    load: MadesLoadArgs,
     /// Time limit for each message; after that it counts as lost.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration, help_heading = "Load",
           hide_short_help = true)]
     message_timeout: Duration,
     #[command(flatten)]
-    stand_in: StandInTyped,
+    stand_in: StandInArgs,
     #[command(flatten)]
-    way: WayTyped,
+    way: NetworkArgs,
     #[command(flatten)]
-    faults: FaultsTyped,
+    faults: EndpointFaultArgs,
     #[command(flatten)]
-    report: ReportTyped,
+    report: ReportArgs,
     /// Run directory [default: a new one]
     ///
     /// The new one is mailrun-results/TIME-NAME.
@@ -67,7 +67,7 @@ pub(super) struct MadesTyped {
 /// The stand-in for the endpoints.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Stand-in for the endpoints")]
-struct StandInTyped {
+struct StandInArgs {
     /// ideal, ecp-2022 or custom-1563
     ///
     /// A built-in plan: ecp-2022 carries 10.8, 7.3 and 6.5 msg/s, custom-1563 1,563 msg/s, ideal all.
@@ -92,22 +92,22 @@ Examples:
   mailrun bench mades --drop 1% --reject 1%   checks that faults are detected
   mailrun bench mades --mode toolbox --plan plan.toml -v";
 
-impl MadesTyped {
+impl MadesBenchArgs {
     /// Runs the rehearsal and gives its exit status.
     pub(super) fn run(mut self) -> Result<ExitCode> {
         let strictness = Strictness::of(self.load.is_strict());
-        self.report.open(Live::Line)?;
-        self.fill_in_load();
+        self.report.open(LiveMode::Line)?;
+        self.set_load_defaults();
         self.load.check_thresholds(self.mode)?;
         self.check_effects()?;
         let plan = self.plan()?;
         let word = |option: &str, value: String| [format!("--{option}"), value];
         let mut bench_options = word("mode", self.mode.name().to_owned()).to_vec();
         bench_options.extend(word("message-timeout", format!("{}us", self.message_timeout.as_micros())));
-        bench_options.extend(self.load.words());
+        bench_options.extend(self.load.arguments());
         let log =
             self.stand_in.log_messages.as_ref().map(|path| word("log-messages", path.to_string_lossy().into_owned()));
-        let outcome = mades::run(&RehearsalOptions {
+        let outcome = mades::run(&MadesBenchOptions {
             name: self.label,
             out: self.out,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
@@ -115,9 +115,9 @@ impl MadesTyped {
             endpoint_options: log.into_iter().flatten().collect(),
             bench_options,
             workload: self.load.workload()?,
-            mades: self.load.as_mades(self.mode, self.message_timeout),
+            mades: self.load.mades_record(self.mode, self.message_timeout),
             thresholds: self.load.thresholds(),
-            live: self.report.live(Live::Line),
+            live: self.report.live(LiveMode::Line),
             command: crate::party::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
@@ -125,21 +125,21 @@ impl MadesTyped {
     }
 
     /// Puts what is usual where nothing was typed: an open loop, unless something of a closed one was.
-    fn fill_in_load(&mut self) {
+    fn set_load_defaults(&mut self) {
         let load = &mut self.load;
         let is_closed = load.max_in_transit.is_some() || load.max_unsettled.is_some();
         if load.rate.is_none() && load.stages.is_empty() && !is_closed {
-            load.rate = Some(USUAL_RATE_PER_S);
+            load.rate = Some(DEFAULT_RATE_PER_S);
         }
         if load.messages.is_none() && load.duration.is_none() && load.stages.is_empty() {
-            load.duration = Some(USUAL_DURATION);
+            load.duration = Some(DEFAULT_DURATION);
         }
     }
 
-    /// Refuses what would have no effect; [`MadesTyped::plan`] does so with what depends on the plan.
+    /// Refuses what would have no effect; [`MadesBenchArgs::plan`] does so with what depends on the plan.
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
-        if self.mode != ModeTyped::Amqp {
+        if self.mode != MadesModeArg::Amqp {
             return Ok(());
         }
         let own = [
@@ -148,34 +148,35 @@ impl MadesTyped {
             ("--log-messages", self.stand_in.log_messages.is_some()),
         ];
         let all = [own.as_slice(), &self.way.given(), &self.faults.given()].concat();
-        effects::refuse_idle(&all, "in mode amqp, which has no endpoint; add --mode endpoint")
+        effects::refuse_without_effect(&all, "in mode amqp, which has no endpoint; add --mode endpoint")
     }
 
-    fn plan(&self) -> Result<Plan> {
-        let usual = || toml::from_str::<Plan>(USUAL_WAY).expect("the plan is a constant, and a test reads it");
-        let preset = self.stand_in.preset.as_deref().map(|name| Plan::preset(name).unwrap_or_default());
+    fn plan(&self) -> Result<SimulatorPlan> {
+        let usual =
+            || toml::from_str::<SimulatorPlan>(DEFAULT_PLAN).expect("the plan is a constant, and a test reads it");
+        let preset = self.stand_in.preset.as_deref().map(|name| SimulatorPlan::preset(name).unwrap_or_default());
         let mut plan = match (&self.stand_in.plan, preset) {
             (Some(path), preset) => read_plan(path, &preset.unwrap_or_default())?,
             (None, Some(preset)) => preset,
             (None, None) => usual(),
         };
         plan.mode = match self.mode {
-            ModeTyped::Endpoint | ModeTyped::Amqp => Mode::Endpoint,
-            ModeTyped::Toolbox => Mode::Toolbox,
-            ModeTyped::Tracing => Mode::Tracing,
+            MadesModeArg::Endpoint | MadesModeArg::Amqp => EndpointMode::Endpoint,
+            MadesModeArg::Toolbox => EndpointMode::Toolbox,
+            MadesModeArg::Tracing => EndpointMode::Tracing,
         };
-        self.way.change(&mut plan);
-        self.faults.change(&mut plan);
+        self.way.apply_to(&mut plan);
+        self.faults.apply_to(&mut plan);
         self.way.check_effects(&plan)?;
         self.faults.check_effects(&plan)?;
         plan.seed = self.load.seed;
-        fill_in(&mut plan).map_err(|error| anyhow!("the plan of the stand-in: {error:#}"))?;
+        resolve_files(&mut plan).map_err(|error| anyhow!("the plan of the stand-in: {error:#}"))?;
         Ok(plan)
     }
 }
 
 /// Describes in words the faults that the plan injects.
-fn faults(plan: &Plan) -> Vec<String> {
+fn faults(plan: &SimulatorPlan) -> Vec<String> {
     let faults = &plan.faults;
     let given = [
         ("reject", faults.reject),
@@ -196,37 +197,40 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct MadesBenchTestCli {
         #[command(flatten)]
-        typed: MadesTyped,
+        typed: MadesBenchArgs,
     }
 
-    fn typed(words: &str) -> MadesTyped {
+    fn parse(words: &str) -> MadesBenchArgs {
         let words = ["mades"].into_iter().chain(words.split_whitespace());
-        let mut typed = Line::try_parse_from(words).unwrap().typed;
-        typed.fill_in_load();
+        let mut typed = MadesBenchTestCli::try_parse_from(words).unwrap().typed;
+        typed.set_load_defaults();
         typed
     }
 
     #[test]
     fn without_options_it_is_an_open_loop_over_a_network() {
-        let usual = typed("");
-        assert_eq!((usual.load.rate, usual.load.duration), (Some(USUAL_RATE_PER_S), Some(USUAL_DURATION)));
+        let usual = parse("");
+        assert_eq!((usual.load.rate, usual.load.duration), (Some(DEFAULT_RATE_PER_S), Some(DEFAULT_DURATION)));
         let plan = usual.plan().unwrap();
-        assert_ne!(plan.network, Plan::default().network);
-        assert_eq!(toml::from_str::<Plan>(&toml::to_string(&plan).unwrap()).unwrap(), plan);
+        assert_ne!(plan.network, SimulatorPlan::default().network);
+        assert_eq!(toml::from_str::<SimulatorPlan>(&toml::to_string(&plan).unwrap()).unwrap(), plan);
         assert!(faults(&plan).is_empty());
     }
 
     #[test]
     fn what_is_typed_is_meant() {
-        let closed = typed("--max-in-transit 100 --messages 5 --preset ideal --mode tracing --seed 9 --drop 0.5");
+        let closed = parse("--max-in-transit 100 --messages 5 --preset ideal --mode tracing --seed 9 --drop 0.5");
         assert_eq!((closed.load.rate, closed.load.duration), (None, None));
         let plan = closed.plan().unwrap();
-        assert_eq!((plan.mode, plan.seed, plan.network == Plan::default().network), (Mode::Tracing, 9, true));
+        assert_eq!(
+            (plan.mode, plan.seed, plan.network == SimulatorPlan::default().network),
+            (EndpointMode::Tracing, 9, true)
+        );
         assert_eq!(faults(&plan), vec!["drop 0.5".to_owned()]);
-        let staged = typed("--stage 2s:5/s");
+        let staged = parse("--stage 2s:5/s");
         assert_eq!((staged.load.rate, staged.load.duration), (None, None));
-        assert!(typed("--drop 7e-1 --accept-delay 5ms").plan().unwrap().faults.drop > 0.6);
+        assert!(parse("--drop 7e-1 --accept-delay 5ms").plan().unwrap().faults.drop > 0.6);
     }
 }

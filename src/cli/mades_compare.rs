@@ -1,11 +1,11 @@
 //! `mailrun bench mades-compare`: what was typed, to what it means.
-use super::mades::{exported, password, stay_at_home, url};
+use super::mades::{ensure_local, password, password_from_env, url};
 use super::mades_effects as effects;
-use super::results::TablesTyped;
-use super::scenarios::NoThresholds;
+use super::results::TableReportArgs;
+use super::scenarios::NoThresholdArgs;
 use super::values;
-use crate::bench::mades_compare::{self, Broker, CompareOptions, Way, Window};
-use crate::bench::tables::Sheet;
+use crate::bench::mades_compare::{self, CompareBroker, CompareMode, CompareOptions, SendWindow};
+use crate::bench::tables::TextReport;
 use crate::users::PASSWORD_VARIABLE;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -20,11 +20,11 @@ Examples:
   mailrun bench mades-compare --broker amqp://127.0.0.1:5672";
 
 /// Messages in transit where no number is given.
-const USUAL_IN_TRANSIT: u32 = 1_000;
+const DEFAULT_IN_TRANSIT: u32 = 1_000;
 
 /// User and password where none are given: go-mades-bench's own.
-const USUAL_USER: &str = "endpoint";
-const USUAL_PASSWORD: &str = "password";
+const DEFAULT_USER: &str = "endpoint";
+const DEFAULT_PASSWORD: &str = "password";
 
 /// Measures go-mades-bench and `mailrun mades` side by side
 ///
@@ -34,10 +34,10 @@ const USUAL_PASSWORD: &str = "password";
 /// ends the run and prints the table so far. Exit status 1 if a run failed, hung or lost messages.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct CompareTyped {
+pub(super) struct MadesCompareArgs {
     /// amqp (the broker only), endpoint (ECP), toolbox (EDX) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "amqp")]
-    mode: WayTyped,
+    mode: CompareModeArg,
     /// Messages per run
     #[arg(short = 'm', visible_short_alias = 'n', long, value_name = "N", default_value = "10k", value_parser = values::some)]
     messages: u64,
@@ -54,7 +54,7 @@ pub(super) struct CompareTyped {
     /// The word defaults in it runs each tool with its own.
     #[arg(long, value_name = "N,N", default_value = "2,16,128,1000,defaults",
           value_delimiter = ',', value_parser = window)]
-    windows: Vec<Window>,
+    windows: Vec<SendWindow>,
     /// Messages in transit [default: 1000]
     ///
     /// This maximum holds where --windows has a number.
@@ -98,18 +98,18 @@ pub(super) struct CompareTyped {
     #[arg(long, value_name = "FILE", help_heading = "Broker")]
     cacert: Option<PathBuf>,
     #[command(flatten)]
-    no_thresholds: NoThresholds,
+    no_thresholds: NoThresholdArgs,
     /// Allow public addresses. Use it only with a broker of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           help_heading = "Broker", hide_short_help = true)]
     allow_public: bool,
     #[command(flatten)]
-    pub(super) tables: TablesTyped,
+    pub(super) tables: TableReportArgs,
 }
 
 /// What the messages go through, as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum WayTyped {
+enum CompareModeArg {
     /// The broker only: into a queue and out of it
     Amqp,
     /// An ECP endpoint
@@ -120,27 +120,27 @@ enum WayTyped {
     Tracing,
 }
 
-impl From<WayTyped> for Way {
-    fn from(typed: WayTyped) -> Self {
+impl From<CompareModeArg> for CompareMode {
+    fn from(typed: CompareModeArg) -> Self {
         match typed {
-            WayTyped::Amqp => Self::Amqp,
-            WayTyped::Endpoint => Self::Endpoint,
-            WayTyped::Toolbox => Self::Toolbox,
-            WayTyped::Tracing => Self::Tracing,
+            CompareModeArg::Amqp => Self::Amqp,
+            CompareModeArg::Endpoint => Self::Endpoint,
+            CompareModeArg::Toolbox => Self::Toolbox,
+            CompareModeArg::Tracing => Self::Tracing,
         }
     }
 }
 
-fn window(text: &str) -> Result<Window, String> {
+fn window(text: &str) -> Result<SendWindow, String> {
     match text {
-        "defaults" => Ok(Window::Defaults),
-        number => values::sessions(number).map(Window::Same),
+        "defaults" => Ok(SendWindow::Defaults),
+        number => values::sessions(number).map(SendWindow::Same),
     }
 }
 
-impl CompareTyped {
-    pub(super) fn run(self) -> Result<Sheet> {
-        if self.drop > 0.0 && self.mode == WayTyped::Amqp {
+impl MadesCompareArgs {
+    pub(super) fn run(self) -> Result<TextReport> {
+        if self.drop > 0.0 && self.mode == CompareModeArg::Amqp {
             bail!("--drop has no effect in mode amqp, which has no stand-in; add --mode endpoint");
         }
         self.check_effects()?;
@@ -148,12 +148,12 @@ impl CompareTyped {
         let broker = self.broker()?;
         let Self { mode, messages, payload_size, rounds, windows, max_in_transit, max_time, drop, prefix, .. } = self;
         mades_compare::run(&CompareOptions {
-            way: mode.into(),
+            mode: mode.into(),
             messages,
             message_bytes: payload_size,
             rounds,
             windows,
-            max_in_transit: max_in_transit.unwrap_or(USUAL_IN_TRANSIT),
+            max_in_transit: max_in_transit.unwrap_or(DEFAULT_IN_TRANSIT),
             broker,
             prefix,
             drop,
@@ -164,31 +164,31 @@ impl CompareTyped {
 
     /// Refuses what would have no effect, and a broker that load may not go to.
     fn check_effects(&self) -> Result<()> {
-        let is_defaults = self.windows.iter().all(|window| *window == Window::Defaults);
+        let is_defaults = self.windows.iter().all(|window| *window == SendWindow::Defaults);
         let idle = [("--max-in-transit", is_defaults && self.max_in_transit.is_some())];
-        effects::refuse_idle(&idle, "with --windows defaults")?;
+        effects::refuse_without_effect(&idle, "with --windows defaults")?;
         let Some(broker) = &self.broker else {
             let of_a_broker = [
                 ("--user", self.user.is_some()),
                 ("--password-file", self.password_file.is_some()),
                 ("--cacert", self.cacert.is_some()),
             ];
-            return effects::refuse_idle(&of_a_broker, "without --broker URL");
+            return effects::refuse_without_effect(&of_a_broker, "without --broker URL");
         };
         let url = url("--broker", broker, None, None)?;
         let idle = [("--cacert", self.cacert.is_some() && !url.is_tls())];
-        effects::refuse_idle(&idle, "without TLS; write --broker amqps://HOST")?;
-        if self.allow_public { Ok(()) } else { stay_at_home(&url) }
+        effects::refuse_without_effect(&idle, "without TLS; write --broker amqps://HOST")?;
+        if self.allow_public { Ok(()) } else { ensure_local(&url) }
     }
 
     /// The broker that was named, and how both log in to it.
-    fn broker(&self) -> Result<Option<Broker>> {
+    fn broker(&self) -> Result<Option<CompareBroker>> {
         let Some(url) = self.broker.clone() else { return Ok(None) };
-        let secret = password(self.password_file.as_deref())?.or(exported(PASSWORD_VARIABLE)?);
-        let password = secret.map_or_else(|| USUAL_PASSWORD.to_owned(), |secret| secret.reveal().to_owned());
-        Ok(Some(Broker {
+        let secret = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);
+        let password = secret.map_or_else(|| DEFAULT_PASSWORD.to_owned(), |secret| secret.reveal().to_owned());
+        Ok(Some(CompareBroker {
             url,
-            user: self.user.clone().unwrap_or_else(|| USUAL_USER.to_owned()),
+            user: self.user.clone().unwrap_or_else(|| DEFAULT_USER.to_owned()),
             password,
             cacert: self.cacert.clone(),
         }))

@@ -6,7 +6,7 @@ use journey::words::listed;
 ///
 /// # Errors
 /// If there is one.
-pub(super) fn refuse_idle(options: &[(&str, bool)], why: &str) -> Result<()> {
+pub(super) fn refuse_without_effect(options: &[(&str, bool)], why: &str) -> Result<()> {
     let idle: Vec<String> =
         options.iter().filter(|(_, is_idle)| *is_idle).map(|(name, _)| (*name).to_owned()).collect();
     match idle.as_slice() {
@@ -22,8 +22,8 @@ mod tests {
 
     #[test]
     fn what_is_idle_is_named() {
-        assert!(refuse_idle(&[("--a", false)], "without --b").is_ok());
-        let said = |options: &[(&str, bool)]| refuse_idle(options, "without --b").unwrap_err().to_string();
+        assert!(refuse_without_effect(&[("--a", false)], "without --b").is_ok());
+        let said = |options: &[(&str, bool)]| refuse_without_effect(options, "without --b").unwrap_err().to_string();
         assert_eq!(said(&[("--a", true), ("--c", false)]), "--a has no effect without --b");
         assert_eq!(said(&[("--a", true), ("--c", true)]), "--a and --c have no effect without --b");
     }

@@ -1,20 +1,23 @@
 //! `mailrun mades-endpoint`: what was typed, to what it means.
-use super::mades::{exported, keep_at_home, password, url};
+use super::mades::{password, password_from_env, restrict_to_local, url};
 use super::mades_effects as effects;
 use super::mades_plan;
-use super::mades_queues::{Custom, QueuesTyped};
+use super::mades_queues::{QueueNameArgs, QueueNaming};
 use super::results::is_standard_output;
-use super::{LiveTyped, end_with_parent, say, values};
-use crate::live::{Event, Progress};
-use crate::live_line::{Elsewhere, Line};
-use crate::party::{Live, Telling, cannot_write};
-use crate::reach::is_local;
+use super::{LiveArg, exit_with_parent, say, values};
+use crate::live::{LiveEvent, LiveProgress};
+use crate::live_line::{LiveLine, NonTerminalOutput};
+use crate::party::{LiveMode, ProgressOutput, cannot_write};
+use crate::reach::is_local_address;
 use crate::reason::reason;
 use crate::users::PASSWORD_VARIABLE;
-use ::mades::embedded::{self, ListenOptions, ListenerCounts, Login, Mechanisms, QueueLimits};
-use ::mades::endpoint::{self, Backend, Setup, Sight};
-use ::mades::standin::{Delay, Leg, Mode, Outage, PRESETS, Plan, ReceivedOn, Time, Totals, TracingValue};
-use ::mades::{Broker, Mechanism, Secret, Security, TlsSetup, Verification};
+use ::mades::embedded::{self, ListenOptions, ListenerAuth, ListenerCounts, PlainCredentials, QueueLimits};
+use ::mades::endpoint::{self, EndpointOptions, EndpointSnapshot, QueueBackend};
+use ::mades::standin::{
+    DelayDistribution, EndpointMode, Leg, Outage, PRESETS, PlanTime, ReceivedOn, SimulationTotals, SimulatorPlan,
+    TracingValue,
+};
+use ::mades::{Broker, BrokerSecurity, Password, SaslMechanism, TlsSetup, Verification};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use net::Endpoint;
@@ -30,7 +33,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Address of the listener where none is given.
-const USUAL_LISTEN: &str = "127.0.0.1:5672";
+const DEFAULT_LISTEN: &str = "127.0.0.1:5672";
 /// Limits of a queue where none are given.
 const MAX_QUEUE_MESSAGES: u64 = 100_000;
 const MAX_QUEUE_SIZE: u64 = 256 << 20;
@@ -42,39 +45,39 @@ const MAX_QUEUE_SIZE: u64 = 256 << 20;
 /// Ctrl-C or SIGTERM, and prints what it did.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Typed {
+pub(super) struct MadesEndpointArgs {
     #[command(flatten)]
-    place: PlaceTyped,
+    place: EndpointBrokerArgs,
     #[command(flatten)]
-    behaviour: BehaviourTyped,
+    behaviour: BehaviourArgs,
     #[command(flatten)]
-    way: WayTyped,
+    way: NetworkArgs,
     #[command(flatten)]
-    faults: FaultsTyped,
+    faults: EndpointFaultArgs,
     #[command(flatten)]
-    bounds: BoundsTyped,
+    bounds: EndpointLimitArgs,
     #[command(flatten)]
-    queues: QueuesTyped,
+    queues: QueueNameArgs,
     #[command(flatten)]
-    files: FilesTyped,
+    files: MessageLogArgs,
     /// Allow public addresses.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           hide_short_help = true)]
     allow_public: bool,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
-    live: LiveTyped,
+    live: LiveArg,
 }
 
 /// What is simulated.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Behaviour")]
-struct BehaviourTyped {
+struct BehaviourArgs {
     /// endpoint (ECP), toolbox (EDX) or tracing (connectivity tests)
     ///
     /// The default is what the plan says, or an endpoint.
     #[arg(long, value_enum, value_name = "MODE")]
-    mode: Option<ModeTyped>,
+    mode: Option<EndpointModeArg>,
     /// ideal, ecp-2022 or custom-1563
     ///
     /// A built-in plan to start from: ecp-2022 carries 10.8, 7.3 and 6.5 msg/s, custom-1563 1,563 msg/s, ideal all.
@@ -97,7 +100,7 @@ struct BehaviourTyped {
 /// Where it writes what it did.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Results")]
-struct FilesTyped {
+struct MessageLogArgs {
     /// Log what was done with messages
     ///
     /// The file has a line of JSON per message, then the totals. Memory grows with the number of messages.
@@ -111,7 +114,7 @@ struct FilesTyped {
 
 /// The mode, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModeTyped {
+enum EndpointModeArg {
     /// ECP: reply, inbox, events DELIVERED and RECEIVED
     Endpoint,
     /// EDX: inbox, and a reply with the final status
@@ -120,12 +123,12 @@ enum ModeTyped {
     Tracing,
 }
 
-impl From<ModeTyped> for Mode {
-    fn from(typed: ModeTyped) -> Self {
+impl From<EndpointModeArg> for EndpointMode {
+    fn from(typed: EndpointModeArg) -> Self {
         match typed {
-            ModeTyped::Endpoint => Self::Endpoint,
-            ModeTyped::Toolbox => Self::Toolbox,
-            ModeTyped::Tracing => Self::Tracing,
+            EndpointModeArg::Endpoint => Self::Endpoint,
+            EndpointModeArg::Toolbox => Self::Toolbox,
+            EndpointModeArg::Tracing => Self::Tracing,
         }
     }
 }
@@ -133,7 +136,7 @@ impl From<ModeTyped> for Mode {
 /// Where the queues are.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queues: embedded, or of a broker")]
-struct PlaceTyped {
+struct EndpointBrokerArgs {
     /// Be the broker too
     ///
     /// It has an AMQP 1.0 listener, and queues in memory.
@@ -166,7 +169,7 @@ struct PlaceTyped {
     password_file: Option<PathBuf>,
     /// Authentication mechanism [default: PLAIN with a user, ANONYMOUS without].
     #[arg(long, value_name = "MECHANISM", value_parser = super::mades::mechanism, hide_short_help = true)]
-    auth_mechanism: Option<Mechanism>,
+    auth_mechanism: Option<SaslMechanism>,
     /// Trust the certificates in this PEM file instead of the system's.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     cacert: Option<PathBuf>,
@@ -193,19 +196,19 @@ struct PlaceTyped {
 /// How long the way takes, and what it carries: 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Delays (10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8, file:PATH), rates")]
-pub(super) struct WayTyped {
+pub(super) struct NetworkArgs {
     /// Time from the outbox to the reply.
-    #[arg(long, value_name = "TIMES", value_parser = Delay::parse, hide_short_help = true)]
-    accept_delay: Option<Delay>,
+    #[arg(long, value_name = "TIMES", value_parser = DelayDistribution::parse, hide_short_help = true)]
+    accept_delay: Option<DelayDistribution>,
     /// Time from the reply to the inbox
-    #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
-    network_delay: Option<Delay>,
+    #[arg(long, value_name = "TIMES", value_parser = DelayDistribution::parse)]
+    network_delay: Option<DelayDistribution>,
     /// Time from the inbox to the event DELIVERED, or to the reply of a toolbox.
-    #[arg(long, value_name = "TIMES", value_parser = Delay::parse, hide_short_help = true)]
-    acknowledge_delay: Option<Delay>,
+    #[arg(long, value_name = "TIMES", value_parser = DelayDistribution::parse, hide_short_help = true)]
+    acknowledge_delay: Option<DelayDistribution>,
     /// Time from DELIVERED to RECEIVED.
-    #[arg(long, value_name = "TIMES", value_parser = Delay::parse, hide_short_help = true)]
-    receive_delay: Option<Delay>,
+    #[arg(long, value_name = "TIMES", value_parser = DelayDistribution::parse, hide_short_help = true)]
+    receive_delay: Option<DelayDistribution>,
     /// Maximum number of replies per second.
     #[arg(long, value_name = "RATE", value_parser = values::rate, hide_short_help = true)]
     accept_rate: Option<f64>,
@@ -236,12 +239,12 @@ pub(super) struct WayTyped {
     outages: Vec<Outage>,
     /// When a message counts as received: once in the inbox, or, with --embedded, once accepted from there.
     #[arg(long, value_enum, value_name = "WHEN", hide_short_help = true)]
-    received_on: Option<ReceivedTyped>,
+    received_on: Option<ReceivedOnArg>,
 }
 
 /// When a message counts as received, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ReceivedTyped {
+enum ReceivedOnArg {
     Inbox,
     Consume,
 }
@@ -249,7 +252,7 @@ enum ReceivedTyped {
 /// What goes wrong, as probabilities.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Faults: P is a probability, 1% or 0.01")]
-pub(super) struct FaultsTyped {
+pub(super) struct EndpointFaultArgs {
     /// A message is lost without a word
     #[arg(long, value_name = "P", value_parser = values::probability)]
     drop: Option<f64>,
@@ -287,7 +290,7 @@ pub(super) struct FaultsTyped {
 /// What is taken, and how much of it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
-struct BoundsTyped {
+struct EndpointLimitArgs {
     /// Known receiver code, repeatable [default: all are known].
     #[arg(long = "receiver", value_name = "CODE", hide_short_help = true)]
     receivers: Vec<String>,
@@ -350,7 +353,7 @@ no_reply = 0.0
 reorder = 0.0
 reorder_by = '50ms'";
 
-impl FilesTyped {
+impl MessageLogArgs {
     /// Makes sure that the totals can be written, before there are any.
     fn open(&self) -> Result<()> {
         let Some(path) = self.summary.as_deref().filter(|path| !is_standard_output(path)) else { return Ok(()) };
@@ -358,10 +361,10 @@ impl FilesTyped {
     }
 }
 
-impl Typed {
+impl MadesEndpointArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let live: Live = self.live.into();
-        end_with_parent(live);
+        let live: LiveMode = self.live.into();
+        exit_with_parent(live);
         self.place.check_effects()?;
         let plan = self.plan()?;
         self.files.open()?;
@@ -375,8 +378,8 @@ impl Typed {
             Some(path) => fs::write(&path, &line).map_err(|error| cannot_write(&path, &error)),
             None => Ok(()),
         };
-        if live == Live::Json {
-            Telling::new(live, Elsewhere::Nothing).event(&Event::Done);
+        if live == LiveMode::Json {
+            ProgressOutput::new(live, NonTerminalOutput::Nothing).event(&LiveEvent::Done);
         } else {
             say(&if is_on_stdout { line } else { summary(&totals) });
         }
@@ -384,8 +387,8 @@ impl Typed {
     }
 
     /// The preset, changed by the plan file, changed by the options.
-    fn plan(&self) -> Result<Plan> {
-        let preset = self.behaviour.preset.as_deref().and_then(Plan::preset).unwrap_or_default();
+    fn plan(&self) -> Result<SimulatorPlan> {
+        let preset = self.behaviour.preset.as_deref().and_then(SimulatorPlan::preset).unwrap_or_default();
         let mut plan = match &self.behaviour.plan {
             Some(path) => read_plan(path, &preset)?,
             None => preset,
@@ -396,50 +399,52 @@ impl Typed {
         if self.behaviour.go_mades_bench_compat {
             plan.tracing_value = TracingValue::Delivered;
         }
-        self.way.change(&mut plan);
-        self.faults.change(&mut plan);
+        self.way.apply_to(&mut plan);
+        self.faults.apply_to(&mut plan);
         replace(&mut plan.seed, self.behaviour.seed.as_ref());
-        self.bounds.change(&mut plan);
+        self.bounds.apply_to(&mut plan);
         self.check_effects(&plan)?;
-        fill_in(&mut plan)?;
+        resolve_files(&mut plan)?;
         Ok(plan)
     }
 
     /// Refuses what would have no effect under that plan.
-    fn check_effects(&self, plan: &Plan) -> Result<()> {
+    fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let queues: &[&str] = match plan.mode {
-            Mode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
-            Mode::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
-            Mode::Tracing => &["--outbox", "--outbox-reply", "--send-event"],
+            EndpointMode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
+            EndpointMode::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
+            EndpointMode::Tracing => &["--outbox", "--outbox-reply", "--send-event"],
         };
         self.queues.check_effects(mode_name(plan.mode), queues)?;
-        let is_tracing = plan.mode == Mode::Tracing;
+        let is_tracing = plan.mode == EndpointMode::Tracing;
         let compat = self.behaviour.go_mades_bench_compat && !is_tracing;
-        effects::refuse_idle(&[("--go-mades-bench-compat", compat)], "without --mode tracing")?;
+        effects::refuse_without_effect(&[("--go-mades-bench-compat", compat)], "without --mode tracing")?;
         self.way.check_effects(plan)?;
         self.faults.check_effects(plan)
     }
 
-    async fn work(self, plan: Plan, live: Live) -> Result<Totals> {
-        let stop = asked_to_stop()?;
+    async fn work(self, plan: SimulatorPlan, live: LiveMode) -> Result<SimulationTotals> {
+        let stop = stop_signal()?;
         let truth = self.files.log_messages.as_deref().map(truth_file).transpose()?;
-        let names = self.queues.names(custom(plan.mode));
+        let names = self.queues.names(queue_naming(plan.mode));
         let (backend, serving) = self.place.open(self.allow_public).await?;
         let address = serving.as_ref().map(|serving| serving.address.to_string());
-        let setup = Setup { plan, names: names.clone(), backend, clock: net::clock::now, truth };
-        let telling = RefCell::new(Telling::new(live, Elsewhere::Nothing));
+        let setup = EndpointOptions { plan, names: names.clone(), backend, clock: net::clock::now, message_log: truth };
+        let telling = RefCell::new(ProgressOutput::new(live, NonTerminalOutput::Nothing));
         let began = net::clock::now();
         let ready = || announce(&telling.borrow(), live, address.as_deref(), &names.outbox);
-        let watch = |sight: &Sight<'_>| tell(&mut telling.borrow_mut(), sight, net::clock::now().saturating_sub(began));
+        let watch = |sight: &EndpointSnapshot<'_>| {
+            report_progress(&mut telling.borrow_mut(), sight, net::clock::now().saturating_sub(began))
+        };
         let work = endpoint::run(setup, stop, ready, watch);
         let totals = match serving {
             None => work.await?,
-            Some(Serving { listen, counts, .. }) => {
+            Some(EmbeddedListener { listen, counts, .. }) => {
                 let totals = tokio::select! {
                     totals = work => totals?,
                     () = listen => bail!("the listener ended"),
                 };
-                warn_of(&counts);
+                warn_of_refused(&counts);
                 totals
             }
         };
@@ -448,17 +453,17 @@ impl Typed {
 }
 
 /// Reads the files that it names, and sees whether it can be followed.
-pub(super) fn fill_in(plan: &mut Plan) -> Result<()> {
+pub(super) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
     for delay in plan.delays_mut() {
         if let Some(path) = delay.file().map(str::to_owned) {
             let text = fs::read_to_string(&path).map_err(|error| anyhow!("cannot read {path}: {}", reason(&error)))?;
-            delay.take_times(&text).map_err(|why| anyhow!("{path}: {why}"))?;
+            delay.read_times(&text).map_err(|why| anyhow!("{path}: {why}"))?;
         }
     }
     plan.check().map_err(|why| anyhow!(why))
 }
 
-pub(super) fn read_plan(path: &Path, preset: &Plan) -> Result<Plan> {
+pub(super) fn read_plan(path: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan> {
     let text =
         fs::read_to_string(path).map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))?;
     mades_plan::read(&text, path, preset).map_err(|why| anyhow!(why))
@@ -470,7 +475,7 @@ fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
 }
 
 /// Ends at the first SIGINT or SIGTERM.
-fn asked_to_stop() -> Result<impl Future<Output = ()>> {
+fn stop_signal() -> Result<impl Future<Output = ()>> {
     let listen = |kind| signal(kind).context("cannot watch for signals");
     let (mut interrupts, mut terminations) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     Ok(async move {
@@ -482,13 +487,13 @@ fn asked_to_stop() -> Result<impl Future<Output = ()>> {
 }
 
 /// The listener, where it is ours.
-struct Serving {
+struct EmbeddedListener {
     address: SocketAddr,
     listen: std::pin::Pin<Box<dyn Future<Output = ()>>>,
     counts: Arc<ListenerCounts>,
 }
 
-impl PlaceTyped {
+impl EndpointBrokerArgs {
     /// Refuses what would have no effect.
     fn check_effects(&self) -> Result<()> {
         let of_a_listener = [
@@ -503,24 +508,26 @@ impl PlaceTyped {
             ("--tls-name", self.tls_name.is_some()),
             ("--insecure", self.insecure),
         ];
-        let Some(broker) = &self.broker else { return effects::refuse_idle(&of_a_client, "without --broker URL") };
-        effects::refuse_idle(&of_a_listener, "without --embedded")?;
+        let Some(broker) = &self.broker else {
+            return effects::refuse_without_effect(&of_a_client, "without --broker URL");
+        };
+        effects::refuse_without_effect(&of_a_listener, "without --embedded")?;
         let outbox = url("--broker", broker, None, None)?;
         let inbox = self.inbox_broker.as_deref().map(|text| url("--inbox-broker", text, None, None)).transpose()?;
         let last = inbox.as_ref().unwrap_or(&outbox);
         if !outbox.is_tls() && !last.is_tls() {
             let of_tls = [&of_a_client[2..], &[("--tls-cert", self.tls_cert.is_some())]].concat();
-            effects::refuse_idle(&of_tls, "without TLS; write --broker amqps://HOST")?;
+            effects::refuse_without_effect(&of_tls, "without TLS; write --broker amqps://HOST")?;
         }
         if let (Some(named), Some(_), true) = (outbox.user(), last.user(), self.user.is_some()) {
             bail!("--user has no effect: the URL of --broker names the user {named}");
         }
         let has_user = self.user.is_some() || outbox.user().is_some() || last.user().is_some();
         let idle = [("--password-file", self.password_file.is_some() && !has_user)];
-        effects::refuse_idle(&idle, "without a user: --user NAME, or amqp://NAME@HOST")
+        effects::refuse_without_effect(&idle, "without a user: --user NAME, or amqp://NAME@HOST")
     }
 
-    async fn open(self, allow_public: bool) -> Result<(Backend, Option<Serving>)> {
+    async fn open(self, allow_public: bool) -> Result<(QueueBackend, Option<EmbeddedListener>)> {
         match &self.broker {
             Some(_) => Ok((self.brokers(allow_public)?, None)),
             None => {
@@ -529,39 +536,39 @@ impl PlaceTyped {
                         .unwrap_or(usize::MAX),
                     bytes: usize::try_from(self.max_queue_size.unwrap_or(MAX_QUEUE_SIZE)).unwrap_or(usize::MAX),
                 };
-                let queues = embedded::Queues::new(limits);
+                let queues = embedded::MemoryQueues::new(limits);
                 let serving = self.serve(queues.clone(), allow_public).await?;
-                Ok((Backend::Embedded(queues), Some(serving)))
+                Ok((QueueBackend::Embedded(queues), Some(serving)))
             }
         }
     }
 
-    async fn serve(self, queues: embedded::Queues, allow_public: bool) -> Result<Serving> {
-        let listen = self.listen.as_deref().unwrap_or(USUAL_LISTEN);
+    async fn serve(self, queues: embedded::MemoryQueues, allow_public: bool) -> Result<EmbeddedListener> {
+        let listen = self.listen.as_deref().unwrap_or(DEFAULT_LISTEN);
         let Endpoint::Tcp(address) = Endpoint::listening(listen).context("--listen")? else {
             bail!("--listen {listen} must have the form HOST:PORT");
         };
-        if !allow_public && !is_local(address.ip()) {
+        if !allow_public && !is_local_address(address.ip()) {
             bail!("--listen {listen} is a public address; add --allow-public to allow it");
         }
         let listener = net::listener::listen(address).and_then(tokio::net::TcpListener::from_std);
-        let listener = listener.map_err(|error| cannot_listen(listen, &error))?;
+        let listener = listener.map_err(|error| listen_error(listen, &error))?;
         let address = listener.local_addr()?;
         let tls = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
         let tls = tls.map(|(chain, key)| embedded::tls_from_pem(chain, key)).transpose().map_err(|why| anyhow!(why))?;
         let typed = password(self.password_file.as_deref())?;
-        let mechanisms = who_may_come_in(self.user, typed, exported(PASSWORD_VARIABLE)?)?;
+        let mechanisms = login_mechanisms(self.user, typed, password_from_env(PASSWORD_VARIABLE)?)?;
         let counts = Arc::<ListenerCounts>::default();
         let options = ListenOptions { mechanisms, tls, ..ListenOptions::default() };
         let listen = Box::pin(embedded::serve(listener, queues, options, Arc::clone(&counts)));
-        Ok(Serving { address, listen, counts })
+        Ok(EmbeddedListener { address, listen, counts })
     }
 
-    fn brokers(self, allow_public: bool) -> Result<Backend> {
-        let secret = password(self.password_file.as_deref())?.or(exported(PASSWORD_VARIABLE)?);
+    fn brokers(self, allow_public: bool) -> Result<QueueBackend> {
+        let secret = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);
         let a = self.broker.unwrap_or_default();
         let b = self.inbox_broker.unwrap_or_else(|| a.clone());
-        let security = Security {
+        let security = BrokerSecurity {
             mechanism: self.auth_mechanism,
             tls: TlsSetup {
                 authority: self.cacert,
@@ -575,27 +582,27 @@ impl PlaceTyped {
             let container = format!("mailrun-endpoint-{side}-{}", std::process::id());
             let mut broker = Broker { security: security.clone(), ..Broker::new(url, container) };
             if !allow_public {
-                keep_at_home(&mut broker)?;
+                restrict_to_local(&mut broker)?;
             }
             Ok(Box::new(broker))
         };
-        Ok(Backend::Brokers { a: broker("--broker", &a, "a")?, b: broker("--inbox-broker", &b, "b")? })
+        Ok(QueueBackend::Brokers { a: broker("--broker", &a, "a")?, b: broker("--inbox-broker", &b, "b")? })
     }
 }
 
 /// A password that was typed without a user is a mistake; one that is only in the environment is there for others.
-fn who_may_come_in(user: Option<String>, typed: Option<Secret>, exported: Option<Secret>) -> Result<Mechanisms> {
+fn login_mechanisms(user: Option<String>, typed: Option<Password>, exported: Option<Password>) -> Result<ListenerAuth> {
     match (user, typed) {
-        (None, None) => Ok(Mechanisms::Anybody),
+        (None, None) => Ok(ListenerAuth::Any),
         (None, Some(_)) => bail!("--password-file has no effect without --user NAME"),
         (Some(user), typed) => match typed.or(exported) {
-            Some(password) => Ok(Mechanisms::Plain(Login { user, password })),
+            Some(password) => Ok(ListenerAuth::Plain(PlainCredentials { user, password })),
             None => bail!("--user requires a password: add --password-file FILE, or set {PASSWORD_VARIABLE}"),
         },
     }
 }
 
-fn cannot_listen(listen: &str, error: &io::Error) -> anyhow::Error {
+fn listen_error(listen: &str, error: &io::Error) -> anyhow::Error {
     let what = reason(error);
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -608,18 +615,18 @@ fn cannot_listen(listen: &str, error: &io::Error) -> anyhow::Error {
 }
 
 /// The naming custom of the queues.
-fn custom(mode: Mode) -> Custom {
+fn queue_naming(mode: EndpointMode) -> QueueNaming {
     match mode {
-        Mode::Toolbox => Custom::Edx,
-        Mode::Endpoint | Mode::Tracing => Custom::Ecp,
+        EndpointMode::Toolbox => QueueNaming::Edx,
+        EndpointMode::Endpoint | EndpointMode::Tracing => QueueNaming::Ecp,
     }
 }
 
-fn mode_name(mode: Mode) -> &'static str {
+fn mode_name(mode: EndpointMode) -> &'static str {
     match mode {
-        Mode::Endpoint => "endpoint",
-        Mode::Toolbox => "toolbox",
-        Mode::Tracing => "tracing",
+        EndpointMode::Endpoint => "endpoint",
+        EndpointMode::Toolbox => "toolbox",
+        EndpointMode::Tracing => "tracing",
     }
 }
 
@@ -630,13 +637,13 @@ fn replace<T: Clone>(old: &mut T, typed: Option<&T>) {
     }
 }
 
-fn replace_time(old: &mut Time, typed: Option<Duration>) {
+fn replace_time(old: &mut PlanTime, typed: Option<Duration>) {
     if let Some(time) = typed {
-        *old = Time(time);
+        *old = PlanTime(time);
     }
 }
 
-impl WayTyped {
+impl NetworkArgs {
     /// The options that are given.
     pub(super) fn given(&self) -> [(&'static str, bool); 14] {
         [
@@ -658,21 +665,21 @@ impl WayTyped {
     }
 
     /// Refuses what would have no effect under that plan, which they have changed.
-    pub(super) fn check_effects(&self, plan: &Plan) -> Result<()> {
+    pub(super) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let capacity = &plan.accept.capacity;
         let workers = self.accept_workers.is_some() && capacity.work.0.is_zero();
-        effects::refuse_idle(&[("--accept-workers", workers)], "without --accept-work TIME")?;
+        effects::refuse_without_effect(&[("--accept-workers", workers)], "without --accept-work TIME")?;
         let work = self.accept_work.is_some() && capacity.workers.is_none();
-        effects::refuse_idle(&[("--accept-work", work)], "without --accept-workers N")?;
-        let (mode, is_endpoint) = (mode_name(plan.mode), plan.mode == Mode::Endpoint);
+        effects::refuse_without_effect(&[("--accept-work", work)], "without --accept-workers N")?;
+        let (mode, is_endpoint) = (mode_name(plan.mode), plan.mode == EndpointMode::Endpoint);
         let idle = [
             ("--receive-delay", self.receive_delay.is_some() && !is_endpoint),
             ("--received-on", self.received_on.is_some() && !is_endpoint),
         ];
-        effects::refuse_idle(&idle, &format!("in mode {mode}, which has no event RECEIVED"))
+        effects::refuse_without_effect(&idle, &format!("in mode {mode}, which has no event RECEIVED"))
     }
 
-    pub(super) fn change(&self, plan: &mut Plan) {
+    pub(super) fn apply_to(&self, plan: &mut SimulatorPlan) {
         replace(&mut plan.accept.delay, self.accept_delay.as_ref());
         replace(&mut plan.network.delay, self.network_delay.as_ref());
         replace(&mut plan.acknowledge.delay, self.acknowledge_delay.as_ref());
@@ -685,8 +692,8 @@ impl WayTyped {
         replace_time(&mut plan.slow_start, self.slow_start);
         plan.outages.extend(self.outages.iter().cloned());
         plan.received_on = match self.received_on {
-            Some(ReceivedTyped::Inbox) => ReceivedOn::Inbox,
-            Some(ReceivedTyped::Consume) => ReceivedOn::Consume,
+            Some(ReceivedOnArg::Inbox) => ReceivedOn::Inbox,
+            Some(ReceivedOnArg::Consume) => ReceivedOn::Consume,
             None => plan.received_on,
         };
     }
@@ -697,7 +704,7 @@ fn limit(leg: &mut Leg, rate_per_s: Option<f64>, bytes_per_s: Option<u64>) {
     leg.capacity.bytes_per_s = bytes_per_s.map(|rate| rate as f64).or(leg.capacity.bytes_per_s);
 }
 
-impl FaultsTyped {
+impl EndpointFaultArgs {
     /// The options that are given.
     pub(super) fn given(&self) -> [(&'static str, bool); 10] {
         [
@@ -715,26 +722,26 @@ impl FaultsTyped {
     }
 
     /// Refuses what would have no effect under that plan, which they have changed.
-    pub(super) fn check_effects(&self, plan: &Plan) -> Result<()> {
+    pub(super) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let faults = &plan.faults;
         let has_codes = faults.reject > 0.0 || faults.fail > 0.0;
         let codes = [
             ("--reject-code", self.reject_code.is_some() && !has_codes),
             ("--reject-message", self.reject_message.is_some() && !has_codes),
         ];
-        effects::refuse_idle(&codes, "without --reject or --fail")?;
+        effects::refuse_without_effect(&codes, "without --reject or --fail")?;
         let order = [("--reorder-by", self.reorder_by.is_some() && faults.reorder == 0.0)];
-        effects::refuse_idle(&order, "without --reorder")?;
-        let is_tracing = plan.mode == Mode::Tracing;
+        effects::refuse_without_effect(&order, "without --reorder")?;
+        let is_tracing = plan.mode == EndpointMode::Tracing;
         let of_an_inbox = [
             ("--duplicate", self.duplicate.is_some() && is_tracing),
             ("--corrupt", self.corrupt.is_some() && is_tracing),
             ("--reorder", self.reorder.is_some() && is_tracing),
         ];
-        effects::refuse_idle(&of_an_inbox, "in mode tracing, which has no inbox")
+        effects::refuse_without_effect(&of_an_inbox, "in mode tracing, which has no inbox")
     }
 
-    pub(super) fn change(&self, plan: &mut Plan) {
+    pub(super) fn apply_to(&self, plan: &mut SimulatorPlan) {
         let faults = &mut plan.faults;
         for (old, typed) in [
             (&mut faults.reject, self.reject),
@@ -753,8 +760,8 @@ impl FaultsTyped {
     }
 }
 
-impl BoundsTyped {
-    fn change(&self, plan: &mut Plan) {
+impl EndpointLimitArgs {
+    fn apply_to(&self, plan: &mut SimulatorPlan) {
         if !self.receivers.is_empty() {
             plan.receivers.clone_from(&self.receivers);
         }
@@ -766,9 +773,9 @@ impl BoundsTyped {
 }
 
 /// Announces that the stand-in reads the outbox.
-fn announce(telling: &Telling, live: Live, address: Option<&str>, outbox: &str) {
-    telling.event(&Event::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
-    if live == Live::Line {
+fn announce(telling: &ProgressOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
+    telling.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
+    if live == LiveMode::Line {
         match address {
             Some(address) => say(&format!("ready: AMQP 1.0 on {address}, outbox {outbox}\n")),
             None => say(&format!("ready: outbox {outbox}\n")),
@@ -776,27 +783,27 @@ fn announce(telling: &Telling, live: Live, address: Option<&str>, outbox: &str) 
     }
 }
 
-fn tell(telling: &mut Telling, sight: &Sight<'_>, elapsed: Duration) {
+fn report_progress(telling: &mut ProgressOutput, sight: &EndpointSnapshot<'_>, elapsed: Duration) {
     let totals = sight.totals;
-    let progress = Progress {
+    let progress = LiveProgress {
         elapsed_s: elapsed.as_secs_f64(),
         created: totals.consumed,
         accepted: totals.replies,
         delivered: totals.inboxed,
         bytes: totals.bytes,
         errors: totals.refused + totals.undeliverable,
-        ..Progress::default()
+        ..LiveProgress::default()
     };
     telling.progress(&progress, totals.consumed, |progress, rate_per_s| {
-        let line = Line::of(progress, totals.consumed, "taken", rate_per_s);
+        let line = LiveLine::of(progress, totals.consumed, "taken", rate_per_s);
         let line = line.with_detail(totals.inboxed, "delivered").with_detail(sight.stored as u64, "in transit");
         line.with_detail(sight.reconnects, "reconnects")
     });
 }
 
-fn warn_of(counts: &ListenerCounts) {
+fn warn_of_refused(counts: &ListenerCounts) {
     use std::sync::atomic::Ordering::Relaxed;
-    let (away, broken) = (counts.turned_away.load(Relaxed), counts.broken.load(Relaxed));
+    let (away, broken) = (counts.refused.load(Relaxed), counts.aborted.load(Relaxed));
     let refused = counts.unauthenticated.load(Relaxed);
     if away + broken + refused > 0 {
         tell!(
@@ -808,7 +815,7 @@ fn warn_of(counts: &ListenerCounts) {
 }
 
 /// Summarizes the totals, one line per kind of event; leaves out what did not happen.
-fn summary(totals: &Totals) -> String {
+fn summary(totals: &SimulationTotals) -> String {
     let mut text = format!("taken from the outbox  {}\n", totals.consumed);
     for (name, count) in [
         ("delivered", totals.delivered),
@@ -854,14 +861,14 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct MadesEndpointTestCli {
         #[command(flatten)]
-        typed: Typed,
+        typed: MadesEndpointArgs,
     }
 
-    fn plan(words: &[&str]) -> Result<Plan> {
+    fn plan(words: &[&str]) -> Result<SimulatorPlan> {
         let words = ["mades-endpoint", "--embedded"].iter().chain(words);
-        Line::try_parse_from(words).map_err(|error| anyhow!(error.to_string()))?.typed.plan()
+        MadesEndpointTestCli::try_parse_from(words).map_err(|error| anyhow!(error.to_string()))?.typed.plan()
     }
 
     #[test]
@@ -871,7 +878,7 @@ mod tests {
         fs::write(&path, "seed = 5\n[network.capacity]\nrate_per_s = 9.0\n[faults]\ndrop = 0.5\n").unwrap();
         let path = path.to_str().unwrap();
         let plan = plan(&["--preset", "ecp-2022", "--plan", path, "--drop", "0.25", "--mode", "tracing"]).unwrap();
-        assert_eq!((plan.seed, plan.faults.drop, plan.mode), (5, 0.25, Mode::Tracing));
+        assert_eq!((plan.seed, plan.faults.drop, plan.mode), (5, 0.25, EndpointMode::Tracing));
         let rates = [&plan.accept, &plan.network, &plan.acknowledge].map(|leg| leg.capacity.rate_per_s);
         assert_eq!(rates, [Some(10.8), Some(9.0), Some(6.5)]);
     }
@@ -899,19 +906,20 @@ mod tests {
 
     #[test]
     fn a_password_of_nobody_is_a_mistake_only_if_it_was_typed() {
-        let secret = |text: &str| Some(Secret::new(text));
-        let plain = |text: &str| Mechanisms::Plain(Login { user: "u".to_owned(), password: Secret::new(text) });
+        let secret = |text: &str| Some(Password::new(text));
+        let plain =
+            |text: &str| ListenerAuth::Plain(PlainCredentials { user: "u".to_owned(), password: Password::new(text) });
         let user = || Some("u".to_owned());
         for (user, typed, exported, wanted) in [
-            (None, None, None, Ok(Mechanisms::Anybody)),
-            (None, None, secret("e"), Ok(Mechanisms::Anybody)),
+            (None, None, None, Ok(ListenerAuth::Any)),
+            (None, None, secret("e"), Ok(ListenerAuth::Any)),
             (None, secret("t"), None, Err("--password-file has no effect")),
             (None, secret("t"), secret("e"), Err("--password-file has no effect")),
             (user(), None, None, Err("--user requires a password")),
             (user(), None, secret("e"), Ok(plain("e"))),
             (user(), secret("t"), secret("e"), Ok(plain("t"))),
         ] {
-            match (who_may_come_in(user, typed, exported), wanted) {
+            match (login_mechanisms(user, typed, exported), wanted) {
                 (Ok(found), Ok(wanted)) => assert_eq!(found, wanted),
                 (Err(why), Err(wanted)) => assert!(why.to_string().starts_with(wanted), "{why}"),
                 (found, wanted) => panic!("{found:?}, not {wanted:?}"),

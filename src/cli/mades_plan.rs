@@ -3,8 +3,8 @@
 //!
 //! Each value is read by itself, by the same code that reads a whole plan, so that one that is wrong hides no other.
 use crate::position::line_and_column;
-use crate::slip::is_near;
-use ::mades::standin::Plan;
+use crate::slip::is_misspelling;
+use ::mades::standin::SimulatorPlan;
 use std::ops::Range;
 use std::path::Path;
 use strsim::damerau_levenshtein;
@@ -12,13 +12,13 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The longest file, in bytes.
-const LONGEST: usize = 1 << 20;
+const MAX_PLAN_BYTES: usize = 1 << 20;
 
 /// A key, and a value that is right.
-type Key = (&'static str, &'static str);
+type PlanKey = (&'static str, &'static str);
 
 /// All keys, by table, in the order in which `--help` has them.
-const TABLES: [(&str, &[Key]); 8] = [
+const TABLES: [(&str, &[PlanKey]); 8] = [
     (
         "",
         &[
@@ -60,8 +60,8 @@ const TABLES: [(&str, &[Key]); 8] = [
     ),
 ];
 
-const LEG: &[Key] = &[("delay", "'lognormal:10ms,0.8'")];
-const CAPACITY: &[Key] = &[("rate_per_s", "10.8"), ("bytes_per_s", "'1M'"), ("workers", "4"), ("work", "'20ms'")];
+const LEG: &[PlanKey] = &[("delay", "'lognormal:10ms,0.8'")];
+const CAPACITY: &[PlanKey] = &[("rate_per_s", "10.8"), ("bytes_per_s", "'1M'"), ("workers", "4"), ("work", "'20ms'")];
 
 /// Values of the keys that have a choice.
 const CHOICES: [(&str, &[&str]); 3] = [
@@ -87,41 +87,44 @@ const RENAMED: [(&str, &str); 9] = [
 ///
 /// # Errors
 /// All that is wrong with it, a line each, in the order of the file: `plan.toml:1:8: …`.
-pub(crate) fn read(text: &str, file: &Path, preset: &Plan) -> Result<Plan, String> {
-    let mut reader = Reader { text, notes: Vec::new(), whole: toml::Table::try_from(preset).unwrap_or_default() };
-    if text.len() > LONGEST {
-        reader.note(0..0, format!("a plan has at most {LONGEST} bytes"));
-        return Err(reader.complaints(file));
+pub(crate) fn read(text: &str, file: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan, String> {
+    let mut reader = PlanReader { text, errors: Vec::new(), merged: toml::Table::try_from(preset).unwrap_or_default() };
+    if text.len() > MAX_PLAN_BYTES {
+        reader.add_error(0..0, format!("a plan has at most {MAX_PLAN_BYTES} bytes"));
+        return Err(reader.error_text(file));
     }
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
-        reader.note(error.span().unwrap_or(0..0), format!("not valid TOML: {}", error.message().replace('\n', ", ")));
+        reader.add_error(
+            error.span().unwrap_or(0..0),
+            format!("not valid TOML: {}", error.message().replace('\n', ", ")),
+        );
     }
     // What does not follow the grammar may have made other values of what comes after it.
-    if reader.notes.is_empty() {
+    if reader.errors.is_empty() {
         reader.table("", table.into_inner());
     }
-    if !reader.notes.is_empty() {
-        return Err(reader.complaints(file));
+    if !reader.errors.is_empty() {
+        return Err(reader.error_text(file));
     }
-    let plan = reader.whole.clone().try_into::<Plan>().map_err(|error| error.message().to_owned());
+    let plan = reader.merged.clone().try_into::<SimulatorPlan>().map_err(|error| error.message().to_owned());
     plan.and_then(|plan| plan.check().map(|()| plan)).map_err(|why| {
-        reader.note(0..0, why);
-        reader.complaints(file)
+        reader.add_error(0..0, why);
+        reader.error_text(file)
     })
 }
 
-struct Reader<'t> {
+struct PlanReader<'t> {
     text: &'t str,
     /// Mistakes found so far: offset and text.
-    notes: Vec<(usize, String)>,
+    errors: Vec<(usize, String)>,
     /// The preset, and over it all values that are right.
-    whole: toml::Table,
+    merged: toml::Table,
 }
 
-impl Reader<'_> {
-    fn note(&mut self, at: Range<usize>, what: String) {
-        self.notes.push((at.start, what));
+impl PlanReader<'_> {
+    fn add_error(&mut self, at: Range<usize>, what: String) {
+        self.errors.push((at.start, what));
     }
 
     /// The keys of the table of that name.
@@ -135,8 +138,8 @@ impl Reader<'_> {
             } else if let Some((key, example)) = known.iter().find(|(known, _)| known == key.get_ref()) {
                 self.value(name, key, example, &value);
             } else {
-                let what = unknown(name, key.get_ref(), known);
-                self.note(at, what);
+                let what = unknown_key(name, key.get_ref(), known);
+                self.add_error(at, what);
             }
         }
     }
@@ -145,13 +148,13 @@ impl Reader<'_> {
         let at = value.span();
         match value.into_inner() {
             DeValue::Table(table) => self.table(path, table),
-            _ => self.note(at, format!("{path} is a table; write [{path}], and its keys in the lines below it")),
+            _ => self.add_error(at, format!("{path} is a table; write [{path}], and its keys in the lines below it")),
         }
     }
 
     /// Reads a value; of a list each item, since each has its own place in the file.
     fn value(&mut self, table: &str, key: &str, example: &str, value: &Spanned<DeValue<'_>>) {
-        let known = self.notes.len();
+        let known = self.errors.len();
         if let DeValue::Array(items) = value.get_ref() {
             for item in items.iter() {
                 let written = format!("[{}]", self.text.get(item.span()).unwrap_or_default());
@@ -159,10 +162,10 @@ impl Reader<'_> {
             }
         }
         let written = self.text.get(value.span()).unwrap_or_default();
-        if self.notes.len() == known {
+        if self.errors.len() == known {
             self.check(table, key, example, value.span(), written);
         }
-        if self.notes.len() == known {
+        if self.errors.len() == known {
             self.keep(table, key, written);
         }
     }
@@ -170,21 +173,21 @@ impl Reader<'_> {
     /// Notes what is wrong with a value, if anything is.
     fn check(&mut self, table: &str, key: &str, example: &str, at: Range<usize>, written: &str) {
         let choices = CHOICES.iter().find(|(known, _)| table.is_empty() && *known == key);
-        let text = toml::from_str::<Single>(&format!("value = {written}")).map(|single| single.value);
+        let text = toml::from_str::<SingleValue>(&format!("value = {written}")).map(|single| single.value);
         let said = match (choices, text) {
-            (Some((_, choices)), Ok(text)) => not_chosen(key, &text, choices),
-            (Some(_), Err(_)) => Some(wrong_type(key, example)),
-            _ => wrong(table, key, example, written),
+            (Some((_, choices)), Ok(text)) => choice_error(key, &text, choices),
+            (Some(_), Err(_)) => Some(type_error(key, example)),
+            _ => value_error(table, key, example, written),
         };
         if let Some(said) = said {
-            self.note(at, said);
+            self.add_error(at, said);
         }
     }
 
     /// Puts a value that is right into the whole.
     fn keep(&mut self, table: &str, key: &str, written: &str) {
         let Ok(mut read) = toml::from_str::<toml::Table>(&format!("value = {written}")) else { return };
-        let mut into = &mut self.whole;
+        let mut into = &mut self.merged;
         for name in table.split('.').filter(|name| !name.is_empty()) {
             let inner = into.entry(name).or_insert_with(|| toml::Value::Table(toml::Table::new()));
             let Some(inner) = inner.as_table_mut() else { return };
@@ -196,28 +199,28 @@ impl Reader<'_> {
     }
 
     /// Lists the mistakes, one per line.
-    fn complaints(mut self, file: &Path) -> String {
-        self.notes.sort();
+    fn error_text(mut self, file: &Path) -> String {
+        self.errors.sort();
         let line = |(offset, what): &(usize, String)| {
             let (line, column) = line_and_column(self.text, *offset);
             format!("{}:{line}:{column}: {what}", file.display())
         };
-        self.notes.iter().map(line).collect::<Vec<_>>().join("\n")
+        self.errors.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 }
 
 /// A value that is text.
 #[derive(serde::Deserialize)]
-struct Single {
+struct SingleValue {
     value: String,
 }
 
 /// Complains of a text that is not among the choices.
-fn not_chosen(key: &str, text: &str, choices: &[&str]) -> Option<String> {
+fn choice_error(key: &str, text: &str, choices: &[&str]) -> Option<String> {
     if choices.contains(&text) {
         return None;
     }
-    let near = choices.iter().find(|choice| is_near(text, choice) || text.eq_ignore_ascii_case(choice));
+    let near = choices.iter().find(|choice| is_misspelling(text, choice) || text.eq_ignore_ascii_case(choice));
     Some(match near {
         Some(near) => format!("{key} {text:?} is unknown; did you mean {near:?}?"),
         None => format!("{key} {text:?} is unknown; known are {}", choices.join(", ")),
@@ -225,16 +228,16 @@ fn not_chosen(key: &str, text: &str, choices: &[&str]) -> Option<String> {
 }
 
 /// Complains of a value that is wrong by itself.
-fn wrong(table: &str, key: &str, example: &str, written: &str) -> Option<String> {
+fn value_error(table: &str, key: &str, example: &str, written: &str) -> Option<String> {
     let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
-    let mut plan = match toml::from_str::<Plan>(&format!("{path} = {written}")) {
+    let mut plan = match toml::from_str::<SimulatorPlan>(&format!("{path} = {written}")) {
         Ok(plan) => plan,
         Err(error) => {
             let words = error.message();
             // Texts of serde; all others are our own, about a text that is no such quantity.
             let is_type = ["invalid type", "invalid value", "did not match"].iter().any(|word| words.contains(word));
             let said = || format!("{key}: {}", words.replace('\n', ", "));
-            return Some(if is_type { wrong_type(key, example) } else { said() });
+            return Some(if is_type { type_error(key, example) } else { said() });
         }
     };
     // Work needs workers; their number may stand in another line.
@@ -244,12 +247,12 @@ fn wrong(table: &str, key: &str, example: &str, written: &str) -> Option<String>
     plan.check().err()
 }
 
-fn wrong_type(key: &str, example: &str) -> String {
+fn type_error(key: &str, example: &str) -> String {
     format!("{key} has the wrong type; use something like {key} = {example}")
 }
 
 /// Complains of a key that does not exist.
-fn unknown(table: &str, key: &str, known: &[Key]) -> String {
+fn unknown_key(table: &str, key: &str, known: &[PlanKey]) -> String {
     let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
     if let Some((_, new)) = RENAMED.iter().find(|(old, _)| *old == path) {
         return format!("{key:?} is now {new:?}");
@@ -262,7 +265,7 @@ fn unknown(table: &str, key: &str, known: &[Key]) -> String {
     });
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).chain(tables).collect();
     let nearest = names.iter().min_by_key(|name| damerau_levenshtein(name, key));
-    match nearest.filter(|name| is_near(key, name)) {
+    match nearest.filter(|name| is_misspelling(key, name)) {
         Some(name) => format!("unknown key {key:?}{place}; did you mean {name:?}?"),
         None => format!("unknown key {key:?}{place}; known keys: {}", names.join(", ")),
     }
@@ -274,7 +277,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn complaints(text: &str) -> String {
-        read(text, Path::new("plan.toml"), &Plan::default()).expect_err(text)
+        read(text, Path::new("plan.toml"), &SimulatorPlan::default()).expect_err(text)
     }
 
     #[test]
@@ -323,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_plan_goes_over_the_preset_key_by_key() {
-        let preset = Plan::preset("ecp-2022").unwrap();
+        let preset = SimulatorPlan::preset("ecp-2022").unwrap();
         let text =
             "seed = 5\nnetwork.capacity.rate_per_s = 9.0\n[accept]\ndelay = '1ms'\n[faults]\ndrop = 0.5\nfail = 0\n";
         let plan = read(text, Path::new("p"), &preset).unwrap();
@@ -337,7 +340,7 @@ mod tests {
     fn quantities_may_be_written_as_people_write_them() {
         let text = "max_payload_size = '64k'\nmax_stored_messages = '10k'\n[faults]\ndrop = '1%'\nreject = '0.5'\n\
                     [accept.capacity]\nrate_per_s = '30/m'\nbytes_per_s = '1M'\n";
-        let plan = read(text, Path::new("p"), &Plan::default()).unwrap();
+        let plan = read(text, Path::new("p"), &SimulatorPlan::default()).unwrap();
         assert_eq!((plan.max_payload_size, plan.max_stored_messages), (65_536, 10_000));
         assert_eq!((plan.faults.drop, plan.faults.reject), (0.01, 0.5));
         let capacity = &plan.accept.capacity;
@@ -350,23 +353,24 @@ mod tests {
             for (key, example) in keys {
                 let text =
                     if table.is_empty() { format!("{key} = {example}") } else { format!("{table}.{key} = {example}") };
-                toml::from_str::<Plan>(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+                toml::from_str::<SimulatorPlan>(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
             }
         }
         for (key, choices) in CHOICES {
             for choice in choices {
-                toml::from_str::<Plan>(&format!("{key} = '{choice}'")).unwrap_or_else(|error| panic!("{key}: {error}"));
+                toml::from_str::<SimulatorPlan>(&format!("{key} = '{choice}'"))
+                    .unwrap_or_else(|error| panic!("{key}: {error}"));
             }
         }
         // A plan with all that may be left out is written with all keys, and each of them is known.
-        let mut plan = Plan::default();
+        let mut plan = SimulatorPlan::default();
         for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
             *leg = toml::from_str(
                 "delay = '1ms'\ncapacity = { rate_per_s = 1.0, bytes_per_s = 1.0, workers = 1, work = '1s' }",
             )
             .unwrap();
         }
-        assert_eq!(read(&toml::to_string(&plan).unwrap(), Path::new("p"), &Plan::default()), Ok(plan));
+        assert_eq!(read(&toml::to_string(&plan).unwrap(), Path::new("p"), &SimulatorPlan::default()), Ok(plan));
     }
 
     /// Text of the pieces that plans are made of, in any order.
@@ -375,7 +379,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_a_plan_or_has_complaints_within_it(text in PIECES) {
-            match read(&text, Path::new("p"), &Plan::default()) {
+            match read(&text, Path::new("p"), &SimulatorPlan::default()) {
                 Ok(plan) => prop_assert_eq!(plan.check(), Ok(())),
                 Err(why) => {
                     let lines = text.split('\n').count();

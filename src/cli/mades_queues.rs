@@ -1,7 +1,7 @@
 //! Names of the queues between an application and its endpoint: the same options for the sender and for the stand-in
 //! of the endpoint.
 use super::mades_effects as effects;
-use ::mades::api::Queues;
+use ::mades::api::EndpointQueueNames;
 use ::mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
 use anyhow::Result;
 use clap::Args;
@@ -10,7 +10,7 @@ use journey::words::listed;
 /// What the queues are called.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queue names")]
-pub(super) struct QueuesTyped {
+pub(super) struct QueueNameArgs {
     /// Prefix of the names of all queues
     ///
     /// It is internalBroker.baQueuePrefix of an endpoint [default: ecp.endpoint; in mode toolbox edx.endpoint].
@@ -32,14 +32,14 @@ pub(super) struct QueuesTyped {
 
 /// The naming custom of the queues where no names are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Custom {
+pub(super) enum QueueNaming {
     /// An ECP endpoint's.
     Ecp,
     /// An EDX toolbox's.
     Edx,
 }
 
-impl QueuesTyped {
+impl QueueNameArgs {
     /// Refuses names of queues that a mode does not use; `used` are the options of those that it does.
     ///
     /// # Errors
@@ -53,16 +53,16 @@ impl QueuesTyped {
         ];
         let idle = given.map(|(name, queue)| (name, queue.is_some() && !used.contains(&name)));
         let used: Vec<String> = used.iter().map(|name| (*name).to_owned()).collect();
-        effects::refuse_idle(&idle, &format!("in mode {mode}, which uses {}", listed(&used)))
+        effects::refuse_without_effect(&idle, &format!("in mode {mode}, which uses {}", listed(&used)))
     }
 
     /// The names as given, or the customary ones.
-    pub(super) fn names(&self, custom: Custom) -> Queues {
+    pub(super) fn names(&self, custom: QueueNaming) -> EndpointQueueNames {
         let customary = match custom {
-            Custom::Edx => Queues::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),
-            Custom::Ecp => Queues::ecp(self.prefix.as_deref().unwrap_or(ECP_PREFIX)),
+            QueueNaming::Edx => EndpointQueueNames::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),
+            QueueNaming::Ecp => EndpointQueueNames::ecp(self.prefix.as_deref().unwrap_or(ECP_PREFIX)),
         };
-        Queues {
+        EndpointQueueNames {
             outbox: self.outbox.clone().unwrap_or(customary.outbox),
             reply: self.outbox_reply.clone().unwrap_or(customary.reply),
             inbox: self.inbox.clone().unwrap_or(customary.inbox),
@@ -77,24 +77,38 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct QueueNameTestCli {
         #[command(flatten)]
-        queues: QueuesTyped,
+        queues: QueueNameArgs,
     }
 
-    fn names(line: &str, custom: Custom) -> Queues {
-        Line::try_parse_from(std::iter::once("mailrun").chain(line.split_whitespace())).unwrap().queues.names(custom)
+    fn names(line: &str, custom: QueueNaming) -> EndpointQueueNames {
+        QueueNameTestCli::try_parse_from(std::iter::once("mailrun").chain(line.split_whitespace()))
+            .unwrap()
+            .queues
+            .names(custom)
     }
 
     #[test]
     fn what_is_not_given_is_as_is_the_custom_and_what_is_given_stays() {
-        assert_eq!(names("", Custom::Ecp), Queues::ecp("ecp.endpoint"));
-        assert_eq!(names("", Custom::Edx), Queues::edx("edx.endpoint"));
-        assert_eq!(names("--prefix a", Custom::Edx), Queues::edx("a"));
-        let some = names("--prefix a --inbox b --send-event c", Custom::Edx);
-        assert_eq!(some, Queues { inbox: "b".to_owned(), send_event: Some("c".to_owned()), ..Queues::edx("a") });
-        let others = names("--outbox d --outbox-reply e", Custom::Ecp);
-        let expected = Queues { outbox: "d".to_owned(), reply: "e".to_owned(), ..Queues::ecp("ecp.endpoint") };
+        assert_eq!(names("", QueueNaming::Ecp), EndpointQueueNames::ecp("ecp.endpoint"));
+        assert_eq!(names("", QueueNaming::Edx), EndpointQueueNames::edx("edx.endpoint"));
+        assert_eq!(names("--prefix a", QueueNaming::Edx), EndpointQueueNames::edx("a"));
+        let some = names("--prefix a --inbox b --send-event c", QueueNaming::Edx);
+        assert_eq!(
+            some,
+            EndpointQueueNames {
+                inbox: "b".to_owned(),
+                send_event: Some("c".to_owned()),
+                ..EndpointQueueNames::edx("a")
+            }
+        );
+        let others = names("--outbox d --outbox-reply e", QueueNaming::Ecp);
+        let expected = EndpointQueueNames {
+            outbox: "d".to_owned(),
+            reply: "e".to_owned(),
+            ..EndpointQueueNames::ecp("ecp.endpoint")
+        };
         assert_eq!(others, expected);
     }
 }

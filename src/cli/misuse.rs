@@ -1,7 +1,7 @@
 //! Mistakes on the command line, in one plain sentence each: cause, and remedy where it is known.
 use super::other_names;
 use super::values::POSITIONAL;
-use crate::slip::is_near;
+use crate::slip::is_misspelling;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 
@@ -52,8 +52,8 @@ fn unknown_command(error: &clap::Error) -> Option<String> {
 fn unknown_argument(error: &clap::Error) -> Option<String> {
     let name = argument(error)?;
     let path = path(error);
-    let name = as_typed(name, &path);
-    if let Some(said) = other_names::said_of(&path, &name) {
+    let name = full_short_option(name, &path);
+    if let Some(said) = other_names::advice_on(&path, &name) {
         return Some(said);
     }
     let is_number = name.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
@@ -66,7 +66,7 @@ fn unknown_argument(error: &clap::Error) -> Option<String> {
         return Some(format!("unexpected argument {name:?}{hint}"));
     }
     let known = one(error, ContextKind::SuggestedArg);
-    match known.filter(|known| is_near(&name, known)) {
+    match known.filter(|known| is_misspelling(&name, known)) {
         Some(known) => Some(format!("unknown option {name:?}; did you mean {known:?}?")),
         None => match other_names::commands_with(&name) {
             Some(commands) => Some(format!("unknown option {name:?} here; {commands}")),
@@ -76,7 +76,7 @@ fn unknown_argument(error: &clap::Error) -> Option<String> {
 }
 
 /// The word in which clap found an unknown short option, if it is a name of its own: swaks' `-au` is not `-a`.
-fn as_typed(name: String, path: &str) -> String {
+fn full_short_option(name: String, path: &str) -> String {
     let is_short = name.len() == 2 && !name.starts_with("--");
     let words = std::env::args_os().skip(2).filter_map(|word| word.into_string().ok());
     let word =
@@ -118,7 +118,7 @@ fn impossible_value(error: &clap::Error) -> Option<String> {
     let name = name.split([' ', '[']).next().unwrap_or(&name);
     let known = list(error, ContextKind::ValidValue);
     let said = format!("{name}: {value:?} is not one of {}", known.join(", "));
-    Some(with_suggestion(said, &value, known.iter().find(|known| is_near(&value, known)).map(String::as_str)))
+    Some(with_suggestion(said, &value, known.iter().find(|known| is_misspelling(&value, known)).map(String::as_str)))
 }
 
 fn missing(error: &clap::Error) -> Option<String> {
@@ -155,7 +155,7 @@ fn unbracketed(name: &str) -> &str {
 
 /// Appends the name that may have been meant, if it is near enough.
 fn with_suggestion(said: String, name: &str, known: Option<&str>) -> String {
-    match known.filter(|known| is_near(name, known)) {
+    match known.filter(|known| is_misspelling(name, known)) {
         Some(known) => format!("{said}; did you mean {known:?}?"),
         None => said,
     }
@@ -188,12 +188,12 @@ fn list(error: &clap::Error, kind: ContextKind) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Typed;
+    use super::super::Cli;
     use super::*;
 
-    fn said(line: &str) -> String {
+    fn message(line: &str) -> String {
         let words = std::iter::once("mailrun").chain(line.split(' '));
-        sentence(&Typed::parse_words(words).unwrap_err())
+        sentence(&Cli::parse_words(words).unwrap_err())
     }
 
     #[test]
@@ -225,13 +225,13 @@ mod tests {
             ("mades-endpoint", "--embedded or --broker <URL> is required. See --help."),
             ("queue retry --spool d", "an id, all, or --hop <NAME> is required. See --help."),
         ] {
-            assert_eq!(said(line), text, "{line}");
+            assert_eq!(message(line), text, "{line}");
         }
     }
 
     #[test]
     fn a_value_is_said_once() {
-        let text = said("bench --rate fast");
+        let text = message("bench --rate fast");
         assert!(text.starts_with("--rate: \"fast\" ") && text.matches("fast").count() == 1, "{text}");
     }
 }

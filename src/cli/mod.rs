@@ -35,16 +35,16 @@ mod summary;
 mod values;
 mod welcome;
 
-use crate::interrupt::{INTERRUPTED, Interrupted};
-use crate::party::{Finished, Live, Outputs, cannot_write};
+use crate::interrupt::{INTERRUPTED_STATUS, Interrupted};
+use crate::party::{FinishedRun, LiveMode, Outputs, cannot_write};
 use crate::printable::printable;
-use crate::source::Offer;
+use crate::source::OfferedRate;
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use journey::judge;
 use journey::record::{Ending, Outcome, Record};
 use journey::{RunId, record};
-use results::ReportTyped;
+use results::ReportArgs;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
@@ -57,15 +57,15 @@ const MAX_ERROR_LINES: usize = 5;
 /// Measures mail throughput and latency end to end, and checks that no message is lost, duplicated or changed.
 #[derive(Debug, Parser)]
 #[command(name = "mailrun", version, max_term_width = 100, after_help = EXAMPLES)]
-struct Typed {
+struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-impl Typed {
+impl Cli {
     /// Reads a command line.
     fn parse_words(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
-        Self::try_parse_from(with_values_joined(words))
+        Self::try_parse_from(join_option_values(words))
     }
 }
 
@@ -91,23 +91,23 @@ Exit status:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Bench(Box<bench::Typed>),
-    Source(Box<source::Typed>),
-    Sink(Box<sink::Typed>),
-    Relay(Box<relay::Typed>),
-    Mades(Box<mades::Typed>),
-    MadesEndpoint(Box<mades_endpoint::Typed>),
-    Queue(queue::Typed),
-    Spool(spool::Typed),
-    InstallLinks(links::Typed),
+    Bench(Box<bench::BenchArgs>),
+    Source(Box<source::SourceArgs>),
+    Sink(Box<sink::SinkArgs>),
+    Relay(Box<relay::RelayArgs>),
+    Mades(Box<mades::MadesArgs>),
+    MadesEndpoint(Box<mades_endpoint::MadesEndpointArgs>),
+    Queue(queue::QueueArgs),
+    Spool(spool::SpoolArgs),
+    InstallLinks(links::InstallLinksArgs),
 }
 
 /// Where a source or a sink writes what it learned.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Results")]
-struct OutputsTyped {
+struct OutputArgs {
     #[command(flatten)]
-    report: ReportTyped,
+    report: ReportArgs,
     /// Write run.json, report.md, latency.hlog and the ledger into DIR.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -119,20 +119,20 @@ struct OutputsTyped {
     hlog: Option<PathBuf>,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
-    live: LiveTyped,
+    live: LiveArg,
     /// Run id, 32 hexadecimal digits.
     #[arg(long, value_name = "HEX", hide = true)]
     run_id: Option<RunId>,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum LiveTyped {
+enum LiveArg {
     Line,
     Json,
     Off,
 }
 
-impl OutputsTyped {
+impl OutputArgs {
     /// The files and streams that the party writes, and the progress that it prints.
     ///
     /// # Errors
@@ -150,19 +150,19 @@ impl OutputsTyped {
     }
 }
 
-impl From<LiveTyped> for Live {
-    fn from(typed: LiveTyped) -> Self {
+impl From<LiveArg> for LiveMode {
+    fn from(typed: LiveArg) -> Self {
         match typed {
-            LiveTyped::Line => Self::Line,
-            LiveTyped::Json => Self::Json,
-            LiveTyped::Off => Self::Off,
+            LiveArg::Line => Self::Line,
+            LiveArg::Json => Self::Json,
+            LiveArg::Off => Self::Off,
         }
     }
 }
 
 /// How commands run ahead of replies, as typed.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum PipeliningTyped {
+enum PipeliningArg {
     /// One command at a time
     Off,
     /// MAIL, RCPT and DATA in one write
@@ -171,28 +171,28 @@ enum PipeliningTyped {
     Stream,
 }
 
-impl From<PipeliningTyped> for record::Pipelining {
-    fn from(typed: PipeliningTyped) -> Self {
+impl From<PipeliningArg> for record::Pipelining {
+    fn from(typed: PipeliningArg) -> Self {
         match typed {
-            PipeliningTyped::Off => Self::Off,
-            PipeliningTyped::Group => Self::Group,
-            PipeliningTyped::Stream => Self::Stream,
+            PipeliningArg::Off => Self::Off,
+            PipeliningArg::Group => Self::Group,
+            PipeliningArg::Stream => Self::Stream,
         }
     }
 }
 
 /// How messages are spread over time, as typed.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum ArrivalTyped {
+enum ArrivalArg {
     /// At regular intervals
     Constant,
     /// At exponentially distributed intervals
     Poisson,
 }
 
-impl ArrivalTyped {
+impl ArrivalArg {
     /// Open loop where a rate or stages were given, closed loop where none were.
-    fn with(self, offer: Option<&Offer>) -> record::Arrival {
+    fn with(self, offer: Option<&OfferedRate>) -> record::Arrival {
         match (offer, self) {
             (None, _) => record::Arrival::Closed,
             (Some(_), Self::Constant) => record::Arrival::Constant,
@@ -203,7 +203,7 @@ impl ArrivalTyped {
 
 /// Reads the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
-    let typed = match Typed::parse_words(std::env::args_os()) {
+    let typed = match Cli::parse_words(std::env::args_os()) {
         Ok(typed) => typed,
         Err(error) => return report_misuse(&error),
     };
@@ -222,13 +222,13 @@ pub(crate) fn main() -> ExitCode {
         // If that cannot be written, there is no other place to report it.
         let _ = io::stderr().lock().write_all(failure(&error).as_bytes());
         let is_interrupted = error.downcast_ref::<Interrupted>().is_some();
-        ExitCode::from(if is_interrupted { INTERRUPTED } else { 2 })
+        ExitCode::from(if is_interrupted { INTERRUPTED_STATUS } else { 2 })
     })
 }
 
 /// The same words, with `--reuse 5` as `--reuse=5`, since anything else after --reuse is not a value; and `--messages
 /// -1` as `--messages=-1`, since the option refuses it with its own text, and clap as an unknown option `-1`.
-fn with_values_joined(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
+fn join_option_values(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     for word in words.into_iter().map(Into::into) {
         let option = joined.last_mut().filter(|last| is_value_of(last.to_str(), word.to_str()));
@@ -294,7 +294,7 @@ fn short_help(error: &clap::Error) -> Option<String> {
     if error.kind() != clap::error::ErrorKind::DisplayHelp || words.iter().any(|word| word == "--help") {
         return None;
     }
-    let mut whole = Typed::command();
+    let mut whole = Cli::command();
     whole.build();
     let (mut command, mut names) = (&mut whole, Vec::new());
     for word in words.iter().take_while(|word| !word.starts_with('-')) {
@@ -347,7 +347,7 @@ fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
 /// The exit status of a run, or of a scenario of many, with that outcome.
 fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Strictness) -> ExitCode {
     match outcome {
-        _ if is_interrupted => ExitCode::from(INTERRUPTED),
+        _ if is_interrupted => ExitCode::from(INTERRUPTED_STATUS),
         Some(Outcome::Pass) | None => ExitCode::SUCCESS,
         Some(Outcome::Fail) => ExitCode::from(1),
         Some(Outcome::Invalid | Outcome::Inconclusive) if strictness == Strictness::Lenient => ExitCode::SUCCESS,
@@ -357,15 +357,15 @@ fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Stric
 
 /// Shows a party's own report, unless its output is for a program; `out` is the directory that was asked for.
 fn finish(
-    finished: Finished,
-    report: &ReportTyped,
-    live: Live,
+    finished: FinishedRun,
+    report: &ReportArgs,
+    live: LiveMode,
     strictness: Strictness,
     out: Option<&Path>,
 ) -> Result<ExitCode> {
-    let Finished { record, unwritten } = finished;
+    let FinishedRun { record, write_error: unwritten } = finished;
     let details = out.map(|directory| write_report(directory, &record)).transpose();
-    if live != Live::Json {
+    if live != LiveMode::Json {
         match out {
             Some(_) => report.finish(&record, out)?,
             None => report.show(&record, None)?,
@@ -388,8 +388,8 @@ fn say(text: &str) {
 }
 
 /// Ends a party whose bench is gone, as if it had been asked to: it has nobody to report to.
-fn end_with_parent(live: Live) {
-    if live == Live::Json {
+fn exit_with_parent(live: LiveMode) {
+    if live == LiveMode::Json {
         // Where the kernel lacks it, a party without a bench runs on until its own limits end it.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     }

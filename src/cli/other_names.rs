@@ -3,13 +3,13 @@
 use clap::{Arg, Command, CommandFactory};
 
 /// Names that are typed, and the option that does the same. A row counts where the command has that option.
-type Row = (&'static [&'static str], &'static str);
+type OptionAlias = (&'static [&'static str], &'static str);
 
 /// Commands that speak AMQP.
 const MADES_COMMANDS: [&str; 4] = ["mades", "mades-endpoint", "bench mades", "bench mades-compare"];
 
 /// Names of older versions, of commands that send mail.
-const OLD_OF_SENDERS: &[Row] = &[
+const OLD_SENDER_NAMES: &[OptionAlias] = &[
     (&["--size"], "--message-size"),
     (&["--think"], "--think-time"),
     (&["--hello"], "--ehlo"),
@@ -22,7 +22,7 @@ const OLD_OF_SENDERS: &[Row] = &[
 ];
 
 /// Names of other tools, for commands that send mail.
-const OF_SENDERS: &[Row] = &[
+const SENDER_NAMES: &[OptionAlias] = &[
     (&["--connections", "--concurrency", "--vus", "--parallel", "--users"], "--sessions"),
     (&["--requests", "--iterations", "--count"], "--messages"),
     (&["-z", "--time"], "--duration"),
@@ -61,7 +61,7 @@ const OF_SENDERS: &[Row] = &[
 ];
 
 /// Names of older versions, of the sink.
-const OLD_OF_SINK: &[Row] = &[
+const OLD_SINK_NAMES: &[OptionAlias] = &[
     (&["--sessions"], "--max-sessions"),
     (&["--messages"], "--max-messages"),
     (&["--message-limit"], "--max-message-size"),
@@ -74,7 +74,7 @@ const OLD_OF_SINK: &[Row] = &[
 ];
 
 /// Names of other tools, for the sink.
-const OF_SINK: &[Row] = &[
+const SINK_NAMES: &[OptionAlias] = &[
     (&["-p", "--port", "--address", "--bind", "--host"], "--listen HOST:PORT"),
     (&["--connections", "--concurrency", "--max-connections"], "--max-sessions"),
     (&["-M", "--exit-after", "--count"], "--max-messages"),
@@ -91,7 +91,7 @@ const OF_SINK: &[Row] = &[
 ];
 
 /// Names of older versions and of other tools, for the commands that speak AMQP.
-const OF_MADES: &[Row] = &[
+const MADES_NAMES: &[OptionAlias] = &[
     (&["--outbox-url", "--url", "--server"], "--broker"),
     (&["--inbox-url"], "--inbox-broker"),
     (&["--size", "--message-size"], "--payload-size"),
@@ -127,7 +127,7 @@ const OF_MADES: &[Row] = &[
 ];
 
 /// Faults, as the sink and the endpoint of MADES called them once.
-const OF_FAULTS: &[Row] = &[
+const FAULT_NAMES: &[OptionAlias] = &[
     (&["--loss"], "--drop"),
     (&["--corruption"], "--corrupt"),
     (&["--error"], "--reject"),
@@ -135,10 +135,10 @@ const OF_FAULTS: &[Row] = &[
 ];
 
 /// Postfix's name, for the relay.
-const OF_RELAY: &[Row] = &[(&["--relayhost"], "--to")];
+const RELAY_NAMES: &[OptionAlias] = &[(&["--relayhost"], "--to")];
 
 /// Names of older versions, of several commands.
-const OLD: &[Row] = &[
+const OLD_NAMES: &[OptionAlias] = &[
     (&["--name"], "--label"),
     (&["--proxy"], "--proxy-protocol"),
     (&["--tls-insecure"], "--insecure"),
@@ -150,7 +150,7 @@ const OLD: &[Row] = &[
 
 /// Options that mean nothing over AMQP, and what does the job. A row counts where the command has the option that its
 /// text begins to explain.
-const EXPLAINED: &[(&[&str], &str, &str)] = &[
+const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
     (
         &["-s", "-c", "--sessions", "--connections", "--concurrency"],
         "--max-in-transit",
@@ -182,7 +182,7 @@ const EXPLAINED: &[(&[&str], &str, &str)] = &[
 ];
 
 /// Returns the advice on an option that a command does not have; `path` is the command, `bench mades` for one.
-pub(super) fn said_of(path: &str, typed: &str) -> Option<String> {
+pub(super) fn advice_on(path: &str, typed: &str) -> Option<String> {
     let typed = typed.split('=').next().unwrap_or(typed);
     let is_mades = MADES_COMMANDS.contains(&path);
     if is_mades && !typed.starts_with('-') {
@@ -190,7 +190,7 @@ pub(super) fn said_of(path: &str, typed: &str) -> Option<String> {
         return is_broker.then(|| "the broker is an option: --broker URL".to_owned());
     }
     let explained = || {
-        let row = EXPLAINED.iter().find(|(names, instead, _)| names.contains(&typed) && has(path, instead));
+        let row = EXPLANATIONS.iter().find(|(names, instead, _)| names.contains(&typed) && has(path, instead));
         row.filter(|_| is_mades).map(|(_, _, said)| (*said).to_owned())
     };
     explained().or_else(|| our_name(path, typed).map(|ours| format!("unknown option {typed:?}; use {ours}")))
@@ -198,31 +198,36 @@ pub(super) fn said_of(path: &str, typed: &str) -> Option<String> {
 
 /// The option of a command that does what one of another name does; of `-au`, which is read as `-a`, it is asked whole.
 pub(super) fn our_name(path: &str, typed: &str) -> Option<&'static str> {
-    let row =
-        tables(path).iter().copied().flatten().find(|(names, ours)| names.contains(&typed) && is_of_use(path, ours));
+    let row = tables(path)
+        .iter()
+        .copied()
+        .flatten()
+        .find(|(names, ours)| names.contains(&typed) && is_applicable(path, ours));
     row.map(|(_, ours)| *ours)
 }
 
 /// Tables for a command, the first row that fits counts.
-fn tables(path: &str) -> &'static [&'static [Row]] {
+fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     match path {
-        path if MADES_COMMANDS.contains(&path) => &[OF_MADES, OF_FAULTS, OLD],
-        "sink" => &[OLD_OF_SINK, OLD, OF_SINK, OF_FAULTS],
-        path if path == "source" || path.starts_with("bench") => &[OLD_OF_SENDERS, OLD, OF_SENDERS, OF_FAULTS],
-        "relay" => &[OF_RELAY, OLD],
-        _ => &[OLD],
+        path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, FAULT_NAMES, OLD_NAMES],
+        "sink" => &[OLD_SINK_NAMES, OLD_NAMES, SINK_NAMES, FAULT_NAMES],
+        path if path == "source" || path.starts_with("bench") => {
+            &[OLD_SENDER_NAMES, OLD_NAMES, SENDER_NAMES, FAULT_NAMES]
+        }
+        "relay" => &[RELAY_NAMES, OLD_NAMES],
+        _ => &[OLD_NAMES],
     }
 }
 
 /// Reports whether the command has the option that is advised.
-fn is_of_use(path: &str, advice: &str) -> bool {
+fn is_applicable(path: &str, advice: &str) -> bool {
     let option = advice.split([' ', ',']).find(|word| word.starts_with("--"));
     option.is_none_or(|option| has(path, option))
 }
 
 /// Reports whether a command has that long option.
 fn has(path: &str, option: &str) -> bool {
-    let whole = super::Typed::command();
+    let whole = super::Cli::command();
     let found = path.split(' ').try_fold(&whole, |command, name| command.find_subcommand(name));
     let is_meant = |argument: &Arg| argument.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long));
     found.is_some_and(|command| command.get_arguments().any(is_meant))
@@ -231,7 +236,7 @@ fn has(path: &str, option: &str) -> bool {
 /// Our commands that have an option of that name, as a text.
 pub(super) fn commands_with(typed: &str) -> Option<String> {
     let name = typed.split('=').next()?.strip_prefix("--")?;
-    let whole = super::Typed::command();
+    let whole = super::Cli::command();
     let has = |command: &&Command| {
         command.get_arguments().any(|argument| argument.get_long() == Some(name) && !argument.is_hide_set())
     };
@@ -262,14 +267,23 @@ mod tests {
 
     #[test]
     fn every_row_is_of_use_somewhere_and_never_hides_an_option() {
-        for table in [OLD_OF_SENDERS, OF_SENDERS, OLD_OF_SINK, OF_SINK, OF_MADES, OF_FAULTS, OF_RELAY, OLD] {
+        for table in [
+            OLD_SENDER_NAMES,
+            SENDER_NAMES,
+            OLD_SINK_NAMES,
+            SINK_NAMES,
+            MADES_NAMES,
+            FAULT_NAMES,
+            RELAY_NAMES,
+            OLD_NAMES,
+        ] {
             for (typed, ours) in table {
                 let paths = PATHS.iter().chain(&["bench mades-compare"]);
-                let mut useful = paths.filter(|path| tables(path).contains(&table) && is_of_use(path, ours));
+                let mut useful = paths.filter(|path| tables(path).contains(&table) && is_applicable(path, ours));
                 assert!(useful.any(|path| !has(path, typed[0])), "{typed:?} {ours}");
             }
         }
-        for (names, instead, _) in EXPLAINED {
+        for (names, instead, _) in EXPLANATIONS {
             assert!(MADES_COMMANDS.iter().any(|path| has(path, instead) && !has(path, names[0])), "{names:?}");
         }
     }
@@ -297,7 +311,7 @@ mod tests {
                 Some("bench mades has a broker of its own; for yours use mailrun mades --broker URL"),
             ),
         ] {
-            assert_eq!(said_of(path, name).as_deref(), said, "{path} {name}");
+            assert_eq!(advice_on(path, name).as_deref(), said, "{path} {name}");
         }
     }
 

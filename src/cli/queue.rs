@@ -1,11 +1,12 @@
 //! `mailrun queue`: what an operator types, to what is asked of a running relay, and its answers as tables or lines.
 use super::values;
 use crate::printable::is_hidden;
-use crate::relay::config::{Config, Reach};
+use crate::relay::config::{Config, DeliveryScope};
 use crate::relay::leftover;
-use crate::relay::operator::{Answered, Operator};
+use crate::relay::operator::{ControlClient, ControlOutcome};
 use crate::relay::protocol::{
-    Chosen, EntryRow, HopRow, MessageRow, OrderWord, QueueId, Reply, Request, StateWord, TotalsRow,
+    CommandName, CommandScope, ControlReply, ControlRequest, EntryRow, HopRow, MessageRow, QueueId, StateName,
+    TotalsRow,
 };
 use crate::report::numbers::counted;
 use anyhow::{Context, Result, bail};
@@ -20,9 +21,9 @@ use std::process::ExitCode;
 /// Lists and changes the queue of a running relay
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, disable_help_subcommand = true)]
-pub(super) struct Typed {
+pub(super) struct QueueArgs {
     #[command(subcommand)]
-    what: What,
+    what: QueueCommand,
     /// Spool directory of the relay; it has the control socket.
     #[arg(long, value_name = "DIR", global = true, conflicts_with = "config")]
     spool: Option<PathBuf>,
@@ -57,7 +58,7 @@ Coming from Postfix:
 Exit status: 0 done; 1 no such message; 2 the relay does not answer.";
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum QueueCommand {
     /// Lists the queue (postqueue -p)
     ///
     /// An entry has the recipients of a message that share a next hop. Without entries it prints "Mail queue is empty".
@@ -67,7 +68,7 @@ Examples:
   mailrun queue list --state deferred --hop mx:b.example --spool DIR
   mailrun queue list --max-rows 20 --config relay.toml
   mailrun queue list --json --spool DIR | jq .id")]
-    List(ListTyped),
+    List(QueueListArgs),
     /// Shows a message, without its content (postcat -q)
     #[command(after_help = "\
 Example:
@@ -87,7 +88,7 @@ Examples:
   mailrun queue retry 00000000000000ff --spool DIR
   mailrun queue retry --hop mx:b.example --spool DIR
   mailrun queue retry all --spool DIR")]
-    Retry(Meant),
+    Retry(MessageSelectionArgs),
     /// Holds messages: they are not sent (postsuper -h)
     ///
     /// They stay held after a restart, until they are released, and still expire.
@@ -95,19 +96,19 @@ Examples:
 Examples:
   mailrun queue hold 00000000000000ff --spool DIR
   mailrun queue hold all --config relay.toml")]
-    Hold(Meant),
+    Hold(MessageSelectionArgs),
     /// Releases held messages (postsuper -H)
     #[command(after_help = "\
 Examples:
   mailrun queue release 00000000000000ff --spool DIR
   mailrun queue release all --spool DIR")]
-    Release(Meant),
+    Release(MessageSelectionArgs),
     /// Removes messages without notifying anyone (postsuper -d)
     #[command(after_help = "\
 Examples:
   mailrun queue remove 00000000000000ff 0000000000000100 --spool DIR
   mailrun queue remove --hop mx:b.example --spool DIR")]
-    Remove(Meant),
+    Remove(MessageSelectionArgs),
     /// Shows totals, and numbers per hop
     #[command(after_help = "\
 Example:
@@ -126,13 +127,13 @@ Example:
 }
 
 #[derive(Debug, Args)]
-struct ListTyped {
+struct QueueListArgs {
     /// Only entries for this hop, named as in the list.
     #[arg(long, value_name = "NAME")]
     hop: Option<String>,
     /// Only entries in this state.
     #[arg(long, value_enum, value_name = "STATE")]
-    state: Option<StateWord>,
+    state: Option<StateName>,
     /// At most N entries.
     #[arg(long, value_name = "N", value_parser = values::some)]
     max_rows: Option<u64>,
@@ -140,71 +141,74 @@ struct ListTyped {
 
 /// The messages that are meant.
 #[derive(Debug, Args)]
-struct Meant {
+struct MessageSelectionArgs {
     /// Queue ids, 16 hexadecimal digits each, or `all`.
     #[arg(value_name = "ID|all", required_unless_present = "hop", conflicts_with = "hop", value_parser = chosen)]
-    ids: Vec<Chosen>,
+    ids: Vec<CommandScope>,
     /// Messages with recipients at this hop, named as in the list.
     #[arg(long, value_name = "NAME")]
     hop: Option<String>,
 }
 
-fn chosen(text: &str) -> Result<Chosen, String> {
-    if text.eq_ignore_ascii_case("all") { Ok(Chosen::All) } else { text.parse().map(Chosen::Id) }
+fn chosen(text: &str) -> Result<CommandScope, String> {
+    if text.eq_ignore_ascii_case("all") { Ok(CommandScope::All) } else { text.parse().map(CommandScope::Id) }
 }
 
-impl Typed {
+impl QueueArgs {
     /// Asks the relay.
     ///
     /// # Errors
     /// If none answers.
     pub(super) fn run(&self) -> Result<ExitCode> {
-        if let What::Units { run_id, ledger } = &self.what {
+        if let QueueCommand::Units { run_id, ledger } = &self.what {
             return self.write_units(*run_id, ledger);
         }
-        let mut operator = Operator::reach(&self.control()?)?;
+        let mut operator = ControlClient::connect(&self.control()?)?;
         let out = BufWriter::new(io::stdout().lock());
-        let mut teller = Teller { out, json: self.json, entries: 0, changed: None };
+        let mut teller = ReplyPrinter { out, json: self.json, entries: 0, changed: None };
         let mut code = ExitCode::SUCCESS;
         for request in self.requests() {
-            let answered = match operator.ask(&request, |reply| teller.tell(&reply)) {
+            let answered = match operator.send(&request, |reply| teller.print(&reply)) {
                 // The reader has closed the pipe: it has seen enough.
                 Err(error) if is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
                 answered => answered?,
             };
-            if let Answered::Refused(why) = answered {
+            if let ControlOutcome::Refused(why) = answered {
                 tell!("mailrun: {why}");
                 code = ExitCode::from(1);
             }
         }
-        if teller.has_found_nothing() {
-            let overview = Overview::ask(&mut operator)?;
+        if teller.is_empty() {
+            let overview = QueueOverview::ask(&mut operator)?;
             if let Some(why) = self.nothing_found(&overview) {
                 tell!("mailrun: {why}");
                 // An empty list is a list; an order that matches no message is a mistake.
-                return Ok(ExitCode::from(if self.order().is_some() { 1 } else { 0 }));
+                return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
-            if overview.entries == 0 && matches!(self.what, What::List(_)) {
-                teller.say_empty()?;
+            if overview.entries == 0 && matches!(self.what, QueueCommand::List(_)) {
+                teller.print_empty()?;
             }
         }
-        match teller.finish(self.order()) {
+        match teller.finish(self.queue_order()) {
             Err(error) if !is_broken_pipe(&error) => Err(error),
             _ => Ok(code),
         }
     }
 
     /// The reason why nothing was found in a queue that is not empty, or for a hop that has nothing in it.
-    fn nothing_found(&self, overview: &Overview) -> Option<String> {
+    fn nothing_found(&self, overview: &QueueOverview) -> Option<String> {
         let (hop, state) = match &self.what {
-            What::List(ListTyped { hop, state, .. }) => (hop.as_deref(), *state),
-            What::Retry(meant) | What::Hold(meant) | What::Release(meant) | What::Remove(meant) => {
-                (meant.hop.as_deref(), None)
+            QueueCommand::List(QueueListArgs { hop, state, .. }) => (hop.as_deref(), *state),
+            QueueCommand::Retry(meant)
+            | QueueCommand::Hold(meant)
+            | QueueCommand::Release(meant)
+            | QueueCommand::Remove(meant) => (meant.hop.as_deref(), None),
+            QueueCommand::Show { .. } | QueueCommand::Flush | QueueCommand::Stats | QueueCommand::Units { .. } => {
+                (None, None)
             }
-            What::Show { .. } | What::Flush | What::Stats | What::Units { .. } => (None, None),
         };
         match (hop, state) {
-            (Some(hop), _) if overview.entries == 0 && self.order().is_some() => {
+            (Some(hop), _) if overview.entries == 0 && self.queue_order().is_some() => {
                 Some(format!("no messages for the hop {hop:?}; the queue is empty"))
             }
             (Some(hop), _) if overview.entries > 0 && !overview.has(hop) => {
@@ -213,20 +217,22 @@ impl Typed {
             (_, Some(state)) if overview.entries > 0 && !self.json => {
                 let all =
                     if overview.entries == 1 { "1 entry".to_owned() } else { format!("{} entries", overview.entries) };
-                Some(format!("no entry is in the state {}; the queue has {all}", state.word()))
+                Some(format!("no entry is in the state {}; the queue has {all}", state.name()))
             }
             _ => None,
         }
     }
 
     /// The order that is given, if one is.
-    fn order(&self) -> Option<OrderWord> {
+    fn queue_order(&self) -> Option<CommandName> {
         match self.what {
-            What::Flush | What::Retry(_) => Some(OrderWord::Retry),
-            What::Hold(_) => Some(OrderWord::Hold),
-            What::Release(_) => Some(OrderWord::Release),
-            What::Remove(_) => Some(OrderWord::Remove),
-            What::List(_) | What::Show { .. } | What::Stats | What::Units { .. } => None,
+            QueueCommand::Flush | QueueCommand::Retry(_) => Some(CommandName::Retry),
+            QueueCommand::Hold(_) => Some(CommandName::Hold),
+            QueueCommand::Release(_) => Some(CommandName::Release),
+            QueueCommand::Remove(_) => Some(CommandName::Remove),
+            QueueCommand::List(_) | QueueCommand::Show { .. } | QueueCommand::Stats | QueueCommand::Units { .. } => {
+                None
+            }
         }
     }
 
@@ -244,32 +250,32 @@ impl Typed {
             (Some(control), ..) => Ok(control.clone()),
             (_, Some(spool), _) => Ok(spool.join("control.sock")),
             // Where its mail may go is not asked here.
-            (_, _, Some(file)) => Ok(Config::read_within(file, Reach::Anywhere)?.control),
+            (_, _, Some(file)) => Ok(Config::read_within(file, DeliveryScope::Anywhere)?.control),
             (None, None, None) => bail!("no relay named: give --spool DIR, --control PATH or --config FILE"),
         }
     }
 
-    fn requests(&self) -> Vec<Request> {
+    fn requests(&self) -> Vec<ControlRequest> {
         match &self.what {
-            What::List(ListTyped { hop, state, max_rows }) => {
-                vec![Request::List { hop: hop.clone(), state: *state, limit: *max_rows }]
+            QueueCommand::List(QueueListArgs { hop, state, max_rows }) => {
+                vec![ControlRequest::List { hop: hop.clone(), state: *state, limit: *max_rows }]
             }
-            What::Show { id } => vec![Request::Show { id: *id }],
-            What::Stats => vec![Request::Stats],
-            What::Units { .. } => Vec::new(),
-            What::Flush => vec![Request::Order { order: OrderWord::Retry, which: Chosen::All }],
-            What::Retry(meant) => meant.orders(OrderWord::Retry),
-            What::Hold(meant) => meant.orders(OrderWord::Hold),
-            What::Release(meant) => meant.orders(OrderWord::Release),
-            What::Remove(meant) => meant.orders(OrderWord::Remove),
+            QueueCommand::Show { id } => vec![ControlRequest::Show { id: *id }],
+            QueueCommand::Stats => vec![ControlRequest::Stats],
+            QueueCommand::Units { .. } => Vec::new(),
+            QueueCommand::Flush => vec![ControlRequest::Order { order: CommandName::Retry, which: CommandScope::All }],
+            QueueCommand::Retry(meant) => meant.requests(CommandName::Retry),
+            QueueCommand::Hold(meant) => meant.requests(CommandName::Hold),
+            QueueCommand::Release(meant) => meant.requests(CommandName::Release),
+            QueueCommand::Remove(meant) => meant.requests(CommandName::Remove),
         }
     }
 }
 
-impl Meant {
-    fn orders(&self, order: OrderWord) -> Vec<Request> {
-        let all = self.ids.iter().cloned().chain(self.hop.clone().map(Chosen::Hop));
-        all.map(|which| Request::Order { order, which }).collect()
+impl MessageSelectionArgs {
+    fn requests(&self, order: CommandName) -> Vec<ControlRequest> {
+        let all = self.ids.iter().cloned().chain(self.hop.clone().map(CommandScope::Hop));
+        all.map(|which| ControlRequest::Order { order, which }).collect()
     }
 }
 
@@ -278,7 +284,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Prints the relay's reply as it comes: a queue of a million is too long for a table.
-struct Teller<W: Write> {
+struct ReplyPrinter<W: Write> {
     out: W,
     json: bool,
     /// Entries that were listed.
@@ -287,12 +293,12 @@ struct Teller<W: Write> {
     changed: Option<u64>,
 }
 
-impl<W: Write> Teller<W> {
-    fn tell(&mut self, reply: &Reply) -> Result<()> {
+impl<W: Write> ReplyPrinter<W> {
+    fn print(&mut self, reply: &ControlReply) -> Result<()> {
         let is_first = self.entries == 0;
         match reply {
-            Reply::End | Reply::Error { .. } => {}
-            Reply::Changed { messages } => *self.changed.get_or_insert(0) += messages,
+            ControlReply::End | ControlReply::Error { .. } => {}
+            ControlReply::Changed { messages } => *self.changed.get_or_insert(0) += messages,
             _ => self.entries += 1,
         }
         if self.json {
@@ -300,33 +306,33 @@ impl<W: Write> Teller<W> {
             return Ok(writeln!(self.out, "{line}")?);
         }
         let text = match reply {
-            Reply::Entry(entry) if entry.to.is_empty() => listed(entry, is_first),
-            Reply::Entry(entry) => shown(entry),
-            Reply::Message(message) => headed(message),
-            Reply::Totals(totals) => summed(totals),
-            Reply::Hop(hop) => hop_line(hop),
-            Reply::Changed { .. } | Reply::End | Reply::Error { .. } => String::new(),
+            ControlReply::Entry(entry) if entry.to.is_empty() => list_line(entry, is_first),
+            ControlReply::Entry(entry) => entry_text(entry),
+            ControlReply::Message(message) => message_head(message),
+            ControlReply::Totals(totals) => totals_text(totals),
+            ControlReply::Hop(hop) => hop_line(hop),
+            ControlReply::Changed { .. } | ControlReply::End | ControlReply::Error { .. } => String::new(),
         };
         Ok(self.out.write_all(printable(&text).as_bytes())?)
     }
 
     /// Reports whether nothing was listed and no message changed.
-    fn has_found_nothing(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.entries == 0 && self.changed.unwrap_or_default() == 0
     }
 
     /// Prints that the queue is empty, in Postfix's words.
-    fn say_empty(&mut self) -> Result<()> {
+    fn print_empty(&mut self) -> Result<()> {
         if self.json { Ok(()) } else { Ok(writeln!(self.out, "Mail queue is empty")?) }
     }
 
-    fn finish(mut self, order: Option<OrderWord>) -> Result<()> {
+    fn finish(mut self, order: Option<CommandName>) -> Result<()> {
         if let (Some(changed), Some(order), false) = (self.changed, order, self.json) {
             let what = match order {
-                OrderWord::Hold => "held",
-                OrderWord::Release => "released",
-                OrderWord::Remove => "removed",
-                OrderWord::Retry => "scheduled for an immediate retry",
+                CommandName::Hold => "held",
+                CommandName::Release => "released",
+                CommandName::Remove => "removed",
+                CommandName::Retry => "scheduled for an immediate retry",
             };
             writeln!(self.out, "{} {what}", counted(changed, "message"))?;
         }
@@ -336,26 +342,26 @@ impl<W: Write> Teller<W> {
 
 /// The values that the queue does have, to suggest where a filter matches nothing.
 #[derive(Debug, Default)]
-struct Overview {
+struct QueueOverview {
     entries: u64,
     /// The hops that have entries, those with the most first.
     hops: Vec<String>,
 }
 
-impl Overview {
-    fn ask(operator: &mut Operator) -> Result<Self> {
+impl QueueOverview {
+    fn ask(operator: &mut ControlClient) -> Result<Self> {
         let mut overview = Self::default();
-        operator.ask(&Request::Stats, |reply| {
+        operator.send(&ControlRequest::Stats, |reply| {
             overview.add(reply);
             Ok(())
         })?;
         Ok(overview)
     }
 
-    fn add(&mut self, reply: Reply) {
+    fn add(&mut self, reply: ControlReply) {
         match reply {
-            Reply::Totals(totals) => self.entries = totals.entries,
-            Reply::Hop(hop) if hop.entries() > 0 => self.hops.push(hop.hop),
+            ControlReply::Totals(totals) => self.entries = totals.entries,
+            ControlReply::Hop(hop) if hop.entries() > 0 => self.hops.push(hop.hop),
             _ => {}
         }
     }
@@ -382,7 +388,7 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) && c != '\n' { '?' } else { c }).collect()
 }
 
-fn listed(entry: &EntryRow, is_first: bool) -> String {
+fn list_line(entry: &EntryRow, is_first: bool) -> String {
     let mut text = String::new();
     if is_first {
         let _ = writeln!(
@@ -396,10 +402,10 @@ fn listed(entry: &EntryRow, is_first: bool) -> String {
         "{:<16}  {:<24}  {:<8}  {:>5}  {:>4}  {:>5}  {:>5}  {}",
         entry.id.to_string(),
         one_line(&entry.hop),
-        entry.state.word(),
+        entry.state.name(),
         entry.attempts,
         entry.recipients,
-        span(entry.age_s),
+        short_duration(entry.age_s),
         next(entry),
         entry.refusal.as_ref().map(|refusal| one_line(&refusal.to_string())).unwrap_or_default(),
     );
@@ -409,7 +415,7 @@ fn listed(entry: &EntryRow, is_first: bool) -> String {
 /// Time until the next attempt.
 fn next(entry: &EntryRow) -> String {
     let now = entry.received_unix_s + entry.age_s;
-    entry.next_unix_s.map_or_else(|| "-".to_owned(), |next| span(next.saturating_sub(now)))
+    entry.next_unix_s.map_or_else(|| "-".to_owned(), |next| short_duration(next.saturating_sub(now)))
 }
 
 fn one_line(text: &str) -> String {
@@ -417,7 +423,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// A time in two or three characters.
-fn span(seconds: u64) -> String {
+fn short_duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
         120..7_200 => format!("{}m", seconds / 60),
@@ -426,15 +432,15 @@ fn span(seconds: u64) -> String {
     }
 }
 
-fn moment(unix_s: u64) -> String {
+fn timestamp(unix_s: u64) -> String {
     let second = i64::try_from(unix_s).unwrap_or(i64::MAX);
     jiff::Timestamp::from_second(second).map_or_else(|_| unix_s.to_string(), |moment| moment.to_string())
 }
 
-fn headed(message: &MessageRow) -> String {
+fn message_head(message: &MessageRow) -> String {
     let mut text = format!("{}  {} bytes, {} recipients\n", message.id, message.bytes, message.recipients);
     let _ = writeln!(text, "  from      <{}>", one_line(&message.sender));
-    let _ = writeln!(text, "  received  {}", moment(message.received_unix_s));
+    let _ = writeln!(text, "  received  {}", timestamp(message.received_unix_s));
     let name = one_line(&message.client_name);
     let client = message.client_address.as_ref().map(|address| format!("{name} [{address}]"));
     let user = message.user.as_ref().map(|user| format!(", logged in as {}", one_line(user))).unwrap_or_default();
@@ -442,14 +448,14 @@ fn headed(message: &MessageRow) -> String {
     text
 }
 
-fn shown(entry: &EntryRow) -> String {
-    let mut text = format!("  at {}: {}, {} tries", one_line(&entry.hop), entry.state.word(), entry.attempts);
+fn entry_text(entry: &EntryRow) -> String {
+    let mut text = format!("  at {}: {}, {} tries", one_line(&entry.hop), entry.state.name(), entry.attempts);
     match (entry.next_unix_s, entry.hop_is_shut) {
         (None, _) => {}
         (Some(_), false) => drop(write!(text, ", the next in {}", next(entry))),
         (Some(_), true) => drop(write!(text, ", no connection attempt for {}", next(entry))),
     }
-    let _ = writeln!(text, ", expires {}", moment(entry.expires_unix_s));
+    let _ = writeln!(text, ", expires {}", timestamp(entry.expires_unix_s));
     if let Some(refusal) = &entry.refusal {
         let by = if refusal.by.is_empty() { String::new() } else { format!(" (said {})", one_line(&refusal.by)) };
         let _ = writeln!(text, "    {}{by}", one_line(&refusal.to_string()));
@@ -460,7 +466,7 @@ fn shown(entry: &EntryRow) -> String {
     text
 }
 
-fn summed(totals: &TotalsRow) -> String {
+fn totals_text(totals: &TotalsRow) -> String {
     let rows: [(&str, String); 10] = [
         ("messages in the queue", totals.messages.to_string()),
         ("entries, one per message and hop", totals.entries.to_string()),
@@ -483,7 +489,7 @@ fn summed(totals: &TotalsRow) -> String {
 }
 
 fn hop_line(hop: &HopRow) -> String {
-    let oldest = hop.oldest_unix_s.map_or_else(|| "-".to_owned(), |oldest| span(since(oldest)));
+    let oldest = hop.oldest_unix_s.map_or_else(|| "-".to_owned(), |oldest| short_duration(seconds_since(oldest)));
     format!(
         "{:<32}  {:>7} {:>8} {:>7} {:>7} {:>7} {:>5}  {:>6}  {:>5}  {}\n",
         one_line(&hop.hop),
@@ -494,12 +500,12 @@ fn hop_line(hop: &HopRow) -> String {
         hop.telling,
         hop.couriers,
         oldest,
-        hop.shut_for_s.map_or_else(|| "-".to_owned(), span),
+        hop.shut_for_s.map_or_else(|| "-".to_owned(), short_duration),
         hop.refusal.as_ref().map(|refusal| one_line(&refusal.to_string())).unwrap_or_default(),
     )
 }
 
-fn since(unix_s: u64) -> u64 {
+fn seconds_since(unix_s: u64) -> u64 {
     u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0).saturating_sub(unix_s)
 }
 
@@ -510,35 +516,38 @@ mod tests {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct QueueTestCli {
         #[command(flatten)]
-        typed: Typed,
+        typed: QueueArgs,
     }
 
-    fn typed(words: &[&str]) -> Result<Typed, clap::Error> {
-        Line::try_parse_from([&["queue"], words].concat()).map(|line| line.typed)
+    fn parse(words: &[&str]) -> Result<QueueArgs, clap::Error> {
+        QueueTestCli::try_parse_from([&["queue"], words].concat()).map(|line| line.typed)
     }
 
     #[test]
     fn words_become_requests() {
-        let order = |order, which| Request::Order { order, which };
-        let rows: [(&[&str], Vec<Request>); 7] = [
-            (&["list"], vec![Request::List { hop: None, state: None, limit: None }]),
+        let order = |order, which| ControlRequest::Order { order, which };
+        let rows: [(&[&str], Vec<ControlRequest>); 7] = [
+            (&["list"], vec![ControlRequest::List { hop: None, state: None, limit: None }]),
             (
                 &["list", "--hop", "mx:a", "--state", "held", "--max-rows", "9"],
-                vec![Request::List { hop: Some("mx:a".into()), state: Some(StateWord::Held), limit: Some(9) }],
+                vec![ControlRequest::List { hop: Some("mx:a".into()), state: Some(StateName::Held), limit: Some(9) }],
             ),
-            (&["show", "00000000000000ff"], vec![Request::Show { id: QueueId(255) }]),
+            (&["show", "00000000000000ff"], vec![ControlRequest::Show { id: QueueId(255) }]),
             (
                 &["hold", "0000000000000001", "0000000000000002"],
-                vec![order(OrderWord::Hold, Chosen::Id(QueueId(1))), order(OrderWord::Hold, Chosen::Id(QueueId(2)))],
+                vec![
+                    order(CommandName::Hold, CommandScope::Id(QueueId(1))),
+                    order(CommandName::Hold, CommandScope::Id(QueueId(2))),
+                ],
             ),
-            (&["retry", "--hop", "mx:a"], vec![order(OrderWord::Retry, Chosen::Hop("mx:a".into()))]),
-            (&["remove", "ALL"], vec![order(OrderWord::Remove, Chosen::All)]),
-            (&["flush"], vec![order(OrderWord::Retry, Chosen::All)]),
+            (&["retry", "--hop", "mx:a"], vec![order(CommandName::Retry, CommandScope::Hop("mx:a".into()))]),
+            (&["remove", "ALL"], vec![order(CommandName::Remove, CommandScope::All)]),
+            (&["flush"], vec![order(CommandName::Retry, CommandScope::All)]),
         ];
         for (words, requests) in rows {
-            assert_eq!(typed(&[words, &["--spool", "s"]].concat()).unwrap().requests(), requests, "{words:?}");
+            assert_eq!(parse(&[words, &["--spool", "s"]].concat()).unwrap().requests(), requests, "{words:?}");
         }
     }
 
@@ -555,12 +564,12 @@ mod tests {
             &["list", "--spool", "s", "--control", "c"],
             &[],
         ] {
-            assert!(typed(words).is_err(), "{words:?}");
+            assert!(parse(words).is_err(), "{words:?}");
         }
-        let why = typed(&["list"]).unwrap().control().unwrap_err().to_string();
+        let why = parse(&["list"]).unwrap().control().unwrap_err().to_string();
         assert!(why.contains("--spool"), "{why}");
-        assert_eq!(typed(&["--spool", "s", "list"]).unwrap().control().unwrap(), PathBuf::from("s/control.sock"));
-        assert_eq!(typed(&["list", "--control", "c"]).unwrap().control().unwrap(), PathBuf::from("c"));
+        assert_eq!(parse(&["--spool", "s", "list"]).unwrap().control().unwrap(), PathBuf::from("s/control.sock"));
+        assert_eq!(parse(&["list", "--control", "c"]).unwrap().control().unwrap(), PathBuf::from("c"));
     }
 
     #[test]
@@ -574,7 +583,7 @@ mod tests {
         let entry = EntryRow {
             id: QueueId(31),
             hop: "smtp:127.0.0.1:25".into(),
-            state: StateWord::Deferred,
+            state: StateName::Deferred,
             recipients: 2,
             attempts: 3,
             received_unix_s: 1_000,
@@ -585,9 +594,9 @@ mod tests {
             hop_is_shut: false,
             to: Vec::new(),
         };
-        let mut teller = Teller { out: Vec::new(), json: false, entries: 0, changed: None };
-        teller.tell(&Reply::Entry(entry.clone())).unwrap();
-        teller.tell(&Reply::Entry(entry)).unwrap();
+        let mut teller = ReplyPrinter { out: Vec::new(), json: false, entries: 0, changed: None };
+        teller.print(&ControlReply::Entry(entry.clone())).unwrap();
+        teller.print(&ControlReply::Entry(entry)).unwrap();
         let text = String::from_utf8(teller.out).unwrap();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines.len(), 3, "{text}");
@@ -600,6 +609,6 @@ mod tests {
     #[test]
     fn times_are_short() {
         let rows = [(0, "0s"), (119, "119s"), (120, "2m"), (7_199, "119m"), (7_200, "2h"), (200_000, "2d")];
-        rows.iter().for_each(|(seconds, text)| assert_eq!(span(*seconds), *text));
+        rows.iter().for_each(|(seconds, text)| assert_eq!(short_duration(*seconds), *text));
     }
 }

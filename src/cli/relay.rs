@@ -1,9 +1,11 @@
 //! `mailrun relay`: what was typed, to what it means.
 use super::values;
 use crate::log_writer::LogWriter;
-use crate::party::Live;
-use crate::relay::config::{Complaint, Complaints, Config, Durability, LISTEN, LogLevel, Reach};
-use crate::relay::{self, Orders, Reread};
+use crate::party::LiveMode;
+use crate::relay::config::{
+    Config, ConfigError, ConfigErrors, DEFAULT_LISTEN, DeliveryScope, DurabilityLevel, LogLevel,
+};
+use crate::relay::{self, ConfigLoader, RelayOptions};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use std::fmt::Write;
@@ -21,7 +23,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// A message that was answered 250 is on disk. Runs until Ctrl-C or SIGTERM; SIGHUP reads FILE again.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = MANUAL, override_usage = USAGE)]
-pub(super) struct Typed {
+pub(super) struct RelayArgs {
     /// Next hop of all mail: HOST[:PORT] (default port 25), smtp://, smtps:// or lmtp://HOST[:PORT], lmtp:unix:PATH, or
     /// discard.
     #[arg(
@@ -72,7 +74,7 @@ pub(super) struct Typed {
         hide_short_help = true,
         help_heading = STORAGE
     )]
-    durability: Option<DurabilityTyped>,
+    durability: Option<DurabilityArg>,
     /// Do not start if the spool is damaged: report the damage, change nothing, and exit.
     #[arg(long, hide_short_help = true, help_heading = STORAGE)]
     refuse_damage: bool,
@@ -111,7 +113,7 @@ pub(super) struct Typed {
         hide_short_help = true,
         help_heading = OBSERVATION
     )]
-    log: Option<LogTyped>,
+    log: Option<LogLevelArg>,
     /// Log each delivery: the same as --log info.
     #[arg(short, long, conflicts_with_all = ["log", "quiet"], help = "Log each delivery", help_heading = OBSERVATION)]
     verbose: bool,
@@ -120,7 +122,7 @@ pub(super) struct Typed {
     quiet: bool,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
-    live: super::LiveTyped,
+    live: super::LiveArg,
 }
 
 const CONFIGURATION: &str = "Configuration";
@@ -132,27 +134,27 @@ const USAGE: &str = "mailrun relay [OPTIONS] --to <WHERE> --spool <DIR>
 
 /// What is logged, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogTyped {
+enum LogLevelArg {
     Error,
     Warn,
     Info,
     Debug,
 }
 
-impl From<LogTyped> for LogLevel {
-    fn from(typed: LogTyped) -> Self {
+impl From<LogLevelArg> for LogLevel {
+    fn from(typed: LogLevelArg) -> Self {
         match typed {
-            LogTyped::Error => Self::Error,
-            LogTyped::Warn => Self::Warn,
-            LogTyped::Info => Self::Info,
-            LogTyped::Debug => Self::Debug,
+            LogLevelArg::Error => Self::Error,
+            LogLevelArg::Warn => Self::Warn,
+            LogLevelArg::Info => Self::Info,
+            LogLevelArg::Debug => Self::Debug,
         }
     }
 }
 
 /// When a message is answered 250, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum DurabilityTyped {
+enum DurabilityArg {
     /// When it is on disk: it survives a power failure
     Sync,
     /// When the kernel has it: it survives a crash of this process
@@ -161,12 +163,12 @@ enum DurabilityTyped {
     Memory,
 }
 
-impl From<DurabilityTyped> for Durability {
-    fn from(typed: DurabilityTyped) -> Self {
+impl From<DurabilityArg> for DurabilityLevel {
+    fn from(typed: DurabilityArg) -> Self {
         match typed {
-            DurabilityTyped::Sync => Self::Sync,
-            DurabilityTyped::Write => Self::Write,
-            DurabilityTyped::Memory => Self::Memory,
+            DurabilityArg::Sync => Self::Sync,
+            DurabilityArg::Write => Self::Write,
+            DurabilityArg::Memory => Self::Memory,
         }
     }
 }
@@ -206,12 +208,12 @@ send to other domains (others: 554 5.7.1)."
 ///
 /// # Errors
 /// If it could not run.
-pub(super) fn run(typed: &Typed) -> Result<ExitCode> {
+pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     if typed.check
         && let Some(file) = &typed.config
     {
         let outcome = Config::check(file, typed.reach(), &relay::can_store_in);
-        let (text, is_good) = checked(&outcome);
+        let (text, is_good) = check_result(&outcome);
         super::say(&format!("{text}\n"));
         return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
@@ -222,14 +224,14 @@ pub(super) fn run(typed: &Typed) -> Result<ExitCode> {
     let lines = tracing_subscriber::fmt::layer().with_writer(log.clone()).with_ansi(false);
     tracing_subscriber::registry().with(level).with(lines).init();
     let live = typed.live();
-    super::end_with_parent(live);
-    let orders = Orders { reread: reread(typed, changes), json: typed.json.clone(), live, log: log.clone() };
+    super::exit_with_parent(live);
+    let orders = RelayOptions { reread: reload(typed, changes), json: typed.json.clone(), live, log: log.clone() };
     let code = match relay::run(config, orders) {
         Ok(done) => {
-            if live != Live::Json && !typed.quiet {
-                super::say(&told(&done));
+            if live != LiveMode::Json && !typed.quiet {
+                super::say(&summary(&done));
             }
-            match done.unwritten {
+            match done.record_error {
                 None => ExitCode::SUCCESS,
                 Some(error) => {
                     log.write_line(super::failure(&error).as_bytes());
@@ -248,7 +250,7 @@ pub(super) fn run(typed: &Typed) -> Result<ExitCode> {
 }
 
 /// Reads a relay's configuration again: the file, and the flags given beside it. The log's level changes at once.
-fn reread(typed: &Typed, level: Handle<LevelFilter, Registry>) -> Option<Reread> {
+fn reload(typed: &RelayArgs, level: Handle<LevelFilter, Registry>) -> Option<ConfigLoader> {
     typed.config.as_ref()?;
     let typed = typed.clone();
     Some(Box::new(move || {
@@ -259,7 +261,7 @@ fn reread(typed: &Typed, level: Handle<LevelFilter, Registry>) -> Option<Reread>
 }
 
 /// Summarizes a relay's work, one line per count.
-fn told(done: &relay::Done) -> String {
+fn summary(done: &relay::RelayOutcome) -> String {
     let mut text = String::new();
     for (name, meaning, value) in done.rows() {
         let _ = writeln!(text, "{value:>12}  {name:<20} {meaning}");
@@ -278,15 +280,15 @@ impl From<LogLevel> for LevelFilter {
     }
 }
 
-impl Typed {
-    fn reach(&self) -> Reach {
-        if self.allow_public { Reach::Anywhere } else { Reach::Local }
+impl RelayArgs {
+    fn reach(&self) -> DeliveryScope {
+        if self.allow_public { DeliveryScope::Anywhere } else { DeliveryScope::Local }
     }
 
     /// The progress output: none if only errors are to be shown.
-    fn live(&self) -> Live {
+    fn live(&self) -> LiveMode {
         match self.live.into() {
-            Live::Line if self.quiet => Live::Off,
+            LiveMode::Line if self.quiet => LiveMode::Off,
             live => live,
         }
     }
@@ -300,12 +302,12 @@ impl Typed {
         let mut config = match (&self.config, &self.to, &self.spool) {
             (Some(file), ..) => Config::read_within(file, reach)?,
             (None, Some(to), Some(spool)) => {
-                let listen = self.listen.as_deref().unwrap_or(LISTEN);
+                let listen = self.listen.as_deref().unwrap_or(DEFAULT_LISTEN);
                 Config::from_flags(listen, to, spool, reach).map_err(|what| anyhow!(what))?
             }
             _ => bail!("no configuration: give --config FILE, or --to HOST:PORT and --spool DIR"),
         };
-        config.spool.durability = self.durability.map_or(config.spool.durability, Durability::from);
+        config.spool.durability = self.durability.map_or(config.spool.durability, DurabilityLevel::from);
         config.spool.refuse_damage |= self.refuse_damage;
         config.log = match (self.log, &self.config) {
             _ if self.quiet => LogLevel::Error,
@@ -323,12 +325,12 @@ impl Typed {
 }
 
 /// The text that `--check` prints, and whether the file is valid.
-pub(super) fn checked(outcome: &Result<Config, Complaints>) -> (String, bool) {
+pub(super) fn check_result(outcome: &Result<Config, ConfigErrors>) -> (String, bool) {
     match outcome {
         Err(complaints) => {
-            let many = complaints.list.len();
+            let many = complaints.errors.len();
             let noun = if many == 1 { "error" } else { "errors" };
-            let Complaint { line, .. } = &complaints.list[0];
+            let ConfigError { line, .. } = &complaints.errors[0];
             (format!("{complaints}\n{many} {noun}, the first in line {line}"), false)
         }
         Ok(config) => {
@@ -336,7 +338,7 @@ pub(super) fn checked(outcome: &Result<Config, Complaints>) -> (String, bool) {
             let aliases = config.router.aliases();
             let bounds = format!(
                 "at most {} bytes of incoming mail, {} bytes of queued mail in memory, {} bytes of spool",
-                config.limits.incoming_bytes, config.spool.memory_bytes, config.spool.most_bytes
+                config.limits.incoming_bytes, config.spool.memory_bytes, config.spool.max_bytes
             );
             let warnings: String = config.warnings().iter().map(|warning| format!("warning: {warning}\n")).collect();
             let listeners = listeners.join(", ");
@@ -352,26 +354,26 @@ mod tests {
     use std::fs;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct RelayTestCli {
         #[command(flatten)]
-        typed: Typed,
+        typed: RelayArgs,
     }
 
-    fn typed(words: &[&str]) -> Result<Typed, clap::Error> {
-        Line::try_parse_from([&["relay"], words].concat()).map(|line| line.typed)
+    fn parse(words: &[&str]) -> Result<RelayArgs, clap::Error> {
+        RelayTestCli::try_parse_from([&["relay"], words].concat()).map(|line| line.typed)
     }
 
     #[test]
     fn three_flags_make_a_relay() {
         let words = ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:2526", "--spool", "/tmp/s", "--durability", "write"];
-        let config = typed(&words).unwrap().config().unwrap();
-        assert_eq!(config.spool.durability, Durability::Write);
+        let config = parse(&words).unwrap().config().unwrap();
+        assert_eq!(config.spool.durability, DurabilityLevel::Write);
         assert_eq!((config.spool.directory, config.control), ("/tmp/s".into(), "/tmp/s/control.sock".into()));
         assert_eq!((config.listen[0].to_string(), config.log), ("127.0.0.1:0".to_owned(), LogLevel::Warn));
         let public = ["--to", "8.8.8.8:25", "--spool", "/tmp/s"];
-        let why = typed(&public).unwrap().config().unwrap_err().to_string();
+        let why = parse(&public).unwrap().config().unwrap_err().to_string();
         assert!(why.contains("public") && why.contains("--allow-public"), "{why}");
-        assert!(typed(&[&public[..], &["--allow-public"]].concat()).unwrap().config().is_ok());
+        assert!(parse(&[&public[..], &["--allow-public"]].concat()).unwrap().config().is_ok());
     }
 
     #[test]
@@ -380,18 +382,18 @@ mod tests {
         let path = place.path().join("relay.toml");
         fs::write(&path, "workers = 7\nspool.directory = 's'\n").unwrap();
         let file = path.to_str().unwrap();
-        let config = typed(&["--config", file]).unwrap().config().unwrap();
+        let config = parse(&["--config", file]).unwrap().config().unwrap();
         assert_eq!((config.workers, config.spool.directory), (Some(7), place.path().join("s")));
         assert_eq!(config.log, LogLevel::Info);
-        assert_eq!(typed(&["--config", file, "--log", "error"]).unwrap().config().unwrap().log, LogLevel::Error);
+        assert_eq!(parse(&["--config", file, "--log", "error"]).unwrap().config().unwrap().log, LogLevel::Error);
         let words =
             ["--config", file, "--workers", "3", "--http", "127.0.0.1:0", "--control", "/c", "--json", "r.json"];
-        let typed_words = typed(&words).unwrap();
+        let typed_words = parse(&words).unwrap();
         assert_eq!(typed_words.json, Some("r.json".into()));
         let config = typed_words.config().unwrap();
         assert_eq!((config.workers, config.control), (Some(3), "/c".into()));
-        assert!(config.http.is_some() && typed(&["--config", file, "--check"]).unwrap().check);
-        let (said, holds) = checked(&Config::read(&path));
+        assert!(config.http.is_some() && parse(&["--config", file, "--check"]).unwrap().check);
+        let (said, holds) = check_result(&Config::read(&path));
         assert!(holds && said.contains("134217728 bytes of incoming mail"), "{said}");
     }
 
@@ -401,11 +403,11 @@ mod tests {
         let path = place.path().join("relay.toml");
         fs::write(&path, "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = '8.8.8.8:25'\n").unwrap();
         let file = path.to_str().unwrap();
-        let why = typed(&["--config", file]).unwrap().config().unwrap_err().to_string();
+        let why = parse(&["--config", file]).unwrap().config().unwrap_err().to_string();
         assert!(why.contains("relay.toml:4:8: 8.8.8.8 is a public address"), "{why}");
-        let config = typed(&["--config", file, "--allow-public"]).unwrap().config().unwrap();
-        assert_eq!(config.reach, Reach::Anywhere);
-        let (said, holds) = checked(&Config::read(&path));
+        let config = parse(&["--config", file, "--allow-public"]).unwrap().config().unwrap();
+        assert_eq!(config.delivery_scope, DeliveryScope::Anywhere);
+        let (said, holds) = check_result(&Config::read(&path));
         assert!(!holds && said.ends_with("1 error, the first in line 4"), "{said}");
     }
 
@@ -419,7 +421,7 @@ mod tests {
             &["--config", "f", "--to", "127.0.0.1:1", "--spool", "s"],
             &["--config", "f", "--durability", "never"],
         ] {
-            assert!(typed(words).is_err(), "{words:?}");
+            assert!(parse(words).is_err(), "{words:?}");
         }
     }
 }

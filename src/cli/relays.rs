@@ -1,18 +1,19 @@
 //! Options that choose the relay between source and sink, and those of the published contest of several relays.
-use super::results::TablesTyped;
-use super::scenarios::NoThresholds;
-use super::server::{Scheme, Server};
+use super::results::TableReportArgs;
+use super::scenarios::NoThresholdArgs;
+use super::server::{Scheme, ServerArg};
 use super::source::threshold;
-use super::{ArrivalTyped, PipeliningTyped, values};
+use super::{ArrivalArg, PipeliningArg, values};
 use crate::bench::relays::{
-    self, BacklogOptions, ContestOptions, Contestant, Durability, LatencyOptions, Occasion, SoakOptions,
+    self, BacklogOptions, Contestant, ContestantDurability, LatencyOptions, RelayComparisonOptions, ScenarioOptions,
+    SoakOptions,
 };
-use crate::bench::tables::Sheet;
+use crate::bench::tables::TextReport;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use journey::Stage;
 use journey::record::Arrival;
-use journey::threshold::{Place, Threshold};
+use journey::threshold::{MetricSource, Threshold};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ const SPARE_FILES: u64 = 256;
 /// The relay of a run.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Relay")]
-pub(super) struct RelayTyped {
+pub(super) struct BenchRelayArgs {
     /// Relay between source and sink: mailrun (also mailrun:write, mailrun:memory, with less durability), postfix (a
     /// private instance; requires root), none, or a command with {to}, {listen} and {spool} in it, as 'mta -l {listen}
     /// -n {to} -q {spool}' [default: mailrun].
@@ -33,9 +34,9 @@ pub(super) struct RelayTyped {
     sink_listen: Option<String>,
 }
 
-impl RelayTyped {
+impl BenchRelayArgs {
     /// The relay that was asked for; `None` if no option names one.
-    pub(super) fn asked(&self) -> Option<Contestant> {
+    pub(super) fn named_contestant(&self) -> Option<Contestant> {
         self.relay.clone()
     }
 
@@ -45,7 +46,7 @@ impl RelayTyped {
     }
 
     /// That server as a contestant, if it delivers to a sink of the bench's own.
-    pub(super) fn running(&self, server: &Server) -> Option<Contestant> {
+    pub(super) fn running(&self, server: &ServerArg) -> Option<Contestant> {
         let sink = self.sink_listen.clone()?;
         Some(Contestant::Running { address: server.address().to_owned(), sink })
     }
@@ -53,21 +54,21 @@ impl RelayTyped {
 
 /// The relay of a scenario: one that the bench starts, or a server that delivers to the bench's sink.
 #[derive(Clone, Debug, Args)]
-pub(super) struct ScenarioRelayTyped {
+pub(super) struct ScenarioRelayArgs {
     /// Relay that is already running, and delivers to --sink-listen: HOST or HOST:PORT.
-    #[arg(value_name = "SERVER", value_parser = Server::parse, requires = "sink_listen", conflicts_with = "relay")]
-    server: Option<Server>,
+    #[arg(value_name = "SERVER", value_parser = ServerArg::parse, requires = "sink_listen", conflicts_with = "relay")]
+    server: Option<ServerArg>,
     #[command(flatten)]
-    relay: RelayTyped,
+    relay: BenchRelayArgs,
 }
 
-impl ScenarioRelayTyped {
+impl ScenarioRelayArgs {
     /// The relay that is measured.
     ///
     /// # Errors
     /// If it is to be spoken to in a way that these scenarios do not have.
     fn contestant(&self) -> Result<Contestant> {
-        let Some(server) = &self.server else { return Ok(self.relay.asked().unwrap_or_else(usual)) };
+        let Some(server) = &self.server else { return Ok(self.relay.named_contestant().unwrap_or_else(default_relay)) };
         if server.scheme() != Scheme::Smtp {
             bail!("this scenario speaks SMTP without TLS: write {server}");
         }
@@ -76,8 +77,8 @@ impl ScenarioRelayTyped {
 }
 
 /// The relay between source and sink where none is named.
-pub(super) fn usual() -> Contestant {
-    Contestant::Mailrun(Durability::Sync)
+pub(super) fn default_relay() -> Contestant {
+    Contestant::Mailrun(ContestantDurability::Sync)
 }
 
 /// Measures a relay like the published benchmark: MESSAGES over 250 sessions to 5 domains, a new connection each
@@ -88,7 +89,7 @@ pub(super) fn usual() -> Contestant {
 /// status 130). Exit status 1 if a run failed, a message was lost or a threshold was missed.
 #[derive(Debug, Args)]
 #[command(after_help = CONTEST_EXAMPLES)]
-pub(super) struct ContestTyped {
+pub(super) struct RelayComparisonArgs {
     /// Messages per run [default: 20000 of 400 bytes, 4000 of 64 KiB].
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: Option<u64>,
@@ -104,7 +105,7 @@ pub(super) struct ContestTyped {
     reuse: u64,
     /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
-    pipelining: PipeliningTyped,
+    pipelining: PipeliningArg,
     /// Runs per relay.
     #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
@@ -122,9 +123,9 @@ pub(super) struct ContestTyped {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    relay: ScenarioRelayTyped,
+    relay: ScenarioRelayArgs,
     #[command(flatten)]
-    pub(super) tables: TablesTyped,
+    pub(super) tables: TableReportArgs,
 }
 
 const CONTEST_EXAMPLES: &str = "\
@@ -136,15 +137,15 @@ Examples:
   mailrun bench relay-400 127.0.0.1:25 --sink-listen 127.0.0.1:2526     a relay that is running";
 
 /// Name and directory of a scenario, with the choice of tables.
-fn occasion(name: &str, out: Option<PathBuf>, tables: &TablesTyped) -> Occasion {
+fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableReportArgs) -> ScenarioOptions {
     let command = crate::party::command_line();
-    Occasion { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
+    ScenarioOptions { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
 }
 
 /// Parses a threshold of runs at closed loop, in which a message is due when it is created.
 fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
     let threshold = threshold(text)?;
-    if threshold.is_of_time() && threshold.place() == Some(Place::Stage(Stage::Created)) {
+    if threshold.is_of_time() && threshold.source() == Some(MetricSource::Stage(Stage::Created)) {
         return Err("in a closed loop a message is due when it is created; ask for sent or accepted".to_owned());
     }
     Ok(threshold)
@@ -152,7 +153,7 @@ fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
 
 /// A published shape.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Published {
+pub(super) struct PublishedLoad {
     pub(super) name: &'static str,
     pub(super) message_bytes: u64,
     /// Messages that even Postfix delivers in a minute.
@@ -160,27 +161,31 @@ pub(super) struct Published {
 }
 
 /// Messages that were published.
-const PUBLISHED: u64 = 500_000;
-pub(super) const RELAY_400: Published = Published { name: "relay-400", message_bytes: 400, messages: 20_000 };
-pub(super) const RELAY_64K: Published = Published { name: "relay-64k", message_bytes: 64 << 10, messages: 4_000 };
+const PUBLISHED_MESSAGES: u64 = 500_000;
+pub(super) const RELAY_400: PublishedLoad = PublishedLoad { name: "relay-400", message_bytes: 400, messages: 20_000 };
+pub(super) const RELAY_64K: PublishedLoad =
+    PublishedLoad { name: "relay-64k", message_bytes: 64 << 10, messages: 4_000 };
 
-impl ContestTyped {
-    pub(super) fn run(self, shape: Published) -> Result<Sheet> {
+impl RelayComparisonArgs {
+    pub(super) fn run(self, shape: PublishedLoad) -> Result<TextReport> {
         let contestants = self.contestants()?;
         // All parties inherit it: a relay has two connections a message, or a process.
         net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
-        relays::run(&ContestOptions {
-            occasion: Occasion { thresholds: self.thresholds, ..occasion(shape.name, self.out, &self.tables) },
+        relays::run(&RelayComparisonOptions {
+            scenario: ScenarioOptions {
+                thresholds: self.thresholds,
+                ..scenario_options(shape.name, self.out, &self.tables)
+            },
             contestants,
-            messages: self.messages.unwrap_or(if self.full { PUBLISHED } else { shape.messages }),
-            shape: relays::Shape {
+            messages: self.messages.unwrap_or(if self.full { PUBLISHED_MESSAGES } else { shape.messages }),
+            shape: relays::LoadShape {
                 sessions: self.sessions,
                 message_bytes: shape.message_bytes,
                 reuse: Some(self.reuse).filter(|messages| *messages > 0),
                 pipelining: self.pipelining.into(),
             },
             rounds: self.rounds,
-            counts_calls: self.syscalls,
+            counts_syscalls: self.syscalls,
         })
     }
 
@@ -192,7 +197,7 @@ impl ContestTyped {
 /// How messages are sent, where a scenario leaves that open.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
-struct ShapeTyped {
+struct LoadShapeArgs {
     /// Parallel sessions.
     #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "100", value_parser = values::sessions)]
     sessions: u32,
@@ -205,7 +210,7 @@ struct ShapeTyped {
     reuse: u64,
     /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
-    pipelining: PipeliningTyped,
+    pipelining: PipeliningArg,
 }
 
 /// Parses a message size: room for a trace and a header, and no more than a relay takes.
@@ -216,11 +221,11 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-impl ShapeTyped {
-    fn shape(&self, usual_bytes: u64) -> relays::Shape {
+impl LoadShapeArgs {
+    fn shape(&self, usual_bytes: u64) -> relays::LoadShape {
         // All parties inherit it: a relay has two connections a message.
         net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
-        relays::Shape {
+        relays::LoadShape {
             sessions: self.sessions,
             message_bytes: self.message_size.unwrap_or(usual_bytes),
             reuse: Some(self.reuse).filter(|messages| *messages > 0),
@@ -237,7 +242,7 @@ impl ShapeTyped {
 /// status 130). Exit status 1 if the target is missed, 3 if it could not be measured.
 #[derive(Debug, Args)]
 #[command(after_help = LATENCY_EXAMPLES)]
-pub(super) struct LatencyTyped {
+pub(super) struct LatencyArgs {
     /// Length of a step of the search.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration)]
     step: Duration,
@@ -249,7 +254,7 @@ pub(super) struct LatencyTyped {
     rate: Option<f64>,
     /// Distribution of messages over time in the rounds.
     #[arg(long, value_enum, default_value = "poisson")]
-    arrival: ArrivalTyped,
+    arrival: ArrivalArg,
     /// Length of a round.
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     duration: Duration,
@@ -257,7 +262,7 @@ pub(super) struct LatencyTyped {
     #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
     #[command(flatten)]
-    shape: ShapeTyped,
+    shape: LoadShapeArgs,
     /// Further condition that every round must meet, repeatable: 'delivered.p99 < 50ms'. See mailrun bench --help.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
@@ -265,9 +270,9 @@ pub(super) struct LatencyTyped {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    relay: ScenarioRelayTyped,
+    relay: ScenarioRelayArgs,
     #[command(flatten)]
-    pub(super) tables: TablesTyped,
+    pub(super) tables: TableReportArgs,
 }
 
 const LATENCY_EXAMPLES: &str = "\
@@ -277,8 +282,8 @@ Examples:
   mailrun bench relay-latency --rate 2000 --duration 30s      at a given rate
   mailrun bench relay-latency --relay postfix                 as root";
 
-impl LatencyTyped {
-    pub(super) fn run(self) -> Result<Sheet> {
+impl LatencyArgs {
+    pub(super) fn run(self) -> Result<TextReport> {
         relays::run_latency(&LatencyOptions {
             contestant: self.relay.contestant()?,
             shape: self.shape.shape(RELAY_400.message_bytes),
@@ -286,12 +291,15 @@ impl LatencyTyped {
             steps: self.steps,
             rate_per_s: self.rate,
             arrival: match self.arrival {
-                ArrivalTyped::Constant => Arrival::Constant,
-                ArrivalTyped::Poisson => Arrival::Poisson,
+                ArrivalArg::Constant => Arrival::Constant,
+                ArrivalArg::Poisson => Arrival::Poisson,
             },
             length: self.duration,
             rounds: self.rounds,
-            occasion: Occasion { thresholds: self.thresholds, ..occasion("relay-latency", self.out, &self.tables) },
+            scenario: ScenarioOptions {
+                thresholds: self.thresholds,
+                ..scenario_options("relay-latency", self.out, &self.tables)
+            },
         })
     }
 }
@@ -306,27 +314,27 @@ impl LatencyTyped {
 /// 130). Exit status 1 if a target is missed, 3 if one could not be measured.
 #[derive(Debug, Args)]
 #[command(after_help = BACKLOG_EXAMPLES)]
-pub(super) struct BacklogTyped {
+pub(super) struct BacklogArgs {
     /// Number of messages to queue.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "100000", value_parser = values::scenario_messages)]
     messages: u64,
     #[command(flatten)]
-    shape: ShapeTyped,
+    shape: LoadShapeArgs,
     /// When the relay answers 250.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "sync")]
-    durability: KeptTyped,
+    durability: BacklogDurabilityArg,
     #[command(flatten)]
-    no_thresholds: NoThresholds,
+    no_thresholds: NoThresholdArgs,
     /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there: 7 GB.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) tables: TablesTyped,
+    pub(super) tables: TableReportArgs,
 }
 
 /// Durability that outlives a restart, as typed.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum KeptTyped {
+enum BacklogDurabilityArg {
     /// When the message is on disk
     Sync,
     /// When the kernel has it
@@ -339,16 +347,16 @@ Examples:
   mailrun bench relay-backlog --messages 1000000 -l 400   1.5 GB of disk
   mailrun bench relay-backlog --out /mnt/other/run";
 
-impl BacklogTyped {
-    pub(super) fn run(self) -> Result<Sheet> {
+impl BacklogArgs {
+    pub(super) fn run(self) -> Result<TextReport> {
         relays::run_backlog(&BacklogOptions {
             durability: match self.durability {
-                KeptTyped::Sync => Durability::Sync,
-                KeptTyped::Write => Durability::Write,
+                BacklogDurabilityArg::Sync => ContestantDurability::Sync,
+                BacklogDurabilityArg::Write => ContestantDurability::Write,
             },
             shape: self.shape.shape(RELAY_64K.message_bytes),
             messages: self.messages,
-            occasion: occasion("relay-backlog", self.out, &self.tables),
+            scenario: scenario_options("relay-backlog", self.out, &self.tables),
         })
     }
 }
@@ -361,7 +369,7 @@ impl BacklogTyped {
 /// be measured.
 #[derive(Debug, Args)]
 #[command(after_help = SOAK_EXAMPLES)]
-pub(super) struct SoakTyped {
+pub(super) struct SoakArgs {
     /// Number of messages to send.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "1000000", value_parser = values::scenario_messages)]
     messages: u64,
@@ -369,7 +377,7 @@ pub(super) struct SoakTyped {
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     rate: Option<f64>,
     #[command(flatten)]
-    shape: ShapeTyped,
+    shape: LoadShapeArgs,
     /// Further condition that the run must meet, repeatable: 'delivered.p99 < 50ms'. See mailrun bench --help.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
@@ -377,9 +385,9 @@ pub(super) struct SoakTyped {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    relay: ScenarioRelayTyped,
+    relay: ScenarioRelayArgs,
     #[command(flatten)]
-    pub(super) tables: TablesTyped,
+    pub(super) tables: TableReportArgs,
 }
 
 const SOAK_EXAMPLES: &str = "\
@@ -389,14 +397,17 @@ Examples:
   mailrun bench relay-soak --rate 5000 --message-size 4k
   mailrun bench relay-soak --messages 50000 --relay postfix   as root";
 
-impl SoakTyped {
-    pub(super) fn run(self) -> Result<Sheet> {
+impl SoakArgs {
+    pub(super) fn run(self) -> Result<TextReport> {
         relays::run_soak(&SoakOptions {
             contestant: self.relay.contestant()?,
             shape: self.shape.shape(RELAY_400.message_bytes),
             messages: self.messages,
             rate_per_s: self.rate,
-            occasion: Occasion { thresholds: self.thresholds, ..occasion("relay-soak", self.out, &self.tables) },
+            scenario: ScenarioOptions {
+                thresholds: self.thresholds,
+                ..scenario_options("relay-soak", self.out, &self.tables)
+            },
         })
     }
 }

@@ -1,10 +1,10 @@
 //! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
-use crate::bench::tables::Sheet;
-use crate::party::{Live, Outputs, cannot_write};
+use crate::bench::tables::TextReport;
+use crate::party::{LiveMode, Outputs, cannot_write};
 use crate::printable::printable;
 use crate::reason::reason;
-use crate::report::{self, Extent, Ink};
-use crate::terminal::{self, Color, Letters};
+use crate::report::{self, ReportLength, TextStyle};
+use crate::terminal::{self, CharacterSet, Color};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use journey::record::Record;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// How a command that ends with a report shows it, as typed.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
-pub(super) struct ReportTyped {
+pub(super) struct ReportArgs {
     /// The report at the end: short fits a terminal of 80×24, full has all tables, none prints nothing: the exit status
     /// then says how it went. Errors are printed all the same [default: short].
     #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true, hide_short_help = true)]
@@ -51,15 +51,15 @@ pub(super) enum ReportKind {
     None,
 }
 
-impl ReportTyped {
+impl ReportArgs {
     /// The report that is asked for.
-    fn asked(&self) -> Option<ReportKind> {
+    fn report_kind(&self) -> Option<ReportKind> {
         if self.verbose { Some(ReportKind::Full) } else { self.report }
     }
 
     /// The progress output: as `--live` asks, and none with `--quiet`.
-    pub(super) fn live(&self, asked: Live) -> Live {
-        if self.quiet && asked == Live::Line { Live::Off } else { asked }
+    pub(super) fn live(&self, asked: LiveMode) -> LiveMode {
+        if self.quiet && asked == LiveMode::Line { LiveMode::Off } else { asked }
     }
 
     /// The file for the run record; `None` where none is asked for, or where it goes to standard output.
@@ -76,9 +76,9 @@ impl ReportTyped {
     ///
     /// # Errors
     /// If it cannot, or if two things want standard output.
-    pub(super) fn open(&self, live: Live) -> Result<()> {
+    pub(super) fn open(&self, live: LiveMode) -> Result<()> {
         self.check(live)?;
-        Outputs { json: self.json_file().map(Path::to_owned), ..Outputs::default() }.open()
+        Outputs { json: self.json_file().map(Path::to_owned), ..Outputs::default() }.check_writable()
     }
 
     /// Writes the record where it was asked for, and shows the report.
@@ -100,29 +100,29 @@ impl ReportTyped {
     pub(super) fn show(&self, record: &Record, details: Option<&Path>) -> Result<()> {
         if !self.has_json_on_stdout() {
             let mut out = io::stdout().lock();
-            let reader = Reader::of(&out, self.color);
+            let reader = OutputFormat::of(&out, self.color);
             return write_all(&mut out, &self.text(record, details, reader));
         }
         let mut errors = io::stderr().lock();
-        let reader = Reader::of(&errors, self.color);
+        let reader = OutputFormat::of(&errors, self.color);
         // Where that cannot be written the record is still worth writing.
         let _ = write_all(&mut errors, &self.text(record, details, reader));
         write_all(&mut io::stdout().lock(), &json(record)?)
     }
 
     /// The report as this reader sees it.
-    fn text(&self, record: &Record, details: Option<&Path>, reader: Reader) -> String {
-        let Some(extent) = extent(self.asked(), self.quiet) else { return String::new() };
-        let details = details.map(|directory| printable(&from_here(&directory.join("report.md"))).into_owned());
-        reader.letters.write(&report::shown(record, extent, reader.width, reader.ink, details.as_deref()))
+    fn text(&self, record: &Record, details: Option<&Path>, reader: OutputFormat) -> String {
+        let Some(extent) = extent(self.report_kind(), self.quiet) else { return String::new() };
+        let details = details.map(|directory| printable(&relative_path(&directory.join("report.md"))).into_owned());
+        reader.letters.encode(&report::render(record, extent, reader.width, reader.ink, details.as_deref()))
     }
 
     /// Refuses options that exclude each other.
     ///
     /// # Errors
     /// If two things want standard output.
-    pub(super) fn check(&self, live: Live) -> Result<()> {
-        if live == Live::Json && self.has_json_on_stdout() {
+    pub(super) fn check(&self, live: LiveMode) -> Result<()> {
+        if live == LiveMode::Json && self.has_json_on_stdout() {
             bail!("--json - and --live json both want standard output: write the record to a file, --json FILE");
         }
         Ok(())
@@ -132,7 +132,7 @@ impl ReportTyped {
 /// How a scenario of several runs shows its tables, as typed.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
-pub(super) struct TablesTyped {
+pub(super) struct TableReportArgs {
     /// The tables at the end: short fits a terminal of 80×24 where table.txt has all of them, full shows all of them, none
     /// prints nothing: the exit status then says how it went. Errors are printed all the same [default: short].
     #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true, hide_short_help = true)]
@@ -158,38 +158,38 @@ fn refused_json(_: &str) -> Result<String, String> {
         .to_owned())
 }
 
-impl TablesTyped {
+impl TableReportArgs {
     /// The report that is asked for.
-    fn asked(&self) -> Option<ReportKind> {
+    fn report_kind(&self) -> Option<ReportKind> {
         if self.verbose { Some(ReportKind::Full) } else { self.report }
     }
 
     /// The progress output while it runs.
-    pub(super) fn live(&self) -> Live {
-        if self.quiet { Live::Off } else { Live::Line }
+    pub(super) fn live(&self) -> LiveMode {
+        if self.quiet { LiveMode::Off } else { LiveMode::Line }
     }
 
     /// Shows the tables on standard output.
     ///
     /// # Errors
     /// If it takes no more; a reader that went away is none.
-    pub(super) fn show(&self, sheet: &Sheet) -> Result<()> {
-        let Some(extent) = extent(self.asked(), self.quiet) else { return Ok(()) };
+    pub(super) fn show(&self, sheet: &TextReport) -> Result<()> {
+        let Some(extent) = extent(self.report_kind(), self.quiet) else { return Ok(()) };
         let mut out = io::stdout().lock();
-        let reader = Reader::of(&out, self.color);
-        let text = sheet.shown(terminal::width(&out), extent, reader.ink);
-        write_all(&mut out, &reader.letters.write(&text))
+        let reader = OutputFormat::of(&out, self.color);
+        let text = sheet.render(terminal::width(&out), extent, reader.ink);
+        write_all(&mut out, &reader.letters.encode(&text))
     }
 }
 
 /// Extent of the report that is shown; `None` for no report.
-fn extent(asked: Option<ReportKind>, is_quiet: bool) -> Option<Extent> {
+fn extent(asked: Option<ReportKind>, is_quiet: bool) -> Option<ReportLength> {
     match asked {
-        Some(ReportKind::Short) => Some(Extent::Short),
-        Some(ReportKind::Full) => Some(Extent::Full),
+        Some(ReportKind::Short) => Some(ReportLength::Short),
+        Some(ReportKind::Full) => Some(ReportLength::Full),
         Some(ReportKind::None) => None,
-        None if is_quiet => Some(Extent::Verdict),
-        None => Some(Extent::Short),
+        None if is_quiet => Some(ReportLength::Verdict),
+        None => Some(ReportLength::Short),
     }
 }
 
@@ -198,19 +198,19 @@ const PLAIN_WIDTH: usize = 100;
 
 /// The reader of a stream.
 #[derive(Clone, Copy, Debug)]
-struct Reader {
+struct OutputFormat {
     width: usize,
-    ink: Ink,
-    letters: Letters,
+    ink: TextStyle,
+    letters: CharacterSet,
 }
 
-impl Reader {
+impl OutputFormat {
     fn of(stream: &(impl AsFd + IsTerminal), color: Color) -> Self {
         let is_terminal = stream.is_terminal();
         Self {
             width: terminal::width(stream).unwrap_or(PLAIN_WIDTH),
-            ink: if color.is_wanted(is_terminal) { Ink::Colour } else { Ink::Plain },
-            letters: Letters::of_environment(),
+            ink: if color.is_enabled(is_terminal) { TextStyle::Colour } else { TextStyle::Plain },
+            letters: CharacterSet::of_environment(),
         }
     }
 }
@@ -230,7 +230,7 @@ pub(super) fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
 }
 
 /// A path as it is shortest from where the program runs.
-fn from_here(path: &Path) -> String {
+fn relative_path(path: &Path) -> String {
     let here = std::env::current_dir().ok();
     let short = here.as_deref().and_then(|here| path.strip_prefix(here).ok());
     short.unwrap_or(path).to_string_lossy().into_owned()
@@ -246,44 +246,44 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct ReportTestCli {
         #[command(flatten)]
-        typed: ReportTyped,
+        typed: ReportArgs,
     }
 
-    fn typed(words: &str) -> ReportTyped {
-        Line::try_parse_from(["mailrun"].into_iter().chain(words.split_whitespace())).unwrap().typed
+    fn parse(words: &str) -> ReportArgs {
+        ReportTestCli::try_parse_from(["mailrun"].into_iter().chain(words.split_whitespace())).unwrap().typed
     }
 
     #[test]
     fn quiet_ends_the_line_and_not_the_json() {
-        assert_eq!(typed("").live(Live::Line), Live::Line);
-        assert_eq!(typed("--quiet").live(Live::Line), Live::Off);
-        assert_eq!(typed("--quiet").live(Live::Json), Live::Json);
+        assert_eq!(parse("").live(LiveMode::Line), LiveMode::Line);
+        assert_eq!(parse("--quiet").live(LiveMode::Line), LiveMode::Off);
+        assert_eq!(parse("--quiet").live(LiveMode::Json), LiveMode::Json);
     }
 
     #[test]
     fn what_is_typed_is_shown() {
         for (words, extent) in [
-            ("", Some(Extent::Short)),
-            ("--report full", Some(Extent::Full)),
+            ("", Some(ReportLength::Short)),
+            ("--report full", Some(ReportLength::Full)),
             ("--report none", None),
-            ("-q", Some(Extent::Verdict)),
-            ("-v", Some(Extent::Full)),
-            ("--quiet --report full", Some(Extent::Full)),
+            ("-q", Some(ReportLength::Verdict)),
+            ("-v", Some(ReportLength::Full)),
+            ("--quiet --report full", Some(ReportLength::Full)),
             ("--quiet --report none", None),
         ] {
-            let typed = typed(words);
-            assert_eq!(super::extent(typed.asked(), typed.quiet), extent, "{words}");
+            let typed = parse(words);
+            assert_eq!(super::extent(typed.report_kind(), typed.quiet), extent, "{words}");
         }
     }
 
     #[test]
     fn a_dash_is_standard_output() {
-        assert_eq!(typed("--json a.json").json_file(), Some(Path::new("a.json")));
-        let both = typed("--json -");
+        assert_eq!(parse("--json a.json").json_file(), Some(Path::new("a.json")));
+        let both = parse("--json -");
         assert!(both.json_file().is_none() && both.has_json_on_stdout());
-        assert!(both.check(Live::Json).is_err() && both.check(Live::Line).is_ok());
-        assert_eq!(typed("").json_file(), None);
+        assert!(both.check(LiveMode::Json).is_err() && both.check(LiveMode::Line).is_ok());
+        assert_eq!(parse("").json_file(), None);
     }
 }

@@ -1,11 +1,11 @@
 //! `mailrun bench SCENARIO`: the published tables, run anew on this machine.
-use super::mades_bench::MadesTyped;
-use super::mades_compare::CompareTyped;
-use super::relays::{BacklogTyped, ContestTyped, LatencyTyped, RELAY_64K, RELAY_400, SoakTyped};
-use super::results::TablesTyped;
-use super::sink::FaultsTyped;
+use super::mades_bench::MadesBenchArgs;
+use super::mades_compare::MadesCompareArgs;
+use super::relays::{BacklogArgs, LatencyArgs, RELAY_64K, RELAY_400, RelayComparisonArgs, SoakArgs};
+use super::results::TableReportArgs;
+use super::sink::SinkFaultArgs;
 use super::{Strictness, values};
-use crate::bench::tables::{self, Conclusion, Proof, Sheet, TableOptions};
+use crate::bench::tables::{self, Conclusion, DeliveryCheck, TableOptions, TextReport};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
@@ -16,19 +16,19 @@ const SPARE_FILES: u64 = 64;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Scenario {
-    SmtpSourceTable(TableTyped),
-    SmtpSourceCheck(CheckTyped),
+    SmtpSourceTable(TableArgs),
+    SmtpSourceCheck(CheckArgs),
     /// Measures relays with messages of 400 bytes, like the published benchmark
     #[command(name = "relay-400")]
-    Relay400(ContestTyped),
+    Relay400(RelayComparisonArgs),
     /// Measures relays with messages of 64 KiB, like the published benchmark
     #[command(name = "relay-64k")]
-    Relay64k(ContestTyped),
-    RelayLatency(LatencyTyped),
-    RelayBacklog(BacklogTyped),
-    RelaySoak(SoakTyped),
-    Mades(Box<MadesTyped>),
-    MadesCompare(Box<CompareTyped>),
+    Relay64k(RelayComparisonArgs),
+    RelayLatency(LatencyArgs),
+    RelayBacklog(BacklogArgs),
+    RelaySoak(SoakArgs),
+    Mades(Box<MadesBenchArgs>),
+    MadesCompare(Box<MadesCompareArgs>),
 }
 
 /// Measures smtp-source, go-smtp-source and `mailrun smtp-source` side by side
@@ -39,12 +39,12 @@ pub(super) enum Scenario {
 /// so far. Exit status 1 if a run failed, hung or lost mail.
 #[derive(Debug, Args)]
 #[command(after_help = TABLE_EXAMPLES)]
-pub(super) struct TableTyped {
+pub(super) struct TableArgs {
     /// Messages per run.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "10000", value_parser = values::scenario_messages)]
     messages: u64,
     #[command(flatten)]
-    runs: RunsTyped,
+    runs: TableRunArgs,
 }
 
 /// Checks that each source delivers every message to every recipient, once and unchanged
@@ -54,7 +54,7 @@ pub(super) struct TableTyped {
 /// if the run was interrupted.
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES)]
-pub(super) struct CheckTyped {
+pub(super) struct CheckArgs {
     /// Messages per run.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "1000", value_parser = values::scenario_messages)]
     messages: u64,
@@ -62,9 +62,9 @@ pub(super) struct CheckTyped {
     #[arg(long, value_name = "N,N", default_value = "1,3", value_delimiter = ',', value_parser = values::recipient_count)]
     recipients: Vec<u32>,
     #[command(flatten)]
-    runs: RunsTyped,
+    runs: TableRunArgs,
     #[command(flatten)]
-    faults: FaultsTyped,
+    faults: SinkFaultArgs,
 }
 
 const TABLE_EXAMPLES: &str = "\
@@ -80,7 +80,7 @@ Examples:
 
 /// `--threshold`, refused in a line that says why.
 #[derive(Debug, Default, Args)]
-pub(super) struct NoThresholds {
+pub(super) struct NoThresholdArgs {
     #[arg(long = "threshold", value_name = "EXPRESSION", hide = true, value_parser = refused_threshold)]
     _thresholds: Vec<String>,
 }
@@ -92,7 +92,7 @@ fn refused_threshold(_: &str) -> Result<String, String> {
 }
 
 #[derive(Debug, Args)]
-struct RunsTyped {
+struct TableRunArgs {
     /// Parallel sessions, a comma-separated list of numbers to run.
     #[arg(short, long, visible_short_alias = 'c', value_name = "N,N", default_value = "1,100,1000", value_delimiter = ',', value_parser = values::sessions)]
     sessions: Vec<u32>,
@@ -103,19 +103,21 @@ struct RunsTyped {
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = values::some_duration)]
     max_time: Duration,
     #[command(flatten)]
-    no_thresholds: NoThresholds,
+    no_thresholds: NoThresholdArgs,
     #[command(flatten)]
-    tables: TablesTyped,
+    tables: TableReportArgs,
 }
 
 impl Scenario {
     pub(super) fn run(self) -> Result<ExitCode> {
         let tables = self.tables();
         let sheet = match self {
-            Self::SmtpSourceTable(typed) => typed.runs.follow(typed.messages, vec![1], Proof::None, Vec::new()),
+            Self::SmtpSourceTable(typed) => {
+                typed.runs.run_table(typed.messages, vec![1], DeliveryCheck::None, Vec::new())
+            }
             Self::SmtpSourceCheck(typed) => {
-                let faults = typed.faults.words();
-                typed.runs.follow(typed.messages, typed.recipients, Proof::EveryDelivery, faults)
+                let faults = typed.faults.arguments();
+                typed.runs.run_table(typed.messages, typed.recipients, DeliveryCheck::EveryDelivery, faults)
             }
             Self::Relay400(typed) => typed.run(RELAY_400),
             Self::Relay64k(typed) => typed.run(RELAY_64K),
@@ -131,7 +133,7 @@ impl Scenario {
     }
 
     /// The choice of how its tables are shown.
-    fn tables(&self) -> TablesTyped {
+    fn tables(&self) -> TableReportArgs {
         let typed = match self {
             Self::SmtpSourceTable(typed) => &typed.runs.tables,
             Self::SmtpSourceCheck(typed) => &typed.runs.tables,
@@ -141,19 +143,25 @@ impl Scenario {
             Self::RelaySoak(typed) => &typed.tables,
             Self::MadesCompare(typed) => &typed.tables,
             // A single run, with a report of its own.
-            Self::Mades(_) => return TablesTyped::default(),
+            Self::Mades(_) => return TableReportArgs::default(),
         };
         typed.clone()
     }
 }
 
-impl RunsTyped {
-    fn follow(self, messages: u64, recipients: Vec<u32>, proof: Proof, sink_options: Vec<String>) -> Result<Sheet> {
+impl TableRunArgs {
+    fn run_table(
+        self,
+        messages: u64,
+        recipients: Vec<u32>,
+        proof: DeliveryCheck,
+        sink_options: Vec<String>,
+    ) -> Result<TextReport> {
         // All parties inherit it. Each would raise its own limit, and some only as they go along.
         let most = self.sessions.iter().copied().max().unwrap_or_default();
         net::open_files::raise(u64::from(most) + SPARE_FILES);
         let live = self.tables.live();
         let Self { sessions, rounds, max_time: limit, .. } = self;
-        tables::run(&TableOptions { messages, rounds, sessions, recipients, proof, limit, sink_options, live })
+        tables::run(&TableOptions { messages, rounds, sessions, recipients, check: proof, limit, sink_options, live })
     }
 }

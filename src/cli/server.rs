@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 /// The server that a source sends to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Server {
+pub(super) struct ServerArg {
     /// `HOST:PORT`, or `unix:PATH`.
     address: String,
     scheme: Scheme,
@@ -32,7 +32,7 @@ impl Scheme {
     }
 }
 
-impl Server {
+impl ServerArg {
     /// Reads `HOST`, `HOST:PORT`, `[::1]:25`, `smtp://HOST`, `smtps://HOST`, `lmtp://HOST`, `unix:PATH` or
     /// `lmtp:unix:PATH`.
     ///
@@ -64,7 +64,7 @@ impl Server {
     }
 }
 
-impl fmt::Display for Server {
+impl fmt::Display for ServerArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.address)
     }
@@ -148,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(text: &str) -> Result<(String, Scheme), String> {
-        Server::parse(text).map(|server| (server.address().to_owned(), server.scheme()))
+        ServerArg::parse(text).map(|server| (server.address().to_owned(), server.scheme()))
     }
 
     #[test]
@@ -200,8 +200,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_read_is_read_again_as_the_same(text in "\\PC{0,40}") {
-            if let Ok(server) = Server::parse(&text) && server.scheme() == Scheme::Smtp {
-                prop_assert_eq!(Server::parse(server.address()), Ok(server));
+            if let Ok(server) = ServerArg::parse(&text) && server.scheme() == Scheme::Smtp {
+                prop_assert_eq!(ServerArg::parse(server.address()), Ok(server));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! `mailrun sink`: what was typed, to what it means.
-use super::welcome::WelcomeTyped;
-use super::{OutputsTyped, Strictness, end_with_parent, finish, values};
-use crate::sink::{self, Rule, Rulebook, Shelf, SinkOptions};
+use super::welcome::CapabilityArgs;
+use super::{OutputArgs, Strictness, exit_with_parent, finish, values};
+use crate::sink::{self, DumpTarget, Rule, Rulebook, SinkOptions};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use smtp::Limits;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Ends after --max-messages, on Ctrl-C or on SIGTERM, and prints a report.
 #[derive(Debug, Args)]
 #[command(after_help = RULES)]
-pub(super) struct Typed {
+pub(super) struct SinkArgs {
     /// Address to listen on; port 0 picks a free port, unix:PATH makes a unix-domain socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2525")]
     listen: String,
@@ -38,13 +38,13 @@ pub(super) struct Typed {
     #[arg(long, value_name = "NAME", default_value = "sink")]
     label: String,
     #[command(flatten)]
-    bounds: BoundsTyped,
+    bounds: SinkLimitArgs,
     #[command(flatten)]
-    welcome: WelcomeTyped,
+    welcome: CapabilityArgs,
     #[command(flatten)]
-    outputs: OutputsTyped,
+    outputs: OutputArgs,
     #[command(flatten)]
-    faults: FaultsTyped,
+    faults: SinkFaultArgs,
     /// Seed of the faults, if the rules file has none [default: 1].
     #[arg(
         long,
@@ -54,13 +54,13 @@ pub(super) struct Typed {
     )]
     seed: Option<u64>,
     #[command(flatten)]
-    dump: DumpTyped,
+    dump: DumpArgs,
 }
 
 /// What a sink takes at most.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
-struct BoundsTyped {
+struct SinkLimitArgs {
     /// Maximum number of concurrent sessions; more are answered 421.
     #[arg(long, value_name = "N", default_value = "100000", value_parser = values::sessions)]
     max_sessions: u32,
@@ -82,7 +82,7 @@ struct BoundsTyped {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 #[command(next_help_heading = "Storing messages, byte for byte; 452 if a message cannot be stored")]
-struct DumpTyped {
+struct DumpArgs {
     /// Write each message to its own file in DIR.
     #[arg(long, value_name = "DIR")]
     dump_dir: Option<PathBuf>,
@@ -95,17 +95,17 @@ struct DumpTyped {
     maildir: Option<PathBuf>,
 }
 
-impl DumpTyped {
-    fn shelf(self) -> Option<Shelf> {
-        let file = self.dump_file.map(Shelf::File).or(self.maildir.map(Shelf::Maildir));
-        self.dump_dir.map(Shelf::Directory).or(file)
+impl DumpArgs {
+    fn target(self) -> Option<DumpTarget> {
+        let file = self.dump_file.map(DumpTarget::File).or(self.maildir.map(DumpTarget::Maildir));
+        self.dump_dir.map(DumpTarget::Directory).or(file)
     }
 }
 
 /// What a sink is to do wrong, in the words that sink and bench share.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Faults, to test senders and mailrun itself: P is a probability, 1% or 0.01")]
-pub(super) struct FaultsTyped {
+pub(super) struct SinkFaultArgs {
     /// Rule for a fault, repeatable: 'rcpt: soft reject 0.01'. `mailrun sink --help` lists all rules.
     #[arg(long, value_name = "RULE", value_parser = rule)]
     fault: Vec<Rule>,
@@ -142,12 +142,12 @@ fn rule(text: &str) -> Result<Rule, String> {
     Rule::parse(text).map_err(|mistake| mistake.to_string())
 }
 
-impl FaultsTyped {
+impl SinkFaultArgs {
     /// All of it as rules: delays first, for they are held whatever else is decided; then the file's, in its order.
     fn rulebook(&self) -> Result<Rulebook> {
         let file = self.rules.as_deref().map(read_rules).transpose()?.unwrap_or_default();
         let parse = |text: String| Rule::parse(&text).expect("an option's own rule is one");
-        let (delays, others) = self.short_words();
+        let (delays, others) = self.short_options();
         let rule = |(_, _, rule): (&str, String, String)| parse(rule);
         let directed = self.directed.then(|| parse("rcpt: directed".to_owned()));
         let rules = delays.into_iter().map(rule).chain(file.rules).chain(self.fault.iter().cloned()).chain(directed);
@@ -155,7 +155,7 @@ impl FaultsTyped {
     }
 
     /// The short options that were given: name, value, and the rule that each stands for.
-    fn short_words(&self) -> (Vec<ShortWord>, Vec<ShortWord>) {
+    fn short_options(&self) -> (Vec<ShortWord>, Vec<ShortWord>) {
         let mut delays = Vec::new();
         if !self.delay.is_zero() {
             delays.push(("--delay", format!("{:?}", self.delay), format!(".: delay {:?}", self.delay)));
@@ -174,8 +174,8 @@ impl FaultsTyped {
     }
 
     /// The options as a command line, for a sink that the bench starts.
-    pub(super) fn words(&self) -> Vec<String> {
-        let (delays, others) = self.short_words();
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let (delays, others) = self.short_options();
         let short = delays.into_iter().chain(others).flat_map(|(name, value, _)| [name.to_owned(), value]);
         let rules = self.rules.iter().flat_map(|path| ["--rules".to_owned(), path.to_string_lossy().into_owned()]);
         let faults = self.fault.iter().flat_map(|rule| ["--fault".to_owned(), rule.text().to_owned()]);
@@ -188,13 +188,13 @@ impl FaultsTyped {
 type ShortWord = (&'static str, String, String);
 
 /// The longest rules file that is looked at.
-const RULES_BYTES: u64 = 2 << 20;
+const MAX_RULES_BYTES: u64 = 2 << 20;
 
 fn read_rules(path: &Path) -> Result<Rulebook> {
     let name = path.display();
     let mut text = String::new();
     let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
-    file.take(RULES_BYTES).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
+    file.take(MAX_RULES_BYTES).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
     Rulebook::read_file(&name.to_string(), &text).map_err(|why| anyhow!(why))
 }
 
@@ -250,13 +250,13 @@ Examples:
   curl -X PUT --data '{\"rules\": [\"rcpt: domain cap 5\"]}' http://127.0.0.1:8025/rules
   mailrun bench --fault '.: lose reply 0.01'";
 
-impl Typed {
+impl SinkArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let outputs = self.outputs.outputs()?;
         let report = self.outputs.report.clone();
         let details = self.outputs.out.clone();
         let live = outputs.live;
-        end_with_parent(live);
+        exit_with_parent(live);
         let finished = sink::run(SinkOptions {
             name: self.label,
             listen: self.listen,
@@ -268,9 +268,9 @@ impl Typed {
                 text_line_bytes: usize::try_from(self.bounds.max_line_length).unwrap_or(usize::MAX),
                 message_bytes: self.bounds.max_message_size,
                 recipients: self.bounds.max_recipients as usize,
-                idle: self.bounds.idle_timeout,
+                idle_timeout: self.bounds.idle_timeout,
                 // A sink measures: it rejects no client.
-                without_message: Duration::MAX,
+                no_message_timeout: Duration::MAX,
                 login_failures: u32::MAX,
                 // A sink is there to be tried out; `idle_commands` bounds these too.
                 junk_commands: u32::MAX,
@@ -279,9 +279,9 @@ impl Typed {
             hello: self.hostname,
             rules: self.faults.rulebook()?,
             seed: self.seed.unwrap_or(1),
-            dump: self.dump.shelf(),
+            dump: self.dump.target(),
             run: self.outputs.run_id,
-            welcome: self.welcome.options()?,
+            capabilities: self.welcome.options()?,
             outputs,
         })?;
         finish(finished, &report, live, Strictness::Lenient, details.as_deref())

@@ -1,16 +1,17 @@
 //! `mailrun source`: what was typed, to what it means.
-use super::approach::ApproachTyped;
-use super::notices::NoticesTyped;
-use super::server::Server;
-use super::{ArrivalTyped, OutputsTyped, PipeliningTyped, Strictness, end_with_parent, finish, values};
+use super::approach::ConnectionArgs;
+use super::notices::DsnArgs;
+use super::server::ServerArg;
+use super::{ArrivalArg, OutputArgs, PipeliningArg, Strictness, exit_with_parent, finish, values};
 use crate::source::{
-    self, CorpusOptions, Offer, Pattern, Preflight, RateStage, Reach, SourceOptions, Spread, Trace, Unfit,
+    self, AddressPattern, AllowedTargets, CorpusOptions, Distribution, InvalidMessagePolicy, OfferedRate, Preflight,
+    RateStage, SourceOptions, TraceHeaders,
 };
 use anyhow::{Result, bail};
 use clap::Args;
 use journey::Stage;
 use journey::record::Arrival;
-use journey::threshold::{Place, Protocol, Threshold};
+use journey::threshold::{MetricSource, RunProtocol, Threshold};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,13 +26,13 @@ const DEFAULT_MESSAGES: u64 = 10_000;
 /// scheduled time. Without --messages and --duration, 10,000 messages are sent.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Typed {
+pub(super) struct SourceArgs {
     /// Server to send to: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or unix:PATH.
     /// The default port is 25.
-    #[arg(value_name = "SERVER", value_parser = Server::parse)]
-    server: Server,
+    #[arg(value_name = "SERVER", value_parser = ServerArg::parse)]
+    server: ServerArg,
     #[command(flatten)]
-    load: Load,
+    load: LoadArgs,
     /// Allow public addresses. Use it only with a server of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           help_heading = "Connection")]
@@ -40,15 +41,15 @@ pub(super) struct Typed {
     #[arg(long, value_name = "NAME", default_value = "source", help_heading = "Results")]
     label: String,
     #[command(flatten)]
-    approach: ApproachTyped,
+    approach: ConnectionArgs,
     #[command(flatten)]
-    outputs: OutputsTyped,
+    outputs: OutputArgs,
 }
 
 /// The load: options that source and bench share.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
-pub(super) struct Load {
+pub(super) struct LoadArgs {
     /// Number of messages, over all sessions.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::some)]
     pub(super) messages: Option<u64>,
@@ -65,7 +66,7 @@ pub(super) struct Load {
     reuse: Option<values::Reuse>,
     /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
-    pub(super) pipelining: PipeliningTyped,
+    pub(super) pipelining: PipeliningArg,
     /// Open loop: messages per second, however slow the server is.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     pub(super) rate: Option<f64>,
@@ -76,10 +77,10 @@ pub(super) struct Load {
     stages: Vec<RateStage>,
     /// Distribution of messages over time, with --rate or --stage [default: constant].
     #[arg(long, value_enum)]
-    pub(super) arrival: Option<ArrivalTyped>,
+    pub(super) arrival: Option<ArrivalArg>,
     /// Pause of a session after each message: 100ms, 50ms..2s, lognormal:100ms,1.
     #[arg(long, value_name = "TIME", value_parser = values::times)]
-    pub(super) think_time: Option<Spread>,
+    pub(super) think_time: Option<Distribution>,
     /// Leave messages of the first TIME out of rates, latencies and durations. They are sent and accounted for.
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     pub(super) warm_up: Option<Duration>,
@@ -96,32 +97,32 @@ pub(super) struct Load {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
     timeout: Duration,
     #[command(flatten)]
-    envelope: EnvelopeTyped,
+    envelope: EnvelopeArgs,
     #[command(flatten)]
-    content: ContentTyped,
+    content: ContentArgs,
     #[command(flatten)]
-    pub(super) asked: AskedTyped,
+    pub(super) asked: CriteriaArgs,
     #[command(flatten)]
-    notices: NoticesTyped,
+    notices: DsnArgs,
 }
 
 /// Sender, recipients and EHLO name.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Envelope")]
-struct EnvelopeTyped {
+struct EnvelopeArgs {
     /// Recipient address, or a pattern, repeatable: every message goes to each of them. If it is needed to tell
     /// recipients apart, mailrun adds the index of the recipient to the local part: to0, to1, user17+0 (see
     /// docs/workloads.md).
     #[arg(long, visible_alias = "rcpt", value_name = "ADDRESS", default_value = "to@example.com",
           value_parser = values::recipient)]
-    to: Vec<Pattern>,
+    to: Vec<AddressPattern>,
     /// Recipients per message: a number, a range 1..5, or by weight 1:90,50:10.
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::recipients)]
-    recipients: Spread,
+    recipients: Distribution,
     /// Sender address, <> for none, or a pattern: user{0..9999}@{a.example:70,b.example:30} picks a number at random,
     /// and a domain by weight.
     #[arg(long, value_name = "ADDRESS", default_value = "from@example.com", value_parser = values::sender)]
-    from: Pattern,
+    from: AddressPattern,
     /// Host name to send in EHLO or LHLO.
     #[arg(long, value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::host_name)]
     ehlo: String,
@@ -130,11 +131,11 @@ struct EnvelopeTyped {
 /// The messages themselves.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Messages")]
-struct ContentTyped {
+struct ContentArgs {
     /// Size of a message in bytes, header included: 400, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or
     /// lognormal:MEDIAN,SIGMA[,MAX] [default: 400; with --mime lognormal:24k,1.5].
     #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::sizes)]
-    message_size: Option<Spread>,
+    message_size: Option<Distribution>,
     /// Send messages from files, chosen at random: an mbox, a Maildir, a directory of .eml files, or one .eml file.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["message_size", "mime"])]
     corpus: Option<PathBuf>,
@@ -161,15 +162,15 @@ struct ContentTyped {
 /// Default limit of a corpus in memory.
 const DEFAULT_CORPUS_BYTES: u64 = 1 << 30;
 
-impl Load {
+impl LoadArgs {
     /// Reports whether the run is asked for something that an invalid or inconclusive one does not give.
     pub(super) fn is_strict(&self) -> bool {
         self.asked.is_strict() || self.rate.is_some() || !self.stages.is_empty()
     }
 
     /// Messages a connection carries; `None` for as many as there are.
-    pub(super) fn reuse(&self) -> Option<Spread> {
-        self.reuse.as_ref().map_or_else(|| Some(Spread::always(1)), |reuse| reuse.0.clone())
+    pub(super) fn reuse(&self) -> Option<Distribution> {
+        self.reuse.as_ref().map_or_else(|| Some(Distribution::constant(1)), |reuse| reuse.0.clone())
     }
 
     /// Refuses thresholds of what a run does not have, and recipients that were asked for in two ways.
@@ -180,8 +181,8 @@ impl Load {
         values::recipients_of(&self.envelope.to, &self.envelope.recipients)?;
         let is_closed = self.rate.is_none() && self.stages.is_empty();
         let asked = self.asked.thresholds.iter().chain(&self.asked.abort_on);
-        let created = Some(Place::Stage(Stage::Created));
-        if let Some(threshold) = asked.filter(|_| is_closed).find(|one| one.is_of_time() && one.place() == created) {
+        let created = Some(MetricSource::Stage(Stage::Created));
+        if let Some(threshold) = asked.filter(|_| is_closed).find(|one| one.is_of_time() && one.source() == created) {
             bail!(
                 "{}: in a closed loop a message is due when it is created; say --rate, or ask for sent",
                 threshold.expression()
@@ -194,21 +195,21 @@ impl Load {
     ///
     /// # Errors
     /// If that is nothing.
-    pub(super) fn offer(&self) -> Result<Option<Offer>> {
+    pub(super) fn offer(&self) -> Result<Option<OfferedRate>> {
         if self.stages.is_empty() {
-            return Ok(self.rate.map(Offer::Steady));
+            return Ok(self.rate.map(OfferedRate::Constant));
         }
         if self.stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
             bail!("--stage: these stages offer no messages");
         }
-        Ok(Some(Offer::Stages(self.stages.clone())))
+        Ok(Some(OfferedRate::Stages(self.stages.clone())))
     }
 
     fn corpus(&self) -> Option<CorpusOptions> {
         let content = &self.content;
-        let unfit = if content.corpus_skip_bad { Unfit::Skipped } else { Unfit::Refused };
+        let unfit = if content.corpus_skip_bad { InvalidMessagePolicy::Skip } else { InvalidMessagePolicy::Reject };
         let limit_bytes = content.max_corpus_size.unwrap_or(DEFAULT_CORPUS_BYTES);
-        content.corpus.clone().map(|path| CorpusOptions { path, limit_bytes, unfit })
+        content.corpus.clone().map(|path| CorpusOptions { path, limit_bytes, invalid_messages: unfit })
     }
 
     /// Reports whether messages have a trace header.
@@ -220,21 +221,21 @@ impl Load {
     ///
     /// # Errors
     /// If a distribution is given and the loop is closed.
-    pub(super) fn arrival(&self, offer: Option<&Offer>) -> Result<Arrival> {
+    pub(super) fn arrival(&self, offer: Option<&OfferedRate>) -> Result<Arrival> {
         if self.arrival.is_some() && offer.is_none() {
             bail!("--arrival requires --rate or --stage");
         }
-        Ok(self.arrival.unwrap_or(ArrivalTyped::Constant).with(offer))
+        Ok(self.arrival.unwrap_or(ArrivalArg::Constant).with(offer))
     }
 
     /// Refuses a warm-up that leaves nothing to measure.
     ///
     /// # Errors
     /// If the run is known to end before the warm-up does.
-    pub(super) fn check_warm_up(&self, offer: Option<&Offer>) -> Result<()> {
+    pub(super) fn check_warm_up(&self, offer: Option<&OfferedRate>) -> Result<()> {
         let all_due = offer.zip(self.messages).map(|(offer, messages)| offer.due_s(messages as f64));
         let all_due = all_due.and_then(|due_s| Duration::try_from_secs_f64(due_s).ok());
-        let limit = self.duration.into_iter().chain(offer.and_then(Offer::length)).chain(all_due).min();
+        let limit = self.duration.into_iter().chain(offer.and_then(OfferedRate::length)).chain(all_due).min();
         match (self.warm_up, limit) {
             (Some(warm_up), Some(limit)) if warm_up >= limit => {
                 bail!("--warm-up {warm_up:?} leaves nothing of {limit:?} to measure; use a shorter one")
@@ -244,7 +245,7 @@ impl Load {
     }
 
     /// The load as options of a source, without those that a bench writes itself: number, duration, sessions, rate.
-    pub(super) fn words(&self) -> Vec<String> {
+    pub(super) fn arguments(&self) -> Vec<String> {
         let mut words = Vec::new();
         let mut push = |option: &str, value: &str| words.push(format!("{option}={value}"));
         let (content, envelope) = (&self.content, &self.envelope);
@@ -263,8 +264,8 @@ impl Load {
         if let Some(subject) = &content.subject {
             push("--subject", subject);
         }
-        push("--from", envelope.from.typed());
-        envelope.to.iter().for_each(|pattern| push("--to", pattern.typed()));
+        push("--from", envelope.from.expression());
+        envelope.to.iter().for_each(|pattern| push("--to", pattern.expression()));
         push("--recipients", envelope.recipients.expression());
         push("--ehlo", &envelope.ehlo);
         match self.reuse() {
@@ -275,7 +276,7 @@ impl Load {
         words.push(format!("--connect-timeout={}us", self.connect_timeout.as_micros()));
         words.push(format!("--timeout={}us", self.timeout.as_micros()));
         words.extend(self.think_time.iter().map(|think| format!("--think-time={}", think.expression())));
-        words.extend(self.stages.iter().map(|stage| format!("--stage={}", stage.typed())));
+        words.extend(self.stages.iter().map(|stage| format!("--stage={}", stage.expression())));
         words.extend(self.warm_up.map(|length| format!("--warm-up={}us", length.as_micros())));
         let flags = [
             (content.mime, "--mime"),
@@ -283,7 +284,7 @@ impl Load {
             (content.no_trace, "--no-trace"),
         ];
         words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
-        words.extend(self.notices.words());
+        words.extend(self.notices.arguments());
         // What the source can see, and can end for, it judges itself; the rest is for who sees both ends.
         words.extend(self.asked.abort_on.iter().map(|threshold| format!("--abort-on={}", threshold.expression())));
         words.push(format!("--give-up={}us", self.asked.give_up.as_micros()));
@@ -294,7 +295,7 @@ impl Load {
 /// What is asked of a run: options that source and bench share.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Verdict")]
-pub(super) struct AskedTyped {
+pub(super) struct CriteriaArgs {
     /// Condition that the run must meet, repeatable: 'accepted.p99 < 50ms', 'delivered.rate > 5000/s',
     /// 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'. A stage or phase takes p50, p99, p999, min, mean, max, count
     /// or within(TIME); a stage also takes rate. rejected, failed, lost, duplicates and corrupt must be 0 by default.
@@ -314,7 +315,7 @@ pub(super) struct AskedTyped {
     strict: bool,
 }
 
-impl AskedTyped {
+impl CriteriaArgs {
     fn is_strict(&self) -> bool {
         self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty()
     }
@@ -326,7 +327,7 @@ impl AskedTyped {
 }
 
 pub(super) fn threshold(text: &str) -> Result<Threshold, String> {
-    Threshold::parse(text, Protocol::Smtp)
+    Threshold::parse(text, RunProtocol::Smtp)
 }
 
 fn aborting_threshold(text: &str) -> Result<Threshold, String> {
@@ -351,22 +352,22 @@ Examples:
   mailrun source 127.0.0.1:2525 --warm-up 5s --stage 10s:100/s --stage 60s:100/s..1000/s
   mailrun source 127.0.0.1:2525 --threshold 'accepted.p99 < 50ms' --quiet";
 
-impl Typed {
+impl SourceArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let outputs = self.outputs.outputs()?;
         let report = self.outputs.report.clone();
         let details = self.outputs.out.clone();
         let live = outputs.live;
-        end_with_parent(live);
+        exit_with_parent(live);
         let offer = self.load.offer()?;
         self.load.check_thresholds()?;
         self.load.check_warm_up(offer.as_ref())?;
         let arrival = self.load.arrival(offer.as_ref())?;
-        let approach = self.approach.towards(&self.server)?;
-        let is_staged = matches!(offer, Some(Offer::Stages(_)));
+        let approach = self.approach.for_server(&self.server)?;
+        let is_staged = matches!(offer, Some(OfferedRate::Stages(_)));
         let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
-        let Load { envelope, content, asked, .. } = &self.load;
+        let LoadArgs { envelope, content, asked, .. } = &self.load;
         let finished = source::run(SourceOptions {
             name: self.label,
             to: self.server.address().to_owned(),
@@ -384,23 +385,23 @@ impl Typed {
             pipelining: self.load.pipelining.into(),
             from: envelope.from.clone(),
             recipient_patterns: envelope.to.clone(),
-            declaration: approach.declaration(),
-            notices: self.load.notices.notices(),
+            body_parameter: approach.declaration(),
+            dsn_parameters: self.load.notices.notices(),
             subject: content.subject.clone(),
             file: content.file.clone(),
             arrival,
-            offer,
+            offered_rate: offer,
             connect_timeout: self.load.connect_timeout,
             timeout: self.load.timeout,
             seed: self.load.seed,
             hello: envelope.ehlo.clone(),
-            trace: if content.no_trace { Trace::Off } else { Trace::On },
+            trace_headers: if content.no_trace { TraceHeaders::Off } else { TraceHeaders::On },
             run: self.outputs.run_id,
-            reach: if self.allow_public { Reach::Public } else { Reach::Local },
-            approach: approach.options()?,
+            allowed_targets: if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local },
+            transport: approach.options()?,
             thresholds: asked.thresholds.clone(),
             abort_on: asked.abort_on.clone(),
-            give_up: asked.give_up,
+            give_up_timeout: asked.give_up,
             preflight: asked.preflight(),
             outputs,
         })?;

@@ -1,8 +1,8 @@
 //! `mailrun spool`: options, and the text of results, for a spool that no relay has open.
 use crate::relay::offline::check::check;
-use crate::relay::offline::export::{Exported, export};
-use crate::relay::offline::salvage::{Salvaged, Target, salvage};
-use crate::relay::offline::{LeftOut, Original};
+use crate::relay::offline::export::{ExportSummary, export};
+use crate::relay::offline::salvage::{SalvageSummary, SalvageTarget, salvage};
+use crate::relay::offline::{LeftOut, OfflineSpool};
 use crate::report::numbers::counted;
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -15,9 +15,9 @@ use std::process::ExitCode;
 /// Checks, salvages and exports a spool that no relay has open
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, disable_help_subcommand = true)]
-pub(super) struct Typed {
+pub(super) struct SpoolArgs {
     #[command(subcommand)]
-    what: What,
+    what: SpoolCommand,
     /// Print one JSON object.
     #[arg(long, global = true)]
     json: bool,
@@ -39,7 +39,7 @@ Exit status:
   2  the spool could not be read, or the output not written";
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum SpoolCommand {
     /// Reports what is in a spool, and what is damaged
     #[command(after_help = "\
 Examples:
@@ -68,7 +68,7 @@ Exit status: 0 everything was copied; 1 something was lost; 2 failed.")]
         directory: PathBuf,
         /// Output, which must not exist yet: maildir:DIR or spool:DIR.
         #[arg(long, value_name = "WHERE", value_parser = target)]
-        out: Target,
+        out: SalvageTarget,
     },
     /// Writes each message to a file, and its envelope to another
     ///
@@ -89,41 +89,41 @@ Exit status: 0 everything was written; 1 something was damaged; 2 failed.")]
     },
 }
 
-fn target(text: &str) -> Result<Target, String> {
+fn target(text: &str) -> Result<SalvageTarget, String> {
     match text.split_once(':') {
-        Some(("maildir", place)) if !place.is_empty() => Ok(Target::Maildir(place.into())),
-        Some(("spool", place)) if !place.is_empty() => Ok(Target::Spool(place.into())),
+        Some(("maildir", place)) if !place.is_empty() => Ok(SalvageTarget::Maildir(place.into())),
+        Some(("spool", place)) if !place.is_empty() => Ok(SalvageTarget::Spool(place.into())),
         _ => Err("write maildir:DIR or spool:DIR".to_owned()),
     }
 }
 
-impl Typed {
+impl SpoolArgs {
     /// Does it.
     ///
     /// # Errors
     /// If the spool cannot be read, or the output not be written.
     pub(super) fn run(&self) -> Result<ExitCode> {
         let is_whole = match &self.what {
-            What::Check { directory } => {
-                let report = check(&Original::open(directory)?);
-                self.say(&report, &report)?;
+            SpoolCommand::Check { directory } => {
+                let report = check(&OfflineSpool::open(directory)?);
+                self.print(&report, &report)?;
                 report.sound
             }
-            What::Salvage { directory, out } => {
-                let salvaged = salvage(&Original::open(directory)?, out)?;
-                self.say(&salvaged, &SalvagedText { salvaged: &salvaged, target: out })?;
+            SpoolCommand::Salvage { directory, out } => {
+                let salvaged = salvage(&OfflineSpool::open(directory)?, out)?;
+                self.print(&salvaged, &SalvagedText { salvaged: &salvaged, target: out })?;
                 salvaged.is_whole()
             }
-            What::Export { directory, out } => {
-                let exported = export(&Original::open(directory)?, out)?;
-                self.say(&exported, &ExportedText { exported: &exported, place: out.display().to_string() })?;
+            SpoolCommand::Export { directory, out } => {
+                let exported = export(&OfflineSpool::open(directory)?, out)?;
+                self.print(&exported, &ExportedText { exported: &exported, place: out.display().to_string() })?;
                 exported.is_whole()
             }
         };
         Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(1) })
     }
 
-    fn say(&self, json: &impl Serialize, text: &impl Display) -> Result<()> {
+    fn print(&self, json: &impl Serialize, text: &impl Display) -> Result<()> {
         let mut out = io::stdout().lock();
         let written = if self.json { writeln!(out, "{}", serde_json::to_string(json)?) } else { write!(out, "{text}") };
         match written {
@@ -136,15 +136,15 @@ impl Typed {
 
 /// Plain text of a salvage's result.
 struct SalvagedText<'a> {
-    salvaged: &'a Salvaged,
-    target: &'a Target,
+    salvaged: &'a SalvageSummary,
+    target: &'a SalvageTarget,
 }
 
 impl Display for SalvagedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Salvaged { messages, recipients, delivered, with_bad_notes, left_out, damage, .. } = self.salvaged;
+        let SalvageSummary { messages, recipients, delivered, with_bad_notes, left_out, damage, .. } = self.salvaged;
         match self.target {
-            Target::Maildir(place) => {
+            SalvageTarget::Maildir(place) => {
                 writeln!(f, "{messages} messages for {recipients} recipients are in the Maildir {}", place.display())?;
                 if *delivered > 0 {
                     writeln!(
@@ -153,7 +153,7 @@ impl Display for SalvagedText<'_> {
                     )?;
                 }
             }
-            Target::Spool(place) => {
+            SalvageTarget::Spool(place) => {
                 writeln!(f, "{messages} messages for {recipients} recipients are in the spool {}", place.display())?;
                 writeln!(
                     f,
@@ -167,27 +167,27 @@ impl Display for SalvagedText<'_> {
             let all = with_bad_notes.join(", ");
             writeln!(f, "The delivery state of these could not be read, so some recipients may get them twice: {all}")?;
         }
-        say_left_out(f, "could not be copied", left_out)?;
-        say_damage(f, *damage)
+        write_left_out(f, "could not be copied", left_out)?;
+        write_damage(f, *damage)
     }
 }
 
 /// Plain text of an export's result.
 struct ExportedText<'a> {
-    exported: &'a Exported,
+    exported: &'a ExportSummary,
     place: String,
 }
 
 impl Display for ExportedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Exported { messages, damaged, damage } = self.exported;
+        let ExportSummary { messages, damaged, damage } = self.exported;
         writeln!(f, "{messages} messages are in {}: ID.eml, and ID.json with the envelope", self.place)?;
-        say_left_out(f, "are damaged", damaged)?;
-        say_damage(f, *damage)
+        write_left_out(f, "are damaged", damaged)?;
+        write_damage(f, *damage)
     }
 }
 
-fn say_left_out(f: &mut fmt::Formatter<'_>, what: &str, all: &[LeftOut]) -> fmt::Result {
+fn write_left_out(f: &mut fmt::Formatter<'_>, what: &str, all: &[LeftOut]) -> fmt::Result {
     if all.is_empty() {
         return Ok(());
     }
@@ -195,7 +195,7 @@ fn say_left_out(f: &mut fmt::Formatter<'_>, what: &str, all: &[LeftOut]) -> fmt:
     all.iter().try_for_each(|one| writeln!(f, "  {one}"))
 }
 
-fn say_damage(f: &mut fmt::Formatter<'_>, damage: u64) -> fmt::Result {
+fn write_damage(f: &mut fmt::Formatter<'_>, damage: u64) -> fmt::Result {
     if damage == 0 {
         Ok(())
     } else {

@@ -38,7 +38,7 @@ fn push_commands(text: &mut String, command: &Command) {
 fn push_options(text: &mut String, command: &Command) {
     for option in command.get_arguments().filter(|option| !option.is_hide_set() && !option.is_hide_short_help_set()) {
         let help = option.get_help().map(ToString::to_string).unwrap_or_default();
-        push_row(text, &format!("  {}", name_and_value(option)), &(in_brief(&help) + &default(option)));
+        push_row(text, &format!("  {}", name_and_value(option)), &(first_sentence(&help) + &default(option)));
     }
 }
 
@@ -78,7 +78,7 @@ fn default(option: &Arg) -> String {
 }
 
 /// The first sentence; of a long one what comes before its first colon or semicolon.
-fn in_brief(text: &str) -> String {
+fn first_sentence(text: &str) -> String {
     let sentence = text.split(". ").next().unwrap_or(text).trim_end_matches('.');
     let is_long = sentence.chars().count() > 2 * (WIDTH - TEXT_COLUMN);
     let end = sentence.find([';', ':']).filter(|_| is_long).unwrap_or(sentence.len());
@@ -161,7 +161,7 @@ All options and rules: mailrun sink --help
 
 #[cfg(test)]
 mod tests {
-    use super::super::Typed;
+    use super::super::Cli;
     use super::*;
     use clap::CommandFactory;
 
@@ -178,13 +178,13 @@ mod tests {
 
     #[test]
     fn a_summary_fits_a_screen() {
-        let whole = Typed::command();
+        let whole = Cli::command();
         for words in all(&whole, &[]).into_iter().filter(|words| !words.is_empty()) {
             if words.last().is_some_and(|word| word.starts_with("mades")) {
                 continue;
             }
             let names: Vec<&str> = words.iter().map(String::as_str).collect();
-            let text = of(found(&mut Typed::command(), &words), &names);
+            let text = of(found(&mut Cli::command(), &words), &names);
             assert!(text.lines().count() <= 42, "{names:?}: {} lines\n{text}", text.lines().count());
             assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{names:?}\n{text}");
         }
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_summary_names_options_that_exist() {
         for name in ["bench", "source", "sink"] {
-            let mut whole = Typed::command();
+            let mut whole = Cli::command();
             let command = whole.find_subcommand_mut(name).unwrap();
             let text = of(command, &[name]);
             let is_known = |option: &str| {

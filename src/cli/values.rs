@@ -1,7 +1,7 @@
 //! Values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
 use crate::quantities::{self, MAX_COUNT, count_up_to, interval, positive};
 pub(super) use crate::quantities::{bytes, count, duration, probability};
-use crate::source::{Pattern, RateStage, Spread};
+use crate::source::{AddressPattern, Distribution, RateStage};
 use net::Endpoint;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,15 +12,15 @@ pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// The largest message that can be asked for: it is held in memory.
-const LARGEST: u64 = 2 << 30;
+const MAX_MESSAGE_BYTES: u64 = 2 << 30;
 
 /// Recipients of a message that sinks accept.
 const MAX_RECIPIENTS: u64 = 1_000;
 
 /// Bytes of a message: a number, a range, a list by weight or a log-normal distribution.
-pub(super) fn sizes(text: &str) -> Result<Spread, String> {
+pub(super) fn sizes(text: &str) -> Result<Distribution, String> {
     let spread = above_zero(text, bytes)?;
-    if spread.most() > LARGEST {
+    if spread.max() > MAX_MESSAGE_BYTES {
         Err(format!("{text:?} is too large; a message can have at most 2G"))
     } else {
         Ok(spread)
@@ -28,17 +28,17 @@ pub(super) fn sizes(text: &str) -> Result<Spread, String> {
 }
 
 /// Bytes of a payload, likewise; it may be empty.
-pub(super) fn payload_sizes(text: &str) -> Result<Spread, String> {
-    if text == "0" { Ok(Spread::always(0)) } else { sizes(text) }
+pub(super) fn payload_sizes(text: &str) -> Result<Distribution, String> {
+    if text == "0" { Ok(Distribution::constant(0)) } else { sizes(text) }
 }
 
 /// A number, or a distribution of numbers, none of which was typed as zero or negative.
-fn above_zero(text: &str, read: fn(&str) -> Result<u64, String>) -> Result<Spread, String> {
-    Spread::parse(text, |number| positive(number, read))
+fn above_zero(text: &str, read: fn(&str) -> Result<u64, String>) -> Result<Distribution, String> {
+    Distribution::parse(text, |number| positive(number, read))
 }
 
 /// Recipients of a message, likewise.
-pub(super) fn recipients(text: &str) -> Result<Spread, String> {
+pub(super) fn recipients(text: &str) -> Result<Distribution, String> {
     counts(text, MAX_RECIPIENTS)
 }
 
@@ -49,11 +49,11 @@ pub(super) fn reuse(text: &str) -> Result<Reuse, String> {
 
 /// Number of messages per connection.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Reuse(pub(super) Option<Spread>);
+pub(super) struct Reuse(pub(super) Option<Distribution>);
 
-fn counts(text: &str, limit: u64) -> Result<Spread, String> {
+fn counts(text: &str, limit: u64) -> Result<Distribution, String> {
     let spread = above_zero(text, count)?;
-    match (spread.least(), spread.most()) {
+    match (spread.min(), spread.max()) {
         (0, _) => Err(format!("{text:?} begins at 0; the minimum is 1")),
         (_, most) if most > limit => Err(format!("{text:?} is too large; at most {limit}")),
         _ => Ok(spread),
@@ -61,13 +61,13 @@ fn counts(text: &str, limit: u64) -> Result<Spread, String> {
 }
 
 /// Times, likewise, in nanoseconds.
-pub(super) fn times(text: &str) -> Result<Spread, String> {
+pub(super) fn times(text: &str) -> Result<Distribution, String> {
     let day = Duration::from_secs(86_400);
     let nanoseconds = |word: &str| match duration(word)? {
         time if time > day => Err(format!("{word:?} is too large; at most a day")),
         time => Ok(time.as_nanos() as u64),
     };
-    Spread::parse(text, nanoseconds)
+    Distribution::parse(text, nanoseconds)
 }
 
 /// A stage of the run: `10s:100/s`, `60s:100/s..1000/s`.
@@ -79,28 +79,28 @@ pub(super) fn stage(text: &str) -> Result<RateStage, String> {
 ///
 /// # Errors
 /// If both were asked for, or there are too many.
-pub(super) fn recipients_of(patterns: &[Pattern], copies: &Spread) -> anyhow::Result<Spread> {
+pub(super) fn recipients_of(patterns: &[AddressPattern], copies: &Distribution) -> anyhow::Result<Distribution> {
     match patterns.len() as u64 {
         0 | 1 => Ok(copies.clone()),
-        _ if copies.most() > 1 => {
+        _ if copies.max() > 1 => {
             anyhow::bail!("--recipients counts copies of one --to pattern; remove it, or all --to but one")
         }
         several if several > MAX_RECIPIENTS => anyhow::bail!("a message can have at most {MAX_RECIPIENTS} recipients"),
-        several => Ok(Spread::always(several)),
+        several => Ok(Distribution::constant(several)),
     }
 }
 
 /// A sender, or a pattern of senders; `<>` is the null sender (RFC 5321 §4.5.5).
-pub(super) fn sender(text: &str) -> Result<Pattern, String> {
-    Pattern::parse(if text == "<>" { "" } else { text })
+pub(super) fn sender(text: &str) -> Result<AddressPattern, String> {
+    AddressPattern::parse(if text == "<>" { "" } else { text })
 }
 
 /// Hint for `--to HOST:PORT`; the command's name is put in place of COMMAND.
 pub(super) const POSITIONAL: &str = "the server is positional: mailrun COMMAND HOST:PORT";
 
 /// A recipient, or a pattern of recipients.
-pub(super) fn recipient(text: &str) -> Result<Pattern, String> {
-    if is_like_server(text) { Err(POSITIONAL.to_owned()) } else { Pattern::parse(text) }
+pub(super) fn recipient(text: &str) -> Result<AddressPattern, String> {
+    if is_like_server(text) { Err(POSITIONAL.to_owned()) } else { AddressPattern::parse(text) }
 }
 
 /// Reports whether the text is a server rather than a mailbox: an address without a domain has neither port nor dot.
@@ -212,18 +212,18 @@ mod tests {
 
     #[test]
     fn distributions_are_read_in_their_units() {
-        assert_eq!(sizes("400..64k").map(|sizes| sizes.most()), Ok(65_536));
-        assert_eq!(sizes("64k").map(|sizes| sizes.only()), Ok(Some(65_536)));
-        assert_eq!(times("100ms..2s").map(|times| (times.least(), times.most())), Ok((100_000_000, 2_000_000_000)));
+        assert_eq!(sizes("400..64k").map(|sizes| sizes.max()), Ok(65_536));
+        assert_eq!(sizes("64k").map(|sizes| sizes.as_constant()), Ok(Some(65_536)));
+        assert_eq!(times("100ms..2s").map(|times| (times.min(), times.max())), Ok((100_000_000, 2_000_000_000)));
         assert_eq!(recipients("1..5").map(|counts| counts.mean()), Ok(3.0));
         assert_eq!(
-            (sizes("1.5k").map(|sizes| sizes.only()), payload_sizes("0")),
-            (Ok(Some(1_536)), Ok(Spread::always(0)))
+            (sizes("1.5k").map(|sizes| sizes.as_constant()), payload_sizes("0")),
+            (Ok(Some(1_536)), Ok(Distribution::constant(0)))
         );
-        assert_eq!((sender("<>"), sender("")), (Pattern::parse(""), Pattern::parse("")));
+        assert_eq!((sender("<>"), sender("")), (AddressPattern::parse(""), AddressPattern::parse("")));
         assert_eq!(reuse("0"), Ok(Reuse(None)));
-        assert_eq!(reuse("1..10k").map(|reuse| reuse.0.map(|reuse| reuse.most())), Ok(Some(10_000)));
-        assert_eq!(reuse("1..20").map(|reuse| reuse.0.map(|reuse| reuse.most())), Ok(Some(20)));
+        assert_eq!(reuse("1..10k").map(|reuse| reuse.0.map(|reuse| reuse.max())), Ok(Some(10_000)));
+        assert_eq!(reuse("1..20").map(|reuse| reuse.0.map(|reuse| reuse.max())), Ok(Some(20)));
         for (why, named) in [
             (sizes("3G").map(drop), "2G"),
             (sizes("5x").map(drop), "5x"),

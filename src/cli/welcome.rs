@@ -1,6 +1,6 @@
 //! Options of a sink's greeting and of the extensions that it offers before there is mail.
-use super::approach::TlsTyped;
-use crate::sink::{Login, WelcomeOptions};
+use super::approach::TlsArg;
+use crate::sink::{CapabilityOptions, LoginPolicy};
 use crate::tls_mode::TlsMode;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -12,10 +12,10 @@ use std::path::PathBuf;
 /// TLS, AUTH and protocol of a sink.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
-pub(super) struct WelcomeTyped {
+pub(super) struct CapabilityArgs {
     /// Use of TLS. Without --tls-cert the sink makes a self-signed certificate.
     #[arg(long, value_enum, default_value = "none")]
-    tls: TlsTyped,
+    tls: TlsArg,
     /// Certificate chain (PEM), read again when it changes and on SIGHUP.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -52,39 +52,39 @@ pub(super) struct WelcomeTyped {
     xclient: bool,
 }
 
-impl WelcomeTyped {
+impl CapabilityArgs {
     /// The options in the engine's types.
     ///
     /// # Errors
     /// If there is an option for TLS and no TLS.
-    pub(super) fn options(&self) -> Result<WelcomeOptions> {
-        if let Some(option) = self.idle_option() {
+    pub(super) fn options(&self) -> Result<CapabilityOptions> {
+        if let Some(option) = self.option_without_effect() {
             bail!("{option} requires --tls starttls or --tls implicit");
         }
         if self.auth_required && !self.auth_any && self.auth_users.is_none() {
             bail!("--auth-required requires --auth-users FILE or --auth-any");
         }
         let login = match (&self.auth_users, self.auth_any) {
-            (Some(path), _) => Login::Users(path.clone()),
-            (None, true) => Login::Anybody,
-            (None, false) => Login::Off,
+            (Some(path), _) => LoginPolicy::Users(path.clone()),
+            (None, true) => LoginPolicy::Anybody,
+            (None, false) => LoginPolicy::Off,
         };
-        Ok(WelcomeOptions {
+        Ok(CapabilityOptions {
             tls: self.tls.into(),
             certificate: self.tls_cert.clone().zip(self.tls_key.clone()),
-            certificate_to: self.tls_write_cert.clone(),
+            certificate_output: self.tls_write_cert.clone(),
             client_ca: self.tls_client_ca.clone(),
             resumption: if self.no_tls_resumption { SessionResumption::Off } else { SessionResumption::On },
             login,
             requires_auth: self.auth_required,
             protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
-            proxied: if self.proxy_protocol { Proxied::Yes } else { Proxied::No },
+            proxy_header: if self.proxy_protocol { Proxied::Yes } else { Proxied::No },
             xclient: if self.xclient { Attributes::ALL } else { Attributes::NONE },
         })
     }
 
     /// An option that would have no effect without TLS: the user who gave it believes that mail comes encrypted.
-    fn idle_option(&self) -> Option<&'static str> {
+    fn option_without_effect(&self) -> Option<&'static str> {
         let options = [
             (self.tls_cert.is_some(), "--tls-cert"),
             (self.tls_write_cert.is_some(), "--tls-write-cert"),

@@ -1,12 +1,12 @@
 //! Random choices: a function of the seed, the purpose and the message's number. So a seed gives the same mail
 //! whichever session sends it, and in any order.
-pub(crate) use journey::chance::{Chance, part_of};
+pub(crate) use journey::chance::{SeededRng, scale};
 
 /// Purpose of a random choice. Each has draws of its own: the size of message 7 says nothing about its recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum RandomStream {
     /// Choice of a message from a set, or its length.
-    Mail = 1,
+    Message = 1,
     /// Number of recipients.
     Recipients,
     /// Number of messages on the connection that the message opens.
@@ -23,8 +23,8 @@ pub(crate) enum Purpose {
     EnvelopeId,
 }
 
-impl From<Purpose> for u64 {
-    fn from(purpose: Purpose) -> Self {
+impl From<RandomStream> for u64 {
+    fn from(purpose: RandomStream) -> Self {
         purpose as Self
     }
 }
@@ -35,8 +35,8 @@ mod tests {
 
     #[test]
     fn purposes_have_draws_of_their_own() {
-        let draw = |purpose| Chance::new(1, purpose, 7).draw();
-        assert_eq!(draw(Purpose::Mail), 0xcc48_a0e2_d1c7_7be6, "a seed goes on meaning what it meant");
-        assert_ne!(draw(Purpose::Mail), draw(Purpose::Recipients));
+        let draw = |purpose| SeededRng::new(1, purpose, 7).next_u64();
+        assert_eq!(draw(RandomStream::Message), 0xcc48_a0e2_d1c7_7be6, "a seed goes on meaning what it meant");
+        assert_ne!(draw(RandomStream::Message), draw(RandomStream::Recipients));
     }
 }

@@ -5,7 +5,7 @@
 //! `stages` says when that is due. A worker takes every n-th position, and so the workers' schedules interleave to the
 //! whole; at Poisson arrival its positions lie at random distances, of n in the mean, and independent Poisson processes
 //! add up to one.
-use super::stages::Offer;
+use super::stages::OfferedRate;
 use journey::record::Arrival;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -13,25 +13,25 @@ use std::time::Duration;
 
 /// The times at which messages are due.
 #[derive(Debug)]
-pub(crate) struct Schedule {
+pub(crate) struct ArrivalSchedule {
     began: Duration,
-    offer: Offer,
+    offered_rate: OfferedRate,
     /// Messages given out.
-    given: u64,
+    issued: u64,
     /// Position of the next message in the whole run.
     position: f64,
     /// Time at which the next message is due, in seconds since `began`.
     next_s: f64,
-    number: usize,
+    worker: usize,
     workers: usize,
     random: Option<StdRng>,
 }
 
-impl Schedule {
+impl ArrivalSchedule {
     /// The schedule of worker `number` of `workers`, for the `offer` of all together, beginning at `began`.
     pub(crate) fn new(
         arrival: Arrival,
-        offer: Offer,
+        offer: OfferedRate,
         began: Duration,
         number: usize,
         workers: usize,
@@ -39,15 +39,15 @@ impl Schedule {
     ) -> Self {
         let mut schedule = Self {
             began,
-            offer,
-            given: 0,
+            offered_rate: offer,
+            issued: 0,
             position: 0.0,
             next_s: 0.0,
-            number,
+            worker: number,
             workers,
             random: (arrival == Arrival::Poisson).then(|| StdRng::seed_from_u64(seed.wrapping_add(number as u64))),
         };
-        schedule.take_place();
+        schedule.compute_next();
         schedule
     }
 
@@ -58,22 +58,22 @@ impl Schedule {
 
     /// Advances to the next message after one was given out.
     pub(crate) fn advance(&mut self) {
-        self.given += 1;
-        self.take_place();
+        self.issued += 1;
+        self.compute_next();
     }
 
     /// Computes the position of the next message and the time at which it is due.
-    fn take_place(&mut self) {
-        self.position = match self.exponential() {
+    fn compute_next(&mut self) {
+        self.position = match self.exponential_gap() {
             Some(gap) => self.position + gap,
             // Computed from the count and not by adding: a sum of a million rounded gaps would drift.
-            None => (self.given * self.workers as u64 + self.number as u64) as f64,
+            None => (self.issued * self.workers as u64 + self.worker as u64) as f64,
         };
-        self.next_s = self.offer.due_s(self.position);
+        self.next_s = self.offered_rate.due_s(self.position);
     }
 
     /// An exponentially distributed gap in positions, for a Poisson process.
-    fn exponential(&mut self) -> Option<f64> {
+    fn exponential_gap(&mut self) -> Option<f64> {
         let uniform: f64 = self.random.as_mut()?.random();
         Some(-(1.0 - uniform).ln() * self.workers as f64)
     }
@@ -85,11 +85,11 @@ mod tests {
     use super::*;
 
     fn times(arrival: Arrival, rate: f64, number: usize, workers: usize, count: usize) -> Vec<f64> {
-        due_times(arrival, Offer::Steady(rate), number, workers, count)
+        due_times(arrival, OfferedRate::Constant(rate), number, workers, count)
     }
 
-    fn due_times(arrival: Arrival, offer: Offer, number: usize, workers: usize, count: usize) -> Vec<f64> {
-        let mut schedule = Schedule::new(arrival, offer, Duration::ZERO, number, workers, 7);
+    fn due_times(arrival: Arrival, offer: OfferedRate, number: usize, workers: usize, count: usize) -> Vec<f64> {
+        let mut schedule = ArrivalSchedule::new(arrival, offer, Duration::ZERO, number, workers, 7);
         (0..count)
             .map(|_| {
                 let due = schedule.due().as_secs_f64();
@@ -112,7 +112,7 @@ mod tests {
     fn a_ramp_is_offered_by_all_workers_together() {
         let ramp = RateStage { length: Duration::from_secs(10), from_per_s: 0.0, to_per_s: 200.0 };
         for arrival in [Arrival::Constant, Arrival::Poisson] {
-            let offer = Offer::Stages(vec![ramp]);
+            let offer = OfferedRate::Stages(vec![ramp]);
             let mut all: Vec<f64> =
                 (0..4).flat_map(|number| due_times(arrival, offer.clone(), number, 4, 400)).collect();
             all.retain(|due| *due < 10.0);

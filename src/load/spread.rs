@@ -10,40 +10,40 @@
 //! ```
 //! A draw maps 64 uniform bits to a number by the distribution's quantile function, so 64 evenly spaced draws represent
 //! the distribution.
-use super::chance::{Chance, Purpose, part_of};
+use super::chance::{RandomStream, SeededRng, scale};
 use journey::record::Varied;
 
 /// Factor that bounds the distance of a log-normal number from its median, unless the user gives a bound.
-const FURTHEST: f64 = 100.0;
+const MAX_MEDIAN_FACTOR: f64 = 100.0;
 /// Largest deviation accepted: the middle two thirds then reach from 1/148 to 148 times the median.
-const WIDEST_SIGMA: f64 = 5.0;
+const MAX_SIGMA: f64 = 5.0;
 /// Largest number of parts in a list.
-const MOST_PARTS: usize = 1_000;
+const MAX_PARTS: usize = 1_000;
 
 /// A number, or a distribution of numbers.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Spread {
+pub(crate) struct Distribution {
     expression: String,
-    shape: Shape,
+    kind: DistributionKind,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Shape {
-    Range(Range),
-    Weighted { parts: Vec<(u64, Range)>, total: u64 },
+enum DistributionKind {
+    Range(ValueRange),
+    Weighted { parts: Vec<(u64, ValueRange)>, total: u64 },
     LogNormal { median: f64, sigma: f64, most: u64 },
 }
 
 /// A range from `least` to `most`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Range {
+struct ValueRange {
     least: u64,
     most: u64,
 }
 
-impl Range {
-    fn draw(self, chance: u64) -> u64 {
-        self.least + part_of(chance, self.most - self.least + 1)
+impl ValueRange {
+    fn quantile(self, chance: u64) -> u64 {
+        self.least + scale(chance, self.most - self.least + 1)
     }
 
     fn mean(self) -> f64 {
@@ -51,10 +51,13 @@ impl Range {
     }
 }
 
-impl Spread {
+impl Distribution {
     /// Always that number.
-    pub(crate) fn always(number: u64) -> Self {
-        Self { expression: number.to_string(), shape: Shape::Range(Range { least: number, most: number }) }
+    pub(crate) fn constant(number: u64) -> Self {
+        Self {
+            expression: number.to_string(),
+            kind: DistributionKind::Range(ValueRange { least: number, most: number }),
+        }
     }
 
     /// Parses the text; `read` reads one number of it.
@@ -63,10 +66,10 @@ impl Spread {
     /// If it is malformed: the mistake, and the correct form.
     pub(crate) fn parse(text: &str, read: impl Fn(&str) -> Result<u64, String>) -> Result<Self, String> {
         let shape = match text.strip_prefix("lognormal:") {
-            Some(rest) => log_normal(rest, &read)?,
-            None => weighted(text, &read)?,
+            Some(rest) => parse_log_normal(rest, &read)?,
+            None => parse_weighted(text, &read)?,
         };
-        Ok(Self { expression: text.to_owned(), shape })
+        Ok(Self { expression: text.to_owned(), kind: shape })
     }
 
     /// The expression as the user gave it.
@@ -75,49 +78,51 @@ impl Spread {
     }
 
     /// The one number that it always is, if it does not vary.
-    pub(crate) fn only(&self) -> Option<u64> {
-        (self.least() == self.most()).then(|| self.least())
+    pub(crate) fn as_constant(&self) -> Option<u64> {
+        (self.min() == self.max()).then(|| self.min())
     }
 
     /// The smallest number that it can give.
-    pub(crate) fn least(&self) -> u64 {
-        match &self.shape {
-            Shape::Range(range) => range.least,
-            Shape::Weighted { parts, .. } => parts.iter().map(|(_, range)| range.least).min().unwrap_or(0),
-            Shape::LogNormal { median, .. } => (median / FURTHEST) as u64,
+    pub(crate) fn min(&self) -> u64 {
+        match &self.kind {
+            DistributionKind::Range(range) => range.least,
+            DistributionKind::Weighted { parts, .. } => parts.iter().map(|(_, range)| range.least).min().unwrap_or(0),
+            DistributionKind::LogNormal { median, .. } => (median / MAX_MEDIAN_FACTOR) as u64,
         }
     }
 
     /// The largest number that it can give.
-    pub(crate) fn most(&self) -> u64 {
-        match &self.shape {
-            Shape::Range(range) => range.most,
-            Shape::Weighted { parts, .. } => parts.iter().map(|(_, range)| range.most).max().unwrap_or(0),
-            Shape::LogNormal { most, .. } => *most,
+    pub(crate) fn max(&self) -> u64 {
+        match &self.kind {
+            DistributionKind::Range(range) => range.most,
+            DistributionKind::Weighted { parts, .. } => parts.iter().map(|(_, range)| range.most).max().unwrap_or(0),
+            DistributionKind::LogNormal { most, .. } => *most,
         }
     }
 
     /// Its mean.
     pub(crate) fn mean(&self) -> f64 {
-        match &self.shape {
-            Shape::Range(range) => range.mean(),
-            Shape::Weighted { parts, total } => {
+        match &self.kind {
+            DistributionKind::Range(range) => range.mean(),
+            DistributionKind::Weighted { parts, total } => {
                 parts.iter().map(|(weight, range)| *weight as f64 * range.mean()).sum::<f64>() / *total as f64
             }
             // Both ends are clamped, so no formula holds: this is the mean of many evenly spaced draws.
-            Shape::LogNormal { .. } => self.quantiles(1 << 14).map(|number| number as f64).sum::<f64>() / 16_384.0,
+            DistributionKind::LogNormal { .. } => {
+                self.quantiles(1 << 14).map(|number| number as f64).sum::<f64>() / 16_384.0
+            }
         }
     }
 
     /// Reports whether numbers beyond its bounds are clamped to them. A narrower bound then changes nothing in kind.
-    pub(crate) fn is_drawn_in(&self) -> bool {
-        matches!(self.shape, Shape::LogNormal { .. })
+    pub(crate) fn is_clamped(&self) -> bool {
+        matches!(self.kind, DistributionKind::LogNormal { .. })
     }
 
     /// Describes it for the record, with all numbers below `least` clamped to `least`.
-    pub(crate) fn described_from(&self, least: u64) -> Varied {
-        let described = self.described_in(1.0);
-        if self.least() >= least {
+    pub(crate) fn summary_from(&self, least: u64) -> Varied {
+        let described = self.summary_in(1.0);
+        if self.min() >= least {
             return described;
         }
         let mean = self.quantiles(1 << 14).map(|number| number.max(least) as f64).sum::<f64>() / 16_384.0;
@@ -125,22 +130,22 @@ impl Spread {
     }
 
     /// The number for a message.
-    pub(crate) fn of(&self, seed: u64, purpose: Purpose, number: u64) -> u64 {
-        match &self.shape {
-            Shape::Range(range) if range.least == range.most => range.least,
-            _ => self.draw(Chance::new(seed, purpose, number).draw()),
+    pub(crate) fn sample(&self, seed: u64, purpose: RandomStream, number: u64) -> u64 {
+        match &self.kind {
+            DistributionKind::Range(range) if range.least == range.most => range.least,
+            _ => self.quantile(SeededRng::new(seed, purpose, number).next_u64()),
         }
     }
 
     /// The quantile of the distribution at `chance` / 2^64.
-    fn draw(&self, chance: u64) -> u64 {
-        match &self.shape {
-            Shape::Range(range) => range.draw(chance),
-            Shape::Weighted { parts, total } => draw_weighted(parts, *total, chance),
-            Shape::LogNormal { median, sigma, most } => {
+    fn quantile(&self, chance: u64) -> u64 {
+        match &self.kind {
+            DistributionKind::Range(range) => range.quantile(chance),
+            DistributionKind::Weighted { parts, total } => weighted_quantile(parts, *total, chance),
+            DistributionKind::LogNormal { median, sigma, most } => {
                 let share = (chance as f64 + 0.5) / 2_f64.powi(64);
                 let number = median * (sigma * normal_quantile(share.clamp(1e-18, 1.0 - 1e-16))).exp();
-                (number.round() as u64).clamp(self.least(), *most)
+                (number.round() as u64).clamp(self.min(), *most)
             }
         }
     }
@@ -148,40 +153,40 @@ impl Spread {
     /// The distribution in small: `count` numbers, evenly spaced in it.
     pub(crate) fn quantiles(&self, count: u64) -> impl Iterator<Item = u64> {
         let gap = u64::MAX / count.max(1);
-        (0..count).map(move |place| self.draw(place * gap + gap / 2))
+        (0..count).map(move |place| self.quantile(place * gap + gap / 2))
     }
 
     /// Describes it for the record; `None` if it does not vary.
-    pub(crate) fn varied(&self) -> Option<Varied> {
-        self.only().is_none().then(|| self.described_in(1.0))
+    pub(crate) fn summary(&self) -> Option<Varied> {
+        self.as_constant().is_none().then(|| self.summary_in(1.0))
     }
 
     /// Describes it for the record, in a larger unit: `unit` of its own make one.
-    pub(crate) fn described_in(&self, unit: f64) -> Varied {
+    pub(crate) fn summary_in(&self, unit: f64) -> Varied {
         Varied {
             expression: self.expression.clone(),
-            least: self.least() as f64 / unit,
+            least: self.min() as f64 / unit,
             mean: self.mean() / unit,
-            most: self.most() as f64 / unit,
+            most: self.max() as f64 / unit,
         }
     }
 }
 
 /// Draws from a list. A part of weight w has w of the `total` equal steps; the position of the draw within these steps
 /// is the draw within the part.
-fn draw_weighted(parts: &[(u64, Range)], total: u64, chance: u64) -> u64 {
+fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, chance: u64) -> u64 {
     let mut place = u128::from(chance) * u128::from(total);
     for (weight, range) in parts {
         let width = u128::from(*weight) << 64;
         if place < width {
-            return range.draw((place / u128::from(*weight)) as u64);
+            return range.quantile((place / u128::from(*weight)) as u64);
         }
         place -= width;
     }
     parts.last().map_or(0, |(_, range)| range.most)
 }
 
-fn log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<Shape, String> {
+fn parse_log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<DistributionKind, String> {
     let wrong = || {
         format!(
             "lognormal:{text} is not a valid distribution; use something like lognormal:4k,1.2 (median, deviation of \
@@ -196,55 +201,60 @@ fn log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result
     if words.next().is_some() {
         return Err(wrong());
     }
-    if median == 0 || !(0.0..=WIDEST_SIGMA).contains(&sigma) || sigma == 0.0 {
+    if median == 0 || !(0.0..=MAX_SIGMA).contains(&sigma) || sigma == 0.0 {
         return Err(format!(
-            "lognormal:{text}: the median must be more than zero, and the deviation at most {WIDEST_SIGMA}"
+            "lognormal:{text}: the median must be more than zero, and the deviation at most {MAX_SIGMA}"
         ));
     }
     match most {
         Some(most) if most < median => Err(format!("lognormal:{text}: the maximum is below the median")),
-        Some(most) => Ok(Shape::LogNormal { median: median as f64, sigma, most }),
-        None => Ok(Shape::LogNormal { median: median as f64, sigma, most: median.saturating_mul(FURTHEST as u64) }),
+        Some(most) => Ok(DistributionKind::LogNormal { median: median as f64, sigma, most }),
+        None => Ok(DistributionKind::LogNormal {
+            median: median as f64,
+            sigma,
+            most: median.saturating_mul(MAX_MEDIAN_FACTOR as u64),
+        }),
     }
 }
 
 /// Parses a list of parts with weights; most lists have one part.
-fn weighted(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<Shape, String> {
+fn parse_weighted(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<DistributionKind, String> {
     let words: Vec<&str> = text.split(',').map(str::trim).collect();
     if let [word] = words[..]
         && !word.contains(':')
     {
-        return range(word, read).map(Shape::Range);
+        return parse_range(word, read).map(DistributionKind::Range);
     }
-    if words.len() > MOST_PARTS {
-        return Err(format!("the list has {} parts; at most {MOST_PARTS} are possible", words.len()));
+    if words.len() > MAX_PARTS {
+        return Err(format!("the list has {} parts; at most {MAX_PARTS} are possible", words.len()));
     }
-    let parts: Vec<(u64, Range)> = words.into_iter().map(|word| weighted_part(word, read)).collect::<Result<_, _>>()?;
+    let parts: Vec<(u64, ValueRange)> =
+        words.into_iter().map(|word| parse_weighted_part(word, read)).collect::<Result<_, _>>()?;
     let total = parts.iter().map(|(weight, _)| weight).sum();
-    Ok(Shape::Weighted { parts, total })
+    Ok(DistributionKind::Weighted { parts, total })
 }
 
-fn weighted_part(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<(u64, Range), String> {
+fn parse_weighted_part(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<(u64, ValueRange), String> {
     let (part, weight) = word.rsplit_once(':').unwrap_or((word, "1"));
-    Ok((weight_of(weight).ok_or_else(|| bad_weight(word, weight))?, range(part, read)?))
+    Ok((parse_weight(weight).ok_or_else(|| weight_error(word, weight))?, parse_range(part, read)?))
 }
 
 /// A weight: a number from 1 to a billion.
-pub(crate) fn weight_of(text: &str) -> Option<u64> {
+pub(crate) fn parse_weight(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|weight| (1..=1_000_000_000).contains(weight))
 }
 
 /// Error text for a bad weight.
-pub(crate) fn bad_weight(word: &str, weight: &str) -> String {
+pub(crate) fn weight_error(word: &str, weight: &str) -> String {
     format!("{word:?}: {weight:?} is not a weight; a weight is a whole number of at least 1, as in 400:80,64k:20")
 }
 
-fn range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<Range, String> {
+fn parse_range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<ValueRange, String> {
     let Some((least, most)) = word.split_once("..") else {
         let number = read(word)?;
-        return Ok(Range { least: number, most: number });
+        return Ok(ValueRange { least: number, most: number });
     };
-    let range = Range { least: read(least.trim())?, most: read(most.trim())? };
+    let range = ValueRange { least: read(least.trim())?, most: read(most.trim())? };
     if range.least > range.most {
         return Err(format!("{word:?}: write the smaller value first"));
     }
@@ -307,13 +317,13 @@ mod tests {
         digits.parse::<u64>().map(|number| number * unit).map_err(|_| format!("{text:?} is no number"))
     }
 
-    fn spread(text: &str) -> Spread {
-        Spread::parse(text, read).unwrap_or_else(|why| panic!("{why}"))
+    fn spread(text: &str) -> Distribution {
+        Distribution::parse(text, read).unwrap_or_else(|why| panic!("{why}"))
     }
 
     fn drawn(text: &str, count: u64) -> Vec<u64> {
         let spread = spread(text);
-        let mut all: Vec<u64> = (0..count).map(|number| spread.of(1, Purpose::Mail, number)).collect();
+        let mut all: Vec<u64> = (0..count).map(|number| spread.sample(1, RandomStream::Message, number)).collect();
         all.sort_unstable();
         all
     }
@@ -334,10 +344,10 @@ mod tests {
             ("5:9", 5, 5, 5.0),
         ] {
             let spread = spread(text);
-            assert_eq!((spread.least(), spread.most()), (least, most), "{text}");
+            assert_eq!((spread.min(), spread.max()), (least, most), "{text}");
             assert!((spread.mean() - mean).abs() < 1e-6, "{text}: {}", spread.mean());
             assert_eq!(spread.expression(), text);
-            assert_eq!(spread.varied().is_none(), least == most, "{text}");
+            assert_eq!(spread.summary().is_none(), least == most, "{text}");
         }
     }
 
@@ -368,10 +378,10 @@ mod tests {
             ("lognormal:4k,1,8k,9k", "median, deviation"),
             ("lognormal:4k,1,400", "below the median"),
         ] {
-            let why = Spread::parse(text, read).expect_err(text);
+            let why = Distribution::parse(text, read).expect_err(text);
             assert!(why.contains(named), "{text}: {why}");
         }
-        assert!(Spread::parse(&["1"; 2_000].join(","), read).is_err());
+        assert!(Distribution::parse(&["1"; 2_000].join(","), read).is_err());
     }
 
     #[test]
@@ -433,15 +443,15 @@ mod tests {
         fn a_draw_stays_within_its_bounds(least in 0_u64..1 << 40, more in 0_u64..1 << 40, weight in 1_u64..1_000, chance: u64) {
             for text in [format!("{least}..{}", least + more), format!("{least}..{}:{weight},5:3,{more}", least + more)] {
                 let spread = spread(&text);
-                let drawn = spread.draw(chance);
-                prop_assert!((spread.least()..=spread.most()).contains(&drawn), "{text}: {drawn}");
+                let drawn = spread.quantile(chance);
+                prop_assert!((spread.min()..=spread.max()).contains(&drawn), "{text}: {drawn}");
             }
         }
 
         #[test]
         fn any_text_is_read_or_refused_in_words(text in "[0-9k:.,a-z]{0,20}", chance: u64) {
-            match Spread::parse(&text, read) {
-                Ok(spread) => prop_assert!((spread.least()..=spread.most()).contains(&spread.draw(chance))),
+            match Distribution::parse(&text, read) {
+                Ok(spread) => prop_assert!((spread.min()..=spread.max()).contains(&spread.quantile(chance))),
                 Err(why) => prop_assert!(!why.is_empty()),
             }
         }

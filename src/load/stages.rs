@@ -38,12 +38,12 @@ impl RateStage {
     }
 
     /// The stage in the syntax of the option.
-    pub(crate) fn typed(&self) -> String {
+    pub(crate) fn expression(&self) -> String {
         format!("{:?}:{}/s..{}/s", self.length, self.from_per_s, self.to_per_s)
     }
 
     /// Describes the stage for the record.
-    pub(crate) fn offered(&self) -> OfferedStage {
+    pub(crate) fn summary(&self) -> OfferedStage {
         let length_s = self.length.as_secs_f64();
         OfferedStage { length_s, from_per_s: self.from_per_s, to_per_s: self.to_per_s }
     }
@@ -65,19 +65,19 @@ impl RateStage {
 
 /// The rate over the whole run.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Offer {
+pub(crate) enum OfferedRate {
     /// The same rate until the run ends.
-    Steady(f64),
+    Constant(f64),
     /// Stages one after the other; the run ends with the last.
     Stages(Vec<RateStage>),
 }
 
-impl Offer {
+impl OfferedRate {
     /// Time at which the message at `position` (0 is the first) is due, in seconds since the beginning; the end of the
     /// last stage for messages beyond it.
     pub(crate) fn due_s(&self, position: f64) -> f64 {
         let stages = match self {
-            Self::Steady(rate_per_s) => return position / rate_per_s,
+            Self::Constant(rate_per_s) => return position / rate_per_s,
             Self::Stages(stages) => stages,
         };
         let mut begins_s = 0.0;
@@ -97,7 +97,7 @@ impl Offer {
     /// Length of the offer, if it has an end.
     pub(crate) fn length(&self) -> Option<Duration> {
         match self {
-            Self::Steady(_) => None,
+            Self::Constant(_) => None,
             Self::Stages(stages) => Some(stages.iter().map(|stage| stage.length).sum()),
         }
     }
@@ -105,7 +105,7 @@ impl Offer {
     /// Mean rate from `from_s` on, in messages per second.
     pub(crate) fn mean_per_s(&self, from_s: f64) -> f64 {
         let stages = match self {
-            Self::Steady(rate_per_s) => return *rate_per_s,
+            Self::Constant(rate_per_s) => return *rate_per_s,
             Self::Stages(stages) => stages,
         };
         let mut begins_s = 0.0;
@@ -124,8 +124,8 @@ impl Offer {
     /// Describes the stages for the record; empty if the rate is constant.
     pub(crate) fn stages(&self) -> Vec<OfferedStage> {
         match self {
-            Self::Steady(_) => Vec::new(),
-            Self::Stages(stages) => stages.iter().map(RateStage::offered).collect(),
+            Self::Constant(_) => Vec::new(),
+            Self::Stages(stages) => stages.iter().map(RateStage::summary).collect(),
         }
     }
 }
@@ -135,8 +135,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn stages(typed: &[&str]) -> Offer {
-        Offer::Stages(typed.iter().map(|text| RateStage::parse(text).unwrap()).collect())
+    fn stages(typed: &[&str]) -> OfferedRate {
+        OfferedRate::Stages(typed.iter().map(|text| RateStage::parse(text).unwrap()).collect())
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         ] {
             let read = RateStage::parse(text).unwrap();
             assert_eq!(read, RateStage { length, from_per_s, to_per_s }, "{text}");
-            assert_eq!(RateStage::parse(&read.typed()).unwrap(), read, "{}", read.typed());
+            assert_eq!(RateStage::parse(&read.expression()).unwrap(), read, "{}", read.expression());
         }
         for (text, named) in [
             ("", "not a valid stage"),
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_steady_rate_has_no_end() {
-        let offer = Offer::Steady(50.0);
+        let offer = OfferedRate::Constant(50.0);
         assert_eq!((offer.due_s(100.0), offer.length(), offer.mean_per_s(3.0)), (2.0, None, 50.0));
         assert!(offer.stages().is_empty());
     }
@@ -207,7 +207,7 @@ mod tests {
                 length: Duration::from_secs(*length), from_per_s: f64::from(*from), to_per_s: f64::from(*to),
             }).collect();
             let total: f64 = stages.iter().map(|stage| stage.due_within(stage.length.as_secs_f64())).sum();
-            let offer = Offer::Stages(stages.clone());
+            let offer = OfferedRate::Stages(stages.clone());
             let position = total * share;
             let due_s = offer.due_s(position);
             prop_assert!(due_s >= 0.0 && due_s <= offer.length().unwrap().as_secs_f64());

@@ -11,9 +11,9 @@ use tokio::io::unix::AsyncFd;
 
 /// A timer of the kernel (timerfd).
 #[derive(Debug)]
-pub(super) struct Alarm(AsyncFd<OwnedFd>);
+pub(super) struct TimerFd(AsyncFd<OwnedFd>);
 
-impl Alarm {
+impl TimerFd {
     pub(super) fn new() -> Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("cannot create a timer")?;
@@ -24,7 +24,7 @@ impl Alarm {
     }
 
     /// Waits until that time of the monotonic clock.
-    pub(super) async fn until(&self, due: Duration) {
+    pub(super) async fn sleep_until(&self, due: Duration) {
         while clock::now() < due {
             let it_value = Timespec { tv_sec: due.as_secs() as i64, tv_nsec: due.subsec_nanos().into() };
             let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -47,13 +47,13 @@ mod tests {
     fn it_wakes_in_time_and_not_before() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let alarm = Alarm::new().unwrap();
+            let timer = TimerFd::new().unwrap();
             for _ in 0..20 {
                 let due = clock::now() + Duration::from_micros(300);
-                alarm.until(due).await;
+                timer.sleep_until(due).await;
                 assert!(clock::now() >= due);
             }
-            alarm.until(Duration::from_nanos(1)).await;
+            timer.sleep_until(Duration::from_nanos(1)).await;
         });
     }
 }

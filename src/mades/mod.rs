@@ -32,17 +32,17 @@ mod watcher;
 mod waterfall;
 
 pub(crate) use options::{Leftovers, MadesOptions, PayloadKind};
-pub(crate) use stages::{Mode, Stage};
-pub(crate) use watcher::{View, Watcher};
+pub(crate) use stages::{MadesMode, MessageStage};
+pub(crate) use watcher::{RunObserver, RunView};
 
-use crate::interrupt::{Asked, Interrupt, Interrupted};
-use crate::party::{Chronicle, Finished, cannot_write, fresh_run_id, write_record};
+use crate::interrupt::{Interrupt, Interrupted, StopRequest};
+use crate::party::{FinishedRun, IntervalRecorder, cannot_write, new_run_id, write_record};
 use crate::report::markdown;
-use crate::surroundings::Sight;
-use alarm::Alarm;
+use crate::surroundings::HostSampler;
+use alarm::TimerFd;
 use anyhow::{Context, Result};
-use books::Books;
-use collector::Collector;
+use books::MadesRunState;
+use collector::RunSupervisor;
 use journey::record::Record;
 use net::clock;
 use payload::Payloads;
@@ -53,14 +53,14 @@ use std::time::Duration;
 use tokio::task::{JoinSet, LocalSet};
 
 /// Time limit for closing connections at the end.
-const FAREWELL: Duration = Duration::from_secs(12);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Runs the bench to its end, or until SIGINT or SIGTERM; either way there is a record.
 ///
 /// # Errors
 /// If it could not run: no broker, wrong credentials, no such queue, a file that cannot be read or written.
-pub(crate) fn run(options: MadesOptions) -> Result<Finished> {
-    let run = options.run.map_or_else(fresh_run_id, Ok)?;
+pub(crate) fn run(options: MadesOptions) -> Result<FinishedRun> {
+    let run = options.run.map_or_else(new_run_id, Ok)?;
     let payloads = Payloads::new(&options.payload, &options.sizes, options.seed, run)?;
     if let Some(directory) = &options.out {
         fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
@@ -69,54 +69,54 @@ pub(crate) fn run(options: MadesOptions) -> Result<Finished> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start an event loop")?;
     let tasks = LocalSet::new();
-    tasks.block_on(&runtime, conduct(options, run, payloads, &interrupt))
+    tasks.block_on(&runtime, execute(options, run, payloads, &interrupt))
 }
 
-async fn conduct(
+async fn execute(
     options: MadesOptions,
     run: journey::RunId,
     payloads: Payloads,
     interrupt: &Interrupt,
-) -> Result<Finished> {
-    let alarm = Rc::new(Alarm::new()?);
+) -> Result<FinishedRun> {
+    let timer = Rc::new(TimerFd::new()?);
     let (open, purged) = tokio::select! {
         opened = side::open_all(side::sides(&options), options.leftovers) => opened?,
-        () = interrupt.asked_for(Asked::Stop) => return Err(Interrupted::BEFORE_LOAD.into()),
+        () = interrupt.wait_for(StopRequest::Stop) => return Err(Interrupted::BEFORE_LOAD.into()),
     };
     let started_at = jiff::Timestamp::now();
     let now = clock::now();
-    let sight = Sight::now();
+    let sight = HostSampler::start();
     let hlog = options.out.as_ref().map(|directory| directory.join("latency.hlog"));
-    let chronicle = Chronicle::begin(now, options.mode.last().name(), hlog.as_deref())?;
+    let chronicle = IntervalRecorder::begin(now, options.mode.last().name(), hlog.as_deref())?;
     let out = options.out.clone();
-    let books = Rc::new(Books::new(options, run, payloads, now));
-    let mut collector = Collector::begin(&books, chronicle);
+    let run_state = Rc::new(MadesRunState::new(options, run, payloads, now));
+    let mut collector = RunSupervisor::begin(&run_state, chronicle);
     let mut sides = JoinSet::new();
     for (side, links) in open {
-        sides.spawn_local(side::keep(side, links, Rc::clone(&books), Rc::clone(&alarm)));
+        sides.spawn_local(side::maintain(side, links, Rc::clone(&run_state), Rc::clone(&timer)));
     }
-    let ending = collector.follow(&books, interrupt).await;
-    let unlogged = collector.finish(&books);
-    let around = sight.until_now();
-    books.end();
+    let ending = collector.run(&run_state, interrupt).await;
+    let unlogged = collector.finish(&run_state);
+    let surroundings = sight.finish();
+    run_state.end();
     // Tells the broker which messages were taken; a broker that does not answer is not waited for.
     tokio::select! {
         () = async { while sides.join_next().await.is_some() {} } => {}
-        () = tokio::time::sleep(FAREWELL) => {}
-        () = interrupt.asked_for(Asked::StopNow) => {}
+        () = tokio::time::sleep(CLOSE_TIMEOUT) => {}
+        () = interrupt.wait_for(StopRequest::StopNow) => {}
     }
-    let series = &collector.chronicle.series;
-    let stalls = collector.stalls(&books);
-    let missed = collector.missed.as_ref();
-    let finds = report::Finds { started_at, series, stalls, missed, around, purged, ending };
-    let record = report::record(&books, finds);
-    let unwritten = out.and_then(|directory| keep(&directory, &record).err()).or(unlogged);
-    collector.done(&record, unwritten.as_ref());
-    Ok(Finished { record, unwritten })
+    let series = &collector.interval_recorder.series;
+    let stalls = collector.stalls(&run_state);
+    let missed_threshold = collector.missed_threshold.as_ref();
+    let results = report::MadesResults { started_at, series, stalls, missed_threshold, surroundings, purged, ending };
+    let record = report::record(&run_state, results);
+    let unwritten = out.and_then(|directory| write_files(&directory, &record).err()).or(unlogged);
+    collector.publish(&record, unwritten.as_ref());
+    Ok(FinishedRun { record, write_error: unwritten })
 }
 
 /// Writes the run's own files.
-fn keep(directory: &Path, record: &Record) -> Result<()> {
+fn write_files(directory: &Path, record: &Record) -> Result<()> {
     write_record(&directory.join("run.json"), record)?;
     let path = directory.join("report.md");
     fs::write(&path, markdown(record)).map_err(|error| cannot_write(&path, &error))

@@ -1,11 +1,11 @@
 //! Options of the bench.
-use super::stages::Mode;
-use super::watcher::Watcher;
-use crate::load::spread::Spread;
-use crate::load::stages::Offer;
-use crate::party::Live;
+use super::stages::MadesMode;
+use super::watcher::RunObserver;
+use crate::load::spread::Distribution;
+use crate::load::stages::OfferedRate;
+use crate::party::LiveMode;
 use ::mades::Broker;
-use ::mades::api::Queues;
+use ::mades::api::EndpointQueueNames;
 use journey::RunId;
 use journey::record::Arrival;
 use std::path::PathBuf;
@@ -49,13 +49,13 @@ pub(crate) enum Leftovers {
 #[derive(Clone, Debug)]
 pub(crate) struct MadesOptions {
     pub(crate) name: String,
-    pub(crate) mode: Mode,
+    pub(crate) mode: MadesMode,
     pub(crate) outbox: Broker,
     pub(crate) inbox: Broker,
-    pub(crate) queues: Queues,
+    pub(crate) queues: EndpointQueueNames,
     pub(crate) messages: Option<u64>,
     pub(crate) duration: Option<Duration>,
-    pub(crate) sizes: Spread,
+    pub(crate) sizes: Distribution,
     pub(crate) payload: PayloadKind,
     pub(crate) receiver: String,
     pub(crate) message_type: String,
@@ -73,7 +73,7 @@ pub(crate) struct MadesOptions {
     /// Messages that the broker may send ahead, per queue.
     pub(crate) credit: u32,
     /// Open loop: the load that is offered whatever the endpoint does.
-    pub(crate) offer: Option<Offer>,
+    pub(crate) offer: Option<OfferedRate>,
     pub(crate) arrival: Arrival,
     pub(crate) seed: u64,
     /// Time after which a message is given up.
@@ -86,9 +86,9 @@ pub(crate) struct MadesOptions {
     pub(crate) run: Option<RunId>,
     /// Directory for results.
     pub(crate) out: Option<PathBuf>,
-    pub(crate) live: Live,
+    pub(crate) live: LiveMode,
     /// Observer of the run.
-    pub(crate) watcher: Option<Rc<dyn Watcher>>,
+    pub(crate) observer: Option<Rc<dyn RunObserver>>,
     /// The command line without passwords.
     pub(crate) command: Vec<String>,
     /// Thresholds that the run is judged by.
@@ -100,7 +100,7 @@ pub(crate) struct MadesOptions {
 impl MadesOptions {
     /// Time for which messages may be created.
     pub(super) fn limit(&self) -> Option<Duration> {
-        let stages = self.offer.as_ref().and_then(Offer::length);
+        let stages = self.offer.as_ref().and_then(OfferedRate::length);
         self.duration.into_iter().chain(stages).min()
     }
 

@@ -9,21 +9,21 @@
 //! The trace (journey) holds run, number, time and a checksum of the bytes after it, as in mail. A payload too small
 //! for it, and a file, are compared byte by byte: the bench can render each payload again.
 use super::options::PayloadKind;
-use crate::load::chance::Purpose;
-use crate::load::spread::Spread;
+use crate::load::chance::RandomStream;
+use crate::load::spread::Distribution;
 use crate::party;
 use anyhow::{Context, Result, bail};
 use journey::record::Varied;
 use journey::trace::Checksum;
-use journey::{Found, RunId, Trace, TraceReader};
+use journey::{RunId, Trace, TraceReader, TraceResult};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
 
 /// Distance between the prefixes whose checksums are stored.
-const STRIDE: usize = 4_096;
+const CHECKSUM_STRIDE: usize = 4_096;
 /// Largest file accepted, as for any payload.
-const LARGEST: u64 = 1 << 30;
+const MAX_FILE_BYTES: u64 = 1 << 30;
 
 const XML_BEFORE: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n<!--\r\n";
 const XML_AFTER: &[u8] = b"\r\n-->\r\n<Publication_MarketDocument>\r\n";
@@ -42,9 +42,9 @@ pub(super) struct Payloads {
     unit: usize,
     /// The bytes at the end.
     tail: &'static [u8],
-    /// The checksum at every [`STRIDE`] bytes of the body, counted from the first empty line.
-    sums: Vec<Checksum>,
-    sizes: Spread,
+    /// The checksum at every [`CHECKSUM_STRIDE`] bytes of the body, counted from the first empty line.
+    checksums: Vec<Checksum>,
+    sizes: Distribution,
     seed: u64,
     run: RunId,
 }
@@ -52,11 +52,11 @@ pub(super) struct Payloads {
 impl Payloads {
     /// # Errors
     /// If the file cannot be read.
-    pub(super) fn new(kind: &PayloadKind, sizes: &Spread, seed: u64, run: RunId) -> Result<Self> {
-        let most = usize::try_from(sizes.most()).context("--payload-size exceeds the memory of this machine")?;
-        let payloads = |head: Vec<u8>, trace_at, body: Vec<u8>, unit, tail, sizes: &Spread| Self {
+    pub(super) fn new(kind: &PayloadKind, sizes: &Distribution, seed: u64, run: RunId) -> Result<Self> {
+        let most = usize::try_from(sizes.max()).context("--payload-size exceeds the memory of this machine")?;
+        let payloads = |head: Vec<u8>, trace_at, body: Vec<u8>, unit, tail, sizes: &Distribution| Self {
             // The part of the head after the trace and the empty line is under the checksum too.
-            sums: sums(head.get(trace_at + Trace::HEADER_BYTES + 2..).unwrap_or_default(), &body),
+            checksums: prefix_checksums(head.get(trace_at + Trace::HEADER_BYTES + 2..).unwrap_or_default(), &body),
             head,
             trace_at,
             body,
@@ -71,15 +71,15 @@ impl Payloads {
             PayloadKind::Bare => payloads(Vec::new(), 0, random(seed, most), 1, &[], sizes),
             PayloadKind::Xml => {
                 let head = head(run, XML_BEFORE, XML_AFTER);
-                payloads(head, XML_BEFORE.len(), points(seed, most), POINT_BYTES, XML_TAIL, sizes)
+                payloads(head, XML_BEFORE.len(), xml_points(seed, most), POINT_BYTES, XML_TAIL, sizes)
             }
             PayloadKind::File(path) => {
                 let length = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
-                if length > LARGEST {
+                if length > MAX_FILE_BYTES {
                     bail!("{} has {length} bytes; a payload can have at most 1 GiB", path.display());
                 }
                 let body = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-                let sizes = Spread::always(body.len() as u64);
+                let sizes = Distribution::constant(body.len() as u64);
                 payloads(Vec::new(), 0, body, 1, &[], &sizes)
             }
         })
@@ -87,7 +87,7 @@ impl Payloads {
 
     /// Bytes of the message with that number.
     pub(super) fn size(&self, sequence: u64) -> usize {
-        self.sizes.of(self.seed, Purpose::Mail, sequence) as usize
+        self.sizes.sample(self.seed, RandomStream::Message, sequence) as usize
     }
 
     /// Mean size of a message in bytes.
@@ -97,13 +97,13 @@ impl Payloads {
 
     /// Distribution of sizes, for the record.
     pub(super) fn varied(&self) -> Option<Varied> {
-        self.sizes.varied()
+        self.sizes.summary()
     }
 
     /// Renders the payload of a message into the buffer, which is empty or holds an earlier payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut Vec<u8>) {
         let size = self.size(sequence);
-        let is_ready = buffer.len() == size && self.sizes.only().is_some();
+        let is_ready = buffer.len() == size && self.sizes.as_constant().is_some();
         if !self.is_traced(size) {
             if !is_ready {
                 buffer.clear();
@@ -112,12 +112,12 @@ impl Payloads {
             return;
         }
         if !is_ready {
-            self.render_anew(size, buffer);
+            self.render_whole(size, buffer);
         }
         Trace::patch(&mut buffer[self.trace_at..self.trace_at + Trace::HEADER_BYTES], sequence, created);
     }
 
-    fn render_anew(&self, size: usize, buffer: &mut Vec<u8>) {
+    fn render_whole(&self, size: usize, buffer: &mut Vec<u8>) {
         let (cut, blanks) = self.cut(size);
         buffer.clear();
         buffer.reserve_exact(size);
@@ -142,8 +142,8 @@ impl Payloads {
             length += block.len();
         });
         match reader.finish() {
-            Found::Intact(trace) => trace.run == self.run && trace.sequence == sequence && length == size,
-            Found::Absent | Found::Converted(_) | Found::Corrupt(_) => false,
+            TraceResult::Intact(trace) => trace.run == self.run && trace.sequence == sequence && length == size,
+            TraceResult::Absent | TraceResult::Converted(_) | TraceResult::Corrupt(_) => false,
         }
     }
 
@@ -160,9 +160,9 @@ impl Payloads {
 
     /// The checksum of the bytes after the first empty line.
     fn checksum(&self, cut: usize, blanks: usize) -> u32 {
-        let at = cut / STRIDE;
-        let mut sum = self.sums[at];
-        sum.update(&self.body[at * STRIDE..cut]);
+        let at = cut / CHECKSUM_STRIDE;
+        let mut sum = self.checksums[at];
+        sum.update(&self.body[at * CHECKSUM_STRIDE..cut]);
         sum.update(&vec![b' '; blanks]);
         sum.update(self.tail);
         sum.value()
@@ -190,7 +190,7 @@ fn random(seed: u64, bytes: usize) -> Vec<u8> {
 const POINT_BYTES: usize = 72;
 
 /// A time series as in market documents: it compresses as well as they do.
-fn points(seed: u64, bytes: usize) -> Vec<u8> {
+fn xml_points(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut body = Vec::with_capacity(bytes + POINT_BYTES);
     let mut position = 0_u32;
@@ -210,11 +210,11 @@ fn points(seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 /// The checksums of the body's prefixes, together with the bytes before it.
-fn sums(before: &[u8], body: &[u8]) -> Vec<Checksum> {
+fn prefix_checksums(before: &[u8], body: &[u8]) -> Vec<Checksum> {
     let mut sum = Checksum::default();
     sum.update(before);
     let none = sum;
-    let rest = body.chunks_exact(STRIDE).map(|block| {
+    let rest = body.chunks_exact(CHECKSUM_STRIDE).map(|block| {
         sum.update(block);
         sum
     });
@@ -241,7 +241,7 @@ mod tests {
     const RUN: RunId = RunId([7; 16]);
 
     fn payloads(kind: &PayloadKind, sizes: &str) -> Payloads {
-        let sizes = Spread::parse(sizes, crate::quantities::bytes).unwrap();
+        let sizes = Distribution::parse(sizes, crate::quantities::bytes).unwrap();
         Payloads::new(kind, &sizes, 5, RUN).unwrap()
     }
 
@@ -303,7 +303,7 @@ mod tests {
         assert!(payloads.is_intact(3, [payload.as_slice()].into_iter()));
         assert!(!payloads.is_intact(3, [&payload[1..]].into_iter()));
         let missing = PayloadKind::File(PathBuf::from("/nowhere/x"));
-        let why = Payloads::new(&missing, &Spread::always(1), 1, RUN).unwrap_err();
+        let why = Payloads::new(&missing, &Distribution::constant(1), 1, RUN).unwrap_err();
         assert!(why.to_string().contains("/nowhere/x"), "{why}");
     }
 

@@ -8,101 +8,118 @@
 //!                └──── half of the credit is held ─→ released, ten times a second at most
 //!                        and for PATIENCE nothing of this run came ─→ the run stops: the queue is in other use
 //! ```
-use super::account::Queue;
-use super::arrivals::{self, Decision, Stranger};
-use super::books::Books;
-use super::troubles::Trouble;
-use ::mades::{Arrival, Error, Inlet, Ticket};
+use super::account::ReceiveQueue;
+use super::arrivals::{self, Ownership, UnmatchedEvent};
+use super::books::MadesRunState;
+use super::troubles::TroubleKind;
+use ::mades::{DeliveryHandle, Error, IncomingDelivery, ReceiverLink};
 use net::clock;
 use std::rc::Rc;
 use std::time::Duration;
 
 /// Interval at which events of unknown messages are tried again.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
+const MATCH_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Messages that are handled in one go before other work.
-const TURN: usize = 256;
+const BATCH_LIMIT: usize = 256;
 /// Time for which a message of another application is held.
-const HOLD: Duration = Duration::from_secs(5);
+const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Least time between two releases of everything that takes up credit: this bounds the cost of messages that come again
 /// at once.
-const PAUSE: Duration = Duration::from_millis(100);
+const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
 /// Time for which a queue may be full of other applications' messages, with none of this run, before the run stops.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Receives until the run is over.
 ///
 /// # Errors
 /// If the link ends.
-pub(super) async fn receive(books: Rc<Books>, queue: Queue, inlet: Inlet) -> Result<(), Error> {
-    let mut taker = Taker::new(books, queue, inlet);
+pub(super) async fn receive(
+    run_state: Rc<MadesRunState>,
+    queue: ReceiveQueue,
+    link: ReceiverLink,
+) -> Result<(), Error> {
+    let mut receiver = QueueReceiver::new(run_state, queue, link);
     loop {
-        let ended = taker.books.ended();
-        let given_back = taker.held_since.map_or(Duration::ZERO, |since| (since + HOLD).saturating_sub(clock::now()));
+        let ended = receiver.run_state.ended();
+        let until_release =
+            receiver.held_since.map_or(Duration::ZERO, |since| (since + HOLD_TIMEOUT).saturating_sub(clock::now()));
         let arrival = tokio::select! {
-            arrival = taker.inlet.next() => arrival?,
+            arrival = receiver.link.next() => arrival?,
             () = ended => break,
-            () = tokio::time::sleep(ASK_AGAIN), if !taker.strangers.is_empty() => {
-                taker.ask_again().await?;
+            () = tokio::time::sleep(MATCH_RETRY_INTERVAL), if !receiver.unmatched.is_empty() => {
+                receiver.retry_unmatched().await?;
                 continue;
             }
-            () = tokio::time::sleep(given_back), if taker.held_since.is_some() => {
-                taker.give_back().await?;
+            () = tokio::time::sleep(until_release), if receiver.held_since.is_some() => {
+                receiver.release_held().await?;
                 continue;
             }
         };
-        taker.take(arrival).await?;
-        for _ in 0..TURN {
-            let Some(arrival) = taker.inlet.next_at_once().await else { break };
-            taker.take(arrival?).await?;
+        receiver.handle(arrival).await?;
+        for _ in 0..BATCH_LIMIT {
+            let Some(arrival) = receiver.link.try_next().await else { break };
+            receiver.handle(arrival?).await?;
         }
-        taker.ask_again().await?;
+        receiver.retry_unmatched().await?;
     }
     // Errors of the link are in the account already.
-    let _ = taker.give_back().await;
-    let _ = taker.inlet.close().await;
+    let _ = receiver.release_held().await;
+    let _ = receiver.link.close().await;
     Ok(())
 }
 
-struct Taker {
-    books: Rc<Books>,
-    queue: Queue,
-    inlet: Inlet,
+struct QueueReceiver {
+    run_state: Rc<MadesRunState>,
+    queue: ReceiveQueue,
+    link: ReceiverLink,
     /// Messages of other applications that are held.
-    foreign: Vec<Ticket>,
+    foreign: Vec<DeliveryHandle>,
     /// Events whose message is not known yet.
-    strangers: Vec<(Ticket, Stranger)>,
+    unmatched: Vec<(DeliveryHandle, UnmatchedEvent)>,
     /// Time since which the first message in either list has been held.
     held_since: Option<Duration>,
-    given_back: Duration,
+    last_release: Duration,
     /// Time at which a message of this run last came; at first the beginning.
-    own_came: Duration,
+    last_own_arrival: Duration,
     is_blocked: bool,
 }
 
-impl Taker {
-    fn new(books: Rc<Books>, queue: Queue, inlet: Inlet) -> Self {
-        let own_came = clock::now();
+impl QueueReceiver {
+    fn new(run_state: Rc<MadesRunState>, queue: ReceiveQueue, link: ReceiverLink) -> Self {
+        let last_own_arrival = clock::now();
         let foreign = Vec::new();
-        let strangers = Vec::new();
-        let given_back = Duration::ZERO;
-        Self { books, queue, inlet, foreign, strangers, held_since: None, given_back, own_came, is_blocked: false }
+        let unmatched = Vec::new();
+        let last_release = Duration::ZERO;
+        Self {
+            run_state,
+            queue,
+            link,
+            foreign,
+            unmatched,
+            held_since: None,
+            last_release,
+            last_own_arrival,
+            is_blocked: false,
+        }
     }
 
-    async fn take(&mut self, arrival: Arrival) -> Result<(), Error> {
+    async fn handle(&mut self, arrival: IncomingDelivery) -> Result<(), Error> {
         let now = clock::now();
         match arrival {
-            Arrival::Delivery(delivery) => match arrivals::judge(&self.books, self.queue, &delivery.message, now) {
-                Decision::Take => {
-                    self.own_came = now;
-                    return self.inlet.accept(delivery.ticket).await;
+            IncomingDelivery::Delivery(delivery) => {
+                match arrivals::classify(&self.run_state, self.queue, &delivery.message, now) {
+                    Ownership::Own => {
+                        self.last_own_arrival = now;
+                        return self.link.accept(delivery.handle).await;
+                    }
+                    Ownership::Foreign => self.foreign.push(delivery.handle),
+                    Ownership::Unknown(unmatched) => self.unmatched.push((delivery.handle, unmatched)),
                 }
-                Decision::Leave => self.foreign.push(delivery.ticket),
-                Decision::Ask(stranger) => self.strangers.push((delivery.ticket, stranger)),
-            },
+            }
             // Its owner cannot be determined.
-            Arrival::Undecodable { ticket, oddity, why } => {
-                self.books.trouble(Trouble::Odd, &oddity.to_string(), &why);
-                self.books.count_foreign(self.queue);
+            IncomingDelivery::Undecodable { handle: ticket, oddity, why } => {
+                self.run_state.record_trouble(TroubleKind::Odd, &oddity.to_string(), &why);
+                self.run_state.count_foreign(self.queue);
                 self.foreign.push(ticket);
             }
         }
@@ -112,43 +129,45 @@ impl Taker {
 
     /// Releases the held messages before they take all of the credit.
     async fn make_room(&mut self) -> Result<(), Error> {
-        if self.foreign.len() + self.strangers.len() < (self.books.options.credit as usize / 2).max(1) {
+        if self.foreign.len() + self.unmatched.len() < (self.run_state.options.credit as usize / 2).max(1) {
             return Ok(());
         }
         let now = clock::now();
-        if now.saturating_sub(self.own_came) >= PATIENCE && !std::mem::replace(&mut self.is_blocked, true) {
+        if now.saturating_sub(self.last_own_arrival) >= BLOCKED_TIMEOUT
+            && !std::mem::replace(&mut self.is_blocked, true)
+        {
             let text = format!(
                 "{} contains too many messages of other senders: use other queues, or --purge",
-                self.inlet.queue()
+                self.link.queue()
             );
-            self.books.trouble(Trouble::Blocked, "", &text);
+            self.run_state.record_trouble(TroubleKind::Blocked, "", &text);
             // A message sent from now on would not be seen again.
-            self.books.pace.borrow_mut().stop(now);
+            self.run_state.pacer.borrow_mut().stop(now);
         }
         tokio::select! {
-            () = tokio::time::sleep((self.given_back + PAUSE).saturating_sub(now)) => {}
-            () = self.books.ended() => {}
+            () = tokio::time::sleep((self.last_release + RELEASE_INTERVAL).saturating_sub(now)) => {}
+            () = self.run_state.ended() => {}
         }
-        self.give_back().await
+        self.release_held().await
     }
 
     /// Releases all that is held.
-    async fn give_back(&mut self) -> Result<(), Error> {
-        self.given_back = clock::now();
+    async fn release_held(&mut self) -> Result<(), Error> {
+        self.last_release = clock::now();
         self.held_since = None;
         // Their message is still unknown: they are not ours.
-        self.strangers.iter().for_each(|_| self.books.count_foreign(self.queue));
-        let strangers = self.strangers.drain(..).map(|(ticket, _)| ticket);
-        self.inlet.release(self.foreign.drain(..).chain(strangers)).await
+        self.unmatched.iter().for_each(|_| self.run_state.count_foreign(self.queue));
+        let unmatched = self.unmatched.drain(..).map(|(ticket, _)| ticket);
+        self.link.release(self.foreign.drain(..).chain(unmatched)).await
     }
 
     /// Tries again to find the messages of held events.
-    async fn ask_again(&mut self) -> Result<(), Error> {
+    async fn retry_unmatched(&mut self) -> Result<(), Error> {
         let mut at = 0;
-        while at < self.strangers.len() {
-            if arrivals::recognise(&self.books, &self.strangers[at].1) {
-                let (ticket, _) = self.strangers.swap_remove(at);
-                self.inlet.accept(ticket).await?;
+        while at < self.unmatched.len() {
+            if arrivals::match_event(&self.run_state, &self.unmatched[at].1) {
+                let (ticket, _) = self.unmatched.swap_remove(at);
+                self.link.accept(ticket).await?;
             } else {
                 at += 1;
             }
@@ -161,21 +180,21 @@ impl Taker {
 ///
 /// # Errors
 /// If the link ends.
-pub(super) async fn purge(mut inlet: Inlet) -> Result<u64, Error> {
+pub(super) async fn purge(mut link: ReceiverLink) -> Result<u64, Error> {
     let mut count = 0;
-    while let Ok(arrival) = tokio::time::timeout(SILENCE, inlet.next()).await {
+    while let Ok(arrival) = tokio::time::timeout(EMPTY_QUEUE_TIMEOUT, link.next()).await {
         let ticket = match arrival? {
-            Arrival::Delivery(delivery) => delivery.ticket,
-            Arrival::Undecodable { ticket, .. } => ticket,
+            IncomingDelivery::Delivery(delivery) => delivery.handle,
+            IncomingDelivery::Undecodable { handle: ticket, .. } => ticket,
         };
-        inlet.accept(ticket).await?;
+        link.accept(ticket).await?;
         count += 1;
     }
-    inlet.settle().await?;
+    link.settle().await?;
     // The broker knows which messages were taken: an error of closing changes nothing.
-    let _ = inlet.close().await;
+    let _ = link.close().await;
     Ok(count)
 }
 
 /// A queue from which nothing has come for this time is empty.
-const SILENCE: Duration = Duration::from_millis(500);
+const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -6,33 +6,33 @@
 use std::collections::{HashSet, VecDeque};
 
 /// More than any credit, and more than a broker's unsynced acknowledgements.
-const REMEMBERED: usize = 16_384;
+const REMEMBERED_LIMIT: usize = 16_384;
 
 /// Messages taken lately from a queue.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct RecentDeliveries {
     latest: VecDeque<u64>,
     /// Messages taken before the connection was cut, and not seen again since.
-    doubtful: HashSet<u64>,
+    redeliverable: HashSet<u64>,
 }
 
-impl Taken {
+impl RecentDeliveries {
     /// Records that a message is taken; `mark` identifies it within the queue.
-    pub(super) fn take(&mut self, mark: u64) {
-        if self.latest.len() == REMEMBERED {
+    pub(super) fn record(&mut self, mark: u64) {
+        if self.latest.len() == REMEMBERED_LIMIT {
             self.latest.pop_front();
         }
         self.latest.push_back(mark);
     }
 
     /// Records that the connection was cut.
-    pub(super) fn cut(&mut self) {
-        self.doubtful = self.latest.iter().copied().collect();
+    pub(super) fn connection_lost(&mut self) {
+        self.redeliverable = self.latest.iter().copied().collect();
     }
 
     /// Reports whether a repeated message is a redelivery after a cut. Each message may be redelivered once.
     pub(super) fn is_redelivery(&mut self, mark: u64) -> bool {
-        self.doubtful.remove(&mark)
+        self.redeliverable.remove(&mark)
     }
 }
 
@@ -42,22 +42,22 @@ mod tests {
 
     #[test]
     fn only_what_was_taken_before_a_cut_may_come_again_and_once() {
-        let mut taken = Taken::default();
-        taken.take(1);
+        let mut taken = RecentDeliveries::default();
+        taken.record(1);
         assert!(!taken.is_redelivery(1), "nothing was cut");
-        taken.cut();
-        taken.take(2);
+        taken.connection_lost();
+        taken.record(2);
         assert!(!taken.is_redelivery(2) && taken.is_redelivery(1) && !taken.is_redelivery(1));
-        taken.cut();
+        taken.connection_lost();
         assert!(taken.is_redelivery(2) && taken.is_redelivery(1), "a second cut puts both in doubt");
     }
 
     #[test]
     fn it_remembers_the_latest() {
-        let mut taken = Taken::default();
-        (0..100_000).for_each(|mark| taken.take(mark));
-        taken.cut();
+        let mut taken = RecentDeliveries::default();
+        (0..100_000).for_each(|mark| taken.record(mark));
+        taken.connection_lost();
         assert!(taken.is_redelivery(99_999) && !taken.is_redelivery(1));
-        assert_eq!(taken.latest.len(), REMEMBERED);
+        assert_eq!(taken.latest.len(), REMEMBERED_LIMIT);
     }
 }

@@ -8,154 +8,154 @@
 //! ```
 //! 100 million messages that get through cost 24,415 entries of 24 bytes, and a message in a hundred that does not adds
 //! four bytes for each. A late answer, or a doubled one, still finds its message.
-use super::stages::Facts;
+use super::stages::MessageFlags;
 
-const PAGE_LOG2: u32 = 12;
-const PAGE: usize = 1 << PAGE_LOG2;
+const PAGE_SHIFT: u32 = 12;
+const PAGE_MESSAGES: usize = 1 << PAGE_SHIFT;
 /// A page with more exceptions than this keeps its bytes: they take no more room.
-const MOST_EXCEPTIONS: usize = PAGE / 8;
+const MAX_EXCEPTIONS: usize = PAGE_MESSAGES / 8;
 
 /// Facts about messages, by their number.
 #[derive(Debug)]
-pub(super) struct Register {
+pub(super) struct MessageHistory {
     /// The facts about a message that got through.
-    whole: Facts,
-    pages: Vec<Page>,
+    complete: MessageFlags,
+    pages: Vec<HistoryPage>,
     /// Messages below this number are finished.
-    over: u64,
+    finished_below: u64,
     /// Pages below this number have been looked at.
-    packed: usize,
+    packed_pages: usize,
 }
 
 #[derive(Clone, Debug)]
-enum Page {
-    UnderWay(Box<[u8; PAGE]>),
+enum HistoryPage {
+    Open(Box<[u8; PAGE_MESSAGES]>),
     Settled(Vec<(u16, u8)>),
 }
 
 /// Novelty of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
-    First,
-    Again,
+pub(super) enum Novelty {
+    New,
+    Known,
 }
 
-impl Register {
-    pub(super) fn new(whole: Facts) -> Self {
-        Self { whole, pages: Vec::new(), over: 0, packed: 0 }
+impl MessageHistory {
+    pub(super) fn new(whole: MessageFlags) -> Self {
+        Self { complete: whole, pages: Vec::new(), finished_below: 0, packed_pages: 0 }
     }
 
     /// Adds facts about a message; returns whether any of them was new, and all facts known now.
-    pub(super) fn add(&mut self, sequence: u64, facts: Facts) -> (News, Facts) {
-        let (page, number) = place(sequence);
+    pub(super) fn add(&mut self, sequence: u64, flags: MessageFlags) -> (Novelty, MessageFlags) {
+        let (page, number) = position(sequence);
         while self.pages.len() <= page {
-            self.pages.push(Page::UnderWay(Box::new([0; PAGE])));
+            self.pages.push(HistoryPage::Open(Box::new([0; PAGE_MESSAGES])));
         }
-        let before = self.facts(sequence);
-        let after = before.and(facts);
+        let before = self.flags(sequence);
+        let after = before.union(flags);
         if after == before {
-            return (News::Again, before);
+            return (Novelty::Known, before);
         }
         match &mut self.pages[page] {
-            Page::UnderWay(bytes) => bytes[number] = after.bits(),
-            Page::Settled(exceptions) => amend(exceptions, number as u16, after, self.whole),
+            HistoryPage::Open(bytes) => bytes[number] = after.bits(),
+            HistoryPage::Settled(exceptions) => set_exception(exceptions, number as u16, after, self.complete),
         }
-        (News::First, after)
+        (Novelty::New, after)
     }
 
     /// The facts about a message.
-    pub(super) fn facts(&self, sequence: u64) -> Facts {
-        let (page, number) = place(sequence);
+    pub(super) fn flags(&self, sequence: u64) -> MessageFlags {
+        let (page, number) = position(sequence);
         match self.pages.get(page) {
-            None => Facts::default(),
-            Some(Page::UnderWay(bytes)) => Facts::of(bytes[number]),
-            Some(Page::Settled(exceptions)) => {
+            None => MessageFlags::default(),
+            Some(HistoryPage::Open(bytes)) => MessageFlags::from_bits(bytes[number]),
+            Some(HistoryPage::Settled(exceptions)) => {
                 let found = exceptions.binary_search_by_key(&(number as u16), |(number, _)| *number);
-                found.map_or(self.whole, |at| Facts::of(exceptions[at].1))
+                found.map_or(self.complete, |at| MessageFlags::from_bits(exceptions[at].1))
             }
         }
     }
 
     /// Declares that no message below `sequence` is waited for any more: pages of such messages are packed.
     pub(super) fn is_over_below(&mut self, sequence: u64) {
-        self.over = self.over.max(sequence);
-        let full = (self.over >> PAGE_LOG2) as usize;
-        while self.packed < full.min(self.pages.len()) {
-            pack(&mut self.pages[self.packed], self.whole);
-            self.packed += 1;
+        self.finished_below = self.finished_below.max(sequence);
+        let full = (self.finished_below >> PAGE_SHIFT) as usize;
+        while self.packed_pages < full.min(self.pages.len()) {
+            pack(&mut self.pages[self.packed_pages], self.complete);
+            self.packed_pages += 1;
         }
     }
 
     /// Memory used for pages.
     #[cfg(test)]
     fn bytes(&self) -> usize {
-        let page = |page: &Page| match page {
-            Page::UnderWay(_) => PAGE,
-            Page::Settled(exceptions) => exceptions.capacity() * 4,
+        let page = |page: &HistoryPage| match page {
+            HistoryPage::Open(_) => PAGE_MESSAGES,
+            HistoryPage::Settled(exceptions) => exceptions.capacity() * 4,
         };
-        self.pages.capacity() * size_of::<Page>() + self.pages.iter().map(page).sum::<usize>()
+        self.pages.capacity() * size_of::<HistoryPage>() + self.pages.iter().map(page).sum::<usize>()
     }
 }
 
-fn place(sequence: u64) -> (usize, usize) {
-    ((sequence >> PAGE_LOG2) as usize, sequence as usize & (PAGE - 1))
+fn position(sequence: u64) -> (usize, usize) {
+    ((sequence >> PAGE_SHIFT) as usize, sequence as usize & (PAGE_MESSAGES - 1))
 }
 
-fn pack(page: &mut Page, whole: Facts) {
-    let Page::UnderWay(bytes) = page else { return };
+fn pack(page: &mut HistoryPage, whole: MessageFlags) {
+    let HistoryPage::Open(bytes) = page else { return };
     let is_exception = |(_, bits): &(usize, &u8)| **bits != whole.bits();
     let count = bytes.iter().enumerate().filter(is_exception).count();
-    if count <= MOST_EXCEPTIONS {
+    if count <= MAX_EXCEPTIONS {
         let mut exceptions = Vec::with_capacity(count);
         exceptions.extend(bytes.iter().enumerate().filter(is_exception).map(|(number, bits)| (number as u16, *bits)));
-        *page = Page::Settled(exceptions);
+        *page = HistoryPage::Settled(exceptions);
     }
 }
 
 /// Writes a message's byte into a packed page. One that got through after all is no exception any more.
-fn amend(exceptions: &mut Vec<(u16, u8)>, number: u16, facts: Facts, whole: Facts) {
+fn set_exception(exceptions: &mut Vec<(u16, u8)>, number: u16, flags: MessageFlags, whole: MessageFlags) {
     match exceptions.binary_search_by_key(&number, |(number, _)| *number) {
-        Ok(at) if facts == whole => drop(exceptions.remove(at)),
-        Ok(at) => exceptions[at].1 = facts.bits(),
-        Err(at) => exceptions.insert(at, (number, facts.bits())),
+        Ok(at) if flags == whole => drop(exceptions.remove(at)),
+        Ok(at) => exceptions[at].1 = flags.bits(),
+        Err(at) => exceptions.insert(at, (number, flags.bits())),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::stages::Mode;
+    use super::super::stages::MadesMode;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn whole() -> Facts {
-        Mode::Endpoint.whole()
+    fn whole() -> MessageFlags {
+        MadesMode::Endpoint.complete_flags()
     }
 
     #[test]
     fn a_hundred_million_that_get_through_cost_next_to_nothing() {
-        let mut register = Register::new(whole());
+        let mut history = MessageHistory::new(whole());
         // Every page is opened and packed like this one; checking some is enough.
         for sequence in 0..400_000_u64 {
-            register.add(sequence, whole());
-            register.is_over_below(sequence.saturating_sub(1_000));
+            history.add(sequence, whole());
+            history.is_over_below(sequence.saturating_sub(1_000));
         }
-        assert!(register.bytes() < 30_000, "{}", register.bytes());
-        assert_eq!(register.add(5, whole()).0, News::Again);
+        assert!(history.bytes() < 30_000, "{}", history.bytes());
+        assert_eq!(history.add(5, whole()).0, Novelty::Known);
     }
 
     #[test]
     fn the_lost_cost_their_exception_and_can_still_turn_up() {
-        let mut register = Register::new(whole());
-        let taken = Facts::default().with(super::super::stages::Stage::Settled);
+        let mut history = MessageHistory::new(whole());
+        let taken = MessageFlags::default().with(super::super::stages::MessageStage::Settled);
         for sequence in 0..200_000_u64 {
-            register.add(sequence, if sequence % 100 == 0 { taken } else { whole() });
-            register.is_over_below(sequence);
+            history.add(sequence, if sequence % 100 == 0 { taken } else { whole() });
+            history.is_over_below(sequence);
         }
-        assert!(register.bytes() < 50_000, "{}", register.bytes());
-        assert_eq!(register.facts(500), taken);
-        assert_eq!(register.add(500, whole()), (News::First, whole()));
-        assert_eq!(register.facts(500), whole());
+        assert!(history.bytes() < 50_000, "{}", history.bytes());
+        assert_eq!(history.flags(500), taken);
+        assert_eq!(history.add(500, whole()), (Novelty::New, whole()));
+        assert_eq!(history.flags(500), whole());
     }
 
     proptest! {
@@ -164,23 +164,23 @@ mod tests {
         fn it_knows_what_a_map_knows(
             steps in proptest::collection::vec((0_u64..10_000, 0_u8..=255, any::<bool>()), 1..300),
         ) {
-            let mut register = Register::new(whole());
+            let mut history = MessageHistory::new(whole());
             let mut map: BTreeMap<u64, u8> = BTreeMap::new();
             (0..10_000).step_by(3).for_each(|sequence| {
-                register.add(sequence, whole());
+                history.add(sequence, whole());
                 map.insert(sequence, whole().bits());
             });
             for (sequence, bits, packs) in steps {
                 let known = map.entry(sequence).or_default();
-                let news = if *known | bits == *known { News::Again } else { News::First };
+                let news = if *known | bits == *known { Novelty::Known } else { Novelty::New };
                 *known |= bits;
-                prop_assert_eq!(register.add(sequence, Facts::of(bits)), (news, Facts::of(*known)));
+                prop_assert_eq!(history.add(sequence, MessageFlags::from_bits(bits)), (news, MessageFlags::from_bits(*known)));
                 if packs {
-                    register.is_over_below(sequence);
+                    history.is_over_below(sequence);
                 }
             }
             for sequence in 0..10_000 {
-                prop_assert_eq!(register.facts(sequence).bits(), map.get(&sequence).copied().unwrap_or_default());
+                prop_assert_eq!(history.flags(sequence).bits(), map.get(&sequence).copied().unwrap_or_default());
             }
         }
     }

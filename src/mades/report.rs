@@ -1,7 +1,7 @@
 //! The run record of the bench.
-use super::account::Queue;
-use super::books::Books;
-use super::stages::{Mode, Stage};
+use super::account::ReceiveQueue;
+use super::books::MadesRunState;
+use super::stages::{MadesMode, MessageStage};
 use super::verdict;
 use crate::party;
 use journey::record::{
@@ -12,89 +12,94 @@ use journey::{Phase, Series};
 use net::clock;
 
 /// The results besides the shared state.
-pub(super) struct Finds<'a> {
+pub(super) struct MadesResults<'a> {
     pub(super) started_at: jiff::Timestamp,
     pub(super) series: &'a Series,
     pub(super) stalls: Vec<StallRow>,
     /// The threshold that ended the run, with its value at that time.
-    pub(super) missed: Option<&'a ThresholdRow>,
-    pub(super) around: Surroundings,
+    pub(super) missed_threshold: Option<&'a ThresholdRow>,
+    pub(super) surroundings: Surroundings,
     pub(super) purged: u64,
     pub(super) ending: Ending,
 }
 
 /// The record of the run.
-pub(super) fn record(books: &Books, finds: Finds<'_>) -> Record {
-    let options = &books.options;
-    let balance = books.account.borrow().balance();
-    let foreign = [Queue::Reply, Queue::Event, Queue::Inbox].map(|queue| books.foreign(queue));
-    let offered_s = books.offered().map(|offered| offered.as_secs_f64());
-    let mades = mades(books, &balance.missing, offered_s, finds.purged);
-    let mut record = party::blank_record(Some(books.run), &options.name, finds.started_at, workload(books));
+pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Record {
+    let options = &run_state.options;
+    let balance = run_state.tracker.borrow().final_ledger();
+    let foreign = [ReceiveQueue::Reply, ReceiveQueue::Event, ReceiveQueue::Inbox].map(|queue| run_state.foreign(queue));
+    let offered_s = run_state.offered().map(|offered| offered.as_secs_f64());
+    let mades = mades(run_state, &balance.missing, offered_s, results.purged);
+    let mut record = party::new_record(Some(run_state.run), &options.name, results.started_at, workload(run_state));
     record.command.clone_from(&options.command);
-    record.origin_ns = finds.series.origin_ns();
-    record.series = finds.series.rows();
+    record.origin_ns = results.series.origin_ns();
+    record.series = results.series.rows();
     record.offered_s = offered_s;
-    record.stalls = finds.stalls;
-    record.stages = stages(books, &balance.ledger, offered_s);
+    record.stalls = results.stalls;
+    record.stages = stages(run_state, &balance.ledger, offered_s);
     record.duration_s = mades.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
-    record.lag_ms = books.lag.borrow().summary();
+    record.lag_ms = run_state.lag.borrow().summary();
     record.errors = mades.troubles.iter().map(error).collect();
-    record.surroundings = Some(finds.around);
+    record.surroundings = Some(results.surroundings);
     let mut party = party::own_party(Role::Source, "mades", 1, Vec::new());
     party.command.clone_from(&options.command);
     party.failed_sessions = None;
     record.parties = vec![party];
     record.ledger = LedgerRow { foreign: Some(foreign.iter().sum()), ..balance.ledger };
-    record.ending = Some(finds.ending);
+    record.ending = Some(results.ending);
     record.mades = Some(mades.clone());
-    record.thresholds = thresholds(&record, books, finds.missed);
+    record.thresholds = thresholds(&record, run_state, results.missed_threshold);
     record.verdict = verdict::conclude(&record, &mades);
     record
 }
 
 /// Results of the thresholds; for the one that ended the run, its value at that time.
-fn thresholds(record: &Record, books: &Books, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
-    let options = &books.options;
+fn thresholds(record: &Record, run_state: &MadesRunState, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
+    let options = &run_state.options;
     let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
     let at_its_end =
         |row: ThresholdRow| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
     evaluated.map(at_its_end).collect()
 }
 
-fn workload(books: &Books) -> Workload {
-    let options = &books.options;
+fn workload(run_state: &MadesRunState) -> Workload {
+    let options = &run_state.options;
     let is_tls = options.outbox.url.is_tls() || options.inbox.url.is_tls();
     Workload {
         messages: options.messages,
         duration_limit_s: options.limit().map(|limit| limit.as_secs_f64()),
         recipients: 1,
         sessions: u32::try_from(options.max_in_transit).unwrap_or(u32::MAX),
-        message_bytes: books.payloads.mean_size().round() as u64,
+        message_bytes: run_state.payloads.mean_size().round() as u64,
         tls: if is_tls { "implicit" } else { "none" }.to_owned(),
         arrival: options.arrival,
         rate_per_s: options.rate_per_s(),
         protocol: "mades".to_owned(),
         target: options.outbox.url.to_string(),
         seed: options.seed,
-        sizes_varied: books.payloads.varied(),
+        sizes_varied: run_state.payloads.varied(),
         rcpt: options.receiver.clone(),
-        stages: options.offer.as_ref().map(crate::load::stages::Offer::stages).unwrap_or_default(),
+        stages: options.offer.as_ref().map(crate::load::stages::OfferedRate::stages).unwrap_or_default(),
         ..Workload::default()
     }
 }
 
-fn mades(books: &Books, missing: &[u64; Stage::ALL.len()], offered_s: Option<f64>, purged: u64) -> Mades {
-    let options = &books.options;
-    let mut account = books.account.borrow_mut();
-    let last = Stage::ALL.into_iter().filter_map(|stage| account.waterfall.last(stage)).max();
-    let in_transit_mean = account.mean_in_transit(last.unwrap_or_else(clock::now));
-    let foreign = [Queue::Reply, Queue::Event, Queue::Inbox].map(|queue| books.foreign(queue));
+fn mades(
+    run_state: &MadesRunState,
+    missing: &[u64; MessageStage::ALL.len()],
+    offered_s: Option<f64>,
+    purged: u64,
+) -> Mades {
+    let options = &run_state.options;
+    let mut tracker = run_state.tracker.borrow_mut();
+    let last = MessageStage::ALL.into_iter().filter_map(|stage| tracker.waterfall.last(stage)).max();
+    let in_transit_mean = tracker.mean_in_transit(last.unwrap_or_else(clock::now));
+    let foreign = [ReceiveQueue::Reply, ReceiveQueue::Event, ReceiveQueue::Inbox].map(|queue| run_state.foreign(queue));
     Mades {
         mode: options.mode.name().to_owned(),
         outbox_url: options.outbox.url.to_string(),
         inbox_url: options.inbox.url.to_string(),
-        queues: queues(books),
+        queues: queues(run_state),
         receiver: options.receiver.clone(),
         message_type: options.message_type.clone(),
         durable: options.is_durable,
@@ -103,49 +108,49 @@ fn mades(books: &Books, missing: &[u64; Stage::ALL.len()], offered_s: Option<f64
         window: u64::from(options.window),
         timeout_s: options.timeout.as_secs_f64(),
         in_transit_mean,
-        stages: account.waterfall.stage_rows(offered_s, |stage| missing[stage as usize]),
-        hops: account.waterfall.hop_rows(),
-        troubles: account.troubles.rows(),
-        outages: books.outages.borrow().clone(),
-        redelivered: account.redelivered(),
+        stages: tracker.waterfall.stage_rows(offered_s, |stage| missing[stage as usize]),
+        hops: tracker.waterfall.hop_rows(),
+        troubles: tracker.troubles.rows(),
+        outages: run_state.outages.borrow().clone(),
+        redelivered: tracker.redelivered(),
         released: foreign.iter().sum(),
         purged,
-        reordered: account.reordered(),
-        waited_for_room: books.waited_for_room.get(),
+        reordered: tracker.reordered(),
+        waited_for_room: run_state.waited_for_room.get(),
         truth: None,
     }
 }
 
 /// The queues that the mode uses.
-fn queues(books: &Books) -> Vec<MadesQueue> {
-    let mode = books.options.mode;
-    let names = &books.options.queues;
+fn queues(run_state: &MadesRunState) -> Vec<MadesQueue> {
+    let mode = run_state.options.mode;
+    let names = &run_state.options.queues;
     let row = |role: &str, name: &str, foreign| MadesQueue { role: role.to_owned(), name: name.to_owned(), foreign };
     let mut rows = Vec::new();
-    if mode != Mode::Amqp {
+    if mode != MadesMode::Amqp {
         rows.push(row("outbox", &names.outbox, 0));
-        rows.push(row("reply", &names.reply, books.foreign(Queue::Reply)));
+        rows.push(row("reply", &names.reply, run_state.foreign(ReceiveQueue::Reply)));
     }
-    let events = names.send_event.as_deref().filter(|_| matches!(mode, Mode::Endpoint | Mode::Tracing));
-    rows.extend(events.map(|name| row("event", name, books.foreign(Queue::Event))));
-    if mode != Mode::Tracing {
-        rows.push(row("inbox", &names.inbox, books.foreign(Queue::Inbox)));
+    let events = names.send_event.as_deref().filter(|_| matches!(mode, MadesMode::Endpoint | MadesMode::Tracing));
+    rows.extend(events.map(|name| row("event", name, run_state.foreign(ReceiveQueue::Event))));
+    if mode != MadesMode::Tracing {
+        rows.push(row("inbox", &names.inbox, run_state.foreign(ReceiveQueue::Inbox)));
     }
     rows
 }
 
 /// The stages in the terms that all protocols share.
-fn stages(books: &Books, ledger: &LedgerRow, offered_s: Option<f64>) -> Vec<StageRow> {
-    let account = books.account.borrow();
-    let mode = account.mode();
-    let waterfall = &account.waterfall;
-    let is_open_loop = books.pace.borrow().is_open_loop();
-    let row = |name: journey::Stage, stage: Stage, failed: Option<u64>| {
+fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>) -> Vec<StageRow> {
+    let tracker = run_state.tracker.borrow();
+    let mode = tracker.mode();
+    let waterfall = &tracker.waterfall;
+    let is_open_loop = run_state.pacer.borrow().is_open_loop();
+    let row = |name: journey::Stage, stage: MessageStage, failed: Option<u64>| {
         let count = waterfall.count(stage);
         let span_s = waterfall.span(stage).as_secs_f64();
-        let bytes = (count as f64 * books.payloads.mean_size()).round() as u64;
+        let bytes = (count as f64 * run_state.payloads.mean_size()).round() as u64;
         let rate = |amount: f64| if span_s > 0.0 { amount / span_s } else { 0.0 };
-        let is_timed = stage != Stage::Created || is_open_loop;
+        let is_timed = stage != MessageStage::Created || is_open_loop;
         let latency_ms = waterfall.latency(stage).summary().filter(|_| is_timed);
         let since = if is_open_loop { journey::Stage::Scheduled } else { journey::Stage::Created };
         StageRow {
@@ -164,9 +169,9 @@ fn stages(books: &Books, ledger: &LedgerRow, offered_s: Option<f64>) -> Vec<Stag
         }
     };
     let mut rows = vec![
-        row(journey::Stage::Created, Stage::Created, None),
-        row(journey::Stage::Sent, Stage::Sent, None),
-        row(journey::Stage::Accepted, Stage::Settled, ledger.rejected),
+        row(journey::Stage::Created, MessageStage::Created, None),
+        row(journey::Stage::Sent, MessageStage::Sent, None),
+        row(journey::Stage::Accepted, MessageStage::Settled, ledger.rejected),
         row(journey::Stage::Delivered, mode.arrival(), ledger.lost),
     ];
     if mode.last() != mode.arrival() {

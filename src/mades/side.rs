@@ -4,81 +4,85 @@
 //! outbox   outlet → outbox   inlet ← outbox.reply   inlet ← send.event
 //! inbox    inlet ← inbox     (mode amqp: outlet → inbox as well)
 //! ```
-use super::account::Queue;
-use super::alarm::Alarm;
-use super::books::{Books, OutageEnd};
+use super::account::ReceiveQueue;
+use super::alarm::TimerFd;
+use super::books::{MadesRunState, OutageEnd};
 use super::options::{Leftovers, MadesOptions};
 use super::receiver::{purge, receive};
 use super::sender::send;
-use super::stages::Mode;
-use super::troubles::Trouble;
-use ::mades::{Broker, Connection, Error, Inlet, InletPlan, Outlet, OutletPlan};
+use super::stages::MadesMode;
+use super::troubles::TroubleKind;
+use ::mades::{Broker, Connection, Error, ReceiverLink, ReceiverOptions, SenderLink, SenderOptions};
 use net::clock;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// Pause after a failed connection before the next attempt: the first and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 /// The bench's part on one side.
 #[derive(Clone, Debug)]
-pub(super) struct Side {
+pub(super) struct BrokerSide {
     pub(super) name: &'static str,
     broker: Broker,
-    outlet: Option<OutletPlan>,
-    pub(super) inlets: Vec<(Queue, InletPlan)>,
+    sender: Option<SenderOptions>,
+    pub(super) receivers: Vec<(ReceiveQueue, ReceiverOptions)>,
 }
 
 /// A connection with its links.
-pub(super) struct Links {
+pub(super) struct OpenLinks {
     connection: Connection,
-    outlet: Option<Outlet>,
-    inlets: Vec<(Queue, Inlet)>,
+    sender: Option<SenderLink>,
+    receivers: Vec<(ReceiveQueue, ReceiverLink)>,
 }
 
 /// The sides of a run.
-pub(super) fn sides(options: &MadesOptions) -> Vec<Side> {
+pub(super) fn sides(options: &MadesOptions) -> Vec<BrokerSide> {
     let queues = &options.queues;
-    let inlet = |queue, name: &str| (queue, InletPlan::new(name, options.credit));
-    let outlet = |name: &str| Some(OutletPlan::new(name, options.window));
-    let inbox = |outlet| Side {
+    let receiver = |queue, name: &str| (queue, ReceiverOptions::new(name, options.credit));
+    let sender = |name: &str| Some(SenderOptions::new(name, options.window));
+    let inbox = |sender| BrokerSide {
         name: "inbox",
         broker: options.inbox.clone(),
-        outlet,
-        inlets: vec![inlet(Queue::Inbox, &queues.inbox)],
+        sender,
+        receivers: vec![receiver(ReceiveQueue::Inbox, &queues.inbox)],
     };
-    let mut replies = vec![inlet(Queue::Reply, &queues.reply)];
-    if matches!(options.mode, Mode::Endpoint | Mode::Tracing) {
-        replies.extend(queues.send_event.as_deref().map(|name| inlet(Queue::Event, name)));
+    let mut replies = vec![receiver(ReceiveQueue::Reply, &queues.reply)];
+    if matches!(options.mode, MadesMode::Endpoint | MadesMode::Tracing) {
+        replies.extend(queues.send_event.as_deref().map(|name| receiver(ReceiveQueue::Event, name)));
     }
-    let outbox =
-        Side { name: "outbox", broker: options.outbox.clone(), outlet: outlet(&queues.outbox), inlets: replies };
+    let outbox = BrokerSide {
+        name: "outbox",
+        broker: options.outbox.clone(),
+        sender: sender(&queues.outbox),
+        receivers: replies,
+    };
     match options.mode {
-        Mode::Endpoint | Mode::Toolbox => vec![outbox, inbox(None)],
-        Mode::Tracing => vec![outbox],
+        MadesMode::Endpoint | MadesMode::Toolbox => vec![outbox, inbox(None)],
+        MadesMode::Tracing => vec![outbox],
         // The broker alone: into the queue and out of it.
-        Mode::Amqp => vec![inbox(outlet(&queues.inbox))],
+        MadesMode::Amqp => vec![inbox(sender(&queues.inbox))],
     }
 }
 
-impl Side {
+impl BrokerSide {
     /// Connects, and attaches to the queues.
     ///
     /// # Errors
     /// Any failure to do so.
-    pub(super) async fn open(&self) -> Result<Links, Error> {
+    pub(super) async fn open(&self) -> Result<OpenLinks, Error> {
         let mut connection = Connection::open(&self.broker).await?;
-        let mut inlets = Vec::new();
-        for (queue, plan) in &self.inlets {
-            inlets.push((*queue, connection.inlet(plan).await?));
+        let mut receivers = Vec::new();
+        for (queue, plan) in &self.receivers {
+            receivers.push((*queue, connection.attach_receiver(plan).await?));
         }
-        let outlet = match &self.outlet {
-            Some(plan) => Some(connection.outlet(plan).await?),
+        let sender = match &self.sender {
+            Some(plan) => Some(connection.attach_sender(plan).await?),
             None => None,
         };
-        Ok(Links { connection, outlet, inlets })
+        Ok(OpenLinks { connection, sender, receivers })
     }
 
     /// Removes all messages from its queues; returns their number.
@@ -88,8 +92,8 @@ impl Side {
     pub(super) async fn purge(&self) -> Result<u64, Error> {
         let mut connection = Connection::open(&self.broker).await?;
         let mut count = 0;
-        for (_, plan) in &self.inlets {
-            count += purge(connection.inlet(plan).await?).await?;
+        for (_, plan) in &self.receivers {
+            count += purge(connection.attach_receiver(plan).await?).await?;
         }
         let _ = connection.close().await;
         Ok(count)
@@ -100,7 +104,10 @@ impl Side {
 ///
 /// # Errors
 /// Any failure to do so.
-pub(super) async fn open_all(sides: Vec<Side>, leftovers: Leftovers) -> Result<(Vec<(Side, Links)>, u64), Error> {
+pub(super) async fn open_all(
+    sides: Vec<BrokerSide>,
+    leftovers: Leftovers,
+) -> Result<(Vec<(BrokerSide, OpenLinks)>, u64), Error> {
     let mut purged = 0;
     if leftovers == Leftovers::Purged {
         for side in &sides {
@@ -116,46 +123,46 @@ pub(super) async fn open_all(sides: Vec<Side>, leftovers: Leftovers) -> Result<(
 }
 
 /// Keeps a side at work until the run is over: a lost connection is established again.
-pub(super) async fn keep(side: Side, mut links: Links, books: Rc<Books>, alarm: Rc<Alarm>) {
+pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: Rc<MadesRunState>, timer: Rc<TimerFd>) {
     let mut pause = Duration::ZERO;
     loop {
         let begun = clock::now();
-        let Err(why) = work(links, &books, &alarm).await else { return };
+        let Err(why) = run_links(links, &run_state, &timer).await else { return };
         let lost = clock::now();
-        note_loss(&side, &books, &why);
+        record_loss(&side, &run_state, &why);
         // A peer that accepts connections and ends them at once is tried ever less often, like one that accepts none.
-        if lost - begun >= LONGEST_PAUSE {
+        if lost - begun >= MAX_RECONNECT_DELAY {
             pause = Duration::ZERO;
         }
         let again = match why {
             // The message would come again, and end the link again.
             Error::Oversized { .. } => {
-                give_up(&side, &books, &why);
+                give_up(&side, &run_state, &why);
                 None
             }
-            _ => reopen(&side, &books, &mut pause).await,
+            _ => reconnect(&side, &run_state, &mut pause).await,
         };
         match again {
             Some(again) => links = again,
             None => {
-                books.note_outage(side.name, lost, clock::now(), OutageEnd::Never, &why.to_string());
+                run_state.record_outage(side.name, lost, clock::now(), OutageEnd::Never, &why.to_string());
                 return;
             }
         }
-        books.note_outage(side.name, lost, clock::now(), OutageEnd::Reconnected, &why.to_string());
-        books.room.notify_one();
+        run_state.record_outage(side.name, lost, clock::now(), OutageEnd::Reconnected, &why.to_string());
+        run_state.room_notify.notify_one();
     }
 }
 
 /// Sends and receives until the run is over, or a link ends.
-async fn work(links: Links, books: &Rc<Books>, alarm: &Rc<Alarm>) -> Result<(), Error> {
-    let Links { mut connection, outlet, inlets } = links;
+async fn run_links(links: OpenLinks, run_state: &Rc<MadesRunState>, timer: &Rc<TimerFd>) -> Result<(), Error> {
+    let OpenLinks { mut connection, sender, receivers } = links;
     let mut tasks = JoinSet::new();
-    if let Some(outlet) = outlet {
-        tasks.spawn_local(send(Rc::clone(books), outlet, Rc::clone(alarm)));
+    if let Some(sender) = sender {
+        tasks.spawn_local(send(Rc::clone(run_state), sender, Rc::clone(timer)));
     }
-    for (queue, inlet) in inlets {
-        tasks.spawn_local(receive(Rc::clone(books), queue, inlet));
+    for (queue, receiver) in receivers {
+        tasks.spawn_local(receive(Rc::clone(run_state), queue, receiver));
     }
     loop {
         tokio::select! {
@@ -164,7 +171,7 @@ async fn work(links: Links, books: &Rc<Books>, alarm: &Rc<Alarm>) -> Result<(), 
                 Some(Ok(result)) => result?,
                 Some(Err(_)) => return Err(Error::PeerMisbehaved { why: "a task of mailrun failed".to_owned() }),
             },
-            why = connection.lost() => return if books.is_over() { Ok(()) } else { Err(why) },
+            why = connection.closed() => return if run_state.is_over() { Ok(()) } else { Err(why) },
         }
     }
     // Nothing can be lost any more.
@@ -172,40 +179,40 @@ async fn work(links: Links, books: &Rc<Books>, alarm: &Rc<Alarm>) -> Result<(), 
     Ok(())
 }
 
-fn note_loss(side: &Side, books: &Books, why: &Error) {
-    books.trouble(Trouble::Connection, "", &format!("{}: {why}", side.name));
-    let queues: Vec<Queue> = side.inlets.iter().map(|(queue, _)| *queue).collect();
-    let mut account = books.account.borrow_mut();
-    account.cut(&queues);
-    if side.outlet.is_some() {
-        account.unsettle(books.in_hand.get());
+fn record_loss(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
+    run_state.record_trouble(TroubleKind::Connection, "", &format!("{}: {why}", side.name));
+    let queues: Vec<ReceiveQueue> = side.receivers.iter().map(|(queue, _)| *queue).collect();
+    let mut tracker = run_state.tracker.borrow_mut();
+    tracker.connection_lost(&queues);
+    if side.sender.is_some() {
+        tracker.forget_unsettled(run_state.unsent.get());
     }
 }
 
-fn give_up(side: &Side, books: &Books, why: &Error) {
-    books.trouble(Trouble::Connection, "given up", &format!("{}: {why}", side.name));
+fn give_up(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
+    run_state.record_trouble(TroubleKind::Connection, "given up", &format!("{}: {why}", side.name));
     // A message sent from now on cannot arrive, or would not be seen.
-    books.pace.borrow_mut().stop(clock::now());
-    books.is_given_up.set(true);
+    run_state.pacer.borrow_mut().stop(clock::now());
+    run_state.is_given_up.set(true);
 }
 
 /// Reconnects, with growing pauses; `None` if the run is over, or the time for reconnecting is.
-async fn reopen(side: &Side, books: &Books, pause: &mut Duration) -> Option<Links> {
-    let until = clock::now() + books.options.reconnect;
-    while !books.is_over() {
+async fn reconnect(side: &BrokerSide, run_state: &MadesRunState, pause: &mut Duration) -> Option<OpenLinks> {
+    let until = clock::now() + run_state.options.reconnect;
+    while !run_state.is_over() {
         let trying = async {
             tokio::time::sleep(*pause).await;
             side.open().await
         };
         let tried = tokio::select! {
             tried = trying => tried,
-            () = books.ended() => return None,
+            () = run_state.ended() => return None,
         };
-        *pause = (*pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        *pause = (*pause * 2).clamp(MIN_RECONNECT_DELAY, MAX_RECONNECT_DELAY);
         match tried {
             Ok(links) => return Some(links),
             Err(why) if clock::now() >= until => {
-                give_up(side, books, &why);
+                give_up(side, run_state, &why);
                 return None;
             }
             Err(_) => {}

@@ -3,12 +3,12 @@
 //! A message's place is given by its number's lower bits, as in a ring; if that place is taken, it is the next free one
 //! (linear probing), so that a slow message delays no other. Numbers follow each other, so nearly every message is
 //! found at the first place, and nothing is allocated, hashed or locked.
-use super::stages::Stage;
+use super::stages::MessageStage;
 use std::time::Duration;
 
 /// A message under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct InFlightEntry {
     pub(super) sequence: u64,
     /// Time from which its latencies count: when it was due at open loop, else when it was created.
     pub(super) since: Duration,
@@ -16,44 +16,44 @@ pub(super) struct Slot {
     pub(super) created: Duration,
     /// Time at which it reached each stage, in nanoseconds; 0 if it has not. Nothing happens in a host's first
     /// nanosecond.
-    times_ns: [u64; Stage::ALL.len()],
+    times_ns: [u64; MessageStage::ALL.len()],
     /// The endpoint's own id of it, shortened to a number; 0 if none was given.
     pub(super) peer_id: u64,
     /// Set while its transfer waits for the broker's answer.
     pub(super) is_unsettled: bool,
 }
 
-impl Slot {
+impl InFlightEntry {
     pub(super) fn new(sequence: u64, since: Duration, created: Duration) -> Self {
-        let times_ns = [0; Stage::ALL.len()];
-        let mut slot = Self { sequence, since, created, times_ns, peer_id: 0, is_unsettled: false };
-        slot.reach(Stage::Created, created);
-        slot
+        let times_ns = [0; MessageStage::ALL.len()];
+        let mut entry = Self { sequence, since, created, times_ns, peer_id: 0, is_unsettled: false };
+        entry.reach(MessageStage::Created, created);
+        entry
     }
 
-    pub(super) fn time(&self, stage: Stage) -> Option<Duration> {
+    pub(super) fn time(&self, stage: MessageStage) -> Option<Duration> {
         Some(self.times_ns[stage as usize]).filter(|ns| *ns > 0).map(Duration::from_nanos)
     }
 
-    pub(super) fn reach(&mut self, stage: Stage, now: Duration) {
+    pub(super) fn reach(&mut self, stage: MessageStage, now: Duration) {
         self.times_ns[stage as usize] = now.as_nanos() as u64;
     }
 }
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct Slots {
-    places: Box<[Option<Slot>]>,
+pub(super) struct InFlightTable {
+    entries: Box<[Option<InFlightEntry>]>,
     count: usize,
     limit: usize,
 }
 
-impl Slots {
+impl InFlightTable {
     /// Creates a table with room for `limit` messages.
     pub(super) fn new(limit: usize) -> Self {
         // At most half full, so that a free place is never far.
         let places = (limit.max(1) * 2).next_power_of_two();
-        Self { places: vec![None; places].into(), count: 0, limit: limit.max(1) }
+        Self { entries: vec![None; places].into(), count: 0, limit: limit.max(1) }
     }
 
     /// Number of messages in the table.
@@ -66,59 +66,59 @@ impl Slots {
     }
 
     /// Inserts a message. There must be room, and the number must be new.
-    pub(super) fn insert(&mut self, slot: Slot) {
-        debug_assert!(self.has_room() && self.find(slot.sequence).is_none());
-        let mut at = self.home(slot.sequence);
-        while self.places[at].is_some() {
-            at = self.after(at);
+    pub(super) fn insert(&mut self, entry: InFlightEntry) {
+        debug_assert!(self.has_room() && self.find(entry.sequence).is_none());
+        let mut at = self.home(entry.sequence);
+        while self.entries[at].is_some() {
+            at = self.next_index(at);
         }
-        self.places[at] = Some(slot);
+        self.entries[at] = Some(entry);
         self.count += 1;
     }
 
-    pub(super) fn find(&self, sequence: u64) -> Option<&Slot> {
-        self.places[self.place(sequence)?].as_ref()
+    pub(super) fn find(&self, sequence: u64) -> Option<&InFlightEntry> {
+        self.entries[self.position(sequence)?].as_ref()
     }
 
-    pub(super) fn find_mut(&mut self, sequence: u64) -> Option<&mut Slot> {
-        let at = self.place(sequence)?;
-        self.places[at].as_mut()
+    pub(super) fn find_mut(&mut self, sequence: u64) -> Option<&mut InFlightEntry> {
+        let at = self.position(sequence)?;
+        self.entries[at].as_mut()
     }
 
     /// Removes a message.
-    pub(super) fn remove(&mut self, sequence: u64) -> Option<Slot> {
-        let at = self.place(sequence)?;
-        let removed = self.places[at].take();
+    pub(super) fn remove(&mut self, sequence: u64) -> Option<InFlightEntry> {
+        let at = self.position(sequence)?;
+        let removed = self.entries[at].take();
         self.count -= 1;
         self.close_gap(at);
         removed
     }
 
     /// Iterates over all messages, in no particular order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
-        self.places.iter().flatten()
+    pub(super) fn iter(&self) -> impl Iterator<Item = &InFlightEntry> {
+        self.entries.iter().flatten()
     }
 
     /// Iterates over all messages, mutably.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        self.places.iter_mut().flatten()
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut InFlightEntry> {
+        self.entries.iter_mut().flatten()
     }
 
     fn home(&self, sequence: u64) -> usize {
-        sequence as usize & (self.places.len() - 1)
+        sequence as usize & (self.entries.len() - 1)
     }
 
-    fn after(&self, at: usize) -> usize {
-        (at + 1) & (self.places.len() - 1)
+    fn next_index(&self, at: usize) -> usize {
+        (at + 1) & (self.entries.len() - 1)
     }
 
-    fn place(&self, sequence: u64) -> Option<usize> {
+    fn position(&self, sequence: u64) -> Option<usize> {
         let mut at = self.home(sequence);
-        while let Some(slot) = &self.places[at] {
-            if slot.sequence == sequence {
+        while let Some(entry) = &self.entries[at] {
+            if entry.sequence == sequence {
                 return Some(at);
             }
-            at = self.after(at);
+            at = self.next_index(at);
         }
         None
     }
@@ -126,16 +126,16 @@ impl Slots {
     /// Moves messages back that were stored further on because their place was taken: a search ends at the first free
     /// place.
     fn close_gap(&mut self, mut gap: usize) {
-        let mask = self.places.len() - 1;
-        let mut at = self.after(gap);
-        while let Some(slot) = self.places[at] {
-            let from_home = (at.wrapping_sub(self.home(slot.sequence))) & mask;
+        let mask = self.entries.len() - 1;
+        let mut at = self.next_index(gap);
+        while let Some(entry) = self.entries[at] {
+            let from_home = (at.wrapping_sub(self.home(entry.sequence))) & mask;
             let from_gap = at.wrapping_sub(gap) & mask;
             if from_home >= from_gap {
-                self.places[gap] = self.places[at].take();
+                self.entries[gap] = self.entries[at].take();
                 gap = at;
             }
-            at = self.after(at);
+            at = self.next_index(at);
         }
     }
 }
@@ -146,45 +146,45 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn slot(sequence: u64) -> Slot {
-        Slot::new(sequence, Duration::ZERO, Duration::from_nanos(sequence))
+    fn slot(sequence: u64) -> InFlightEntry {
+        InFlightEntry::new(sequence, Duration::ZERO, Duration::from_nanos(sequence))
     }
 
     #[test]
     fn a_straggler_holds_nobody_up() {
-        let mut slots = Slots::new(10);
-        slots.insert(slot(3));
+        let mut table = InFlightTable::new(10);
+        table.insert(slot(3));
         for sequence in 4..10_000 {
-            slots.insert(slot(sequence));
-            assert!(slots.find(3).is_some() && slots.find(sequence).is_some());
-            assert_eq!(slots.remove(sequence).map(|slot| slot.sequence), Some(sequence));
+            table.insert(slot(sequence));
+            assert!(table.find(3).is_some() && table.find(sequence).is_some());
+            assert_eq!(table.remove(sequence).map(|entry| entry.sequence), Some(sequence));
         }
-        assert_eq!(slots.count(), 1);
+        assert_eq!(table.count(), 1);
     }
 
     #[test]
     fn it_takes_no_more_than_its_limit() {
-        let mut slots = Slots::new(3);
-        (0..3).for_each(|sequence| slots.insert(slot(sequence * 8)));
-        assert!(!slots.has_room());
-        slots.remove(8);
-        assert!(slots.has_room());
+        let mut table = InFlightTable::new(3);
+        (0..3).for_each(|sequence| table.insert(slot(sequence * 8)));
+        assert!(!table.has_room());
+        table.remove(8);
+        assert!(table.has_room());
     }
 
     proptest! {
         /// After any inserts and removals it holds the same as a set.
         #[test]
         fn it_holds_what_a_set_holds(steps in proptest::collection::vec((0_u64..80, any::<bool>()), 1..400)) {
-            let mut slots = Slots::new(16);
+            let mut table = InFlightTable::new(16);
             let mut set = BTreeSet::new();
             for (sequence, comes) in steps {
                 if comes && set.len() < 16 && set.insert(sequence) {
-                    slots.insert(slot(sequence));
+                    table.insert(slot(sequence));
                 } else if !comes {
-                    prop_assert_eq!(slots.remove(sequence).is_some(), set.remove(&sequence));
+                    prop_assert_eq!(table.remove(sequence).is_some(), set.remove(&sequence));
                 }
-                prop_assert_eq!(slots.count(), set.len());
-                prop_assert!((0..80).all(|sequence| slots.find(sequence).is_some() == set.contains(&sequence)));
+                prop_assert_eq!(table.count(), set.len());
+                prop_assert!((0..80).all(|sequence| table.find(sequence).is_some() == set.contains(&sequence)));
             }
         }
     }

@@ -8,9 +8,9 @@
 //! ```
 //! The order is the one in which an honest endpoint reports them. Nothing relies on it: events may overtake the reply.
 
-/// A stage of the journey. Its number is the bit that it has in a [`Facts`].
+/// A stage of the journey. Its number is the bit that it has in a [`MessageFlags`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Stage {
+pub(crate) enum MessageStage {
     /// The bench created the message.
     Created,
     /// The transfer was handed over.
@@ -29,7 +29,7 @@ pub(crate) enum Stage {
     Traced,
 }
 
-impl Stage {
+impl MessageStage {
     pub(crate) const ALL: [Self; 8] = [
         Self::Created,
         Self::Sent,
@@ -58,7 +58,7 @@ impl Stage {
 
 /// The systems that the run's messages go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum MadesMode {
     /// An ECP endpoint: reply, inbox and events.
     Endpoint,
     /// An EDX toolbox: inbox, and a reply that is the final status.
@@ -69,7 +69,7 @@ pub(crate) enum Mode {
     Tracing,
 }
 
-impl Mode {
+impl MadesMode {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Endpoint => "endpoint",
@@ -80,8 +80,8 @@ impl Mode {
     }
 
     /// The stages of a message, in order.
-    pub(crate) fn path(self) -> &'static [Stage] {
-        use Stage::{Created, Delivered, Inbox, Received, Replied, Sent, Settled, Traced};
+    pub(crate) fn path(self) -> &'static [MessageStage] {
+        use MessageStage::{Created, Delivered, Inbox, Received, Replied, Sent, Settled, Traced};
         match self {
             Self::Endpoint => &[Created, Sent, Settled, Replied, Inbox, Delivered, Received],
             Self::Toolbox => &[Created, Sent, Settled, Inbox, Replied],
@@ -91,26 +91,26 @@ impl Mode {
     }
 
     /// The stage at which a message has arrived at its destination.
-    pub(crate) fn arrival(self) -> Stage {
-        if self == Self::Tracing { Stage::Traced } else { Stage::Inbox }
+    pub(crate) fn arrival(self) -> MessageStage {
+        if self == Self::Tracing { MessageStage::Traced } else { MessageStage::Inbox }
     }
 
     /// The last stage of a message that got through.
-    pub(crate) fn last(self) -> Stage {
+    pub(crate) fn last(self) -> MessageStage {
         self.path()[self.path().len() - 1]
     }
 
     /// The facts about a message at its end, if all goes well.
-    pub(super) fn whole(self) -> Facts {
-        self.path().iter().fold(Facts::default(), |facts, stage| facts.with(*stage))
+    pub(super) fn complete_flags(self) -> MessageFlags {
+        self.path().iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
     }
 }
 
 /// Facts about a message, a bit each, kept for as long as the run lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Facts(u8);
+pub(super) struct MessageFlags(u8);
 
-impl Facts {
+impl MessageFlags {
     /// The broker returned its transfer: rejected, released or modified (AMQP 1.0 §3.4).
     pub(super) const RETURNED: Self = Self(1);
     /// The endpoint refused it with an error reply.
@@ -118,7 +118,7 @@ impl Facts {
     /// The endpoint gave up on it: the event FAILED, or a final status of that name.
     pub(super) const FAILED: Self = Self(1 << 7);
 
-    pub(super) fn of(bits: u8) -> Self {
+    pub(super) fn from_bits(bits: u8) -> Self {
         Self(bits)
     }
 
@@ -128,41 +128,41 @@ impl Facts {
 
     /// The bit of a stage. Those that the bench reaches by itself have none, because they come once. DELIVERED and
     /// TRACING share one: no mode has both.
-    fn bit(stage: Stage) -> u8 {
+    fn bit(stage: MessageStage) -> u8 {
         match stage {
-            Stage::Created | Stage::Sent => 0,
-            Stage::Settled => 1 << 1,
-            Stage::Replied => 1 << 2,
-            Stage::Inbox => 1 << 3,
-            Stage::Delivered | Stage::Traced => 1 << 4,
-            Stage::Received => 1 << 5,
+            MessageStage::Created | MessageStage::Sent => 0,
+            MessageStage::Settled => 1 << 1,
+            MessageStage::Replied => 1 << 2,
+            MessageStage::Inbox => 1 << 3,
+            MessageStage::Delivered | MessageStage::Traced => 1 << 4,
+            MessageStage::Received => 1 << 5,
         }
     }
 
-    pub(super) fn with(self, stage: Stage) -> Self {
+    pub(super) fn with(self, stage: MessageStage) -> Self {
         Self(self.0 | Self::bit(stage))
     }
 
-    pub(super) fn and(self, other: Self) -> Self {
+    pub(super) fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    pub(super) fn has(self, stage: Stage) -> bool {
+    pub(super) fn has(self, stage: MessageStage) -> bool {
         self.0 & Self::bit(stage) == Self::bit(stage)
     }
 
     fn is_refused(self) -> bool {
-        self.holds(Self::RETURNED) || self.holds(Self::REFUSED)
+        self.contains(Self::RETURNED) || self.contains(Self::REFUSED)
     }
 
-    pub(super) fn holds(self, other: Self) -> bool {
+    pub(super) fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
 /// The fate of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum MadesFate {
     /// It arrived, whatever the replies and events say.
     Delivered,
     /// The broker returned it, or the endpoint refused it.
@@ -177,51 +177,55 @@ pub(super) enum Fate {
     InFlight,
 }
 
-impl Fate {
+impl MadesFate {
     /// Number of fates.
     pub(super) const COUNT: usize = 6;
 }
 
 /// State of the wait for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Watch {
-    Open,
-    Over,
+pub(super) enum WaitState {
+    Waiting,
+    Ended,
 }
 
 /// The fate of a message with these facts.
-pub(super) fn fate(mode: Mode, facts: Facts, watch: Watch) -> Fate {
+pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> MadesFate {
     match () {
-        () if facts.has(mode.arrival()) => Fate::Delivered,
-        () if facts.is_refused() => Fate::Rejected,
-        () if facts.holds(Facts::FAILED) => Fate::Expired,
-        () if watch == Watch::Open => Fate::InFlight,
-        () if facts.has(Stage::Settled) => Fate::Lost,
-        () => Fate::Failed,
+        () if flags.has(mode.arrival()) => MadesFate::Delivered,
+        () if flags.is_refused() => MadesFate::Rejected,
+        () if flags.contains(MessageFlags::FAILED) => MadesFate::Expired,
+        () if wait == WaitState::Waiting => MadesFate::InFlight,
+        () if flags.has(MessageStage::Settled) => MadesFate::Lost,
+        () => MadesFate::Failed,
     }
 }
 
 /// Reports whether nothing more is expected of a message: all stages are reached, or the broker or the endpoint has
 /// said why not.
-pub(super) fn is_finished(mode: Mode, facts: Facts) -> bool {
-    let is_answered = !mode.path().contains(&Stage::Replied) || facts.has(Stage::Replied);
-    let is_given_up = facts.holds(Facts::REFUSED) || (facts.holds(Facts::FAILED) && is_answered);
-    facts.holds(Facts::RETURNED) || facts.holds(mode.whole()) || (facts.has(Stage::Settled) && is_given_up)
+pub(super) fn is_finished(mode: MadesMode, flags: MessageFlags) -> bool {
+    let is_answered = !mode.path().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
+    let is_given_up = flags.contains(MessageFlags::REFUSED) || (flags.contains(MessageFlags::FAILED) && is_answered);
+    flags.contains(MessageFlags::RETURNED)
+        || flags.contains(mode.complete_flags())
+        || (flags.has(MessageStage::Settled) && is_given_up)
 }
 
 /// Reports whether a stage that a message has not reached is missing: it was expected, and nothing explained why it did
 /// not come.
-pub(super) fn is_missing(mode: Mode, facts: Facts, watch: Watch, stage: Stage) -> bool {
+pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, stage: MessageStage) -> bool {
     // A message that the broker did not confirm and that did not arrive owes no later stage.
-    let is_owed = facts.has(Stage::Settled) || facts.has(mode.arrival());
-    if facts.has(stage) || facts.is_refused() || watch == Watch::Open || !is_owed {
+    let is_owed = flags.has(MessageStage::Settled) || flags.has(mode.arrival());
+    if flags.has(stage) || flags.is_refused() || wait == WaitState::Waiting || !is_owed {
         return false;
     }
     match stage {
-        Stage::Created | Stage::Sent | Stage::Settled => false,
+        MessageStage::Created | MessageStage::Sent | MessageStage::Settled => false,
         // An endpoint that sends FAILED has the message, so it owes the reply.
-        Stage::Replied => true,
-        Stage::Inbox | Stage::Delivered | Stage::Received | Stage::Traced => !facts.holds(Facts::FAILED),
+        MessageStage::Replied => true,
+        MessageStage::Inbox | MessageStage::Delivered | MessageStage::Received | MessageStage::Traced => {
+            !flags.contains(MessageFlags::FAILED)
+        }
     }
 }
 
@@ -229,74 +233,74 @@ pub(super) fn is_missing(mode: Mode, facts: Facts, watch: Watch, stage: Stage) -
 mod tests {
     use super::*;
 
-    const MODES: [Mode; 4] = [Mode::Endpoint, Mode::Toolbox, Mode::Amqp, Mode::Tracing];
+    const MODES: [MadesMode; 4] = [MadesMode::Endpoint, MadesMode::Toolbox, MadesMode::Amqp, MadesMode::Tracing];
 
-    fn facts(stages: &[Stage]) -> Facts {
-        stages.iter().fold(Facts::default(), |facts, stage| facts.with(*stage))
+    fn flags(stages: &[MessageStage]) -> MessageFlags {
+        stages.iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
     }
 
     #[test]
     fn a_message_that_got_through_is_finished_and_misses_nothing() {
         for mode in MODES {
-            let whole = facts(mode.path());
+            let whole = flags(mode.path());
             assert!(is_finished(mode, whole), "{mode:?}");
-            assert_eq!(fate(mode, whole, Watch::Over), Fate::Delivered);
+            assert_eq!(fate(mode, whole, WaitState::Ended), MadesFate::Delivered);
             assert!(
-                Stage::ALL
+                MessageStage::ALL
                     .iter()
-                    .all(|stage| !mode.path().contains(stage) || !is_missing(mode, whole, Watch::Over, *stage))
+                    .all(|stage| !mode.path().contains(stage) || !is_missing(mode, whole, WaitState::Ended, *stage))
             );
             for left_out in &mode.path()[2..] {
-                let rest: Vec<Stage> = mode.path().iter().copied().filter(|stage| stage != left_out).collect();
-                assert!(!is_finished(mode, facts(&rest)), "{mode:?} without {left_out:?}");
+                let rest: Vec<MessageStage> = mode.path().iter().copied().filter(|stage| stage != left_out).collect();
+                assert!(!is_finished(mode, flags(&rest)), "{mode:?} without {left_out:?}");
             }
         }
     }
 
     #[test]
     fn a_table_of_fates() {
-        use Stage::{Delivered, Inbox, Replied, Settled};
-        let taken = facts(&[Settled]);
+        use MessageStage::{Delivered, Inbox, Replied, Settled};
+        let taken = flags(&[Settled]);
         for (known, over, open) in [
-            (Facts::default(), Fate::Failed, Fate::InFlight),
-            (taken, Fate::Lost, Fate::InFlight),
-            (facts(&[Settled, Replied, Delivered]), Fate::Lost, Fate::InFlight),
-            (facts(&[Inbox]), Fate::Delivered, Fate::Delivered),
-            (taken.and(Facts::FAILED), Fate::Expired, Fate::Expired),
-            (facts(&[Settled, Inbox]).and(Facts::FAILED), Fate::Delivered, Fate::Delivered),
-            (Facts::RETURNED, Fate::Rejected, Fate::Rejected),
-            (facts(&[Settled, Replied]).and(Facts::REFUSED), Fate::Rejected, Fate::Rejected),
+            (MessageFlags::default(), MadesFate::Failed, MadesFate::InFlight),
+            (taken, MadesFate::Lost, MadesFate::InFlight),
+            (flags(&[Settled, Replied, Delivered]), MadesFate::Lost, MadesFate::InFlight),
+            (flags(&[Inbox]), MadesFate::Delivered, MadesFate::Delivered),
+            (taken.union(MessageFlags::FAILED), MadesFate::Expired, MadesFate::Expired),
+            (flags(&[Settled, Inbox]).union(MessageFlags::FAILED), MadesFate::Delivered, MadesFate::Delivered),
+            (MessageFlags::RETURNED, MadesFate::Rejected, MadesFate::Rejected),
+            (flags(&[Settled, Replied]).union(MessageFlags::REFUSED), MadesFate::Rejected, MadesFate::Rejected),
         ] {
-            assert_eq!(fate(Mode::Endpoint, known, Watch::Over), over, "{known:?}");
-            assert_eq!(fate(Mode::Endpoint, known, Watch::Open), open, "{known:?}");
+            assert_eq!(fate(MadesMode::Endpoint, known, WaitState::Ended), over, "{known:?}");
+            assert_eq!(fate(MadesMode::Endpoint, known, WaitState::Waiting), open, "{known:?}");
         }
     }
 
     #[test]
     fn what_is_missing_is_what_nobody_explained() {
-        use Stage::{Delivered, Inbox, Received, Replied, Settled};
-        let missing = |known: Facts| {
-            let is_missing = |stage: &Stage| is_missing(Mode::Endpoint, known, Watch::Over, *stage);
-            Mode::Endpoint.path().iter().copied().filter(is_missing).collect::<Vec<_>>()
+        use MessageStage::{Delivered, Inbox, Received, Replied, Settled};
+        let missing = |known: MessageFlags| {
+            let is_missing = |stage: &MessageStage| is_missing(MadesMode::Endpoint, known, WaitState::Ended, *stage);
+            MadesMode::Endpoint.path().iter().copied().filter(is_missing).collect::<Vec<_>>()
         };
-        assert_eq!(missing(facts(&[Settled])), [Replied, Inbox, Delivered, Received]);
-        assert_eq!(missing(facts(&[Settled, Inbox, Received])), [Replied, Delivered]);
-        assert_eq!(missing(facts(&[Settled]).and(Facts::FAILED)), [Replied]);
-        assert_eq!(missing(facts(&[Settled, Replied]).and(Facts::REFUSED)), []);
-        assert_eq!(missing(Facts::default()), [], "the broker never had it");
-        assert_eq!(missing(facts(&[Inbox])), [Replied, Delivered, Received], "it had it after all");
-        assert!(!is_missing(Mode::Endpoint, facts(&[Settled]), Watch::Open, Replied));
+        assert_eq!(missing(flags(&[Settled])), [Replied, Inbox, Delivered, Received]);
+        assert_eq!(missing(flags(&[Settled, Inbox, Received])), [Replied, Delivered]);
+        assert_eq!(missing(flags(&[Settled]).union(MessageFlags::FAILED)), [Replied]);
+        assert_eq!(missing(flags(&[Settled, Replied]).union(MessageFlags::REFUSED)), []);
+        assert_eq!(missing(MessageFlags::default()), [], "the broker never had it");
+        assert_eq!(missing(flags(&[Inbox])), [Replied, Delivered, Received], "it had it after all");
+        assert!(!is_missing(MadesMode::Endpoint, flags(&[Settled]), WaitState::Waiting, Replied));
     }
 
     #[test]
     fn a_refusal_ends_a_message_once_its_transfer_is_settled() {
-        let refused = facts(&[Stage::Replied]).and(Facts::REFUSED);
-        assert!(!is_finished(Mode::Endpoint, refused));
-        assert!(is_finished(Mode::Endpoint, refused.with(Stage::Settled)));
-        assert!(is_finished(Mode::Endpoint, Facts::RETURNED));
-        let failed = facts(&[Stage::Settled]).and(Facts::FAILED);
-        assert!(!is_finished(Mode::Endpoint, failed), "the reply is still to come");
-        assert!(is_finished(Mode::Endpoint, failed.with(Stage::Replied)));
-        assert!(is_finished(Mode::Amqp, failed));
+        let refused = flags(&[MessageStage::Replied]).union(MessageFlags::REFUSED);
+        assert!(!is_finished(MadesMode::Endpoint, refused));
+        assert!(is_finished(MadesMode::Endpoint, refused.with(MessageStage::Settled)));
+        assert!(is_finished(MadesMode::Endpoint, MessageFlags::RETURNED));
+        let failed = flags(&[MessageStage::Settled]).union(MessageFlags::FAILED);
+        assert!(!is_finished(MadesMode::Endpoint, failed), "the reply is still to come");
+        assert!(is_finished(MadesMode::Endpoint, failed.with(MessageStage::Replied)));
+        assert!(is_finished(MadesMode::Amqp, failed));
     }
 }

@@ -4,12 +4,12 @@ use journey::record::MadesTrouble;
 use std::collections::BTreeMap;
 
 /// Largest number of kinds with codes; later ones are counted in one row.
-const MOST: usize = 64;
-const MOST_LETTERS: usize = 200;
+const MAX_KINDS: usize = 64;
+const MAX_TEXT_CHARS: usize = 200;
 
 /// Kinds of trouble, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Trouble {
+pub(super) enum TroubleKind {
     /// A connection or a link ended, or could not be made.
     Connection,
     /// Messages of other applications take up the credit.
@@ -30,7 +30,7 @@ pub(super) enum Trouble {
     Odd,
 }
 
-impl Trouble {
+impl TroubleKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Connection => "connection",
@@ -47,7 +47,7 @@ impl Trouble {
 }
 
 #[derive(Clone, Debug)]
-struct Kind {
+struct TroubleCount {
     text: String,
     count: u64,
 }
@@ -55,18 +55,18 @@ struct Kind {
 /// The troubles of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Troubles {
-    kinds: BTreeMap<(Trouble, String), Kind>,
+    counts: BTreeMap<(TroubleKind, String), TroubleCount>,
     others: u64,
 }
 
 impl Troubles {
     /// Counts one trouble.
-    pub(super) fn add(&mut self, trouble: Trouble, code: &str, text: &str) {
+    pub(super) fn add(&mut self, trouble: TroubleKind, code: &str, text: &str) {
         let code = printable(code);
-        if let Some(kind) = self.kinds.get_mut(&(trouble, code.clone())) {
+        if let Some(kind) = self.counts.get_mut(&(trouble, code.clone())) {
             kind.count += 1;
-        } else if self.kinds.len() < MOST {
-            self.kinds.insert((trouble, code), Kind { text: printable(text), count: 1 });
+        } else if self.counts.len() < MAX_KINDS {
+            self.counts.insert((trouble, code), TroubleCount { text: printable(text), count: 1 });
         } else {
             self.others += 1;
         }
@@ -74,24 +74,24 @@ impl Troubles {
 
     /// The number of all troubles.
     pub(super) fn total(&self) -> u64 {
-        self.kinds.values().map(|kind| kind.count).sum::<u64>() + self.others
+        self.counts.values().map(|kind| kind.count).sum::<u64>() + self.others
     }
 
     /// The number of troubles of one kind, with any code.
     #[cfg(test)]
-    pub(super) fn count(&self, trouble: Trouble) -> u64 {
-        self.kinds.iter().filter(|((kind, _), _)| *kind == trouble).map(|(_, kind)| kind.count).sum()
+    pub(super) fn count(&self, trouble: TroubleKind) -> u64 {
+        self.counts.iter().filter(|((kind, _), _)| *kind == trouble).map(|(_, kind)| kind.count).sum()
     }
 
     /// The troubles as rows of the record.
     pub(super) fn rows(&self) -> Vec<MadesTrouble> {
-        let row = |(trouble, code): &(Trouble, String), kind: &Kind| MadesTrouble {
+        let row = |(trouble, code): &(TroubleKind, String), kind: &TroubleCount| MadesTrouble {
             kind: trouble.name().to_owned(),
             code: code.clone(),
             text: kind.text.clone(),
             count: kind.count,
         };
-        let mut rows: Vec<MadesTrouble> = self.kinds.iter().map(|(key, kind)| row(key, kind)).collect();
+        let mut rows: Vec<MadesTrouble> = self.counts.iter().map(|(key, kind)| row(key, kind)).collect();
         if self.others > 0 {
             let text = "other errors".to_owned();
             rows.push(MadesTrouble { kind: "other".to_owned(), code: String::new(), text, count: self.others });
@@ -102,7 +102,7 @@ impl Troubles {
 
 /// A peer's text made safe to print: shortened, and with blanks for control characters.
 fn printable(text: &str) -> String {
-    text.trim().chars().take(MOST_LETTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.trim().chars().take(MAX_TEXT_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -112,10 +112,10 @@ mod tests {
     #[test]
     fn each_kind_and_code_has_its_count_and_its_first_text() {
         let mut troubles = Troubles::default();
-        troubles.add(Trouble::ErrorReply, "ECP-7", "no such receiver");
-        troubles.add(Trouble::ErrorReply, "ECP-7", "nor this one");
-        troubles.add(Trouble::ErrorReply, "ECP-8", "too large\x1b[2J\n");
-        troubles.add(Trouble::Connection, "", "reset");
+        troubles.add(TroubleKind::ErrorReply, "ECP-7", "no such receiver");
+        troubles.add(TroubleKind::ErrorReply, "ECP-7", "nor this one");
+        troubles.add(TroubleKind::ErrorReply, "ECP-8", "too large\x1b[2J\n");
+        troubles.add(TroubleKind::Connection, "", "reset");
         let rows: Vec<_> = troubles.rows().into_iter().map(|row| (row.kind, row.code, row.text, row.count)).collect();
         let row =
             |kind: &str, code: &str, text: &str, count| (kind.to_owned(), code.to_owned(), text.to_owned(), count);
@@ -125,14 +125,14 @@ mod tests {
             row("error reply", "ECP-8", "too large [2J", 1),
         ];
         assert_eq!(rows, expected);
-        assert_eq!((troubles.total(), troubles.count(Trouble::ErrorReply)), (4, 3));
+        assert_eq!((troubles.total(), troubles.count(TroubleKind::ErrorReply)), (4, 3));
     }
 
     #[test]
     fn ever_new_codes_are_counted_and_not_kept() {
         let mut troubles = Troubles::default();
-        (0..1_000).for_each(|code| troubles.add(Trouble::ErrorReply, &format!("{code}{}", "é".repeat(999)), ""));
-        assert_eq!((troubles.total(), troubles.rows().len()), (1_000, MOST + 1));
-        assert!(troubles.rows().iter().all(|row| row.code.len() <= 2 * MOST_LETTERS));
+        (0..1_000).for_each(|code| troubles.add(TroubleKind::ErrorReply, &format!("{code}{}", "é".repeat(999)), ""));
+        assert_eq!((troubles.total(), troubles.rows().len()), (1_000, MAX_KINDS + 1));
+        assert!(troubles.rows().iter().all(|row| row.code.len() <= 2 * MAX_TEXT_CHARS));
     }
 }

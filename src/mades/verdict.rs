@@ -1,10 +1,10 @@
 //! The verdict on a run, in sentences: reasons why the account does not close, reasons to doubt the figures, and
 //! remarks for the reader.
-use super::stages::Stage;
-use super::troubles::Trouble;
+use super::stages::MessageStage;
+use super::troubles::TroubleKind;
 use journey::account::fates_sum;
-use journey::doubts::{disturbances, limits};
-use journey::judge::{Reason, asked, is_asked, pass, stalls, weigh};
+use journey::doubts::{limits, warnings};
+use journey::judge::{Reason, decide, has_threshold, pass_text, stall_reasons, threshold_reasons};
 use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
 use journey::threshold::Fate;
 use journey::words::{counted, grouped, listed};
@@ -12,31 +12,31 @@ use journey::words::{counted, grouped, listed};
 /// Open loop: largest 99th percentile of the lag of messages that had room.
 const LAG_LIMIT_MS: f64 = 10.0;
 /// Open loop: the share of the requested rate that must have been offered.
-const RATE_SHARE: f64 = 0.95;
+const MIN_RATE_SHARE: f64 = 0.95;
 /// The share of its thread's time that the bench may use before it counts as the limit itself.
-const BUSY_SHARE: f64 = 0.90;
+const MAX_BUSY_SHARE: f64 = 0.90;
 /// Below this time a process' start and end make up most of its CPU time.
-const LEAST_BUSY_S: f64 = 1.0;
+const MIN_BUSY_S: f64 = 1.0;
 /// Closed loop: from this share of the window in use on, the window determines the latency.
-const FULL_SHARE: f64 = 0.9;
+const FULL_WINDOW_SHARE: f64 = 0.9;
 
 /// Open loop: the share of messages that may wait for room without a remark.
-const WAITED_SHARE: f64 = 0.01;
+const MAX_WAITED_SHARE: f64 = 0.01;
 
 /// Codes of refusals that are named in a sentence; the report lists all.
-const MOST_CODES: usize = 4;
+const MAX_CODES: usize = 4;
 
 /// The verdict on the run, from the rest of its record.
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
-    let mut reasons: Vec<Reason> = unread(record, mades).into_iter().collect();
+    let mut reasons: Vec<Reason> = unread_queue(record, mades).into_iter().collect();
     reasons.extend(faults(record, mades));
-    reasons.extend(gone(record, mades));
+    reasons.extend(lost_connection(record, mades));
     reasons.extend(refusals(record, mades));
     // A threshold decides about the fates that it names; `refusals` has left them out already.
-    let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && is_asked(record, fate));
+    let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
     reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
-    reasons.extend(asked(record));
-    reasons.extend(doubts(record));
+    reasons.extend(threshold_reasons(record));
+    reasons.extend(validity(record));
     if record.ending == Some(Ending::Interrupted) {
         let text = "The run was interrupted before its end.";
         reasons.push(Reason::new(Cause::Interrupted, text));
@@ -48,14 +48,14 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
         );
         reasons.push(Reason::new(Cause::Unfinished, text));
     }
-    reasons.extend(stalls(record));
-    reasons.extend(remarks(record, mades).into_iter().map(|text| Reason::new(Cause::Remark, text)));
-    weigh(reasons, &pass(record))
+    reasons.extend(stall_reasons(record));
+    reasons.extend(notes(record, mades).into_iter().map(|text| Reason::new(Cause::Remark, text)));
+    decide(reasons, &pass_text(record))
 }
 
 /// Messages that the broker took, and that nothing ever answered: no endpoint reads that queue.
-fn unread(record: &Record, mades: &Mades) -> Option<Reason> {
-    let settled = mades.stages.iter().position(|row| row.name == Stage::Settled.name())?;
+fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
+    let settled = mades.stages.iter().position(|row| row.name == MessageStage::Settled.name())?;
     let (taken, after) = mades.stages.split_at(settled + 1);
     let first = after.first()?;
     let is_silent = after.iter().all(|row| row.count == 0) && taken.iter().all(|row| row.count > 0);
@@ -106,7 +106,7 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
 }
 
 /// A connection that was lost and not established again.
-fn gone(record: &Record, mades: &Mades) -> Option<Reason> {
+fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
     let outages = mades.outages.iter().filter(|outage| outage.to_the_end);
     let first = outages.min_by(|one, other| one.began_s.total_cmp(&other.began_s))?;
     let lasted_s = first.began_s + first.lasted_s;
@@ -114,14 +114,14 @@ fn gone(record: &Record, mades: &Mades) -> Option<Reason> {
         "The connection to the {} was lost at {:.1} s of {lasted_s:.1} s and did not come back: {} ({}).",
         first.side,
         first.began_s,
-        unheard(record),
+        losses_text(record),
         first.why
     );
     Some(Reason::new(Cause::ServerGone, text))
 }
 
 /// The messages that failed or were lost with the connection, in words.
-fn unheard(record: &Record) -> String {
+fn losses_text(record: &Record) -> String {
     let LedgerRow { created, failed, lost, .. } = record.ledger;
     let named = [(failed, "failed"), (lost, "lost")];
     let named = named.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
@@ -131,23 +131,23 @@ fn unheard(record: &Record) -> String {
 }
 
 /// Reasons why the figures do not mean what they seem to.
-fn doubts(record: &Record) -> Vec<Reason> {
+fn validity(record: &Record) -> Vec<Reason> {
     let mut doubts = Vec::new();
     if record.workload.arrival != Arrival::Closed {
-        doubts.extend(lag_doubt(record).map(|text| Reason::new(Cause::Late, text)));
+        doubts.extend(lag_validity(record).map(|text| Reason::new(Cause::Late, text)));
     }
-    doubts.extend(busy_doubt(record).map(|text| Reason::new(Cause::Busy, text)));
+    doubts.extend(cpu_validity(record).map(|text| Reason::new(Cause::Busy, text)));
     doubts.extend(limits(record));
     // If the bench was not the limit, the endpoint did not take the rate.
     let cause = if doubts.is_empty() { Cause::RateMissed } else { Cause::RateNotOffered };
     let is_whole = record.ending.is_none_or(|ending| ending == Ending::Complete);
     if record.workload.arrival != Arrival::Closed && is_whole {
-        doubts.extend(rate_doubt(record).map(|text| Reason::new(cause, text)));
+        doubts.extend(rate_validity(record).map(|text| Reason::new(cause, text)));
     }
     doubts
 }
 
-fn lag_doubt(record: &Record) -> Option<String> {
+fn lag_validity(record: &Record) -> Option<String> {
     let lag = record.lag_ms?.p99;
     (lag > LAG_LIMIT_MS).then(|| {
         format!(
@@ -157,14 +157,14 @@ fn lag_doubt(record: &Record) -> Option<String> {
     })
 }
 
-fn rate_doubt(record: &Record) -> Option<String> {
+fn rate_validity(record: &Record) -> Option<String> {
     let asked = record.workload.rate_per_s?;
     let created = record.stages.iter().find(|row| row.name == journey::Stage::Created)?;
     let offered = created.offered_rate_per_s.unwrap_or(created.rate_per_s);
     // A Poisson count of n scatters by √n: twice that is still chance.
     let is_poisson = record.workload.arrival == Arrival::Poisson;
     let chance = if is_poisson { 2.0 / (created.count as f64).sqrt() } else { 0.0 };
-    (created.duration_s > 0.0 && offered < asked * (RATE_SHARE - chance)).then(|| {
+    (created.duration_s > 0.0 && offered < asked * (MIN_RATE_SHARE - chance)).then(|| {
         format!(
             "The bench offered {:.0} messages per second of the {asked:.0} asked for: raise --max-in-transit and --max-unsettled, \
              or use a lower --rate.",
@@ -173,12 +173,12 @@ fn rate_doubt(record: &Record) -> Option<String> {
     })
 }
 
-fn busy_doubt(record: &Record) -> Option<String> {
-    let party = record.parties.first().filter(|_| record.duration_s >= LEAST_BUSY_S)?;
+fn cpu_validity(record: &Record) -> Option<String> {
+    let party = record.parties.first().filter(|_| record.duration_s >= MIN_BUSY_S)?;
     // The run may have waited for missing messages long after the last one that came.
     let span_s = record.duration_s.max(record.series.len() as f64 - 1.0);
     let share = (party.user_s? + party.sys_s?) / (span_s * f64::from(party.workers?));
-    (share >= BUSY_SHARE).then(|| {
+    (share >= MAX_BUSY_SHARE).then(|| {
         format!(
             "The bench used {:.0} % of its thread's time: it may have been the limit, and not the endpoint.",
             share * 100.0
@@ -187,7 +187,7 @@ fn busy_doubt(record: &Record) -> Option<String> {
 }
 
 /// Remarks that a reader needs besides.
-fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
+fn notes(record: &Record, mades: &Mades) -> Vec<String> {
     let mut remarks = Vec::new();
     let mut add = |count: u64, text: &dyn Fn() -> String| {
         if count > 0 {
@@ -220,9 +220,9 @@ fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
         format!("Messages of others were received from the queues {} and given back.", counted(mades.released, "time"))
     });
     add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
-    remarks.extend(window_remark(record, mades));
+    remarks.extend(window_note(record, mades));
     // The lag is described already, in this protocol's terms.
-    remarks.extend(disturbances(&Record { lag_ms: None, ..record.clone() }));
+    remarks.extend(warnings(&Record { lag_ms: None, ..record.clone() }));
     remarks
 }
 
@@ -233,7 +233,7 @@ fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
         return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));
     }
     let LedgerRow { created, delivered, rejected, failed, expired, .. } = record.ledger;
-    let unasked = |count: Option<u64>, fate: Fate| count.filter(|_| !is_asked(record, fate));
+    let unasked = |count: Option<u64>, fate: Fate| count.filter(|_| !has_threshold(record, fate));
     let fates = [
         (unasked(failed, Fate::Failed), "not answered by the broker", Cause::Failed),
         (unasked(rejected, Fate::Rejected), "rejected", Cause::Rejected),
@@ -249,20 +249,20 @@ fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     let nothing = if is_nothing { "Nothing was delivered: of" } else { "Of" };
     let created = created.unwrap_or_default();
     let named: Vec<String> = fates.into_iter().map(|(count, name, _)| format!("{} {name}", grouped(count))).collect();
-    let text = format!("{nothing} {}, {}{}.", counted(created, "message"), listed(&named), reasons_given(mades));
+    let text = format!("{nothing} {}, {}{}.", counted(created, "message"), listed(&named), codes_text(mades));
     Some(Reason::new(cause, text))
 }
 
 /// The codes of refusals, the most frequent first.
-fn reasons_given(mades: &Mades) -> String {
-    let kinds = [Trouble::Returned, Trouble::ErrorReply, Trouble::Failed].map(Trouble::name);
+fn codes_text(mades: &Mades) -> String {
+    let kinds = [TroubleKind::Returned, TroubleKind::ErrorReply, TroubleKind::Failed].map(TroubleKind::name);
     let mut given: Vec<&MadesTrouble> =
         mades.troubles.iter().filter(|trouble| kinds.contains(&trouble.kind.as_str())).collect();
     given.sort_by_key(|trouble| std::cmp::Reverse(trouble.count));
-    let more = given.len().saturating_sub(MOST_CODES);
+    let more = given.len().saturating_sub(MAX_CODES);
     let mut named: Vec<String> = given
         .into_iter()
-        .take(MOST_CODES)
+        .take(MAX_CODES)
         .map(|MadesTrouble { kind, code, count, .. }| {
             format!("{} {}", format!("{kind} {code}").trim_end(), counted(*count, "time"))
         })
@@ -274,9 +274,9 @@ fn reasons_given(mades: &Mades) -> String {
 }
 
 /// Little's law: at closed loop the latency is the number in transit over the rate, whatever the endpoint does.
-fn window_remark(record: &Record, mades: &Mades) -> Option<String> {
+fn window_note(record: &Record, mades: &Mades) -> Option<String> {
     let last = mades.stages.last()?;
-    let is_full = mades.in_transit_mean >= FULL_SHARE * mades.max_in_transit as f64 && last.rate_per_s > 0.0;
+    let is_full = mades.in_transit_mean >= FULL_WINDOW_SHARE * mades.max_in_transit as f64 && last.rate_per_s > 0.0;
     let created = record.ledger.created.unwrap_or_default();
     let waited = mades.waited_for_room;
     match record.workload.arrival {
@@ -291,7 +291,7 @@ fn window_remark(record: &Record, mades: &Mades) -> Option<String> {
                 mades.in_transit_mean / last.rate_per_s * 1e3
             )
         }),
-        Arrival::Constant | Arrival::Poisson => (waited as f64 > WAITED_SHARE * created as f64).then(|| {
+        Arrival::Constant | Arrival::Poisson => (waited as f64 > MAX_WAITED_SHARE * created as f64).then(|| {
             format!(
                 "{} of {} were due and waited for room, because --max-in-transit or --max-unsettled was full. The latencies \
                  include this wait.",
@@ -328,8 +328,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_doubled_or_corrupt_keeps_it_open_and_is_named_once() {
-        type Change = fn(&mut Record, &mut Mades);
-        let cases: [(Change, &str); 5] = [
+        type RecordEdit = fn(&mut Record, &mut Mades);
+        let cases: [(RecordEdit, &str); 5] = [
             (
                 |record, _| (record.ledger.lost, record.ledger.delivered) = (Some(7), Some(199_993)),
                 "Lost: 7 of 200,000 messages",
@@ -388,17 +388,17 @@ mod tests {
 
     #[test]
     fn what_was_refused_is_said_with_its_codes() {
-        let trouble = |trouble: Trouble, code: &str, count| MadesTrouble {
+        let trouble = |trouble: TroubleKind, code: &str, count| MadesTrouble {
             kind: trouble.name().to_owned(),
             code: code.to_owned(),
             text: "no such receiver".to_owned(),
             count,
         };
         let troubles = vec![
-            trouble(Trouble::Connection, "", 9),
-            trouble(Trouble::ErrorReply, "ECP-7", 3),
-            trouble(Trouble::ErrorReply, "ECP-8", 199_995),
-            trouble(Trouble::Failed, "", 2),
+            trouble(TroubleKind::Connection, "", 9),
+            trouble(TroubleKind::ErrorReply, "ECP-7", 3),
+            trouble(TroubleKind::ErrorReply, "ECP-8", 199_995),
+            trouble(TroubleKind::Failed, "", 2),
         ];
         let refused = |delivered, rejected, expired| {
             verdict(|record, mades| {

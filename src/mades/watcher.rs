@@ -1,27 +1,27 @@
 //! An observer of a run: it is called for every stage that a message reaches, and may ask for the end.
-use super::stages::Stage;
-use crate::interrupt::Asked;
+use super::stages::MessageStage;
+use crate::interrupt::StopRequest;
 use std::fmt::Debug;
 use std::time::Duration;
 
 /// An observer of a run. It is called on the run's own thread, so a slow observer slows the run down.
-pub(crate) trait Watcher: Debug {
+pub(crate) trait RunObserver: Debug {
     /// Called when a message that is waited for reaches a stage for the first time, with the latency since it was taken
     /// up.
-    fn reached(&self, stage: Stage, latency: Duration, now: Duration);
+    fn stage_reached(&self, stage: MessageStage, latency: Duration, now: Duration);
 
     /// Called fifty times per second; returns what the observer asks for.
-    fn look(&self, view: &View) -> Asked;
+    fn poll(&self, view: &RunView) -> StopRequest;
 }
 
 /// The observer's view of a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View {
+pub(crate) struct RunView {
     pub(crate) now: Duration,
     /// Time at which the run began.
     pub(crate) began: Duration,
     /// Time at which a message of the run last came.
-    pub(crate) heard: Duration,
+    pub(crate) last_arrival: Duration,
     /// The user's request.
-    pub(crate) asked: Asked,
+    pub(crate) asked: StopRequest,
 }

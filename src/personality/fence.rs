@@ -4,14 +4,14 @@ use std::net::IpAddr;
 
 /// Permission to send load to public addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Public {
+pub(super) enum PublicTargets {
     Allowed,
     Refused,
 }
 
-impl Public {
+impl PublicTargets {
     /// Reads the same environment variable as `mailrun source`.
-    pub(super) fn as_told() -> Self {
+    pub(super) fn from_environment() -> Self {
         let said = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
         let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&said.to_ascii_lowercase().as_str());
         if is_no { Self::Refused } else { Self::Allowed }
@@ -22,7 +22,7 @@ impl Public {
     /// # Errors
     /// If it may not: advice.
     pub(super) fn check(self, address: IpAddr, named: impl std::fmt::Display) -> Result<(), String> {
-        if self == Self::Allowed || reach::is_local(address) {
+        if self == Self::Allowed || reach::is_local_address(address) {
             return Ok(());
         }
         Err(format!(
@@ -38,13 +38,13 @@ mod tests {
 
     #[test]
     fn public_addresses_are_refused_unless_allowed() {
-        let check = |public: Public, address: &str| public.check(address.parse().unwrap(), "h:25");
-        let refused = check(Public::Refused, "8.8.8.8").unwrap_err();
+        let check = |public: PublicTargets, address: &str| public.check(address.parse().unwrap(), "h:25");
+        let refused = check(PublicTargets::Refused, "8.8.8.8").unwrap_err();
         assert!(
             refused.starts_with("h:25: public address") && refused.ends_with("set MAILRUN_ALLOW_PUBLIC=1"),
             "{refused}"
         );
-        assert_eq!(check(Public::Allowed, "8.8.8.8"), Ok(()));
-        assert_eq!(check(Public::Refused, "127.0.0.1"), Ok(()));
+        assert_eq!(check(PublicTargets::Allowed, "8.8.8.8"), Ok(()));
+        assert_eq!(check(PublicTargets::Refused, "127.0.0.1"), Ok(()));
     }
 }

@@ -8,37 +8,37 @@ use std::task::{Poll, Waker};
 /// in the original. Many at once would overflow the server's listen queue, and the kernel's back-off, in seconds, would
 /// spoil the measurement.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(super) struct ConnectSemaphore {
     /// Number of sessions that have come.
-    came: Cell<u64>,
+    next_ticket: Cell<u64>,
     /// Number of sessions that have gone; the session with this number may connect.
-    gone: Cell<u64>,
-    waiting: RefCell<VecDeque<Waker>>,
+    now_serving: Cell<u64>,
+    waiters: RefCell<VecDeque<Waker>>,
 }
 
 /// The right to connect.
 #[derive(Debug)]
-pub(super) struct Pass<'g>(&'g Gate);
+pub(super) struct ConnectPermit<'g>(&'g ConnectSemaphore);
 
-impl Gate {
-    pub(super) async fn enter(&self) -> Pass<'_> {
-        let number = self.came.replace(self.came.get() + 1);
+impl ConnectSemaphore {
+    pub(super) async fn acquire(&self) -> ConnectPermit<'_> {
+        let number = self.next_ticket.replace(self.next_ticket.get() + 1);
         poll_fn(|cx| {
-            if self.gone.get() == number {
+            if self.now_serving.get() == number {
                 return Poll::Ready(());
             }
-            self.waiting.borrow_mut().push_back(cx.waker().clone());
+            self.waiters.borrow_mut().push_back(cx.waker().clone());
             Poll::Pending
         })
         .await;
-        Pass(self)
+        ConnectPermit(self)
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for ConnectPermit<'_> {
     fn drop(&mut self) {
-        self.0.gone.set(self.0.gone.get() + 1);
-        if let Some(next) = self.0.waiting.borrow_mut().pop_front() {
+        self.0.now_serving.set(self.0.now_serving.get() + 1);
+        if let Some(next) = self.0.waiters.borrow_mut().pop_front() {
             next.wake();
         }
     }
@@ -50,29 +50,29 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    const BREATH: Duration = Duration::from_millis(1);
+    const YIELD_DELAY: Duration = Duration::from_millis(1);
 
     #[test]
     fn one_passes_at_a_time_in_the_order_they_came() {
         let order = net::worker::run(|_| async {
-            let gate = Rc::new(Gate::default());
+            let semaphore = Rc::new(ConnectSemaphore::default());
             let order = Rc::new(RefCell::new(Vec::new()));
-            let first = gate.enter().await;
+            let first = semaphore.acquire().await;
             for number in 0..9 {
-                let gate = Rc::clone(&gate);
+                let semaphore = Rc::clone(&semaphore);
                 let order = Rc::clone(&order);
                 net::worker::spawn_local(async move {
-                    let _pass = gate.enter().await;
+                    let _pass = semaphore.acquire().await;
                     order.borrow_mut().push(number);
-                    net::sleep(BREATH).await;
+                    net::sleep(YIELD_DELAY).await;
                     order.borrow_mut().push(number);
                 });
             }
-            net::sleep(BREATH).await;
+            net::sleep(YIELD_DELAY).await;
             assert_eq!(order.borrow().len(), 0, "the first is inside");
             drop(first);
             while order.borrow().len() < 18 {
-                net::sleep(BREATH).await;
+                net::sleep(YIELD_DELAY).await;
             }
             order.take()
         });

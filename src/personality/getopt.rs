@@ -22,7 +22,7 @@ pub(super) enum BadOption {
 /// Reads `words` by `letters`, where a letter that takes an argument is followed by a colon. Returns the options before
 /// the first bad one, and that one: a program that acts on each option as it comes may print something about those
 /// before it reaches the bad one.
-pub(super) fn parse_up_to_bad(letters: &str, words: &[String]) -> (Arguments, Option<BadOption>) {
+pub(super) fn parse_until_error(letters: &str, words: &[String]) -> (Arguments, Option<BadOption>) {
     let mut arguments = Arguments::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -69,7 +69,7 @@ mod tests {
 
     fn read(words: &[&str]) -> Result<Arguments, BadOption> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let (arguments, bad) = parse_up_to_bad("ab:c", &words);
+        let (arguments, bad) = parse_until_error("ab:c", &words);
         bad.map_or(Ok(arguments), Err)
     }
 
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(read(&["-ab"]).unwrap_err().to_string(), "option requires an argument -- 'b'");
         assert_eq!(read(&["-:"]), Err(BadOption::Unknown(':')));
         let words = ["-a", "-cx", "-b", "-y"].map(str::to_owned);
-        let (before, bad) = parse_up_to_bad("ab:c", &words);
+        let (before, bad) = parse_until_error("ab:c", &words);
         assert_eq!((before.options, bad), (vec![('a', None), ('c', None)], Some(BadOption::Unknown('x'))));
     }
 }

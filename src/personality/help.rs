@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 /// Tells whether the options at the front, before those of the original, ask for help.
-pub(super) fn is_asked(words: &[String]) -> bool {
+pub(super) fn is_requested(words: &[String]) -> bool {
     words.iter().take_while(|word| word.starts_with("--")).any(|word| word == "--help")
 }
 
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn help_is_asked_for_before_the_options_of_the_original() {
-        let asked = |line: &str| is_asked(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        let asked = |line: &str| is_requested(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
         assert!(asked("--help") && asked("--trace --help -c") && asked("--help h:25"));
         assert!(!asked("") && !asked("-h") && !asked("-c --help") && !asked("--trace -t --help") && !asked("--help=x"));
     }

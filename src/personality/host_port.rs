@@ -6,9 +6,9 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 /// The default service, and its port if the host does not know the service.
-const SERVICE: (&str, u16) = ("smtp", 25);
+const DEFAULT_SERVICE: (&str, u16) = ("smtp", 25);
 /// The longest path of a unix-domain socket.
-const PATH_BYTES: usize = 107;
+const MAX_PATH_BYTES: usize = 107;
 
 /// The address families that are accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Family {
 
 /// The part that an address may omit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Optional {
+pub(super) enum OptionalPart {
     /// The host, to listen: all addresses.
     Host,
     /// The port, to connect: SMTP's.
@@ -30,20 +30,20 @@ pub(super) enum Optional {
 
 /// The address of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum EndpointAddress {
     Inet(SocketAddr),
     /// A unix-domain socket's path.
     Unix(String),
 }
 
-impl Place {
+impl EndpointAddress {
     /// Parses the address and looks its names up; takes the first address that the family allows.
     ///
     /// # Errors
     /// In Postfix's words.
-    pub(super) fn read(typed: &str, optional: Optional, family: Family) -> Result<Self, String> {
+    pub(super) fn parse(typed: &str, optional: OptionalPart, family: Family) -> Result<Self, String> {
         if let Some(path) = typed.strip_prefix("unix:") {
-            return if path.len() > PATH_BYTES {
+            return if path.len() > MAX_PATH_BYTES {
                 Err(format!("unix-domain name too long: {path}"))
             } else {
                 Ok(Self::Unix(path.to_owned()))
@@ -57,8 +57,8 @@ impl Place {
 }
 
 /// Splits the host, if there is one, from the service.
-fn split(typed: &str, optional: Optional) -> Result<(Option<&str>, &str), &'static str> {
-    let alone = if optional == Optional::Host { ("", typed) } else { (typed, "") };
+fn split(typed: &str, optional: OptionalPart) -> Result<(Option<&str>, &str), &'static str> {
+    let alone = if optional == OptionalPart::Host { ("", typed) } else { (typed, "") };
     let (host, service) = match typed.strip_prefix('[') {
         Some(bracketed) => split_bracketed(bracketed).map(|(host, service)| (Some(host), service))?,
         None => {
@@ -67,8 +67,8 @@ fn split(typed: &str, optional: Optional) -> Result<(Option<&str>, &str), &'stat
         }
     };
     match optional {
-        Optional::Port if host.is_none() => return Err("missing host information"),
-        Optional::Host if service.is_empty() => return Err("missing service information"),
+        OptionalPart::Port if host.is_none() => return Err("missing host information"),
+        OptionalPart::Host if service.is_empty() => return Err("missing service information"),
         _ => {}
     }
     if host.is_some_and(|host| hostname::check_name(host).is_err() && !hostname::is_address(host)) {
@@ -77,7 +77,7 @@ fn split(typed: &str, optional: Optional) -> Result<(Option<&str>, &str), &'stat
     if service.starts_with(|c: char| c.is_ascii_digit()) && !is_all_digits(service) {
         return Err("garbage after numerical service");
     }
-    Ok((host, if service.is_empty() { SERVICE.0 } else { service }))
+    Ok((host, if service.is_empty() { DEFAULT_SERVICE.0 } else { service }))
 }
 
 fn split_bracketed(bracketed: &str) -> Result<(&str, &str), &'static str> {
@@ -123,7 +123,7 @@ fn port_of(service: &str) -> Option<u16> {
     match strtol(service) {
         (port, "") if !service.is_empty() && port >= 0 => u16::try_from(port).ok(),
         _ => port_in(&fs::read_to_string("/etc/services").unwrap_or_default(), service)
-            .or_else(|| (service == SERVICE.0).then_some(SERVICE.1)),
+            .or_else(|| (service == DEFAULT_SERVICE.0).then_some(DEFAULT_SERVICE.1)),
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
             ("[a.b]:+1", ("a.b", "+1")),
         ];
         for (typed, parts) in good {
-            assert_eq!(split(typed, Optional::Port), Ok((Some(parts.0), parts.1)), "{typed}");
+            assert_eq!(split(typed, OptionalPart::Port), Ok((Some(parts.0), parts.1)), "{typed}");
         }
         let required = "valid hostname or network address required";
         let bad = [
@@ -173,15 +173,15 @@ mod tests {
             ("h:1x", "garbage after numerical service"),
         ];
         for (typed, said) in bad {
-            assert_eq!(split(typed, Optional::Port), Err(said), "{typed}");
+            assert_eq!(split(typed, OptionalPart::Port), Err(said), "{typed}");
         }
     }
 
     #[test]
     fn addresses_of_either_family() {
-        let inet = |typed: &str, family| Place::read(typed, Optional::Port, family);
+        let inet = |typed: &str, family| EndpointAddress::parse(typed, OptionalPart::Port, family);
         let said = |text: &str| Err(text.to_owned());
-        let at = |address: &str| Ok(Place::Inet(address.parse().unwrap()));
+        let at = |address: &str| Ok(EndpointAddress::Inet(address.parse().unwrap()));
         assert_eq!(inet("inet:127.0.0.1:1", Family::Any), at("127.0.0.1:1"));
         assert_eq!(inet("[::1]:0001", Family::V6), at("[::1]:1"));
         assert_eq!(inet("127.0.0.01:1", Family::V4), at("127.0.0.1:1"), "as inet_aton(3) reads it");
@@ -191,7 +191,7 @@ mod tests {
             inet("127.0.0.1:65536", Family::Any),
             said("127.0.0.1:65536: Servname not supported for ai_socktype")
         );
-        assert_eq!(inet("unix:/x", Family::V4), Ok(Place::Unix("/x".to_owned())));
+        assert_eq!(inet("unix:/x", Family::V4), Ok(EndpointAddress::Unix("/x".to_owned())));
         let long = "x".repeat(108);
         assert_eq!(inet(&format!("unix:{long}"), Family::V4), said(&format!("unix-domain name too long: {long}")));
     }
@@ -210,11 +210,17 @@ mod tests {
             ("127.0.0.1:-0", "127.0.0.1:0"),
         ];
         for (text, expected) in rows {
-            let expected = Place::Inet(expected.parse().unwrap());
-            assert_eq!(Place::read(text, Optional::Host, Family::Any), Ok(expected), "{text}");
+            let expected = EndpointAddress::Inet(expected.parse().unwrap());
+            assert_eq!(EndpointAddress::parse(text, OptionalPart::Host, Family::Any), Ok(expected), "{text}");
         }
-        assert_eq!(Place::read("unix:/a", Optional::Host, Family::Any), Ok(Place::Unix("/a".to_owned())));
-        assert_eq!(Place::read(":25", Optional::Host, Family::V6), Ok(Place::Inet("[::]:25".parse().unwrap())));
+        assert_eq!(
+            EndpointAddress::parse("unix:/a", OptionalPart::Host, Family::Any),
+            Ok(EndpointAddress::Unix("/a".to_owned()))
+        );
+        assert_eq!(
+            EndpointAddress::parse(":25", OptionalPart::Host, Family::V6),
+            Ok(EndpointAddress::Inet("[::]:25".parse().unwrap()))
+        );
     }
 
     #[test]
@@ -242,12 +248,12 @@ mod tests {
         for (text, expected) in rows {
             let full = format!("{text}: {expected}");
             let text = format!("inet:{text}");
-            assert_eq!(Place::read(&text, Optional::Host, Family::Any), Err(full));
+            assert_eq!(EndpointAddress::parse(&text, OptionalPart::Host, Family::Any), Err(full));
         }
         let long = "x".repeat(108);
-        let refused = Place::read(&format!("unix:{long}"), Optional::Host, Family::Any);
+        let refused = EndpointAddress::parse(&format!("unix:{long}"), OptionalPart::Host, Family::Any);
         assert_eq!(refused, Err(format!("unix-domain name too long: {long}")));
-        let wrong = Place::read("[::1]:25", Optional::Host, Family::V4).unwrap_err();
+        let wrong = EndpointAddress::parse("[::1]:25", OptionalPart::Host, Family::V4).unwrap_err();
         assert_eq!(wrong, "[::1]:25: Address family for hostname not supported");
     }
 
@@ -266,7 +272,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_address_is_split_or_refused(typed in "[a-z0-9:.\\[\\]%é -]{0,40}") {
-            for optional in [Optional::Host, Optional::Port] {
+            for optional in [OptionalPart::Host, OptionalPart::Port] {
                 if let Ok((host, service)) = split(&typed, optional) {
                     prop_assert!(!service.is_empty() && host.is_none_or(|host| !host.is_empty() && typed.contains(host)));
                 }
@@ -277,9 +283,9 @@ mod tests {
         fn what_is_written_is_read(octets: [u8; 4], port in 1u16..) {
             prop_assume!(octets[0] != 0);
             let address = SocketAddr::from((octets, port));
-            for optional in [Optional::Host, Optional::Port] {
-                let read = Place::read(&address.to_string(), optional, Family::Any);
-                prop_assert_eq!(read, Ok(Place::Inet(address)));
+            for optional in [OptionalPart::Host, OptionalPart::Port] {
+                let read = EndpointAddress::parse(&address.to_string(), optional, Family::Any);
+                prop_assert_eq!(read, Ok(EndpointAddress::Inet(address)));
             }
         }
     }

@@ -2,21 +2,21 @@
 use super::printable::printable;
 
 /// The longest label of a name (RFC 1035 §2.3.4).
-const LABEL_BYTES: usize = 63;
+const MAX_LABEL_BYTES: usize = 63;
 /// The longest name (RFC 1035 §2.3.4).
-const NAME_BYTES: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 /// The longest text of an address, with its final NUL in the C program.
-const ADDRESS_BYTES: usize = 46;
+const MAX_ADDRESS_BYTES: usize = 46;
 /// Largest part of a bad name that is repeated.
-const REPEATED_BYTES: usize = 100;
+const MAX_QUOTED_BYTES: usize = 100;
 
-fn start_of(text: &str) -> String {
-    printable(&text.as_bytes()[..text.len().min(REPEATED_BYTES)])
+fn excerpt(text: &str) -> String {
+    printable(&text.as_bytes()[..text.len().min(MAX_QUOTED_BYTES)])
 }
 
 /// Letters, digits, `_`, `-` inside labels; not only digits. An underscore is accepted, because such hosts exist.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
-    let fault = |what: String| Err(format!("valid_hostname: {what}: {}", start_of(name)));
+    let fault = |what: String| Err(format!("valid_hostname: {what}: {}", excerpt(name)));
     if name.is_empty() {
         return Err("valid_hostname: empty hostname".to_owned());
     }
@@ -29,7 +29,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
                 _ if !byte.is_ascii_alphanumeric() && byte != b'_' => {
                     return fault(format!("invalid character {byte}(decimal)"));
                 }
-                _ if at >= LABEL_BYTES => return fault("hostname label too long".to_owned()),
+                _ if at >= MAX_LABEL_BYTES => return fault("hostname label too long".to_owned()),
                 _ => {}
             }
         }
@@ -41,15 +41,15 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
     if name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return fault("numeric hostname".to_owned());
     }
-    if name.len() > NAME_BYTES {
-        return Err(format!("valid_hostname: bad length {} for {}...", name.len(), start_of(name)));
+    if name.len() > MAX_NAME_BYTES {
+        return Err(format!("valid_hostname: bad length {} for {}...", name.len(), excerpt(name)));
     }
     Ok(())
 }
 
 /// Four decimal octets, the first of which is zero in `0.0.0.0` only.
 pub(super) fn check_ipv4(text: &str) -> Result<(), String> {
-    let fault = |what: &str| Err(format!("valid_ipv4_hostaddr: {what}: {}", start_of(text)));
+    let fault = |what: &str| Err(format!("valid_ipv4_hostaddr: {what}: {}", excerpt(text)));
     let parts: Vec<&str> = text.split('.').collect();
     for (number, part) in parts.iter().enumerate() {
         let mut value = 0;
@@ -76,7 +76,7 @@ pub(super) fn check_ipv4(text: &str) -> Result<(), String> {
 
 /// Eight hexadecimal fields, `::` for some of them, an IPv4 address for the last two; without `IPv6:`.
 pub(super) fn check_ipv6(text: &str) -> Result<(), String> {
-    let fault = |what: &str| Err(format!("valid_ipv6_hostaddr: {what}: {}", start_of(text)));
+    let fault = |what: &str| Err(format!("valid_ipv6_hostaddr: {what}: {}", excerpt(text)));
     let fields: Vec<&str> = text.split(':').collect();
     let last = fields.len() - 1;
     // The number of the colon before the field that `::` leaves empty.
@@ -127,13 +127,13 @@ pub(super) fn after_ipv6_tag(text: &str) -> Option<&str> {
 
 /// `[127.0.0.1]` or `[IPv6:::1]`.
 pub(super) fn check_literal(text: &str) -> Result<(), String> {
-    let fault = |what: &str| Err(format!("valid_mailhost_literal: {what}: {}", start_of(text)));
+    let fault = |what: &str| Err(format!("valid_mailhost_literal: {what}: {}", excerpt(text)));
     let inner = text.strip_prefix('[').unwrap_or(text);
     let Some((inner, rest)) = inner.split_once(']') else { return fault("']' expected at end") };
     if !rest.is_empty() {
         return fault("unexpected text after ']'");
     }
-    if inner.len() >= ADDRESS_BYTES {
+    if inner.len() >= MAX_ADDRESS_BYTES {
         return fault("too much text");
     }
     after_ipv6_tag(inner).map_or_else(|| check_ipv4(inner), check_ipv6)

@@ -32,8 +32,8 @@ pub(crate) const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source
 
 /// Call of a personality: `called` is the word before its arguments, as its messages repeat it.
 #[derive(Debug)]
-pub(crate) struct Call {
-    pub(crate) called: String,
+pub(crate) struct Invocation {
+    pub(crate) program: String,
     pub(crate) arguments: Vec<String>,
 }
 
@@ -41,21 +41,21 @@ pub(crate) struct Call {
 pub(crate) fn run_if_named(words: Vec<String>) -> Option<ExitCode> {
     let mut words = words.into_iter();
     let called = words.next()?;
-    if let Some(name) = named(&called) {
-        return Some(run(name, Call { called, arguments: words.collect() }));
+    if let Some(name) = personality_of(&called) {
+        return Some(run(name, Invocation { program: called, arguments: words.collect() }));
     }
     let called = words.next()?;
     let name = NAMES.into_iter().find(|name| *name == called)?;
-    Some(run(name, Call { called, arguments: words.collect() }))
+    Some(run(name, Invocation { program: called, arguments: words.collect() }))
 }
 
-fn named(called: &str) -> Option<&'static str> {
+fn personality_of(called: &str) -> Option<&'static str> {
     let file = Path::new(called).file_name().and_then(OsStr::to_str)?;
     NAMES.into_iter().find(|name| *name == file)
 }
 
-fn run(name: &str, call: Call) -> ExitCode {
-    if help::is_asked(&call.arguments) {
+fn run(name: &str, call: Invocation) -> ExitCode {
+    if help::is_requested(&call.arguments) {
         help::print(name);
         return ExitCode::SUCCESS;
     }

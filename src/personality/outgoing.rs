@@ -5,37 +5,37 @@ use std::io;
 
 /// Output that waits.
 #[derive(Default)]
-pub(super) struct Outgoing {
+pub(super) struct PendingOutput {
     unsent: Option<Box<Outbox>>,
 }
 
 /// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
+pub(super) enum FlushStatus {
     /// There was nothing to write.
     Nothing,
     /// All output was written.
     All,
     /// The socket accepts no more for now; `some` tells whether it accepted a part.
-    Partly { some: bool },
+    Partial { is_progress: bool },
 }
 
-impl Outgoing {
+impl PendingOutput {
     /// Holds output, to be written next.
     pub(super) fn hold(&mut self, outbox: Box<Outbox>) {
         self.unsent = Some(outbox);
     }
 
     /// Writes the output that waits, or that of a turn.
-    pub(super) fn flush(&mut self, said: &mut Outbox, stream: &mut Stream) -> io::Result<Written> {
+    pub(super) fn flush(&mut self, said: &mut Outbox, stream: &mut Stream) -> io::Result<FlushStatus> {
         let mut some = false;
         if self.unsent.is_none() {
             if said.is_empty() {
-                return Ok(Written::Nothing);
+                return Ok(FlushStatus::Nothing);
             }
             some = true;
             if said.write_to(stream)? {
-                return Ok(Written::All);
+                return Ok(FlushStatus::All);
             }
             self.hold(Box::new(std::mem::take(said)));
         }
@@ -44,9 +44,9 @@ impl Outgoing {
             some = true;
             if unsent.write_to(stream)? {
                 self.unsent = None;
-                return Ok(Written::All);
+                return Ok(FlushStatus::All);
             }
         }
-        Ok(Written::Partly { some })
+        Ok(FlushStatus::Partial { is_progress: some })
     }
 }

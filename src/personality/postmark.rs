@@ -12,12 +12,12 @@ const EMPTY_LINE: &[u8] = b"\n\r\n";
 
 /// The trace header line, built once for a run; number and time are filled in for each message.
 #[derive(Debug)]
-pub(super) struct Postmark {
+pub(super) struct TraceHeaderWriter {
     line: [u8; Trace::HEADER_BYTES],
-    stamped: Cell<u64>,
+    next_sequence: Cell<u64>,
 }
 
-impl Postmark {
+impl TraceHeaderWriter {
     /// Builds it for messages that consist of `head`, of which only the end is the same in all, and `rest`, which is
     /// the same. Both are in wire format, without the end of data.
     ///
@@ -30,7 +30,7 @@ impl Postmark {
             return Err("--trace: the header must not contain an empty line".to_owned());
         }
         let trace = Trace {
-            run: party::fresh_run_id().map_err(|error| error.to_string())?,
+            run: party::new_run_id().map_err(|error| error.to_string())?,
             sequence: 0,
             created: Duration::ZERO,
             clock: party::monotonic_clock(),
@@ -38,14 +38,14 @@ impl Postmark {
         };
         let mut line = [0; Trace::HEADER_BYTES];
         trace.write(&mut line);
-        Ok(Self { line, stamped: Cell::new(0) })
+        Ok(Self { line, next_sequence: Cell::new(0) })
     }
 
     /// Begins the next message, which was taken up at that time.
-    pub(super) fn stamp(&self, taken_up: Option<Duration>, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, taken_up: Option<Duration>, out: &mut Vec<u8>) {
         let at = out.len();
         out.extend_from_slice(&self.line);
-        let sequence = self.stamped.replace(self.stamped.get() + 1);
+        let sequence = self.next_sequence.replace(self.next_sequence.get() + 1);
         Trace::patch(&mut out[at..], sequence, taken_up.unwrap_or_else(clock::now));
     }
 }
@@ -72,13 +72,13 @@ pub(super) fn check_recipients(address: &str, each: u64) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::{Found, TraceReader};
+    use journey::{TraceReader, TraceResult};
     use proptest::prelude::*;
 
-    fn read(postmark: &Postmark, message: &[u8]) -> Found {
+    fn read(header: &TraceHeaderWriter, message: &[u8]) -> TraceResult {
         let mut out = Vec::new();
         let mut reader = TraceReader::default();
-        postmark.stamp(None, &mut out);
+        header.write(None, &mut out);
         reader.receive(&out);
         reader.receive(&data::unstuffed(message));
         reader.finish()
@@ -86,14 +86,14 @@ mod tests {
 
     #[test]
     fn every_message_is_recognised_by_its_number() {
-        let postmark = Postmark::new(b"From: a\r\n\r\n", b"..x\r\n").unwrap();
+        let header = TraceHeaderWriter::new(b"From: a\r\n\r\n", b"..x\r\n").unwrap();
         for number in 0..3 {
-            let found = read(&postmark, b"From: b and c\r\n\r\n..x\r\n");
-            assert!(matches!(found, Found::Intact(trace) if trace.sequence == number), "{found:?}");
+            let found = read(&header, b"From: b and c\r\n\r\n..x\r\n");
+            assert!(matches!(found, TraceResult::Intact(trace) if trace.sequence == number), "{found:?}");
         }
-        assert!(matches!(read(&postmark, b"From: a\r\n\r\n.x\r\n"), Found::Corrupt(Some(_))));
-        let other = Postmark::new(b"", b"").unwrap();
-        assert_ne!(other.line[..46], postmark.line[..46], "each run has its own id");
+        assert!(matches!(read(&header, b"From: a\r\n\r\n.x\r\n"), TraceResult::Corrupt(Some(_))));
+        let other = TraceHeaderWriter::new(b"", b"").unwrap();
+        assert_ne!(other.line[..46], header.line[..46], "each run has its own id");
     }
 
     #[test]
@@ -101,15 +101,15 @@ mod tests {
         for message in ["a: b\r\n\r\nbody\r\n\r\nmore\r\n", "\r\nbody\r\n", "no empty line\r\n", ".", ""] {
             let mut stuffed = Vec::new();
             data::stuff(message.as_bytes(), &mut stuffed);
-            let found = read(&Postmark::new(b"", &stuffed).unwrap(), &stuffed);
-            assert!(matches!(found, Found::Intact(_)), "{message:?}: {found:?}");
+            let found = read(&TraceHeaderWriter::new(b"", &stuffed).unwrap(), &stuffed);
+            assert!(matches!(found, TraceResult::Intact(_)), "{message:?}: {found:?}");
         }
     }
 
     #[test]
     fn an_empty_line_in_the_header_is_refused() {
-        assert!(Postmark::new(b"Subject: a\r\n\r\nb\r\n\r\n", b"x").unwrap_err().contains("empty line"));
-        assert!(Postmark::new(b"\r\nSubject: a\r\n\r\n", b"x").is_err());
+        assert!(TraceHeaderWriter::new(b"Subject: a\r\n\r\nb\r\n\r\n", b"x").unwrap_err().contains("empty line"));
+        assert!(TraceHeaderWriter::new(b"\r\nSubject: a\r\n\r\n", b"x").is_err());
     }
 
     #[test]
@@ -128,8 +128,8 @@ mod tests {
         fn any_message_fits_its_postmark(message in "[a.\r\n]{0,40}") {
             let mut stuffed = Vec::new();
             data::stuff(message.as_bytes(), &mut stuffed);
-            let found = read(&Postmark::new(b"", &stuffed).unwrap(), &stuffed);
-            prop_assert!(matches!(found, Found::Intact(_)), "{:?}", found);
+            let found = read(&TraceHeaderWriter::new(b"", &stuffed).unwrap(), &stuffed);
+            prop_assert!(matches!(found, TraceResult::Intact(_)), "{:?}", found);
         }
     }
 }

@@ -33,13 +33,13 @@ impl Timing {
 
     fn report_at(&self, messages: impl std::fmt::Display, now: Duration) -> String {
         let accepted = self.accepted.get();
-        let pace = pace(accepted, now.saturating_sub(self.began));
+        let pace = rate(accepted, now.saturating_sub(self.began));
         format!("{messages} messages, {accepted} accepted, {pace}, {}", latency(&self.latencies.borrow()))
     }
 }
 
 /// A number of messages in that time, as a rate.
-pub(super) fn pace(messages: u64, time: Duration) -> String {
+pub(super) fn rate(messages: u64, time: Duration) -> String {
     let seconds = time.as_secs_f64().max(1e-9);
     format!("{seconds:.3} s, {:.0} msg/s", messages as f64 / seconds)
 }

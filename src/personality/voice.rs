@@ -4,27 +4,27 @@ use std::io::{self, Write};
 
 /// The name at the beginning of every line.
 #[derive(Debug)]
-pub(super) struct Voice {
-    pub(super) called: String,
+pub(super) struct StderrWriter {
+    pub(super) program: String,
 }
 
-impl Voice {
+impl StderrWriter {
     pub(super) fn new(called: &str) -> Self {
-        Self { called: called.to_owned() }
+        Self { program: called.to_owned() }
     }
 
     /// Prints a line; characters that cannot be printed become `?`, so that no peer can control the terminal.
-    pub(super) fn say(&self, text: impl AsRef<[u8]>) {
-        let line = format!("{}: {}\n", self.called, printable(text.as_ref()));
+    pub(super) fn print(&self, text: impl AsRef<[u8]>) {
+        let line = format!("{}: {}\n", self.program, printable(text.as_ref()));
         // An error of standard error itself cannot be reported.
         let _ = io::stderr().write_all(line.as_bytes());
     }
 
     pub(super) fn warn(&self, text: &str) {
-        self.say(format!("warning: {text}"));
+        self.print(format!("warning: {text}"));
     }
 
     pub(super) fn fatal(&self, text: &str) {
-        self.say(format!("fatal: {text}"));
+        self.print(format!("fatal: {text}"));
     }
 }

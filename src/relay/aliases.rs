@@ -17,34 +17,34 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 /// The longest file, in bytes.
-pub(crate) const LONGEST: usize = 64 << 20;
+pub(crate) const MAX_FILE_BYTES: usize = 64 << 20;
 /// Aliases that a file may have.
-const MOST_ALIASES: usize = 1_000_000;
+const MAX_ALIASES: usize = 1_000_000;
 /// Most recipients of one alias: those of one transaction with most servers (RFC 5321 §4.5.3.1.8 asks for 100).
-const MOST_RECIPIENTS: usize = 1000;
+const MAX_EXPANSION: usize = 1000;
 /// Aliases behind one another.
-const DEEPEST: usize = 50;
+const MAX_DEPTH: usize = 50;
 /// Most mistakes reported at once.
-const MOST_MISTAKES: usize = 20;
+const MAX_ERRORS: usize = 20;
 /// Between name and domain in a key: no address has it.
-const SEAM: char = '\0';
+const KEY_SEPARATOR: char = '\0';
 
 /// A mistake in the file, and its position: line and column from 1, columns in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mistake {
+pub(crate) struct AliasError {
     pub(crate) line: usize,
     pub(crate) column: usize,
-    pub(crate) what: String,
+    pub(crate) message: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for AliasError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.line, self.column, self.what)
+        write!(f, "{}:{}: {}", self.line, self.column, self.message)
     }
 }
 
 /// Facts about the relay that aliases depend on.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct AliasContext<'a> {
     /// Reports whether a domain, in lower case, is local.
     pub(crate) is_local: &'a dyn Fn(&str) -> bool,
     /// Reports whether a name, in lower case, is a mailbox of local domains.
@@ -53,13 +53,13 @@ pub(crate) struct Surroundings<'a> {
 
 /// Final target of an alias.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Meant {
+pub(crate) enum AliasTarget {
     /// Mail is discarded: `.`.
-    Nobody,
+    Discard,
     /// A mailbox of a local domain, both as written.
     Mailbox { local_part: Box<str>, domain: Box<str> },
     /// An address that is not local.
-    Elsewhere(Box<str>),
+    Remote(Box<str>),
 }
 
 /// All aliases.
@@ -67,18 +67,18 @@ pub(crate) enum Meant {
 pub(crate) struct Aliases {
     /// Maps a key to the position of its targets.
     keys: HashMap<Box<str>, usize>,
-    targets: Vec<Box<[Target]>>,
+    targets: Vec<Box<[UnresolvedTarget]>>,
 }
 
 /// Target of an alias.
 #[derive(Clone, Debug)]
-enum Target {
-    Nobody,
+enum UnresolvedTarget {
+    Discard,
     /// Another alias: in the domain if one is given, else in that of the recipient.
     Alias(usize, Option<Box<str>>),
     /// A mailbox, likewise.
     Mailbox(Box<str>, Option<Box<str>>),
-    Elsewhere(Box<str>),
+    Remote(Box<str>),
 }
 
 impl Aliases {
@@ -86,12 +86,16 @@ impl Aliases {
     ///
     /// # Errors
     /// All that is wrong with it, up to twenty mistakes.
-    pub(crate) fn parse(text: &str, surroundings: &Surroundings<'_>) -> Result<Self, Vec<Mistake>> {
-        if text.len() > LONGEST {
-            return Err(vec![Mistake { line: 1, column: 1, what: format!("it is longer than {LONGEST} bytes") }]);
+    pub(crate) fn parse(text: &str, surroundings: &AliasContext<'_>) -> Result<Self, Vec<AliasError>> {
+        if text.len() > MAX_FILE_BYTES {
+            return Err(vec![AliasError {
+                line: 1,
+                column: 1,
+                message: format!("it is longer than {MAX_FILE_BYTES} bytes"),
+            }]);
         }
-        let mut reading = Reading::default();
-        text.lines().enumerate().for_each(|(number, line)| reading.line(number + 1, line));
+        let mut reading = AliasParser::default();
+        text.lines().enumerate().for_each(|(number, line)| reading.parse_line(number + 1, line));
         reading.finish(surroundings)
     }
 
@@ -102,9 +106,9 @@ impl Aliases {
 
     /// Returns the final targets of a local part (quotes included) of a local domain (in lower case), each once; `None`
     /// if there is no such alias. At most a thousand.
-    pub(crate) fn expand(&self, local_part: &str, domain: &str) -> Option<Vec<Meant>> {
-        let name = plain(local_part);
-        if self.keys.is_empty() || name.contains(SEAM) {
+    pub(crate) fn expand(&self, local_part: &str, domain: &str) -> Option<Vec<AliasTarget>> {
+        let name = normalize_local_part(local_part);
+        if self.keys.is_empty() || name.contains(KEY_SEPARATOR) {
             return None;
         }
         let first = find(&self.keys, &name, domain)?;
@@ -114,12 +118,12 @@ impl Aliases {
         while let Some((number, domain)) = open.pop() {
             for target in self.targets[number].iter() {
                 match target {
-                    Target::Alias(next, other) => {
+                    UnresolvedTarget::Alias(next, other) => {
                         let domain = other.as_deref().map_or_else(|| domain.clone(), Cow::Borrowed);
                         open.push((*next, domain));
                     }
                     target => {
-                        let found = target.meant(&domain);
+                        let found = target.resolve(&domain);
                         if seen.insert(found.clone()) {
                             meant.push(found);
                         }
@@ -131,22 +135,22 @@ impl Aliases {
     }
 }
 
-impl Target {
+impl UnresolvedTarget {
     /// Returns the target in a domain. For an alias there is none yet.
-    fn meant(&self, domain: &str) -> Meant {
+    fn resolve(&self, domain: &str) -> AliasTarget {
         match self {
-            Self::Nobody | Self::Alias(..) => Meant::Nobody,
-            Self::Mailbox(local_part, other) => Meant::Mailbox {
+            Self::Discard | Self::Alias(..) => AliasTarget::Discard,
+            Self::Mailbox(local_part, other) => AliasTarget::Mailbox {
                 local_part: local_part.clone(),
                 domain: other.clone().unwrap_or_else(|| domain.into()),
             },
-            Self::Elsewhere(address) => Meant::Elsewhere(address.clone()),
+            Self::Remote(address) => AliasTarget::Remote(address.clone()),
         }
     }
 }
 
 /// A local part as names are compared: without quotes and capitals.
-pub(crate) fn plain(local_part: &str) -> Cow<'_, str> {
+pub(crate) fn normalize_local_part(local_part: &str) -> Cow<'_, str> {
     let Some(quoted) = local_part.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
         let is_plain = local_part.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
         return if is_plain { Cow::Borrowed(local_part) } else { Cow::Owned(local_part.to_lowercase()) };
@@ -161,16 +165,16 @@ pub(crate) fn plain(local_part: &str) -> Cow<'_, str> {
 
 /// The alias of a plain name: of the domain first, then of all local domains.
 fn find(keys: &HashMap<Box<str>, usize>, name: &str, domain: &str) -> Option<usize> {
-    let of_domain = keys.get(qualified(name, domain).as_str());
+    let of_domain = keys.get(qualified_key(name, domain).as_str());
     of_domain.or_else(|| keys.get(name)).copied()
 }
 
-fn qualified(name: &str, domain: &str) -> String {
-    format!("{name}{SEAM}{domain}")
+fn qualified_key(name: &str, domain: &str) -> String {
+    format!("{name}{KEY_SEPARATOR}{domain}")
 }
 
 /// An address or a bare name: local part and domain as written.
-fn address(text: &str) -> Option<(&str, Option<&str>)> {
+fn parse_address(text: &str) -> Option<(&str, Option<&str>)> {
     if let Ok(path) = Path::mailbox(text.as_bytes())
         && let Some(domain) = path.domain()
     {
@@ -182,137 +186,149 @@ fn address(text: &str) -> Option<(&str, Option<&str>)> {
 
 /// A word of the file, and its position.
 #[derive(Clone, Copy, Debug)]
-struct Word<'a> {
+struct AliasToken<'a> {
     text: &'a str,
     line: usize,
     column: usize,
 }
 
-impl Word<'_> {
-    fn mistake(&self, what: String) -> Mistake {
-        Mistake { line: self.line, column: self.column, what }
+impl AliasToken<'_> {
+    fn error(&self, what: String) -> AliasError {
+        AliasError { line: self.line, column: self.column, message: what }
     }
 }
 
 /// State of reading the file.
 #[derive(Debug, Default)]
-struct Reading<'a> {
+struct AliasParser<'a> {
     keys: HashMap<Box<str>, usize>,
-    entries: Vec<Entry<'a>>,
-    mistakes: Vec<Mistake>,
+    entries: Vec<AliasEntry<'a>>,
+    errors: Vec<AliasError>,
 }
 
 /// An alias as written.
 #[derive(Debug)]
-struct Entry<'a> {
-    name: Word<'a>,
-    targets: Vec<Word<'a>>,
+struct AliasEntry<'a> {
+    name: AliasToken<'a>,
+    targets: Vec<AliasToken<'a>>,
 }
 
-impl<'a> Reading<'a> {
-    fn line(&mut self, number: usize, line: &'a str) {
-        if self.mistakes.len() >= MOST_MISTAKES || line.trim().is_empty() || line.trim_start().starts_with('#') {
+impl<'a> AliasParser<'a> {
+    fn parse_line(&mut self, number: usize, line: &'a str) {
+        if self.errors.len() >= MAX_ERRORS || line.trim().is_empty() || line.trim_start().starts_with('#') {
             return;
         }
         if line.starts_with([' ', '\t']) {
-            let words = words(line, 0, number);
+            let words = split_targets(line, 0, number);
             match self.entries.last_mut() {
                 Some(entry) => entry.targets.extend(words),
-                None => self.mistakes.push(Mistake {
+                None => self.errors.push(AliasError {
                     line: number,
                     column: 1,
-                    what: "a continuation line without a line before it; start with NAME: TARGET".to_owned(),
+                    message: "a continuation line without a line before it; start with NAME: TARGET".to_owned(),
                 }),
             }
             return;
         }
-        let Some(colon) = outside(line, ':').next() else {
+        let Some(colon) = find_unquoted(line, ':').next() else {
             let what = "no colon; write NAME: TARGET, TARGET".to_owned();
-            self.mistakes.push(Mistake { line: number, column: 1, what });
+            self.errors.push(AliasError { line: number, column: 1, message: what });
             return;
         };
-        let name = Word { text: line[..colon].trim(), line: number, column: 1 };
-        self.begin(name, words(line, colon + 1, number));
+        let name = AliasToken { text: line[..colon].trim(), line: number, column: 1 };
+        self.add_entry(name, split_targets(line, colon + 1, number));
     }
 
-    fn begin(&mut self, name: Word<'a>, targets: Vec<Word<'a>>) {
-        let key = match address(name.text) {
-            Some((local_part, Some(domain))) => qualified(&plain(local_part), &domain.to_lowercase()),
-            Some((local_part, None)) => plain(local_part).into_owned(),
+    fn add_entry(&mut self, name: AliasToken<'a>, targets: Vec<AliasToken<'a>>) {
+        let key = match parse_address(name.text) {
+            Some((local_part, Some(domain))) => {
+                qualified_key(&normalize_local_part(local_part), &domain.to_lowercase())
+            }
+            Some((local_part, None)) => normalize_local_part(local_part).into_owned(),
             None => {
                 let what =
                     format!("{:?} is not a valid name; use something like sales, or sales@example.com", name.text);
-                return self.mistakes.push(name.mistake(what));
+                return self.errors.push(name.error(what));
             }
         };
         if let Some(earlier) = self.keys.get(key.as_str()) {
             let line = self.entries[*earlier].name.line;
             let what = format!("the alias {} is already defined in line {line}; put all targets there", name.text);
-            return self.mistakes.push(name.mistake(what));
+            return self.errors.push(name.error(what));
         }
-        if self.entries.len() >= MOST_ALIASES {
-            return self.mistakes.push(name.mistake(format!("at most {MOST_ALIASES} aliases are possible")));
+        if self.entries.len() >= MAX_ALIASES {
+            return self.errors.push(name.error(format!("at most {MAX_ALIASES} aliases are possible")));
         }
         self.keys.insert(key.into(), self.entries.len());
-        self.entries.push(Entry { name, targets });
+        self.entries.push(AliasEntry { name, targets });
     }
 
-    fn finish(mut self, surroundings: &Surroundings<'_>) -> Result<Aliases, Vec<Mistake>> {
+    fn finish(mut self, surroundings: &AliasContext<'_>) -> Result<Aliases, Vec<AliasError>> {
         let mut targets = Vec::with_capacity(self.entries.len());
-        let mut mistakes = std::mem::take(&mut self.mistakes);
+        let mut mistakes = std::mem::take(&mut self.errors);
         for (number, entry) in self.entries.iter().enumerate() {
-            if mistakes.len() >= MOST_MISTAKES {
+            if mistakes.len() >= MAX_ERRORS {
                 break;
             }
-            match self.targets(number, entry, surroundings) {
+            match self.resolve_targets(number, entry, surroundings) {
                 Ok(found) => targets.push(found),
                 Err(mistake) => mistakes.push(mistake),
             }
         }
         // Numbers mean something only where every alias has its targets.
         if mistakes.is_empty() {
-            mistakes.extend(Survey::of(&targets).mistake(&self.entries));
+            mistakes.extend(ExpansionCheck::of(&targets).into_error(&self.entries));
         }
         if mistakes.is_empty() { Ok(Aliases { keys: self.keys, targets }) } else { Err(mistakes) }
     }
 
-    fn targets(&self, own: usize, entry: &Entry<'a>, around: &Surroundings<'_>) -> Result<Box<[Target]>, Mistake> {
+    fn resolve_targets(
+        &self,
+        own: usize,
+        entry: &AliasEntry<'a>,
+        around: &AliasContext<'_>,
+    ) -> Result<Box<[UnresolvedTarget]>, AliasError> {
         if entry.targets.is_empty() {
             let what = format!("{} has no target; add one, or a dot to discard its mail", entry.name.text);
-            return Err(entry.name.mistake(what));
+            return Err(entry.name.error(what));
         }
-        if entry.targets.len() > MOST_RECIPIENTS {
-            return Err(entry.name.mistake(format!("{} has more than {MOST_RECIPIENTS} targets", entry.name.text)));
+        if entry.targets.len() > MAX_EXPANSION {
+            return Err(entry.name.error(format!("{} has more than {MAX_EXPANSION} targets", entry.name.text)));
         }
-        entry.targets.iter().map(|word| self.target(own, word, around)).collect()
+        entry.targets.iter().map(|word| self.resolve_target(own, word, around)).collect()
     }
 
-    fn target(&self, own: usize, word: &Word<'a>, around: &Surroundings<'_>) -> Result<Target, Mistake> {
+    fn resolve_target(
+        &self,
+        own: usize,
+        word: &AliasToken<'a>,
+        around: &AliasContext<'_>,
+    ) -> Result<UnresolvedTarget, AliasError> {
         if word.text == "." {
-            return Ok(Target::Nobody);
+            return Ok(UnresolvedTarget::Discard);
         }
-        let Some((local_part, domain)) = address(word.text).filter(|_| !word.text.starts_with(['|', '/'])) else {
-            return Err(word.mistake(no_target(word.text)));
+        let Some((local_part, domain)) = parse_address(word.text).filter(|_| !word.text.starts_with(['|', '/'])) else {
+            return Err(word.error(invalid_target(word.text)));
         };
         let domain = domain.map(str::to_lowercase);
         if domain.as_deref().is_some_and(|domain| !(around.is_local)(domain)) {
-            return Ok(Target::Elsewhere(word.text.into()));
+            return Ok(UnresolvedTarget::Remote(word.text.into()));
         }
-        let name = plain(local_part);
+        let name = normalize_local_part(local_part);
         let found = match &domain {
             Some(domain) => find(&self.keys, &name, domain),
             None => self.keys.get(name.as_ref()).copied(),
         };
         let domain = domain.map(Into::into);
         match found.filter(|number| *number != own) {
-            Some(number) => Ok(Target::Alias(number, domain)),
-            None if (around.is_user)(&name) => Ok(Target::Mailbox(local_part.into(), domain)),
-            None => Err(word.mistake(format!("{} is neither an alias nor a mailbox of this relay", word.text))),
+            Some(number) => Ok(UnresolvedTarget::Alias(number, domain)),
+            None if (around.is_user)(&name) => Ok(UnresolvedTarget::Mailbox(local_part.into(), domain)),
+            None => Err(word.error(format!("{} is neither an alias nor a mailbox of this relay", word.text))),
         }
     }
 }
 
-fn no_target(text: &str) -> String {
+fn invalid_target(text: &str) -> String {
     if text.starts_with(['|', '/']) || text.starts_with(":include:") {
         return format!(
             "{text:?}: programs, files and lists are not supported as targets; use a mailbox, an address or a dot"
@@ -322,7 +338,7 @@ fn no_target(text: &str) -> String {
 }
 
 /// Finds the positions of a character outside quotes and brackets.
-fn outside(line: &str, wanted: char) -> impl Iterator<Item = usize> {
+fn find_unquoted(line: &str, wanted: char) -> impl Iterator<Item = usize> {
     let (mut quoted, mut escaped, mut bracketed) = (false, false, false);
     line.char_indices().filter_map(move |(at, letter)| {
         let found = letter == wanted && !quoted && !bracketed;
@@ -336,8 +352,8 @@ fn outside(line: &str, wanted: char) -> impl Iterator<Item = usize> {
 }
 
 /// Splits a line, from that byte on, at its commas. Empty parts are left out.
-fn words(line: &str, from: usize, number: usize) -> Vec<Word<'_>> {
-    let commas: Vec<usize> = outside(&line[from..], ',').map(|at| from + at).collect();
+fn split_targets(line: &str, from: usize, number: usize) -> Vec<AliasToken<'_>> {
+    let commas: Vec<usize> = find_unquoted(&line[from..], ',').map(|at| from + at).collect();
     let begins = std::iter::once(from).chain(commas.iter().map(|comma| comma + 1));
     let ends = commas.iter().copied().chain([line.len()]);
     let mut words = Vec::new();
@@ -350,32 +366,32 @@ fn words(line: &str, from: usize, number: usize) -> Vec<Word<'_>> {
         let at = begin + (line[begin..end].len() - line[begin..end].trim_start().len());
         column += line[counted..at].chars().count();
         counted = at;
-        words.push(Word { text, line: number, column });
+        words.push(AliasToken { text, line: number, column });
     }
     words
 }
 
 /// Reach of each alias, found without recursion: a file may chain a million.
-struct Survey {
+struct ExpansionCheck {
     /// Recipients and depth of each alias that is done.
     done: Vec<Option<(usize, usize)>>,
-    fault: Option<Fault>,
+    error: Option<ExpansionError>,
 }
 
 /// Reason why the aliases are rejected.
-enum Fault {
+enum ExpansionError {
     /// Aliases that lead to each other.
-    Circle(Vec<usize>),
+    Loop(Vec<usize>),
     TooMany(usize),
     TooDeep(usize),
 }
 
-impl Survey {
-    fn of(targets: &[Box<[Target]>]) -> Self {
-        let mut survey = Self { done: vec![None; targets.len()], fault: None };
+impl ExpansionCheck {
+    fn of(targets: &[Box<[UnresolvedTarget]>]) -> Self {
+        let mut survey = Self { done: vec![None; targets.len()], error: None };
         for first in 0..targets.len() {
-            survey.walk(first, targets);
-            if survey.fault.is_some() {
+            survey.visit(first, targets);
+            if survey.error.is_some() {
                 break;
             }
         }
@@ -383,25 +399,25 @@ impl Survey {
     }
 
     /// Visits an alias and all that it leads to, each after its own targets.
-    fn walk(&mut self, first: usize, targets: &[Box<[Target]>]) {
+    fn visit(&mut self, first: usize, targets: &[Box<[UnresolvedTarget]>]) {
         let mut path = vec![(first, 0)];
         let mut is_open = HashSet::from([first]);
         while let Some((number, next)) = path.last_mut() {
             let number = *number;
             if self.done[number].is_some() || *next == targets[number].len() {
-                self.settle(number, &targets[number]);
+                self.measure(number, &targets[number]);
                 is_open.remove(&number);
                 path.pop();
                 continue;
             }
             let target = &targets[number][*next];
             *next += 1;
-            if let Target::Alias(other, _) = target
+            if let UnresolvedTarget::Alias(other, _) = target
                 && self.done[*other].is_none()
             {
                 if !is_open.insert(*other) {
                     let circle = path.iter().map(|(number, _)| *number).skip_while(|number| number != other);
-                    self.fault = Some(Fault::Circle(circle.collect()));
+                    self.error = Some(ExpansionError::Loop(circle.collect()));
                     return;
                 }
                 path.push((*other, 0));
@@ -409,39 +425,39 @@ impl Survey {
         }
     }
 
-    fn settle(&mut self, number: usize, targets: &[Target]) {
+    fn measure(&mut self, number: usize, targets: &[UnresolvedTarget]) {
         let (mut recipients, mut depth) = (0_usize, 1);
         for target in targets {
             let (more, below) = match target {
-                Target::Alias(other, _) => self.done[*other].unwrap_or_default(),
+                UnresolvedTarget::Alias(other, _) => self.done[*other].unwrap_or_default(),
                 _ => (1, 0),
             };
             recipients = recipients.saturating_add(more);
             depth = depth.max(below + 1);
         }
         self.done[number] = Some((recipients, depth));
-        if self.fault.is_none() && recipients > MOST_RECIPIENTS {
-            self.fault = Some(Fault::TooMany(number));
-        } else if self.fault.is_none() && depth > DEEPEST {
-            self.fault = Some(Fault::TooDeep(number));
+        if self.error.is_none() && recipients > MAX_EXPANSION {
+            self.error = Some(ExpansionError::TooMany(number));
+        } else if self.error.is_none() && depth > MAX_DEPTH {
+            self.error = Some(ExpansionError::TooDeep(number));
         }
     }
 
-    fn mistake(self, entries: &[Entry<'_>]) -> Option<Mistake> {
+    fn into_error(self, entries: &[AliasEntry<'_>]) -> Option<AliasError> {
         let name = |number: &usize| entries[*number].name.text;
-        Some(match self.fault? {
-            Fault::Circle(circle) => {
+        Some(match self.error? {
+            ExpansionError::Loop(circle) => {
                 let first = circle.first()?;
                 let shown: Vec<&str> = circle.iter().take(10).chain([first]).map(name).collect();
-                entries[*first].name.mistake(format!("aliases form a loop: {}", shown.join(" → ")))
+                entries[*first].name.error(format!("aliases form a loop: {}", shown.join(" → ")))
             }
-            Fault::TooMany(number) => {
-                let what = format!("{} expands to more than {MOST_RECIPIENTS} recipients", name(&number));
-                entries[number].name.mistake(what)
+            ExpansionError::TooMany(number) => {
+                let what = format!("{} expands to more than {MAX_EXPANSION} recipients", name(&number));
+                entries[number].name.error(what)
             }
-            Fault::TooDeep(number) => {
-                let what = format!("{} goes through a chain of more than {DEEPEST} aliases", name(&number));
-                entries[number].name.mistake(what)
+            ExpansionError::TooDeep(number) => {
+                let what = format!("{} goes through a chain of more than {MAX_DEPTH} aliases", name(&number));
+                entries[number].name.error(what)
             }
         })
     }
@@ -453,24 +469,24 @@ mod tests {
     use proptest::prelude::*;
 
     /// Parses the aliases of a relay for a.example and b.example, with the mailboxes ann and bob.
-    fn parse(text: &str) -> Result<Aliases, Vec<Mistake>> {
+    fn parse(text: &str) -> Result<Aliases, Vec<AliasError>> {
         let is_local = |domain: &str| ["a.example", "b.example"].contains(&domain);
         let is_user = |name: &str| ["ann", "bob"].contains(&name);
-        Aliases::parse(text, &Surroundings { is_local: &is_local, is_user: &is_user })
+        Aliases::parse(text, &AliasContext { is_local: &is_local, is_user: &is_user })
     }
 
     /// Describes targets in words: `-` for none.
-    fn words(meant: Vec<Meant>) -> Vec<String> {
+    fn rendered(meant: Vec<AliasTarget>) -> Vec<String> {
         let word = |one| match one {
-            Meant::Nobody => "-".to_owned(),
-            Meant::Mailbox { local_part, domain } => format!("{local_part}@{domain}"),
-            Meant::Elsewhere(address) => address.into(),
+            AliasTarget::Discard => "-".to_owned(),
+            AliasTarget::Mailbox { local_part, domain } => format!("{local_part}@{domain}"),
+            AliasTarget::Remote(address) => address.into(),
         };
         meant.into_iter().map(word).collect()
     }
 
     fn expand(aliases: &Aliases, name: &str, domain: &str) -> Option<Vec<String>> {
-        let mut meant = words(aliases.expand(name, domain)?);
+        let mut meant = rendered(aliases.expand(name, domain)?);
         meant.sort();
         Some(meant)
     }
@@ -547,7 +563,7 @@ mod tests {
         let lines: Vec<_> = said.iter().map(|mistake| mistake.line).collect();
         assert_eq!(lines, [2, 1, 3]);
         let many: String = (0..1000).map(|number| format!("a{number}: nonsense\n")).collect();
-        assert_eq!(parse(&many).unwrap_err().len(), MOST_MISTAKES);
+        assert_eq!(parse(&many).unwrap_err().len(), MAX_ERRORS);
     }
 
     #[test]
@@ -562,14 +578,14 @@ mod tests {
     fn what_grows_or_goes_too_deep_is_refused_without_going_there() {
         let doubling: String = (0..60).map(|n| format!("a{n}: a{}@a.example, a{0}@b.example\n", n + 1)).collect();
         let said = parse(&(doubling + "a60: ann\n")).unwrap_err();
-        assert!(said[0].what.contains("more than 1000 recipients"), "{said:?}");
+        assert!(said[0].message.contains("more than 1000 recipients"), "{said:?}");
         let chain: String = (0..20_000).map(|n| format!("a{n}: a{}\n", n + 1)).collect();
         let said = parse(&(chain.clone() + "a20000: ann\n")).unwrap_err();
-        assert!(said[0].what.contains("a chain of more than 50 aliases"), "{said:?}");
+        assert!(said[0].message.contains("a chain of more than 50 aliases"), "{said:?}");
         let said = parse(&(chain + "a20000: a0\n")).unwrap_err();
-        assert!(said[0].what.contains("form a loop"), "{said:?}");
+        assert!(said[0].message.contains("form a loop"), "{said:?}");
         let wide = (0..1001).map(|n| format!("u{n}@else.example")).collect::<Vec<_>>().join(", ");
-        assert!(parse(&format!("a: {wide}\n")).unwrap_err()[0].what.contains("more than 1000 targets"));
+        assert!(parse(&format!("a: {wide}\n")).unwrap_err()[0].message.contains("more than 1000 targets"));
     }
 
     #[test]
@@ -584,9 +600,9 @@ mod tests {
             match parse(&text) {
                 Ok(aliases) => {
                     for key in aliases.keys.keys() {
-                        let (name, domain) = key.split_once(SEAM).unwrap_or((key, "a.example"));
+                        let (name, domain) = key.split_once(KEY_SEPARATOR).unwrap_or((key, "a.example"));
                         let meant = aliases.expand(name, domain);
-                        prop_assert!(meant.is_none_or(|meant| (1..=MOST_RECIPIENTS).contains(&meant.len())));
+                        prop_assert!(meant.is_none_or(|meant| (1..=MAX_EXPANSION).contains(&meant.len())));
                     }
                 }
                 Err(mistakes) => {
@@ -618,13 +634,13 @@ mod tests {
             } } }
             let has_circle = (0..12).any(|number| reach[number][number]);
             let is_local = |_: &str| false;
-            let parsed = Aliases::parse(&text, &Surroundings { is_local: &is_local, is_user: &|_| true });
+            let parsed = Aliases::parse(&text, &AliasContext { is_local: &is_local, is_user: &|_| true });
             prop_assert_eq!(parsed.is_err(), has_circle, "{}", text);
             if let Ok(aliases) = parsed {
                 for (number, reached) in reach.iter().enumerate() {
                     let meant = aliases.expand(&format!("n{number}"), "a.example").unwrap();
                     let wanted = (0..12).filter(|to| *to == number || reached[*to]).count();
-                    let elsewhere = meant.iter().filter(|one| matches!(one, Meant::Elsewhere(_))).count();
+                    let elsewhere = meant.iter().filter(|one| matches!(one, AliasTarget::Remote(_))).count();
                     prop_assert_eq!(elsewhere, wanted);
                 }
             }

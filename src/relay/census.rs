@@ -3,9 +3,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that grows.
 #[derive(Debug, Default)]
-pub(super) struct Count(AtomicU64);
+pub(super) struct RelayCounter(AtomicU64);
 
-impl Count {
+impl RelayCounter {
     pub(super) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
@@ -17,52 +17,52 @@ impl Count {
 
 /// The numbers of all workers.
 #[derive(Debug, Default)]
-pub(super) struct Census {
+pub(super) struct RelayCounters {
     /// Connections taken.
-    pub(super) sessions: Count,
+    pub(super) sessions: RelayCounter,
     /// Messages answered 250.
-    pub(super) accepted: Count,
+    pub(super) accepted: RelayCounter,
     /// Their recipients.
-    pub(super) accepted_recipients: Count,
+    pub(super) accepted_recipients: RelayCounter,
     /// Bytes of these messages.
-    pub(super) accepted_bytes: Count,
+    pub(super) accepted_bytes: RelayCounter,
     /// Messages rejected because there was no room.
-    pub(super) full: Count,
+    pub(super) full: RelayCounter,
     /// Messages and recipients refused because too much came in at a time.
-    pub(super) crowded: Count,
+    pub(super) crowded: RelayCounter,
     /// Messages refused for other reasons at their end.
-    pub(super) refused: Count,
+    pub(super) refused: RelayCounter,
     /// Sessions ended because of the client's input: another protocol, too many errors, too many commands without mail.
-    pub(super) hung_up: Count,
+    pub(super) hung_up: RelayCounter,
     /// Recipients that a next hop has taken, or that were delivered here.
-    pub(super) delivered: Count,
+    pub(super) delivered: RelayCounter,
     /// Tries that ended with a temporary refusal, or without an answer.
-    pub(super) deferred: Count,
+    pub(super) deferred: RelayCounter,
     /// Recipients refused for good.
-    pub(super) failed: Count,
+    pub(super) failed: RelayCounter,
     /// Recipients whose time ran out.
-    pub(super) expired: Count,
+    pub(super) expired: RelayCounter,
     /// Notices written to senders.
-    pub(super) notices: Count,
+    pub(super) notices: RelayCounter,
     /// Messages that were sent on with their 8-bit parts encoded, and taken.
-    pub(super) converted: Count,
+    pub(super) converted: RelayCounter,
     /// Connections to next hops.
-    pub(super) connections: Count,
+    pub(super) connections: RelayCounter,
     /// Connections that could not be made.
-    pub(super) unreachable: Count,
+    pub(super) unreachable: RelayCounter,
     /// Messages found in the spool at the start.
-    pub(super) recovered: Count,
+    pub(super) recovered: RelayCounter,
     /// Logins that went well.
-    pub(super) logins: Count,
+    pub(super) logins: RelayCounter,
     /// Logins with a wrong proof.
-    pub(super) logins_failed: Count,
+    pub(super) logins_failed: RelayCounter,
     /// Logins whose proof was not checked, because there had been too many failures.
-    pub(super) logins_refused: Count,
+    pub(super) logins_refused: RelayCounter,
     /// Addresses and users that had too many failures.
-    pub(super) login_locks: Count,
+    pub(super) login_locks: RelayCounter,
 }
 
-impl Census {
+impl RelayCounters {
     /// All counters: name, description, value.
     pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 21] {
         [

@@ -3,24 +3,26 @@
 //! A courier asks the queue for the next message when the session is free, and once a message is on its way: the next
 //! one's MAIL, RCPT and DATA then travel with it (RFC 2920 §3.1), one write and one read a message.
 use super::config::RefusedGreeting;
-use super::defect::{CourierInHand, InHand, Work};
-use super::demands::{self, Form};
-use super::envelope::{Confirmation, Recipient, Refusal};
-use super::journal::Journal;
-use super::letter::Letter;
+use super::defect::{DeliveryGuard, NextMessage, SlotGuard};
+use super::demands::{self, DeliveryForm};
+use super::envelope::{Confirmation, DeliveryRefusal, EnvelopeRecipient};
+use super::journal::DeliveryLog;
+use super::letter::Message;
 use super::maildir;
-use super::office::{Office, Place};
-use super::queue::{Answer, Assignment, Closing, Outcome};
-use super::resolver::{Destination, Unroutable};
-use super::routing::{Hop, Lmtp, Smtp};
+use super::office::{RelayWorker, SlotWaiter};
+use super::queue::{DeliveryRequest, DeliveryResult, DisconnectReason, RecipientStatus};
+use super::resolver::{MailServer, Unroutable};
+use super::routing::{Lmtp, NextHop, Smtp};
 use crate::planned_panic::planned_panic;
 use crate::reason::reason;
-use net::{Alarm, Caller, ClientSecurity, Conversation, Ended, Endpoint, Next, Outbox, Socket, clock};
-use smtp::client::{self, Chunking, Client, Event, GaveUp, Pipelining, Protocol, StartTls, Verb};
+use net::{
+    ClientSecurity, ClientSession, Endpoint, MessageSource, NextAction, Outbox, SessionEnd, Socket, Timer, clock,
+};
+use smtp::client::{self, Chunking, Client, Event, GaveUp, PipelineMode, Protocol, StartTls, Verb};
 use smtp::command::BodyType;
 use smtp::dsn::{self, Notify};
-use smtp::reply::Enhanced;
-use smtp::{Envelope, Extensions, Received};
+use smtp::reply::EnhancedStatusCode;
+use smtp::{Envelope, Extensions, ReceivedReply};
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
 use std::future::poll_fn;
@@ -33,146 +35,159 @@ use std::time::Duration;
 use trust::{HandshakeFault, Remedies};
 
 /// Time-out of connecting.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time-out of a reply: RFC 5321 §4.5.3.2 has five minutes for most, ten for the last.
-const REPLY_PATIENCE: Duration = Duration::from_secs(300);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time-out of the answer to QUIT: a slow peer keeps a connection from others, and nothing depends on the answer.
-const QUIT_PATIENCE: Duration = Duration::from_secs(10);
+const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Messages that may be under way to a peer at a time, if they go by BDAT: one write and one read for all of them.
-const BURST: u32 = 8;
+const MAX_BATCH: u32 = 8;
 /// A peer that takes longer for a message gets one at a time: others can have another connection.
-const QUICK: Duration = Duration::from_millis(10);
+const FAST_REPLY_LIMIT: Duration = Duration::from_millis(10);
 /// Time for which a peer that ended a session amid a burst gets one message at a time: it may want few messages a
 /// connection.
-const CURT: Duration = Duration::from_secs(600);
+const BATCH_RETRY_DELAY: Duration = Duration::from_secs(600);
 /// The keys of a route against a certificate that is not accepted.
 const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = NAME", insecure: "insecure = true" };
 /// Time for which an unused connection is kept.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs a courier from its being called to its return.
-pub(super) async fn run(office: Rc<Office>, courier: CourierInHand) {
-    let hop = office.hops.borrow().hop(courier.hop);
+pub(super) async fn run(office: Rc<RelayWorker>, courier: SlotGuard) {
+    let hop = office.destinations.borrow().next_hop(courier.destination);
     match hop {
-        Hop::Discard => here(&office, courier, discard).await,
-        Hop::Maildir(root) => {
-            here(&office, courier, async |office, letter, job| mailbox(office, &root, letter, job).await).await
+        NextHop::Discard => deliver_locally(&office, courier, discard).await,
+        NextHop::Maildir(root) => {
+            deliver_locally(&office, courier, async |office, letter, job| {
+                deliver_to_maildir(office, &root, letter, job).await
+            })
+            .await
         }
-        Hop::Lmtp(lmtp) => to_lmtp(&office, courier, &lmtp).await,
-        Hop::Smtp(smtp) => to_smtp(&office, courier, &smtp).await,
+        NextHop::Lmtp(lmtp) => deliver_by_lmtp(&office, courier, &lmtp).await,
+        NextHop::Smtp(smtp) => deliver_by_smtp(&office, courier, &smtp).await,
     }
 }
 
 /// Delivers on this host, one message after the other, until there is none.
-async fn here(
-    office: &Rc<Office>,
-    mut courier: CourierInHand,
-    deliver: impl AsyncFn(&Rc<Office>, &Letter, &Assignment<Letter>) -> Outcome,
+async fn deliver_locally(
+    office: &Rc<RelayWorker>,
+    mut courier: SlotGuard,
+    deliver: impl AsyncFn(&Rc<RelayWorker>, &Message, &DeliveryRequest<Message>) -> DeliveryResult,
 ) {
-    let mut place = Place::default();
-    let mut idle = Alarm::default();
+    let mut place = SlotWaiter::default();
+    let mut idle = Timer::default();
     loop {
         let mut until = None;
         let assignment = poll_fn(|cx| {
             let now = clock::now();
-            if place.is_dismissed() || office.is_closing() {
+            if place.must_close() || office.is_closing() {
                 return Poll::Ready(None);
             }
-            match office.take(&mut courier, &mut place, cx.waker(), now) {
-                Work::Message(assignment) => Poll::Ready(Some(assignment)),
-                Work::Leave => Poll::Ready(None),
-                Work::Wait => idle.poll_due(Some(*until.get_or_insert(now + IDLE)), now).map(|()| None),
+            match office.next_message(&mut courier, &mut place, cx.waker(), now) {
+                NextMessage::Deliver(assignment) => Poll::Ready(Some(assignment)),
+                NextMessage::Quit => Poll::Ready(None),
+                NextMessage::Wait => idle.poll_due(Some(*until.get_or_insert(now + IDLE_TIMEOUT)), now).map(|()| None),
             }
         });
         let Some(assignment) = assignment.await else { break };
         planned_panic("local delivery");
-        let letter = assignment.letter.clone();
+        let letter = assignment.message.clone();
         let outcome = deliver(office, &letter, &assignment).await;
-        office.outcome(assignment, outcome);
+        office.finish_delivery(assignment, outcome);
     }
-    place.leave();
-    office.closed(courier, Closing::Finished);
+    place.cancel();
+    office.connection_closed(courier, DisconnectReason::Finished);
 }
 
-async fn discard(office: &Rc<Office>, _letter: &Letter, assignment: &Assignment<Letter>) -> Outcome {
-    office.setting.census.delivered.add(assignment.recipients.len() as u64);
-    Outcome::Delivered
+async fn discard(office: &Rc<RelayWorker>, _letter: &Message, assignment: &DeliveryRequest<Message>) -> DeliveryResult {
+    office.context.counters.delivered.add(assignment.recipients.len() as u64);
+    DeliveryResult::Delivered
 }
 
 /// Puts a copy for each recipient into a Maildir.
-async fn mailbox(office: &Rc<Office>, root: &Arc<Path>, letter: &Letter, assignment: &Assignment<Letter>) -> Outcome {
+async fn deliver_to_maildir(
+    office: &Rc<RelayWorker>,
+    root: &Arc<Path>,
+    letter: &Message,
+    assignment: &DeliveryRequest<Message>,
+) -> DeliveryResult {
     let mut answers = Vec::new();
     for number in assignment.recipients.iter() {
         let recipient = letter.envelope.recipients[usize::from(number)].clone();
-        let (names, root, letter) = (Arc::clone(&office.setting.mailbox_names), Arc::clone(root), letter.clone());
+        let (names, root, letter) = (Arc::clone(&office.context.maildir_names), Arc::clone(root), letter.clone());
         let address = recipient.address.clone();
-        let delivered = office.setting.porters.done(move || {
-            let sheet = maildir::Letter { sender: &letter.envelope.sender, recipient: &address, message: &letter.body };
+        let delivered = office.context.maildir_pool.run(move || {
+            let sheet =
+                maildir::MaildirMessage { sender: &letter.envelope.sender, recipient: &address, message: &letter.body };
             maildir::deliver(&root, &names, clock::wall(), &sheet)
         });
         answers.push(match delivered.await {
-            Some(Ok(_)) => taken(&recipient, Confirmation::Delivered),
+            Some(Ok(_)) => accepted_status(&recipient, Confirmation::Delivered),
             Some(Err(failure)) => {
-                if failure.is_loud() {
+                if failure.needs_operator() {
                     tracing::error!(%failure, "a mailbox cannot be written");
                 }
                 let (code, enhanced) = failure.code();
-                Answer::Deferred(Refusal::new(code, Some(enhanced), &failure.to_string(), ""))
+                RecipientStatus::Deferred(DeliveryRefusal::new(code, Some(enhanced), &failure.to_string(), ""))
             }
-            None => Answer::Deferred(Refusal::new(
+            None => RecipientStatus::Deferred(DeliveryRefusal::new(
                 451,
-                Some(Enhanced(4, 3, 0)),
+                Some(EnhancedStatusCode(4, 3, 0)),
                 "delivery failed because of a bug in mailrun",
                 "",
             )),
         });
     }
-    summed(office, answers)
+    combine_statuses(office, answers)
 }
 
 /// The answer for a recipient that was accepted; its sender may want a notice (RFC 3461 §5.2.2).
-fn taken(recipient: &Recipient, how: Confirmation) -> Answer {
+fn accepted_status(recipient: &EnvelopeRecipient, how: Confirmation) -> RecipientStatus {
     let is_asked = recipient.notify.is_some_and(|notify| notify.wants(Notify::SUCCESS));
-    if is_asked { Answer::Confirmed(how) } else { Answer::Delivered }
+    if is_asked { RecipientStatus::Confirmed(how) } else { RecipientStatus::Delivered }
 }
 
 /// Sums up the answers: the usual outcome is one word.
-fn summed(office: &Office, answers: Vec<Answer>) -> Outcome {
-    let census = &office.setting.census;
+fn combine_statuses(office: &RelayWorker, answers: Vec<RecipientStatus>) -> DeliveryResult {
+    let census = &office.context.counters;
     for answer in &answers {
         match answer {
-            Answer::Delivered | Answer::Confirmed(_) => census.delivered.add(1),
-            Answer::Failed(_) => census.failed.add(1),
+            RecipientStatus::Delivered | RecipientStatus::Confirmed(_) => census.delivered.add(1),
+            RecipientStatus::Failed(_) => census.failed.add(1),
             // Counted by the queue's facts.
-            Answer::Deferred(_) => {}
+            RecipientStatus::Deferred(_) => {}
         }
     }
-    if answers.iter().all(|answer| *answer == Answer::Delivered) { Outcome::Delivered } else { Outcome::Each(answers) }
+    if answers.iter().all(|answer| *answer == RecipientStatus::Delivered) {
+        DeliveryResult::Delivered
+    } else {
+        DeliveryResult::Each(answers)
+    }
 }
 
-async fn to_lmtp(office: &Rc<Office>, courier: CourierInHand, lmtp: &Lmtp) {
-    let mut carrier = Carrier::new(office, courier, lmtp.endpoint.to_string().into());
+async fn deliver_by_lmtp(office: &Rc<RelayWorker>, courier: SlotGuard, lmtp: &Lmtp) {
+    let mut carrier = SmtpDelivery::new(office, courier, lmtp.endpoint.to_string().into());
     let options = client::Options {
         protocol: Protocol::Lmtp,
-        pipelining: Pipelining::Group,
-        quit_patience: Some(QUIT_PATIENCE),
+        pipelining: PipelineMode::Group,
+        quit_timeout: Some(QUIT_TIMEOUT),
         ..Default::default()
     };
-    let left = carrier.visit(&lmtp.endpoint, None, options).await;
+    let left = carrier.try_endpoint(&lmtp.endpoint, None, options).await;
     carrier.finish(left);
 }
 
-async fn to_smtp(office: &Rc<Office>, courier: CourierInHand, smtp: &Smtp) {
-    let found = office.setting.resolver.destinations(&smtp.to, office.seed()).await;
+async fn deliver_by_smtp(office: &Rc<RelayWorker>, courier: SlotGuard, smtp: &Smtp) {
+    let found = office.context.resolver.resolve(&smtp.target, office.next_seed()).await;
     let destinations = match found {
         Ok(destinations) => destinations,
-        Err(why) => return unroutable(office, courier, &why),
+        Err(why) => return handle_unroutable(office, courier, &why),
     };
-    let mut carrier = Carrier::new(office, courier, "".into());
-    let mut left = Left::Unreachable(Refusal::new(0, None, "no server", ""));
+    let mut carrier = SmtpDelivery::new(office, courier, "".into());
+    let mut left = ConnectionResult::Unreachable(DeliveryRefusal::new(0, None, "no server", ""));
     for destination in &destinations {
         left = carrier.try_host(smtp, destination).await;
-        if matches!(left, Left::Finished | Left::Refused(_)) || carrier.is_reached {
+        if matches!(left, ConnectionResult::Finished | ConnectionResult::Refused(_)) || carrier.is_reached {
             break;
         }
     }
@@ -181,326 +196,337 @@ async fn to_smtp(office: &Rc<Office>, courier: CourierInHand, smtp: &Smtp) {
 
 /// Handles that no server can be found. A permanent error fails the messages at hand; a transient one shuts the hop for
 /// a while.
-fn unroutable(office: &Rc<Office>, courier: CourierInHand, why: &Unroutable) {
+fn handle_unroutable(office: &Rc<RelayWorker>, courier: SlotGuard, why: &Unroutable) {
     let (code, enhanced) = why.codes();
-    let refusal = Refusal::new(code, Enhanced::parse(enhanced.as_bytes()), &why.to_string(), "");
+    let refusal = DeliveryRefusal::new(code, EnhancedStatusCode::parse(enhanced.as_bytes()), &why.to_string(), "");
     if why.is_transient() {
-        return office.closed(courier, Closing::Unreachable(refusal));
+        return office.connection_closed(courier, DisconnectReason::Unreachable(refusal));
     }
     fail_all(office, courier, &refusal);
 }
 
 /// Fails the messages at hand.
-fn fail_all(office: &Rc<Office>, mut courier: CourierInHand, refusal: &Refusal) {
-    let mut place = Place::default();
-    while let Work::Message(assignment) = office.take(&mut courier, &mut place, std::task::Waker::noop(), clock::now())
+fn fail_all(office: &Rc<RelayWorker>, mut courier: SlotGuard, refusal: &DeliveryRefusal) {
+    let mut place = SlotWaiter::default();
+    while let NextMessage::Deliver(assignment) =
+        office.next_message(&mut courier, &mut place, std::task::Waker::noop(), clock::now())
     {
-        office.setting.census.failed.add(assignment.recipients.len() as u64);
-        office.outcome(assignment, Outcome::All(Answer::Failed(refusal.clone())));
+        office.context.counters.failed.add(assignment.recipients.len() as u64);
+        office.finish_delivery(assignment, DeliveryResult::All(RecipientStatus::Failed(refusal.clone())));
     }
-    place.leave();
-    office.closed(courier, Closing::Finished);
+    place.cancel();
+    office.connection_closed(courier, DisconnectReason::Finished);
 }
 
 /// Way in which a session ended.
-enum Left {
+enum ConnectionResult {
     /// The usual end.
     Finished,
-    Unreachable(Refusal),
+    Unreachable(DeliveryRefusal),
     /// A 5xx in place of a greeting, if it is configured to fail messages.
-    Refused(Refusal),
+    Refused(DeliveryRefusal),
     /// TLS was offered but failed, and is optional.
     WithoutTls,
 }
 
 /// Result of asking for the next message.
-enum Found {
+enum NextTransaction {
     /// The commands of the message.
-    Message(Arc<Envelope>),
+    Transaction(Arc<Envelope>),
     /// No message now: the courier is called when there is one.
-    Nothing,
+    Wait,
     /// The courier has to leave.
-    Leave,
+    Quit,
 }
 
 /// A message under way.
-struct Job {
-    assignment: InHand,
+struct PipelinedMessage {
+    request: DeliveryGuard,
     /// Message that is sent in place of the original, if that cannot be sent as it is.
-    converted: Option<Letter>,
+    converted: Option<Message>,
     /// Recipients, by their numbers, that are not sent to the server.
     left_out: Vec<u16>,
     /// Reply to each of the others so far, in the assignment's order.
-    refused: Vec<Option<Refusal>>,
-    handed: Handed,
+    refused: Vec<Option<DeliveryRefusal>>,
+    progress: SendProgress,
     /// Recipients up to this place have had their answers to the message (LMTP).
     answered: usize,
     /// The next hop notifies the sender of a success itself.
-    notifies: bool,
+    peer_sends_dsn: bool,
 }
 
 /// Progress of sending the message.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Handed {
-    Nothing,
+enum SendProgress {
+    NotSent,
     /// Part of the bytes that are being written.
-    Rendered,
+    Buffered,
     /// Its last byte has been handed over.
-    All,
+    Sent,
 }
 
-impl Job {
-    fn refuse_all(&mut self, refusal: &Refusal) {
+impl PipelinedMessage {
+    fn refuse_all(&mut self, refusal: &DeliveryRefusal) {
         self.refuse_from(0, refusal);
     }
 
     /// Refuses all from that place on, except those that were refused before.
-    fn refuse_from(&mut self, place: usize, refusal: &Refusal) {
+    fn refuse_from(&mut self, place: usize, refusal: &DeliveryRefusal) {
         for place in self.refused.iter_mut().skip(place).filter(|place| place.is_none()) {
             *place = Some(refusal.clone());
         }
     }
 
     /// The message in the form that is sent.
-    fn letter(&self) -> &Letter {
-        self.converted.as_ref().unwrap_or(&self.assignment.letter)
+    fn message(&self) -> &Message {
+        self.converted.as_ref().unwrap_or(&self.request.message)
     }
 
     /// The answer of each recipient.
-    fn answers(&mut self) -> Vec<Answer> {
-        let recipients = &self.assignment.letter.envelope.recipients;
-        let (notifies, left_out) = (self.notifies, &self.left_out);
+    fn recipient_statuses(&mut self) -> Vec<RecipientStatus> {
+        let recipients = &self.request.message.envelope.recipients;
+        let (notifies, left_out) = (self.peer_sends_dsn, &self.left_out);
         let mut refused = self.refused.drain(..);
         let answer = |number: u16| {
             if left_out.contains(&number) {
-                return Answer::Failed(demands::without_utf8());
+                return RecipientStatus::Failed(demands::smtputf8_missing());
             }
             match refused.next().flatten() {
-                None if notifies => Answer::Delivered,
-                None => taken(&recipients[usize::from(number)], Confirmation::Relayed),
-                Some(refusal) if (500..600).contains(&refusal.code) => Answer::Failed(refusal),
-                Some(refusal) => Answer::Deferred(refusal),
+                None if notifies => RecipientStatus::Delivered,
+                None => accepted_status(&recipients[usize::from(number)], Confirmation::Relayed),
+                Some(refusal) if (500..600).contains(&refusal.code) => RecipientStatus::Failed(refusal),
+                Some(refusal) => RecipientStatus::Deferred(refusal),
             }
         };
-        self.assignment.recipients.iter().map(answer).collect()
+        self.request.recipients.iter().map(answer).collect()
     }
 }
 
 /// A courier on its way.
-struct Carrier {
-    office: Rc<Office>,
-    courier: Option<CourierInHand>,
-    place: Place,
+struct SmtpDelivery {
+    worker: Rc<RelayWorker>,
+    slot: Option<SlotGuard>,
+    waiter: SlotWaiter,
     /// Oldest first: the next replies belong to the first.
-    jobs: VecDeque<Job>,
+    in_flight: VecDeque<PipelinedMessage>,
     /// Host of the peer.
     host: Arc<str>,
-    name: Arc<str>,
-    idle: Alarm,
+    hostname: Arc<str>,
+    idle_timer: Timer,
     idle_until: Option<Duration>,
-    leaves: bool,
+    must_quit: bool,
     /// Set if the peer lets messages follow each other without waiting.
-    bursts: bool,
+    may_batch: bool,
     /// Set if the peer answers fast enough for that.
-    is_quick: bool,
+    is_fast: bool,
     /// Time at which the oldest message under way was begun, or the one before it answered.
-    since: Duration,
+    measured_since: Duration,
     /// A session was free for a message: the hop can be reached, however the session ends.
     is_reached: bool,
     /// The peer's reply that announced the close.
-    farewell: Option<Refusal>,
+    closing_reply: Option<DeliveryRefusal>,
     /// It came in place of a greeting.
     is_greeting_refused: bool,
-    spare: Vec<Arc<Envelope>>,
+    spare_envelopes: Vec<Arc<Envelope>>,
 }
 
-impl Carrier {
-    fn new(office: &Rc<Office>, courier: CourierInHand, host: Arc<str>) -> Self {
+impl SmtpDelivery {
+    fn new(office: &Rc<RelayWorker>, courier: SlotGuard, host: Arc<str>) -> Self {
         Self {
-            name: office.config().hostname.as_str().into(),
-            office: Rc::clone(office),
-            courier: Some(courier),
-            place: Place::default(),
-            jobs: VecDeque::with_capacity(2),
+            hostname: office.config().hostname.as_str().into(),
+            worker: Rc::clone(office),
+            slot: Some(courier),
+            waiter: SlotWaiter::default(),
+            in_flight: VecDeque::with_capacity(2),
             host,
-            idle: Alarm::default(),
+            idle_timer: Timer::default(),
             idle_until: None,
-            leaves: false,
-            bursts: false,
-            is_quick: false,
-            since: Duration::ZERO,
+            must_quit: false,
+            may_batch: false,
+            is_fast: false,
+            measured_since: Duration::ZERO,
             is_reached: false,
-            farewell: None,
+            closing_reply: None,
             is_greeting_refused: false,
-            spare: Vec::new(),
+            spare_envelopes: Vec::new(),
         }
     }
 
-    async fn try_host(&mut self, smtp: &Smtp, destination: &Destination) -> Left {
+    async fn try_host(&mut self, smtp: &Smtp, destination: &MailServer) -> ConnectionResult {
         self.host = Arc::clone(&destination.name);
-        let key = self.courier.as_ref().expect("it is out").hop;
-        let security = self.office.hops.borrow_mut().security(key, &destination.name);
+        let key = self.slot.as_ref().expect("it is out").destination;
+        let security = self.worker.destinations.borrow_mut().security(key, &destination.name);
         let security = match security {
             Ok(security) => security,
-            Err(why) => return Left::Unreachable(Refusal::new(0, None, &why, "")),
+            Err(why) => return ConnectionResult::Unreachable(DeliveryRefusal::new(0, None, &why, "")),
         };
         let endpoint = Endpoint::Tcp(destination.address);
         let options = client::Options {
-            pipelining: Pipelining::Group,
+            pipelining: PipelineMode::Group,
             tls: smtp.security.start_tls(),
             credentials: smtp.credentials.clone(),
             chunking: Chunking::IfOffered,
-            burst: if self.office.hops.borrow().may_burst(key, clock::now()) { BURST } else { 0 },
-            quit_patience: Some(QUIT_PATIENCE),
+            burst: if self.worker.destinations.borrow().may_batch(key, clock::now()) { MAX_BATCH } else { 0 },
+            quit_timeout: Some(QUIT_TIMEOUT),
             ..Default::default()
         };
-        let left = self.visit(&endpoint, security, options.clone()).await;
-        if !matches!(left, Left::WithoutTls) {
+        let left = self.try_endpoint(&endpoint, security, options.clone()).await;
+        if !matches!(left, ConnectionResult::WithoutTls) {
             return left;
         }
         // Opportunistic: better in the clear than not at all (RFC 7435 §3).
-        self.visit(&endpoint, None, client::Options { tls: StartTls::Never, ..options }).await
+        self.try_endpoint(&endpoint, None, client::Options { tls: StartTls::Never, ..options }).await
     }
 
-    async fn visit(&mut self, to: &Endpoint, security: Option<ClientSecurity>, options: client::Options) -> Left {
-        let mut alarm = Alarm::default();
+    async fn try_endpoint(
+        &mut self,
+        to: &Endpoint,
+        security: Option<ClientSecurity>,
+        options: client::Options,
+    ) -> ConnectionResult {
+        let mut alarm = Timer::default();
         let is_optional = options.tls == StartTls::IfOffered;
-        self.farewell = None;
+        self.closing_reply = None;
         self.is_greeting_refused = false;
         let connecting = Box::pin(Socket::connect_to(None, to));
-        let socket = match alarm.limit(clock::now() + CONNECT_PATIENCE, connecting).await {
+        let socket = match alarm.timeout_at(clock::now() + CONNECT_TIMEOUT, connecting).await {
             Some(Ok(socket)) => socket,
             Some(Err(error)) => return self.unreachable(&reason(&error)),
             None => return self.unreachable("no connection in time"),
         };
-        self.office.setting.census.connections.add(1);
+        self.worker.context.counters.connections.add(1);
         let nonce = options.credentials.is_some().then(net::nonce);
-        let client = Client::with_options(Arc::clone(&self.name), Arc::new(options), nonce, clock::now());
-        let desk = self.office.desk.clone();
-        let talk = Conversation::new(socket, client, self, &mut alarm, REPLY_PATIENCE, desk).secured(security);
+        let client = Client::with_options(Arc::clone(&self.hostname), Arc::new(options), nonce, clock::now());
+        let desk = self.worker.buffers.clone();
+        let talk = ClientSession::new(socket, client, self, &mut alarm, REPLY_TIMEOUT, desk).with_security(security);
         let ended = Box::pin(talk.run()).await;
-        self.ended(ended, is_optional)
+        self.end_session(ended, is_optional)
     }
 
-    fn unreachable(&self, why: &str) -> Left {
-        Left::Unreachable(Refusal::new(0, Some(Enhanced(4, 4, 1)), why, &self.host))
+    fn unreachable(&self, why: &str) -> ConnectionResult {
+        ConnectionResult::Unreachable(DeliveryRefusal::new(0, Some(EnhancedStatusCode(4, 4, 1)), why, &self.host))
     }
 
     /// Ends the session: messages under way go back to the queue.
-    fn ended(&mut self, ended: Ended, tls_is_optional: bool) -> Left {
-        if self.bursts && self.jobs.len() > 1 {
-            let key = self.courier.as_ref().expect("it is out").hop;
-            self.office.hops.borrow_mut().serve_singly(key, clock::now() + CURT);
-            self.office.queue.borrow_mut().batch(key, 1);
+    fn end_session(&mut self, ended: SessionEnd, tls_is_optional: bool) -> ConnectionResult {
+        if self.may_batch && self.in_flight.len() > 1 {
+            let key = self.slot.as_ref().expect("it is out").destination;
+            self.worker.destinations.borrow_mut().disable_batching(key, clock::now() + BATCH_RETRY_DELAY);
+            self.worker.queue.borrow_mut().set_batch_size(key, 1);
         }
         // A peer that says 421 has accepted nothing that it had not answered before.
-        let is_dismissed = self.farewell.as_ref().is_some_and(|refusal| refusal.code == 421);
+        let is_dismissed = self.closing_reply.as_ref().is_some_and(|refusal| refusal.code == 421);
         // One by one: the rest goes back by itself if this panics.
-        while let Some(mut job) = self.jobs.pop_front() {
-            let outcome = match (job.answered, job.handed == Handed::All && !is_dismissed) {
-                (0, false) => Outcome::Unsent,
-                (0, true) => Outcome::Unknown,
+        while let Some(mut job) = self.in_flight.pop_front() {
+            let outcome = match (job.answered, job.progress == SendProgress::Sent && !is_dismissed) {
+                (0, false) => DeliveryResult::Unsent,
+                (0, true) => DeliveryResult::Unknown,
                 // A recipient whose answer has come does not get the message again with each try for the others.
                 (answered, _) => {
-                    job.refuse_from(answered, &Refusal::new(0, None, "the session ended without an answer", ""));
-                    summed(&self.office, job.answers())
+                    job.refuse_from(
+                        answered,
+                        &DeliveryRefusal::new(0, None, "the session ended without an answer", ""),
+                    );
+                    combine_statuses(&self.worker, job.recipient_statuses())
                 }
             };
-            self.office.outcome(job.assignment, outcome);
+            self.worker.finish_delivery(job.request, outcome);
         }
         if self.is_reached {
-            return Left::Finished;
+            return ConnectionResult::Finished;
         }
         let text = match ended {
-            Ended::NotEncrypted(_) if tls_is_optional => return Left::WithoutTls,
-            Ended::Closed => match self.farewell.take() {
-                Some(refusal) if self.is_refused_for_good(&refusal) => return Left::Refused(refusal),
-                Some(refusal) => return Left::Unreachable(refusal),
+            SessionEnd::TlsFailed(_) if tls_is_optional => return ConnectionResult::WithoutTls,
+            SessionEnd::Closed => match self.closing_reply.take() {
+                Some(refusal) if self.is_refused_for_good(&refusal) => return ConnectionResult::Refused(refusal),
+                Some(refusal) => return ConnectionResult::Unreachable(refusal),
                 None => "the server closed the session".to_owned(),
             },
-            Ended::GaveUp(why) => self.gave_up(why),
-            Ended::Lost(_, error) if error.kind() == io::ErrorKind::UnexpectedEof => "connection closed".to_owned(),
-            Ended::Lost(_, error) => format!("connection lost: {}", reason(&error)),
-            Ended::Timeout(_) => format!("no reply within {REPLY_PATIENCE:?}"),
-            Ended::Violated(_, violation) => violation.to_string(),
-            Ended::NotEncrypted(error) => not_encrypted(&error),
+            SessionEnd::GaveUp(why) => self.give_up_text(why),
+            SessionEnd::Lost(_, error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                "connection closed".to_owned()
+            }
+            SessionEnd::Lost(_, error) => format!("connection lost: {}", reason(&error)),
+            SessionEnd::Timeout(_) => format!("no reply within {REPLY_TIMEOUT:?}"),
+            SessionEnd::Violated(_, violation) => violation.to_string(),
+            SessionEnd::TlsFailed(error) => tls_failure(&error),
         };
         self.unreachable(&text)
     }
 
-    fn is_refused_for_good(&self, refusal: &Refusal) -> bool {
-        let means = self.office.setting.first().delivery.greeting_5xx;
+    fn is_refused_for_good(&self, refusal: &DeliveryRefusal) -> bool {
+        let means = self.worker.context.initial_config().delivery.greeting_5xx;
         self.is_greeting_refused && (500..600).contains(&refusal.code) && means == RefusedGreeting::Fail
     }
 
-    fn gave_up(&mut self, why: GaveUp) -> String {
-        self.farewell.take().map_or_else(|| why.to_string(), |refusal| format!("{why}: {}", refusal.text))
+    fn give_up_text(&mut self, why: GaveUp) -> String {
+        self.closing_reply.take().map_or_else(|| why.to_string(), |refusal| format!("{why}: {}", refusal.text))
     }
 
     /// Quits. Until the peer has answered QUIT, this courier does not count as available.
-    fn part(&mut self) -> Poll<Next> {
-        self.place.leave();
-        let courier = self.courier.as_mut().expect("it is out");
-        self.office.queue.borrow_mut().parts(courier);
-        Poll::Ready(Next::Quit)
+    fn begin_quit(&mut self) -> Poll<NextAction> {
+        self.waiter.cancel();
+        let courier = self.slot.as_mut().expect("it is out");
+        self.worker.queue.borrow_mut().begin_quit(courier);
+        Poll::Ready(NextAction::Quit)
     }
 
     /// Comes back from all visits.
-    fn finish(mut self, left: Left) {
-        self.place.leave();
-        let courier = self.courier.take().expect("it comes back once");
+    fn finish(mut self, left: ConnectionResult) {
+        self.waiter.cancel();
+        let courier = self.slot.take().expect("it comes back once");
         let closing = match left {
-            Left::Refused(refusal) => return fail_all(&self.office, courier, &refusal),
-            Left::Unreachable(refusal) => Closing::Unreachable(refusal),
-            Left::Finished | Left::WithoutTls => Closing::Finished,
+            ConnectionResult::Refused(refusal) => return fail_all(&self.worker, courier, &refusal),
+            ConnectionResult::Unreachable(refusal) => DisconnectReason::Unreachable(refusal),
+            ConnectionResult::Finished | ConnectionResult::WithoutTls => DisconnectReason::Finished,
         };
-        self.office.closed(courier, closing);
+        self.worker.connection_closed(courier, closing);
     }
 
     /// The next message, rendered for the peer's extensions. One that cannot be sent there fails at once.
-    fn next(&mut self, cx: &Context<'_>, extensions: &Extensions, now: Duration) -> Found {
+    fn next_transaction(&mut self, cx: &Context<'_>, extensions: &Extensions, now: Duration) -> NextTransaction {
         loop {
-            let courier = self.courier.as_mut().expect("it is out");
-            let assignment = match self.office.take(courier, &mut self.place, cx.waker(), now) {
-                Work::Message(assignment) => assignment,
-                Work::Wait => return Found::Nothing,
-                Work::Leave => return Found::Leave,
+            let courier = self.slot.as_mut().expect("it is out");
+            let assignment = match self.worker.next_message(courier, &mut self.waiter, cx.waker(), now) {
+                NextMessage::Deliver(assignment) => assignment,
+                NextMessage::Wait => return NextTransaction::Wait,
+                NextMessage::Quit => return NextTransaction::Quit,
             };
-            match self.rendered(&assignment, extensions) {
-                Ok((envelope, Form { converted, left_out })) => {
+            match self.prepare_transaction(&assignment, extensions) {
+                Ok((envelope, DeliveryForm { converted, left_out })) => {
                     let refused = vec![None; assignment.recipients.len() - left_out.len()];
-                    self.jobs.push_back(Job {
-                        assignment,
+                    self.in_flight.push_back(PipelinedMessage {
+                        request: assignment,
                         converted,
                         left_out,
                         refused,
-                        handed: Handed::Nothing,
+                        progress: SendProgress::NotSent,
                         answered: 0,
-                        notifies: extensions.dsn,
+                        peer_sends_dsn: extensions.dsn,
                     });
                     self.idle_until = None;
-                    self.spare.push(Arc::clone(&envelope));
-                    return Found::Message(envelope);
+                    self.spare_envelopes.push(Arc::clone(&envelope));
+                    return NextTransaction::Transaction(envelope);
                 }
                 Err(refusal) => {
-                    self.office.setting.census.failed.add(assignment.recipients.len() as u64);
-                    self.office.outcome(assignment, Outcome::All(Answer::Failed(refusal)));
+                    self.worker.context.counters.failed.add(assignment.recipients.len() as u64);
+                    self.worker.finish_delivery(assignment, DeliveryResult::All(RecipientStatus::Failed(refusal)));
                 }
             }
         }
     }
 }
 
-impl Carrier {
+impl SmtpDelivery {
     /// The transaction's envelope, and in which form the message follows it.
-    fn rendered(
+    fn prepare_transaction(
         &mut self,
-        assignment: &Assignment<Letter>,
+        assignment: &DeliveryRequest<Message>,
         extensions: &Extensions,
-    ) -> Result<(Arc<Envelope>, Form), Refusal> {
+    ) -> Result<(Arc<Envelope>, DeliveryForm), DeliveryRefusal> {
         planned_panic("delivery");
-        let letter = &assignment.letter;
-        let form = demands::meet(letter, assignment.recipients.iter(), extensions, &self.name)?;
+        let letter = &assignment.message;
+        let form = demands::check(letter, assignment.recipients.iter(), extensions, &self.hostname)?;
         let parameters = mail_parameters(form.converted.as_ref().unwrap_or(letter), extensions)?;
         let recipients: Vec<(&[u8], String)> = assignment
             .recipients
@@ -511,66 +537,70 @@ impl Carrier {
                 (recipient.address.as_slice(), recipient_parameters(recipient, letter.envelope.smtp_utf8, extensions))
             })
             .collect();
-        let mut envelope = self.draft();
+        let mut envelope = self.unused_envelope();
         let room = Arc::get_mut(&mut envelope).expect("a draft is nobody else's");
         room.rewrite_with(
             &letter.envelope.sender,
             parameters.as_bytes(),
             recipients.iter().map(|(address, parameters)| (*address, parameters.as_bytes())),
         )
-        .map_err(|_| Refusal::new(553, Some(Enhanced(5, 1, 3)), "an address cannot be written", ""))?;
+        .map_err(|_| {
+            DeliveryRefusal::new(553, Some(EnhancedStatusCode(5, 1, 3)), "an address cannot be written", "")
+        })?;
         Ok((envelope, form))
     }
 
     /// An envelope that is no longer used, or a new one.
-    fn draft(&mut self) -> Arc<Envelope> {
-        let free = self.spare.iter().position(|envelope| Arc::strong_count(envelope) == 1);
+    fn unused_envelope(&mut self) -> Arc<Envelope> {
+        let free = self.spare_envelopes.iter().position(|envelope| Arc::strong_count(envelope) == 1);
         match free {
-            Some(at) => self.spare.swap_remove(at),
+            Some(at) => self.spare_envelopes.swap_remove(at),
             None => Arc::new(Envelope::new("", "", ["a@b"]).expect("it is one")),
         }
     }
 
     /// The reply as it is kept.
-    fn refusal(&self, reply: &Received<'_>) -> Refusal {
-        Refusal::new(reply.code(), reply.enhanced(), &reply.text(), &self.host)
+    fn refusal(&self, reply: &ReceivedReply<'_>) -> DeliveryRefusal {
+        DeliveryRefusal::new(reply.code(), reply.enhanced(), &reply.text(), &self.host)
     }
 
     /// Measures the peer's speed, which decides whether it may have several messages at a time.
-    fn judge(&mut self, now: Duration) {
-        let is_quick = now.saturating_sub(self.since) < QUICK;
-        self.since = now;
-        self.is_quick = is_quick;
-        if self.bursts {
+    fn measure(&mut self, now: Duration) {
+        let is_quick = now.saturating_sub(self.measured_since) < FAST_REPLY_LIMIT;
+        self.measured_since = now;
+        self.is_fast = is_quick;
+        if self.may_batch {
             // Set each time: another of the hop's couriers may have measured something else.
-            let hop = self.courier.as_ref().expect("it is out").hop;
-            self.office.queue.borrow_mut().batch(hop, if is_quick { BURST } else { 1 });
+            let hop = self.slot.as_ref().expect("it is out").destination;
+            self.worker.queue.borrow_mut().set_batch_size(hop, if is_quick { MAX_BATCH } else { 1 });
         }
     }
 
     /// The oldest message's transaction is over.
-    fn conclude(&mut self) {
-        let Some(mut job) = self.jobs.pop_front() else { return };
-        let answers = job.answers();
-        let is_taken = || answers.iter().any(|answer| matches!(answer, Answer::Delivered | Answer::Confirmed(_)));
+    fn finish_transaction(&mut self) {
+        let Some(mut job) = self.in_flight.pop_front() else { return };
+        let answers = job.recipient_statuses();
+        let is_taken = || {
+            answers.iter().any(|answer| matches!(answer, RecipientStatus::Delivered | RecipientStatus::Confirmed(_)))
+        };
         if job.converted.is_some() && is_taken() {
-            self.office.setting.census.converted.add(1);
+            self.worker.context.counters.converted.add(1);
         }
-        let outcome = summed(&self.office, answers);
-        self.office.outcome(job.assignment, outcome);
+        let outcome = combine_statuses(&self.worker, answers);
+        self.worker.finish_delivery(job.request, outcome);
     }
 
     /// Applies a reply to the oldest message.
-    fn heed(&mut self, to: Verb, reply: &Received<'_>) {
-        if is_yes(to, reply) {
+    fn apply_reply(&mut self, to: Verb, reply: &ReceivedReply<'_>) {
+        if is_accepted(to, reply) {
             return;
         }
         let refusal = self.refusal(reply);
         if reply.code() == 421 || matches!(to, Verb::Greeting | Verb::Hello | Verb::StartTls | Verb::Auth) {
-            self.farewell = Some(refusal.clone());
+            self.closing_reply = Some(refusal.clone());
             self.is_greeting_refused = to == Verb::Greeting;
         }
-        let Some(job) = self.jobs.front_mut() else { return };
+        let Some(job) = self.in_flight.front_mut() else { return };
         match to {
             Verb::Recipient(place) | Verb::Delivery(place) => {
                 let is_end = reply.code() == 421 && matches!(to, Verb::Delivery(_));
@@ -588,7 +618,7 @@ impl Carrier {
 }
 
 /// Explains why there is no TLS, and what to change in the route.
-fn not_encrypted(error: &io::Error) -> String {
+fn tls_failure(error: &io::Error) -> String {
     let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
     match fault {
         Some(fault @ HandshakeFault::NotTls) => format!("{fault}: check tls and the port of the route"),
@@ -598,7 +628,7 @@ fn not_encrypted(error: &io::Error) -> String {
 }
 
 /// Reports whether a reply accepts its command: a 3xx accepts neither sender, recipient nor message.
-fn is_yes(to: Verb, reply: &Received<'_>) -> bool {
+fn is_accepted(to: Verb, reply: &ReceivedReply<'_>) -> bool {
     match to {
         Verb::Mail | Verb::Recipient(_) | Verb::Chunk | Verb::Message | Verb::Delivery(_) => reply.code() / 100 == 2,
         _ => reply.is_positive(),
@@ -606,7 +636,7 @@ fn is_yes(to: Verb, reply: &Received<'_>) -> bool {
 }
 
 /// Parameters of MAIL.
-fn mail_parameters(letter: &Letter, extensions: &Extensions) -> Result<String, Refusal> {
+fn mail_parameters(letter: &Message, extensions: &Extensions) -> Result<String, DeliveryRefusal> {
     let envelope = &letter.envelope;
     let mut words = String::with_capacity(64);
     let mut say = |word: fmt::Arguments<'_>| {
@@ -616,9 +646,9 @@ fn mail_parameters(letter: &Letter, extensions: &Extensions) -> Result<String, R
     if let Some(most) = extensions.size {
         let bytes = letter.body.len() as u64;
         if most > 0 && bytes > most {
-            return Err(Refusal::new(
+            return Err(DeliveryRefusal::new(
                 552,
-                Some(Enhanced(5, 3, 4)),
+                Some(EnhancedStatusCode(5, 3, 4)),
                 "the message is larger than the next hop accepts",
                 "",
             ));
@@ -643,7 +673,7 @@ fn mail_parameters(letter: &Letter, extensions: &Extensions) -> Result<String, R
 }
 
 /// Parameters of RCPT. SMTPUTF8 was declared for the message, or was not.
-fn recipient_parameters(recipient: &Recipient, smtp_utf8: bool, extensions: &Extensions) -> String {
+fn recipient_parameters(recipient: &EnvelopeRecipient, smtp_utf8: bool, extensions: &Extensions) -> String {
     if !extensions.dsn || (recipient.notify.is_none() && recipient.original.is_none()) {
         return String::new();
     }
@@ -657,76 +687,76 @@ fn recipient_parameters(recipient: &Recipient, smtp_utf8: bool, extensions: &Ext
     words.join(" ")
 }
 
-impl Caller for Carrier {
-    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<Next> {
+impl MessageSource for SmtpDelivery {
+    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction> {
         self.is_reached = true;
-        self.leaves |= self.place.is_dismissed() || self.office.is_closing();
-        if self.leaves {
-            return self.part();
+        self.must_quit |= self.waiter.must_close() || self.worker.is_closing();
+        if self.must_quit {
+            return self.begin_quit();
         }
-        let hop = self.courier.as_ref().expect("it is out").hop;
-        self.bursts = client.bursts();
-        if early && ((self.bursts && !self.is_quick) || !self.office.queue.borrow().has_letter(hop)) {
-            return Poll::Ready(Next::Quit);
+        let hop = self.slot.as_ref().expect("it is out").destination;
+        self.may_batch = client.bursts();
+        if early && ((self.may_batch && !self.is_fast) || !self.worker.queue.borrow().next_is_loaded(hop)) {
+            return Poll::Ready(NextAction::Quit);
         }
-        if self.jobs.is_empty() {
-            self.since = now;
+        if self.in_flight.is_empty() {
+            self.measured_since = now;
         }
-        match self.next(cx, client.extensions(), now) {
-            Found::Message(envelope) => return Poll::Ready(Next::Transaction(envelope)),
-            Found::Leave => self.leaves = true,
-            Found::Nothing if early => return Poll::Ready(Next::Quit),
-            Found::Nothing => {
-                let until = *self.idle_until.get_or_insert(now + IDLE);
-                self.leaves = self.idle.poll_due(Some(until), now).is_ready();
-                if !self.leaves {
+        match self.next_transaction(cx, client.extensions(), now) {
+            NextTransaction::Transaction(envelope) => return Poll::Ready(NextAction::Transaction(envelope)),
+            NextTransaction::Quit => self.must_quit = true,
+            NextTransaction::Wait if early => return Poll::Ready(NextAction::Quit),
+            NextTransaction::Wait => {
+                let until = *self.idle_until.get_or_insert(now + IDLE_TIMEOUT);
+                self.must_quit = self.idle_timer.poll_due(Some(until), now).is_ready();
+                if !self.must_quit {
                     return Poll::Pending;
                 }
             }
         }
-        self.part()
+        self.begin_quit()
     }
 
     fn render(&mut self, outbox: &mut Outbox) {
-        if let Some(job) = self.jobs.back_mut() {
-            job.letter().render(outbox);
-            job.handed = Handed::Rendered;
+        if let Some(job) = self.in_flight.back_mut() {
+            job.message().render(outbox);
+            job.progress = SendProgress::Buffered;
         }
     }
 
     fn message_bytes(&self) -> u64 {
-        self.jobs.back().map_or(0, |job| job.letter().body.len() as u64)
+        self.in_flight.back().map_or(0, |job| job.message().body.len() as u64)
     }
 
     fn render_chunk(&mut self, outbox: &mut Outbox) {
-        if let Some(job) = self.jobs.back_mut() {
-            job.letter().render_as_it_is(outbox);
-            job.handed = Handed::Rendered;
+        if let Some(job) = self.in_flight.back_mut() {
+            job.message().render_raw(outbox);
+            job.progress = SendProgress::Buffered;
         }
     }
 
     fn written(&mut self, _now: Duration) {
-        for job in self.jobs.iter_mut().filter(|job| job.handed == Handed::Rendered) {
-            job.handed = Handed::All;
+        for job in self.in_flight.iter_mut().filter(|job| job.progress == SendProgress::Buffered) {
+            job.progress = SendProgress::Sent;
         }
     }
 
     fn replied(&mut self, event: &Event<'_>, now: Duration) {
-        self.heed(event.to, &event.reply);
-        if let (Verb::Delivery(place), Some(job)) = (event.to, self.jobs.front_mut()) {
+        self.apply_reply(event.to, &event.reply);
+        if let (Verb::Delivery(place), Some(job)) = (event.to, self.in_flight.front_mut()) {
             job.answered = place as usize + 1;
         }
         if event.ends == Some(client::Outcome::Refused) {
             // The peer's reply does not accept the message, whatever it says: a 250 to DATA, say.
             let refusal = self.refusal(&event.reply);
-            self.jobs.iter_mut().take(1).for_each(|job| job.refuse_all(&refusal));
+            self.in_flight.iter_mut().take(1).for_each(|job| job.refuse_all(&refusal));
         }
         if event.ends.is_some() {
-            if Journal::is_kept() && event.reply.is_positive() {
-                self.office.journal.heard(self.refusal(&event.reply));
+            if DeliveryLog::is_enabled() && event.reply.is_positive() {
+                self.worker.delivery_log.keep_reply(self.refusal(&event.reply));
             }
-            self.judge(now);
-            self.conclude();
+            self.measure(now);
+            self.finish_transaction();
         }
     }
 }

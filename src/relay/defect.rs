@@ -4,21 +4,21 @@
 //! A panic may come from anywhere, the queue itself included. So nothing is done while it unwinds: a task of its own
 //! gives the work back. At the end of a worker, tasks are dropped without a panic, and their messages stay in the
 //! spool.
-use super::envelope::Refusal;
-use super::letter::Letter;
-use super::office::Office;
-use super::queue::{Assignment, Closing, Courier, MessageId, Notice, Outcome};
+use super::envelope::DeliveryRefusal;
+use super::letter::Message;
+use super::office::RelayWorker;
+use super::queue::{ConnectionSlot, DeliveryRequest, DeliveryResult, DisconnectReason, DsnEvent, MessageId};
 use super::telling;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 /// The reason that operators and senders see.
-const WHY: &str = "the delivery failed because of a bug in mailrun";
+const DELIVERY_PANIC_TEXT: &str = "the delivery failed because of a bug in mailrun";
 /// The same of notices.
-const WHY_UNTOLD: &str = "writing its notification failed because of a bug in mailrun";
+const DSN_PANIC_TEXT: &str = "writing its notification failed because of a bug in mailrun";
 
 /// Does something in a task of its own, if this task is panicking.
-pub(super) fn after_panic(office: &Rc<Office>, work: impl FnOnce(&Rc<Office>) + 'static) {
+pub(super) fn after_panic(office: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayWorker>) + 'static) {
     if std::thread::panicking() {
         let office = Rc::clone(office);
         net::worker::spawn_local(async move { work(&office) });
@@ -26,122 +26,122 @@ pub(super) fn after_panic(office: &Rc<Office>, work: impl FnOnce(&Rc<Office>) + 
 }
 
 /// Work given to a delivery task that asks for it.
-pub(super) enum Work {
-    Message(InHand),
+pub(super) enum NextMessage {
+    Deliver(DeliveryGuard),
     /// Nothing now: it is called when there is something.
     Wait,
     /// Others have waited for a connection.
-    Leave,
+    Quit,
 }
 
 /// An assignment in a task's hands.
-pub(super) struct InHand {
-    office: Rc<Office>,
-    assignment: Option<Assignment<Letter>>,
+pub(super) struct DeliveryGuard {
+    worker: Rc<RelayWorker>,
+    request: Option<DeliveryRequest<Message>>,
 }
 
-impl InHand {
-    pub(super) fn new(office: &Rc<Office>, assignment: Assignment<Letter>) -> Self {
-        Self { office: Rc::clone(office), assignment: Some(assignment) }
+impl DeliveryGuard {
+    pub(super) fn new(office: &Rc<RelayWorker>, assignment: DeliveryRequest<Message>) -> Self {
+        Self { worker: Rc::clone(office), request: Some(assignment) }
     }
 
     /// Hands it on: its new owner gives it back.
-    pub(super) fn release(mut self) -> Assignment<Letter> {
-        self.assignment.take().expect("it is released once, and by value")
+    pub(super) fn release(mut self) -> DeliveryRequest<Message> {
+        self.request.take().expect("it is released once, and by value")
     }
 }
 
-impl Deref for InHand {
-    type Target = Assignment<Letter>;
+impl Deref for DeliveryGuard {
+    type Target = DeliveryRequest<Message>;
 
-    fn deref(&self) -> &Assignment<Letter> {
-        self.assignment.as_ref().expect("it is released once, and by value")
+    fn deref(&self) -> &DeliveryRequest<Message> {
+        self.request.as_ref().expect("it is released once, and by value")
     }
 }
 
-impl Drop for InHand {
+impl Drop for DeliveryGuard {
     fn drop(&mut self) {
-        let Some(assignment) = self.assignment.take() else { return };
-        after_panic(&self.office, move |office| {
-            tracing::error!(id = %assignment.id, "{WHY}: the message goes back to the queue");
-            let outcome = Outcome::Panicked(Refusal::new(0, None, WHY, ""));
-            office.outcome(Self::new(office, assignment), outcome);
+        let Some(assignment) = self.request.take() else { return };
+        after_panic(&self.worker, move |office| {
+            tracing::error!(id = %assignment.id, "{DELIVERY_PANIC_TEXT}: the message goes back to the queue");
+            let outcome = DeliveryResult::Panicked(DeliveryRefusal::new(0, None, DELIVERY_PANIC_TEXT, ""));
+            office.finish_delivery(Self::new(office, assignment), outcome);
         });
     }
 }
 
 /// A courier in its task's hands.
-pub(super) struct CourierInHand {
-    office: Rc<Office>,
-    courier: Option<Courier>,
+pub(super) struct SlotGuard {
+    worker: Rc<RelayWorker>,
+    slot: Option<ConnectionSlot>,
 }
 
-impl CourierInHand {
-    pub(super) fn new(office: &Rc<Office>, courier: Courier) -> Self {
-        Self { office: Rc::clone(office), courier: Some(courier) }
+impl SlotGuard {
+    pub(super) fn new(office: &Rc<RelayWorker>, courier: ConnectionSlot) -> Self {
+        Self { worker: Rc::clone(office), slot: Some(courier) }
     }
 
     /// Hands it on.
-    pub(super) fn release(mut self) -> Courier {
-        self.courier.take().expect("it is released once, and by value")
+    pub(super) fn release(mut self) -> ConnectionSlot {
+        self.slot.take().expect("it is released once, and by value")
     }
 }
 
-impl Deref for CourierInHand {
-    type Target = Courier;
+impl Deref for SlotGuard {
+    type Target = ConnectionSlot;
 
-    fn deref(&self) -> &Courier {
-        self.courier.as_ref().expect("it is released once, and by value")
+    fn deref(&self) -> &ConnectionSlot {
+        self.slot.as_ref().expect("it is released once, and by value")
     }
 }
 
-impl DerefMut for CourierInHand {
-    fn deref_mut(&mut self) -> &mut Courier {
-        self.courier.as_mut().expect("it is released once, and by value")
+impl DerefMut for SlotGuard {
+    fn deref_mut(&mut self) -> &mut ConnectionSlot {
+        self.slot.as_mut().expect("it is released once, and by value")
     }
 }
 
-impl Drop for CourierInHand {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
-        let Some(courier) = self.courier.take() else { return };
-        after_panic(&self.office, move |office| {
+        let Some(courier) = self.slot.take() else { return };
+        after_panic(&self.worker, move |office| {
             // The hop is left alone for a while, so that its behaviour does not make one task after the other panic.
-            let closing = Closing::Unreachable(Refusal::new(0, None, WHY, ""));
-            office.closed(Self::new(office, courier), closing);
+            let closing = DisconnectReason::Unreachable(DeliveryRefusal::new(0, None, DELIVERY_PANIC_TEXT, ""));
+            office.connection_closed(Self::new(office, courier), closing);
         });
     }
 }
 
 /// A notice whose message stays in the spool until the notice is stored.
-pub(super) struct NoticeInHand {
-    office: Rc<Office>,
+pub(super) struct DsnGuard {
+    worker: Rc<RelayWorker>,
     id: MessageId,
-    notice: Option<Notice>,
+    dsn: Option<DsnEvent>,
 }
 
-impl NoticeInHand {
-    pub(super) fn new(office: &Rc<Office>, id: MessageId, notice: Notice) -> Self {
-        Self { office: Rc::clone(office), id, notice: Some(notice) }
+impl DsnGuard {
+    pub(super) fn new(office: &Rc<RelayWorker>, id: MessageId, notice: DsnEvent) -> Self {
+        Self { worker: Rc::clone(office), id, dsn: Some(notice) }
     }
 
     /// Hands it on.
-    pub(super) fn release(mut self) -> Notice {
-        self.notice.take().expect("it is released once, and by value")
+    pub(super) fn release(mut self) -> DsnEvent {
+        self.dsn.take().expect("it is released once, and by value")
     }
 }
 
-impl Deref for NoticeInHand {
-    type Target = Notice;
+impl Deref for DsnGuard {
+    type Target = DsnEvent;
 
-    fn deref(&self) -> &Notice {
-        self.notice.as_ref().expect("it is released once, and by value")
+    fn deref(&self) -> &DsnEvent {
+        self.dsn.as_ref().expect("it is released once, and by value")
     }
 }
 
-impl Drop for NoticeInHand {
+impl Drop for DsnGuard {
     fn drop(&mut self) {
-        let Some(notice) = self.notice.take() else { return };
+        let Some(notice) = self.dsn.take() else { return };
         let id = self.id;
-        after_panic(&self.office, move |office| telling::cannot_tell(office, id, notice, WHY_UNTOLD));
+        after_panic(&self.worker, move |office| telling::generation_failed(office, id, notice, DSN_PANIC_TEXT));
     }
 }

@@ -14,28 +14,28 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smtp::command::BodyType;
 use smtp::dsn::{Notify, Return};
-use smtp::reply::Enhanced;
+use smtp::reply::EnhancedStatusCode;
 
 /// The version of both formats.
 const VERSION: u8 = 1;
 /// The most recipients of a message: their numbers are 16 bits wide here and in the queue.
-pub(crate) const MOST_RECIPIENTS: usize = u16::MAX as usize;
+pub(crate) const MAX_RECIPIENTS: usize = u16::MAX as usize;
 /// The longest text of any kind: twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
-pub(crate) const MOST_TEXT_BYTES: usize = 1_024;
+pub(crate) const MAX_TEXT_BYTES: usize = 1_024;
 /// Bytes kept of a peer's reply: one reply line (RFC 5321 §4.5.3.1.5).
-pub(crate) const REFUSAL_TEXT_BYTES: usize = 512;
+pub(crate) const MAX_REFUSAL_BYTES: usize = 512;
 
 /// Protocol by which a message came in (RFC 3848; the `with` of its Received line).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
-pub(crate) enum With {
+pub(crate) enum WithProtocol {
     /// Made here: a notice.
     Local = 0,
     Smtp = 1, Esmtp = 2, Esmtps = 3, Esmtpa = 4, Esmtpsa = 5,
     Lmtp = 6, Lmtps = 7, Lmtpa = 8, Lmtpsa = 9,
 }
 
-impl With {
+impl WithProtocol {
     const ALL: [Self; 10] = [
         Self::Local,
         Self::Smtp,
@@ -52,10 +52,10 @@ impl With {
 
 /// A message's envelope, and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Envelope {
+pub(crate) struct MessageEnvelope {
     /// The reverse path without brackets; empty for the null path of notices.
     pub(crate) sender: Vec<u8>,
-    pub(crate) with: With,
+    pub(crate) with: WithProtocol,
     /// Name that the client gave in HELO, EHLO or LHLO.
     pub(crate) client_name: Vec<u8>,
     /// `None` for a Unix-domain socket, and for messages made here.
@@ -68,15 +68,15 @@ pub(crate) struct Envelope {
     pub(crate) returns: Option<Return>,
     /// ENVID, as `xtext`.
     pub(crate) envelope_id: Option<Vec<u8>>,
-    pub(crate) recipients: Vec<Recipient>,
+    pub(crate) recipients: Vec<EnvelopeRecipient>,
 }
 
-impl Envelope {
+impl MessageEnvelope {
     /// The envelope of a message made here, with sender and recipients only.
-    pub(crate) fn local(sender: &[u8], recipients: Vec<Recipient>) -> Self {
+    pub(crate) fn local(sender: &[u8], recipients: Vec<EnvelopeRecipient>) -> Self {
         Self {
             sender: sender.to_vec(),
-            with: With::Local,
+            with: WithProtocol::Local,
             client_name: Vec::new(),
             client_address: None,
             user: None,
@@ -91,18 +91,18 @@ impl Envelope {
 
 /// One recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Recipient {
+pub(crate) struct EnvelopeRecipient {
     /// The forward path without brackets.
     pub(crate) address: Vec<u8>,
     /// ORCPT.
-    pub(crate) original: Option<Original>,
+    pub(crate) original: Option<OriginalAddress>,
     /// NOTIFY; `None` if the sender did not give it (RFC 3461 §4.1: failures, and delays if the relay pleases).
     pub(crate) notify: Option<Notify>,
 }
 
 /// ORCPT: the recipient as the sender first named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Original {
+pub(crate) struct OriginalAddress {
     pub(crate) kind: Vec<u8>,
     /// As it came: xtext, or one of the forms of RFC 6533 §3.
     pub(crate) address: Vec<u8>,
@@ -110,41 +110,41 @@ pub(crate) struct Original {
 
 /// A refusal, or why no answer could be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct DeliveryRefusal {
     /// The reply's code; 0 if there was no reply.
     pub(crate) code: u16,
-    pub(crate) enhanced: Option<Enhanced>,
+    pub(crate) enhanced: Option<EnhancedStatusCode>,
     /// The reply's text, or a reason of our own.
     pub(crate) text: String,
     /// The host that replied; empty for ourselves.
     pub(crate) by: String,
 }
 
-impl Refusal {
+impl DeliveryRefusal {
     /// Keeps the part of a peer's text that fits.
-    pub(crate) fn new(code: u16, enhanced: Option<Enhanced>, text: &str, by: &str) -> Self {
-        Self { code, enhanced, text: shortened(text), by: shortened(by) }
+    pub(crate) fn new(code: u16, enhanced: Option<EnhancedStatusCode>, text: &str, by: &str) -> Self {
+        Self { code, enhanced, text: truncated(text), by: truncated(by) }
     }
 }
 
 /// As much of a text as is kept, in whole characters.
-fn shortened(text: &str) -> String {
+fn truncated(text: &str) -> String {
     let ends = text.char_indices().map(|(at, character)| at + character.len_utf8());
-    let length = ends.take_while(|end| *end <= REFUSAL_TEXT_BYTES).last().unwrap_or(0);
+    let length = ends.take_while(|end| *end <= MAX_REFUSAL_BYTES).last().unwrap_or(0);
     text[..length].to_owned()
 }
 
 /// Final outcome for a recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum RecipientFate {
     /// Another host is responsible now, and no notice is due.
     Delivered,
     /// Delivered, and the sender asked for a notice (NOTIFY=SUCCESS).
     Confirmed(Confirmation),
     /// Refused for good.
-    Failed(Refusal),
+    Failed(DeliveryRefusal),
     /// Too old; with the last refusal, if there was one.
-    Expired(Option<Refusal>),
+    Expired(Option<DeliveryRefusal>),
     /// Removed by an operator; no notice is sent.
     Removed,
 }
@@ -165,27 +165,27 @@ pub(crate) enum Confirmation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fact {
     /// Nothing is left to do for them but to notify the sender, if the fate is of that kind.
-    Settled { recipients: Vec<u16>, fate: Fate },
+    Settled { recipients: Vec<u16>, fate: RecipientFate },
     /// The notice about their fate is in the spool.
-    Told { recipients: Vec<u16> },
+    DsnStored { recipients: Vec<u16> },
     /// They will be tried again.
-    Deferred { recipients: Vec<u16>, attempts: u32, next_unix_s: u64, refusal: Refusal },
+    Deferred { recipients: Vec<u16>, attempts: u32, next_unix_s: u64, refusal: DeliveryRefusal },
     /// The notice that they are late is in the spool.
-    DelayTold { recipients: Vec<u16> },
+    DelayDsnStored { recipients: Vec<u16> },
     /// An operator has stopped the message.
     Held,
     /// An operator released it.
     Released,
 }
 
-impl Fate {
+impl RecipientFate {
     /// Reports whether it was not delivered although its sender expects it to be.
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Expired(_))
     }
 
     /// Reports whether a notice may be owed for it.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn needs_dsn(&self) -> bool {
         match self {
             Self::Delivered | Self::Removed => false,
             Self::Confirmed(_) | Self::Failed(_) | Self::Expired(_) => true,
@@ -196,20 +196,20 @@ impl Fate {
 /// Bytes that are no envelope or note, or not of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {offset}")]
-pub(crate) struct Malformed {
+pub(crate) struct MalformedEnvelope {
     pub(crate) what: &'static str,
     pub(crate) offset: usize,
 }
 
 /// An envelope or note that is beyond the format's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("more than {MOST_RECIPIENTS} recipients, or a text of more than {MOST_TEXT_BYTES} bytes")]
-pub(crate) struct BeyondLimits;
+#[error("more than {MAX_RECIPIENTS} recipients, or a text of more than {MAX_TEXT_BYTES} bytes")]
+pub(crate) struct EnvelopeTooLarge;
 
-impl Envelope {
+impl MessageEnvelope {
     /// Encodes the envelope; whatever is written can be read.
-    pub(crate) fn encode(&self) -> Result<Vec<u8>, BeyondLimits> {
-        let mut out = Writer { octets: Vec::with_capacity(64 + self.recipients.len() * 32), fits: true };
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, EnvelopeTooLarge> {
+        let mut out = EnvelopeWriter { octets: Vec::with_capacity(64 + self.recipients.len() * 32), fits: true };
         out.octets.extend([VERSION, self.flags(), self.with as u8]);
         out.address(self.client_address);
         out.text(&self.sender);
@@ -237,19 +237,19 @@ impl Envelope {
     }
 
     /// Reads the bytes that `encode` wrote.
-    pub(crate) fn decode(octets: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader { octets, at: 0 };
+    pub(crate) fn decode(octets: &[u8]) -> Result<Self, MalformedEnvelope> {
+        let mut from = EnvelopeReader { octets, at: 0 };
         from.version()?;
         let flags = from.octet()?;
         let (body, returns) = (body_of(flags), returns_of(flags));
-        let (Some(body), Some(returns), 0) = (body, returns, flags & 128) else { return Err(from.bad("flags")) };
+        let (Some(body), Some(returns), 0) = (body, returns, flags & 128) else { return Err(from.malformed("flags")) };
         let with = usize::from(from.octet()?);
-        let with = *With::ALL.get(with).ok_or_else(|| from.bad("with"))?;
+        let with = *WithProtocol::ALL.get(with).ok_or_else(|| from.malformed("with"))?;
         let client_address = from.address()?;
         let (sender, client_name) = (from.text()?, from.text()?);
         let user = if flags & 32 != 0 { Some(from.text()?) } else { None };
         let envelope_id = if flags & 64 != 0 { Some(from.text()?) } else { None };
-        let recipients = (0..from.count()?).map(|_| Recipient::decode(&mut from)).collect::<Result<_, _>>()?;
+        let recipients = (0..from.count()?).map(|_| EnvelopeRecipient::decode(&mut from)).collect::<Result<_, _>>()?;
         from.finish()?;
         let smtp_utf8 = flags & 1 != 0;
         Ok(Self { sender, with, client_name, client_address, user, smtp_utf8, body, returns, envelope_id, recipients })
@@ -278,8 +278,8 @@ fn returns_of(flags: u8) -> Option<Option<Return>> {
 /// The bits of NOTIFY, and their meanings.
 const NOTIFY: [(u8, Notify); 3] = [(1, Notify::SUCCESS), (2, Notify::FAILURE), (4, Notify::DELAY)];
 
-impl Recipient {
-    fn encode(&self, out: &mut Writer) {
+impl EnvelopeRecipient {
+    fn encode(&self, out: &mut EnvelopeWriter) {
         out.text(&self.address);
         let notify = self.notify.map_or(0, |notify| {
             NOTIFY.iter().filter(|(_, what)| notify.wants(*what)).fold(8, |flags, (bit, _)| flags | bit)
@@ -291,30 +291,30 @@ impl Recipient {
         }
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn decode(from: &mut EnvelopeReader<'_>) -> Result<Self, MalformedEnvelope> {
         let address = from.text()?;
         let flags = from.octet()?;
         if flags >= 32 || (flags & 8 == 0 && flags & 7 != 0) {
-            return Err(from.bad("flags of a recipient"));
+            return Err(from.malformed("flags of a recipient"));
         }
         let wanted = NOTIFY.iter().filter(|(bit, _)| flags & bit != 0);
         let notify = (flags & 8 != 0).then(|| wanted.fold(Notify::NEVER, |sum, (_, what)| sum.and(*what)));
         let original =
-            if flags & 16 != 0 { Some(Original { kind: from.text()?, address: from.text()? }) } else { None };
+            if flags & 16 != 0 { Some(OriginalAddress { kind: from.text()?, address: from.text()? }) } else { None };
         Ok(Self { address, original, notify })
     }
 }
 
 /// Encodes a note.
-pub(crate) fn encode_note(facts: &[Fact]) -> Result<Vec<u8>, BeyondLimits> {
-    let mut out = Writer { octets: vec![VERSION], fits: true };
+pub(crate) fn encode_note(facts: &[Fact]) -> Result<Vec<u8>, EnvelopeTooLarge> {
+    let mut out = EnvelopeWriter { octets: vec![VERSION], fits: true };
     facts.iter().for_each(|fact| fact.encode(&mut out));
     out.finish()
 }
 
 /// Reads a note.
-pub(crate) fn decode_note(octets: &[u8]) -> Result<Vec<Fact>, Malformed> {
-    let mut from = Reader { octets, at: 0 };
+pub(crate) fn decode_note(octets: &[u8]) -> Result<Vec<Fact>, MalformedEnvelope> {
+    let mut from = EnvelopeReader { octets, at: 0 };
     from.version()?;
     let mut facts = Vec::new();
     while from.at < octets.len() {
@@ -324,14 +324,14 @@ pub(crate) fn decode_note(octets: &[u8]) -> Result<Vec<Fact>, Malformed> {
 }
 
 impl Fact {
-    fn encode(&self, out: &mut Writer) {
+    fn encode(&self, out: &mut EnvelopeWriter) {
         match self {
             Self::Settled { recipients, fate } => {
                 out.octets.push(1);
                 out.numbers(recipients);
                 fate.encode(out);
             }
-            Self::Told { recipients } => {
+            Self::DsnStored { recipients } => {
                 out.octets.push(2);
                 out.numbers(recipients);
             }
@@ -342,7 +342,7 @@ impl Fact {
                 out.number(*next_unix_s);
                 refusal.encode(out);
             }
-            Self::DelayTold { recipients } => {
+            Self::DelayDsnStored { recipients } => {
                 out.octets.push(4);
                 out.numbers(recipients);
             }
@@ -351,26 +351,26 @@ impl Fact {
         }
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn decode(from: &mut EnvelopeReader<'_>) -> Result<Self, MalformedEnvelope> {
         match from.octet()? {
-            1 => Ok(Self::Settled { recipients: from.numbers()?, fate: Fate::decode(from)? }),
-            2 => Ok(Self::Told { recipients: from.numbers()? }),
+            1 => Ok(Self::Settled { recipients: from.numbers()?, fate: RecipientFate::decode(from)? }),
+            2 => Ok(Self::DsnStored { recipients: from.numbers()? }),
             3 => Ok(Self::Deferred {
                 recipients: from.numbers()?,
                 attempts: from.small("attempts")?,
                 next_unix_s: from.number()?,
-                refusal: Refusal::decode(from)?,
+                refusal: DeliveryRefusal::decode(from)?,
             }),
-            4 => Ok(Self::DelayTold { recipients: from.numbers()? }),
+            4 => Ok(Self::DelayDsnStored { recipients: from.numbers()? }),
             5 => Ok(Self::Held),
             6 => Ok(Self::Released),
-            _ => Err(from.bad("kind of fact")),
+            _ => Err(from.malformed("kind of fact")),
         }
     }
 }
 
-impl Fate {
-    fn encode(&self, out: &mut Writer) {
+impl RecipientFate {
+    fn encode(&self, out: &mut EnvelopeWriter) {
         let kind = match self {
             Self::Delivered => 0,
             Self::Confirmed(Confirmation::Delivered) => 1,
@@ -387,26 +387,26 @@ impl Fate {
         }
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn decode(from: &mut EnvelopeReader<'_>) -> Result<Self, MalformedEnvelope> {
         match from.octet()? {
             0 => Ok(Self::Delivered),
             1 => Ok(Self::Confirmed(Confirmation::Delivered)),
             2 => Ok(Self::Confirmed(Confirmation::Relayed)),
             3 => Ok(Self::Confirmed(Confirmation::Expanded)),
-            4 => Refusal::decode(from).map(Self::Failed),
+            4 => DeliveryRefusal::decode(from).map(Self::Failed),
             5 => Ok(Self::Expired(None)),
-            6 => Refusal::decode(from).map(|refusal| Self::Expired(Some(refusal))),
+            6 => DeliveryRefusal::decode(from).map(|refusal| Self::Expired(Some(refusal))),
             7 => Ok(Self::Removed),
-            _ => Err(from.bad("fate")),
+            _ => Err(from.malformed("fate")),
         }
     }
 }
 
-impl Refusal {
-    fn encode(&self, out: &mut Writer) {
+impl DeliveryRefusal {
+    fn encode(&self, out: &mut EnvelopeWriter) {
         out.number(u64::from(self.code));
         // No class is 0 (RFC 3463 §2), so that 0 can say that there is none.
-        let Enhanced(class, subject, detail) = self.enhanced.unwrap_or(Enhanced(0, 0, 0));
+        let EnhancedStatusCode(class, subject, detail) = self.enhanced.unwrap_or(EnhancedStatusCode(0, 0, 0));
         out.octets.push(class);
         if class != 0 {
             out.number(u64::from(subject));
@@ -416,64 +416,64 @@ impl Refusal {
         out.text(self.by.as_bytes());
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn decode(from: &mut EnvelopeReader<'_>) -> Result<Self, MalformedEnvelope> {
         let code = from.small("code")?;
         let enhanced = match from.octet()? {
             0 => None,
-            class => Some(Enhanced(class, from.small("subject")?, from.small("detail")?)),
+            class => Some(EnhancedStatusCode(class, from.small("subject")?, from.small("detail")?)),
         };
-        Ok(Self { code, enhanced, text: from.words()?, by: from.words()? })
+        Ok(Self { code, enhanced, text: from.string()?, by: from.string()? })
     }
 }
 
 /// Progress of a message, recipient by recipient: an envelope's notes, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Progress {
-    pub(crate) recipients: Vec<Standing>,
+pub(crate) struct MessageProgress {
+    pub(crate) recipients: Vec<RecipientProgress>,
     pub(crate) held: bool,
 }
 
 /// Progress of one recipient.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct RecipientProgress {
     /// Its outcome; `None` while it is to be delivered.
-    pub(crate) fate: Option<Fate>,
+    pub(crate) fate: Option<RecipientFate>,
     /// Set once the sender was notified of that fate.
-    pub(crate) told: bool,
+    pub(crate) dsn_stored: bool,
     /// Set once the sender was notified of the delay.
-    pub(crate) delay_told: bool,
+    pub(crate) delay_dsn_stored: bool,
     pub(crate) attempts: u32,
     /// Unix time from which it may be tried again; 0 for at once.
     pub(crate) next_unix_s: u64,
-    pub(crate) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<DeliveryRefusal>,
 }
 
-impl Standing {
+impl RecipientProgress {
     /// Reports whether its notice has still to be written.
-    pub(crate) fn is_owed(&self) -> bool {
-        !self.told && self.fate.as_ref().is_some_and(Fate::is_told)
+    pub(crate) fn is_dsn_due(&self) -> bool {
+        !self.dsn_stored && self.fate.as_ref().is_some_and(RecipientFate::needs_dsn)
     }
 }
 
-impl Progress {
+impl MessageProgress {
     /// Nothing done yet.
     pub(crate) fn new(recipients: usize) -> Self {
-        Self { recipients: vec![Standing::default(); recipients], held: false }
+        Self { recipients: vec![RecipientProgress::default(); recipients], held: false }
     }
 
     /// Takes in the next note.
-    pub(crate) fn read(&mut self, note: &[u8]) -> Result<(), Malformed> {
+    pub(crate) fn apply_note(&mut self, note: &[u8]) -> Result<(), MalformedEnvelope> {
         for fact in decode_note(note)? {
-            self.learn(fact)?;
+            self.apply(fact)?;
         }
         Ok(())
     }
 
-    fn learn(&mut self, fact: Fact) -> Result<(), Malformed> {
+    fn apply(&mut self, fact: Fact) -> Result<(), MalformedEnvelope> {
         match fact {
             Fact::Settled { recipients, fate } => self.each(&recipients, |it| it.fate = Some(fate.clone())),
-            Fact::Told { recipients } => self.each(&recipients, |it| it.told = true),
-            Fact::DelayTold { recipients } => self.each(&recipients, |it| it.delay_told = true),
+            Fact::DsnStored { recipients } => self.each(&recipients, |it| it.dsn_stored = true),
+            Fact::DelayDsnStored { recipients } => self.each(&recipients, |it| it.delay_dsn_stored = true),
             Fact::Deferred { recipients, attempts, next_unix_s, refusal } => self.each(&recipients, |it| {
                 (it.attempts, it.next_unix_s, it.refusal) = (attempts, next_unix_s, Some(refusal.clone()));
             }),
@@ -484,21 +484,26 @@ impl Progress {
         }
     }
 
-    fn each(&mut self, recipients: &[u16], mut learn: impl FnMut(&mut Standing)) -> Result<(), Malformed> {
+    fn each(
+        &mut self,
+        recipients: &[u16],
+        mut learn: impl FnMut(&mut RecipientProgress),
+    ) -> Result<(), MalformedEnvelope> {
         for &number in recipients {
-            let unknown = Malformed { what: "a recipient that is not in the envelope", offset: usize::from(number) };
+            let unknown =
+                MalformedEnvelope { what: "a recipient that is not in the envelope", offset: usize::from(number) };
             learn(self.recipients.get_mut(usize::from(number)).ok_or(unknown)?);
         }
         Ok(())
     }
 }
 
-struct Writer {
+struct EnvelopeWriter {
     octets: Vec<u8>,
     fits: bool,
 }
 
-impl Writer {
+impl EnvelopeWriter {
     fn number(&mut self, mut number: u64) {
         while number >= 128 {
             self.octets.push(number as u8 | 128);
@@ -508,13 +513,13 @@ impl Writer {
     }
 
     fn text(&mut self, text: &[u8]) {
-        self.fits &= text.len() <= MOST_TEXT_BYTES;
+        self.fits &= text.len() <= MAX_TEXT_BYTES;
         self.number(text.len() as u64);
         self.octets.extend_from_slice(text);
     }
 
     fn count(&mut self, count: usize) {
-        self.fits &= count <= MOST_RECIPIENTS;
+        self.fits &= count <= MAX_RECIPIENTS;
         self.number(count as u64);
     }
 
@@ -537,94 +542,94 @@ impl Writer {
         }
     }
 
-    fn finish(self) -> Result<Vec<u8>, BeyondLimits> {
-        if self.fits { Ok(self.octets) } else { Err(BeyondLimits) }
+    fn finish(self) -> Result<Vec<u8>, EnvelopeTooLarge> {
+        if self.fits { Ok(self.octets) } else { Err(EnvelopeTooLarge) }
     }
 }
 
-struct Reader<'a> {
+struct EnvelopeReader<'a> {
     octets: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
-    fn bad(&self, what: &'static str) -> Malformed {
-        Malformed { what, offset: self.at }
+impl<'a> EnvelopeReader<'a> {
+    fn malformed(&self, what: &'static str) -> MalformedEnvelope {
+        MalformedEnvelope { what, offset: self.at }
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
-        let taken = self.octets[self.at..].get(..length).ok_or_else(|| self.bad("a sudden end"))?;
+    fn take(&mut self, length: usize) -> Result<&'a [u8], MalformedEnvelope> {
+        let taken = self.octets[self.at..].get(..length).ok_or_else(|| self.malformed("a sudden end"))?;
         self.at += length;
         Ok(taken)
     }
 
-    fn array<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], Malformed> {
+    fn array<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], MalformedEnvelope> {
         let octets = self.take(LENGTH)?;
         Ok(octets.try_into().expect("`take` gives as many as it was asked for"))
     }
 
-    fn octet(&mut self) -> Result<u8, Malformed> {
+    fn octet(&mut self) -> Result<u8, MalformedEnvelope> {
         self.array().map(|[octet]| octet)
     }
 
-    fn version(&mut self) -> Result<(), Malformed> {
-        if self.octet()? == VERSION { Ok(()) } else { Err(self.bad("an unknown version")) }
+    fn version(&mut self) -> Result<(), MalformedEnvelope> {
+        if self.octet()? == VERSION { Ok(()) } else { Err(self.malformed("an unknown version")) }
     }
 
     /// A varint in its shortest form.
-    fn number(&mut self) -> Result<u64, Malformed> {
+    fn number(&mut self) -> Result<u64, MalformedEnvelope> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {
             let octet = self.octet()?;
             let (part, last) = (u64::from(octet & 127), octet < 128);
             if (part << shift) >> shift != part || (last && part == 0 && shift > 0) {
-                return Err(self.bad("a number that is not in its shortest form"));
+                return Err(self.malformed("a number that is not in its shortest form"));
             }
             number |= part << shift;
             if last {
                 return Ok(number);
             }
         }
-        Err(self.bad("an endless number"))
+        Err(self.malformed("an endless number"))
     }
 
-    fn small<T: TryFrom<u64>>(&mut self, what: &'static str) -> Result<T, Malformed> {
+    fn small<T: TryFrom<u64>>(&mut self, what: &'static str) -> Result<T, MalformedEnvelope> {
         let number = self.number()?;
-        T::try_from(number).map_err(|_| self.bad(what))
+        T::try_from(number).map_err(|_| self.malformed(what))
     }
 
-    fn text(&mut self) -> Result<Vec<u8>, Malformed> {
+    fn text(&mut self) -> Result<Vec<u8>, MalformedEnvelope> {
         let length: usize = self.small("a length")?;
-        if length > MOST_TEXT_BYTES {
-            return Err(self.bad("a long text"));
+        if length > MAX_TEXT_BYTES {
+            return Err(self.malformed("a long text"));
         }
         self.take(length).map(<[u8]>::to_vec)
     }
 
-    fn words(&mut self) -> Result<String, Malformed> {
-        String::from_utf8(self.text()?).map_err(|_| self.bad("a text that is not UTF-8"))
+    fn string(&mut self) -> Result<String, MalformedEnvelope> {
+        String::from_utf8(self.text()?).map_err(|_| self.malformed("a text that is not UTF-8"))
     }
 
-    fn count(&mut self) -> Result<usize, Malformed> {
+    fn count(&mut self) -> Result<usize, MalformedEnvelope> {
         let count = self.small("a count")?;
-        if count > MOST_RECIPIENTS { Err(self.bad("too many recipients")) } else { Ok(count) }
+        if count > MAX_RECIPIENTS { Err(self.malformed("too many recipients")) } else { Ok(count) }
     }
 
-    fn numbers(&mut self) -> Result<Vec<u16>, Malformed> {
+    fn numbers(&mut self) -> Result<Vec<u16>, MalformedEnvelope> {
         (0..self.count()?).map(|_| self.small("number of a recipient")).collect()
     }
 
-    fn address(&mut self) -> Result<Option<IpAddr>, Malformed> {
+    fn address(&mut self) -> Result<Option<IpAddr>, MalformedEnvelope> {
         match self.octet()? {
             0 => Ok(None),
             4 => Ok(Some(IpAddr::V4(Ipv4Addr::from(self.array::<4>()?)))),
             6 => Ok(Some(IpAddr::V6(Ipv6Addr::from(self.array::<16>()?)))),
-            _ => Err(self.bad("kind of address")),
+            _ => Err(self.malformed("kind of address")),
         }
     }
 
-    fn finish(self) -> Result<(), Malformed> {
-        if self.at == self.octets.len() { Ok(()) } else { Err(self.bad("extra bytes after the end")) }
+    fn finish(self) -> Result<(), MalformedEnvelope> {
+        if self.at == self.octets.len() { Ok(()) } else { Err(self.malformed("extra bytes after the end")) }
     }
 }
 
@@ -634,10 +639,10 @@ mod tests {
 
     use super::*;
 
-    fn sample() -> Envelope {
-        Envelope {
+    fn sample() -> MessageEnvelope {
+        MessageEnvelope {
             sender: b"a@example.com".to_vec(),
-            with: With::Esmtpsa,
+            with: WithProtocol::Esmtpsa,
             client_name: b"mx.example.com".to_vec(),
             client_address: Some("2001:db8::1".parse().unwrap()),
             user: Some(b"ann".to_vec()),
@@ -646,25 +651,25 @@ mod tests {
             returns: Some(Return::Header),
             envelope_id: Some(b"QQ+2B1".to_vec()),
             recipients: vec![
-                Recipient { address: b"b@example.org".to_vec(), original: None, notify: None },
-                Recipient {
+                EnvelopeRecipient { address: b"b@example.org".to_vec(), original: None, notify: None },
+                EnvelopeRecipient {
                     address: b"c@example.org".to_vec(),
-                    original: Some(Original { kind: b"rfc822".to_vec(), address: b"c+2Bd@e".to_vec() }),
+                    original: Some(OriginalAddress { kind: b"rfc822".to_vec(), address: b"c+2Bd@e".to_vec() }),
                     notify: Some(Notify::SUCCESS.and(Notify::DELAY)),
                 },
             ],
         }
     }
 
-    fn refusal() -> Refusal {
-        Refusal::new(550, Some(Enhanced(5, 1, 1)), "no such user", "mx.example.org")
+    fn refusal() -> DeliveryRefusal {
+        DeliveryRefusal::new(550, Some(EnhancedStatusCode(5, 1, 1)), "no such user", "mx.example.org")
     }
 
     #[test]
     fn an_envelope_is_as_long_as_the_format_says() {
-        let notice = Envelope {
+        let notice = MessageEnvelope {
             sender: Vec::new(),
-            with: With::Local,
+            with: WithProtocol::Local,
             client_name: Vec::new(),
             client_address: None,
             user: None,
@@ -672,11 +677,15 @@ mod tests {
             body: BodyType::SevenBit,
             returns: None,
             envelope_id: None,
-            recipients: vec![Recipient { address: b"a@b".to_vec(), original: None, notify: Some(Notify::NEVER) }],
+            recipients: vec![EnvelopeRecipient {
+                address: b"a@b".to_vec(),
+                original: None,
+                notify: Some(Notify::NEVER),
+            }],
         };
         assert_eq!(notice.encode().unwrap(), [1, 0, 0, 0, 0, 0, 1, 3, b'a', b'@', b'b', 8]);
-        assert_eq!(Envelope::decode(&notice.encode().unwrap()), Ok(notice));
-        assert_eq!(Envelope::decode(&sample().encode().unwrap()), Ok(sample()));
+        assert_eq!(MessageEnvelope::decode(&notice.encode().unwrap()), Ok(notice));
+        assert_eq!(MessageEnvelope::decode(&sample().encode().unwrap()), Ok(sample()));
     }
 
     #[test]
@@ -702,26 +711,26 @@ mod tests {
             (&[1, 0, 1, 0, 0, 0, 0, 9], "extra bytes after the end", 7),
         ];
         for (octets, what, offset) in rows {
-            assert_eq!(Envelope::decode(octets), Err(Malformed { what, offset }), "{octets:?}");
+            assert_eq!(MessageEnvelope::decode(octets), Err(MalformedEnvelope { what, offset }), "{octets:?}");
         }
         let whole = sample().encode().unwrap();
         for length in 0..whole.len() {
-            assert!(Envelope::decode(&whole[..length]).is_err(), "cut at {length}");
+            assert!(MessageEnvelope::decode(&whole[..length]).is_err(), "cut at {length}");
         }
     }
 
     #[test]
     fn nothing_is_written_that_could_not_be_read() {
-        let long = Envelope { sender: vec![b'x'; MOST_TEXT_BYTES], ..sample() };
-        assert_eq!(Envelope::decode(&long.encode().unwrap()), Ok(long));
-        let longer = Envelope { sender: vec![b'x'; MOST_TEXT_BYTES + 1], ..sample() };
-        assert_eq!(longer.encode(), Err(BeyondLimits));
-        let one = Recipient { address: Vec::new(), original: None, notify: None };
-        let many = Envelope { recipients: vec![one.clone(); MOST_RECIPIENTS], ..sample() };
-        assert_eq!(Envelope::decode(&many.encode().unwrap()), Ok(many));
-        let more = Envelope { recipients: vec![one; MOST_RECIPIENTS + 1], ..sample() };
-        assert_eq!(more.encode(), Err(BeyondLimits));
-        let wordy = Refusal::new(550, None, &"ä".repeat(1_000), "");
+        let long = MessageEnvelope { sender: vec![b'x'; MAX_TEXT_BYTES], ..sample() };
+        assert_eq!(MessageEnvelope::decode(&long.encode().unwrap()), Ok(long));
+        let longer = MessageEnvelope { sender: vec![b'x'; MAX_TEXT_BYTES + 1], ..sample() };
+        assert_eq!(longer.encode(), Err(EnvelopeTooLarge));
+        let one = EnvelopeRecipient { address: Vec::new(), original: None, notify: None };
+        let many = MessageEnvelope { recipients: vec![one.clone(); MAX_RECIPIENTS], ..sample() };
+        assert_eq!(MessageEnvelope::decode(&many.encode().unwrap()), Ok(many));
+        let more = MessageEnvelope { recipients: vec![one; MAX_RECIPIENTS + 1], ..sample() };
+        assert_eq!(more.encode(), Err(EnvelopeTooLarge));
+        let wordy = DeliveryRefusal::new(550, None, &"ä".repeat(1_000), "");
         assert_eq!((wordy.text.len(), wordy.text.chars().all(|c| c == 'ä')), (512, true));
     }
 
@@ -729,25 +738,25 @@ mod tests {
     fn notes_add_up() {
         let all = [
             Fact::Deferred { recipients: vec![0, 1, 2], attempts: 1, next_unix_s: 1_800_000_000, refusal: refusal() },
-            Fact::Settled { recipients: vec![0], fate: Fate::Delivered },
-            Fact::Settled { recipients: vec![2], fate: Fate::Failed(refusal()) },
+            Fact::Settled { recipients: vec![0], fate: RecipientFate::Delivered },
+            Fact::Settled { recipients: vec![2], fate: RecipientFate::Failed(refusal()) },
             Fact::Held,
-            Fact::DelayTold { recipients: vec![1] },
+            Fact::DelayDsnStored { recipients: vec![1] },
         ];
-        let mut progress = Progress::new(3);
+        let mut progress = MessageProgress::new(3);
         for fact in all {
-            progress.read(&encode_note(&[fact]).unwrap()).unwrap();
+            progress.apply_note(&encode_note(&[fact]).unwrap()).unwrap();
         }
         assert!(progress.held);
         let [first, second, third] = progress.recipients.as_slice() else { panic!("there are three") };
-        assert_eq!((first.fate.as_ref(), first.is_owed()), (Some(&Fate::Delivered), false));
-        assert_eq!((second.attempts, second.next_unix_s, second.delay_told), (1, 1_800_000_000, true));
+        assert_eq!((first.fate.as_ref(), first.is_dsn_due()), (Some(&RecipientFate::Delivered), false));
+        assert_eq!((second.attempts, second.next_unix_s, second.delay_dsn_stored), (1, 1_800_000_000, true));
         assert_eq!((second.fate.as_ref(), second.refusal.as_ref()), (None, Some(&refusal())));
-        assert!(third.is_owed());
-        progress.read(&encode_note(&[Fact::Told { recipients: vec![2] }, Fact::Released]).unwrap()).unwrap();
-        assert!(!progress.recipients[2].is_owed() && !progress.held);
-        let stranger = encode_note(&[Fact::Told { recipients: vec![3] }]).unwrap();
-        assert!(progress.read(&stranger).is_err(), "there is no fourth");
+        assert!(third.is_dsn_due());
+        progress.apply_note(&encode_note(&[Fact::DsnStored { recipients: vec![2] }, Fact::Released]).unwrap()).unwrap();
+        assert!(!progress.recipients[2].is_dsn_due() && !progress.held);
+        let stranger = encode_note(&[Fact::DsnStored { recipients: vec![3] }]).unwrap();
+        assert!(progress.apply_note(&stranger).is_err(), "there is no fourth");
         assert!(decode_note(&[1, 7]).is_err() && decode_note(&[]).is_err() && decode_note(&[1]) == Ok(vec![]));
     }
 
@@ -755,21 +764,22 @@ mod tests {
         prop::collection::vec(any::<u8>(), 0..40)
     }
 
-    fn any_refusal() -> impl Strategy<Value = Refusal> {
-        let enhanced = prop::option::of((1..6_u8, any::<u16>(), any::<u16>()).prop_map(|(a, b, c)| Enhanced(a, b, c)));
+    fn any_refusal() -> impl Strategy<Value = DeliveryRefusal> {
+        let enhanced =
+            prop::option::of((1..6_u8, any::<u16>(), any::<u16>()).prop_map(|(a, b, c)| EnhancedStatusCode(a, b, c)));
         (any::<u16>(), enhanced, ".{0,40}", ".{0,20}")
-            .prop_map(|(code, enhanced, text, by)| Refusal::new(code, enhanced, &text, &by))
+            .prop_map(|(code, enhanced, text, by)| DeliveryRefusal::new(code, enhanced, &text, &by))
     }
 
-    fn any_fate() -> impl Strategy<Value = Fate> {
+    fn any_fate() -> impl Strategy<Value = RecipientFate> {
         prop_oneof![
-            Just(Fate::Delivered),
-            Just(Fate::Removed),
-            Just(Fate::Confirmed(Confirmation::Delivered)),
-            Just(Fate::Confirmed(Confirmation::Relayed)),
-            Just(Fate::Confirmed(Confirmation::Expanded)),
-            any_refusal().prop_map(Fate::Failed),
-            prop::option::of(any_refusal()).prop_map(Fate::Expired),
+            Just(RecipientFate::Delivered),
+            Just(RecipientFate::Removed),
+            Just(RecipientFate::Confirmed(Confirmation::Delivered)),
+            Just(RecipientFate::Confirmed(Confirmation::Relayed)),
+            Just(RecipientFate::Confirmed(Confirmation::Expanded)),
+            any_refusal().prop_map(RecipientFate::Failed),
+            prop::option::of(any_refusal()).prop_map(RecipientFate::Expired),
         ]
     }
 
@@ -777,8 +787,8 @@ mod tests {
         let numbers = || prop::collection::vec(any::<u16>(), 0..20);
         prop_oneof![
             (numbers(), any_fate()).prop_map(|(recipients, fate)| Fact::Settled { recipients, fate }),
-            numbers().prop_map(|recipients| Fact::Told { recipients }),
-            numbers().prop_map(|recipients| Fact::DelayTold { recipients }),
+            numbers().prop_map(|recipients| Fact::DsnStored { recipients }),
+            numbers().prop_map(|recipients| Fact::DelayDsnStored { recipients }),
             (numbers(), any::<u32>(), any::<u64>(), any_refusal()).prop_map(
                 |(recipients, attempts, next_unix_s, refusal)| Fact::Deferred {
                     recipients,
@@ -792,35 +802,39 @@ mod tests {
         ]
     }
 
-    fn any_recipient() -> impl Strategy<Value = Recipient> {
-        let original = prop::option::of((text(), text()).prop_map(|(kind, address)| Original { kind, address }));
+    fn any_recipient() -> impl Strategy<Value = EnvelopeRecipient> {
+        let original = prop::option::of((text(), text()).prop_map(|(kind, address)| OriginalAddress { kind, address }));
         let notify = prop::option::of(0..8_u8).prop_map(|bits| {
             bits.map(|bits| {
                 NOTIFY.iter().filter(|(bit, _)| bits & bit != 0).fold(Notify::NEVER, |sum, it| sum.and(it.1))
             })
         });
-        (text(), original, notify).prop_map(|(address, original, notify)| Recipient { address, original, notify })
+        (text(), original, notify).prop_map(|(address, original, notify)| EnvelopeRecipient {
+            address,
+            original,
+            notify,
+        })
     }
 
     prop_compose! {
         fn any_envelope()(
             (sender, client_name) in (text(), text()),
             (user, envelope_id) in (prop::option::of(text()), prop::option::of(text())),
-            with in prop::sample::select(&With::ALL[..]),
+            with in prop::sample::select(&WithProtocol::ALL[..]),
             client_address in any::<Option<IpAddr>>(),
             smtp_utf8: bool,
             body in prop::sample::select(&[BodyType::SevenBit, BodyType::EightBitMime, BodyType::Binary][..]),
             returns in prop::sample::select(&[None, Some(Return::Full), Some(Return::Header)][..]),
             recipients in prop::collection::vec(any_recipient(), 0..8),
-        ) -> Envelope {
-            Envelope { sender, with, client_name, client_address, user, smtp_utf8, body, returns, envelope_id, recipients }
+        ) -> MessageEnvelope {
+            MessageEnvelope { sender, with, client_name, client_address, user, smtp_utf8, body, returns, envelope_id, recipients }
         }
     }
 
     proptest! {
         #[test]
         fn any_envelope_is_read_as_it_was_written(envelope in any_envelope()) {
-            prop_assert_eq!(Envelope::decode(&envelope.encode().unwrap()), Ok(envelope));
+            prop_assert_eq!(MessageEnvelope::decode(&envelope.encode().unwrap()), Ok(envelope));
         }
 
         #[test]
@@ -838,7 +852,7 @@ mod tests {
                 octets
             };
             let octets = flipped(envelope.encode().unwrap());
-            if let Ok(read) = Envelope::decode(&octets) {
+            if let Ok(read) = MessageEnvelope::decode(&octets) {
                 prop_assert_eq!(read.encode(), Ok(octets));
             }
             let octets = flipped(encode_note(&facts).unwrap());

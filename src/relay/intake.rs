@@ -19,7 +19,7 @@
 //! is read to its end and answered 452 (§4.2.2: insufficient system storage), and the others go on. Since each part
 //! holds the longest message, one of them always finishes.
 use net::recent::Shards;
-use net::{Alarm, ClientKey, clock};
+use net::{ClientKey, Timer, clock};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -31,65 +31,65 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// Bytes by which claims grow, so that a small message claims once.
-const STEP: u64 = 4096;
+const GROWTH_BYTES: u64 = 4096;
 /// Longest time that a message waits for room: longer than any burst, shorter than the time-out of clients that wait
 /// less than RFC 5321 §4.5.3.2.5 asks.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
 /// Most bytes that a message claims before its first byte: the size of most messages.
-const FIRST_BYTES: u64 = 16 << 10;
+const INITIAL_BYTES_LIMIT: u64 = 16 << 10;
 /// Divisor of the strangers' part: the share of one address when little is left. Sixteen of them fill it.
-const STRANGER_SHARE: u64 = 16;
+const CLIENT_SHARE_DIVISOR: u64 = 16;
 
 /// The bytes that sessions may hold, of all workers.
 #[derive(Debug)]
-pub(super) struct Intake {
-    most: u64,
+pub(super) struct MemoryBudget {
+    limit: u64,
     used: AtomicU64,
     /// The strangers' limit, a part of `most`; `strangers_used` is their part of `used`.
-    strangers_most: u64,
+    untrusted_limit: u64,
     /// Amount that strangers may use before an address is held to its share.
-    unshared_most: u64,
-    strangers_used: AtomicU64,
+    unshared_limit: u64,
+    untrusted_used: AtomicU64,
     /// Shares of the strangers that are connected.
-    shares: Shards<HashMap<ClientKey, Arc<Share>>>,
-    trusted: Queue,
-    strangers: Queue,
+    shares: Shards<HashMap<ClientKey, Arc<ClientShare>>>,
+    trusted: AdmissionQueue,
+    untrusted: AdmissionQueue,
 }
 
 /// Bytes that a stranger's address holds.
 #[derive(Debug)]
-struct Share {
+struct ClientShare {
     client: ClientKey,
     used: AtomicU64,
 }
 
 /// Owner of a claim.
 #[derive(Clone, Debug, Default)]
-enum Owner {
+enum ReservationOwner {
     /// A client of `networks`, or one that has logged in.
     #[default]
     Trusted,
-    Stranger(Arc<Share>),
+    Untrusted(Arc<ClientShare>),
 }
 
 /// Messages that wait for room.
 #[derive(Debug, Default)]
-struct Queue {
-    line: Mutex<Line>,
+struct AdmissionQueue {
+    waiters: Mutex<AdmissionWaiters>,
     /// Set while somebody waits: reading it costs less than the lock.
-    has_line: AtomicBool,
+    has_waiters: AtomicBool,
 }
 
 /// The same, the first in front.
 #[derive(Debug, Default)]
-struct Line {
+struct AdmissionWaiters {
     waiting: VecDeque<(u64, Waker)>,
-    numbers: u64,
+    last_number: u64,
 }
 
 /// Reason why bytes were not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lack {
+enum BudgetExceeded {
     /// No room is left.
     Room,
     /// The address holds more than its share.
@@ -97,27 +97,30 @@ enum Lack {
 }
 
 /// Takes that many bytes of an amount, if they fit.
-fn take_of(used: &AtomicU64, bytes: u64, most: u64) -> bool {
+fn try_add(used: &AtomicU64, bytes: u64, most: u64) -> bool {
     let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= most);
     used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).is_ok()
 }
 
-impl Intake {
+impl MemoryBudget {
     /// Makes the limit of that many bytes in all; each part has room for the longest message, even if that exceeds the
     /// limit.
     pub(super) fn new(most_bytes: u64, longest_message: u64) -> Arc<Self> {
-        let three_quarters = most_bytes / 4 * 3 / STEP * STEP;
-        let strangers_most = three_quarters.max(longest_message.next_multiple_of(STEP));
-        let most = most_bytes.max(strangers_most / 3 * 4).next_multiple_of(STEP);
+        let three_quarters = most_bytes / 4 * 3 / GROWTH_BYTES * GROWTH_BYTES;
+        let strangers_most = three_quarters.max(longest_message.next_multiple_of(GROWTH_BYTES));
+        let most = most_bytes.max(strangers_most / 3 * 4).next_multiple_of(GROWTH_BYTES);
         Arc::new(Self {
-            most,
+            limit: most,
             used: AtomicU64::new(0),
-            strangers_most,
-            unshared_most: (strangers_most / 4 * 3).max(longest_message).next_multiple_of(STEP).min(strangers_most),
-            strangers_used: AtomicU64::new(0),
+            untrusted_limit: strangers_most,
+            unshared_limit: (strangers_most / 4 * 3)
+                .max(longest_message)
+                .next_multiple_of(GROWTH_BYTES)
+                .min(strangers_most),
+            untrusted_used: AtomicU64::new(0),
             shares: Shards::new(0, |_| HashMap::new()),
-            trusted: Queue::default(),
-            strangers: Queue::default(),
+            trusted: AdmissionQueue::default(),
+            untrusted: AdmissionQueue::default(),
         })
     }
 
@@ -127,66 +130,66 @@ impl Intake {
     }
 
     /// Bytes that strangers hold.
-    pub(super) fn strangers_bytes(&self) -> u64 {
-        self.strangers_used.load(Ordering::Relaxed)
+    pub(super) fn untrusted_bytes(&self) -> u64 {
+        self.untrusted_used.load(Ordering::Relaxed)
     }
 
     /// Limit of the bytes held.
-    pub(super) fn most_bytes(&self) -> u64 {
-        self.most
+    pub(super) fn limit_bytes(&self) -> u64 {
+        self.limit
     }
 
     /// Limit of the bytes that strangers hold.
-    pub(super) fn strangers_most_bytes(&self) -> u64 {
-        self.strangers_most
+    pub(super) fn untrusted_limit_bytes(&self) -> u64 {
+        self.untrusted_limit
     }
 
-    fn take(&self, owner: &Owner, bytes: u64) -> Result<(), Lack> {
-        let Owner::Stranger(share) = owner else {
-            return if take_of(&self.used, bytes, self.most) { Ok(()) } else { Err(Lack::Room) };
+    fn try_take(&self, owner: &ReservationOwner, bytes: u64) -> Result<(), BudgetExceeded> {
+        let ReservationOwner::Untrusted(share) = owner else {
+            return if try_add(&self.used, bytes, self.limit) { Ok(()) } else { Err(BudgetExceeded::Room) };
         };
         let own = share.used.fetch_add(bytes, Ordering::SeqCst).saturating_add(bytes);
-        let is_modest = own <= self.strangers_most / STRANGER_SHARE;
-        let most = if is_modest { self.strangers_most } else { self.unshared_most };
-        let has_room = take_of(&self.strangers_used, bytes, most);
-        if has_room && take_of(&self.used, bytes, self.most) {
+        let is_modest = own <= self.untrusted_limit / CLIENT_SHARE_DIVISOR;
+        let most = if is_modest { self.untrusted_limit } else { self.unshared_limit };
+        let has_room = try_add(&self.untrusted_used, bytes, most);
+        if has_room && try_add(&self.used, bytes, self.limit) {
             return Ok(());
         }
         share.used.fetch_sub(bytes, Ordering::SeqCst);
         if has_room {
-            self.strangers_used.fetch_sub(bytes, Ordering::SeqCst);
+            self.untrusted_used.fetch_sub(bytes, Ordering::SeqCst);
         }
-        Err(if is_modest { Lack::Room } else { Lack::Share })
+        Err(if is_modest { BudgetExceeded::Room } else { BudgetExceeded::Share })
     }
 
-    fn give(&self, owner: &Owner, bytes: u64) {
+    fn give_back(&self, owner: &ReservationOwner, bytes: u64) {
         if bytes == 0 {
             return;
         }
-        if let Owner::Stranger(share) = owner {
+        if let ReservationOwner::Untrusted(share) = owner {
             share.used.fetch_sub(bytes, Ordering::SeqCst);
-            self.strangers_used.fetch_sub(bytes, Ordering::SeqCst);
+            self.untrusted_used.fetch_sub(bytes, Ordering::SeqCst);
         }
         self.used.fetch_sub(bytes, Ordering::SeqCst);
-        self.trusted.call();
-        self.strangers.call();
+        self.trusted.wake();
+        self.untrusted.wake();
     }
 
-    fn queue(&self, owner: &Owner) -> &Queue {
+    fn queue(&self, owner: &ReservationOwner) -> &AdmissionQueue {
         match owner {
-            Owner::Trusted => &self.trusted,
-            Owner::Stranger(_) => &self.strangers,
+            ReservationOwner::Trusted => &self.trusted,
+            ReservationOwner::Untrusted(_) => &self.untrusted,
         }
     }
 
     /// The share of a stranger's address, the same for all its connections.
-    fn share(&self, client: ClientKey) -> Arc<Share> {
+    fn share(&self, client: ClientKey) -> Arc<ClientShare> {
         let mut shares = self.shares.lock(&client);
-        Arc::clone(shares.entry(client).or_insert_with(|| Arc::new(Share { client, used: AtomicU64::new(0) })))
+        Arc::clone(shares.entry(client).or_insert_with(|| Arc::new(ClientShare { client, used: AtomicU64::new(0) })))
     }
 
     /// Forgets the share of an address that has no other connection.
-    fn forget(&self, share: Arc<Share>) {
+    fn forget(&self, share: Arc<ClientShare>) {
         let mut shares = self.shares.lock(&share.client);
         // The table's and this one.
         if Arc::strong_count(&share) <= 2 {
@@ -195,30 +198,30 @@ impl Intake {
     }
 }
 
-impl Queue {
+impl AdmissionQueue {
     /// Wakes the first in line to look for room. A message joins the line before it looks, so one of both sees the
     /// other.
-    fn call(&self) {
-        if self.has_line.load(Ordering::SeqCst) {
-            self.line().call_first();
+    fn wake(&self) {
+        if self.has_waiters.load(Ordering::SeqCst) {
+            self.waiters().wake_first();
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiters(&self) -> MutexGuard<'_, AdmissionWaiters> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes one out of the line, and wakes the next.
-    fn leave_line(&self, number: u64) {
-        let mut line = self.line();
+    fn remove(&self, number: u64) {
+        let mut line = self.waiters();
         line.waiting.retain(|(other, _)| *other != number);
-        self.has_line.store(!line.waiting.is_empty(), Ordering::SeqCst);
-        line.call_first();
+        self.has_waiters.store(!line.waiting.is_empty(), Ordering::SeqCst);
+        line.wake_first();
     }
 }
 
-impl Line {
-    fn call_first(&self) {
+impl AdmissionWaiters {
+    fn wake_first(&self) {
         if let Some((_, waker)) = self.waiting.front() {
             waker.wake_by_ref();
         }
@@ -227,136 +230,140 @@ impl Line {
 
 /// Bytes that one session holds. Given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Claim {
-    intake: Arc<Intake>,
+pub(super) struct Reservation {
+    budget: Arc<MemoryBudget>,
     held: Cell<u64>,
-    owner: RefCell<Owner>,
+    owner: RefCell<ReservationOwner>,
 }
 
 /// Result of asking to begin a message.
 #[derive(Debug)]
-pub(super) enum Entry {
-    In,
+pub(super) enum AdmissionDecision {
+    Admitted,
     /// The message has to wait.
-    Wait(Turn),
+    Wait(PendingAdmission),
     /// Its address holds too much already.
     Refused,
 }
 
-impl Claim {
+impl Reservation {
     /// Makes a claim of a trusted client, until it is [declared a stranger's](Claim::of_stranger).
-    pub(super) fn new(intake: &Arc<Intake>) -> Rc<Self> {
-        Rc::new(Self { intake: Arc::clone(intake), held: Cell::new(0), owner: RefCell::default() })
+    pub(super) fn new(intake: &Arc<MemoryBudget>) -> Rc<Self> {
+        Rc::new(Self { budget: Arc::clone(intake), held: Cell::new(0), owner: RefCell::default() })
     }
 
     /// Charges a trusted client from here on.
-    pub(super) fn of_trusted(&self) {
-        self.pass_to(Owner::Trusted);
+    pub(super) fn charge_trusted(&self) {
+        self.set_owner(ReservationOwner::Trusted);
     }
 
     /// Charges that address from here on.
-    pub(super) fn of_stranger(&self, client: ClientKey) {
-        self.pass_to(Owner::Stranger(self.intake.share(client)));
+    pub(super) fn charge_untrusted(&self, client: ClientKey) {
+        self.set_owner(ReservationOwner::Untrusted(self.budget.share(client)));
     }
 
-    fn pass_to(&self, owner: Owner) {
+    fn set_owner(&self, owner: ReservationOwner) {
         self.release();
-        if let Owner::Stranger(share) = self.owner.replace(owner) {
-            self.intake.forget(share);
+        if let ReservationOwner::Untrusted(share) = self.owner.replace(owner) {
+            self.budget.forget(share);
         }
     }
 
     /// Grows the claim to that many bytes in all; reports whether there is room.
-    pub(super) fn cover(&self, bytes: u64) -> bool {
-        self.try_cover(bytes).is_ok()
+    pub(super) fn grow(&self, bytes: u64) -> bool {
+        self.try_grow(bytes).is_ok()
     }
 
-    fn try_cover(&self, bytes: u64) -> Result<(), Lack> {
+    fn try_grow(&self, bytes: u64) -> Result<(), BudgetExceeded> {
         let held = self.held.get();
         if bytes <= held {
             return Ok(());
         }
-        let wanted = bytes.saturating_add(STEP - 1) / STEP * STEP;
-        self.intake.take(&self.owner.borrow(), wanted - held)?;
+        let wanted = bytes.saturating_add(GROWTH_BYTES - 1) / GROWTH_BYTES * GROWTH_BYTES;
+        self.budget.try_take(&self.owner.borrow(), wanted - held)?;
         self.held.set(wanted);
         Ok(())
     }
 
     /// Asks to begin a message, with an envelope of that size: reports whether it may begin at once. If not, it has to
-    /// wait for its [`Turn`].
-    pub(super) fn enter(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> Entry {
-        let first = announced.map_or(FIRST_BYTES, |bytes| bytes.min(FIRST_BYTES));
+    /// wait for its [`PendingAdmission`].
+    pub(super) fn admit(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> AdmissionDecision {
+        let first = announced.map_or(INITIAL_BYTES_LIMIT, |bytes| bytes.min(INITIAL_BYTES_LIMIT));
         let bytes = envelope_bytes.saturating_add(first);
         // A message that comes later does not pass those that wait.
-        let has_line = self.intake.queue(&self.owner.borrow()).has_line.load(Ordering::SeqCst);
+        let has_line = self.budget.queue(&self.owner.borrow()).has_waiters.load(Ordering::SeqCst);
         if !has_line {
-            match self.try_cover(bytes) {
-                Ok(()) => return Entry::In,
-                Err(Lack::Share) => return Entry::Refused,
-                Err(Lack::Room) => {}
+            match self.try_grow(bytes) {
+                Ok(()) => return AdmissionDecision::Admitted,
+                Err(BudgetExceeded::Share) => return AdmissionDecision::Refused,
+                Err(BudgetExceeded::Room) => {}
             }
         }
-        let (until, alarm) = (clock::now() + PATIENCE, Alarm::default());
-        Entry::Wait(Turn { claim: Rc::clone(self), bytes, number: None, until, alarm })
+        let (until, alarm) = (clock::now() + ADMISSION_TIMEOUT, Timer::default());
+        AdmissionDecision::Wait(PendingAdmission { reservation: Rc::clone(self), bytes, number: None, until, alarm })
     }
 
     /// Gives all of it back.
     pub(super) fn release(&self) {
-        self.intake.give(&self.owner.borrow(), self.held.take());
+        self.budget.give_back(&self.owner.borrow(), self.held.take());
     }
 
     /// Begins the session anew with nothing; its bytes are held for its last message still.
-    pub(super) fn hand_over(self: &Rc<Self>) -> Held {
-        Held { bytes: self.held.take(), owner: self.owner.borrow().clone(), claim: Rc::clone(self) }
+    pub(super) fn detach(self: &Rc<Self>) -> DetachedReservation {
+        DetachedReservation {
+            bytes: self.held.take(),
+            owner: self.owner.borrow().clone(),
+            reservation: Rc::clone(self),
+        }
     }
 }
 
-impl Drop for Claim {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        self.pass_to(Owner::Trusted);
+        self.set_owner(ReservationOwner::Trusted);
     }
 }
 
 /// Bytes held by a message that waits for its receipt.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct DetachedReservation {
     bytes: u64,
     /// Dropped before the claim, which may then hold the last reference to it.
-    owner: Owner,
-    claim: Rc<Claim>,
+    owner: ReservationOwner,
+    reservation: Rc<Reservation>,
 }
 
-impl Drop for Held {
+impl Drop for DetachedReservation {
     fn drop(&mut self) {
-        self.claim.intake.give(&self.owner, self.bytes);
+        self.reservation.budget.give_back(&self.owner, self.bytes);
     }
 }
 
 /// A message in line: ready when it is admitted (`true`), or has waited long enough.
 #[must_use = "a message is admitted only by waiting"]
 #[derive(Debug)]
-pub(super) struct Turn {
-    claim: Rc<Claim>,
+pub(super) struct PendingAdmission {
+    reservation: Rc<Reservation>,
     bytes: u64,
     /// Its number in the line.
     number: Option<u64>,
     until: Duration,
-    alarm: Alarm,
+    alarm: Timer,
 }
 
-impl Turn {
+impl PendingAdmission {
     /// Joins the line, and reports whether it is first there.
     fn is_first(&mut self, waker: &Waker) -> bool {
-        let owner = self.claim.owner.borrow();
-        let queue = self.claim.intake.queue(&owner);
-        let mut line = queue.line();
+        let owner = self.reservation.owner.borrow();
+        let queue = self.reservation.budget.queue(&owner);
+        let mut line = queue.waiters();
         let number = *self.number.get_or_insert_with(|| {
-            line.numbers += 1;
-            let number = line.numbers;
+            line.last_number += 1;
+            let number = line.last_number;
             line.waiting.push_back((number, waker.clone()));
             number
         });
-        queue.has_line.store(true, Ordering::SeqCst);
+        queue.has_waiters.store(true, Ordering::SeqCst);
         if let Some((_, known)) = line.waiting.iter_mut().find(|(other, _)| *other == number) {
             known.clone_from(waker);
         }
@@ -364,35 +371,35 @@ impl Turn {
     }
 
     /// Tries to enter: true if it is admitted, false if it is refused, `None` while it waits.
-    fn look(&mut self, waker: &Waker) -> Option<bool> {
+    fn try_admit(&mut self, waker: &Waker) -> Option<bool> {
         if !self.is_first(waker) {
             return None;
         }
-        match self.claim.try_cover(self.bytes) {
+        match self.reservation.try_grow(self.bytes) {
             Ok(()) => Some(true),
-            Err(Lack::Room) => None,
+            Err(BudgetExceeded::Room) => None,
             // Other clients of its address have taken more meanwhile: it must not keep the line waiting.
-            Err(Lack::Share) => Some(false),
+            Err(BudgetExceeded::Share) => Some(false),
         }
     }
 }
 
-impl Future for Turn {
+impl Future for PendingAdmission {
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let turn = &mut *self;
-        if let Some(is_in) = turn.look(cx.waker()) {
+        if let Some(is_in) = turn.try_admit(cx.waker()) {
             return Poll::Ready(is_in);
         }
         turn.alarm.poll_due(Some(turn.until), clock::now()).map(|()| false)
     }
 }
 
-impl Drop for Turn {
+impl Drop for PendingAdmission {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.claim.intake.queue(&self.claim.owner.borrow()).leave_line(number);
+            self.reservation.budget.queue(&self.reservation.owner.borrow()).remove(number);
         }
     }
 }
@@ -406,153 +413,153 @@ mod tests {
 
     /// Counts how often it was woken.
     #[derive(Default)]
-    struct Bell(AtomicUsize);
+    struct AdmissionWakes(AtomicUsize);
 
-    impl Wake for Bell {
+    impl Wake for AdmissionWakes {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
     /// A session that tries to begin a message, and its result.
-    struct Session {
-        claim: Rc<Claim>,
-        bell: Arc<Bell>,
-        turn: Option<Turn>,
+    struct AdmissionFixture {
+        reservation: Rc<Reservation>,
+        wakes: Arc<AdmissionWakes>,
+        admission: Option<PendingAdmission>,
     }
 
-    impl Session {
-        fn new(intake: &Arc<Intake>) -> Self {
-            Self { claim: Claim::new(intake), bell: Arc::default(), turn: None }
+    impl AdmissionFixture {
+        fn new(intake: &Arc<MemoryBudget>) -> Self {
+            Self { reservation: Reservation::new(intake), wakes: Arc::default(), admission: None }
         }
 
-        fn enters(&mut self, announced: Option<u64>) -> bool {
-            self.turn = match self.claim.enter(0, announced) {
-                Entry::In => return true,
-                Entry::Wait(turn) => Some(turn),
-                Entry::Refused => return false,
+        fn begins(&mut self, announced: Option<u64>) -> bool {
+            self.admission = match self.reservation.admit(0, announced) {
+                AdmissionDecision::Admitted => return true,
+                AdmissionDecision::Wait(turn) => Some(turn),
+                AdmissionDecision::Refused => return false,
             };
-            self.is_let_in()
+            self.is_admitted()
         }
 
-        fn is_let_in(&mut self) -> bool {
-            let waker = Waker::from(Arc::clone(&self.bell));
-            let turn = self.turn.as_mut().expect("it waits");
+        fn is_admitted(&mut self) -> bool {
+            let waker = Waker::from(Arc::clone(&self.wakes));
+            let turn = self.admission.as_mut().expect("it waits");
             // Before its time is up a turn's alarm is not polled in these tests: the line is full, or room is there.
-            let looked = turn.look(&waker);
+            let looked = turn.try_admit(&waker);
             if looked.is_some() {
-                self.turn = None;
+                self.admission = None;
             }
             looked == Some(true)
         }
 
         fn was_woken(&self) -> bool {
-            self.bell.0.swap(0, Ordering::SeqCst) > 0
+            self.wakes.0.swap(0, Ordering::SeqCst) > 0
         }
     }
 
     #[test]
     fn a_session_holds_what_it_covers_until_it_gives_it_back() {
-        let intake = Intake::new(10 * STEP, 0);
-        let claim = Claim::new(&intake);
-        assert!(claim.cover(1) && claim.cover(STEP), "one step for both");
-        assert_eq!(intake.used_bytes(), STEP);
-        assert!(claim.cover(9 * STEP + 1));
-        assert_eq!(intake.used_bytes(), 10 * STEP);
-        assert!(!claim.cover(10 * STEP + 1), "there is no more");
-        assert!(claim.cover(10 * STEP), "a refusal takes nothing away");
-        let held = claim.hand_over();
-        assert!(!claim.cover(1), "its next message is another one");
+        let intake = MemoryBudget::new(10 * GROWTH_BYTES, 0);
+        let claim = Reservation::new(&intake);
+        assert!(claim.grow(1) && claim.grow(GROWTH_BYTES), "one step for both");
+        assert_eq!(intake.used_bytes(), GROWTH_BYTES);
+        assert!(claim.grow(9 * GROWTH_BYTES + 1));
+        assert_eq!(intake.used_bytes(), 10 * GROWTH_BYTES);
+        assert!(!claim.grow(10 * GROWTH_BYTES + 1), "there is no more");
+        assert!(claim.grow(10 * GROWTH_BYTES), "a refusal takes nothing away");
+        let held = claim.detach();
+        assert!(!claim.grow(1), "its next message is another one");
         drop(held);
-        assert!(claim.cover(1));
+        assert!(claim.grow(1));
         drop(claim);
         assert_eq!(intake.used_bytes(), 0);
     }
 
     #[test]
-    fn who_comes_later_does_not_pass_those_who_wait() {
-        let intake = Intake::new(8 * STEP, 0);
-        let full = Claim::new(&intake);
-        assert!(full.cover(8 * STEP));
-        let [mut first, mut second, mut third] = [(); 3].map(|()| Session::new(&intake));
-        assert!(!first.enters(Some(STEP)) && !second.enters(Some(STEP)));
+    fn later_messages_do_not_pass_waiting_ones() {
+        let intake = MemoryBudget::new(8 * GROWTH_BYTES, 0);
+        let full = Reservation::new(&intake);
+        assert!(full.grow(8 * GROWTH_BYTES));
+        let [mut first, mut second, mut third] = [(); 3].map(|()| AdmissionFixture::new(&intake));
+        assert!(!first.begins(Some(GROWTH_BYTES)) && !second.begins(Some(GROWTH_BYTES)));
         full.release();
         assert!(first.was_woken() && !second.was_woken());
-        assert!(!third.enters(Some(1)), "there is room, and there are others");
-        assert!(!second.is_let_in() && first.is_let_in());
-        assert!(second.was_woken() && second.is_let_in());
+        assert!(!third.begins(Some(1)), "there is room, and there are others");
+        assert!(!second.is_admitted() && first.is_admitted());
+        assert!(second.was_woken() && second.is_admitted());
         // A message that leaves the line does not block the rest.
         assert!(third.was_woken());
-        third.turn = None;
-        assert!(Session::new(&intake).enters(Some(1)));
+        third.admission = None;
+        assert!(AdmissionFixture::new(&intake).begins(Some(1)));
     }
 
-    fn stranger(last: u8) -> ClientKey {
+    fn untrusted_client(last: u8) -> ClientKey {
         ClientKey::of(std::net::IpAddr::from([192, 0, 2, last]))
     }
 
-    fn of_stranger(intake: &Arc<Intake>, last: u8) -> Session {
-        let session = Session::new(intake);
-        session.claim.of_stranger(stranger(last));
+    fn untrusted_session(intake: &Arc<MemoryBudget>, last: u8) -> AdmissionFixture {
+        let session = AdmissionFixture::new(intake);
+        session.reservation.charge_untrusted(untrusted_client(last));
         session
     }
 
     #[test]
     fn what_is_announced_costs_no_more_than_a_short_message() {
-        let intake = Intake::new(1000 * FIRST_BYTES, 0);
-        let mut sessions: Vec<Session> = (0..100).map(|_| Session::new(&intake)).collect();
-        assert!(sessions.iter_mut().all(|session| session.enters(Some(u64::MAX))));
-        assert_eq!(intake.used_bytes(), 100 * FIRST_BYTES);
-        assert!(Session::new(&intake).enters(Some(1)) && Session::new(&intake).enters(None));
+        let intake = MemoryBudget::new(1000 * INITIAL_BYTES_LIMIT, 0);
+        let mut sessions: Vec<AdmissionFixture> = (0..100).map(|_| AdmissionFixture::new(&intake)).collect();
+        assert!(sessions.iter_mut().all(|session| session.begins(Some(u64::MAX))));
+        assert_eq!(intake.used_bytes(), 100 * INITIAL_BYTES_LIMIT);
+        assert!(AdmissionFixture::new(&intake).begins(Some(1)) && AdmissionFixture::new(&intake).begins(None));
     }
 
     #[test]
-    fn strangers_leave_a_reserve_and_whoever_logs_in_may_use_it() {
-        let intake = Intake::new(1600 * STEP, 0);
-        let strangers: Vec<Session> = (0..100).map(|last| of_stranger(&intake, last)).collect();
+    fn untrusted_clients_leave_a_reserve_for_logged_in_ones() {
+        let intake = MemoryBudget::new(1600 * GROWTH_BYTES, 0);
+        let strangers: Vec<AdmissionFixture> = (0..100).map(|last| untrusted_session(&intake, last)).collect();
         for session in &strangers {
-            session.claim.cover(12 * STEP);
+            session.reservation.grow(12 * GROWTH_BYTES);
         }
-        assert_eq!((intake.strangers_bytes(), intake.used_bytes()), (1200 * STEP, 1200 * STEP));
-        assert!(!of_stranger(&intake, 101).claim.cover(1));
-        let trusted = Session::new(&intake);
-        assert!(trusted.claim.cover(399 * STEP));
-        let mut late = of_stranger(&intake, 102);
-        assert!(!late.enters(None));
-        late.turn = None;
-        late.claim.of_trusted();
-        assert!(late.claim.cover(STEP) && !late.claim.cover(2 * STEP));
+        assert_eq!((intake.untrusted_bytes(), intake.used_bytes()), (1200 * GROWTH_BYTES, 1200 * GROWTH_BYTES));
+        assert!(!untrusted_session(&intake, 101).reservation.grow(1));
+        let trusted = AdmissionFixture::new(&intake);
+        assert!(trusted.reservation.grow(399 * GROWTH_BYTES));
+        let mut late = untrusted_session(&intake, 102);
+        assert!(!late.begins(None));
+        late.admission = None;
+        late.reservation.charge_trusted();
+        assert!(late.reservation.grow(GROWTH_BYTES) && !late.reservation.grow(2 * GROWTH_BYTES));
         drop((strangers, trusted, late));
-        assert_eq!((intake.strangers_bytes(), intake.used_bytes()), (0, 0));
+        assert_eq!((intake.untrusted_bytes(), intake.used_bytes()), (0, 0));
         assert!(intake.shares.iter().all(|shares| shares.is_empty()), "who is gone takes no room");
     }
 
     #[test]
     fn one_address_keeps_no_other_out_however_many_connections_it_has() {
-        let intake = Intake::new(1600 * STEP, 0);
-        let greedy: Vec<Session> = (0..13).map(|_| of_stranger(&intake, 1)).collect();
+        let intake = MemoryBudget::new(1600 * GROWTH_BYTES, 0);
+        let greedy: Vec<AdmissionFixture> = (0..13).map(|_| untrusted_session(&intake, 1)).collect();
         for session in greedy.iter().cycle().take(13 * 1600) {
-            session.claim.cover(session.claim.held.get() + STEP);
+            session.reservation.grow(session.reservation.held.get() + GROWTH_BYTES);
         }
-        assert_eq!(intake.strangers_bytes(), 900 * STEP, "a quarter of the strangers' part is left");
-        assert!(matches!(greedy[0].claim.enter(u64::from(u32::MAX), None), Entry::Refused));
-        assert!(of_stranger(&intake, 2).enters(None) && Session::new(&intake).enters(None));
+        assert_eq!(intake.untrusted_bytes(), 900 * GROWTH_BYTES, "a quarter of the strangers' part is left");
+        assert!(matches!(greedy[0].reservation.admit(u64::from(u32::MAX), None), AdmissionDecision::Refused));
+        assert!(untrusted_session(&intake, 2).begins(None) && AdmissionFixture::new(&intake).begins(None));
         // Others have their shares of the rest; a modest one is not delayed by a greedy one.
-        let others: Vec<Session> = (2..6).map(|last| of_stranger(&intake, last)).collect();
-        assert!(others.iter().all(|session| session.claim.cover(75 * STEP)));
-        let [mut modest, mut more] = [6, 7].map(|last| of_stranger(&intake, last));
-        assert!(!modest.enters(None) && !more.enters(None) && modest.turn.is_some());
+        let others: Vec<AdmissionFixture> = (2..6).map(|last| untrusted_session(&intake, last)).collect();
+        assert!(others.iter().all(|session| session.reservation.grow(75 * GROWTH_BYTES)));
+        let [mut modest, mut more] = [6, 7].map(|last| untrusted_session(&intake, last));
+        assert!(!modest.begins(None) && !more.begins(None) && modest.admission.is_some());
         drop(others);
-        assert!(modest.was_woken() && modest.is_let_in() && more.is_let_in());
+        assert!(modest.was_woken() && modest.is_admitted() && more.is_admitted());
     }
 
     #[test]
     fn each_part_holds_the_longest_message_and_a_message_alone_has_all_it_needs() {
         for (most, longest) in [(1000, 10), (1000, 1000), (1000, 900), (1000, 750)] {
-            let intake = Intake::new(most * STEP, longest * STEP);
-            assert!(of_stranger(&intake, 1).claim.cover(longest * STEP), "{most} {longest}");
-            assert!(Session::new(&intake).claim.cover(longest * STEP));
-            assert!(intake.most_bytes() - intake.strangers_most_bytes() >= intake.most_bytes() / 4 - STEP);
+            let intake = MemoryBudget::new(most * GROWTH_BYTES, longest * GROWTH_BYTES);
+            assert!(untrusted_session(&intake, 1).reservation.grow(longest * GROWTH_BYTES), "{most} {longest}");
+            assert!(AdmissionFixture::new(&intake).reservation.grow(longest * GROWTH_BYTES));
+            assert!(intake.limit_bytes() - intake.untrusted_limit_bytes() >= intake.limit_bytes() / 4 - GROWTH_BYTES);
         }
     }
 
@@ -560,33 +567,33 @@ mod tests {
         /// Tests that sessions grow, give up and come again in any order: no more is held than the limit, and the total
         /// is the sum of the sessions' bytes.
         #[test]
-        fn books_are_kept(steps in prop::collection::vec((0..6_usize, 0..6_u8, 0..20_000_u64), 0..200)) {
-            let intake = Intake::new(64 << 10, 0);
-            let claims: Vec<_> = (0..6).map(|_| Claim::new(&intake)).collect();
+        fn bytes_are_accounted_for(steps in prop::collection::vec((0..6_usize, 0..6_u8, 0..20_000_u64), 0..200)) {
+            let intake = MemoryBudget::new(64 << 10, 0);
+            let claims: Vec<_> = (0..6).map(|_| Reservation::new(&intake)).collect();
             let mut held = Vec::new();
             for (which, what, bytes) in steps {
                 match what {
                     0 => claims[which].release(),
-                    1 => held.push(claims[which].hand_over()),
+                    1 => held.push(claims[which].detach()),
                     2 => drop(held.pop()),
-                    3 if bytes % 3 == 0 => claims[which].of_trusted(),
-                    3 => claims[which].of_stranger(stranger((bytes % 3) as u8)),
+                    3 if bytes % 3 == 0 => claims[which].charge_trusted(),
+                    3 => claims[which].charge_untrusted(untrusted_client((bytes % 3) as u8)),
                     _ => {
                         let before = claims[which].held.get();
-                        let is_covered = claims[which].cover(bytes);
+                        let is_covered = claims[which].grow(bytes);
                         prop_assert_eq!(is_covered, claims[which].held.get() >= bytes);
                         prop_assert!(is_covered || claims[which].held.get() == before);
                     }
                 }
                 let all = || {
                     let now = claims.iter().map(|claim| (claim.owner.borrow().clone(), claim.held.get()));
-                    now.chain(held.iter().map(|held: &Held| (held.owner.clone(), held.bytes)))
+                    now.chain(held.iter().map(|held: &DetachedReservation| (held.owner.clone(), held.bytes)))
                 };
                 let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.sum::<u64>();
                 prop_assert_eq!(intake.used_bytes(), sum(&mut all().map(|(_, bytes)| bytes)));
-                let strangers = all().filter(|(owner, _)| matches!(owner, Owner::Stranger(_)));
-                prop_assert_eq!(intake.strangers_bytes(), sum(&mut strangers.map(|(_, bytes)| bytes)));
-                prop_assert!(intake.used_bytes() <= 64 << 10 && intake.strangers_bytes() <= 48 << 10);
+                let strangers = all().filter(|(owner, _)| matches!(owner, ReservationOwner::Untrusted(_)));
+                prop_assert_eq!(intake.untrusted_bytes(), sum(&mut strangers.map(|(_, bytes)| bytes)));
+                prop_assert!(intake.used_bytes() <= 64 << 10 && intake.untrusted_bytes() <= 48 << 10);
             }
         }
     }

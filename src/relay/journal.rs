@@ -6,9 +6,9 @@
 //! A worker records references and formats nothing. While the log's level is above `info` it reads one number and does
 //! no more. If the log is slower than deliveries, deliveries do not wait: entries that were left out are counted, and
 //! their number is logged.
-use super::envelope::{Envelope, Refusal};
-use super::letter::Letter;
-use super::queue::{Answer, Assignment, MessageId, Outcome, Recipients};
+use super::envelope::{DeliveryRefusal, MessageEnvelope};
+use super::letter::Message;
+use super::queue::{DeliveryRequest, DeliveryResult, MessageId, RecipientNumbers, RecipientStatus};
 use crate::log_writer::LogWriter;
 use jiff::Timestamp;
 use std::cell::{Cell, RefCell};
@@ -21,144 +21,152 @@ use std::time::{Duration, Instant};
 use tracing::level_filters::LevelFilter;
 
 /// Tries on a sheet.
-const SHEET: usize = 1024;
+const BATCH_ENTRIES: usize = 1024;
 /// Sheets that wait to be printed.
-const SHEETS: usize = 16;
+const MAX_PENDING_BATCHES: usize = 16;
 /// Longest time that an entry stays on a sheet that is not full; an idle worker checks this at its next tick.
-const LATEST: Duration = Duration::from_millis(100);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of lines that are handed to the log at a time, or those of one try if these are more.
-const PIECE_BYTES: usize = 32 << 10;
+const WRITE_BYTES: usize = 32 << 10;
 /// Longest wait at the end for the last sheets to be printed.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A try, as the worker leaves it.
-struct Entry {
+struct LoggedDelivery {
     id: MessageId,
     hop: Arc<str>,
-    envelope: Arc<Envelope>,
-    recipients: Recipients,
+    envelope: Arc<MessageEnvelope>,
+    recipients: RecipientNumbers,
     /// Since the Unix epoch.
     received: Duration,
     ended: Duration,
     /// Tries, this one included.
     attempts: u32,
-    outcome: Outcome,
+    outcome: DeliveryResult,
     /// Reply of the next hop to a message that it accepted.
-    said: Option<Refusal>,
+    reply: Option<DeliveryRefusal>,
 }
 
 /// A worker's side.
-pub(super) struct Journal {
-    sheet: RefCell<Vec<Entry>>,
+pub(super) struct DeliveryLog {
+    batch: RefCell<Vec<LoggedDelivery>>,
     /// Time at which the first of them was put there.
     since: Cell<Duration>,
-    heard: RefCell<Option<Refusal>>,
-    press: Press,
+    accept_reply: RefCell<Option<DeliveryRefusal>>,
+    writer: DeliveryLogWriter,
 }
 
-impl Journal {
-    pub(super) fn new(press: Press) -> Self {
-        Self { sheet: RefCell::default(), since: Cell::default(), heard: RefCell::default(), press }
+impl DeliveryLog {
+    pub(super) fn new(press: DeliveryLogWriter) -> Self {
+        Self { batch: RefCell::default(), since: Cell::default(), accept_reply: RefCell::default(), writer: press }
     }
 
     /// Reports whether anybody reads this log.
-    pub(super) fn is_kept() -> bool {
+    pub(super) fn is_enabled() -> bool {
         LevelFilter::current() >= LevelFilter::INFO
     }
 
     /// Keeps the reply by which the next hop accepted the message whose outcome comes next.
-    pub(super) fn heard(&self, reply: Refusal) {
-        *self.heard.borrow_mut() = Some(reply);
+    pub(super) fn keep_reply(&self, reply: DeliveryRefusal) {
+        *self.accept_reply.borrow_mut() = Some(reply);
     }
 
     /// Notes how a try ended.
-    pub(super) fn record(&self, hop: Arc<str>, tried: &Assignment<Letter>, outcome: &Outcome, unix: Duration) {
-        let said = self.heard.take();
-        if *outcome == Outcome::Unsent {
+    pub(super) fn record(
+        &self,
+        hop: Arc<str>,
+        tried: &DeliveryRequest<Message>,
+        outcome: &DeliveryResult,
+        unix: Duration,
+    ) {
+        let said = self.accept_reply.take();
+        if *outcome == DeliveryResult::Unsent {
             // As if it had not been tried.
             return;
         }
-        let mut sheet = self.sheet.borrow_mut();
+        let mut sheet = self.batch.borrow_mut();
         if sheet.is_empty() {
             self.since.set(unix);
         }
-        sheet.push(Entry {
+        sheet.push(LoggedDelivery {
             id: tried.id,
             hop,
-            envelope: Arc::clone(&tried.letter.envelope),
+            envelope: Arc::clone(&tried.message.envelope),
             recipients: tried.recipients.clone(),
-            received: tried.letter.received,
+            received: tried.message.received,
             ended: unix,
             attempts: tried.attempts.saturating_add(1),
             outcome: outcome.clone(),
-            said,
+            reply: said,
         });
-        let is_ripe = sheet.len() >= SHEET || unix.saturating_sub(self.since.get()) >= LATEST;
+        let is_ripe = sheet.len() >= BATCH_ENTRIES || unix.saturating_sub(self.since.get()) >= FLUSH_INTERVAL;
         drop(sheet);
         if is_ripe {
-            self.hand_over();
+            self.flush();
         }
     }
 
     /// Hands over the entries so far.
-    pub(super) fn hand_over(&self) {
-        let sheet = self.sheet.take();
+    pub(super) fn flush(&self) {
+        let sheet = self.batch.take();
         if !sheet.is_empty() {
-            self.press.take(sheet);
+            self.writer.submit(sheet);
         }
     }
 }
 
 /// The thread that prints; clones are of the same.
 #[derive(Clone)]
-pub(super) struct Press {
-    give: SyncSender<Work>,
-    losses: Arc<Losses>,
+pub(super) struct DeliveryLogWriter {
+    sender: SyncSender<LogWriterCommand>,
+    dropped: Arc<DroppedLines>,
 }
 
 #[derive(Default)]
-struct Losses {
-    all: AtomicU64,
+struct DroppedLines {
+    total: AtomicU64,
     /// Lost entries that have not been reported.
-    untold: AtomicU64,
+    unreported: AtomicU64,
 }
 
-enum Work {
-    Sheet(Vec<Entry>),
-    End(SyncSender<()>),
+enum LogWriterCommand {
+    Batch(Vec<LoggedDelivery>),
+    Flush(SyncSender<()>),
 }
 
-impl Press {
+impl DeliveryLogWriter {
     /// Starts the thread, which hands lines to the log.
     ///
     /// # Errors
     /// Those of starting a thread.
     pub(super) fn start(log: LogWriter) -> io::Result<Self> {
-        let (give, take) = sync_channel(SHEETS);
-        let losses = Arc::<Losses>::default();
-        let press = Self { give, losses: Arc::clone(&losses) };
-        std::thread::Builder::new().name("delivery-log".to_owned()).spawn(move || print(&take, &log, &losses))?;
+        let (give, take) = sync_channel(MAX_PENDING_BATCHES);
+        let losses = Arc::<DroppedLines>::default();
+        let press = Self { sender: give, dropped: Arc::clone(&losses) };
+        std::thread::Builder::new()
+            .name("delivery-log".to_owned())
+            .spawn(move || write_batches(&take, &log, &losses))?;
         Ok(press)
     }
 
-    fn take(&self, sheet: Vec<Entry>) {
+    fn submit(&self, sheet: Vec<LoggedDelivery>) {
         let lines = sheet.iter().map(|entry| entry.recipients.len() as u64).sum();
-        if self.give.try_send(Work::Sheet(sheet)).is_err() {
-            self.losses.all.fetch_add(lines, Ordering::Relaxed);
-            self.losses.untold.fetch_add(lines, Ordering::Relaxed);
+        if self.sender.try_send(LogWriterCommand::Batch(sheet)).is_err() {
+            self.dropped.total.fetch_add(lines, Ordering::Relaxed);
+            self.dropped.unreported.fetch_add(lines, Ordering::Relaxed);
         }
     }
 
     /// Lines that were left out so far.
-    pub(super) fn unlogged(&self) -> u64 {
-        self.losses.all.load(Ordering::Relaxed)
+    pub(super) fn dropped_lines(&self) -> u64 {
+        self.dropped.total.load(Ordering::Relaxed)
     }
 
     /// Waits a little until all entries are printed.
-    pub(super) fn finish(&self) {
+    pub(super) fn flush(&self) {
         let (tell, told) = sync_channel(1);
-        let latest = Instant::now() + LAST_WORDS;
-        while self.give.try_send(Work::End(tell.clone())).is_err() && Instant::now() < latest {
+        let latest = Instant::now() + FLUSH_TIMEOUT;
+        while self.sender.try_send(LogWriterCommand::Flush(tell.clone())).is_err() && Instant::now() < latest {
             std::thread::sleep(Duration::from_millis(1));
         }
         // If nobody reads the log, it ends without its last lines.
@@ -166,35 +174,35 @@ impl Press {
     }
 }
 
-fn print(take: &Receiver<Work>, log: &LogWriter, losses: &Losses) {
+fn write_batches(take: &Receiver<LogWriterCommand>, log: &LogWriter, losses: &DroppedLines) {
     let mut text = String::new();
     while let Ok(work) = take.recv() {
         match work {
-            Work::Sheet(sheet) => {
+            LogWriterCommand::Batch(sheet) => {
                 for entry in &sheet {
                     entry.write(&mut text);
-                    if text.len() >= PIECE_BYTES {
-                        log.write_waiting(text.as_bytes());
+                    if text.len() >= WRITE_BYTES {
+                        log.write_blocking(text.as_bytes());
                         text.clear();
                     }
                 }
-                log.write_waiting(text.as_bytes());
+                log.write_blocking(text.as_bytes());
                 text.clear();
             }
-            Work::End(tell) => drop(tell.send(())),
+            LogWriterCommand::Flush(tell) => drop(tell.send(())),
         }
-        let untold = losses.untold.swap(0, Ordering::Relaxed);
+        let untold = losses.unreported.swap(0, Ordering::Relaxed);
         if untold > 0 {
             tracing::warn!(lines = untold, "deliveries were not logged because the log is too slow");
         }
     }
 }
 
-impl Entry {
+impl LoggedDelivery {
     /// A line for each recipient, in the form of all others of the log.
     fn write(&self, text: &mut String) {
         for (place, number) in self.recipients.iter().enumerate() {
-            let (status, refusal) = self.fate(place);
+            let (status, refusal) = self.status(place);
             let when = i128::try_from(self.ended.as_micros()).unwrap_or(0) * 1_000;
             let when = Timestamp::from_nanosecond(when).unwrap_or(Timestamp::UNIX_EPOCH);
             let recipient = self.envelope.recipients.get(usize::from(number));
@@ -203,11 +211,11 @@ impl Entry {
                 text,
                 "{when:.6}  INFO mailrun::relay: delivery id={} from=<{}> to=<{}> hop={} status={status}",
                 self.id,
-                Printed(&self.envelope.sender),
-                Printed(recipient),
+                PrintableAddress(&self.envelope.sender),
+                PrintableAddress(recipient),
                 self.hop.escape_debug(),
             );
-            if let Some(Refusal { code, enhanced, text: words, by }) = refusal {
+            if let Some(DeliveryRefusal { code, enhanced, text: words, by }) = refusal {
                 if *code > 0 {
                     let _ = write!(text, " code={code}");
                 }
@@ -225,26 +233,26 @@ impl Entry {
     }
 
     /// Outcome for the recipient at that place.
-    fn fate(&self, place: usize) -> (&'static str, Option<&Refusal>) {
+    fn status(&self, place: usize) -> (&'static str, Option<&DeliveryRefusal>) {
         let answer = match &self.outcome {
-            Outcome::Delivered => return ("delivered", self.said.as_ref()),
-            Outcome::All(answer) => Some(answer),
-            Outcome::Each(answers) => answers.get(place),
-            Outcome::Unknown | Outcome::Unsent | Outcome::Panicked(_) => None,
+            DeliveryResult::Delivered => return ("delivered", self.reply.as_ref()),
+            DeliveryResult::All(answer) => Some(answer),
+            DeliveryResult::Each(answers) => answers.get(place),
+            DeliveryResult::Unknown | DeliveryResult::Unsent | DeliveryResult::Panicked(_) => None,
         };
         match answer {
-            Some(Answer::Delivered | Answer::Confirmed(_)) => ("delivered", self.said.as_ref()),
-            Some(Answer::Failed(refusal)) => ("failed", Some(refusal)),
-            Some(Answer::Deferred(refusal)) => ("deferred", Some(refusal)),
+            Some(RecipientStatus::Delivered | RecipientStatus::Confirmed(_)) => ("delivered", self.reply.as_ref()),
+            Some(RecipientStatus::Failed(refusal)) => ("failed", Some(refusal)),
+            Some(RecipientStatus::Deferred(refusal)) => ("deferred", Some(refusal)),
             None => ("unanswered", None),
         }
     }
 }
 
 /// An address that may hold any bytes, as it is written into a line.
-struct Printed<'a>(&'a [u8]);
+struct PrintableAddress<'a>(&'a [u8]);
 
-impl std::fmt::Display for Printed<'_> {
+impl std::fmt::Display for PrintableAddress<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", String::from_utf8_lossy(self.0).escape_debug())
     }
@@ -252,30 +260,31 @@ impl std::fmt::Display for Printed<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::envelope::Recipient;
+    use super::super::envelope::EnvelopeRecipient;
     use super::*;
-    use smtp::reply::Enhanced;
+    use smtp::reply::EnhancedStatusCode;
     use std::io::Write;
     use std::sync::mpsc::{Sender, channel};
 
-    fn entry(outcome: Outcome, recipients: &[&str]) -> Entry {
-        let person = |name: &&str| Recipient { address: name.as_bytes().to_vec(), original: None, notify: None };
-        let envelope = Envelope::local(b"a@b", recipients.iter().map(person).collect());
+    fn entry(outcome: DeliveryResult, recipients: &[&str]) -> LoggedDelivery {
+        let person =
+            |name: &&str| EnvelopeRecipient { address: name.as_bytes().to_vec(), original: None, notify: None };
+        let envelope = MessageEnvelope::local(b"a@b", recipients.iter().map(person).collect());
         let numbers: Vec<u16> = (0..recipients.len() as u16).collect();
-        Entry {
+        LoggedDelivery {
             id: MessageId(31),
             hop: "smtp:127.0.0.1:25".into(),
             envelope: Arc::new(envelope),
-            recipients: Recipients::new(&numbers),
+            recipients: RecipientNumbers::new(&numbers),
             received: Duration::from_secs(1_000_000_000),
             ended: Duration::from_millis(1_000_000_001_500),
             attempts: 2,
             outcome,
-            said: None,
+            reply: None,
         }
     }
 
-    fn lines(entry: &Entry) -> Vec<String> {
+    fn lines(entry: &LoggedDelivery) -> Vec<String> {
         let mut text = String::new();
         entry.write(&mut text);
         assert!(text.ends_with('\n'));
@@ -284,8 +293,9 @@ mod tests {
 
     #[test]
     fn each_recipient_has_a_line_with_its_own_answer() {
-        let refusal = Refusal::new(450, Some(Enhanced(4, 2, 0)), "4.2.0 say \"please\"", "mx.example");
-        let outcome = Outcome::Each(vec![Answer::Delivered, Answer::Deferred(refusal)]);
+        let refusal =
+            DeliveryRefusal::new(450, Some(EnhancedStatusCode(4, 2, 0)), "4.2.0 say \"please\"", "mx.example");
+        let outcome = DeliveryResult::Each(vec![RecipientStatus::Delivered, RecipientStatus::Deferred(refusal)]);
         let expected = [
             "2001-09-09T01:46:41.500000Z  INFO mailrun::relay: delivery id=000000000000001f from=<a@b> to=<c@d> \
              hop=smtp:127.0.0.1:25 status=delivered delay_s=1.500 attempts=2",
@@ -298,17 +308,18 @@ mod tests {
 
     #[test]
     fn nothing_that_mail_says_makes_a_line_of_its_own() {
-        let refusal = Refusal::new(550, None, "no\r\nfoo\u{2066}", "x\ny\u{200f}");
-        let all = lines(&entry(Outcome::All(Answer::Failed(refusal)), &["c\n@d", "\u{1b}[1m\u{202e}@e"]));
+        let refusal = DeliveryRefusal::new(550, None, "no\r\nfoo\u{2066}", "x\ny\u{200f}");
+        let all =
+            lines(&entry(DeliveryResult::All(RecipientStatus::Failed(refusal)), &["c\n@d", "\u{1b}[1m\u{202e}@e"]));
         assert_eq!(all.len(), 2);
         assert!(all.iter().all(|line| !line.chars().any(crate::printable::is_hidden)), "{all:?}");
-        assert!(lines(&entry(Outcome::Unknown, &["c@d"]))[0].contains("status=unanswered delay"));
+        assert!(lines(&entry(DeliveryResult::Unknown, &["c@d"]))[0].contains("status=unanswered delay"));
     }
 
     /// A log that writes only when the test allows it.
-    struct Gate(Receiver<()>, Sender<Vec<u8>>);
+    struct BlockedWriter(Receiver<()>, Sender<Vec<u8>>);
 
-    impl Write for Gate {
+    impl Write for BlockedWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.0.recv();
             let _ = self.1.send(bytes.to_vec());
@@ -325,17 +336,20 @@ mod tests {
         let (open, gate) = channel();
         let (print, printed) = channel();
         // The log has no buffer of its own.
-        let log = LogWriter::start(Gate(gate, print), 0).unwrap();
-        let press = Press::start(log.clone()).unwrap();
-        let sheets = SHEETS as u64 * 3;
+        let log = LogWriter::start(BlockedWriter(gate, print), 0).unwrap();
+        let press = DeliveryLogWriter::start(log.clone()).unwrap();
+        let sheets = MAX_PENDING_BATCHES as u64 * 3;
         for _ in 0..sheets {
-            press.take(vec![entry(Outcome::Delivered, &["c@d", "e@f"])]);
+            press.submit(vec![entry(DeliveryResult::Delivered, &["c@d", "e@f"])]);
         }
-        let lost = press.unlogged();
+        let lost = press.dropped_lines();
         // One is being written, one lies in the log, one waits for it.
-        assert!(lost >= 2 * (sheets - SHEETS as u64 - 3), "{lost}: nothing waits for a log that stands still");
+        assert!(
+            lost >= 2 * (sheets - MAX_PENDING_BATCHES as u64 - 3),
+            "{lost}: nothing waits for a log that stands still"
+        );
         drop(open);
-        press.finish();
+        press.flush();
         log.flush();
         let text: Vec<u8> = printed.try_iter().flatten().collect();
         assert_eq!(text.iter().filter(|byte| **byte == b'\n').count() as u64 + lost, 2 * sheets);

@@ -8,13 +8,13 @@ use tokio::sync::oneshot;
 /// Threads of each kind of work: neither kind waits for the other's.
 const THREADS: usize = 4;
 
-type Work = Box<dyn FnOnce() + Send>;
+type BlockingTask = Box<dyn FnOnce() + Send>;
 
 /// Handle by which work is given to the threads; clones belong to the same threads.
 #[derive(Clone, Debug)]
-pub(super) struct Labour(Sender<Work>);
+pub(super) struct BlockingPool(Sender<BlockingTask>);
 
-impl Labour {
+impl BlockingPool {
     /// Starts the threads; they end with the last handle.
     ///
     /// # Errors
@@ -24,13 +24,13 @@ impl Labour {
         let take = Arc::new(Mutex::new(take));
         for number in 0..THREADS {
             let take = Arc::clone(&take);
-            std::thread::Builder::new().name(format!("{name}-{number}")).spawn(move || toil(&take))?;
+            std::thread::Builder::new().name(format!("{name}-{number}")).spawn(move || run_tasks(&take))?;
         }
         Ok(Self(give))
     }
 
     /// Runs work on a thread; `None` if it panicked.
-    pub(super) async fn done<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (tell, told) = oneshot::channel();
         let work = Box::new(move || {
             // The caller may be gone.
@@ -41,7 +41,7 @@ impl Labour {
     }
 }
 
-fn toil(take: &Mutex<Receiver<Work>>) {
+fn run_tasks(take: &Mutex<Receiver<BlockingTask>>) {
     loop {
         let work = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(work) = work else { return };

@@ -1,10 +1,10 @@
 //! Units that a stopped relay still has in its queue of a run, recognized by the traces of its messages.
-use super::envelope::{Envelope, Progress};
+use super::envelope::{MessageEnvelope, MessageProgress};
 use anyhow::{Result, anyhow};
 use journey::ledger::Ledger;
 use journey::trace::recipient_number;
-use journey::{Found, RunId, TraceReader};
-use spool::{Left, RealDisk, Spool};
+use journey::{RunId, TraceReader, TraceResult};
+use spool::{RealDisk, RecoveredMessage, Spool};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,7 +22,9 @@ pub(crate) fn units(directory: &Path, run: RunId) -> Result<Ledger> {
     for left in backlog {
         let left = left.map_err(|error| cannot(&error))?;
         reader.receive(&spool.read(left.id).map_err(|error| cannot(&error))?);
-        let (Found::Intact(trace) | Found::Converted(trace) | Found::Corrupt(Some(trace))) = reader.finish() else {
+        let (TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace))) =
+            reader.finish()
+        else {
             continue;
         };
         if trace.run == run {
@@ -34,12 +36,12 @@ pub(crate) fn units(directory: &Path, run: RunId) -> Result<Ledger> {
 }
 
 /// The numbers of a message's recipients that have no fate yet.
-fn open_recipients(left: &Left) -> Result<Vec<u32>> {
+fn open_recipients(left: &RecoveredMessage) -> Result<Vec<u32>> {
     let unreadable = |error: &dyn std::fmt::Display| anyhow!("message {} cannot be read: {error}", left.id);
-    let envelope = Envelope::decode(&left.envelope).map_err(|error| unreadable(&error))?;
-    let mut progress = Progress::new(envelope.recipients.len());
+    let envelope = MessageEnvelope::decode(&left.envelope).map_err(|error| unreadable(&error))?;
+    let mut progress = MessageProgress::new(envelope.recipients.len());
     for note in &left.notes {
-        progress.read(note).map_err(|error| unreadable(&error))?;
+        progress.apply_note(note).map_err(|error| unreadable(&error))?;
     }
     let standing = envelope.recipients.iter().zip(&progress.recipients);
     let open = standing.filter(|(_, standing)| standing.fate.is_none());

@@ -1,23 +1,23 @@
 //! A message in memory, with its envelope: all that a courier needs to deliver it. A clone costs two counters.
-use super::envelope::Envelope;
+use super::envelope::MessageEnvelope;
 use net::Outbox;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Size from which a body is written from its place in memory, without a copy.
-const COPIED_BYTES: usize = 16 * 1024;
+const COPY_LIMIT: usize = 16 * 1024;
 
 /// A message in memory.
 #[derive(Clone, Debug)]
-pub(super) struct Letter {
-    pub(super) envelope: Arc<Envelope>,
+pub(super) struct Message {
+    pub(super) envelope: Arc<MessageEnvelope>,
     /// Dots not stuffed; it begins with our own `Received:`.
     pub(super) body: Arc<[u8]>,
     /// Time at which it was received, since the Unix epoch.
     pub(super) received: Duration,
 }
 
-impl Letter {
+impl Message {
     /// Bytes that it takes in memory.
     pub(super) fn memory_bytes(&self) -> u32 {
         const ENVELOPE_BYTES: usize = 512;
@@ -27,9 +27,9 @@ impl Letter {
     /// Puts it on the wire: dots stuffed (RFC 5321 §4.5.2), and the end of data.
     pub(super) fn render(&self, outbox: &mut Outbox) {
         let body = &self.body;
-        if self.has_dots() {
+        if self.needs_dot_stuffing() {
             smtp::data::stuff(body, outbox.bytes());
-        } else if body.len() < COPIED_BYTES {
+        } else if body.len() < COPY_LIMIT {
             outbox.bytes().extend_from_slice(body);
         } else {
             outbox.append_shared(body);
@@ -39,8 +39,8 @@ impl Letter {
     }
 
     /// Puts it on the wire as it is: the octets of a chunk (RFC 3030).
-    pub(super) fn render_as_it_is(&self, outbox: &mut Outbox) {
-        if self.body.len() < COPIED_BYTES {
+    pub(super) fn render_raw(&self, outbox: &mut Outbox) {
+        if self.body.len() < COPY_LIMIT {
             outbox.bytes().extend_from_slice(&self.body);
         } else {
             outbox.append_shared(&self.body);
@@ -48,7 +48,7 @@ impl Letter {
     }
 
     /// Reports whether a line begins with a dot.
-    fn has_dots(&self) -> bool {
+    fn needs_dot_stuffing(&self) -> bool {
         self.body.first() == Some(&b'.') || memchr::memmem::find(&self.body, b"\n.").is_some()
     }
 }
@@ -58,9 +58,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn letter(body: &[u8]) -> Letter {
-        let envelope = Envelope::local(b"a@b", Vec::new());
-        Letter { envelope: Arc::new(envelope), body: body.into(), received: Duration::ZERO }
+    fn test_message(body: &[u8]) -> Message {
+        let envelope = MessageEnvelope::local(b"a@b", Vec::new());
+        Message { envelope: Arc::new(envelope), body: body.into(), received: Duration::ZERO }
     }
 
     proptest! {
@@ -77,13 +77,13 @@ mod tests {
             body.extend(std::iter::repeat_n(b"x\r\n".as_slice(), long * 8000).flatten());
             body.extend_from_slice(last.as_bytes());
             let mut outbox = Outbox::default();
-            letter(&body).render(&mut outbox);
+            test_message(&body).render(&mut outbox);
             let mut expected = Vec::new();
             smtp::data::stuff(&body, &mut expected);
             expected.extend_from_slice(if last.is_empty() { b".\r\n" } else { b"\r\n.\r\n" });
             prop_assert_eq!(outbox.to_vec(), expected);
             let mut chunk = Outbox::default();
-            letter(&body).render_as_it_is(&mut chunk);
+            test_message(&body).render_raw(&mut chunk);
             prop_assert_eq!(chunk.to_vec(), body);
         }
     }

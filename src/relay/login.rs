@@ -1,12 +1,12 @@
 //! AUTH in a session of the relay: decides whether a proof may be checked, counts its outcome, and logs failures.
 use super::config::Config;
-use super::login_limits::{Account, Claimant, LogLine, Refusal};
-use super::setting::Setting;
+use super::login_limits::{LoginBudget, LoginIdentity, LoginLogLine, LoginRefusal};
+use super::setting::RelayContext;
 use net::{Answer, ClientKey, LoginOutcome, clock};
 use smtp::login::{Auth, Proof};
 use smtp::reply::Reply;
 use smtp::sasl::Mechanism;
-use smtp::verdict::Verdict;
+use smtp::verdict::ReplyReason;
 use smtp::xtext;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,48 +14,48 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The answer to clients whose logins are not checked for a while.
-static LOCKED: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try again later\r\n");
+static LOCKED_REPLY: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try again later\r\n");
 
 /// Longest that a login waits for others that are being checked, and how often it looks.
-const MAX_TURN_WAIT: Duration = Duration::from_secs(15);
-const TURN_INTERVAL: Duration = Duration::from_millis(10);
+const CHARGE_TIMEOUT: Duration = Duration::from_secs(15);
+const CHARGE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A session's logins.
-pub(super) struct Logins {
-    setting: Arc<Setting>,
+pub(super) struct SessionLogins {
+    context: Arc<RelayContext>,
     config: Arc<Config>,
     /// `None` if the address is not counted.
     client: Option<ClientKey>,
     /// The attempt whose outcome the session will report.
-    attempt: Option<Rc<Attempt>>,
+    attempt: Option<Rc<LoginAttempt>>,
 }
 
 /// A login under way.
-struct Attempt {
-    setting: Arc<Setting>,
+struct LoginAttempt {
+    context: Arc<RelayContext>,
     config: Arc<Config>,
     client: Option<ClientKey>,
     user: String,
     mechanism: Mechanism,
     /// Account that the login was charged to, until it has succeeded or failed.
-    charged_to: Cell<Option<Account>>,
+    charged_to: Cell<Option<LoginBudget>>,
 }
 
-impl Logins {
+impl SessionLogins {
     /// Makes the logins of a client; of one at a unix-domain socket, `client` is `None`.
-    pub(super) fn new(setting: &Arc<Setting>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
+    pub(super) fn new(setting: &Arc<RelayContext>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
         let counted = client.filter(|address| !config.login_exempt.contain(*address));
         Self {
-            setting: Arc::clone(setting),
+            context: Arc::clone(setting),
             config: Arc::clone(config),
             client: counted.map(ClientKey::of),
             attempt: None,
         }
     }
 
-    fn begin(&mut self, auth: &Auth<'_>) -> Rc<Attempt> {
-        let attempt = Rc::new(Attempt {
-            setting: Arc::clone(&self.setting),
+    fn begin(&mut self, auth: &Auth<'_>) -> Rc<LoginAttempt> {
+        let attempt = Rc::new(LoginAttempt {
+            context: Arc::clone(&self.context),
             config: Arc::clone(&self.config),
             client: self.client,
             user: auth.name.to_owned(),
@@ -68,10 +68,12 @@ impl Logins {
 
     /// Checks whether name and password match, once the login has waited its time.
     pub(super) fn check(&mut self, auth: &Auth<'_>) -> Answer {
-        let Proof::Shown(shown) = auth.proof else { return Answer::Reply(Verdict::AuthUnavailable.reply().clone()) };
+        let Proof::Shown(shown) = auth.proof else {
+            return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
+        };
         let (attempt, shown) = (self.begin(auth), shown.to_vec());
         self.attempt = None;
-        attempt.in_time(move |attempt| attempt.check(&shown))
+        attempt.after_delay(move |attempt| attempt.check(&shown))
     }
 
     /// Returns the secret that a digest is compared with. The digest of CRAM-MD5 has come already, so that this is a
@@ -81,45 +83,45 @@ impl Logins {
         if auth.mechanism == Mechanism::ScramSha256 {
             return attempt.wait().map_or_else(Answer::Reply, |_| attempt.secret());
         }
-        attempt.in_time(Attempt::secret)
+        attempt.after_delay(LoginAttempt::secret)
     }
 
     /// Allows the check of the proof that has come, once the login has waited its time.
     pub(super) fn proof(&self) -> Answer {
         let Some(attempt) = self.attempt.clone() else {
-            return Answer::Reply(Verdict::AuthUnavailable.reply().clone());
+            return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
         };
-        attempt.in_time(|_| Answer::Yes)
+        attempt.after_delay(|_| Answer::Yes)
     }
 
     /// The session has compared.
     pub(super) fn ended(&mut self, outcome: LoginOutcome) {
         if let Some(attempt) = self.attempt.take() {
-            attempt.settle(outcome);
+            attempt.record_outcome(outcome);
         }
     }
 }
 
-impl Drop for Logins {
+impl Drop for SessionLogins {
     /// Settles the attempt of a session that ended without reporting its outcome.
     fn drop(&mut self) {
-        self.ended(LoginOutcome::NotProved);
+        self.ended(LoginOutcome::Failed);
     }
 }
 
-impl Attempt {
-    fn claimant(&self) -> Claimant<'_> {
-        Claimant { client: self.client, user: &self.user }
+impl LoginAttempt {
+    fn identity(&self) -> LoginIdentity<'_> {
+        LoginIdentity { client: self.client, user: &self.user }
     }
 
     /// Time that the login has to wait.
     fn wait(&self) -> Result<Duration, Reply> {
-        let waited = self.setting.logins.wait(self.claimant(), &self.config.login_limits, clock::now());
+        let waited = self.context.login_guard.wait(self.identity(), &self.config.login_limits, clock::now());
         waited.map_err(|_| self.refused())
     }
 
     /// Charges it after the time that it is to wait, and then does that.
-    fn in_time(self: Rc<Self>, then: impl FnOnce(&Self) -> Answer + 'static) -> Answer {
+    fn after_delay(self: Rc<Self>, then: impl FnOnce(&Self) -> Answer + 'static) -> Answer {
         let wait = match self.wait() {
             Ok(wait) => wait,
             Err(reply) => return Answer::Reply(reply),
@@ -127,44 +129,44 @@ impl Attempt {
         if wait == Duration::ZERO {
             match self.charge() {
                 Ok(()) => return then(&self),
-                Err(Refusal::Locked) => return Answer::Reply(self.refused()),
-                Err(Refusal::Busy) => {}
+                Err(LoginRefusal::Locked) => return Answer::Reply(self.refused()),
+                Err(LoginRefusal::Busy) => {}
             }
         }
         Answer::eventually(async move {
             net::sleep(wait).await;
-            self.charge_in_turn().await.map_or_else(Answer::Reply, |()| then(&self))
+            self.charge_when_free().await.map_or_else(Answer::Reply, |()| then(&self))
         })
     }
 
-    fn charge(&self) -> Result<(), Refusal> {
-        let account = self.setting.logins.charge(self.claimant(), &self.config.login_limits, clock::now())?;
+    fn charge(&self) -> Result<(), LoginRefusal> {
+        let account = self.context.login_guard.charge(self.identity(), &self.config.login_limits, clock::now())?;
         self.charged_to.set(Some(account));
         Ok(())
     }
 
     /// Charges it, once few enough others are being checked.
-    async fn charge_in_turn(&self) -> Result<(), Reply> {
-        let limit = clock::now() + MAX_TURN_WAIT;
+    async fn charge_when_free(&self) -> Result<(), Reply> {
+        let limit = clock::now() + CHARGE_TIMEOUT;
         loop {
             match self.charge() {
                 Ok(()) => return Ok(()),
-                Err(Refusal::Busy) if clock::now() < limit => net::sleep(TURN_INTERVAL).await,
+                Err(LoginRefusal::Busy) if clock::now() < limit => net::sleep(CHARGE_RETRY_INTERVAL).await,
                 Err(_) => return Err(self.refused()),
             }
         }
     }
 
     fn refused(&self) -> Reply {
-        self.setting.census.logins_refused.add(1);
-        LOCKED.clone()
+        self.context.counters.logins_refused.add(1);
+        LOCKED_REPLY.clone()
     }
 
     fn check(&self, shown: &[u8]) -> Answer {
         let auth = Auth { mechanism: self.mechanism, name: &self.user, proof: Proof::Shown(shown) };
-        let is_known = self.config.users.as_deref().is_some_and(|users| users.knows(&auth));
-        self.settle(if is_known { LoginOutcome::Proved } else { LoginOutcome::NotProved });
-        if is_known { Answer::Yes } else { Answer::Reply(Verdict::NotAuthenticated.reply().clone()) }
+        let is_known = self.config.users.as_deref().is_some_and(|users| users.verify(&auth));
+        self.record_outcome(if is_known { LoginOutcome::Succeeded } else { LoginOutcome::Failed });
+        if is_known { Answer::Yes } else { Answer::Reply(ReplyReason::NotAuthenticated.reply().clone()) }
     }
 
     fn secret(&self) -> Answer {
@@ -173,43 +175,43 @@ impl Attempt {
     }
 
     /// Counts the outcome of the proof, if one was checked.
-    fn settle(&self, outcome: LoginOutcome) {
+    fn record_outcome(&self, outcome: LoginOutcome) {
         let Some(account) = self.charged_to.take() else { return };
-        let (guard, limits, now) = (&self.setting.logins, &self.config.login_limits, clock::now());
+        let (guard, limits, now) = (&self.context.login_guard, &self.config.login_limits, clock::now());
         match outcome {
-            LoginOutcome::Proved => {
-                self.setting.census.logins.add(1);
-                guard.succeeded(self.claimant(), account, limits, now);
+            LoginOutcome::Succeeded => {
+                self.context.counters.logins.add(1);
+                guard.succeeded(self.identity(), account, limits, now);
             }
-            LoginOutcome::NotProved => {
-                self.setting.census.logins_failed.add(1);
-                log(&self.setting, &guard.failed(self.claimant(), self.mechanism.name(), account, limits, now));
+            LoginOutcome::Failed => {
+                self.context.counters.logins_failed.add(1);
+                log(&self.context, &guard.failed(self.identity(), self.mechanism.name(), account, limits, now));
             }
         }
     }
 }
 
 /// Logs the failed logins that are due by now.
-pub(super) fn log_summaries(setting: &Setting) {
-    log(setting, &setting.logins.summaries(clock::now()));
+pub(super) fn log_summaries(setting: &RelayContext) {
+    log(setting, &setting.login_guard.summaries(clock::now()));
 }
 
 /// The form of these lines is documented: fail2ban reads them.
-fn log(setting: &Setting, lines: &[LogLine]) {
+fn log(setting: &RelayContext, lines: &[LoginLogLine]) {
     let local = |client: &Option<ClientKey>| client.map_or_else(|| "uncounted".to_owned(), |client| client.to_string());
     for line in lines {
         match line {
-            LogLine::Failed { client, user, method, attempts } => {
+            LoginLogLine::Failed { client, user, method, attempts } => {
                 let (client, user) = (local(client), xtext::encode(user.as_bytes()).to_string());
                 tracing::warn!(
                     "authentication failed: client={client} user={user} method={method} attempts={attempts}"
                 );
             }
-            LogLine::Others { attempts } => {
+            LoginLogLine::Others { attempts } => {
                 tracing::warn!("authentication failed: client=many attempts={attempts}");
             }
-            LogLine::Locked { client, user, for_s } => {
-                setting.census.login_locks.add(1);
+            LoginLogLine::Locked { client, user, for_s } => {
+                setting.counters.login_locks.add(1);
                 let client = client.map_or_else(|| "any".to_owned(), |client| client.to_string());
                 let user =
                     user.as_ref().map_or_else(|| "any".to_owned(), |user| xtext::encode(user.as_bytes()).to_string());

@@ -28,7 +28,7 @@ const MAX_LOGGED_CLIENTS: usize = 1000;
 
 /// The client and the user of a login.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claimant<'a> {
+pub(super) struct LoginIdentity<'a> {
     /// `None` if its address is not counted.
     pub(super) client: Option<ClientKey>,
     pub(super) user: &'a str,
@@ -36,11 +36,11 @@ pub(super) struct Claimant<'a> {
 
 /// It is locked: nothing is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Locked;
+pub(super) struct LoginLocked;
 
 /// Reason why a login is not checked now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum LoginRefusal {
     /// Too many have failed.
     Locked,
     /// As many are being checked as may still fail.
@@ -49,16 +49,16 @@ pub(super) enum Refusal {
 
 /// Account that a login was charged to; its outcome is counted there too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Account {
+pub(super) enum LoginBudget {
     /// The pair of address and user, which has logged in before.
     Pair,
     /// The address, if it counts, and the user.
-    Strangers,
+    Shared,
 }
 
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum LogLine {
+pub(super) enum LoginLogLine {
     /// The failures of a client since they were last logged, and its last user and method.
     Failed { client: Option<ClientKey>, user: String, method: &'static str, attempts: u64 },
     /// Failures of clients that there was no room to count separately.
@@ -69,7 +69,7 @@ pub(super) enum LogLine {
 
 /// The failures of one address, user or pair.
 #[derive(Clone, Copy, Debug, Default)]
-struct Record {
+struct FailureRecord {
     /// Within the period that began at `since`.
     failures: u32,
     /// Logins that were charged, and have neither succeeded nor failed yet.
@@ -78,17 +78,17 @@ struct Record {
     locked_until: Duration,
 }
 
-impl Record {
+impl FailureRecord {
     /// Forgets failures whose period is over.
     fn refresh(&mut self, limits: &LoginLimits, now: Duration) {
         let was_locked = self.locked_until > Duration::ZERO && now >= self.locked_until;
         if was_locked || self.locked_until == Duration::ZERO && now.saturating_sub(self.since) >= limits.period {
-            self.forgive(now);
+            self.clear_failures(now);
         }
     }
 
     /// Forgets failures, but not the logins that are being checked.
-    fn forgive(&mut self, now: Duration) {
+    fn clear_failures(&mut self, now: Duration) {
         *self = Self { since: now, pending: self.pending, ..Self::default() };
     }
 
@@ -103,12 +103,12 @@ impl Record {
         }
     }
 
-    fn charge(&mut self, most: u32, now: Duration) -> Result<(), Refusal> {
+    fn charge(&mut self, most: u32, now: Duration) -> Result<(), LoginRefusal> {
         if self.is_locked(now) {
-            return Err(Refusal::Locked);
+            return Err(LoginRefusal::Locked);
         }
         if self.failures + self.pending >= most {
-            return Err(Refusal::Busy);
+            return Err(LoginRefusal::Busy);
         }
         self.pending += 1;
         Ok(())
@@ -125,7 +125,7 @@ impl Record {
         self.failures += 1;
         let locks = self.failures == most;
         if locks {
-            self.locked_until = now + limits.lock;
+            self.locked_until = now + limits.lock_duration;
         }
         locks
     }
@@ -134,11 +134,11 @@ impl Record {
 /// The failures of all clients and users.
 #[derive(Debug)]
 pub(super) struct LoginGuard {
-    clients: Shards<RecentMap<ClientKey, Record>>,
+    clients: Shards<RecentMap<ClientKey, FailureRecord>>,
     /// Records by the hash of a user name: names may be long, and strangers choose them.
-    users: Shards<RecentMap<u64, Record>>,
+    users: Shards<RecentMap<u64, FailureRecord>>,
     /// Records of clients that have logged in.
-    pairs: Shards<RecentMap<(Option<ClientKey>, u64), Record>>,
+    pairs: Shards<RecentMap<(Option<ClientKey>, u64), FailureRecord>>,
     hasher: RandomState,
     log: Mutex<FailureLog>,
 }
@@ -158,31 +158,41 @@ impl LoginGuard {
     ///
     /// # Errors
     /// If it is not to be checked at all.
-    pub(super) fn wait(&self, who: Claimant<'_>, limits: &LoginLimits, now: Duration) -> Result<Duration, Locked> {
+    pub(super) fn wait(
+        &self,
+        who: LoginIdentity<'_>,
+        limits: &LoginLimits,
+        now: Duration,
+    ) -> Result<Duration, LoginLocked> {
         let mut wait = Duration::ZERO;
-        let is_locked = self.any(self.account(who), who, limits, now, |record, _| {
+        let is_locked = self.any_record(self.budget(who), who, limits, now, |record, _| {
             wait = wait.max(record.wait(limits));
             record.is_locked(now)
         });
-        if is_locked { Err(Locked) } else { Ok(wait) }
+        if is_locked { Err(LoginLocked) } else { Ok(wait) }
     }
 
     /// Charges a login that is about to be checked: [`LoginGuard::succeeded`] or [`LoginGuard::failed`] is to follow.
     ///
     /// # Errors
     /// If it is not to be checked, or not now.
-    pub(super) fn charge(&self, who: Claimant<'_>, limits: &LoginLimits, now: Duration) -> Result<Account, Refusal> {
-        let account = self.account(who);
+    pub(super) fn charge(
+        &self,
+        who: LoginIdentity<'_>,
+        limits: &LoginLimits,
+        now: Duration,
+    ) -> Result<LoginBudget, LoginRefusal> {
+        let account = self.budget(who);
         let mut charged = 0;
         let mut refusal = None;
-        self.any(account, who, limits, now, |record, most| {
+        self.any_record(account, who, limits, now, |record, most| {
             refusal = record.charge(most, now).err();
             charged += u32::from(refusal.is_none());
             refusal.is_some()
         });
         let Some(refusal) = refusal else { return Ok(account) };
         // An address that is refused is not charged to the user, nor the other way round.
-        self.any(account, who, limits, now, |record, _| {
+        self.any_record(account, who, limits, now, |record, _| {
             let is_charged = charged > 0;
             if is_charged {
                 charged -= 1;
@@ -194,46 +204,46 @@ impl LoginGuard {
     }
 
     /// Notes that a login which was charged to `account` has succeeded.
-    pub(super) fn succeeded(&self, who: Claimant<'_>, account: Account, limits: &LoginLimits, now: Duration) {
-        self.any(account, who, limits, now, |record, _| {
+    pub(super) fn succeeded(&self, who: LoginIdentity<'_>, account: LoginBudget, limits: &LoginLimits, now: Duration) {
+        self.any_record(account, who, limits, now, |record, _| {
             record.give_back();
             false
         });
         let pair = self.pair(who);
-        let fresh = || Record { since: now, ..Record::default() };
-        self.pairs.lock(&pair).get_or_insert_with(pair, fresh).forgive(now);
+        let fresh = || FailureRecord { since: now, ..FailureRecord::default() };
+        self.pairs.lock(&pair).get_or_insert_with(pair, fresh).clear_failures(now);
     }
 
     /// Counts the failure of a login that was charged to `account`. Returns the lines to log at once.
     pub(super) fn failed(
         &self,
-        who: Claimant<'_>,
+        who: LoginIdentity<'_>,
         method: &'static str,
-        account: Account,
+        account: LoginBudget,
         limits: &LoginLimits,
         now: Duration,
-    ) -> Vec<LogLine> {
-        let mut lines: Vec<LogLine> = self.log().note(who, method, now).into_iter().collect();
-        let for_s = limits.lock.as_secs();
+    ) -> Vec<LoginLogLine> {
+        let mut lines: Vec<LoginLogLine> = self.log().note(who, method, now).into_iter().collect();
+        let for_s = limits.lock_duration.as_secs();
         let mut locked = Vec::new();
-        self.any(account, who, limits, now, |record, most| {
+        self.any_record(account, who, limits, now, |record, most| {
             locked.push(record.fail(most, limits, now));
             false
         });
         // In the order of `any`: the address, if it counts, and the user; or both in one.
         let named = || Some(who.user.to_owned());
         let whose: Vec<_> = match (account, who.client) {
-            (Account::Pair, client) => vec![(client, named())],
-            (Account::Strangers, Some(client)) => vec![(Some(client), None), (None, named())],
-            (Account::Strangers, None) => vec![(None, named())],
+            (LoginBudget::Pair, client) => vec![(client, named())],
+            (LoginBudget::Shared, Some(client)) => vec![(Some(client), None), (None, named())],
+            (LoginBudget::Shared, None) => vec![(None, named())],
         };
         let locked = whose.into_iter().zip(locked).filter(|(_, is_locked)| *is_locked);
-        lines.extend(locked.map(|((client, user), _)| LogLine::Locked { client, user, for_s }));
+        lines.extend(locked.map(|((client, user), _)| LoginLogLine::Locked { client, user, for_s }));
         lines
     }
 
     /// Lines for the log that are due by now, of failures that were not logged at once.
-    pub(super) fn summaries(&self, now: Duration) -> Vec<LogLine> {
+    pub(super) fn summaries(&self, now: Duration) -> Vec<LoginLogLine> {
         self.log().summaries(now)
     }
 
@@ -241,29 +251,29 @@ impl LoginGuard {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pair(&self, who: Claimant<'_>) -> (Option<ClientKey>, u64) {
+    fn pair(&self, who: LoginIdentity<'_>) -> (Option<ClientKey>, u64) {
         (who.client, self.hasher.hash_one(who.user))
     }
 
     /// Returns the account whose limit counts for it now.
-    fn account(&self, who: Claimant<'_>) -> Account {
+    fn budget(&self, who: LoginIdentity<'_>) -> LoginBudget {
         let pair = self.pair(who);
         let has_logged_in = self.pairs.lock(&pair).get_mut(&pair).is_some();
-        if has_logged_in { Account::Pair } else { Account::Strangers }
+        if has_logged_in { LoginBudget::Pair } else { LoginBudget::Shared }
     }
 
     /// Calls `each` with the records of that account, and the failures that each may have, until it returns true.
-    fn any(
+    fn any_record(
         &self,
-        account: Account,
-        who: Claimant<'_>,
+        account: LoginBudget,
+        who: LoginIdentity<'_>,
         limits: &LoginLimits,
         now: Duration,
-        mut each: impl FnMut(&mut Record, u32) -> bool,
+        mut each: impl FnMut(&mut FailureRecord, u32) -> bool,
     ) -> bool {
-        let fresh = || Record { since: now, ..Record::default() };
+        let fresh = || FailureRecord { since: now, ..FailureRecord::default() };
         let pair @ (_, user) = self.pair(who);
-        if account == Account::Pair {
+        if account == LoginBudget::Pair {
             let mut pairs = self.pairs.lock(&pair);
             let record = pairs.get_or_insert_with(pair, fresh);
             record.refresh(limits, now);
@@ -287,13 +297,13 @@ impl LoginGuard {
 /// Failures on their way to the log: the first of a client at once, the rest once a minute.
 #[derive(Debug, Default)]
 struct FailureLog {
-    clients: HashMap<Option<ClientKey>, Summary>,
+    clients: HashMap<Option<ClientKey>, FailureSummary>,
     others: u64,
-    next_look: Duration,
+    next_check: Duration,
 }
 
 #[derive(Debug)]
-struct Summary {
+struct FailureSummary {
     since: Duration,
     user: String,
     method: &'static str,
@@ -304,7 +314,7 @@ struct Summary {
 const MAX_LOGGED_NAME: usize = 256;
 
 impl FailureLog {
-    fn note(&mut self, who: Claimant<'_>, method: &'static str, now: Duration) -> Option<LogLine> {
+    fn note(&mut self, who: LoginIdentity<'_>, method: &'static str, now: Duration) -> Option<LoginLogLine> {
         let user: String = who.user.chars().take(MAX_LOGGED_NAME).collect();
         if let Some(summary) = self.clients.get_mut(&who.client) {
             summary.attempts += 1;
@@ -315,16 +325,16 @@ impl FailureLog {
             self.others += 1;
             return None;
         }
-        self.clients.insert(who.client, Summary { since: now, user: user.clone(), method, attempts: 0 });
-        Some(LogLine::Failed { client: who.client, user, method, attempts: 1 })
+        self.clients.insert(who.client, FailureSummary { since: now, user: user.clone(), method, attempts: 0 });
+        Some(LoginLogLine::Failed { client: who.client, user, method, attempts: 1 })
     }
 
-    fn summaries(&mut self, now: Duration) -> Vec<LogLine> {
+    fn summaries(&mut self, now: Duration) -> Vec<LoginLogLine> {
         // Every worker calls this a few times a second.
-        if now < self.next_look {
+        if now < self.next_check {
             return Vec::new();
         }
-        self.next_look = now + LOG_INTERVAL / 60;
+        self.next_check = now + LOG_INTERVAL / 60;
         let mut lines = Vec::new();
         self.clients.retain(|client, summary| {
             if now.saturating_sub(summary.since) < LOG_INTERVAL {
@@ -332,13 +342,13 @@ impl FailureLog {
             }
             let (attempts, method) = (summary.attempts, summary.method);
             if attempts > 0 {
-                lines.push(LogLine::Failed { client: *client, user: summary.user.clone(), method, attempts });
+                lines.push(LoginLogLine::Failed { client: *client, user: summary.user.clone(), method, attempts });
                 (summary.since, summary.attempts) = (now, 0);
             }
             attempts > 0
         });
         if self.others > 0 && self.clients.len() < MAX_LOGGED_CLIENTS {
-            lines.push(LogLine::Others { attempts: std::mem::take(&mut self.others) });
+            lines.push(LoginLogLine::Others { attempts: std::mem::take(&mut self.others) });
         }
         lines
     }
@@ -356,18 +366,18 @@ mod tests {
         Some(ClientKey::of(IpAddr::from([192, 0, 2, last])))
     }
 
-    fn who(last: u8, user: &str) -> Claimant<'_> {
-        Claimant { client: client(last), user }
+    fn identity_of(last: u8, user: &str) -> LoginIdentity<'_> {
+        LoginIdentity { client: client(last), user }
     }
 
     /// Logs in at that time, if it may be checked; whether it was.
-    fn log_in(guard: &LoginGuard, who: Claimant<'_>, is_right: bool, now: Duration) -> bool {
+    fn log_in(guard: &LoginGuard, who: LoginIdentity<'_>, is_right: bool, now: Duration) -> bool {
         let limits = LoginLimits::default();
         let charged = guard.charge(who, &limits, now);
         match (charged, is_right) {
             (Ok(account), true) => guard.succeeded(who, account, &limits, now),
             (Ok(account), false) => drop(guard.failed(who, "PLAIN", account, &limits, now)),
-            (Err(refusal), _) => assert_eq!(refusal, Refusal::Locked, "nobody else is being checked"),
+            (Err(refusal), _) => assert_eq!(refusal, LoginRefusal::Locked, "nobody else is being checked"),
         }
         charged.is_ok()
     }
@@ -378,56 +388,67 @@ mod tests {
         for round in 0..5 {
             let now = SECOND * (round + 1);
             // In the first round as strangers, then as a client that has logged in before.
-            let charged: Vec<Account> = (0..10).map(|_| guard.charge(who(1, "ann"), &limits, now).unwrap()).collect();
-            assert_eq!(guard.charge(who(1, "ann"), &limits, now), Err(Refusal::Busy));
-            assert_eq!(guard.wait(who(1, "ann"), &limits, now), Ok(Duration::ZERO));
-            charged.into_iter().for_each(|account| guard.succeeded(who(1, "ann"), account, &limits, now));
+            let charged: Vec<LoginBudget> =
+                (0..10).map(|_| guard.charge(identity_of(1, "ann"), &limits, now).unwrap()).collect();
+            assert_eq!(guard.charge(identity_of(1, "ann"), &limits, now), Err(LoginRefusal::Busy));
+            assert_eq!(guard.wait(identity_of(1, "ann"), &limits, now), Ok(Duration::ZERO));
+            charged.into_iter().for_each(|account| guard.succeeded(identity_of(1, "ann"), account, &limits, now));
         }
-        assert_eq!(guard.wait(who(1, "bob"), &limits, SECOND * 9), Ok(Duration::ZERO), "the address has no failures");
-        assert!(log_in(&guard, who(1, "bob"), true, SECOND * 9));
+        assert_eq!(
+            guard.wait(identity_of(1, "bob"), &limits, SECOND * 9),
+            Ok(Duration::ZERO),
+            "the address has no failures"
+        );
+        assert!(log_in(&guard, identity_of(1, "bob"), true, SECOND * 9));
     }
 
     #[test]
     fn guesses_at_the_same_time_are_no_more_than_may_fail() {
         let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
-        let charge = || guard.charge(who(1, "ann"), &limits, SECOND);
-        let charged: Vec<Account> = std::iter::from_fn(|| charge().ok()).collect();
-        assert_eq!((charged.len(), charge()), (10, Err(Refusal::Busy)));
-        charged.into_iter().for_each(|account| drop(guard.failed(who(1, "ann"), "PLAIN", account, &limits, SECOND)));
-        assert_eq!(charge(), Err(Refusal::Locked));
+        let charge = || guard.charge(identity_of(1, "ann"), &limits, SECOND);
+        let charged: Vec<LoginBudget> = std::iter::from_fn(|| charge().ok()).collect();
+        assert_eq!((charged.len(), charge()), (10, Err(LoginRefusal::Busy)));
+        charged
+            .into_iter()
+            .for_each(|account| drop(guard.failed(identity_of(1, "ann"), "PLAIN", account, &limits, SECOND)));
+        assert_eq!(charge(), Err(LoginRefusal::Locked));
     }
 
     #[test]
     fn each_failure_doubles_the_wait_until_the_address_is_locked() {
         let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
         let mut waits = Vec::new();
-        while let Ok(wait) = guard.wait(who(1, "ann"), &limits, SECOND) {
+        while let Ok(wait) = guard.wait(identity_of(1, "ann"), &limits, SECOND) {
             waits.push(wait.as_secs());
-            assert!(log_in(&guard, who(1, "ann"), false, SECOND));
+            assert!(log_in(&guard, identity_of(1, "ann"), false, SECOND));
         }
         assert_eq!(waits, [0, 1, 2, 4, 8, 15, 15, 15, 15, 15]);
-        assert_eq!(guard.wait(who(1, "bob"), &limits, SECOND * 600), Err(Locked), "whoever it says it is");
-        assert_eq!(guard.wait(who(2, "bob"), &limits, SECOND * 2), Ok(Duration::ZERO), "another address goes on");
-        assert_eq!(guard.wait(who(2, "ann"), &limits, SECOND * 2), Ok(MAX_DELAY), "the user's logins wait");
-        assert_eq!(guard.wait(who(1, "bob"), &limits, SECOND * 601), Ok(Duration::ZERO), "and then it is over");
+        assert_eq!(guard.wait(identity_of(1, "bob"), &limits, SECOND * 600), Err(LoginLocked), "whoever it says it is");
+        assert_eq!(
+            guard.wait(identity_of(2, "bob"), &limits, SECOND * 2),
+            Ok(Duration::ZERO),
+            "another address goes on"
+        );
+        assert_eq!(guard.wait(identity_of(2, "ann"), &limits, SECOND * 2), Ok(MAX_DELAY), "the user's logins wait");
+        assert_eq!(guard.wait(identity_of(1, "bob"), &limits, SECOND * 601), Ok(Duration::ZERO), "and then it is over");
     }
 
     #[test]
     fn a_user_is_locked_for_strangers_and_not_for_who_has_logged_in_from_there() {
         let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
-        assert!(log_in(&guard, who(1, "ann"), true, SECOND));
-        let guesses = (10..250).filter(|last| log_in(&guard, who(*last, "ann"), false, SECOND * 2)).count();
+        assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND));
+        let guesses = (10..250).filter(|last| log_in(&guard, identity_of(*last, "ann"), false, SECOND * 2)).count();
         assert_eq!(guesses, 100);
-        assert_eq!(guard.wait(who(2, "ann"), &limits, SECOND * 3), Err(Locked));
-        assert_eq!(guard.wait(who(1, "ann"), &limits, SECOND * 3), Ok(Duration::ZERO));
+        assert_eq!(guard.wait(identity_of(2, "ann"), &limits, SECOND * 3), Err(LoginLocked));
+        assert_eq!(guard.wait(identity_of(1, "ann"), &limits, SECOND * 3), Ok(Duration::ZERO));
         // A neighbour behind the same address fails as another user: that locks the address, and not ann.
-        let guesses = (0..20).filter(|_| log_in(&guard, who(1, "bob"), false, SECOND * 4)).count();
+        let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "bob"), false, SECOND * 4)).count();
         assert_eq!(guesses, 10);
-        assert!(log_in(&guard, who(1, "ann"), true, SECOND * 5));
+        assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND * 5));
         // But there is no more for guesses as ann than for any other.
-        let guesses = (0..20).filter(|_| log_in(&guard, who(1, "ann"), false, SECOND * 6)).count();
+        let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "ann"), false, SECOND * 6)).count();
         assert_eq!(guesses, 10);
-        assert!(!log_in(&guard, who(1, "ann"), true, SECOND * 7));
+        assert!(!log_in(&guard, identity_of(1, "ann"), true, SECOND * 7));
     }
 
     #[test]
@@ -435,15 +456,15 @@ mod tests {
         let guard = LoginGuard::new();
         for number in 0..1000 {
             let user = format!("user{}", number % 50);
-            assert!(log_in(&guard, who(1, &user), true, SECOND));
+            assert!(log_in(&guard, identity_of(1, &user), true, SECOND));
         }
-        assert_eq!(guard.wait(who(1, "new"), &LoginLimits::default(), SECOND), Ok(Duration::ZERO));
+        assert_eq!(guard.wait(identity_of(1, "new"), &LoginLimits::default(), SECOND), Ok(Duration::ZERO));
     }
 
     #[test]
     fn an_address_that_is_not_counted_is_not_locked_and_users_are() {
         let guard = LoginGuard::new();
-        let webmail = |user| Claimant { client: None, user };
+        let webmail = |user| LoginIdentity { client: None, user };
         let names: Vec<String> = (0..300).map(|number| format!("user{number}")).collect();
         let guesses = names.iter().filter(|name| log_in(&guard, webmail(name), false, SECOND)).count();
         assert_eq!(guesses, 300);
@@ -455,11 +476,15 @@ mod tests {
     fn the_log_has_the_first_failure_at_once_and_the_others_once_a_minute() {
         let (guard, limits) = (LoginGuard::new(), LoginLimits { failures: 1000, ..LoginLimits::default() });
         let fail = |user, now| {
-            let account = guard.charge(who(1, user), &limits, now).unwrap();
-            guard.failed(who(1, user), "LOGIN", account, &limits, now)
+            let account = guard.charge(identity_of(1, user), &limits, now).unwrap();
+            guard.failed(identity_of(1, user), "LOGIN", account, &limits, now)
         };
-        let line =
-            |user: &str, attempts| LogLine::Failed { client: client(1), user: user.into(), method: "LOGIN", attempts };
+        let line = |user: &str, attempts| LoginLogLine::Failed {
+            client: client(1),
+            user: user.into(),
+            method: "LOGIN",
+            attempts,
+        };
         assert_eq!(fail("ann", SECOND), [line("ann", 1)]);
         for number in 0..50 {
             assert!(fail("bob", SECOND * (2 + number)).is_empty());
@@ -477,15 +502,15 @@ mod tests {
         let (guard, limits) = (LoginGuard::new(), LoginLimits { user_failures: 12, ..LoginLimits::default() });
         let mut locks = Vec::new();
         for number in 0..30 {
-            let who = who(if number < 15 { 1 } else { 2 }, "ann");
+            let who = identity_of(if number < 15 { 1 } else { 2 }, "ann");
             if let Ok(account) = guard.charge(who, &limits, SECOND) {
                 let lines = guard.failed(who, "PLAIN", account, &limits, SECOND);
-                locks.extend(lines.into_iter().filter(|line| matches!(line, LogLine::Locked { .. })));
+                locks.extend(lines.into_iter().filter(|line| matches!(line, LoginLogLine::Locked { .. })));
             }
         }
         let [address, user] = locks.as_slice() else { panic!("{locks:?}") };
-        assert_eq!(*address, LogLine::Locked { client: client(1), user: None, for_s: 600 });
-        assert_eq!(*user, LogLine::Locked { client: None, user: Some("ann".into()), for_s: 600 });
+        assert_eq!(*address, LoginLogLine::Locked { client: client(1), user: None, for_s: 600 });
+        assert_eq!(*user, LoginLogLine::Locked { client: None, user: Some("ann".into()), for_s: 600 });
     }
 
     #[test]
@@ -494,12 +519,12 @@ mod tests {
         let mut lines = 0;
         for number in 0..3000_u32 {
             let client = Some(ClientKey::of(IpAddr::from((0x0a00_0000 + number).to_be_bytes())));
-            let who = Claimant { client, user: "ann" };
+            let who = LoginIdentity { client, user: "ann" };
             let account = guard.charge(who, &limits, SECOND).unwrap();
             lines += guard.failed(who, "PLAIN", account, &limits, SECOND).len();
         }
         assert_eq!(lines, MAX_LOGGED_CLIENTS);
-        assert_eq!(guard.summaries(SECOND * 100), [LogLine::Others { attempts: 2000 }]);
+        assert_eq!(guard.summaries(SECOND * 100), [LoginLogLine::Others { attempts: 2000 }]);
     }
 
     proptest! {
@@ -514,7 +539,7 @@ mod tests {
             let (mut now, mut failed, mut known) = (Duration::ZERO, Vec::new(), std::collections::HashSet::new());
             for (pause, address, user, chance) in steps {
                 now += Duration::from_secs(pause / 10);
-                let who = who(address, users[usize::from(user)]);
+                let who = identity_of(address, users[usize::from(user)]);
                 let Ok(account) = guard.charge(who, &limits, now) else { continue };
                 if chance == 0 {
                     guard.succeeded(who, account, &limits, now);
@@ -527,7 +552,7 @@ mod tests {
                 }
             }
             for (first, (from, address, user)) in failed.iter().enumerate() {
-                let within = failed[first..].iter().take_while(|(then, ..)| *then < *from + limits.lock);
+                let within = failed[first..].iter().take_while(|(then, ..)| *then < *from + limits.lock_duration);
                 let (mut by_address, mut by_user) = (0, 0);
                 for (_, other_address, other_user) in within {
                     by_address += u32::from(other_address == address);

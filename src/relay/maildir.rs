@@ -12,7 +12,7 @@
 use crate::reason::reason;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use smtp::reply::Enhanced;
+use smtp::reply::EnhancedStatusCode;
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -23,13 +23,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Written to the file in pieces of that size.
-const PIECE_BYTES: usize = 64 << 10;
+const WRITE_BUFFER_BYTES: usize = 64 << 10;
 /// Names that are tried before the directory is blamed: a name is taken only if two hosts have one name.
-const MOST_NAMES: u32 = 8;
+const MAX_NAME_ATTEMPTS: u32 = 8;
 
 /// A message to deliver.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Letter<'a> {
+pub(crate) struct MaildirMessage<'a> {
     /// The reverse-path; empty for a notification.
     pub(crate) sender: &'a [u8],
     pub(crate) recipient: &'a [u8],
@@ -43,7 +43,7 @@ const MAX_DURABLE_ROOTS: usize = 50_000;
 /// Names that no other delivery has, of this process or another, on this host or another
 /// (<https://cr.yp.to/proto/maildir.html>). One for the whole process.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct MaildirNames {
     pid: u32,
     host: String,
     serial: AtomicU64,
@@ -51,7 +51,7 @@ pub(crate) struct Names {
     durable_roots: Mutex<HashSet<PathBuf>>,
 }
 
-impl Names {
+impl MaildirNames {
     /// Names of this process on the host of that name.
     pub(crate) fn new(host: &str) -> Self {
         let fit = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
@@ -68,7 +68,7 @@ impl Names {
         if self.durable_roots().contains(root) {
             return Ok(());
         }
-        spool::sync_names_of(&root.join("new"))?;
+        spool::sync_ancestors(&root.join("new"))?;
         let mut durable = self.durable_roots();
         if durable.len() >= MAX_DURABLE_ROOTS {
             durable.clear();
@@ -88,15 +88,20 @@ impl Names {
 /// A caller that builds `root` from an address makes sure that the address cannot lead elsewhere.
 ///
 /// # Errors
-/// [`Failure`]: the message is not delivered, or not surely so; it is to be tried again, and may then be there twice.
-pub(crate) fn deliver(root: &Path, names: &Names, now: Duration, letter: &Letter<'_>) -> Result<PathBuf, Failure> {
-    let failed = |source| Failure::new(root, source);
-    let (file, draft) = with_name(root, names, now, |name| begin(root, name)).map_err(failed)?;
+/// [`MaildirError`]: the message is not delivered, or not surely so; it is to be tried again, and may then be there twice.
+pub(crate) fn deliver(
+    root: &Path,
+    names: &MaildirNames,
+    now: Duration,
+    letter: &MaildirMessage<'_>,
+) -> Result<PathBuf, MaildirError> {
+    let failed = |source| MaildirError::new(root, source);
+    let (file, draft) = with_unique_name(root, names, now, |name| create_draft(root, name)).map_err(failed)?;
     let move_to_new = |name: &str| {
         names.make_durable(root)?;
         publish(root, name, &draft)
     };
-    let delivered = write(file, letter).and_then(|()| with_name(root, names, now, move_to_new));
+    let delivered = write(file, letter).and_then(|()| with_unique_name(root, names, now, move_to_new));
     if delivered.is_err() {
         // If the draft cannot be removed either, a reader of Maildirs removes it after 36 hours.
         let _ = fs::remove_file(&draft);
@@ -105,12 +110,17 @@ pub(crate) fn deliver(root: &Path, names: &Names, now: Duration, letter: &Letter
 }
 
 /// Tries one name after the other while they are taken, and makes the Maildir if it is missing.
-fn with_name<T>(root: &Path, names: &Names, now: Duration, act: impl Fn(&str) -> io::Result<T>) -> io::Result<T> {
-    for _ in 1..MOST_NAMES {
+fn with_unique_name<T>(
+    root: &Path,
+    names: &MaildirNames,
+    now: Duration,
+    act: impl Fn(&str) -> io::Result<T>,
+) -> io::Result<T> {
+    for _ in 1..MAX_NAME_ATTEMPTS {
         match act(&names.next(now)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 names.durable_roots().remove(root);
-                make(root)?;
+                create(root)?;
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => return other,
@@ -120,28 +130,28 @@ fn with_name<T>(root: &Path, names: &Names, now: Duration, act: impl Fn(&str) ->
 }
 
 /// A new file in `tmp`.
-fn begin(root: &Path, name: &str) -> io::Result<(File, PathBuf)> {
+fn create_draft(root: &Path, name: &str) -> io::Result<(File, PathBuf)> {
     let path = root.join("tmp").join(name);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     Ok((file, path))
 }
 
 /// Makes the Maildir, for its owner alone.
-pub(crate) fn make(root: &Path) -> io::Result<()> {
+pub(crate) fn create(root: &Path) -> io::Result<()> {
     ["tmp", "new", "cur"]
         .iter()
         .try_for_each(|part| DirBuilder::new().recursive(true).mode(0o700).create(root.join(part)))
 }
 
 /// Writes the letter and waits until the disk has it.
-fn write(file: File, letter: &Letter<'_>) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(PIECE_BYTES, file);
-    out.write_all(&head(letter))?;
+fn write(file: File, letter: &MaildirMessage<'_>) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
+    out.write_all(&header_fields(letter))?;
     write_lines(letter.message, &mut out)?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()
 }
 
-fn head(letter: &Letter<'_>) -> Vec<u8> {
+fn header_fields(letter: &MaildirMessage<'_>) -> Vec<u8> {
     // Both came through the grammar of SMTP; a control character here would be a mistake of ours, and harmless.
     let fit =
         |address: &[u8]| address.iter().map(|octet| if octet.is_ascii_control() { b'?' } else { *octet }).collect();
@@ -187,7 +197,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 
 /// Reason why a message is not in a Maildir, by blame. None of it is the sender's fault: the message is tried again.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum MaildirError {
     /// The disk is full.
     #[error("{}: {}; free space on this disk", .path.display(), reason(.source))]
     Full { path: PathBuf, source: io::Error },
@@ -202,7 +212,7 @@ pub(crate) enum Failure {
     Disk { path: PathBuf, source: io::Error },
 }
 
-impl Failure {
+impl MaildirError {
     fn new(path: &Path, source: io::Error) -> Self {
         use io::ErrorKind as Kind;
         let path = path.to_owned();
@@ -220,17 +230,17 @@ impl Failure {
     }
 
     /// The reply that a next hop would have given: code and enhanced code (RFC 3463).
-    pub(crate) fn code(&self) -> (u16, Enhanced) {
+    pub(crate) fn code(&self) -> (u16, EnhancedStatusCode) {
         match self {
-            Self::Full { .. } => (452, Enhanced(4, 3, 1)),
-            Self::Quota { .. } => (452, Enhanced(4, 2, 2)),
-            Self::Denied { .. } => (451, Enhanced(4, 3, 5)),
-            Self::Disk { .. } => (451, Enhanced(4, 3, 0)),
+            Self::Full { .. } => (452, EnhancedStatusCode(4, 3, 1)),
+            Self::Quota { .. } => (452, EnhancedStatusCode(4, 2, 2)),
+            Self::Denied { .. } => (451, EnhancedStatusCode(4, 3, 5)),
+            Self::Disk { .. } => (451, EnhancedStatusCode(4, 3, 0)),
         }
     }
 
     /// Reports whether the failure will not pass by itself: somebody has to act.
-    pub(crate) fn is_loud(&self) -> bool {
+    pub(crate) fn needs_operator(&self) -> bool {
         matches!(self, Self::Denied { .. } | Self::Disk { .. })
     }
 }
@@ -243,8 +253,8 @@ mod tests {
 
     const NOW: Duration = Duration::from_micros(1_795_253_400_000_042);
 
-    fn letter(message: &[u8]) -> Letter<'_> {
-        Letter { sender: b"a@b", recipient: b"c@d", message }
+    fn test_message(message: &[u8]) -> MaildirMessage<'_> {
+        MaildirMessage { sender: b"a@b", recipient: b"c@d", message }
     }
 
     fn files(path: &Path) -> Vec<PathBuf> {
@@ -252,10 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_comes_into_new_and_the_maildir_is_made() {
+    fn a_message_comes_into_new_and_the_maildir_is_made() {
         let place = tempfile::tempdir().unwrap();
-        let (root, names) = (place.path().join("deep/er"), Names::new("relay/example:1"));
-        let path = deliver(&root, &names, NOW, &letter(b"Subject: x\r\n\r\n.dot\r\nlast")).unwrap();
+        let (root, names) = (place.path().join("deep/er"), MaildirNames::new("relay/example:1"));
+        let path = deliver(&root, &names, NOW, &test_message(b"Subject: x\r\n\r\n.dot\r\nlast")).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"Return-Path: <a@b>\nDelivered-To: c@d\nSubject: x\n\n.dot\nlast\n");
         let name = format!("1795253400.M000042P{}Q2.relay_example_1", std::process::id());
         assert_eq!(path, root.join("new").join(name));
@@ -266,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn letters_have_files_of_their_own_at_any_time_and_from_any_thread() {
+    fn messages_have_files_of_their_own_at_any_time_and_from_any_thread() {
         let place = tempfile::tempdir().unwrap();
-        let (root, names) = (place.path(), Names::new("x"));
+        let (root, names) = (place.path(), MaildirNames::new("x"));
         std::thread::scope(|scope| {
             (0..4).for_each(|thread| {
                 let (names, text) = (&names, format!("{thread}\r\n"));
                 scope.spawn(move || {
-                    (0..20).for_each(|_| drop(deliver(root, names, NOW, &letter(text.as_bytes())).unwrap()));
+                    (0..20).for_each(|_| drop(deliver(root, names, NOW, &test_message(text.as_bytes())).unwrap()));
                 });
             });
         });
@@ -289,11 +299,11 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let root = place.path();
         // The same names again, as after a restart within a microsecond, or of a namesake.
-        let first = deliver(root, &Names::new("x"), NOW, &letter(b"first\r\n")).unwrap();
-        fs::rename(&first, root.join("new").join(Names::new("x").next(NOW))).unwrap();
-        fs::write(root.join("tmp").join(Names::new("x").next(NOW)), b"").unwrap();
-        let second = deliver(root, &Names::new("x"), NOW, &letter(b"second\r\n")).unwrap();
-        let third = deliver(root, &Names::new("x"), NOW, &letter(b"third\r\n")).unwrap();
+        let first = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"first\r\n")).unwrap();
+        fs::rename(&first, root.join("new").join(MaildirNames::new("x").next(NOW))).unwrap();
+        fs::write(root.join("tmp").join(MaildirNames::new("x").next(NOW)), b"").unwrap();
+        let second = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"second\r\n")).unwrap();
+        let third = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"third\r\n")).unwrap();
         assert_ne!(second, third);
         let mut kept: Vec<String> =
             files(&root.join("new")).iter().map(|path| fs::read_to_string(path).unwrap()).collect();
@@ -305,10 +315,10 @@ mod tests {
     #[test]
     fn names_that_are_all_taken_end_the_search() {
         let place = tempfile::tempdir().unwrap();
-        let (root, names) = (place.path(), Names::new("x"));
+        let (root, names) = (place.path(), MaildirNames::new("x"));
         let all_taken = |_: &str| Err::<(), _>(io::ErrorKind::AlreadyExists.into());
-        assert_eq!(with_name(root, &names, NOW, all_taken).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        assert!(names.next(NOW).ends_with(&format!("Q{MOST_NAMES}.x")));
+        assert_eq!(with_unique_name(root, &names, NOW, all_taken).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(names.next(NOW).ends_with(&format!("Q{MAX_NAME_ATTEMPTS}.x")));
     }
 
     #[test]
@@ -328,8 +338,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("file");
         fs::write(&file, b"").unwrap();
-        let failure = deliver(&file, &Names::new("x"), NOW, &letter(b"")).unwrap_err();
-        assert!(failure.is_loud() && failure.code() == (451, Enhanced(4, 3, 5)), "{failure:?}");
+        let failure = deliver(&file, &MaildirNames::new("x"), NOW, &test_message(b"")).unwrap_err();
+        assert!(failure.needs_operator() && failure.code() == (451, EnhancedStatusCode(4, 3, 5)), "{failure:?}");
         assert!(
             failure.to_string().starts_with(&format!("{}: Not a directory; it must be", file.display())),
             "{failure}"
@@ -338,29 +348,32 @@ mod tests {
         let root = place.path().join("half");
         fs::create_dir_all(root.join("tmp")).unwrap();
         fs::write(root.join("new"), b"").unwrap();
-        assert!(matches!(deliver(&root, &Names::new("x"), NOW, &letter(b"text")), Err(Failure::Denied { .. })));
+        assert!(matches!(
+            deliver(&root, &MaildirNames::new("x"), NOW, &test_message(b"text")),
+            Err(MaildirError::Denied { .. })
+        ));
         assert!(files(&root.join("tmp")).is_empty());
         // Half a Maildir is made whole.
         fs::remove_file(root.join("new")).unwrap();
-        assert!(deliver(&root, &Names::new("x"), NOW, &letter(b"text")).is_ok());
+        assert!(deliver(&root, &MaildirNames::new("x"), NOW, &test_message(b"text")).is_ok());
     }
 
     #[test]
-    fn a_table_of_blame() {
+    fn a_table_of_error_codes() {
         let rows = [
-            (Errno::NOSPC, (452, Enhanced(4, 3, 1)), false),
-            (Errno::DQUOT, (452, Enhanced(4, 2, 2)), false),
-            (Errno::FBIG, (452, Enhanced(4, 2, 2)), false),
-            (Errno::ACCESS, (451, Enhanced(4, 3, 5)), true),
-            (Errno::PERM, (451, Enhanced(4, 3, 5)), true),
-            (Errno::ROFS, (451, Enhanced(4, 3, 5)), true),
-            (Errno::NOTDIR, (451, Enhanced(4, 3, 5)), true),
-            (Errno::NAMETOOLONG, (451, Enhanced(4, 3, 5)), true),
-            (Errno::IO, (451, Enhanced(4, 3, 0)), true),
+            (Errno::NOSPC, (452, EnhancedStatusCode(4, 3, 1)), false),
+            (Errno::DQUOT, (452, EnhancedStatusCode(4, 2, 2)), false),
+            (Errno::FBIG, (452, EnhancedStatusCode(4, 2, 2)), false),
+            (Errno::ACCESS, (451, EnhancedStatusCode(4, 3, 5)), true),
+            (Errno::PERM, (451, EnhancedStatusCode(4, 3, 5)), true),
+            (Errno::ROFS, (451, EnhancedStatusCode(4, 3, 5)), true),
+            (Errno::NOTDIR, (451, EnhancedStatusCode(4, 3, 5)), true),
+            (Errno::NAMETOOLONG, (451, EnhancedStatusCode(4, 3, 5)), true),
+            (Errno::IO, (451, EnhancedStatusCode(4, 3, 0)), true),
         ];
         for (errno, code, loud) in rows {
-            let failure = Failure::new(Path::new("/box"), errno.into());
-            assert_eq!((failure.code(), failure.is_loud()), (code, loud), "{failure}");
+            let failure = MaildirError::new(Path::new("/box"), errno.into());
+            assert_eq!((failure.code(), failure.needs_operator()), (code, loud), "{failure}");
             assert!(
                 failure.to_string().starts_with("/box: ") && !failure.to_string().contains("os error"),
                 "{failure}"
@@ -371,14 +384,14 @@ mod tests {
     #[test]
     fn a_full_disk_is_told_from_the_writing() {
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let failure = Failure::new(Path::new("/box"), write(full, &letter(b"x")).unwrap_err());
-        assert!(matches!(failure, Failure::Full { .. }), "{failure}");
+        let failure = MaildirError::new(Path::new("/box"), write(full, &test_message(b"x")).unwrap_err());
+        assert!(matches!(failure, MaildirError::Full { .. }), "{failure}");
     }
 
     #[test]
     fn control_characters_cannot_add_a_field() {
-        let forged = Letter { sender: b"a\nX: y", recipient: b"c\r\n\r\nz", message: b"" };
-        assert_eq!(head(&forged), b"Return-Path: <a?X: y>\nDelivered-To: c????z\n");
+        let forged = MaildirMessage { sender: b"a\nX: y", recipient: b"c\r\n\r\nz", message: b"" };
+        assert_eq!(header_fields(&forged), b"Return-Path: <a?X: y>\nDelivered-To: c????z\n");
     }
 
     proptest! {

@@ -1,18 +1,18 @@
 //! Numbers in the text format of Prometheus (version 0.0.4).
 use super::protocol::HopRow;
-use super::survey::Survey;
+use super::survey::QueueStats;
 use std::fmt::{Display, Write};
 
 /// Figures that are counted, besides those that a survey of the queues has.
-pub(super) struct Figures<'a> {
-    pub(super) survey: &'a Survey,
+pub(super) struct RelayMetrics<'a> {
+    pub(super) queues: &'a QueueStats,
     /// Counters that only grow: name, description, value.
-    pub(super) census: &'a [(&'static str, &'static str, u64)],
+    pub(super) counters: &'a [(&'static str, &'static str, u64)],
     /// Likewise, of the log and of HTTP.
     pub(super) process: &'a [(&'static str, &'static str, u64)],
-    pub(super) spool: &'a spool::Usage,
+    pub(super) spool: &'a spool::SpoolStats,
     pub(super) incoming_limit: u64,
-    pub(super) strangers: Strangers,
+    pub(super) untrusted: UntrustedClients,
     /// The spool takes nothing any more.
     pub(super) has_failed: bool,
     pub(super) hostname: &'a str,
@@ -20,7 +20,7 @@ pub(super) struct Figures<'a> {
 }
 
 /// Figures of clients that are not of `networks`.
-pub(super) struct Strangers {
+pub(super) struct UntrustedClients {
     /// Connections at a time.
     pub(super) connections: usize,
     pub(super) incoming_bytes: u64,
@@ -30,15 +30,15 @@ pub(super) struct Strangers {
 }
 
 /// All of it, a family after the other.
-pub(super) fn text(figures: &Figures<'_>) -> String {
-    let mut sheet = Sheet(String::with_capacity(8192));
-    let totals = &figures.survey.totals;
+pub(super) fn render(figures: &RelayMetrics<'_>) -> String {
+    let mut sheet = PrometheusText(String::with_capacity(8192));
+    let totals = &figures.queues.totals;
     sheet.family("info", "gauge", "version, host name and durability");
     let labels =
         [("version", env!("CARGO_PKG_VERSION")), ("durability", &totals.durability), ("hostname", figures.hostname)];
     sheet.sample("info", &labels, 1);
     sheet.gauge("uptime_seconds", "seconds since the start", figures.uptime_s);
-    for (name, meaning, value) in figures.census.iter().chain(figures.process) {
+    for (name, meaning, value) in figures.counters.iter().chain(figures.process) {
         sheet.counter(name, meaning, *value);
     }
     sheet.gauge("workers", "worker threads", totals.workers);
@@ -51,21 +51,21 @@ pub(super) fn text(figures: &Figures<'_>) -> String {
         "limit of incoming_bytes; above it messages wait, and then are answered 452",
         figures.incoming_limit,
     );
-    sheet.strangers(&figures.strangers);
+    sheet.untrusted(&figures.untrusted);
     sheet.gauge("hops", "next hops in memory", totals.hops);
     sheet.gauge(
         "spool_failed",
         "1 if the spool has failed: no mail is accepted until a restart",
         u8::from(figures.has_failed),
     );
-    sheet.hops(&figures.survey.hops);
+    sheet.hops(&figures.queues.hops);
     sheet.spool(figures.spool);
     sheet.0
 }
 
-struct Sheet(String);
+struct PrometheusText(String);
 
-impl Sheet {
+impl PrometheusText {
     fn counter(&mut self, name: &str, meaning: &str, value: u64) {
         let name = format!("{name}_total");
         self.family(&name, "counter", meaning);
@@ -77,7 +77,7 @@ impl Sheet {
         self.sample(name, &[], value);
     }
 
-    fn strangers(&mut self, strangers: &Strangers) {
+    fn untrusted(&mut self, strangers: &UntrustedClients) {
         let meaning = "current connections of clients outside networks";
         self.gauge("limited_connections", meaning, strangers.connections);
         let meaning = "incoming_bytes of clients outside networks without a login";
@@ -93,7 +93,7 @@ impl Sheet {
         self.family("queue_entries", "gauge", "entries (the recipients of a message at one hop) by hop and state");
         for hop in hops {
             for (state, count) in hop.by_state() {
-                self.sample("queue_entries", &[("hop", &hop.hop), ("state", state.word())], count);
+                self.sample("queue_entries", &[("hop", &hop.hop), ("state", state.name())], count);
             }
         }
         self.family("hop_couriers", "gauge", "connections by hop");
@@ -103,7 +103,7 @@ impl Sheet {
             .for_each(|hop| self.sample("hop_shut_seconds", &[("hop", &hop.hop)], hop.shut_for_s.unwrap_or_default()));
     }
 
-    fn spool(&mut self, usage: &spool::Usage) {
+    fn spool(&mut self, usage: &spool::SpoolStats) {
         self.gauge("spool_messages", "messages in the spool", usage.messages);
         self.gauge("spool_bytes", "bytes of messages in the spool", usage.bytes);
         self.gauge("spool_segments", "files in use", usage.segments);
@@ -142,18 +142,18 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn sheet(hop: &str) -> String {
+    fn rendered(hop: &str) -> String {
         let totals = TotalsRow { durability: "sync".into(), messages: 7, ..TotalsRow::default() };
         let hops = vec![HopRow { hop: hop.into(), deferred: 3, shut_for_s: Some(4), ..HopRow::default() }];
-        let survey = Survey { totals, hops };
-        let usage = spool::Usage { syncs: 9, damaged: 2, ..spool::Usage::default() };
-        text(&Figures {
-            survey: &survey,
-            census: &[("accepted", "messages answered 250", 5)],
+        let survey = QueueStats { totals, hops };
+        let usage = spool::SpoolStats { syncs: 9, damaged: 2, ..spool::SpoolStats::default() };
+        render(&RelayMetrics {
+            queues: &survey,
+            counters: &[("accepted", "messages answered 250", 5)],
             process: &[("log_dropped", "lines of the log that were left out", 3)],
             spool: &usage,
             incoming_limit: 100,
-            strangers: Strangers {
+            untrusted: UntrustedClients {
                 connections: 2,
                 incoming_bytes: 30,
                 incoming_limit: 75,
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn every_sample_belongs_to_a_family_that_is_described_once() {
-        let text = sheet("mx:a.example");
+        let text = rendered("mx:a.example");
         let mut families = HashSet::new();
         let mut kinds = HashSet::new();
         for line in text.lines() {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn samples_say_what_was_counted() {
-        let text = sheet("mx:a.example");
+        let text = rendered("mx:a.example");
         for line in [
             "mailrun_relay_accepted_total 5",
             "mailrun_relay_log_dropped_total 3",
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_label_cannot_break_out() {
-        let text = sheet("maildir:/a\"} 1\nx\\");
+        let text = rendered("maildir:/a\"} 1\nx\\");
         assert!(text.contains(r#"{hop="maildir:/a\"} 1\nx\\",state="ready"} 0"#), "{text}");
     }
 }

@@ -86,30 +86,30 @@ mod status;
 mod survey;
 mod telling;
 
-use crate::interrupt::{Asked, Interrupt};
-use crate::live::Event;
-use crate::live_line::{Elsewhere, LogLine};
+use crate::interrupt::{Interrupt, StopRequest};
+use crate::live::LiveEvent;
+use crate::live_line::{NonTerminalOutput, ServerLiveLine};
 use crate::log_writer::LogWriter;
-use crate::party::{Live, Outputs, Telling};
+use crate::party::{LiveMode, Outputs, ProgressOutput};
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow, bail};
-use certificates::Certificates;
-use config::{Config, Durability};
-use control::Control;
-use journal::Press;
-use labour::Labour;
-use net::{Endpoint, Proxied, Running, Security, Server, Service};
-use office::Office;
-use reception::Reception;
-pub(crate) use reload::Reread;
-use report::Report;
+use certificates::CertificateReloader;
+use config::{Config, DurabilityLevel};
+use control::ControlSocket;
+use journal::DeliveryLogWriter;
+use labour::BlockingPool;
+use net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service};
+use office::RelayWorker;
+use reception::SmtpdSession;
+pub(crate) use reload::ConfigLoader;
+use report::RunRecorder;
 use resolver::Resolver;
-use setting::Setting;
+use setting::RelayContext;
 use smtp::sasl::Mechanisms;
 use smtp::server::Protocol;
 use smtp::xclient::Attributes;
 use spool::{OnDamage, RealDisk, Spool};
-pub(crate) use spool_directory::can_be_made as can_store_in;
+pub(crate) use spool_directory::can_create as can_store_in;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -117,32 +117,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval at which a request to stop is checked.
-const LOOK: Duration = Duration::from_millis(20);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest time that couriers may take to finish their deliveries when the relay stops; the rest stays in the spool.
-const LAST_WAYS: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Options of a relay besides its configuration.
-pub(crate) struct Orders {
+pub(crate) struct RelayOptions {
     /// Reads the configuration's file again, on SIGHUP; `None` if there is no file.
-    pub(crate) reread: Option<Reread>,
+    pub(crate) reread: Option<ConfigLoader>,
     /// Path of the run record.
     pub(crate) json: Option<PathBuf>,
-    pub(crate) live: Live,
+    pub(crate) live: LiveMode,
     /// Output of all logs.
     pub(crate) log: LogWriter,
 }
 
 /// Results of a relay, for its report.
-pub(crate) struct Done {
-    setting: Arc<Setting>,
+pub(crate) struct RelayOutcome {
+    context: Arc<RelayContext>,
     /// Reason why the run record could not be written.
-    pub(crate) unwritten: Option<anyhow::Error>,
+    pub(crate) record_error: Option<anyhow::Error>,
 }
 
-impl Done {
+impl RelayOutcome {
     /// The numbers: name, description, value.
     pub(crate) fn rows(&self) -> Vec<(&'static str, &'static str, u64)> {
-        let usage = self.setting.spool.usage();
-        let mut rows: Vec<_> = self.setting.census.rows().into();
+        let usage = self.context.spool.stats();
+        let mut rows: Vec<_> = self.context.counters.rows().into();
         rows.push(("spool_messages", "messages left in the spool", usage.messages));
         rows.push(("spool_syncs", "syncs of the spool", usage.syncs));
         rows
@@ -153,74 +153,74 @@ impl Done {
 ///
 /// # Errors
 /// If it could not run, or the spool failed.
-pub(crate) fn run(mut config: Config, orders: Orders) -> Result<Done> {
+pub(crate) fn run(mut config: Config, orders: RelayOptions) -> Result<RelayOutcome> {
     let interrupt = Interrupt::watch()?;
     let outputs = Outputs { json: orders.json, live: orders.live, ..Outputs::default() };
-    outputs.open()?;
-    if let Some(warning) = descriptors::provide(&mut config)? {
+    outputs.check_writable()?;
+    if let Some(warning) = descriptors::raise_limit(&mut config)? {
         tracing::warn!("{warning}");
     }
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-    let setting = Arc::new(setting(config, &orders.log)?);
+    let setting = Arc::new(build_context(config, &orders.log)?);
     reload::watch(&setting, orders.reread)?;
-    let control = control::open(&setting.first().control, &setting)?;
-    let http = setting.first().http.map(|address| status::serve(address, &setting)).transpose()?;
+    let control = control::open(&setting.initial_config().control, &setting)?;
+    let http = setting.initial_config().http.map(|address| status::serve(address, &setting)).transpose()?;
     let running = listen(&setting)?;
-    setting.open();
-    let telling = Telling::new(orders.live, Elsewhere::Nothing);
-    let mut line = LogLine::new(orders.live, &orders.log);
-    let mut report = Report::begin();
+    setting.set_listening();
+    let telling = ProgressOutput::new(orders.live, NonTerminalOutput::Nothing);
+    let mut line = ServerLiveLine::new(orders.live, &orders.log);
+    let mut report = RunRecorder::start();
     let smtp = running.iter().map(|running| running.endpoint().to_string()).collect();
-    if orders.live != Live::Off {
+    if orders.live != LiveMode::Off {
         announce(&orders.log, &telling, smtp, http);
     }
-    let mut certificates = Certificates::watch(&setting);
-    while interrupt.asked() == Asked::Nothing && !setting.has_failed() {
-        std::thread::sleep(LOOK);
-        certificates.look(&setting);
-        if let Some(progress) = report.look(&setting) {
-            telling.event(&Event::Progress(progress));
+    let mut certificates = CertificateReloader::new(&setting);
+    while interrupt.requested() == StopRequest::Nothing && !setting.has_failed() {
+        std::thread::sleep(STOP_POLL_INTERVAL);
+        certificates.check(&setting);
+        if let Some(progress) = report.sample(&setting) {
+            telling.event(&LiveEvent::Progress(progress));
             line.show(&progress);
         }
     }
     drop(line);
     // Read before the spool is closed: a closed one does not report an earlier failure.
     let failed = setting.spool.failure();
-    end(&setting, running, control);
+    shut_down(&setting, running, control);
     let failed = failed.or_else(|| setting.spool.failure());
-    let unwritten = outputs.keep(&report.record(&setting), &journey::Ledger::default(), &telling);
-    telling.event(&Event::Done);
+    let unwritten = outputs.write_or_report(&report.record(&setting), &journey::Ledger::default(), &telling);
+    telling.event(&LiveEvent::Done);
     if let Some(failure) = failed {
         bail!("{failure}. All mail answered 250 will be delivered after a restart.");
     }
-    Ok(Done { setting, unwritten })
+    Ok(RelayOutcome { context: setting, record_error: unwritten })
 }
 
 /// Reports the addresses on which it listens.
-fn announce(log: &LogWriter, telling: &Telling, smtp: Vec<String>, http: Option<SocketAddr>) {
+fn announce(log: &LogWriter, telling: &ProgressOutput, smtp: Vec<String>, http: Option<SocketAddr>) {
     let http = http.map(|address| address.to_string());
     let metrics = http.as_ref().map(|http| format!(", metrics on http://{http}/metrics")).unwrap_or_default();
     log.write_line(format!("mailrun relay: listening on {}{metrics}\n", smtp.join(", ")).as_bytes());
-    telling.event(&Event::Listening { smtp, http });
+    telling.event(&LiveEvent::Listening { smtp, http });
 }
 
 /// Stops accepting, finishes deliveries under way, and writes down the results.
-fn end(setting: &Setting, running: Vec<Running>, control: Control) {
+fn shut_down(setting: &RelayContext, running: Vec<RunningServer>, control: ControlSocket) {
     drop(control);
-    running.into_iter().for_each(Running::stop);
-    setting.press.finish();
+    running.into_iter().for_each(RunningServer::stop);
+    setting.delivery_log_writer.flush();
     setting.spool.clone().close();
 }
 
-fn setting(config: Config, log: &LogWriter) -> Result<Setting> {
+fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let kept = &config.spool;
     let options = spool::Options {
-        most_bytes: kept.most_bytes,
-        most_message_bytes: config.limits.message_bytes + (1 << 20),
+        max_bytes: kept.max_bytes,
+        max_message_bytes: config.limits.message_bytes + (1 << 20),
         durability: match kept.durability {
-            Durability::Sync => spool::Durability::Sync,
-            Durability::Write => spool::Durability::Write,
-            Durability::Memory => spool::Durability::Memory,
+            DurabilityLevel::Sync => spool::Durability::Sync,
+            DurabilityLevel::Write => spool::Durability::Write,
+            DurabilityLevel::Memory => spool::Durability::Memory,
         },
         on_damage: if kept.refuse_damage { OnDamage::Refuse } else { OnDamage::Quarantine },
         ..spool::Options::default()
@@ -231,18 +231,19 @@ fn setting(config: Config, log: &LogWriter) -> Result<Setting> {
         tracing::warn!("{warning}");
     }
     let opened =
-        Spool::open(Arc::new(disk), options).map_err(|error| cannot(&told_of_damage(error, &kept.directory)))?;
+        Spool::open(Arc::new(disk), options).map_err(|error| cannot(&explain_damage(error, &kept.directory)))?;
     restart::log_damage(opened.0.damage(), &kept.directory);
-    let resolver = Resolver::start(&config.dns, &config.hostname, config.reach).context("cannot start a thread")?;
-    let [readers, porters] = [Labour::start("reader"), Labour::start("porter")];
+    let resolver =
+        Resolver::start(&config.dns, &config.hostname, config.delivery_scope).context("cannot start a thread")?;
+    let [readers, porters] = [BlockingPool::start("reader"), BlockingPool::start("porter")];
     let (readers, porters) = (readers.context("cannot start a thread")?, porters.context("cannot start a thread")?);
-    let press = Press::start(log.clone()).context("cannot start a thread")?;
+    let press = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = net::clock::wall().as_nanos() as u64;
-    Ok(Setting::new(config, opened, resolver, (readers, porters), (press, log.clone()), seed))
+    Ok(RelayContext::new(config, opened, resolver, (readers, porters), (press, log.clone()), seed))
 }
 
 /// Explains why the spool is not opened, and what to do about damage that is refused: a line for each.
-fn told_of_damage(error: spool::Error, directory: &std::path::Path) -> String {
+fn explain_damage(error: spool::Error, directory: &std::path::Path) -> String {
     let spool::Error::DamageRefused(damage) = &error else { return error.to_string() };
     let lines: String = damage.iter().map(|one| format!("\n  {one}")).collect();
     let at = directory.display();
@@ -254,11 +255,11 @@ fn told_of_damage(error: spool::Error, directory: &std::path::Path) -> String {
 }
 
 /// A server for each address, each with its workers.
-fn listen(setting: &Arc<Setting>) -> Result<Vec<Running>> {
+fn listen(setting: &Arc<RelayContext>) -> Result<Vec<RunningServer>> {
     let config = setting.config();
     let tls = config.tls.as_ref().map(|tls| tls.setup.clone());
-    let offered = tls.clone().map_or(Security::None, Security::Offered);
-    let implicit = tls.map_or(Security::None, Security::Implicit);
+    let offered = tls.clone().map_or(ServerSecurity::None, ServerSecurity::Offered);
+    let implicit = tls.map_or(ServerSecurity::None, ServerSecurity::Implicit);
     let plain = config.listen.iter().map(|endpoint| (endpoint, &offered, Protocol::Smtp));
     let encrypted = config.listen_tls.iter().map(|endpoint| (endpoint, &implicit, Protocol::Smtp));
     let lmtp = config.listen_lmtp.iter().map(|endpoint| (endpoint, &offered, Protocol::Lmtp));
@@ -267,15 +268,15 @@ fn listen(setting: &Arc<Setting>) -> Result<Vec<Running>> {
 }
 
 fn serve(
-    setting: &Arc<Setting>,
+    setting: &Arc<RelayContext>,
     config: &Config,
     endpoint: &Endpoint,
-    security: Security,
+    security: ServerSecurity,
     protocol: Protocol,
-) -> Result<Running> {
+) -> Result<RunningServer> {
     let make = {
         let setting = Arc::clone(setting);
-        move || Post::begin(Arc::clone(&setting))
+        move || WorkerService::start(Arc::clone(&setting))
     };
     let has_users = config.users.is_some();
     let xclient = if config.xclient.0.is_empty() { Attributes::NONE } else { Attributes::ALL };
@@ -283,13 +284,13 @@ fn serve(
     let is_inside = endpoint.ip().is_none_or(|ip| ip.is_loopback());
     Server::new(make)
         .name(&config.hostname)
-        .limits(config.limits.of_session())
+        .limits(config.limits.session_limits())
         .sessions(config.limits.sessions)
         .clients(Arc::clone(&setting.clients))
         .workers(config.workers.unwrap_or_else(net::worker::default_count))
         .security(security)
         .proxied(if config.proxy_protocol { Proxied::Yes } else { Proxied::No })
-        .offering(move |offer| {
+        .offer(move |offer| {
             offer.protocol = protocol;
             offer.extensions.xclient = xclient;
             // A next hop may not take it, and it cannot be made into lines.
@@ -302,29 +303,29 @@ fn serve(
 }
 
 /// A worker's place: its office, to which sessions bring mail.
-struct Post(Rc<Office>);
+struct WorkerService(Rc<RelayWorker>);
 
-impl Post {
-    fn begin(setting: Arc<Setting>) -> Self {
-        let office = Office::open(setting);
-        net::worker::spawn_local(restart::take_up(Rc::clone(&office)));
-        net::worker::spawn_local(inquiry::answer(Rc::clone(&office), office.setting.inquiries.join()));
+impl WorkerService {
+    fn start(setting: Arc<RelayContext>) -> Self {
+        let office = RelayWorker::start(setting);
+        net::worker::spawn_local(restart::requeue(Rc::clone(&office)));
+        net::worker::spawn_local(inquiry::serve_calls(Rc::clone(&office), office.context.worker_calls.register()));
         Self(office)
     }
 }
 
-impl Service for Post {
-    type Handler = Reception;
+impl Service for WorkerService {
+    type Handler = SmtpdSession;
 
-    fn session(&self, peer: net::Peer) -> Reception {
-        Reception::new(&self.0, peer)
+    fn session(&self, peer: net::Peer) -> SmtpdSession {
+        SmtpdSession::new(&self.0, peer)
     }
 
     fn is_exempt(&self, client: std::net::IpAddr) -> bool {
         self.0.config().networks.contain(client)
     }
 
-    fn not_accepted(&self, why: &std::io::Error) {
+    fn accept_failed(&self, why: &std::io::Error) {
         tracing::error!(%why, "a client could not be accepted");
     }
 
@@ -332,12 +333,12 @@ impl Service for Post {
         self.0.tick();
     }
 
-    async fn wind_up(&self) {
+    async fn drain(&self) {
         self.0.close();
-        let latest = net::clock::now() + LAST_WAYS;
-        while self.0.couriers() > 0 && net::clock::now() < latest {
+        let latest = net::clock::now() + DRAIN_TIMEOUT;
+        while self.0.open_connections() > 0 && net::clock::now() < latest {
             net::sleep(Duration::from_millis(5)).await;
         }
-        self.0.journal.hand_over();
+        self.0.delivery_log.flush();
     }
 }

@@ -5,21 +5,23 @@
 //! ```
 use super::config::Config;
 use super::courier;
-use super::defect::{CourierInHand, InHand, Work, after_panic};
-use super::envelope::{Fact, Fate, encode_note};
-use super::hops::Hops;
-use super::journal::Journal;
-use super::letter::Letter;
+use super::defect::{DeliveryGuard, NextMessage, SlotGuard, after_panic};
+use super::envelope::{Fact, RecipientFate, encode_note};
+use super::hops::Destinations;
+use super::journal::DeliveryLog;
+use super::letter::Message;
 use super::login;
-use super::queue::{Arrival, Before, Call, Closing, Courier, Effects, HopKey, Kind};
-use super::queue::{MessageId, Notice, Options, Outcome, Queue, Recipients, Taken};
+use super::queue::{
+    Actions, ConnectionAction, ConnectionSlot, DestinationId, DisconnectReason, EntryProgress, MessageKind, NewEntry,
+};
+use super::queue::{DeliveryResult, DsnEvent, MailQueue, MessageId, NextRequest, Options, RecipientNumbers};
 use super::received;
-use super::routing::Hop;
-use super::setting::Setting;
+use super::routing::NextHop;
+use super::setting::RelayContext;
 use super::telling;
-use crate::relay::envelope::Envelope;
-use net::{Desk, clock};
-use spool::{Draft, Id, Stored, StoredEnvelope};
+use crate::relay::envelope::MessageEnvelope;
+use net::{WorkerBuffers, clock};
+use spool::{Id, NewMessage, Stored, StoredEnvelope};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -28,129 +30,129 @@ use std::task::Waker;
 use std::time::Duration;
 
 /// A worker's office.
-pub(super) struct Office {
-    pub(super) setting: Arc<Setting>,
+pub(super) struct RelayWorker {
+    pub(super) context: Arc<RelayContext>,
     config: RefCell<Arc<Config>>,
-    edition: Cell<u64>,
-    pub(super) queue: RefCell<Queue<Letter>>,
-    pub(super) hops: RefCell<Hops>,
+    config_version: Cell<u64>,
+    pub(super) queue: RefCell<MailQueue<Message>>,
+    pub(super) destinations: RefCell<Destinations>,
     /// Couriers' buffers; those of the sessions are the server's.
-    pub(super) desk: Desk,
+    pub(super) buffers: WorkerBuffers,
     /// Couriers that wait, by hop.
-    waiting: RefCell<HashMap<HopKey, VecDeque<(Place, Waker)>>>,
+    waiting_slots: RefCell<HashMap<DestinationId, VecDeque<(SlotWaiter, Waker)>>>,
     /// Couriers that are out.
-    couriers: Cell<u32>,
+    open_connections: Cell<u32>,
     /// Notices that wait until fewer are being written.
-    untold: RefCell<VecDeque<(MessageId, Notice)>>,
-    tellers: Cell<u32>,
+    pending_dsns: RefCell<VecDeque<(MessageId, DsnEvent)>>,
+    dsn_tasks: Cell<u32>,
     /// More was due than could be done in one turn, and a task is doing the rest.
     is_behind: Cell<bool>,
     is_closing: Cell<bool>,
     /// Unix time at the zero of [`clock::now`].
-    origin: Duration,
-    pub(super) dates: RefCell<received::Clock>,
+    unix_origin: Duration,
+    pub(super) date_cache: RefCell<received::DateCache>,
     /// Log of deliveries.
-    pub(super) journal: Journal,
+    pub(super) delivery_log: DeliveryLog,
     /// Number that seeds are made from.
-    departures: Cell<u64>,
+    seed_counter: Cell<u64>,
 }
 
 /// Notices that are written at a time. Each holds its message in memory for as long as the spool is full.
-const TELLERS: u32 = 32;
+const MAX_DSN_TASKS: u32 = 32;
 
 /// State of a courier.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Place(Rc<Cell<Whereabouts>>);
+pub(super) struct SlotWaiter(Rc<Cell<WaiterState>>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Whereabouts {
+enum WaiterState {
     /// Busy.
     #[default]
-    Away,
+    Busy,
     /// On the list of couriers that wait.
-    Listed,
+    Waiting,
     /// It has to close.
-    Dismissed,
+    Closing,
 }
 
-impl Place {
+impl SlotWaiter {
     /// Cancels the wait; its entry in the list becomes stale.
-    pub(super) fn leave(&mut self) {
-        if self.0.get() == Whereabouts::Listed {
-            self.0.set(Whereabouts::Away);
+    pub(super) fn cancel(&mut self) {
+        if self.0.get() == WaiterState::Waiting {
+            self.0.set(WaiterState::Busy);
             *self = Self::default();
         }
     }
 
-    pub(super) fn is_dismissed(&self) -> bool {
-        self.0.get() == Whereabouts::Dismissed
+    pub(super) fn must_close(&self) -> bool {
+        self.0.get() == WaiterState::Closing
     }
 }
 
 /// Tells whether more is due.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Due {
+enum DueWork {
     More,
-    Nothing,
+    Done,
 }
 
 /// The part of a message that could be read from the spool.
 pub(super) enum Fetched {
-    Whole(Letter),
+    Whole(Message),
     /// The message with an empty body, and why that could not be read.
-    EnvelopeOnly(Letter, String),
+    EnvelopeOnly(Message, String),
     /// The reason.
-    Nothing(String),
+    Unreadable(String),
 }
 
 /// Recipients of a message at one hop.
-pub(super) struct Errand {
+pub(super) struct RecipientGroup {
     /// The hop itself: its number may be another hop's by the time that the message is stored.
-    pub(super) hop: Hop,
+    pub(super) next_hop: NextHop,
     /// Recipients by their numbers in the envelope.
     pub(super) recipients: Vec<u16>,
 }
 
-impl Office {
-    pub(super) fn open(setting: Arc<Setting>) -> Rc<Self> {
-        let (config, edition) = (setting.config(), setting.edition());
+impl RelayWorker {
+    pub(super) fn start(setting: Arc<RelayContext>) -> Rc<Self> {
+        let (config, edition) = (setting.config(), setting.config_version());
         let origin = clock::wall().saturating_sub(clock::now());
-        let workers = offices(&config);
+        let workers = worker_count(&config);
         let share = |all: u32| all.div_ceil(workers).max(1);
         let options = Options {
             schedule: config.retry.clone(),
-            reconnect: config.retry.backoff.of_hops(),
-            hop_couriers: share(config.delivery.per_destination),
-            couriers: share(config.delivery.overall),
-            letter_bytes: config.spool.memory_bytes / u64::from(workers),
+            reconnect: config.retry.backoff.for_destinations(),
+            destination_concurrency_limit: share(config.delivery.per_destination),
+            concurrency_limit: share(config.delivery.overall),
+            message_bytes: config.spool.memory_bytes / u64::from(workers),
             seed: setting.seed,
             origin_unix: origin,
         };
         Rc::new(Self {
             config: RefCell::new(config),
-            edition: Cell::new(edition),
-            journal: Journal::new(setting.press.clone()),
-            setting,
-            queue: RefCell::new(Queue::new(options)),
-            hops: RefCell::default(),
-            desk: Desk::default(),
-            waiting: RefCell::default(),
-            couriers: Cell::new(0),
-            untold: RefCell::default(),
-            tellers: Cell::new(0),
+            config_version: Cell::new(edition),
+            delivery_log: DeliveryLog::new(setting.delivery_log_writer.clone()),
+            context: setting,
+            queue: RefCell::new(MailQueue::new(options)),
+            destinations: RefCell::default(),
+            buffers: WorkerBuffers::default(),
+            waiting_slots: RefCell::default(),
+            open_connections: Cell::new(0),
+            pending_dsns: RefCell::default(),
+            dsn_tasks: Cell::new(0),
             is_behind: Cell::new(false),
             is_closing: Cell::new(false),
-            origin,
-            dates: RefCell::new(received::Clock::new()),
-            departures: Cell::new(0),
+            unix_origin: origin,
+            date_cache: RefCell::new(received::DateCache::new()),
+            seed_counter: Cell::new(0),
         })
     }
 
     /// The hop's number. One that has a limit of its own keeps it.
-    pub(super) fn key(&self, hop: &Hop) -> HopKey {
-        let (key, is_new) = self.hops.borrow_mut().key(hop);
+    pub(super) fn destination_id(&self, hop: &NextHop) -> DestinationId {
+        let (key, is_new) = self.destinations.borrow_mut().id(hop);
         if let Some(most) = hop.connections().filter(|_| is_new) {
-            self.queue.borrow_mut().limit(key, most.div_ceil(offices(&self.config.borrow())));
+            self.queue.borrow_mut().set_concurrency_limit(key, most.div_ceil(worker_count(&self.config.borrow())));
         }
         key
     }
@@ -161,68 +163,68 @@ impl Office {
     }
 
     /// The time since the Unix epoch at that moment of [`clock::now`].
-    pub(super) fn unix(&self, now: Duration) -> Duration {
-        self.origin + now
+    pub(super) fn unix_time(&self, now: Duration) -> Duration {
+        self.unix_origin + now
     }
 
     /// Returns another number each time, as a seed.
-    pub(super) fn seed(&self) -> u64 {
-        self.departures.set(self.departures.get() + 1);
-        self.setting.seed.wrapping_add(self.departures.get())
+    pub(super) fn next_seed(&self) -> u64 {
+        self.seed_counter.set(self.seed_counter.get() + 1);
+        self.context.seed.wrapping_add(self.seed_counter.get())
     }
 
     /// Takes up a message that is in the spool: the receipt proves it.
-    pub(super) fn accept(self: &Rc<Self>, stored: &Stored, letter: &Letter, errands: Vec<Errand>) {
-        let kind = if letter.envelope.sender.is_empty() { Kind::Notice } else { Kind::Mail };
+    pub(super) fn enqueue(self: &Rc<Self>, stored: &Stored, letter: &Message, errands: Vec<RecipientGroup>) {
+        let kind = if letter.envelope.sender.is_empty() { MessageKind::Dsn } else { MessageKind::Mail };
         let now = clock::now();
-        for Errand { hop, recipients } in errands {
-            let arrival = Arrival {
+        for RecipientGroup { next_hop: hop, recipients } in errands {
+            let arrival = NewEntry {
                 id: MessageId(stored.id().0),
-                hop: self.key(&hop),
-                recipients: Recipients::new(&recipients),
-                letter: Some(letter.clone()),
-                letter_bytes: letter.memory_bytes(),
+                destination: self.destination_id(&hop),
+                recipients: RecipientNumbers::new(&recipients),
+                message: Some(letter.clone()),
+                message_bytes: letter.memory_bytes(),
                 received_unix_s: letter.received.as_secs(),
                 kind,
-                before: Before::default(),
+                progress: EntryProgress::default(),
             };
             self.queue.borrow_mut().put(arrival, now);
         }
-        self.attend();
+        self.drive();
     }
 
     /// Carries out the queue's calls; runs after each event of the queue.
-    pub(super) fn attend(self: &Rc<Self>) {
+    pub(super) fn drive(self: &Rc<Self>) {
         // Entries left when the relay stops stay in the spool.
         while !self.is_closing() {
-            let call = self.queue.borrow_mut().wants_courier(clock::now());
+            let call = self.queue.borrow_mut().next_connection_action(clock::now());
             match call {
-                Some(Call::Open(courier)) => self.send_out(courier),
-                Some(Call::Wake(hop)) => self.call(hop, Whereabouts::Away),
-                Some(Call::Dismiss(hop)) => self.call(hop, Whereabouts::Dismissed),
+                Some(ConnectionAction::Open(courier)) => self.spawn_delivery(courier),
+                Some(ConnectionAction::Wake(hop)) => self.wake_waiter(hop, WaiterState::Busy),
+                Some(ConnectionAction::Close(hop)) => self.wake_waiter(hop, WaiterState::Closing),
                 None => break,
             }
         }
         let mut ids = Vec::new();
-        self.queue.borrow_mut().wants_letters(&mut ids);
+        self.queue.borrow_mut().messages_to_read(&mut ids);
         for id in ids {
             let office = Rc::clone(self);
             net::worker::spawn_local(async move { office.fetch_for_queue(id).await });
         }
     }
 
-    fn send_out(self: &Rc<Self>, courier: Courier) {
-        self.couriers.set(self.couriers.get() + 1);
-        let courier = CourierInHand::new(self, courier);
+    fn spawn_delivery(self: &Rc<Self>, courier: ConnectionSlot) {
+        self.open_connections.set(self.open_connections.get() + 1);
+        let courier = SlotGuard::new(self, courier);
         net::worker::spawn_local(courier::run(Rc::clone(self), courier));
     }
 
     /// Wakes one of a hop's couriers that wait.
-    fn call(&self, hop: HopKey, to: Whereabouts) {
-        let mut waiting = self.waiting.borrow_mut();
+    fn wake_waiter(&self, hop: DestinationId, to: WaiterState) {
+        let mut waiting = self.waiting_slots.borrow_mut();
         let Some(list) = waiting.get_mut(&hop) else { return };
         while let Some((place, waker)) = list.pop_front() {
-            if place.0.get() == Whereabouts::Listed {
+            if place.0.get() == WaiterState::Waiting {
                 place.0.set(to);
                 waker.wake();
                 return;
@@ -231,76 +233,76 @@ impl Office {
     }
 
     /// The next message for a courier; without one it waits to be called.
-    pub(super) fn take(
+    pub(super) fn next_message(
         self: &Rc<Self>,
-        courier: &mut Courier,
-        place: &mut Place,
+        courier: &mut ConnectionSlot,
+        place: &mut SlotWaiter,
         waker: &Waker,
         now: Duration,
-    ) -> Work {
-        place.leave();
+    ) -> NextMessage {
+        place.cancel();
         let taken = self.queue.borrow_mut().take(courier, now);
         match taken {
-            Taken::Message(assignment) => Work::Message(InHand::new(self, assignment)),
-            Taken::Leave => Work::Leave,
-            Taken::Wait => {
-                self.list(courier.hop, place, waker);
-                Work::Wait
+            NextRequest::Deliver(assignment) => NextMessage::Deliver(DeliveryGuard::new(self, assignment)),
+            NextRequest::Close => NextMessage::Quit,
+            NextRequest::Wait => {
+                self.add_waiter(courier.destination, place, waker);
+                NextMessage::Wait
             }
         }
     }
 
     /// Lists a courier that waits.
-    fn list(&self, hop: HopKey, place: &mut Place, waker: &Waker) {
-        *place = Place::default();
-        place.0.set(Whereabouts::Listed);
-        let mut waiting = self.waiting.borrow_mut();
+    fn add_waiter(&self, hop: DestinationId, place: &mut SlotWaiter, waker: &Waker) {
+        *place = SlotWaiter::default();
+        place.0.set(WaiterState::Waiting);
+        let mut waiting = self.waiting_slots.borrow_mut();
         let list = waiting.entry(hop).or_default();
         // A courier that left by itself was never called, and its entry would stay there for ever.
-        while list.front().is_some_and(|(place, _)| place.0.get() != Whereabouts::Listed) {
+        while list.front().is_some_and(|(place, _)| place.0.get() != WaiterState::Waiting) {
             list.pop_front();
         }
         list.push_back((place.clone(), waker.clone()));
     }
 
     /// An assignment comes back.
-    pub(super) fn outcome(self: &Rc<Self>, assignment: InHand, outcome: Outcome) {
-        if Journal::is_kept() {
-            let hop = self.hops.borrow().name(assignment.hop);
-            self.journal.record(hop, &assignment, &outcome, self.unix(clock::now()));
+    pub(super) fn finish_delivery(self: &Rc<Self>, assignment: DeliveryGuard, outcome: DeliveryResult) {
+        if DeliveryLog::is_enabled() {
+            let hop = self.destinations.borrow().name(assignment.destination);
+            self.delivery_log.record(hop, &assignment, &outcome, self.unix_time(clock::now()));
         }
-        let letter = (outcome != Outcome::Delivered).then(|| assignment.letter.clone());
-        let effects = self.queue.borrow_mut().outcome(assignment.release(), outcome, clock::now());
-        self.carry_out(effects, letter);
-        self.attend();
+        let letter = (outcome != DeliveryResult::Delivered).then(|| assignment.message.clone());
+        let effects = self.queue.borrow_mut().finish_delivery(assignment.release(), outcome, clock::now());
+        self.apply_actions(effects, letter);
+        self.drive();
     }
 
     /// A courier is back.
-    pub(super) fn closed(self: &Rc<Self>, courier: CourierInHand, closing: Closing) {
-        self.couriers.set(self.couriers.get() - 1);
-        if let Closing::Unreachable(refusal) = &closing {
-            self.setting.census.unreachable.add(1);
-            let hop = self.hops.borrow().name(courier.hop);
+    pub(super) fn connection_closed(self: &Rc<Self>, courier: SlotGuard, closing: DisconnectReason) {
+        self.open_connections.set(self.open_connections.get() - 1);
+        if let DisconnectReason::Unreachable(refusal) = &closing {
+            self.context.counters.unreachable.add(1);
+            let hop = self.destinations.borrow().name(courier.destination);
             tracing::warn!(%hop, reason = %refusal.text, "cannot be reached");
         }
         self.queue.borrow_mut().closed(courier.release(), closing, clock::now());
-        self.attend();
+        self.drive();
     }
 
     /// Does all that is due by now.
     pub(super) fn tick(self: &Rc<Self>) {
-        if self.edition.get() != self.setting.edition() {
-            self.edition.set(self.setting.edition());
-            *self.config.borrow_mut() = self.setting.config();
+        if self.config_version.get() != self.context.config_version() {
+            self.config_version.set(self.context.config_version());
+            *self.config.borrow_mut() = self.context.config();
         }
-        self.journal.hand_over();
-        login::log_summaries(&self.setting);
-        self.forget_hops();
-        if self.do_due() == Due::More && !self.is_behind.replace(true) {
+        self.delivery_log.flush();
+        login::log_summaries(&self.context);
+        self.forget_destinations();
+        if self.do_due() == DueWork::More && !self.is_behind.replace(true) {
             let office = Rc::clone(self);
             net::worker::spawn_local(async move {
                 // Sessions have their turns in between.
-                while office.do_due() == Due::More {
+                while office.do_due() == DueWork::More {
                     net::sleep(Duration::ZERO).await;
                 }
                 office.is_behind.set(false);
@@ -309,56 +311,56 @@ impl Office {
     }
 
     /// Does a part of what is due.
-    fn do_due(self: &Rc<Self>) -> Due {
+    fn do_due(self: &Rc<Self>) -> DueWork {
         let (now, mut all) = (clock::now(), Vec::new());
         self.queue.borrow_mut().tick(now, &mut all);
-        all.drain(..).for_each(|effects| self.carry_out(effects, None));
-        self.attend();
+        all.drain(..).for_each(|effects| self.apply_actions(effects, None));
+        self.drive();
         let deadline = self.queue.borrow().deadline();
-        if deadline.is_some_and(|deadline| deadline <= now) { Due::More } else { Due::Nothing }
+        if deadline.is_some_and(|deadline| deadline <= now) { DueWork::More } else { DueWork::Done }
     }
 
     /// Forgets hops that nothing is left to remember of; their numbers are given anew.
-    fn forget_hops(&self) {
+    fn forget_destinations(&self) {
         let (mut queue, now) = (self.queue.borrow_mut(), clock::now());
-        let forgotten = self.hops.borrow_mut().forget(|key| queue.is_idle(key, now));
+        let forgotten = self.destinations.borrow_mut().forget_idle(|key| queue.is_idle(key, now));
         for key in forgotten {
-            queue.forget_hop(key);
-            self.waiting.borrow_mut().remove(&key);
+            queue.forget_destination(key);
+            self.waiting_slots.borrow_mut().remove(&key);
         }
     }
 
     /// Carries out effects: notes, notices, the end.
-    pub(super) fn carry_out(self: &Rc<Self>, effects: Effects, letter: Option<Letter>) {
-        let Effects { id, facts, notice, done } = effects;
-        self.count(&facts);
-        self.note(Id(id.0), &facts);
+    pub(super) fn apply_actions(self: &Rc<Self>, effects: Actions, letter: Option<Message>) {
+        let Actions { id, facts, dsn: notice, done } = effects;
+        self.count_facts(&facts);
+        self.store_note(Id(id.0), &facts);
         if let Some(notice) = notice {
-            self.tell(id, notice, letter);
+            self.send_dsn(id, notice, letter);
         }
         if done {
-            self.setting.spool.done(Id(id.0));
+            self.context.spool.done(Id(id.0));
         }
     }
 
-    fn count(&self, facts: &[Fact]) {
+    fn count_facts(&self, facts: &[Fact]) {
         for fact in facts {
             match fact {
-                Fact::Deferred { recipients, .. } => self.setting.census.deferred.add(recipients.len() as u64),
-                Fact::Settled { recipients, fate: Fate::Expired(_) } => {
-                    self.setting.census.expired.add(recipients.len() as u64);
+                Fact::Deferred { recipients, .. } => self.context.counters.deferred.add(recipients.len() as u64),
+                Fact::Settled { recipients, fate: RecipientFate::Expired(_) } => {
+                    self.context.counters.expired.add(recipients.len() as u64);
                 }
                 _ => {}
             }
         }
     }
 
-    fn note(&self, id: Id, facts: &[Fact]) {
+    fn store_note(&self, id: Id, facts: &[Fact]) {
         if facts.is_empty() {
             return;
         }
         match encode_note(facts) {
-            Ok(note) => self.setting.spool.note(id, &note),
+            Ok(note) => self.context.spool.note(id, &note),
             Err(error) => {
                 tracing::error!(%id, %error, "the delivery state could not be stored: some mail may be delivered twice")
             }
@@ -367,22 +369,22 @@ impl Office {
 
     /// Notifies the sender, in a task of its own. If many notices are due, the message is read again when its turn
     /// comes.
-    pub(super) fn tell(self: &Rc<Self>, id: MessageId, notice: Notice, letter: Option<Letter>) {
-        if self.tellers.get() >= TELLERS {
-            return self.untold.borrow_mut().push_back((id, notice));
+    pub(super) fn send_dsn(self: &Rc<Self>, id: MessageId, notice: DsnEvent, letter: Option<Message>) {
+        if self.dsn_tasks.get() >= MAX_DSN_TASKS {
+            return self.pending_dsns.borrow_mut().push_back((id, notice));
         }
-        let (office, teller) = (Rc::clone(self), Teller::new(self));
+        let (office, teller) = (Rc::clone(self), DsnTask::new(self));
         net::worker::spawn_local(async move {
-            telling::tell(&office, id, notice, letter).await;
-            while let Some((id, notice)) = office.next_untold() {
-                telling::tell(&office, id, notice, None).await;
+            telling::generate(&office, id, notice, letter).await;
+            while let Some((id, notice)) = office.next_pending_dsn() {
+                telling::generate(&office, id, notice, None).await;
             }
             drop(teller);
         });
     }
 
-    fn next_untold(&self) -> Option<(MessageId, Notice)> {
-        self.untold.borrow_mut().pop_front()
+    fn next_pending_dsn(&self) -> Option<(MessageId, DsnEvent)> {
+        self.pending_dsns.borrow_mut().pop_front()
     }
 
     async fn fetch_for_queue(self: Rc<Self>, id: MessageId) {
@@ -391,22 +393,22 @@ impl Office {
             Fetched::EnvelopeOnly(_, error) => {
                 self.hold_unreadable(id, &error, "its sender is notified when it expires")
             }
-            Fetched::Nothing(error) => self.hold_unreadable(id, &error, "its envelope cannot be read either"),
+            Fetched::Unreadable(error) => self.hold_unreadable(id, &error, "its envelope cannot be read either"),
         }
-        self.attend();
+        self.drive();
     }
 
     fn hold_unreadable(self: &Rc<Self>, id: MessageId, error: &str, then: &str) {
         tracing::error!(%id, %error, "a message cannot be read from the spool and is held; {then}");
-        let effects = self.queue.borrow_mut().unreadable(id, clock::now());
+        let effects = self.queue.borrow_mut().hold_unreadable(id, clock::now());
         if let Some(effects) = effects {
-            self.carry_out(effects, None);
+            self.apply_actions(effects, None);
         }
     }
 
     /// A message from the spool.
     pub(super) async fn fetch(&self, id: MessageId) -> Fetched {
-        let spool = self.setting.spool.clone();
+        let spool = self.context.spool.clone();
         let id = Id(id.0);
         let read = move || {
             spool.fetch(id).map_err(|error| {
@@ -414,19 +416,19 @@ impl Office {
                 (error, envelope)
             })
         };
-        let (draft, damage) = match self.setting.readers.done(read).await {
+        let (draft, damage) = match self.context.spool_pool.run(read).await {
             Some(Ok(draft)) => (draft, None),
             Some(Err((error, Ok(StoredEnvelope { received_ns, envelope })))) => {
-                (Draft { received_ns, envelope, body: Arc::default() }, Some(error))
+                (NewMessage { received_ns, envelope, body: Arc::default() }, Some(error))
             }
-            Some(Err((error, Err(_)))) => return Fetched::Nothing(error.to_string()),
-            None => return Fetched::Nothing("the thread that read it failed".to_owned()),
+            Some(Err((error, Err(_)))) => return Fetched::Unreadable(error.to_string()),
+            None => return Fetched::Unreadable("the thread that read it failed".to_owned()),
         };
-        let envelope = match Envelope::decode(&draft.envelope) {
+        let envelope = match MessageEnvelope::decode(&draft.envelope) {
             Ok(envelope) => Arc::new(envelope),
-            Err(error) => return Fetched::Nothing(error.to_string()),
+            Err(error) => return Fetched::Unreadable(error.to_string()),
         };
-        let letter = Letter { envelope, body: draft.body, received: Duration::from_nanos(draft.received_ns) };
+        let letter = Message { envelope, body: draft.body, received: Duration::from_nanos(draft.received_ns) };
         match damage {
             None => Fetched::Whole(letter),
             Some(error) => Fetched::EnvelopeOnly(letter, error.to_string()),
@@ -436,10 +438,10 @@ impl Office {
     /// No courier takes anything new.
     pub(super) fn close(&self) {
         self.is_closing.set(true);
-        let mut waiting = self.waiting.borrow_mut();
+        let mut waiting = self.waiting_slots.borrow_mut();
         for (place, waker) in waiting.drain().flat_map(|(_, list)| list) {
-            if place.0.get() == Whereabouts::Listed {
-                place.0.set(Whereabouts::Dismissed);
+            if place.0.get() == WaiterState::Waiting {
+                place.0.set(WaiterState::Closing);
                 waker.wake();
             }
         }
@@ -450,35 +452,35 @@ impl Office {
     }
 
     /// Couriers that are out.
-    pub(super) fn couriers(&self) -> u32 {
-        self.couriers.get()
+    pub(super) fn open_connections(&self) -> u32 {
+        self.open_connections.get()
     }
 }
 
 /// One of the tasks that write notices.
-struct Teller(Rc<Office>);
+struct DsnTask(Rc<RelayWorker>);
 
-impl Teller {
-    fn new(office: &Rc<Office>) -> Self {
-        office.tellers.set(office.tellers.get() + 1);
+impl DsnTask {
+    fn new(office: &Rc<RelayWorker>) -> Self {
+        office.dsn_tasks.set(office.dsn_tasks.get() + 1);
         Self(Rc::clone(office))
     }
 }
 
-impl Drop for Teller {
+impl Drop for DsnTask {
     fn drop(&mut self) {
-        self.0.tellers.set(self.0.tellers.get() - 1);
+        self.0.dsn_tasks.set(self.0.dsn_tasks.get() - 1);
         // However one notice ended its task, the others that wait have their turn.
         after_panic(&self.0, |office| {
-            if let Some((id, notice)) = office.next_untold() {
-                office.tell(id, notice, None);
+            if let Some((id, notice)) = office.next_pending_dsn() {
+                office.send_dsn(id, notice, None);
             }
         });
     }
 }
 
 /// Number of offices that share the limits: each listener has its own workers.
-fn offices(config: &Config) -> u32 {
+fn worker_count(config: &Config) -> u32 {
     let workers = config.workers.unwrap_or_else(net::worker::default_count).max(1);
     let listeners = config.listeners().count().max(1);
     u32::try_from(workers * listeners).unwrap_or(u32::MAX)

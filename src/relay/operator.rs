@@ -1,5 +1,5 @@
 //! The operator's side of the control socket: sends a request to a running relay, and passes on its replies one by one.
-use super::protocol::{Reply, Request};
+use super::protocol::{ControlReply, ControlRequest};
 use super::socket;
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow, bail};
@@ -9,30 +9,30 @@ use std::path::Path;
 use std::time::Duration;
 
 /// A relay gives up on its workers earlier.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A way to a running relay.
-pub(crate) struct Operator(BufReader<UnixStream>);
+pub(crate) struct ControlClient(BufReader<UnixStream>);
 
 /// End of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
-    Well,
+pub(crate) enum ControlOutcome {
+    Done,
     /// The relay refuses, and says why.
     Refused(String),
 }
 
-impl Operator {
+impl ControlClient {
     /// Connects to the relay with that control socket.
     ///
     /// # Errors
     /// If none is running there.
-    pub(crate) fn reach(control: &Path) -> Result<Self> {
+    pub(crate) fn connect(control: &Path) -> Result<Self> {
         let stream = socket::connect(control).map_err(|error| {
             anyhow!("no relay answers at {} ({}); check that it is running", control.display(), reason(&error))
         })?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
         Ok(Self(BufReader::new(stream)))
     }
 
@@ -40,7 +40,11 @@ impl Operator {
     ///
     /// # Errors
     /// If the relay goes away meanwhile, or `each` fails.
-    pub(crate) fn ask(&mut self, request: &Request, mut each: impl FnMut(Reply) -> Result<()>) -> Result<Answered> {
+    pub(crate) fn send(
+        &mut self,
+        request: &ControlRequest,
+        mut each: impl FnMut(ControlReply) -> Result<()>,
+    ) -> Result<ControlOutcome> {
         let mut line = serde_json::to_vec(request).context("a request is always JSON")?;
         line.push(b'\n');
         self.0.get_mut().write_all(&line).context("the relay no longer listens")?;
@@ -51,8 +55,8 @@ impl Operator {
                 bail!("the relay has closed the connection");
             }
             match serde_json::from_slice(&line).context("the relay is of another version than this program")? {
-                Reply::End => return Ok(Answered::Well),
-                Reply::Error { text } => return Ok(Answered::Refused(text)),
+                ControlReply::End => return Ok(ControlOutcome::Done),
+                ControlReply::Error { text } => return Ok(ControlOutcome::Refused(text)),
                 reply => each(reply)?,
             }
         }

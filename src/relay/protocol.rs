@@ -9,19 +9,19 @@
 //! < {"is":"changed","messages":1}
 //! < {"is":"end"}
 //! ```
-use super::envelope::Refusal;
-use super::queue::{Order, State};
+use super::envelope::DeliveryRefusal;
+use super::queue::{EntryState, OperatorCommand};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// The longest request.
-pub(crate) const LONGEST_REQUEST: usize = 4096;
+pub(crate) const MAX_REQUEST_BYTES: usize = 4096;
 
 /// A request to a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
-pub(crate) enum Request {
+pub(crate) enum ControlRequest {
     /// The entries of the queue, in no order.
     List {
         /// Entries for that hop.
@@ -29,7 +29,7 @@ pub(crate) enum Request {
         hop: Option<String>,
         /// Entries in that state.
         #[serde(default)]
-        state: Option<StateWord>,
+        state: Option<StateName>,
         /// Limit of the number of entries.
         #[serde(default)]
         limit: Option<u64>,
@@ -37,7 +37,7 @@ pub(crate) enum Request {
     /// All of one message.
     Show { id: QueueId },
     /// Something to be done.
-    Order { order: OrderWord, which: Chosen },
+    Order { order: CommandName, which: CommandScope },
     /// Numbers, in all and by hop.
     Stats,
 }
@@ -45,7 +45,7 @@ pub(crate) enum Request {
 /// Messages that an order applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Chosen {
+pub(crate) enum CommandScope {
     Id(QueueId),
     /// Messages with recipients at that hop.
     Hop(String),
@@ -90,20 +90,20 @@ impl From<QueueId> for String {
 /// An order, as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum OrderWord {
+pub(crate) enum CommandName {
     Hold,
     Release,
     Remove,
     Retry,
 }
 
-impl From<OrderWord> for Order {
-    fn from(word: OrderWord) -> Self {
+impl From<CommandName> for OperatorCommand {
+    fn from(word: CommandName) -> Self {
         match word {
-            OrderWord::Hold => Self::Hold,
-            OrderWord::Release => Self::Release,
-            OrderWord::Remove => Self::Remove,
-            OrderWord::Retry => Self::Retry,
+            CommandName::Hold => Self::Hold,
+            CommandName::Release => Self::Release,
+            CommandName::Remove => Self::Remove,
+            CommandName::Retry => Self::Retry,
         }
     }
 }
@@ -111,7 +111,7 @@ impl From<OrderWord> for Order {
 /// State of an entry, as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum StateWord {
+pub(crate) enum StateName {
     /// Waits for a connection
     Ready,
     /// Waits for its next try
@@ -124,7 +124,7 @@ pub(crate) enum StateWord {
     Telling,
 }
 
-impl StateWord {
+impl StateName {
     pub(crate) const ALL: [(Self, &'static str); 5] = [
         (Self::Ready, "ready"),
         (Self::Deferred, "deferred"),
@@ -133,19 +133,19 @@ impl StateWord {
         (Self::Telling, "telling"),
     ];
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 }
 
-impl From<State> for StateWord {
-    fn from(state: State) -> Self {
+impl From<EntryState> for StateName {
+    fn from(state: EntryState) -> Self {
         match state {
-            State::Ready => Self::Ready,
-            State::Deferred => Self::Deferred,
-            State::InFlight => Self::Sending,
-            State::Held => Self::Held,
-            State::Telling => Self::Telling,
+            EntryState::Ready => Self::Ready,
+            EntryState::Deferred => Self::Deferred,
+            EntryState::InFlight => Self::Sending,
+            EntryState::Held => Self::Held,
+            EntryState::AwaitingDsn => Self::Telling,
         }
     }
 }
@@ -153,7 +153,7 @@ impl From<State> for StateWord {
 /// A reply of a relay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "lowercase")]
-pub(crate) enum Reply {
+pub(crate) enum ControlReply {
     Entry(EntryRow),
     Message(MessageRow),
     Hop(HopRow),
@@ -175,7 +175,7 @@ pub(crate) enum Reply {
 pub(crate) struct EntryRow {
     pub(crate) id: QueueId,
     pub(crate) hop: String,
-    pub(crate) state: StateWord,
+    pub(crate) state: StateName,
     pub(crate) recipients: u64,
     /// Tries so far.
     pub(crate) attempts: u32,
@@ -205,8 +205,8 @@ pub(crate) struct RefusalRow {
     pub(crate) by: String,
 }
 
-impl From<&Refusal> for RefusalRow {
-    fn from(refusal: &Refusal) -> Self {
+impl From<&DeliveryRefusal> for RefusalRow {
+    fn from(refusal: &DeliveryRefusal) -> Self {
         Self {
             code: refusal.code,
             enhanced: refusal.enhanced.map(|enhanced| enhanced.to_string()),
@@ -269,13 +269,13 @@ impl HopRow {
         self.by_state().iter().map(|(_, count)| count).sum()
     }
 
-    pub(crate) fn by_state(&self) -> [(StateWord, u64); 5] {
+    pub(crate) fn by_state(&self) -> [(StateName, u64); 5] {
         [
-            (StateWord::Ready, self.ready),
-            (StateWord::Deferred, self.deferred),
-            (StateWord::Sending, self.sending),
-            (StateWord::Held, self.held),
-            (StateWord::Telling, self.telling),
+            (StateName::Ready, self.ready),
+            (StateName::Deferred, self.deferred),
+            (StateName::Sending, self.sending),
+            (StateName::Held, self.held),
+            (StateName::Telling, self.telling),
         ]
     }
 }
@@ -312,26 +312,26 @@ mod tests {
 
     #[test]
     fn requests_are_what_the_manual_says() {
-        let rows: [(&str, Request); 5] = [
-            (r#"{"ask":"list"}"#, Request::List { hop: None, state: None, limit: None }),
+        let rows: [(&str, ControlRequest); 5] = [
+            (r#"{"ask":"list"}"#, ControlRequest::List { hop: None, state: None, limit: None }),
             (
                 r#"{"ask":"list","hop":"mx:a.example","state":"held","limit":3}"#,
-                Request::List { hop: Some("mx:a.example".into()), state: Some(StateWord::Held), limit: Some(3) },
+                ControlRequest::List { hop: Some("mx:a.example".into()), state: Some(StateName::Held), limit: Some(3) },
             ),
-            (r#"{"ask":"show","id":"00000000000000ff"}"#, Request::Show { id: QueueId(255) }),
+            (r#"{"ask":"show","id":"00000000000000ff"}"#, ControlRequest::Show { id: QueueId(255) }),
             (
                 r#"{"ask":"order","order":"retry","which":"all"}"#,
-                Request::Order { order: OrderWord::Retry, which: Chosen::All },
+                ControlRequest::Order { order: CommandName::Retry, which: CommandScope::All },
             ),
             (
                 r#"{"ask":"order","order":"hold","which":{"id":"0000000000000001"}}"#,
-                Request::Order { order: OrderWord::Hold, which: Chosen::Id(QueueId(1)) },
+                ControlRequest::Order { order: CommandName::Hold, which: CommandScope::Id(QueueId(1)) },
             ),
         ];
         for (line, request) in rows {
-            assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request, "{line}");
+            assert_eq!(serde_json::from_str::<ControlRequest>(line).unwrap(), request, "{line}");
             let written = serde_json::to_string(&request).unwrap();
-            assert_eq!(serde_json::from_str::<Request>(&written).unwrap(), request, "{written}");
+            assert_eq!(serde_json::from_str::<ControlRequest>(&written).unwrap(), request, "{written}");
         }
     }
 
@@ -348,14 +348,14 @@ mod tests {
             r#"{"ask":"order","order":"eat","which":"all"}"#,
             r#"{"ask":"order","order":"hold","which":"some"}"#,
         ] {
-            assert!(serde_json::from_str::<Request>(line).is_err(), "{line}");
+            assert!(serde_json::from_str::<ControlRequest>(line).is_err(), "{line}");
         }
     }
 
     #[test]
     fn a_state_is_written_like_its_word() {
-        for (state, word) in StateWord::ALL {
-            assert_eq!((serde_json::to_string(&state).unwrap(), state.word()), (format!("\"{word}\""), word));
+        for (state, word) in StateName::ALL {
+            assert_eq!((serde_json::to_string(&state).unwrap(), state.name()), (format!("\"{word}\""), word));
         }
     }
 
@@ -367,15 +367,15 @@ mod tests {
 
         #[test]
         fn any_hop_makes_one_line_that_is_read_back(hop in ".*", limit: Option<u64>) {
-            let request = Request::List { hop: Some(hop), state: None, limit };
+            let request = ControlRequest::List { hop: Some(hop), state: None, limit };
             let line = serde_json::to_string(&request).unwrap();
             prop_assert!(!line.contains('\n'));
-            prop_assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);
+            prop_assert_eq!(serde_json::from_str::<ControlRequest>(&line).unwrap(), request);
         }
 
         #[test]
         fn any_octets_are_read_or_refused(octets: Vec<u8>) {
-            let _ = serde_json::from_slice::<Request>(&octets);
+            let _ = serde_json::from_slice::<ControlRequest>(&octets);
         }
     }
 }

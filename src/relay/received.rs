@@ -14,12 +14,12 @@ use smtp::command::Hello;
 use std::net::IpAddr;
 
 /// A line of a header should not be longer, its end not counted (RFC 5322 §2.1.1).
-const LINE_BYTES: usize = 78;
+const MAX_LINE_BYTES: usize = 78;
 /// A domain is not longer (RFC 5321 §4.5.3.1.2).
-const NAME_BYTES: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
 /// Origin of a message, and its path to us: all that the field says but the date.
-pub(crate) struct Stamp<'a> {
+pub(crate) struct ReceivedField<'a> {
     /// Name that the client gave; any bytes.
     pub(crate) name: &'a [u8],
     /// Its address, as [`literal`] writes it.
@@ -29,7 +29,7 @@ pub(crate) struct Stamp<'a> {
     pub(crate) hello: Hello,
     /// Set if MAIL had SMTPUTF8.
     pub(crate) smtp_utf8: bool,
-    pub(crate) tls: Option<Tls<'a>>,
+    pub(crate) tls: Option<TlsParameters<'a>>,
     /// Set if the client proved who it is. Its name is left out: it is half of what it logs in with.
     pub(crate) authenticated: bool,
     /// Identifier of the message here.
@@ -40,17 +40,17 @@ pub(crate) struct Stamp<'a> {
 
 /// Parameters that a handshake agreed on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tls<'a> {
+pub(crate) struct TlsParameters<'a> {
     /// `TLSv1.3`.
     pub(crate) version: &'a str,
     /// `TLS_AES_256_GCM_SHA384`, or `TLS13_…` as rustls has it.
     pub(crate) cipher: &'a str,
 }
 
-impl Stamp<'_> {
-    /// Writes the field, its line end included. `date` comes from a [`Clock`].
+impl ReceivedField<'_> {
+    /// Writes the field, its line end included. `date` comes from a [`DateCache`].
     pub(crate) fn write(&self, date: &str, out: &mut Vec<u8>) {
-        let mut field = Field::open(out);
+        let mut field = HeaderFieldWriter::open(out);
         field.clause(|out| {
             out.extend_from_slice(b"from ");
             self.write_client_name(out);
@@ -71,7 +71,7 @@ impl Stamp<'_> {
             });
         }
         field.clause(|out| write_all(&[b"id ", self.id], out));
-        if let Some(recipient) = self.recipient.filter(|recipient| self.may_name(recipient)) {
+        if let Some(recipient) = self.recipient.filter(|recipient| self.may_name_recipient(recipient)) {
             field.clause(|out| write_all(&[b"for <", recipient, b">"], out));
         }
         if let Some(tls) = self.tls {
@@ -115,19 +115,19 @@ impl Stamp<'_> {
 
     /// Reports whether the recipient may be written into a header: it obeys the grammar, and is ASCII unless all of the
     /// header may be UTF-8.
-    fn may_name(&self, recipient: &[u8]) -> bool {
+    fn may_name_recipient(&self, recipient: &[u8]) -> bool {
         Path::mailbox(recipient).is_ok_and(|path| !path.is_null() && (self.smtp_utf8 || !path.is_internationalized()))
     }
 }
 
 /// A header field that is being written: folded between clauses, never within one.
-struct Field<'a> {
+struct HeaderFieldWriter<'a> {
     out: &'a mut Vec<u8>,
     /// Position at which the line began.
     line: usize,
 }
 
-impl<'a> Field<'a> {
+impl<'a> HeaderFieldWriter<'a> {
     fn open(out: &'a mut Vec<u8>) -> Self {
         let line = out.len();
         out.extend_from_slice(b"Received:");
@@ -140,7 +140,7 @@ impl<'a> Field<'a> {
         self.out.push(b' ');
         write(self.out);
         // The `;` that may follow is counted too.
-        if self.out.len() - self.line > LINE_BYTES - 1 {
+        if self.out.len() - self.line > MAX_LINE_BYTES - 1 {
             self.out.splice(at..=at, *b"\r\n\t");
             self.line = at + 2;
         }
@@ -162,7 +162,7 @@ pub(crate) fn literal(address: IpAddr) -> String {
 /// Writes a name; a character that cannot be part of one becomes `?`, and a long name is cut.
 fn write_name(name: &[u8], out: &mut Vec<u8>) {
     let fit = |octet: &u8| if octet.is_ascii_alphanumeric() || b"-._:".contains(octet) { *octet } else { b'?' };
-    out.extend(name.iter().take(NAME_BYTES).map(fit));
+    out.extend(name.iter().take(MAX_NAME_BYTES).map(fit));
 }
 
 /// RFC 8314 §4.3: the name that IANA gave it.
@@ -184,12 +184,12 @@ pub(crate) fn date(at: Timestamp) -> String {
 
 /// The date of the second that it is, rendered once for all messages of that second; one a worker.
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub(crate) struct DateCache {
     unix_s: i64,
     date: String,
 }
 
-impl Clock {
+impl DateCache {
     /// A clock that has shown nothing yet.
     pub(crate) fn new() -> Self {
         Self { unix_s: 0, date: date(Timestamp::UNIX_EPOCH) }
@@ -206,11 +206,11 @@ impl Clock {
 }
 
 /// Most servers that a message may have passed: one with more goes in circles (RFC 5321 §6.3), 554 5.4.6.
-pub(crate) const MOST_HOPS: u32 = 100;
+pub(crate) const MAX_HOPS: u32 = 100;
 
 /// State of the header so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Header {
+pub(crate) enum HeaderProgress {
     /// The header goes on.
     Open,
     /// The empty line has come.
@@ -230,17 +230,17 @@ pub(crate) enum Header {
 /// A line ends in LF, whether or not CR comes before it, as the most lenient of the next hops may read it. Each byte is
 /// read once, and only those of the header, up to the limit.
 #[derive(Clone, Debug)]
-pub(crate) struct Hops {
+pub(crate) struct ReceivedCount {
     count: u32,
     /// Bytes that the header may still have.
-    left: usize,
-    header: Header,
-    place: Place,
+    remaining: usize,
+    header: HeaderProgress,
+    position: LinePosition,
 }
 
 /// Position in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum LinePosition {
     Start,
     /// Behind a CR that the line begins with.
     Cr,
@@ -251,56 +251,56 @@ enum Place {
     Rest,
 }
 
-const NAME: &[u8] = b"received";
+const FIELD_NAME: &[u8] = b"received";
 
-impl Hops {
+impl ReceivedCount {
     /// Counts a header of at most that many bytes, its empty line included.
     pub(crate) fn new(most_bytes: usize) -> Self {
-        Self { count: 0, left: most_bytes, header: Header::Open, place: Place::Start }
+        Self { count: 0, remaining: most_bytes, header: HeaderProgress::Open, position: LinePosition::Start }
     }
 
-    /// More of the message. Costs nothing once the header is [`Header::Ended`] or [`Header::TooLarge`].
+    /// More of the message. Costs nothing once the header is [`HeaderProgress::Ended`] or [`HeaderProgress::TooLarge`].
     pub(crate) fn feed(&mut self, block: &[u8]) {
-        if self.header != Header::Open {
+        if self.header != HeaderProgress::Open {
             return;
         }
-        let within = &block[..block.len().min(self.left)];
+        let within = &block[..block.len().min(self.remaining)];
         let mut rest = within;
-        while !rest.is_empty() && self.header == Header::Open {
+        while !rest.is_empty() && self.header == HeaderProgress::Open {
             rest = self.step(rest);
         }
-        self.left -= within.len();
-        if self.header == Header::Open && within.len() < block.len() {
-            self.header = Header::TooLarge;
+        self.remaining -= within.len();
+        if self.header == HeaderProgress::Open && within.len() < block.len() {
+            self.header = HeaderProgress::TooLarge;
         }
     }
 
     /// Takes a byte, or all up to a line's end; returns the rest.
     fn step<'a>(&mut self, octets: &'a [u8]) -> &'a [u8] {
-        if self.place == Place::Rest {
+        if self.position == LinePosition::Rest {
             let Some(end) = memchr::memchr(b'\n', octets) else { return &[] };
-            self.place = Place::Start;
+            self.position = LinePosition::Start;
             return &octets[end + 1..];
         }
-        self.place = match (self.place, octets[0]) {
-            (Place::Start | Place::Cr, b'\n') => {
-                self.header = Header::Ended;
-                Place::Start
+        self.position = match (self.position, octets[0]) {
+            (LinePosition::Start | LinePosition::Cr, b'\n') => {
+                self.header = HeaderProgress::Ended;
+                LinePosition::Start
             }
-            (_, b'\n') => Place::Start,
-            (Place::Start, b'\r') => Place::Cr,
-            (Place::Start, octet) if octet.eq_ignore_ascii_case(&NAME[0]) => Place::Name(1),
-            (Place::Name(seen), octet)
-                if NAME.get(usize::from(seen)).is_some_and(|n| octet.eq_ignore_ascii_case(n)) =>
+            (_, b'\n') => LinePosition::Start,
+            (LinePosition::Start, b'\r') => LinePosition::Cr,
+            (LinePosition::Start, octet) if octet.eq_ignore_ascii_case(&FIELD_NAME[0]) => LinePosition::Name(1),
+            (LinePosition::Name(seen), octet)
+                if FIELD_NAME.get(usize::from(seen)).is_some_and(|n| octet.eq_ignore_ascii_case(n)) =>
             {
-                Place::Name(seen + 1)
+                LinePosition::Name(seen + 1)
             }
-            (Place::Name(8) | Place::Blanks, b':') => {
+            (LinePosition::Name(8) | LinePosition::Blanks, b':') => {
                 self.count += 1;
-                Place::Rest
+                LinePosition::Rest
             }
-            (Place::Name(8) | Place::Blanks, b' ' | b'\t') => Place::Blanks,
-            _ => Place::Rest,
+            (LinePosition::Name(8) | LinePosition::Blanks, b' ' | b'\t') => LinePosition::Blanks,
+            _ => LinePosition::Rest,
         };
         &octets[1..]
     }
@@ -310,13 +310,13 @@ impl Hops {
         self.count
     }
 
-    /// Reports whether there are more than [`MOST_HOPS`].
+    /// Reports whether there are more than [`MAX_HOPS`].
     pub(crate) fn is_loop(&self) -> bool {
-        self.count > MOST_HOPS
+        self.count > MAX_HOPS
     }
 
     /// State of the header.
-    pub(crate) fn header(&self) -> Header {
+    pub(crate) fn header(&self) -> HeaderProgress {
         self.header
     }
 }
@@ -328,8 +328,8 @@ mod tests {
 
     const DATE: &str = "Sat, 21 Nov 2026 09:30:00 +0000";
 
-    fn stamp() -> Stamp<'static> {
-        Stamp {
+    fn test_field() -> ReceivedField<'static> {
+        ReceivedField {
             name: b"client.example",
             client: "[192.0.2.1]",
             host: "relay.example",
@@ -342,25 +342,25 @@ mod tests {
         }
     }
 
-    fn written(stamp: &Stamp<'_>) -> Vec<u8> {
+    fn written(stamp: &ReceivedField<'_>) -> Vec<u8> {
         let mut out = b"before\r\n".to_vec();
         stamp.write(DATE, &mut out);
         out.split_off(8)
     }
 
-    fn text(stamp: &Stamp<'_>) -> String {
+    fn text(stamp: &ReceivedField<'_>) -> String {
         String::from_utf8(written(stamp)).unwrap()
     }
 
     #[test]
     fn a_field_says_from_whom_by_whom_how_and_when() {
         assert_eq!(
-            text(&stamp()),
+            text(&test_field()),
             "Received: from client.example ([192.0.2.1]) by relay.example with ESMTP\r\n\
              \tid 00000000000003e8; Sat, 21 Nov 2026 09:30:00 +0000\r\n"
         );
-        let tls = Some(Tls { version: "TLSv1.3", cipher: "TLS13_AES_256_GCM_SHA384" });
-        let all = Stamp { tls, authenticated: true, recipient: Some(b"bob@example.org"), ..stamp() };
+        let tls = Some(TlsParameters { version: "TLSv1.3", cipher: "TLS13_AES_256_GCM_SHA384" });
+        let all = ReceivedField { tls, authenticated: true, recipient: Some(b"bob@example.org"), ..test_field() };
         assert_eq!(
             text(&all),
             "Received: from client.example ([192.0.2.1]) by relay.example with ESMTPSA\r\n\
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn the_protocol_is_named_as_registered() {
-        let tls = Some(Tls { version: "TLSv1.2", cipher: "x" });
+        let tls = Some(TlsParameters { version: "TLSv1.2", cipher: "x" });
         let rows = [
             (Hello::Plain, false, None, false, "SMTP"),
             (Hello::Plain, false, tls, false, "SMTP"),
@@ -383,7 +383,7 @@ mod tests {
             (Hello::Lmtp, true, None, true, "UTF8LMTPA"),
         ];
         for (hello, smtp_utf8, tls, authenticated, expected) in rows {
-            assert_eq!(Stamp { hello, smtp_utf8, tls, authenticated, ..stamp() }.protocol(), expected);
+            assert_eq!(ReceivedField { hello, smtp_utf8, tls, authenticated, ..test_field() }.protocol(), expected);
         }
     }
 
@@ -400,10 +400,10 @@ mod tests {
             (b"[a]b]", "from [a?b] ("),
         ];
         for (name, expected) in rows {
-            let field = text(&Stamp { name, ..stamp() });
+            let field = text(&ReceivedField { name, ..test_field() });
             assert!(field.contains(expected), "{field}");
         }
-        let field = text(&Stamp { name: &long, ..stamp() });
+        let field = text(&ReceivedField { name: &long, ..test_field() });
         assert!(field.starts_with(&format!("Received:\r\n\tfrom {}\r\n\t([192", "x".repeat(255))), "{field}");
     }
 
@@ -427,7 +427,7 @@ mod tests {
             (b"a@b\r\nX: y", true, false),
         ];
         for (recipient, smtp_utf8, expected) in rows {
-            let field = text(&Stamp { recipient: Some(recipient), smtp_utf8, ..stamp() });
+            let field = text(&ReceivedField { recipient: Some(recipient), smtp_utf8, ..test_field() });
             let clause = format!("for <{}>", String::from_utf8_lossy(recipient));
             assert_eq!(field.contains(&clause), expected, "{field}");
             assert_eq!(field.contains("for"), expected, "{field}");
@@ -435,8 +435,8 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_renders_a_second_once_and_never_fails() {
-        let mut clock = Clock::new();
+    fn a_date_is_rendered_once_a_second_and_never_fails() {
+        let mut clock = DateCache::new();
         let rows = [
             (0, "Thu, 1 Jan 1970 00:00:00 +0000"),
             (1_795_253_400, DATE),
@@ -454,33 +454,33 @@ mod tests {
     const LIMIT: usize = 10_000;
 
     /// The count and the header's state, with the message fed in blocks of that size.
-    fn counted(message: &[u8], block: usize, limit: usize) -> (u32, Header) {
-        let mut hops = Hops::new(limit);
+    fn counted(message: &[u8], block: usize, limit: usize) -> (u32, HeaderProgress) {
+        let mut hops = ReceivedCount::new(limit);
         message.chunks(block.max(1)).for_each(|block| hops.feed(block));
         (hops.count(), hops.header())
     }
 
     #[test]
     fn a_table_of_headers() {
-        let rows: [(&[u8], u32, Header); 18] = [
-            (b"", 0, Header::Open),
-            (b"Received: a\r\n\r\n", 1, Header::Ended),
-            (b"Received: a\r\n", 1, Header::Open),
-            (b"RECEIVED:a\r\nreceived:b\r\n\r\nReceived: body\r\n", 2, Header::Ended),
-            (b"Received: a\r\n\tReceived: folded\r\n\r\n", 1, Header::Ended),
-            (b"Received \t : a\r\n\r\n", 1, Header::Ended),
-            (b"X-Received: a\r\nReceived-SPF: b\r\nReceive: c\r\nReceivedd: d\r\n\r\n", 0, Header::Ended),
-            (b"Received\r\n: a\r\n\r\n", 0, Header::Ended),
-            (b"Received", 0, Header::Open),
-            (b"Subject: Received: x\r\n\r\n", 0, Header::Ended),
-            (b"\r\nReceived: a\r\n", 0, Header::Ended),
-            (b"\nReceived: a\r\n", 0, Header::Ended),
-            (b"Received: a\nReceived: b\n\nReceived: c\n", 2, Header::Ended),
-            (b"\rReceived: a\r\nReceived: b\r\n\r\n", 1, Header::Ended),
-            (b"\r\rx\r\nReceived: b\r\n\r\n", 1, Header::Ended),
-            (b"ReReceived: a\r\n\r\n", 0, Header::Ended),
-            (b"Received:", 1, Header::Open),
-            (b"Received:\r\n\r\n", 1, Header::Ended),
+        let rows: [(&[u8], u32, HeaderProgress); 18] = [
+            (b"", 0, HeaderProgress::Open),
+            (b"Received: a\r\n\r\n", 1, HeaderProgress::Ended),
+            (b"Received: a\r\n", 1, HeaderProgress::Open),
+            (b"RECEIVED:a\r\nreceived:b\r\n\r\nReceived: body\r\n", 2, HeaderProgress::Ended),
+            (b"Received: a\r\n\tReceived: folded\r\n\r\n", 1, HeaderProgress::Ended),
+            (b"Received \t : a\r\n\r\n", 1, HeaderProgress::Ended),
+            (b"X-Received: a\r\nReceived-SPF: b\r\nReceive: c\r\nReceivedd: d\r\n\r\n", 0, HeaderProgress::Ended),
+            (b"Received\r\n: a\r\n\r\n", 0, HeaderProgress::Ended),
+            (b"Received", 0, HeaderProgress::Open),
+            (b"Subject: Received: x\r\n\r\n", 0, HeaderProgress::Ended),
+            (b"\r\nReceived: a\r\n", 0, HeaderProgress::Ended),
+            (b"\nReceived: a\r\n", 0, HeaderProgress::Ended),
+            (b"Received: a\nReceived: b\n\nReceived: c\n", 2, HeaderProgress::Ended),
+            (b"\rReceived: a\r\nReceived: b\r\n\r\n", 1, HeaderProgress::Ended),
+            (b"\r\rx\r\nReceived: b\r\n\r\n", 1, HeaderProgress::Ended),
+            (b"ReReceived: a\r\n\r\n", 0, HeaderProgress::Ended),
+            (b"Received:", 1, HeaderProgress::Open),
+            (b"Received:\r\n\r\n", 1, HeaderProgress::Ended),
         ];
         for (message, count, header) in rows {
             let shown = String::from_utf8_lossy(message);
@@ -488,26 +488,26 @@ mod tests {
                 assert_eq!(counted(message, block, LIMIT), (count, header), "{shown} in blocks of {block}");
             }
             let trailing = [message, b"\r\n\r\nReceived: body\r\n"].concat();
-            assert_eq!(counted(&trailing, LIMIT, LIMIT), (count, Header::Ended), "{shown} with a body");
+            assert_eq!(counted(&trailing, LIMIT, LIMIT), (count, HeaderProgress::Ended), "{shown} with a body");
         }
     }
 
     #[test]
     fn a_header_is_read_up_to_its_limit() {
         let header = b"Received: a\r\n\r\n";
-        assert_eq!(counted(header, 99, header.len()), (1, Header::Ended));
-        assert_eq!(counted(&[header.as_slice(), b"body"].concat(), 99, header.len()), (1, Header::Ended));
-        assert_eq!(counted(header, 99, header.len() - 1), (1, Header::TooLarge));
-        assert_eq!(counted(header, 1, 3), (0, Header::TooLarge));
-        assert_eq!(counted(b"abc", 1, 3), (0, Header::Open));
+        assert_eq!(counted(header, 99, header.len()), (1, HeaderProgress::Ended));
+        assert_eq!(counted(&[header.as_slice(), b"body"].concat(), 99, header.len()), (1, HeaderProgress::Ended));
+        assert_eq!(counted(header, 99, header.len() - 1), (1, HeaderProgress::TooLarge));
+        assert_eq!(counted(header, 1, 3), (0, HeaderProgress::TooLarge));
+        assert_eq!(counted(b"abc", 1, 3), (0, HeaderProgress::Open));
         let bomb = b"Received: x\r\n".repeat(1_000_000);
-        assert_eq!(counted(&bomb, 4096, 13 * 200), (200, Header::TooLarge));
+        assert_eq!(counted(&bomb, 4096, 13 * 200), (200, HeaderProgress::TooLarge));
     }
 
     #[test]
     fn more_than_a_hundred_hops_are_a_loop() {
         for (fields, expected) in [(0, false), (100, false), (101, true), (500, true)] {
-            let mut hops = Hops::new(1 << 20);
+            let mut hops = ReceivedCount::new(1 << 20);
             hops.feed(&b"Received: from a by b; date\r\n".repeat(fields));
             assert_eq!(hops.is_loop(), expected, "{fields}");
         }
@@ -515,9 +515,9 @@ mod tests {
 
     #[test]
     fn what_is_written_is_counted_once() {
-        let tls = Some(Tls { version: "TLSv1.3", cipher: "TLS13_AES_256_GCM_SHA384" });
-        let field = written(&Stamp { tls, recipient: Some(b"bob@example.org"), ..stamp() });
-        assert_eq!(counted(&[field.as_slice(), b"\r\n"].concat(), 7, LIMIT), (1, Header::Ended));
+        let tls = Some(TlsParameters { version: "TLSv1.3", cipher: "TLS13_AES_256_GCM_SHA384" });
+        let field = written(&ReceivedField { tls, recipient: Some(b"bob@example.org"), ..test_field() });
+        assert_eq!(counted(&[field.as_slice(), b"\r\n"].concat(), 7, LIMIT), (1, HeaderProgress::Ended));
     }
 
     proptest! {
@@ -527,7 +527,7 @@ mod tests {
             recipient in proptest::collection::vec(any::<u8>(), 0..300),
             smtp_utf8: bool,
         ) {
-            let field = written(&Stamp { name: &name, recipient: Some(&recipient), smtp_utf8, ..stamp() });
+            let field = written(&ReceivedField { name: &name, recipient: Some(&recipient), smtp_utf8, ..test_field() });
             let body = field.strip_suffix(b"\r\n").expect("it ends in a line end");
             let plain = String::from_utf8_lossy(body).replace("\r\n\t", " ");
             prop_assert!(!plain.contains(['\r', '\n', '\0', '\t']), "{}", plain);
@@ -552,7 +552,7 @@ mod tests {
             limit in 0..300_usize,
         ) {
             let message = parts.concat();
-            let mut hops = Hops::new(limit);
+            let mut hops = ReceivedCount::new(limit);
             let (mut rest, mut turn) = (message.as_slice(), 0);
             while !rest.is_empty() {
                 let (block, after) = rest.split_at(cuts[turn % cuts.len()].min(rest.len()));

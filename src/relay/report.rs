@@ -1,9 +1,9 @@
 //! A relay's record of its run (`mailrun-run/1`), and its progress, for the bench: made from the numbers that workers
 //! count anyway, so that it costs nothing.
-use super::setting::Setting;
-use crate::live::Progress;
+use super::setting::RelayContext;
+use crate::live::LiveProgress;
 use crate::party;
-use crate::surroundings::Sight;
+use crate::surroundings::HostSampler;
 use journey::record::{Record, Role, StageRow, Workload};
 use journey::{Latencies, Series, Stage};
 use journey::{doubts, judge};
@@ -12,33 +12,33 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Interval at which progress is reported.
-const TICK: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Seconds for which the queue's length is remembered; if there are more, only every other one is kept.
-const MOST_SECONDS: usize = 36_000;
+const MAX_SECONDS: usize = 36_000;
 
 /// Observations of a relay so far.
-pub(super) struct Report {
+pub(super) struct RunRecorder {
     began: Duration,
     started_at: jiff::Timestamp,
-    sight: Sight,
+    host_sampler: HostSampler,
     series: Series,
     /// Messages in the spool at the end of each second.
     queued: BTreeMap<u64, u64>,
-    accepted: Span,
-    delivered: Span,
+    accepted: ActivePeriod,
+    delivered: ActivePeriod,
     next_tick: Duration,
 }
 
 /// Period in which a number grew, as precise as the samples are.
 #[derive(Default)]
-struct Span {
+struct ActivePeriod {
     value: u64,
     first: Option<Duration>,
     last: Duration,
 }
 
-impl Span {
-    fn see(&mut self, value: u64, now: Duration) {
+impl ActivePeriod {
+    fn update(&mut self, value: u64, now: Duration) {
         if value > self.value {
             self.value = value;
             self.first.get_or_insert(now);
@@ -47,37 +47,37 @@ impl Span {
     }
 }
 
-impl Report {
-    pub(super) fn begin() -> Self {
+impl RunRecorder {
+    pub(super) fn start() -> Self {
         let now = clock::now();
         Self {
             began: now,
             started_at: jiff::Timestamp::now(),
-            sight: Sight::now(),
+            host_sampler: HostSampler::start(),
             series: Series::new(now),
             queued: BTreeMap::new(),
-            accepted: Span::default(),
-            delivered: Span::default(),
+            accepted: ActivePeriod::default(),
+            delivered: ActivePeriod::default(),
             next_tick: now,
         }
     }
 
     /// Samples the numbers; returns the progress whenever a report is due.
-    pub(super) fn look(&mut self, setting: &Setting) -> Option<Progress> {
+    pub(super) fn sample(&mut self, setting: &RelayContext) -> Option<LiveProgress> {
         let now = clock::now();
-        let census = &setting.census;
+        let census = &setting.counters;
         let (accepted, delivered) = (census.accepted.value(), census.delivered.value());
-        self.accepted.see(accepted, now);
-        self.delivered.see(delivered, now);
+        self.accepted.update(accepted, now);
+        self.delivered.update(delivered, now);
         if now < self.next_tick {
             return None;
         }
-        self.next_tick = now + TICK;
+        self.next_tick = now + PROGRESS_INTERVAL;
         let errors = census.deferred.value() + census.failed.value() + census.full.value() + census.refused.value();
         self.series.add(now, 0, accepted, delivered, errors, &Latencies::default());
-        let queued = setting.spool.usage().messages;
-        self.remember(queued, now);
-        Some(Progress {
+        let queued = setting.spool.stats().messages;
+        self.record_queue_length(queued, now);
+        Some(LiveProgress {
             elapsed_s: (now - self.began).as_secs_f64(),
             accepted,
             delivered,
@@ -85,31 +85,31 @@ impl Report {
             bytes: census.accepted_bytes.value(),
             errors,
             open: queued,
-            ..Progress::default()
+            ..LiveProgress::default()
         })
     }
 
-    fn remember(&mut self, messages: u64, now: Duration) {
+    fn record_queue_length(&mut self, messages: u64, now: Duration) {
         let second = now.as_secs() - self.series.origin_ns() / 1_000_000_000;
         self.queued.insert(second, messages);
-        if self.queued.len() > MOST_SECONDS {
+        if self.queued.len() > MAX_SECONDS {
             self.queued.retain(|second, _| second % 2 == 0);
         }
     }
 
     /// The record.
-    pub(super) fn record(&mut self, setting: &Setting) -> Record {
+    pub(super) fn record(&mut self, setting: &RelayContext) -> Record {
         self.next_tick = Duration::ZERO;
-        self.look(setting);
-        let config = setting.first();
+        self.sample(setting);
+        let config = setting.initial_config();
         let target = config.listeners().map(ToString::to_string);
         let workload = Workload {
             protocol: "smtp".to_owned(),
             target: target.collect::<Vec<_>>().join(", "),
             ..Workload::default()
         };
-        let mut record = party::blank_record(None, "relay", self.started_at, workload);
-        let workers = setting.inquiries.workers();
+        let mut record = party::new_record(None, "relay", self.started_at, workload);
+        let workers = setting.worker_calls.workers();
         let mut own = party::own_party(Role::Relay, "relay", workers, Vec::new());
         own.durability = setting.durability().to_owned();
         record.parties = vec![own];
@@ -120,17 +120,17 @@ impl Report {
         }
         record.stages = self.stages(setting);
         record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
-        record.surroundings = Some(self.sight.until_now());
-        record.verdict.reasons = vec![sentence(setting)];
-        record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect));
-        record.verdict.reasons.extend(doubts::disturbances(&record));
+        record.surroundings = Some(self.host_sampler.finish());
+        record.verdict.reasons = vec![summary(setting)];
+        record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect_text));
+        record.verdict.reasons.extend(doubts::warnings(&record));
         record
     }
 
-    fn stages(&self, setting: &Setting) -> Vec<StageRow> {
-        let census = &setting.census;
+    fn stages(&self, setting: &RelayContext) -> Vec<StageRow> {
+        let census = &setting.counters;
         let began = self.accepted.first.or(self.delivered.first).unwrap_or_default();
-        let row = |name, span: &Span, failed, bytes| {
+        let row = |name, span: &ActivePeriod, failed, bytes| {
             let duration_s = span.last.saturating_sub(began).as_secs_f64();
             let per_s = |amount: u64| if duration_s > 0.0 { amount as f64 / duration_s } else { 0.0 };
             StageRow {
@@ -158,8 +158,8 @@ impl Report {
 }
 
 /// Describes the run in words: a relay counts what it accepts by message, and what it delivers by recipient.
-fn sentence(setting: &Setting) -> String {
-    let census = &setting.census;
+fn summary(setting: &RelayContext) -> String {
+    let census = &setting.counters;
     let converted = match census.converted.value() {
         0 => String::new(),
         converted => format!("{converted} converted to 7 bits; "),
@@ -174,6 +174,6 @@ fn sentence(setting: &Setting) -> String {
         census.delivered.value(),
         census.failed.value(),
         census.expired.value(),
-        setting.spool.usage().messages,
+        setting.spool.stats().messages,
     )
 }

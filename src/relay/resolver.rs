@@ -7,9 +7,9 @@
 //!               └▶ by preference, at random among equals, none behind ourselves ─▶ A and AAAA of each
 //! ```
 //! Public addresses are left out unless the relay may reach them, whatever name led to them.
-use super::config::{Dns, Reach};
-use super::routing::{Host, To};
-use crate::reach::is_local;
+use super::config::{DeliveryScope, DnsConfig};
+use super::routing::{SmtpTarget, TargetHost};
+use crate::reach::is_local_address;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::NetError;
@@ -25,17 +25,17 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 /// Questions that wait for the thread.
-const QUESTIONS: usize = 1024;
+const MAX_PENDING_LOOKUPS: usize = 1024;
 /// Mail exchangers of one domain that are tried.
-const MOST_EXCHANGERS: usize = 20;
+const MAX_EXCHANGERS: usize = 20;
 /// Addresses of one destination that are tried.
-const MOST_ADDRESSES: usize = 32;
+const MAX_ADDRESSES: usize = 32;
 /// Answers that the cache may hold.
-const CACHE_ENTRIES: u64 = 100_000;
+const MAX_CACHE_ENTRIES: u64 = 100_000;
 
 /// A server to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Destination {
+pub(crate) struct MailServer {
     /// The name that its certificate is to bear: that of the host, or its address.
     pub(crate) name: Arc<str>,
     pub(crate) address: SocketAddr,
@@ -64,7 +64,7 @@ pub(crate) enum Unroutable {
     Public(IpAddr),
     /// DNS could not say.
     #[error("DNS lookup of {domain} failed: {why}")]
-    Later { domain: String, why: String },
+    LookupFailed { domain: String, why: String },
 }
 
 impl Unroutable {
@@ -76,7 +76,7 @@ impl Unroutable {
             Self::NoAddress(_) => (550, "5.4.4"),
             Self::Loop(_) => (554, "5.4.6"),
             Self::Public(_) => (550, "5.7.1"),
-            Self::Later { .. } => (451, "4.4.3"),
+            Self::LookupFailed { .. } => (451, "4.4.3"),
         }
     }
 
@@ -99,7 +99,12 @@ pub(crate) struct Exchanger {
 ///
 /// # Errors
 /// If there are none.
-pub(crate) fn order(domain: &str, found: &[Exchanger], own_name: &str, seed: u64) -> Result<Vec<String>, Unroutable> {
+pub(crate) fn order_hosts(
+    domain: &str,
+    found: &[Exchanger],
+    own_name: &str,
+    seed: u64,
+) -> Result<Vec<String>, Unroutable> {
     if found.is_empty() {
         return Ok(vec![domain.to_owned()]);
     }
@@ -121,7 +126,7 @@ pub(crate) fn order(domain: &str, found: &[Exchanger], own_name: &str, seed: u64
     hosts.sort_by_key(|(preference, _)| *preference);
     let mut seen = HashSet::new();
     let first = hosts.into_iter().map(|(_, host)| host).filter(|host| seen.insert(host.clone()));
-    Ok(first.take(MOST_EXCHANGERS).collect())
+    Ok(first.take(MAX_EXCHANGERS).collect())
 }
 
 /// The address of `[192.0.2.1]` or `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3).
@@ -130,12 +135,12 @@ pub(crate) fn literal(domain: &str) -> Option<IpAddr> {
 }
 
 /// Leaves out destinations that may not be reached, and duplicates.
-fn reachable(found: Vec<Destination>, reach: Reach) -> Result<Vec<Destination>, Unroutable> {
-    let public = found.iter().map(|one| one.address.ip()).find(|ip| !is_local(*ip));
+fn reachable(found: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailServer>, Unroutable> {
+    let public = found.iter().map(|one| one.address.ip()).find(|ip| !is_local_address(*ip));
     let mut seen = HashSet::new();
-    let may = |one: &Destination| reach == Reach::Anywhere || is_local(one.address.ip());
+    let may = |one: &MailServer| reach == DeliveryScope::Anywhere || is_local_address(one.address.ip());
     let near: Vec<_> =
-        found.into_iter().filter(|one| may(one) && seen.insert(one.address)).take(MOST_ADDRESSES).collect();
+        found.into_iter().filter(|one| may(one) && seen.insert(one.address)).take(MAX_ADDRESSES).collect();
     match (near.is_empty(), public) {
         (true, Some(public)) => Err(Unroutable::Public(public)),
         _ => Ok(near),
@@ -145,16 +150,16 @@ fn reachable(found: Vec<Destination>, reach: Reach) -> Result<Vec<Destination>, 
 /// Handle of the thread that asks DNS; clones share it. It ends when the last is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
-    questions: mpsc::Sender<Question>,
-    reach: Reach,
+    requests: mpsc::Sender<LookupRequest>,
+    scope: DeliveryScope,
 }
 
 /// A question, and the channel for its answer.
 #[derive(Debug)]
-struct Question {
-    to: To,
+struct LookupRequest {
+    target: SmtpTarget,
     seed: u64,
-    answer: oneshot::Sender<Result<Vec<Destination>, Unroutable>>,
+    answer: oneshot::Sender<Result<Vec<MailServer>, Unroutable>>,
 }
 
 impl Resolver {
@@ -162,12 +167,13 @@ impl Resolver {
     ///
     /// # Errors
     /// Those of starting a thread and its runtime.
-    pub(crate) fn start(dns: &Dns, own_name: &str, reach: Reach) -> io::Result<Self> {
-        let (questions, asked) = mpsc::channel(QUESTIONS);
-        let desk = Arc::new(Desk { dns: dns.clone(), own_name: own_name.to_owned(), resolver: Default::default() });
+    pub(crate) fn start(dns: &DnsConfig, own_name: &str, reach: DeliveryScope) -> io::Result<Self> {
+        let (questions, asked) = mpsc::channel(MAX_PENDING_LOOKUPS);
+        let desk =
+            Arc::new(LookupContext { dns: dns.clone(), own_name: own_name.to_owned(), resolver: Default::default() });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("dns".to_owned()).spawn(move || runtime.block_on(serve(asked, desk)))?;
-        Ok(Self { questions, reach })
+        Ok(Self { requests: questions, scope: reach })
     }
 
     /// The servers of a hop, in the order to try them; at least one. `seed` decides among equals: another one for each
@@ -175,50 +181,50 @@ impl Resolver {
     ///
     /// # Errors
     /// If there is none, or DNS cannot say.
-    pub(crate) async fn destinations(&self, to: &To, seed: u64) -> Result<Vec<Destination>, Unroutable> {
-        let found = match written(to)? {
+    pub(crate) async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
+        let found = match literal_addresses(to)? {
             Some(found) => found,
-            None => self.ask(to, seed).await?,
+            None => self.request(to, seed).await?,
         };
-        reachable(found, self.reach)
+        reachable(found, self.scope)
     }
 
-    async fn ask(&self, to: &To, seed: u64) -> Result<Vec<Destination>, Unroutable> {
+    async fn request(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.questions.send(Question { to: to.clone(), seed, answer }).await;
+        let sent = self.requests.send(LookupRequest { target: to.clone(), seed, answer }).await;
         let answered = if sent.is_ok() { answered.await.ok() } else { None };
-        answered.unwrap_or_else(|| Err(later(&to.to_string(), "its thread has ended")))
+        answered.unwrap_or_else(|| Err(lookup_failed(&to.to_string(), "its thread has ended")))
     }
 }
 
 /// Destinations written as addresses; `None` if a name has to be resolved.
-fn written(to: &To) -> Result<Option<Vec<Destination>>, Unroutable> {
+fn literal_addresses(to: &SmtpTarget) -> Result<Option<Vec<MailServer>>, Unroutable> {
     match to {
-        To::Domain { name, .. } if !name.starts_with('[') => Ok(None),
-        To::Domain { name, port } => match literal(name) {
-            Some(ip) => Ok(Some(vec![destination(&ip.to_string(), ip, *port)])),
+        SmtpTarget::Domain { name, .. } if !name.starts_with('[') => Ok(None),
+        SmtpTarget::Domain { name, port } => match literal(name) {
+            Some(ip) => Ok(Some(vec![mail_server(&ip.to_string(), ip, *port)])),
             None => Err(Unroutable::BadLiteral(name.to_string())),
         },
-        To::Hosts(hosts) => {
-            let written = |host: &Host| Some(destination(&host.name, host.name.parse().ok()?, host.port));
+        SmtpTarget::Hosts(hosts) => {
+            let written = |host: &TargetHost| Some(mail_server(&host.name, host.name.parse().ok()?, host.port));
             Ok(hosts.iter().map(written).collect())
         }
     }
 }
 
-fn destination(name: &str, ip: IpAddr, port: u16) -> Destination {
-    Destination { name: name.into(), address: SocketAddr::new(ip, port) }
+fn mail_server(name: &str, ip: IpAddr, port: u16) -> MailServer {
+    MailServer { name: name.into(), address: SocketAddr::new(ip, port) }
 }
 
-fn later(domain: &str, why: &str) -> Unroutable {
-    Unroutable::Later { domain: domain.to_owned(), why: why.to_owned() }
+fn lookup_failed(domain: &str, why: &str) -> Unroutable {
+    Unroutable::LookupFailed { domain: domain.to_owned(), why: why.to_owned() }
 }
 
-async fn serve(mut asked: mpsc::Receiver<Question>, desk: Arc<Desk>) {
-    while let Some(Question { to, seed, answer }) = asked.recv().await {
+async fn serve(mut asked: mpsc::Receiver<LookupRequest>, desk: Arc<LookupContext>) {
+    while let Some(LookupRequest { target: to, seed, answer }) = asked.recv().await {
         let desk = Arc::clone(&desk);
         tokio::spawn(async move {
-            let found = desk.find(&to, seed).await;
+            let found = desk.resolve(&to, seed).await;
             // The caller may not wait any more, and then it needs no answer.
             let _ = answer.send(found);
         });
@@ -226,20 +232,21 @@ async fn serve(mut asked: mpsc::Receiver<Question>, desk: Arc<Desk>) {
 }
 
 /// Context in which the thread asks.
-struct Desk {
-    dns: Dns,
+struct LookupContext {
+    dns: DnsConfig,
     own_name: String,
     resolver: tokio::sync::OnceCell<TokioResolver>,
 }
 
-impl Desk {
-    async fn find(&self, to: &To, seed: u64) -> Result<Vec<Destination>, Unroutable> {
+impl LookupContext {
+    async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
         match to {
-            To::Hosts(hosts) => self.addresses(&to.to_string(), hosts).await,
-            To::Domain { name, port } => {
+            SmtpTarget::Hosts(hosts) => self.addresses(&to.to_string(), hosts).await,
+            SmtpTarget::Domain { name, port } => {
                 let exchangers = self.exchangers(name).await?;
-                let hosts = order(name, &exchangers, &self.own_name, seed)?;
-                let hosts: Vec<Host> = hosts.into_iter().map(|name| Host { name: name.into(), port: *port }).collect();
+                let hosts = order_hosts(name, &exchangers, &self.own_name, seed)?;
+                let hosts: Vec<TargetHost> =
+                    hosts.into_iter().map(|name| TargetHost { name: name.into(), port: *port }).collect();
                 self.addresses(name, &hosts).await
             }
         }
@@ -247,9 +254,9 @@ impl Desk {
 
     async fn exchangers(&self, domain: &str) -> Result<Vec<Exchanger>, Unroutable> {
         let answer = match self.lookup(domain, RecordType::MX).await? {
-            Answer::Records(records) => records,
-            Answer::Nothing => return Ok(Vec::new()),
-            Answer::NoSuchName => return Err(Unroutable::NoSuchDomain(domain.to_owned())),
+            DnsAnswer::Records(records) => records,
+            DnsAnswer::NoRecords => return Ok(Vec::new()),
+            DnsAnswer::NoSuchName => return Err(Unroutable::NoSuchDomain(domain.to_owned())),
         };
         let exchanger = |record| match record {
             RData::MX(mx) => Some(Exchanger { preference: mx.preference, host: mx.exchange.to_utf8() }),
@@ -259,12 +266,12 @@ impl Desk {
     }
 
     /// The addresses of all hosts, in their order. Those of one may be unknown for now, as long as another has some.
-    async fn addresses(&self, whose: &str, hosts: &[Host]) -> Result<Vec<Destination>, Unroutable> {
+    async fn addresses(&self, whose: &str, hosts: &[TargetHost]) -> Result<Vec<MailServer>, Unroutable> {
         let mut found = Vec::new();
         let mut missing = Unroutable::NoAddress(whose.to_owned());
         for host in hosts {
             match self.addresses_of(&host.name).await {
-                Ok(addresses) => found.extend(addresses.into_iter().map(|ip| destination(&host.name, ip, host.port))),
+                Ok(addresses) => found.extend(addresses.into_iter().map(|ip| mail_server(&host.name, ip, host.port))),
                 // An address that may be there later outweighs one that does not exist.
                 Err(why) if why.is_transient() || hosts.len() == 1 => missing = why,
                 Err(_) => {}
@@ -284,9 +291,11 @@ impl Desk {
         let mut missing = None;
         for answer in [both.0, both.1] {
             match answer {
-                Ok(Answer::Records(records)) => found.extend(records.into_iter().filter_map(|record| record.ip_addr())),
-                Ok(Answer::Nothing) => exists = true,
-                Ok(Answer::NoSuchName) => {}
+                Ok(DnsAnswer::Records(records)) => {
+                    found.extend(records.into_iter().filter_map(|record| record.ip_addr()))
+                }
+                Ok(DnsAnswer::NoRecords) => exists = true,
+                Ok(DnsAnswer::NoSuchName) => {}
                 Err(why) => missing = Some(why),
             }
         }
@@ -299,27 +308,27 @@ impl Desk {
     }
 
     /// The name is taken for a whole one: no search list is to send a customer's mail to a neighbour.
-    async fn lookup(&self, name: &str, kind: RecordType) -> Result<Answer, Unroutable> {
+    async fn lookup(&self, name: &str, kind: RecordType) -> Result<DnsAnswer, Unroutable> {
         let resolver = self.resolver.get_or_try_init(|| async { build(&self.dns) }).await;
-        let resolver = resolver.map_err(|why| later(name, &format!("{why}")))?;
+        let resolver = resolver.map_err(|why| lookup_failed(name, &format!("{why}")))?;
         match resolver.lookup(format!("{name}."), kind).await {
-            Ok(found) => Ok(Answer::Records(found.answers().iter().map(|record| record.data.clone()).collect())),
-            Err(why) if why.is_nx_domain() => Ok(Answer::NoSuchName),
-            Err(why) if why.is_no_records_found() => Ok(Answer::Nothing),
-            Err(why) => Err(later(name, &why.to_string())),
+            Ok(found) => Ok(DnsAnswer::Records(found.answers().iter().map(|record| record.data.clone()).collect())),
+            Err(why) if why.is_nx_domain() => Ok(DnsAnswer::NoSuchName),
+            Err(why) if why.is_no_records_found() => Ok(DnsAnswer::NoRecords),
+            Err(why) => Err(lookup_failed(name, &why.to_string())),
         }
     }
 }
 
 /// Answer of DNS.
-enum Answer {
+enum DnsAnswer {
     Records(Vec<RData>),
     /// The name exists, and has none of that kind.
-    Nothing,
+    NoRecords,
     NoSuchName,
 }
 
-fn build(dns: &Dns) -> Result<TokioResolver, NetError> {
+fn build(dns: &DnsConfig) -> Result<TokioResolver, NetError> {
     let mut builder = if dns.servers.is_empty() {
         TokioResolver::builder_tokio()?
     } else {
@@ -330,9 +339,9 @@ fn build(dns: &Dns) -> Result<TokioResolver, NetError> {
         )
     };
     let options = builder.options_mut();
-    options.timeout = dns.patience;
+    options.timeout = dns.timeout;
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.cache_size = CACHE_ENTRIES;
+    options.cache_size = MAX_CACHE_ENTRIES;
     builder.build()
 }
 
@@ -363,14 +372,14 @@ mod tests {
     }
 
     fn ordered(rows: &[(u16, &str)], seed: u64) -> Result<Vec<String>, Unroutable> {
-        order("d.example", &exchangers(rows), OWN, seed)
+        order_hosts("d.example", &exchangers(rows), OWN, seed)
     }
 
     #[test]
     fn a_table_of_orders() {
-        type Row<'a> = (&'a [(u16, &'a str)], Result<&'a [&'a str], Unroutable>);
+        type OrderCase<'a> = (&'a [(u16, &'a str)], Result<&'a [&'a str], Unroutable>);
         let own = || "d.example".to_owned();
-        let rows: &[Row<'_>] = &[
+        let rows: &[OrderCase<'_>] = &[
             (&[], Ok(&["d.example"])),
             (&[(20, "b.example."), (10, "A.example.")], Ok(&["a.example", "b.example"])),
             (&[(0, ".")], Err(Unroutable::TakesNoMail(own()))),
@@ -404,7 +413,7 @@ mod tests {
         assert_eq!(firsts.len(), 3, "each has its turn");
         let many: Vec<(u16, String)> = (0..1000).map(|number| (number, format!("h{number}"))).collect();
         let many: Vec<(u16, &str)> = many.iter().map(|(preference, host)| (*preference, host.as_str())).collect();
-        assert_eq!(ordered(&many, 0).unwrap().len(), MOST_EXCHANGERS);
+        assert_eq!(ordered(&many, 0).unwrap().len(), MAX_EXCHANGERS);
     }
 
     #[test]
@@ -426,17 +435,17 @@ mod tests {
 
     #[test]
     fn public_addresses_are_left_out_unless_allowed() {
-        let near = destination("a", "10.0.0.1".parse().unwrap(), 25);
-        let far = destination("b", "8.8.8.8".parse().unwrap(), 25);
+        let near = mail_server("a", "10.0.0.1".parse().unwrap(), 25);
+        let far = mail_server("b", "8.8.8.8".parse().unwrap(), 25);
         let both = || vec![far.clone(), near.clone(), near.clone()];
-        assert_eq!(reachable(both(), Reach::Local), Ok(vec![near.clone()]));
-        assert_eq!(reachable(vec![far.clone()], Reach::Local), Err(Unroutable::Public(far.address.ip())));
-        assert_eq!(reachable(both(), Reach::Anywhere), Ok(vec![far.clone(), near.clone()]));
+        assert_eq!(reachable(both(), DeliveryScope::Local), Ok(vec![near.clone()]));
+        assert_eq!(reachable(vec![far.clone()], DeliveryScope::Local), Err(Unroutable::Public(far.address.ip())));
+        assert_eq!(reachable(both(), DeliveryScope::Anywhere), Ok(vec![far.clone(), near.clone()]));
     }
 
     #[test]
     fn what_may_go_better_later_is_told_from_what_may_not() {
-        assert!(later("d", "w").is_transient());
+        assert!(lookup_failed("d", "w").is_transient());
         let name = || "d".to_owned();
         for why in [
             Unroutable::NoSuchDomain(name()),
@@ -475,8 +484,8 @@ mod tests {
             Self { address, asked }
         }
 
-        fn resolver(&self, reach: Reach) -> Resolver {
-            let dns = Dns { servers: vec![self.address], patience: Duration::from_secs(10) };
+        fn resolver(&self, reach: DeliveryScope) -> Resolver {
+            let dns = DnsConfig { servers: vec![self.address], timeout: Duration::from_secs(10) };
             Resolver::start(&dns, OWN, reach).unwrap()
         }
     }
@@ -526,16 +535,16 @@ mod tests {
     }
 
     fn found(resolver: &Resolver, domain: &str) -> Result<Vec<String>, Unroutable> {
-        let to = To::Domain { name: domain.into(), port: 2525 };
+        let to = SmtpTarget::Domain { name: domain.into(), port: 2525 };
         let resolver = resolver.clone();
-        let destinations = wait(async move { resolver.destinations(&to, 7).await })?;
+        let destinations = wait(async move { resolver.resolve(&to, 7).await })?;
         Ok(destinations.iter().map(|one| format!("{} {}", one.name, one.address)).collect())
     }
 
     #[test]
     fn a_table_of_domains_as_dns_has_them() {
         let server = NameServer::start();
-        let resolver = server.resolver(Reach::Local);
+        let resolver = server.resolver(DeliveryScope::Local);
         let own = str::to_owned;
         let rows: &[(&str, Result<&[&str], Unroutable>)] = &[
             ("two.test", Ok(&["a.test 127.0.0.11:2525", "a.test [fd00::11]:2525", "b.test 127.0.0.12:2525"])),
@@ -558,30 +567,34 @@ mod tests {
         for domain in ["broken.test", "shaky.test"] {
             assert!(found(&resolver, domain).unwrap_err().is_transient(), "{domain}");
         }
-        assert!(found(&server.resolver(Reach::Anywhere), "public.test").is_ok());
+        assert!(found(&server.resolver(DeliveryScope::Anywhere), "public.test").is_ok());
     }
 
     #[test]
     fn hosts_are_found_by_name_and_taken_by_address() {
         let server = NameServer::start();
-        let resolver = server.resolver(Reach::Local);
-        let host = |name: &str, port| Host { name: name.into(), port };
-        let to =
-            To::Hosts(Box::new([host("b.test", 24), host("127.0.0.1", 25), host("gone.test", 26), host("::1", 27)]));
+        let resolver = server.resolver(DeliveryScope::Local);
+        let host = |name: &str, port| TargetHost { name: name.into(), port };
+        let to = SmtpTarget::Hosts(Box::new([
+            host("b.test", 24),
+            host("127.0.0.1", 25),
+            host("gone.test", 26),
+            host("::1", 27),
+        ]));
         let asker = resolver.clone();
-        let all = wait(async move { asker.destinations(&to, 0).await }).unwrap();
+        let all = wait(async move { asker.resolve(&to, 0).await }).unwrap();
         let all: Vec<String> = all.iter().map(|one| one.address.to_string()).collect();
         assert_eq!(all, ["127.0.0.12:24", "127.0.0.1:25", "[::1]:27"]);
         let before = server.asked.load(Ordering::Relaxed);
-        let written = To::Hosts(Box::new([host("127.0.0.1", 25)]));
-        assert_eq!(wait(async move { resolver.destinations(&written, 0).await }).unwrap().len(), 1);
+        let written = SmtpTarget::Hosts(Box::new([host("127.0.0.1", 25)]));
+        assert_eq!(wait(async move { resolver.resolve(&written, 0).await }).unwrap().len(), 1);
         assert_eq!(server.asked.load(Ordering::Relaxed), before, "an address needs no DNS");
     }
 
     #[test]
     fn an_answer_is_kept_for_its_time() {
         let server = NameServer::start();
-        let resolver = server.resolver(Reach::Local);
+        let resolver = server.resolver(DeliveryScope::Local);
         let first = found(&resolver, "two.test").unwrap();
         let asked = server.asked.load(Ordering::Relaxed);
         assert!(asked >= 4, "{asked}");
@@ -593,8 +606,8 @@ mod tests {
     #[test]
     fn a_server_that_is_silent_makes_it_later() {
         let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let dns = Dns { servers: vec![silent.local_addr().unwrap()], patience: Duration::from_millis(200) };
-        let resolver = Resolver::start(&dns, OWN, Reach::Local).unwrap();
+        let dns = DnsConfig { servers: vec![silent.local_addr().unwrap()], timeout: Duration::from_millis(200) };
+        let resolver = Resolver::start(&dns, OWN, DeliveryScope::Local).unwrap();
         let begun = Instant::now();
         assert!(found(&resolver, "two.test").unwrap_err().is_transient());
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());

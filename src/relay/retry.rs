@@ -6,30 +6,30 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backoff {
     /// The wait after the first try.
-    pub(crate) first: Duration,
+    pub(crate) initial: Duration,
     /// No wait is longer, but for the spread.
-    pub(crate) longest: Duration,
+    pub(crate) max: Duration,
 }
 
 impl Backoff {
     /// Backoff of a message: Postfix's (`minimal_backoff_time`, `maximal_backoff_time`). RFC 5321 §4.5.4.1 wants waits
     /// of 30 minutes in general, and shorter ones at first.
-    pub(crate) const OF_MESSAGES: Self = Self { first: Duration::from_secs(300), longest: Duration::from_secs(4_000) };
+    pub(crate) const FOR_MESSAGES: Self = Self { initial: Duration::from_secs(300), max: Duration::from_secs(4_000) };
 
     /// Backoff of a hop that cannot be reached and whose messages are retried by this one: a sixtieth of the first wait
     /// and a sixth of the longest, 5 s and 11 min by default. A try costs one connection only, however many messages
     /// wait, and a server that was restarted should not wait for its mail. No wait is shorter than a second, so that a
     /// dead server is not tried all the time, unless messages themselves come back sooner.
-    pub(crate) fn of_hops(&self) -> Self {
-        let first = (self.first / 60).max(self.first.min(Duration::from_secs(1)));
-        Self { first, longest: (self.longest / 6).max(first) }
+    pub(crate) fn for_destinations(&self) -> Self {
+        let first = (self.initial / 60).max(self.initial.min(Duration::from_secs(1)));
+        Self { initial: first, max: (self.max / 6).max(first) }
     }
 
     /// The wait after try number `attempt` (1 is the first): `first`, doubled for each try before it, no more than
     /// `longest`; then between ¾ and 5/4 of that, by a draw that is the same for the same three numbers.
-    pub(crate) fn wait(&self, seed: u64, subject: u64, attempt: u32) -> Duration {
+    pub(crate) fn delay(&self, seed: u64, subject: u64, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
-        let plain = self.first.saturating_mul(1 << doublings).min(self.longest.max(self.first));
+        let plain = self.initial.saturating_mul(1 << doublings).min(self.max.max(self.initial));
         let draw = mixed(seed ^ mixed(subject ^ mixed(u64::from(attempt))));
         let spread = plain / 2;
         // 16 bits of the draw: fine enough, and the product cannot overflow.
@@ -40,7 +40,7 @@ impl Backoff {
 
 /// Times of the tries, and their end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Schedule {
+pub(crate) struct RetrySchedule {
     pub(crate) backoff: Backoff,
     /// Longest age of a message (RFC 5321 §4.5.4.1: 4 or 5 days at least).
     pub(crate) lifetime: Duration,
@@ -50,11 +50,11 @@ pub(crate) struct Schedule {
     pub(crate) delay_notice: Option<Duration>,
 }
 
-impl Default for Schedule {
+impl Default for RetrySchedule {
     fn default() -> Self {
         const DAY: Duration = Duration::from_secs(86_400);
         let delay_notice = Some(Duration::from_secs(4 * 3_600));
-        Self { backoff: Backoff::OF_MESSAGES, lifetime: DAY * 5, notice_lifetime: DAY * 5, delay_notice }
+        Self { backoff: Backoff::FOR_MESSAGES, lifetime: DAY * 5, notice_lifetime: DAY * 5, delay_notice }
     }
 }
 
@@ -78,11 +78,11 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_the_longest() {
-        let schedule = Backoff::OF_MESSAGES;
+        let schedule = Backoff::FOR_MESSAGES;
         let middles = [300, 600, 1_200, 2_400, 4_000, 4_000, 4_000];
         for (attempt, middle) in (1..).zip(middles) {
             for subject in 0..200 {
-                let wait = schedule.wait(1, subject, attempt);
+                let wait = schedule.delay(1, subject, attempt);
                 let range = seconds(middle) * 3 / 4..=seconds(middle) * 5 / 4;
                 assert!(range.contains(&wait), "try {attempt}: {wait:?} is not in {range:?}");
             }
@@ -103,23 +103,23 @@ mod tests {
         ];
         for (messages, hops) in rows {
             let [first, longest] = messages.map(milliseconds);
-            let derived = Backoff { first, longest }.of_hops();
-            assert_eq!([derived.first, derived.longest].map(|wait| wait.as_millis()), hops, "{messages:?}");
+            let derived = Backoff { initial: first, max: longest }.for_destinations();
+            assert_eq!([derived.initial, derived.max].map(|wait| wait.as_millis()), hops, "{messages:?}");
         }
     }
 
     #[test]
     fn what_fails_together_comes_back_apart() {
-        let schedule = Backoff::OF_MESSAGES;
-        let mut waits: Vec<u64> = (0..1_000).map(|subject| schedule.wait(7, subject, 1).as_secs()).collect();
+        let schedule = Backoff::FOR_MESSAGES;
+        let mut waits: Vec<u64> = (0..1_000).map(|subject| schedule.delay(7, subject, 1).as_secs()).collect();
         let mean = waits.iter().sum::<u64>() / 1_000;
         waits.sort_unstable();
         waits.dedup();
         // 150 whole seconds lie in the spread, and a thousand draws leave next to none of them out.
         assert!(waits.len() > 120, "{} different waits", waits.len());
         assert!((290..310).contains(&mean), "{mean}");
-        assert_eq!(schedule.wait(7, 3, 2), schedule.wait(7, 3, 2));
-        assert_ne!(schedule.wait(7, 3, 2), schedule.wait(8, 3, 2));
+        assert_eq!(schedule.delay(7, 3, 2), schedule.delay(7, 3, 2));
+        assert_ne!(schedule.delay(7, 3, 2), schedule.delay(8, 3, 2));
     }
 
     proptest! {
@@ -127,13 +127,13 @@ mod tests {
         fn any_schedule_gives_a_wait_within_its_bounds(
             first in 0..100_000_u64, longest in 0..1_000_000_u64, seed: u64, subject: u64, attempt: u32,
         ) {
-            let schedule = Backoff { first: seconds(first), longest: seconds(longest) };
-            let wait = schedule.wait(seed, subject, attempt);
+            let schedule = Backoff { initial: seconds(first), max: seconds(longest) };
+            let wait = schedule.delay(seed, subject, attempt);
             prop_assert!(wait >= seconds(first) * 3 / 4);
             prop_assert!(wait <= seconds(longest.max(first)) * 5 / 4);
-            let of_hops = schedule.of_hops();
-            prop_assert!(of_hops.first <= schedule.first && of_hops.longest >= of_hops.first);
-            prop_assert!(of_hops.longest <= schedule.longest.max(schedule.first));
+            let of_hops = schedule.for_destinations();
+            prop_assert!(of_hops.initial <= schedule.initial && of_hops.max >= of_hops.initial);
+            prop_assert!(of_hops.max <= schedule.max.max(schedule.initial));
         }
     }
 }

@@ -1,10 +1,10 @@
 //! State that all workers of a relay share.
-use super::census::Census;
-use super::config::{Config, Durability};
-use super::inquiry::Inquiries;
-use super::intake::Intake;
-use super::journal::Press;
-use super::labour::Labour;
+use super::census::RelayCounters;
+use super::config::{Config, DurabilityLevel};
+use super::inquiry::WorkerCalls;
+use super::intake::MemoryBudget;
+use super::journal::DeliveryLogWriter;
+use super::labour::BlockingPool;
 use super::login_limits::LoginGuard;
 use super::maildir;
 use super::resolver::Resolver;
@@ -15,74 +15,74 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes for the envelope, if there is room for one message only.
-const ENVELOPE_BYTES: u64 = 1 << 20;
+const MAX_ENVELOPE_BYTES: u64 = 1 << 20;
 
 /// State that all workers share.
-pub(super) struct Setting {
+pub(super) struct RelayContext {
     config: Mutex<Arc<Config>>,
     /// The one that it began with: some keys hold until a restart.
-    first: Arc<Config>,
+    initial_config: Arc<Config>,
     /// Grows with each configuration.
-    edition: AtomicU64,
+    config_version: AtomicU64,
     pub(super) spool: Spool,
     /// Backlog of a former run, until the workers have queued it.
     backlog: Mutex<Option<Backlog>>,
     pub(super) resolver: Resolver,
     /// They read the spool.
-    pub(super) readers: Labour,
+    pub(super) spool_pool: BlockingPool,
     /// They deliver into Maildirs: one on a file system that hangs keeps nothing from being read.
-    pub(super) porters: Labour,
-    pub(super) mailbox_names: Arc<maildir::Names>,
-    pub(super) census: Census,
+    pub(super) maildir_pool: BlockingPool,
+    pub(super) maildir_names: Arc<maildir::MaildirNames>,
+    pub(super) counters: RelayCounters,
     /// Memory for mail that comes in.
-    pub(super) intake: Arc<Intake>,
+    pub(super) memory_budget: Arc<MemoryBudget>,
     /// Clients that are not of `networks`, and their recent requests.
     pub(super) clients: Arc<Clients>,
     /// Failed logins.
-    pub(super) logins: LoginGuard,
+    pub(super) login_guard: LoginGuard,
     /// Channels to the workers.
-    pub(super) inquiries: Inquiries,
+    pub(super) worker_calls: WorkerCalls,
     /// Log of deliveries.
-    pub(super) press: Press,
+    pub(super) delivery_log_writer: DeliveryLogWriter,
     /// Log of everything else.
     pub(super) log: LogWriter,
     /// All listeners take mail.
-    is_open: AtomicBool,
+    is_listening: AtomicBool,
     pub(super) seed: u64,
 }
 
-impl Setting {
+impl RelayContext {
     pub(super) fn new(
         config: Config,
         (spool, backlog): (Spool, Backlog),
         resolver: Resolver,
-        (readers, porters): (Labour, Labour),
-        (press, log): (Press, LogWriter),
+        (readers, porters): (BlockingPool, BlockingPool),
+        (press, log): (DeliveryLogWriter, LogWriter),
         seed: u64,
     ) -> Self {
-        let mailbox_names = Arc::new(maildir::Names::new(&config.hostname));
+        let mailbox_names = Arc::new(maildir::MaildirNames::new(&config.hostname));
         let client_limits = config.limits.client.clone();
         let config = Arc::new(config);
-        let longest_message = config.limits.message_bytes + ENVELOPE_BYTES;
-        let intake = Intake::new(config.limits.incoming_bytes.max(longest_message), longest_message);
+        let longest_message = config.limits.message_bytes + MAX_ENVELOPE_BYTES;
+        let intake = MemoryBudget::new(config.limits.incoming_bytes.max(longest_message), longest_message);
         Self {
             config: Mutex::new(Arc::clone(&config)),
-            first: config,
-            edition: AtomicU64::new(1),
+            initial_config: config,
+            config_version: AtomicU64::new(1),
             spool,
             backlog: Mutex::new(Some(backlog)),
             resolver,
-            readers,
-            porters,
-            mailbox_names,
-            census: Census::default(),
-            intake,
-            clients: Arc::new(Clients::new(client_limits).reporting(log_refusal)),
-            logins: LoginGuard::new(),
-            inquiries: Inquiries::default(),
-            press,
+            spool_pool: readers,
+            maildir_pool: porters,
+            maildir_names: mailbox_names,
+            counters: RelayCounters::default(),
+            memory_budget: intake,
+            clients: Arc::new(Clients::new(client_limits).on_refusal(log_refusal)),
+            login_guard: LoginGuard::new(),
+            worker_calls: WorkerCalls::default(),
+            delivery_log_writer: press,
             log,
-            is_open: AtomicBool::new(false),
+            is_listening: AtomicBool::new(false),
             seed,
         }
     }
@@ -93,43 +93,43 @@ impl Setting {
     }
 
     /// Number of the configuration in force.
-    pub(super) fn edition(&self) -> u64 {
-        self.edition.load(Ordering::Acquire)
+    pub(super) fn config_version(&self) -> u64 {
+        self.config_version.load(Ordering::Acquire)
     }
 
     /// The configuration that it began with.
-    pub(super) fn first(&self) -> &Config {
-        &self.first
+    pub(super) fn initial_config(&self) -> &Config {
+        &self.initial_config
     }
 
     /// The promise of a 250, in the word of configuration and records.
     pub(super) fn durability(&self) -> &'static str {
-        let durability = self.first.spool.durability;
-        Durability::ALL.iter().find(|(one, _)| *one == durability).map_or("", |(_, word)| word)
+        let durability = self.initial_config.spool.durability;
+        DurabilityLevel::ALL.iter().find(|(one, _)| *one == durability).map_or("", |(_, word)| word)
     }
 
     /// Notes that all listeners take mail.
-    pub(super) fn open(&self) {
-        self.is_open.store(true, Ordering::Release);
+    pub(super) fn set_listening(&self) {
+        self.is_listening.store(true, Ordering::Release);
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Acquire)
+    pub(super) fn is_listening(&self) -> bool {
+        self.is_listening.load(Ordering::Acquire)
     }
 
     /// Reports whether the whole backlog of a former run is in the queues.
-    pub(super) fn is_taken_up(&self) -> bool {
+    pub(super) fn is_backlog_queued(&self) -> bool {
         lock(&self.backlog).is_none()
     }
 
     /// Puts another one into force: workers see it within a tick.
     pub(super) fn reload(&self, config: Config) {
         *lock(&self.config) = Arc::new(config);
-        self.edition.fetch_add(1, Ordering::Release);
+        self.config_version.fetch_add(1, Ordering::Release);
     }
 
     /// A part of a former run's backlog, for a worker to queue; empty when none is left.
-    pub(super) fn share_of_backlog(&self, most: usize) -> Vec<Result<spool::Left, spool::Error>> {
+    pub(super) fn take_backlog(&self, most: usize) -> Vec<Result<spool::RecoveredMessage, spool::Error>> {
         let mut backlog = lock(&self.backlog);
         let share: Vec<_> = backlog.iter_mut().flatten().take(most).collect();
         if share.is_empty() {

@@ -10,24 +10,24 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 /// Longest path that fits into a socket's address (unix(7)).
-const LONGEST_PATH: usize = 107;
+const MAX_PATH_BYTES: usize = 107;
 /// Operators that may wait to be welcomed.
-const BACKLOG: i32 = 16;
+const LISTEN_BACKLOG: i32 = 16;
 
 /// A path that is short enough for a socket's address: one that is not is reached by way of its open directory.
-struct Way {
+struct SocketPath {
     path: PathBuf,
     _directory: Option<File>,
 }
 
-fn way(path: &Path) -> io::Result<Way> {
+fn short_path(path: &Path) -> io::Result<SocketPath> {
     let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is not a file name"))?;
-    if path.as_os_str().as_bytes().len() <= LONGEST_PATH {
-        return Ok(Way { path: path.to_owned(), _directory: None });
+    if path.as_os_str().as_bytes().len() <= MAX_PATH_BYTES {
+        return Ok(SocketPath { path: path.to_owned(), _directory: None });
     }
     let directory = File::open(path.parent().unwrap_or(Path::new(".")))?;
     let path = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
-    Ok(Way { path, _directory: Some(directory) })
+    Ok(SocketPath { path, _directory: Some(directory) })
 }
 
 /// Listens on the socket.
@@ -35,18 +35,18 @@ fn way(path: &Path) -> io::Result<Way> {
 /// # Errors
 /// If another process does, if the path is no socket, and errors of making one.
 pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
-    let way = way(path)?;
-    clear(&way.path)?;
+    let way = short_path(path)?;
+    remove_stale(&way.path)?;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     net::bind(&socket, &SocketAddrUnix::new(&way.path)?)?;
     // Before it listens no client can connect, whatever permissions the umask left.
     fs::set_permissions(&way.path, Permissions::from_mode(0o600))?;
-    net::listen(&socket, BACKLOG)?;
+    net::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket.into())
 }
 
 /// Removes the socket of a relay that was killed.
-fn clear(path: &Path) -> io::Result<()> {
+fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -67,7 +67,7 @@ fn clear(path: &Path) -> io::Result<()> {
 /// # Errors
 /// If none listens there.
 pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
-    UnixStream::connect(&way(path)?.path)
+    UnixStream::connect(&short_path(path)?.path)
 }
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_ones_is_taken_over_and_a_living_ones_is_not() {
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("control.sock");
         let first = listen(&path).unwrap();

@@ -17,7 +17,7 @@ const STICKY: u32 = 0o1000;
 /// File systems in which no directory can be made: proc and sysfs (statfs(2)).
 const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
 /// The file that every spool has.
-const LOCK: &str = "lock";
+const LOCK_FILE: &str = "lock";
 
 /// Checks the directory's owner and permissions. If others may read it, and it is empty or a spool, it is closed to
 /// them; returns `Ok(Some(warning))` if it is something else.
@@ -35,8 +35,8 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
         false => format!("{shown}: {}", reason(&error)),
     })?;
     let status = rustix::fs::fstat(&opened).map_err(|error| format!("{shown}: {}", reason(&error.into())))?;
-    is_own(&directory, &status)?;
-    is_fixed(&directory, &opened)?;
+    check_owner(&directory, &status)?;
+    check_parent(&directory, &opened)?;
     let mode = mode_of(&status);
     if mode & READABLE == 0 {
         return Ok(None);
@@ -54,11 +54,11 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
 ///
 /// # Errors
 /// If not, with the reason.
-pub(crate) fn can_be_made(directory: &Path) -> Result<(), String> {
+pub(crate) fn can_create(directory: &Path) -> Result<(), String> {
     let directory: PathBuf = directory.components().collect();
     let shown = directory.display();
     if directory.symlink_metadata().is_ok() {
-        return is_usable(&directory);
+        return check_existing(&directory);
     }
     let cannot = |why: &str| Err(format!("{shown} cannot be created: {why}"));
     let named = |place: &'_ Path| if place.as_os_str().is_empty() { PathBuf::from(".") } else { place.to_owned() };
@@ -78,7 +78,7 @@ pub(crate) fn can_be_made(directory: &Path) -> Result<(), String> {
 }
 
 /// The same for a directory that exists. Root, who may check the file of another user, is not that user.
-fn is_usable(directory: &Path) -> Result<(), String> {
+fn check_existing(directory: &Path) -> Result<(), String> {
     let shown = directory.display();
     if is_link(directory) {
         return Err(format!("{shown} is a symbolic link: use the directory that it points to"));
@@ -86,9 +86,9 @@ fn is_usable(directory: &Path) -> Result<(), String> {
     let opened = open(directory).map_err(|error| format!("{shown}: {}", reason(&error)))?;
     let status = rustix::fs::fstat(&opened).map_err(|error| format!("{shown}: {}", reason(&error.into())))?;
     if !rustix::process::geteuid().is_root() {
-        is_own(directory, &status)?;
+        check_owner(directory, &status)?;
     }
-    is_fixed(directory, &opened)
+    check_parent(directory, &opened)
 }
 
 fn open(directory: &Path) -> io::Result<OwnedFd> {
@@ -105,7 +105,7 @@ fn mode_of(status: &Stat) -> u32 {
 }
 
 /// Checks that no other user owns it or may change it.
-fn is_own(directory: &Path, status: &Stat) -> Result<(), String> {
+fn check_owner(directory: &Path, status: &Stat) -> Result<(), String> {
     let (shown, owner, own) = (directory.display(), status.st_uid, rustix::process::geteuid().as_raw());
     if owner != own {
         return Err(format!("{shown} belongs to another user (uid {owner}, not {own}): chown it, or run as that user"));
@@ -118,7 +118,7 @@ fn is_own(directory: &Path, status: &Stat) -> Result<(), String> {
 }
 
 /// Checks that no other user may rename it and put another in its place.
-fn is_fixed(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
+fn check_parent(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
     let above = rustix::fs::statat(opened, "..", AtFlags::SYMLINK_NOFOLLOW);
     let mode = mode_of(&above.map_err(|error| format!("{}: {}", directory.display(), reason(&error.into())))?);
     if mode & 0o002 != 0 && mode & STICKY == 0 {
@@ -133,7 +133,7 @@ fn is_fixed(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
 
 fn is_spool_or_empty(directory: &Path) -> bool {
     let Ok(mut entries) = std::fs::read_dir(directory) else { return false };
-    entries.next().is_none() || directory.join(LOCK).symlink_metadata().is_ok_and(|found| found.is_file())
+    entries.next().is_none() || directory.join(LOCK_FILE).symlink_metadata().is_ok_and(|found| found.is_file())
 }
 
 #[cfg(test)]
@@ -146,10 +146,10 @@ mod tests {
     fn what_can_be_made_is_seen_and_not_made() {
         let place = tempfile::tempdir().unwrap();
         let spool = place.path().join("a/b/spool");
-        assert_eq!(can_be_made(&spool), Ok(()));
+        assert_eq!(can_create(&spool), Ok(()));
         assert!(!place.path().join("a").exists());
-        assert_eq!(can_be_made(place.path()), Ok(()));
-        assert_eq!(can_be_made(Path::new("spool-that-is-not-there")), Ok(()));
+        assert_eq!(can_create(place.path()), Ok(()));
+        assert_eq!(can_create(Path::new("spool-that-is-not-there")), Ok(()));
         let file = place.path().join("file");
         fs::write(&file, "").unwrap();
         for (path, why) in [
@@ -158,7 +158,7 @@ mod tests {
             ("/proc/nope".into(), "/proc/nope cannot be created: /proc is the kernel's own"),
             ("/sys/kernel/nope".into(), "is the kernel's own"),
         ] {
-            let said = can_be_made(&path).unwrap_err();
+            let said = can_create(&path).unwrap_err();
             assert!(said.contains(why), "{}: {said}", path.display());
         }
     }
@@ -179,7 +179,7 @@ mod tests {
         fs::write(spool.join("letter"), "").unwrap();
         is(0o705);
         assert!(check(&spool).unwrap().unwrap().contains("other users can read"));
-        fs::write(spool.join(LOCK), "").unwrap();
+        fs::write(spool.join(LOCK_FILE), "").unwrap();
         assert!(check(&spool).unwrap().unwrap().contains("the mode was changed"));
         for mode in [0o720, 0o702, 0o777, 0o1777] {
             is(mode);

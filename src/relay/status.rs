@@ -5,9 +5,9 @@
 //! | `/metrics` | numbers, for Prometheus (`metrics`) |
 //! | `/health` | 200, or 503 once the spool has failed: only a restart helps |
 //! | `/ready` | 200 once it listens and has queued the backlog of a former run; 503 before |
-use super::metrics::{self, Figures, Strangers};
-use super::setting::Setting;
-use super::survey::survey;
+use super::metrics::{self, RelayMetrics, UntrustedClients};
+use super::setting::RelayContext;
+use super::survey::collect_queue_stats;
 use crate::http_server::{self, HostNames, HttpCounters};
 use crate::reason::reason;
 use anyhow::{Result, anyhow};
@@ -27,7 +27,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// If it cannot listen there.
-pub(super) fn serve(address: SocketAddr, setting: &Arc<Setting>) -> Result<SocketAddr> {
+pub(super) fn serve(address: SocketAddr, setting: &Arc<RelayContext>) -> Result<SocketAddr> {
     let began = clock::now();
     let counters = Arc::<HttpCounters>::default();
     let config = setting.config();
@@ -35,7 +35,7 @@ pub(super) fn serve(address: SocketAddr, setting: &Arc<Setting>) -> Result<Socke
     let counted = Arc::clone(&counters);
     let routes = Router::new()
         .route("/", get(async || "mailrun relay: /metrics, /health, /ready\n"))
-        .route("/metrics", get(move |setting| figures(setting, counted, began)))
+        .route("/metrics", get(move |setting| get_metrics(setting, counted, began)))
         .route("/health", get(health))
         .route("/ready", get(ready))
         .with_state(Arc::clone(setting));
@@ -45,18 +45,22 @@ pub(super) fn serve(address: SocketAddr, setting: &Arc<Setting>) -> Result<Socke
     })
 }
 
-async fn figures(State(setting): State<Arc<Setting>>, http: Arc<HttpCounters>, began: Duration) -> Response {
+async fn get_metrics(State(setting): State<Arc<RelayContext>>, http: Arc<HttpCounters>, began: Duration) -> Response {
     let asked = tokio::task::spawn_blocking(move || {
-        let survey = survey(&setting)?;
+        let survey = collect_queue_stats(&setting)?;
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let displaced =
             ("http_displaced", "HTTP connections closed to make room for newer ones", count(&http.displaced));
         let misdirected = ("http_misdirected", "HTTP requests for unknown host names", count(&http.misdirected));
-        Ok::<_, super::inquiry::Silent>(metrics::text(&Figures {
-            survey: &survey,
-            census: &setting.census.rows(),
+        Ok::<_, super::inquiry::WorkerUnavailable>(metrics::render(&RelayMetrics {
+            queues: &survey,
+            counters: &setting.counters.rows(),
             process: &[
-                ("unlogged", "deliveries that were not logged because the log is too slow", setting.press.unlogged()),
+                (
+                    "unlogged",
+                    "deliveries that were not logged because the log is too slow",
+                    setting.delivery_log_writer.dropped_lines(),
+                ),
                 ("log_dropped", "other log lines that were dropped", setting.log.dropped()),
                 (
                     "panicked_tasks",
@@ -66,9 +70,9 @@ async fn figures(State(setting): State<Arc<Setting>>, http: Arc<HttpCounters>, b
                 displaced,
                 misdirected,
             ],
-            spool: &setting.spool.usage(),
-            incoming_limit: setting.intake.most_bytes(),
-            strangers: strangers(&setting),
+            spool: &setting.spool.stats(),
+            incoming_limit: setting.memory_budget.limit_bytes(),
+            untrusted: untrusted_clients(&setting),
             has_failed: setting.has_failed(),
             hostname: &setting.config().hostname,
             uptime_s: clock::now().saturating_sub(began).as_secs_f64(),
@@ -81,31 +85,31 @@ async fn figures(State(setting): State<Arc<Setting>>, http: Arc<HttpCounters>, b
     }
 }
 
-fn strangers(setting: &Setting) -> Strangers {
+fn untrusted_clients(setting: &RelayContext) -> UntrustedClients {
     let refused = ClientLimit::ALL.map(|limit| (limit.name(), setting.clients.refused(limit)));
-    Strangers {
+    UntrustedClients {
         connections: setting.clients.connected(),
-        incoming_bytes: setting.intake.strangers_bytes(),
-        incoming_limit: setting.intake.strangers_most_bytes(),
+        incoming_bytes: setting.memory_budget.untrusted_bytes(),
+        incoming_limit: setting.memory_budget.untrusted_limit_bytes(),
         refused: refused.into(),
     }
 }
 
-async fn health(State(setting): State<Arc<Setting>>) -> (StatusCode, &'static str) {
+async fn health(State(setting): State<Arc<RelayContext>>) -> (StatusCode, &'static str) {
     if setting.has_failed() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the spool has failed\n");
     }
     (StatusCode::OK, "ok\n")
 }
 
-async fn ready(State(setting): State<Arc<Setting>>) -> (StatusCode, &'static str) {
+async fn ready(State(setting): State<Arc<RelayContext>>) -> (StatusCode, &'static str) {
     if setting.has_failed() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the spool has failed\n");
     }
-    if !setting.is_open() {
+    if !setting.is_listening() {
         return (StatusCode::SERVICE_UNAVAILABLE, "not listening\n");
     }
-    if !setting.is_taken_up() {
+    if !setting.is_backlog_queued() {
         return (StatusCode::SERVICE_UNAVAILABLE, "reading the spool\n");
     }
     (StatusCode::OK, "ok\n")

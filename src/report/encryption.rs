@@ -1,6 +1,6 @@
 //! TLS: the results of the handshakes, and the number of resumed sessions.
 use super::numbers::count;
-use super::section::{Body, Section};
+use super::section::{Section, SectionBody};
 use super::table::{Align, Table};
 use journey::record::Record;
 
@@ -19,7 +19,7 @@ pub(crate) fn handshakes(record: &Record) -> Option<Section> {
         table.row(vec![row.party.clone(), row.version.clone(), row.cipher.clone(), all, resumed]);
     }
     let note = Some("how long they took is the phase tls".to_owned());
-    (!table.is_empty()).then_some(Section { title: "TLS", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "TLS", note, body: SectionBody::Figures(table) })
 }
 
 #[cfg(test)]

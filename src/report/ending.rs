@@ -1,15 +1,15 @@
 //! The end of a report, next to the prompt: remarks, the place of the details, and the verdict.
 use super::headline::{self, Headline};
 use super::table::plain;
-use super::terminal::{Ink, painted};
-use super::wrap::{clipped_words, wide, wrapped};
+use super::terminal::{TextStyle, styled};
+use super::wrap::{clipped_words, display_width, wrapped};
 use journey::record::{Outcome, Record};
 
 /// Largest number of lines of the verdict.
-const VERDICT_LINES: usize = 2;
+const MAX_VERDICT_LINES: usize = 2;
 
 /// Remarks, the figures, the details and the verdict, as they end a full report.
-pub(super) fn all(record: &Record, width: usize, ink: Ink, details: Option<&str>) -> Vec<String> {
+pub(super) fn all(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> Vec<String> {
     let mut lines: Vec<String> = remarks(record).iter().flat_map(|text| remark(text, width)).collect();
     lines.extend(wrapped(&plain(&headline::figures(record)), "", "", width));
     lines.extend(details.map(|file| format!("details: {file}")));
@@ -36,29 +36,29 @@ pub(super) fn remark(text: &str, width: usize) -> Vec<String> {
 }
 
 /// The verdict in lines: the word, and the reason in a sentence.
-pub(super) fn verdict(record: &Record, width: usize, ink: Ink) -> Vec<String> {
+pub(super) fn verdict(record: &Record, width: usize, ink: TextStyle) -> Vec<String> {
     let (word, code) = word(record);
     let why = plain(&headline::why(record));
     let (sentence, _) = first_sentence(&why);
     let first = format!("{word} ");
-    let mut lines = wrapped(sentence, &first, &" ".repeat(wide(&first)), width);
-    if lines.len() > VERDICT_LINES {
-        lines.truncate(VERDICT_LINES);
+    let mut lines = wrapped(sentence, &first, &" ".repeat(display_width(&first)), width);
+    if lines.len() > MAX_VERDICT_LINES {
+        lines.truncate(MAX_VERDICT_LINES);
         let last = lines.pop().unwrap_or_default();
         lines.push(clipped_words(&format!("{last} …"), width));
     }
     // Coloured after it is broken into lines: escape sequences have no width.
-    lines[0] = lines[0].replacen(word, &painted(word, code, ink), 1);
+    lines[0] = lines[0].replacen(word, &styled(word, code, ink), 1);
     lines
 }
 
 /// The verdict in one line, with the report's rate and latency.
-pub(super) fn verdict_alone(record: &Record, ink: Ink) -> String {
+pub(super) fn verdict_alone(record: &Record, ink: TextStyle) -> String {
     let (word, code) = word(record);
     let why = plain(&headline::why(record));
     let (sentence, _) = first_sentence(&why);
     let figures = headline::rate_and_p99(record).map_or_else(String::new, |figures| format!(" ({figures})"));
-    format!("{} {}{figures}\n", painted(word, code, ink), sentence.trim_end_matches('.'))
+    format!("{} {}{figures}\n", styled(word, code, ink), sentence.trim_end_matches('.'))
 }
 
 /// The verdict's word and its colour.
@@ -78,9 +78,9 @@ fn colour(headline: Headline) -> &'static str {
 }
 
 /// The word of an outcome, in `ink`.
-pub(crate) fn outcome_word(outcome: Outcome, ink: Ink) -> String {
+pub(crate) fn outcome_word(outcome: Outcome, ink: TextStyle) -> String {
     let headline = Headline::Judged(outcome);
-    painted(headline.name(), colour(headline), ink)
+    styled(headline.name(), colour(headline), ink)
 }
 
 /// The first sentence, and the rest. Text in brackets may come from a peer and contain full stops.
@@ -111,7 +111,7 @@ mod tests {
         let mut record = sample::lossy();
         record.verdict.outcome = Some(Outcome::Fail);
         record.verdict.why = text.to_owned();
-        assert_eq!(verdict(&record, 200, Ink::Plain), [format!("FAIL {sentence}")]);
+        assert_eq!(verdict(&record, 200, TextStyle::Plain), [format!("FAIL {sentence}")]);
         assert_eq!(remarks(&record)[0], advice);
     }
 
@@ -120,14 +120,14 @@ mod tests {
         let mut record = sample::lossy();
         record.verdict.outcome = Some(Outcome::Fail);
         record.verdict.why = "word ".repeat(100);
-        let lines = verdict(&record, 80, Ink::Plain);
+        let lines = verdict(&record, 80, TextStyle::Plain);
         assert!(lines.len() == 2 && lines[1].ends_with('…'), "{lines:?}");
-        assert!(lines.iter().all(|line| wide(line) <= 80), "{lines:?}");
+        assert!(lines.iter().all(|line| display_width(line) <= 80), "{lines:?}");
     }
 
     #[test]
     fn alone_it_has_its_figures_with_it() {
         let expected = "PASS 200,000 delivered, none lost (54,321 msg/s, p99 3.10 ms)\n";
-        assert_eq!(verdict_alone(&sample::held(), Ink::Plain), expected);
+        assert_eq!(verdict_alone(&sample::held(), TextStyle::Plain), expected);
     }
 }

@@ -1,7 +1,7 @@
 //! Fates of all (message, recipient) pairs, errors on the way, and the thresholds.
 use super::numbers::{count, share};
 use super::seconds::seconds_of_errors;
-use super::section::{Body, Section};
+use super::section::{Section, SectionBody};
 use super::table::{Align, Table, plain};
 use journey::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
 use journey::threshold;
@@ -32,7 +32,11 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
         table.row(vec![format!("+ {name}"), count(number), String::new()]);
     }
     let unit = if record.mades.is_some() { "message" } else { "message for a recipient" };
-    (!table.is_empty()).then(|| Section { title: "Ledger", note: Some(sum(ledger, unit)), body: Body::Figures(table) })
+    (!table.is_empty()).then(|| Section {
+        title: "Ledger",
+        note: Some(sum(ledger, unit)),
+        body: SectionBody::Figures(table),
+    })
 }
 
 /// The fates that occurred.
@@ -104,7 +108,7 @@ pub(crate) fn errors(record: &Record) -> Option<Section> {
         let code = if row.code == 0 { "–".to_owned() } else { row.code.to_string() };
         table.row(vec![row.phase.name().to_owned(), code, count(row.count), clipped(&row.text)]);
     }
-    (!table.is_empty()).then(|| Section { title: "Errors", note: when(record), body: Body::Figures(table) })
+    (!table.is_empty()).then(|| Section { title: "Errors", note: when(record), body: SectionBody::Figures(table) })
 }
 
 /// `in seconds 1 to 4`
@@ -130,7 +134,7 @@ pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usi
         None => {
             let code = |row: &ErrorRow| if row.code == 0 { String::new() } else { row.code.to_string() };
             let line = |row: &ErrorRow| (row.count, said(row.phase.name(), &code(row), row.count, &row.text));
-            record.errors.iter().filter(|row| !is_told_by_both_sides(record, row)).map(line).collect()
+            record.errors.iter().filter(|row| !is_reported_by_both(record, row)).map(line).collect()
         }
     };
     lines.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
@@ -140,7 +144,7 @@ pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usi
 
 /// Reports whether the row is the sink's count of faults that rules ordered, and the source's count of the same faults
 /// is there too.
-fn is_told_by_both_sides(record: &Record, row: &ErrorRow) -> bool {
+fn is_reported_by_both(record: &Record, row: &ErrorRow) -> bool {
     let is_ordered = |row: &ErrorRow| row.text.starts_with("on purpose: ");
     let is_same = |other: &ErrorRow| (other.phase, other.code) == (row.phase, row.code) && !is_ordered(other);
     is_ordered(row) && record.errors.iter().any(is_same)
@@ -148,8 +152,8 @@ fn is_told_by_both_sides(record: &Record, row: &ErrorRow) -> bool {
 
 /// Shortens a reply: a server may answer with kilobytes; a report shows a few lines, and `run.json` has the rest.
 fn clipped(text: &str) -> String {
-    const LETTERS: usize = 200;
-    match text.char_indices().nth(LETTERS) {
+    const MAX_REPLY_CHARS: usize = 200;
+    match text.char_indices().nth(MAX_REPLY_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -158,7 +162,7 @@ fn clipped(text: &str) -> String {
 /// The thresholds, if any were set.
 pub(crate) fn thresholds(record: &Record) -> Option<Section> {
     let (table, _) = threshold_table(record, usize::MAX);
-    (!table.is_empty()).then_some(Section { title: "Thresholds", note: None, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Thresholds", note: None, body: SectionBody::Figures(table) })
 }
 
 /// At most `most` of the thresholds, missed ones first; and the number of the others.
@@ -176,8 +180,9 @@ pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
         rows.sort_by_key(|row| row.passed);
     }
     for row in rows.iter().take(most) {
-        let shown =
-            |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| threshold::figure(value, &row.unit));
+        let shown = |value: Option<f64>| {
+            value.map_or_else(|| "–".to_owned(), |value| threshold::format_value(value, &row.unit))
+        };
         let word = match (row.passed, row.value) {
             (true, _) => "passed",
             (false, Some(_)) => "MISSED",
@@ -200,7 +205,7 @@ mod tests {
         let section = section.expect("the sample has it");
         let note = section.note.unwrap_or_default();
         match section.body {
-            Body::Figures(table) => format!("{note}\n{}", table.terminal(100)),
+            SectionBody::Figures(table) => format!("{note}\n{}", table.terminal(100)),
             body => panic!("not figures: {body:?}"),
         }
     }

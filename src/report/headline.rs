@@ -37,7 +37,7 @@ pub(crate) fn why(record: &Record) -> String {
     match Headline::of(record) {
         Headline::Received => verdict.why.clone(),
         // Records of earlier versions have no such sentence.
-        Headline::Judged(_) if verdict.why.is_empty() => journey::judge::pass(record),
+        Headline::Judged(_) if verdict.why.is_empty() => journey::judge::pass_text(record),
         Headline::Judged(_) => verdict.why.clone(),
     }
 }
@@ -59,7 +59,7 @@ pub(crate) fn counts(record: &Record) -> String {
         }
         _ => format!("{} of {} {noun} delivered", known(ledger.delivered), known(ledger.created)),
     }];
-    parts.extend(blemishes(ledger));
+    parts.extend(failure_counts(ledger));
     if several {
         let each = record.workload.recipients_varied.as_ref().map(|varied| plain(&varied.expression));
         parts.push(format!("{} recipients each", each.unwrap_or_else(|| record.workload.recipients.to_string())));
@@ -73,7 +73,7 @@ fn received(record: &Record) -> String {
 }
 
 /// Counts besides the delivered messages.
-fn blemishes(ledger: &LedgerRow) -> Vec<String> {
+fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
     let kinds = [
         (ledger.lost, "lost"),
         (ledger.duplicates, "duplicate"),

@@ -2,15 +2,15 @@
 //! own codes.
 use super::fates::when;
 use super::numbers::{count, counted, figure, latency, octets, rate, seconds};
-use super::section::{Body, Section};
-use super::stages::LEFT_OUT_TIMES;
+use super::section::{Section, SectionBody};
+use super::stages::OPTIONAL_TIMES;
 use super::table::{Align, Cell, Table, plain};
 use super::workload::{arrival, sizes};
 use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Mades, MadesHop, MadesStage, Record};
 
 /// Characters in the drawing of the waterfall.
-const DRAWN: usize = 20;
+const WATERFALL_WIDTH: usize = 20;
 
 /// The offered load.
 pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
@@ -37,7 +37,7 @@ pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
         ("broker", brokers),
         ("queues", mades.queues.iter().map(queue).collect::<Vec<_>>().join(" · ")),
     ];
-    Some(Section { title: "Workload", note: None, body: Body::Facts(facts) })
+    Some(Section { title: "Workload", note: None, body: SectionBody::Facts(facts) })
 }
 
 fn mode(mode: &str) -> String {
@@ -97,7 +97,7 @@ pub(crate) fn stages(mades: &Mades) -> Option<Section> {
         table.row(cells);
     }
     let note = Some("from the first message created to the last that reached the stage".to_owned());
-    (!table.is_empty()).then_some(Section { title: "Stages", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Stages", note, body: SectionBody::Figures(table) })
 }
 
 /// Latencies of messages to each stage.
@@ -114,7 +114,7 @@ pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
         right("p99.9"),
         right("max"),
     ])
-    .leave_out(&LEFT_OUT_TIMES);
+    .leave_out(&OPTIONAL_TIMES);
     let mut row = |name: &str, times: Option<LatencyMs>| {
         let Some(times) = times else { return };
         let LatencyMs { min, mean, p50, p90, p95, p99, p999, max } = times;
@@ -132,7 +132,7 @@ pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
         "in ms since the message was due, even if there was no room for it then"
     };
     let note = Some(since.to_owned());
-    (!table.is_empty()).then_some(Section { title: "Latency", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Latency", note, body: SectionBody::Figures(table) })
 }
 
 /// Times from each stage to the next.
@@ -170,15 +170,15 @@ pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
         "in ms, of messages that were timed at both ends; the means sum to {}{overtaken}",
         latency(whole)
     ));
-    (!table.is_empty()).then_some(Section { title: "Waterfall", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Waterfall", note, body: SectionBody::Figures(table) })
 }
 
 /// `·····████··············`: begins at the end of the step before.
 fn bar(before: f64, share: f64) -> String {
-    let letters = |share: f64| ((share.clamp(0.0, 1.0) * DRAWN as f64).round() as usize).min(DRAWN);
-    let begins = letters(before).min(DRAWN - 1);
+    let letters = |share: f64| ((share.clamp(0.0, 1.0) * WATERFALL_WIDTH as f64).round() as usize).min(WATERFALL_WIDTH);
+    let begins = letters(before).min(WATERFALL_WIDTH - 1);
     let ends = letters(before + share).max(begins + usize::from(share > 0.0));
-    (0..DRAWN).map(|at| if (begins..ends).contains(&at) { '█' } else { '·' }).collect()
+    (0..WATERFALL_WIDTH).map(|at| if (begins..ends).contains(&at) { '█' } else { '·' }).collect()
 }
 
 /// Troubles of the run; `None` if there were none.
@@ -192,7 +192,7 @@ pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
     for row in &mades.troubles {
         table.row(vec![plain(&row.kind), plain(&row.code), count(row.count), plain(&row.text)]);
     }
-    (!table.is_empty()).then(|| Section { title: "Errors", note: when(record), body: Body::Figures(table) })
+    (!table.is_empty()).then(|| Section { title: "Errors", note: when(record), body: SectionBody::Figures(table) })
 }
 
 /// The simulator's own counts, beside the counts of the run.
@@ -210,7 +210,7 @@ pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
         table.row(vec![plain(&row.name), count(row.done), count(row.seen), difference]);
     }
     let note = Some("what the stand-in reports, and what the bench saw of it".to_owned());
-    (!table.is_empty()).then_some(Section { title: "Truth", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Truth", note, body: SectionBody::Figures(table) })
 }
 
 /// Latencies, measured by the run and by the simulator.
@@ -238,7 +238,7 @@ pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
     let note = "in ms: by the stand-in since it took the message out of the outbox, by the bench since it was created or \
                 due; between: the way to and from the queues";
     let note = Some(note.to_owned());
-    (!table.is_empty()).then_some(Section { title: "True times", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "True times", note, body: SectionBody::Figures(table) })
 }
 
 /// Times without a connection.
@@ -253,7 +253,7 @@ pub(crate) fn outages(mades: &Mades) -> Option<Section> {
         table.row(vec![plain(&row.side), seconds(row.began_s), seconds(row.lasted_s), plain(&row.why)]);
     }
     let note = Some("for: from the loss until all links were up again".to_owned());
-    (!table.is_empty()).then_some(Section { title: "Outages", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Outages", note, body: SectionBody::Figures(table) })
 }
 
 /// Rate, bytes, median and 99th percentile of the last stage that any message reached; without a delivered message
@@ -278,7 +278,7 @@ pub(crate) fn figures(record: &Record, mades: &Mades) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::sample;
-    use super::super::wrap::wide;
+    use super::super::wrap::display_width;
     use super::super::{markdown, terminal};
     use super::*;
     use journey::record::{MadesCount, MadesTimes, MadesTruth};
@@ -354,7 +354,7 @@ mod tests {
         for width in 40..=200 {
             let text = terminal(&sample::mades(), width);
             for line in text.lines() {
-                assert!(wide(line) <= width, "{width}: {line}\n{text}");
+                assert!(display_width(line) <= width, "{width}: {line}\n{text}");
             }
         }
     }

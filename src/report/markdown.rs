@@ -1,6 +1,6 @@
 //! The report as Markdown, `report.md`: the same text as on a terminal, to keep and to send.
 use super::headline::{self, Headline};
-use super::section::{Body, Section, sections};
+use super::section::{Section, SectionBody, sections};
 use super::table::markdown_text;
 use journey::record::Record;
 
@@ -29,8 +29,8 @@ pub(crate) fn markdown(record: &Record) -> String {
 fn push_section(text: &mut String, section: &Section) {
     text.push_str(&format!("\n## {}\n\n", section.title));
     match &section.body {
-        Body::Figures(table) => text.push_str(&format!("{}\n", table.markdown())),
-        Body::Facts(facts) => {
+        SectionBody::Figures(table) => text.push_str(&format!("{}\n", table.markdown())),
+        SectionBody::Facts(facts) => {
             for (name, fact) in facts {
                 text.push_str(&format!("- **{name}**: {}\n", markdown_text(fact)));
             }

@@ -34,7 +34,7 @@ pub(crate) mod sample;
 
 pub(crate) use ending::outcome_word;
 pub(crate) use markdown::markdown;
-pub(crate) use terminal::Ink;
+pub(crate) use terminal::TextStyle;
 #[cfg(test)]
 pub(crate) use terminal::terminal;
 
@@ -42,7 +42,7 @@ use journey::record::Record;
 
 /// Length of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub(crate) enum ReportLength {
     /// The verdict, in one line.
     Verdict,
     /// A report that fits a terminal of 80×24.
@@ -52,10 +52,16 @@ pub(crate) enum Extent {
 }
 
 /// The report for a stream of `width` columns; `details` names the file with the complete report.
-pub(crate) fn shown(record: &Record, extent: Extent, width: usize, ink: Ink, details: Option<&str>) -> String {
+pub(crate) fn render(
+    record: &Record,
+    extent: ReportLength,
+    width: usize,
+    ink: TextStyle,
+    details: Option<&str>,
+) -> String {
     match extent {
-        Extent::Verdict => ending::verdict_alone(record, ink),
-        Extent::Short => short::short(record, width, ink, details),
-        Extent::Full => terminal::full(record, width, ink, details),
+        ReportLength::Verdict => ending::verdict_alone(record, ink),
+        ReportLength::Short => short::short(record, width, ink, details),
+        ReportLength::Full => terminal::full(record, width, ink, details),
     }
 }

@@ -1,6 +1,6 @@
 //! Costs of each process of a run: processor time and memory.
 use super::numbers::{count, fixed, memory};
-use super::section::{Body, Section};
+use super::section::{Section, SectionBody};
 use super::table::{Align, Cell, Table, plain};
 use journey::record::{Party, Record, Role};
 use journey::stage::Stage;
@@ -34,7 +34,7 @@ pub(crate) fn costs(record: &Record) -> Option<Section> {
         ]);
     }
     let note = Some(note(record));
-    (!table.is_empty()).then_some(Section { title: "Processes", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Processes", note, body: SectionBody::Figures(table) })
 }
 
 /// `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`; `None` if nothing was observed.
@@ -87,7 +87,7 @@ mod tests {
     fn text(record: &Record) -> (String, String) {
         let section = costs(record).expect("the sample has parties");
         match section.body {
-            Body::Figures(table) => (section.note.unwrap_or_default(), table.terminal(100)),
+            SectionBody::Figures(table) => (section.note.unwrap_or_default(), table.terminal(100)),
             body => panic!("not a table: {body:?}"),
         }
     }

@@ -1,13 +1,13 @@
 //! The relay between source and sink: its rates, its queue, and its cost.
 use super::numbers::{count, figure, memory, seconds};
-use super::section::{Body, Section};
+use super::section::{Section, SectionBody};
 use super::table::plain;
 use journey::Stage;
 use journey::record::{LatencyMs, Party, Record, Role, StageRow};
 
 /// The figures of a run through a relay, or of one without.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Passage {
+pub(crate) struct RelayFigures {
     /// Number of messages accepted.
     pub(crate) accepted: u64,
     /// Number of messages delivered, as far as the figures count them.
@@ -23,13 +23,13 @@ pub(crate) struct Passage {
     /// Bytes delivered per second.
     pub(crate) delivered_bytes_per_s: f64,
     /// Latency from created (or due) to delivered.
-    pub(crate) flight: Option<LatencyMs>,
+    pub(crate) delivery_latency: Option<LatencyMs>,
     /// Largest number of messages that were accepted and not delivered at the end of a second, and that second; `None`
     /// for an empty series.
     pub(crate) deepest: Option<(u64, u64)>,
 }
 
-impl Passage {
+impl RelayFigures {
     /// `None` if one of the ends was not observed.
     pub(crate) fn of(record: &Record) -> Option<Self> {
         let stage = |name: Stage| record.stages.iter().find(|row: &&StageRow| row.name == name);
@@ -46,7 +46,7 @@ impl Passage {
             accepted_per_s: accepted.rate_per_s,
             delivered_per_s: delivered.rate_per_s,
             delivered_bytes_per_s: delivered.bytes_per_s,
-            flight: delivered.latency_ms,
+            delivery_latency: delivered.latency_ms,
             deepest: deepest.map(|row| (row.queued, row.second - first)),
         })
     }
@@ -70,8 +70,9 @@ pub(crate) fn cpu_ms_per_1000(party: &Party, messages: u64) -> Option<f64> {
 /// The relay; `None` if there was none.
 pub(crate) fn between(record: &Record) -> Option<Section> {
     let relay = party(record)?;
-    let passage = Passage::of(record)?;
-    let mut facts = vec![("relay", format!("{} · durability {}", plain(&relay.name), promise(&relay.durability)))];
+    let passage = RelayFigures::of(record)?;
+    let mut facts =
+        vec![("relay", format!("{} · durability {}", plain(&relay.name), durability_text(&relay.durability)))];
     facts.extend(passage.deepest.map(|deepest| ("queue", queue(deepest, &passage))));
     facts.push(("CPU", costs(relay, &passage)));
     facts.extend(disk(record, &passage).map(|disk| ("disk", disk)));
@@ -80,10 +81,10 @@ pub(crate) fn between(record: &Record) -> Option<Section> {
          delivered, at the end of each second; disk: what the device wrote, for everybody on the host"
             .to_owned(),
     );
-    Some(Section { title: "Relay", note, body: Body::Facts(facts) })
+    Some(Section { title: "Relay", note, body: SectionBody::Facts(facts) })
 }
 
-fn promise(durability: &str) -> String {
+fn durability_text(durability: &str) -> String {
     match durability {
         "sync" => "sync: a message is on disk before it is answered 250".to_owned(),
         "write" => "write: messages survive a crash of the relay, not a loss of power".to_owned(),
@@ -92,7 +93,7 @@ fn promise(durability: &str) -> String {
     }
 }
 
-fn queue((most, second): (u64, u64), passage: &Passage) -> String {
+fn queue((most, second): (u64, u64), passage: &RelayFigures) -> String {
     let drain = seconds(passage.drain_s());
     match most {
         0 => format!("empty at the end of each second · drained {drain} after the last was accepted"),
@@ -100,7 +101,7 @@ fn queue((most, second): (u64, u64), passage: &Passage) -> String {
     }
 }
 
-fn costs(relay: &Party, passage: &Passage) -> String {
+fn costs(relay: &Party, passage: &RelayFigures) -> String {
     let Some(cpu_ms) = cpu_ms_per_1000(relay, passage.accepted) else {
         return "unknown: the relay was not started by this bench".to_owned();
     };
@@ -108,7 +109,7 @@ fn costs(relay: &Party, passage: &Passage) -> String {
 }
 
 /// `291 MiB written, 23.4 KiB per message`; `None` if the device has no counter.
-fn disk(record: &Record, passage: &Passage) -> Option<String> {
+fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
     let written = record.surroundings.as_ref()?.disk_written_bytes?;
     let each = written.checked_div(passage.accepted);
     let each = each.map_or_else(String::new, |each| format!(", {} per message", memory(each)));
@@ -123,8 +124,8 @@ mod tests {
     #[test]
     fn a_run_without_a_relay_has_no_section() {
         assert!(between(&sample::held()).is_none());
-        assert!(Passage::of(&sample::unwatched()).is_none(), "nobody saw the far end");
-        assert_eq!(Passage::of(&sample::held()).map(|passage| passage.drain_s()), Some(0.0));
+        assert!(RelayFigures::of(&sample::unwatched()).is_none(), "nobody saw the far end");
+        assert_eq!(RelayFigures::of(&sample::held()).map(|passage| passage.drain_s()), Some(0.0));
     }
 
     #[test]
@@ -156,6 +157,6 @@ mod tests {
     fn the_deepest_second_is_the_first_of_equals() {
         let mut record = sample::relayed();
         record.series.iter_mut().for_each(|row| row.queued = 7);
-        assert_eq!(Passage::of(&record).and_then(|passage| passage.deepest), Some((7, 0)));
+        assert_eq!(RelayFigures::of(&record).and_then(|passage| passage.deepest), Some((7, 0)));
     }
 }

@@ -1,12 +1,12 @@
 //! The course of the run over time: a line of bars for each figure.
 use super::numbers::{counted, decimals_of_figures, fixed};
-use super::section::{Body, Section};
+use super::section::{Section, SectionBody};
 use super::spark::{Fold, sparkline};
 use super::table::{Align, Table};
 use journey::record::{Record, SeriesRow};
 
 /// The course of the run, second by second, with at most `room` bars a line.
-pub(crate) fn course(record: &Record, room: usize) -> Option<Section> {
+pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
     let rows = record.series.as_slice();
     if rows.len() < 2 {
         return None;
@@ -27,19 +27,19 @@ pub(crate) fn course(record: &Record, room: usize) -> Option<Section> {
         }
         _ => length,
     };
-    (!table.is_empty()).then_some(Section { title: "Over time", note: Some(note), body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Over time", note: Some(note), body: SectionBody::Figures(table) })
 }
 
 /// A figure over time.
-struct Line {
+struct SparklineRow {
     name: &'static str,
     values: Vec<f64>,
     /// The values of which least, median and largest are shown.
-    counted: Vec<f64>,
+    full_seconds: Vec<f64>,
     fold: Fold,
 }
 
-impl Line {
+impl SparklineRow {
     fn cells(&self, room: usize) -> Vec<String> {
         let [least, median, largest] = self.spread();
         let decimals = decimals_of_figures(largest.unwrap_or_default());
@@ -50,7 +50,7 @@ impl Line {
 
     /// The least, the median and the largest.
     fn spread(&self) -> [Option<f64>; 3] {
-        let mut sorted = self.counted.clone();
+        let mut sorted = self.full_seconds.clone();
         sorted.sort_by(f64::total_cmp);
         let at = |index: usize| sorted.get(index).copied();
         [at(0), at(sorted.len() / 2), at(sorted.len().saturating_sub(1))]
@@ -73,17 +73,17 @@ pub(crate) fn seconds_of_errors(record: &Record) -> Option<(u64, u64)> {
     Some((with_errors().next()?, with_errors().next_back()?))
 }
 
-fn lines(rows: &[SeriesRow], step: f64) -> Vec<Line> {
+fn lines(rows: &[SeriesRow], step: f64) -> Vec<SparklineRow> {
     let line = |name, fold, value: &dyn Fn(&SeriesRow) -> f64| {
         let values: Vec<f64> = rows.iter().map(value).collect();
         let counted = whole(&values).to_vec();
-        Line { name, values, counted, fold }
+        SparklineRow { name, values, full_seconds: counted, fold }
     };
     // A second without messages has no latency, and not one of 0.
     let latency = |name, value: &dyn Fn(&SeriesRow) -> f64| {
         let values: Vec<f64> = rows.iter().map(value).collect();
         let counted = whole(&values).iter().copied().filter(|value| *value > 0.0).collect();
-        Line { name, values, counted, fold: Fold::Peak }
+        SparklineRow { name, values, full_seconds: counted, fold: Fold::Peak }
     };
     vec![
         line("accepted/s", Fold::Mean, &|row| row.accepted as f64 / step),
@@ -115,8 +115,8 @@ mod tests {
     use super::*;
 
     fn text(record: &Record) -> String {
-        match course(record, 40).expect("the sample has it").body {
-            Body::Figures(table) => table.terminal(100),
+        match over_time(record, 40).expect("the sample has it").body {
+            SectionBody::Figures(table) => table.terminal(100),
             body => panic!("not a table: {body:?}"),
         }
     }

@@ -11,12 +11,12 @@ pub(crate) struct Section {
     /// A note that the reader needs to understand it.
     pub(crate) note: Option<String>,
     /// Contents.
-    pub(crate) body: Body,
+    pub(crate) body: SectionBody,
 }
 
 /// Contents of a section.
 #[derive(Clone, Debug)]
-pub(crate) enum Body {
+pub(crate) enum SectionBody {
     /// Figures.
     Figures(Table),
     /// Names, each with a text.
@@ -33,7 +33,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
         stages::reached(record),
         relay::between(record),
         stages::latencies(record),
-        seconds::course(record, room),
+        seconds::over_time(record, room),
         stages::phases(record),
         encryption::handshakes(record),
         fates::ledger(record),
@@ -54,7 +54,7 @@ fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
         mades::waterfall(own),
         mades::truth_counts(own),
         mades::truth_times(own),
-        seconds::course(record, room),
+        seconds::over_time(record, room),
         fates::ledger(record),
         mades::troubles(record, own),
         mades::outages(own),

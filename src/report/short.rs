@@ -10,37 +10,37 @@
 //! FAIL  The server stopped answering at 1.5 s of 4.0 s …
 //! ```
 //! There are 23 lines at most, so that a shell's prompt fits below them. If they do not suffice, empty lines are left
-//! out first, and then whole parts, in the order of [`Rank`].
+//! out first, and then whole parts, in the order of [`SectionPriority`].
 use super::ending;
 use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
 use super::numbers::{count, counted, latency, rate, seconds};
-use super::part::{Part, fit, lines};
+use super::part::{ReportPart, fit, lines};
 use super::parties::costs_in_short;
 use super::relay;
 use super::seconds::rate_over_time;
 use super::table::{Align, Cell, Table, plain};
-use super::terminal::{Ink, bold};
+use super::terminal::{TextStyle, bold};
 use super::workload::sizes;
-use super::wrap::{clipped_words, wide, wrapped};
+use super::wrap::{clipped_words, display_width, wrapped};
 use journey::record::{Arrival, LatencyMs, Mades, Outcome, Record, Role, Workload};
 use journey::stage::Stage;
 
 /// Largest number of lines.
-const LINES: usize = 23;
+const MAX_LINES: usize = 23;
 /// Largest number of columns.
-const WIDEST: usize = 80;
-const NARROWEST: usize = 20;
+const MAX_WIDTH: usize = 80;
+const MIN_WIDTH: usize = 20;
 const MAX_ERRORS: usize = 3;
 const MAX_THRESHOLDS: usize = 4;
 const MAX_REMARKS: usize = 3;
 /// Largest number of lines of a remark; the full report has the rest.
-const REMARK_LINES: usize = 2;
+const MAX_REMARK_LINES: usize = 2;
 /// Columns that the line over time needs beside its bars.
-const BESIDE_BARS: usize = 55;
+const BARS_MARGIN: usize = 55;
 
 /// Priority of a part; the lowest is left out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum SectionPriority {
     Costs,
     Slowest,
     OverTime,
@@ -57,15 +57,15 @@ enum Rank {
 }
 
 /// The short report for `width` columns, in `ink`; `details` names the file with the complete report.
-pub(crate) fn short(record: &Record, width: usize, ink: Ink, details: Option<&str>) -> String {
-    let width = width.clamp(NARROWEST, WIDEST);
+pub(crate) fn short(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> String {
+    let width = width.clamp(MIN_WIDTH, MAX_WIDTH);
     let mut parts = parts(record, width, ink);
     let end = ending::verdict(record, width, ink);
-    parts.push(Part { rank: Rank::Always, has_gap: true, lines: Vec::new() });
-    parts.push(Part { rank: Rank::Always, has_gap: false, lines: end });
+    parts.push(ReportPart { priority: SectionPriority::Always, has_gap: true, lines: Vec::new() });
+    parts.push(ReportPart { priority: SectionPriority::Always, has_gap: false, lines: end });
     let details = details.map(|file| format!("details: {file}"));
-    let room = LINES - details.as_ref().map_or(0, |line| wide(line).div_ceil(width));
-    let is_cut = fit(&mut parts, room, Rank::Always);
+    let room = MAX_LINES - details.as_ref().map_or(0, |line| display_width(line).div_ceil(width));
+    let is_cut = fit(&mut parts, room, SectionPriority::Always);
     let hint = details.or_else(|| is_cut.then(|| "all of it: --report full".to_owned()));
     if let Some(place) = parts.len().checked_sub(2) {
         parts[place].lines = hint.into_iter().collect();
@@ -73,40 +73,46 @@ pub(crate) fn short(record: &Record, width: usize, ink: Ink, details: Option<&st
     lines(parts).fold(String::new(), |text, line| text + &line + "\n")
 }
 
-fn parts(record: &Record, width: usize, ink: Ink) -> Vec<Part<Rank>> {
-    let part = |rank, has_gap, lines: Vec<String>| (!lines.is_empty()).then_some(Part { rank, has_gap, lines });
+fn parts(record: &Record, width: usize, ink: TextStyle) -> Vec<ReportPart<SectionPriority>> {
+    let part = |rank, has_gap, lines: Vec<String>| {
+        (!lines.is_empty()).then_some(ReportPart { priority: rank, has_gap, lines })
+    };
     let is_failed = journey::judge::outcome(record).is_some_and(|outcome| outcome != Outcome::Pass);
-    let errors = if is_failed { Rank::Errors } else { Rank::MinorErrors };
+    let errors = if is_failed { SectionPriority::Errors } else { SectionPriority::MinorErrors };
     let line = |text: Option<String>, rest: &str| text.map_or_else(Vec::new, |text| wrapped(&text, "", rest, width));
-    let mut parts: Vec<Part<Rank>> = [
-        part(Rank::Workload, false, head(record, width, ink)),
-        part(Rank::OverTime, true, over_time(record, width)),
-        part(Rank::Latencies, true, latencies(record, width)),
-        part(Rank::Slowest, false, line(slowest(record), "  ")),
-        part(Rank::Ledger, true, line(ledger_in_short(record), "  ")),
-        part(Rank::Costs, false, line(costs_in_short(record).map(|costs| format!("CPU, memory: {costs}")), "  ")),
+    let mut parts: Vec<ReportPart<SectionPriority>> = [
+        part(SectionPriority::Workload, false, head(record, width, ink)),
+        part(SectionPriority::OverTime, true, over_time(record, width)),
+        part(SectionPriority::Latencies, true, latencies(record, width)),
+        part(SectionPriority::Slowest, false, line(slowest(record), "  ")),
+        part(SectionPriority::Ledger, true, line(ledger_in_short(record), "  ")),
+        part(
+            SectionPriority::Costs,
+            false,
+            line(costs_in_short(record).map(|costs| format!("CPU, memory: {costs}")), "  "),
+        ),
         part(errors, true, errors_part(record, width)),
-        part(Rank::Thresholds, true, thresholds(record, width)),
+        part(SectionPriority::Thresholds, true, thresholds(record, width)),
     ]
     .into_iter()
     .flatten()
     .collect();
-    let ranks = [Rank::FirstRemark, Rank::SecondRemark, Rank::ThirdRemark];
+    let ranks = [SectionPriority::FirstRemark, SectionPriority::SecondRemark, SectionPriority::ThirdRemark];
     let remarks = ending::remarks_to_act_on(record);
     for (place, (text, rank)) in remarks.iter().take(MAX_REMARKS).zip(ranks).enumerate() {
         let mut lines = ending::remark(text, width);
-        if lines.len() > REMARK_LINES {
-            lines.truncate(REMARK_LINES);
+        if lines.len() > MAX_REMARK_LINES {
+            lines.truncate(MAX_REMARK_LINES);
             let last = lines.pop().unwrap_or_default();
             lines.push(clipped_words(&format!("{last} …"), width));
         }
-        parts.push(Part { rank, has_gap: place == 0, lines });
+        parts.push(ReportPart { priority: rank, has_gap: place == 0, lines });
     }
     parts
 }
 
 /// `mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …`
-fn head(record: &Record, width: usize, ink: Ink) -> Vec<String> {
+fn head(record: &Record, width: usize, ink: TextStyle) -> Vec<String> {
     let first = format!("mailrun {}: ", plain(&record.name));
     let mut lines = wrapped(&described(record), &first, "  ", width);
     let name = first.trim_end();
@@ -197,7 +203,7 @@ fn loop_words(workload: &Workload) -> String {
 }
 
 fn over_time(record: &Record, width: usize) -> Vec<String> {
-    let room = width.saturating_sub(BESIDE_BARS).max(8);
+    let room = width.saturating_sub(BARS_MARGIN).max(8);
     let Some([name, bars, least, median, largest]) = rate_over_time(record, room) else { return Vec::new() };
     wrapped(&format!("{name}  {bars}  min {least}, median {median}, max {largest}"), "", "  ", width)
 }
@@ -283,7 +289,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn text(record: &Record) -> String {
-        short(record, 80, Ink::Plain, Some("mailrun-results/20261122T060105Z-bench/report.md"))
+        short(record, 80, TextStyle::Plain, Some("mailrun-results/20261122T060105Z-bench/report.md"))
     }
 
     fn with_verdict(record: Record, outcome: Outcome, why: &str) -> Record {
@@ -320,7 +326,7 @@ mod tests {
         record.verdict.reasons = vec![journey::judge::NO_SERVER.to_owned(), "Use an idle machine.".to_owned()];
         let text = text(&record);
         assert!(text.contains("! Use an idle machine.") && !text.contains("There was no server"), "{text}");
-        assert!(full(&record, 80, Ink::Plain, None).contains("! There was no server"));
+        assert!(full(&record, 80, TextStyle::Plain, None).contains("! There was no server"));
     }
 
     #[test]
@@ -352,7 +358,7 @@ mod tests {
             mades.troubles = vec![trouble; 7];
         }
         let text = text(&record);
-        assert!(text.lines().count() <= LINES, "{text}");
+        assert!(text.lines().count() <= MAX_LINES, "{text}");
         for words in ["NOT SEEN", "and 5 more", "RECEIVED", "error reply", "details: ", "FAIL why not"] {
             assert!(text.contains(words), "{words} in\n{text}");
         }
@@ -363,7 +369,7 @@ mod tests {
     fn a_sink_by_itself_says_what_it_received() {
         let mut record = sample::sink_alone();
         record.verdict.why = "In all 200,000 messages for 200,000 recipients.".to_owned();
-        let text = short(&record, 80, Ink::Plain, None);
+        let text = short(&record, 80, TextStyle::Plain, None);
         assert!(text.ends_with("RECEIVED In all 200,000 messages for 200,000 recipients.\n"), "{text}");
     }
 
@@ -459,10 +465,10 @@ mod tests {
         /// For any record and any width of the terminal no line is too wide, and no number is split.
         #[test]
         fn no_line_is_too_wide_and_no_number_is_split(record in records(), width in 40_usize..=200) {
-            let whole = numbers(&full(&record, 4_000, Ink::Plain, None));
-            let text = full(&record, width, Ink::Plain, None);
+            let whole = numbers(&full(&record, 4_000, TextStyle::Plain, None));
+            let text = full(&record, width, TextStyle::Plain, None);
             for line in text.lines() {
-                prop_assert!(wide(line) <= width, "{width}: {line}");
+                prop_assert!(display_width(line) <= width, "{width}: {line}");
             }
             let split: Vec<String> = numbers(&text).difference(&whole).cloned().collect();
             prop_assert!(split.is_empty(), "{split:?} in\n{text}");
@@ -471,15 +477,15 @@ mod tests {
         /// The same for the short report, which has at most its number of lines and always the verdict.
         #[test]
         fn the_short_report_fits(record in records(), width in 40_usize..=200) {
-            let text = short(&record, width, Ink::Plain, Some("d/report.md"));
+            let text = short(&record, width, TextStyle::Plain, Some("d/report.md"));
             for line in text.lines() {
-                prop_assert!(wide(line) <= width.min(80), "{width}: {line}");
+                prop_assert!(display_width(line) <= width.min(80), "{width}: {line}");
             }
-            prop_assert!(text.lines().count() <= LINES, "{} lines\n{text}", text.lines().count());
+            prop_assert!(text.lines().count() <= MAX_LINES, "{} lines\n{text}", text.lines().count());
             let verdict = text.lines().rev().take(2).any(|line| line.starts_with("PASS ") || line.starts_with("FAIL "));
             prop_assert!(verdict, "{text}");
-            let whole = numbers(&short(&record, 80, Ink::Plain, Some("d/report.md")));
-            let wider = numbers(&full(&record, 4_000, Ink::Plain, None));
+            let whole = numbers(&short(&record, 80, TextStyle::Plain, Some("d/report.md")));
+            let wider = numbers(&full(&record, 4_000, TextStyle::Plain, None));
             let known = |number: &String| whole.contains(number) || wider.contains(number);
             let split: Vec<String> = numbers(&text).into_iter().filter(|number| !known(number)).collect();
             prop_assert!(split.is_empty(), "{split:?} in\n{text}");

@@ -1,13 +1,13 @@
 //! The journey in figures: the number of messages at each stage, their latency, and the times of a session's phases.
 use super::numbers::count;
-use super::section::{Body, Section};
+use super::section::{Section, SectionBody};
 use super::table::{Align, Cell, Table};
 use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Pipelining, Record};
 
 const MEBIBYTE: f64 = 1_048_576.0;
 /// Columns of times that a narrow terminal omits, the least important first.
-pub(super) const LEFT_OUT_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
+pub(super) const OPTIONAL_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
 
 /// Number of messages at each stage, and their rate.
 pub(crate) fn reached(record: &Record) -> Option<Section> {
@@ -36,7 +36,7 @@ pub(crate) fn reached(record: &Record) -> Option<Section> {
         ]);
     }
     let note = Some("from the first message created to the last that reached the stage".to_owned());
-    (!table.is_empty()).then_some(Section { title: "Stages", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Stages", note, body: SectionBody::Figures(table) })
 }
 
 /// Latencies of messages to each stage.
@@ -61,7 +61,7 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
         }
     };
     let note = Some(note.to_owned());
-    (!table.is_empty()).then_some(Section { title: "Latency", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Latency", note, body: SectionBody::Figures(table) })
 }
 
 /// Times of each phase of the dialogue.
@@ -78,7 +78,7 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
         }
     };
     let note = Some(note.to_owned());
-    (!table.is_empty()).then_some(Section { title: "Phases", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Phases", note, body: SectionBody::Figures(table) })
 }
 
 /// A table of times: a narrow terminal shows the median, the 99th percentile and the largest.
@@ -97,7 +97,7 @@ fn timed(names: [(&'static str, Align); 2]) -> Table {
         right("p99.9"),
         right("max"),
     ];
-    Table::new(columns).leave_out(&LEFT_OUT_TIMES)
+    Table::new(columns).leave_out(&OPTIONAL_TIMES)
 }
 
 fn cells(times: &LatencyMs) -> [Cell; 8] {
@@ -111,7 +111,7 @@ mod tests {
 
     fn text(section: Option<Section>) -> String {
         match section.expect("the sample has it").body {
-            Body::Figures(table) => table.terminal(100),
+            SectionBody::Figures(table) => table.terminal(100),
             body => panic!("not a table: {body:?}"),
         }
     }

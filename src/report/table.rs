@@ -8,15 +8,15 @@
 //! terminal's cursor), nothing that changes the writing direction, one line; and in Markdown it is escaped: no markup,
 //! no links, no HTML.
 use super::numbers;
-use super::wrap::{clipped, longest_word, wide, wrapped};
+use super::wrap::{clipped, display_width, longest_word, wrapped};
 use crate::printable::is_hidden;
 
 /// Blank columns between two columns of a table.
 const GAP: usize = 2;
 /// A column of sentences is wrapped down to this width before other columns are left out.
-const TEXT_WIDTH: usize = 24;
+const WRAPPED_TEXT_WIDTH: usize = 24;
 /// Least width of a column of sentences or names, unless all its contents are narrower.
-const LEAST_TEXT_WIDTH: usize = 8;
+const MIN_TEXT_WIDTH: usize = 8;
 
 /// Alignment of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,8 +131,8 @@ impl Table {
     fn texts(&self, cell: impl Fn(&str) -> String) -> Vec<Column> {
         let column = |(at, (title, align)): (usize, &(&'static str, Align))| {
             let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[at]).collect();
-            let cells: Vec<String> = written(&cells).iter().map(|text| cell(text)).collect();
-            let width = cells.iter().map(|text| wide(text)).chain([wide(title)]).max().unwrap_or(0);
+            let cells: Vec<String> = format_cells(&cells).iter().map(|text| cell(text)).collect();
+            let width = cells.iter().map(|text| display_width(text)).chain([display_width(title)]).max().unwrap_or(0);
             Column { title, align: *align, cells, width }
         };
         let columns = self.columns.iter().enumerate().map(column);
@@ -152,14 +152,14 @@ impl Table {
                 column.width = column.width.saturating_sub(lacking).max(least);
             }
         };
-        shrink(columns, &|column| column.align == Align::Wrapped, TEXT_WIDTH);
+        shrink(columns, &|column| column.align == Align::Wrapped, WRAPPED_TEXT_WIDTH);
         for title in &self.leave_out {
             if missing(columns) > 0 {
                 columns.retain(|column| column.title != *title);
             }
         }
-        shrink(columns, &|column| column.align == Align::Wrapped, LEAST_TEXT_WIDTH);
-        shrink(columns, &|column| column.align == Align::Left, LEAST_TEXT_WIDTH);
+        shrink(columns, &|column| column.align == Align::Wrapped, MIN_TEXT_WIDTH);
+        shrink(columns, &|column| column.align == Align::Left, MIN_TEXT_WIDTH);
         // If that is not enough, the last columns are left out.
         while missing(columns) > 0 && columns.len() > 1 {
             columns.pop();
@@ -186,7 +186,7 @@ impl Column {
             return 0;
         }
         let words = self.cells.iter().map(|text| longest_word(text));
-        words.filter(|width| *width <= TEXT_WIDTH).max().unwrap_or(0)
+        words.filter(|width| *width <= WRAPPED_TEXT_WIDTH).max().unwrap_or(0)
     }
 
     /// The lines that a cell takes.
@@ -198,7 +198,7 @@ impl Column {
     }
 
     fn padded(&self, text: &str) -> String {
-        let room = " ".repeat(self.width.saturating_sub(wide(text)));
+        let room = " ".repeat(self.width.saturating_sub(display_width(text)));
         match self.align {
             Align::Right => format!("{room}{text}"),
             Align::Left | Align::Wrapped => format!("{text}{room}"),
@@ -221,7 +221,7 @@ fn line(columns: &[Column], cells: &[String]) -> String {
 }
 
 /// The cells of a column as text: its times, and its other figures, each with the same number of decimals.
-fn written(cells: &[&Cell]) -> Vec<String> {
+fn format_cells(cells: &[&Cell]) -> Vec<String> {
     let largest = |pick: fn(&Cell) -> Option<f64>| cells.iter().filter_map(|cell| pick(cell)).fold(0.0, f64::max);
     let millis = numbers::decimals_of_millis(largest(|cell| match cell {
         Cell::Millis(value) => Some(*value),
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(titles(20), "stage p99");
         for width in 12..80 {
             for line in table.terminal(width).lines().skip(2) {
-                assert!(wide(line) <= width, "{width}: {line}");
+                assert!(display_width(line) <= width, "{width}: {line}");
                 let known = ["delivered", "0.012", "1.420", "43.200", "12,345.6"];
                 assert!(line.split_whitespace().all(|word| known.contains(&word) || word.ends_with('…')), "{line}");
             }
@@ -334,7 +334,11 @@ mod tests {
         table.row(vec!["1,234", "452 4.3.1 Insufficient system storage, try again later"]);
         let text = table.terminal(40);
         assert_eq!(text.lines().count(), 4, "{text}");
-        assert!(text.contains("Insufficient") && text.contains("storage") && text.lines().all(|line| wide(line) <= 40));
+        assert!(
+            text.contains("Insufficient")
+                && text.contains("storage")
+                && text.lines().all(|line| display_width(line) <= 40)
+        );
     }
 
     #[test]

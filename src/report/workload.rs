@@ -1,14 +1,14 @@
 //! The offered load, in words, and the place where it ran.
 use super::disturbances;
 use super::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
-use super::section::{Body, Section};
+use super::section::{Section, SectionBody};
 use super::table::plain;
 use journey::record::{Arrival, OfferedStage, Pipelining, Record, Role, Varied, Workload};
 
 /// The default addresses, which a report omits.
-const USUAL_ADDRESSES: [&str; 3] = ["", "from@example.com", "to@example.com"];
+const DEFAULT_ADDRESSES: [&str; 3] = ["", "from@example.com", "to@example.com"];
 /// Largest number of stages that a report lists.
-const LISTED_STAGES: usize = 8;
+const MAX_LISTED_STAGES: usize = 8;
 
 /// The load. A sink's own record has none, because it does not contain the sent load.
 pub(crate) fn offered(record: &Record) -> Option<Section> {
@@ -21,7 +21,7 @@ pub(crate) fn offered(record: &Record) -> Option<Section> {
     facts.extend([("sessions", sessions(workload)), ("arrival", arrival(workload))]);
     facts.extend(warm_up(record).map(|warm_up| ("warm-up", warm_up)));
     facts.push(("target", target(workload)));
-    Some(Section { title: "Workload", note: None, body: Body::Facts(facts) })
+    Some(Section { title: "Workload", note: None, body: SectionBody::Facts(facts) })
 }
 
 /// Host, version, command line: all that is needed to repeat the run.
@@ -45,7 +45,7 @@ pub(crate) fn surroundings(record: &Record) -> Option<Section> {
     if record.parties.iter().any(|party| party.role == Role::Source) {
         facts.push(("seed", record.workload.seed.to_string()));
     }
-    Some(Section { title: "Host", note: None, body: Body::Facts(facts) })
+    Some(Section { title: "Host", note: None, body: SectionBody::Facts(facts) })
 }
 
 fn load(workload: &Workload) -> String {
@@ -102,7 +102,7 @@ fn mail(workload: &Workload) -> Option<String> {
 }
 
 fn addresses(workload: &Workload) -> Option<String> {
-    let are_usual = [&workload.from, &workload.rcpt].iter().all(|typed| USUAL_ADDRESSES.contains(&typed.as_str()));
+    let are_usual = [&workload.from, &workload.rcpt].iter().all(|typed| DEFAULT_ADDRESSES.contains(&typed.as_str()));
     (!are_usual).then(|| format!("from {} to {}", plain(&workload.from), plain(&workload.rcpt)))
 }
 
@@ -159,9 +159,9 @@ fn staged(stages: &[OfferedStage]) -> String {
         }
         format!("{length} from {} to {} msg/s", rate(stage.from_per_s), rate(stage.to_per_s))
     };
-    let mut listed: Vec<String> = stages.iter().take(LISTED_STAGES).map(said).collect();
-    if stages.len() > LISTED_STAGES {
-        listed.push(format!("{} more", stages.len() - LISTED_STAGES));
+    let mut listed: Vec<String> = stages.iter().take(MAX_LISTED_STAGES).map(said).collect();
+    if stages.len() > MAX_LISTED_STAGES {
+        listed.push(format!("{} more", stages.len() - MAX_LISTED_STAGES));
     }
     format!(" in stages: {}", listed.join(", "))
 }

@@ -8,16 +8,16 @@ const UNITS: [&str; 18] = [
     "message", "seconds",
 ];
 /// Least number of columns for words beside a line's prefix.
-const LEAST_ROOM: usize = 12;
+const MIN_TEXT_WIDTH: usize = 12;
 
 /// Number of columns that `text` takes on a terminal.
-pub(crate) fn wide(text: &str) -> usize {
+pub(crate) fn display_width(text: &str) -> usize {
     text.width()
 }
 
 /// `text` in at most `width` columns: a mark replaces the rest.
 pub(crate) fn clipped(text: &str, width: usize) -> String {
-    if wide(text) <= width {
+    if display_width(text) <= width {
         return text.to_owned();
     }
     let (head, _) = split_at(text, width.saturating_sub(1));
@@ -26,7 +26,7 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
 
 /// The same, cut between words if possible.
 pub(crate) fn clipped_words(text: &str, width: usize) -> String {
-    if wide(text) <= width {
+    if display_width(text) <= width {
         return text.to_owned();
     }
     let (head, _) = split_at(text, width.saturating_sub(1));
@@ -40,18 +40,18 @@ pub(crate) fn clipped_words(text: &str, width: usize) -> String {
 
 /// `words` in lines of at most `width` columns; the first begins with `first`, the others with `rest`.
 pub(crate) fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String> {
-    if wide(first) >= width {
+    if display_width(first) >= width {
         return wrapped(&format!("{first}{words}"), "", rest, width);
     }
     // On such a narrow terminal the words matter more than the prefix.
-    let rest = if width < wide(rest) + LEAST_ROOM { "" } else { rest };
+    let rest = if width < display_width(rest) + MIN_TEXT_WIDTH { "" } else { rest };
     let mut lines = Vec::new();
     let mut line = first.to_owned();
     let mut is_empty = true;
-    let mut words: VecDeque<String> = glued(words).into();
+    let mut words: VecDeque<String> = words_with_units(words).into();
     while let Some(word) = words.pop_front() {
         let space = if is_empty { "" } else { " " };
-        if wide(&line) + space.len() + wide(&word) <= width {
+        if display_width(&line) + space.len() + display_width(&word) <= width {
             line.push_str(space);
             line.push_str(&word);
             is_empty = false;
@@ -60,9 +60,9 @@ pub(crate) fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec
         if !is_empty || !line.trim().is_empty() {
             lines.push(std::mem::take(&mut line).trim_end().to_owned());
         }
-        line = if wide(rest) + wide(&word) <= width { rest.to_owned() } else { String::new() };
+        line = if display_width(rest) + display_width(&word) <= width { rest.to_owned() } else { String::new() };
         is_empty = true;
-        if wide(&line) + wide(&word) <= width {
+        if display_width(&line) + display_width(&word) <= width {
             words.push_front(word);
         } else if let Some((number, unit)) = word.split_once(' ') {
             words.push_front(unit.to_owned());
@@ -81,11 +81,11 @@ pub(crate) fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec
 
 /// Columns of the longest word.
 pub(crate) fn longest_word(text: &str) -> usize {
-    text.split(' ').map(wide).max().unwrap_or(0)
+    text.split(' ').map(display_width).max().unwrap_or(0)
 }
 
 /// Words, where a number and its unit are kept as one.
-fn glued(text: &str) -> Vec<String> {
+fn words_with_units(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
         let bare = word.trim_end_matches([',', '.', ';', ':', ')', '…']);
@@ -150,7 +150,7 @@ mod tests {
         fn no_line_is_too_wide_and_no_word_is_lost(words in "([a-z0-9]{1,30} |日本 |[0-9]{1,3} ms ){0,12}", width in 20usize..120) {
             let lines = wrapped(&words, " • ", "   ", width);
             for line in &lines {
-                prop_assert!(wide(line) <= width, "{line}");
+                prop_assert!(display_width(line) <= width, "{line}");
             }
             let letters = |text: &str| text.replace([' ', '•'], "");
             prop_assert_eq!(letters(&lines.concat()), letters(&words));

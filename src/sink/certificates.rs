@@ -1,28 +1,28 @@
 //! The sink's certificate files: read again when they change, and on SIGHUP.
-use crate::interrupt::Hangups;
+use crate::interrupt::SighupWatch;
 use anyhow::Result;
 use net::{TlsWatch, clock};
 
 /// Watches the files, and for SIGHUP.
-pub(super) struct Certificates {
+pub(super) struct SinkCertificates {
     watch: TlsWatch,
-    hangups: Hangups,
+    sighup: SighupWatch,
 }
 
-impl Certificates {
+impl SinkCertificates {
     /// Starts to watch.
     ///
     /// # Errors
     /// If signals cannot be watched.
     pub(super) fn watch(watch: TlsWatch) -> Result<Self> {
-        Ok(Self { watch, hangups: Hangups::watch()? })
+        Ok(Self { watch, sighup: SighupWatch::watch()? })
     }
 
     /// Checks the files from time to time, and logs the result.
-    pub(super) fn look(&mut self) {
-        let outcome = match self.hangups.came() {
-            true => Some(self.watch.read_again()),
-            false => self.watch.look(clock::now()),
+    pub(super) fn reload_if_changed(&mut self) {
+        let outcome = match self.sighup.take_received() {
+            true => Some(self.watch.reload()),
+            false => self.watch.check(clock::now()),
         };
         match outcome {
             None => {}

@@ -1,15 +1,15 @@
 //! Collects the workers' counts: the totals, the seconds, the live line, the status over HTTP, and at the end the
 //! record.
 use super::SinkOptions;
-use super::certificates::Certificates;
-use super::inbox::{Parcel, Shared};
-use super::report::View;
-use super::status::Status;
+use super::certificates::SinkCertificates;
+use super::inbox::{SinkContext, TallyTransfer};
+use super::report::SinkReport;
+use super::status::StatusServer;
 use crate::http_server::HostNames;
-use crate::interrupt::{Asked, Interrupt};
-use crate::live::{Event, Progress};
-use crate::live_line::{Elsewhere, Line};
-use crate::party::{Chronicle, Finished, Telling};
+use crate::interrupt::{Interrupt, StopRequest};
+use crate::live::{LiveEvent, LiveProgress};
+use crate::live_line::{LiveLine, NonTerminalOutput};
+use crate::party::{FinishedRun, IntervalRecorder, ProgressOutput};
 use anyhow::Result;
 use journey::{Latencies, SinkTally};
 use net::{Endpoint, clock};
@@ -19,59 +19,67 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Interval of progress reports.
-const TICK: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the end of the run is looked for, after the last message or a signal.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The sink's counts so far.
-pub(super) struct Collector {
-    view: Arc<Mutex<View>>,
-    chronicle_log: Chronicle,
-    telling: Telling,
+pub(super) struct SinkCollector {
+    report: Arc<Mutex<SinkReport>>,
+    interval_recorder: IntervalRecorder,
+    progress_output: ProgressOutput,
     /// Latencies since the last progress report.
     recent: Latencies,
     next_tick: Duration,
     /// Serves the status as long as this exists.
-    _status: Option<Status>,
+    _status: Option<StatusServer>,
 }
 
-impl Collector {
+impl SinkCollector {
     /// Starts, and prints the addresses that it listens on.
     pub(super) fn begin(
         options: SinkOptions,
         endpoint: &Endpoint,
         http: Option<SocketAddr>,
-        shared: &Shared,
+        shared: &SinkContext,
     ) -> Result<Self> {
         let now = clock::now();
-        let chronicle_log = Chronicle::begin(now, "delivered", options.outputs.hlog.as_deref())?;
-        let telling = Telling::new(options.outputs.live, Elsewhere::Nothing);
+        let chronicle_log = IntervalRecorder::begin(now, "delivered", options.outputs.hlog.as_deref())?;
+        let telling = ProgressOutput::new(options.outputs.live, NonTerminalOutput::Nothing);
         let typed = options.http.as_deref().and_then(|http| http.rsplit_once(':')).map(|(host, _)| host);
         let names = HostNames::new([options.hello.as_str()].into_iter().chain(typed));
-        let view = Arc::new(Mutex::new(View::new(options, endpoint.clone(), Arc::clone(&shared.control), now)));
-        let status = http.map(|http| Status::serve(http, names, Arc::clone(&view))).transpose()?;
+        let view =
+            Arc::new(Mutex::new(SinkReport::new(options, endpoint.clone(), Arc::clone(&shared.active_rules), now)));
+        let status = http.map(|http| StatusServer::serve(http, names, Arc::clone(&view))).transpose()?;
         let http = status.as_ref().map(|status| status.address().to_string());
-        telling.event(&Event::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
+        telling.event(&LiveEvent::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
         match http {
             Some(http) => tell!("mailrun sink: listening on {endpoint}, status on http://{http}/"),
             None => tell!("mailrun sink: listening on {endpoint}"),
         }
-        Ok(Self { view, chronicle_log, telling, recent: Latencies::default(), next_tick: now + TICK, _status: status })
+        Ok(Self {
+            report: view,
+            interval_recorder: chronicle_log,
+            progress_output: telling,
+            recent: Latencies::default(),
+            next_tick: now + PROGRESS_INTERVAL,
+            _status: status,
+        })
     }
 
     /// Collects until the sink has received enough.
-    pub(super) fn follow(
+    pub(super) fn collect(
         &mut self,
-        tallies: &Receiver<Parcel>,
-        shared: &Shared,
+        tallies: &Receiver<TallyTransfer>,
+        shared: &SinkContext,
         interrupt: &Interrupt,
-        certificates: &mut Option<Certificates>,
+        certificates: &mut Option<SinkCertificates>,
     ) {
-        while interrupt.asked() == Asked::Nothing && !shared.is_full() {
+        while interrupt.requested() == StopRequest::Nothing && !shared.has_enough() {
             if let Some(certificates) = certificates {
-                certificates.look();
+                certificates.reload_if_changed();
             }
-            match tallies.recv_timeout(LOOK) {
+            match tallies.recv_timeout(POLL_INTERVAL) {
                 Ok(parcel) => self.merge(parcel),
                 Err(RecvTimeoutError::Timeout) if clock::now() >= self.next_tick => self.tick(),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -81,28 +89,28 @@ impl Collector {
     }
 
     /// Finishes: collects the workers' last counts, and writes the record to files if that was asked for.
-    pub(super) fn finish(mut self, tallies: &Receiver<Parcel>) -> Finished {
+    pub(super) fn finish(mut self, tallies: &Receiver<TallyTransfer>) -> FinishedRun {
         while let Ok(parcel) = tallies.try_recv() {
             self.merge(parcel);
         }
         self.tick();
-        let unlogged = self.chronicle_log.finish(clock::now());
-        let view = lock(&self.view);
+        let unlogged = self.interval_recorder.finish(clock::now());
+        let view = lock(&self.report);
         let run = view.chosen_run();
         let record = view.record(run);
         let none = journey::Ledger::default();
         let units = run.and_then(|run| view.total.runs.find(run)).map_or(&none, |tally| &tally.units);
-        let unwritten = view.options.outputs.keep(&record, units, &self.telling);
+        let unwritten = view.options.outputs.write_or_report(&record, units, &self.progress_output);
         drop(view);
-        self.telling.event(&Event::Done);
-        Finished { record, unwritten: unwritten.or(unlogged) }
+        self.progress_output.event(&LiveEvent::Done);
+        FinishedRun { record, write_error: unwritten.or(unlogged) }
     }
 
-    fn merge(&mut self, (mut tally, back): Parcel) {
+    fn merge(&mut self, (mut tally, back): TallyTransfer) {
         for (_, run) in tally.runs.iter() {
             self.recent.merge(&run.delivered);
         }
-        lock(&self.view).merge(&tally);
+        lock(&self.report).merge(&tally);
         tally.clear();
         // A worker that has ended takes nothing back.
         let _ = back.try_send(tally);
@@ -111,19 +119,19 @@ impl Collector {
     /// Work that is due four times per second.
     fn tick(&mut self) {
         let now = clock::now();
-        self.next_tick = now + TICK;
-        let mut view = lock(&self.view);
+        self.next_tick = now + PROGRESS_INTERVAL;
+        let mut view = lock(&self.report);
         view.tick(now, &self.recent);
         let progress = progress(&view.total, &self.recent, now - view.began);
         drop(view);
-        self.chronicle_log.log(now, &self.recent);
-        self.telling.progress(&progress, progress.delivered, live_line);
+        self.interval_recorder.log(now, &self.recent);
+        self.progress_output.progress(&progress, progress.delivered, live_line);
         self.recent.clear();
     }
 }
 
-fn progress(total: &SinkTally, recent: &Latencies, elapsed: Duration) -> Progress {
-    Progress {
+fn progress(total: &SinkTally, recent: &Latencies, elapsed: Duration) -> LiveProgress {
+    LiveProgress {
         elapsed_s: elapsed.as_secs_f64(),
         delivered: total.messages,
         recipients: total.recipients,
@@ -131,17 +139,17 @@ fn progress(total: &SinkTally, recent: &Latencies, elapsed: Duration) -> Progres
         errors: total.errors.total(),
         p50_ms: recent.quantile_ms(0.5),
         p99_ms: recent.quantile_ms(0.99),
-        ..Progress::default()
+        ..LiveProgress::default()
     }
 }
 
 /// The progress; recipients if there are more of them than messages.
-fn live_line(progress: &Progress, rate_per_s: f64) -> Line {
+fn live_line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
     let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
-    Line::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
+    LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
 }
 
 /// Locks the counts for a moment.
-pub(super) fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
+pub(super) fn lock(view: &Mutex<SinkReport>) -> MutexGuard<'_, SinkReport> {
     view.lock().expect("nobody panics holding it")
 }

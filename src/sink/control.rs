@@ -2,19 +2,19 @@
 //!
 //! A worker compares a number for each command and does more only when that has changed; if there have never been
 //! rules, that is all. The memory of a policy, and the count of a rule's actions, outlive a change that keeps the rule.
-use super::policies::{Bucket, Domains, Greylist};
+use super::policies::{DomainCap, GcraLimiter, Greylist};
 use super::rulebook::Rulebook;
-use super::rules::{Action, Rule};
+use super::rules::{Rule, RuleAction};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Largest number of rules that have acted and are no longer in force, with counts of their own.
-const MOST_RETIRED: usize = 1000;
+const MAX_RETIRED: usize = 1000;
 
 /// Rules in force, and their counts.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct ActiveRules {
     /// Number of changes of the rules; 0 as long as there never were any.
     version: AtomicU64,
     current: Mutex<Arc<Ruleset>>,
@@ -30,62 +30,66 @@ pub(super) struct Control {
 #[derive(Debug)]
 pub(super) struct Ruleset {
     pub(super) seed: u64,
-    pub(super) rules: Vec<Arc<Armed>>,
+    pub(super) rules: Vec<Arc<RuleState>>,
 }
 
 /// A rule with its memory.
 #[derive(Debug)]
-pub(super) struct Armed {
+pub(super) struct RuleState {
     pub(super) rule: Rule,
     /// Its place, from 0: the same rule in another place has other random choices.
-    pub(super) place: u64,
-    pub(super) memory: Arc<Memory>,
-    acted: Arc<AtomicU64>,
+    pub(super) index: u64,
+    pub(super) policy: Arc<PolicyState>,
+    action_count: Arc<AtomicU64>,
 }
 
 /// Memory of a rule.
 #[derive(Debug)]
-pub(super) enum Memory {
-    Nothing,
-    Bucket(Mutex<Bucket>),
+pub(super) enum PolicyState {
+    Stateless,
+    RateLimit(Mutex<GcraLimiter>),
     Greylist(Mutex<Greylist>),
-    Domains(Mutex<Domains>),
+    DomainCap(Mutex<DomainCap>),
 }
 
-impl Memory {
-    fn of(action: &Action) -> Self {
+impl PolicyState {
+    fn of(action: &RuleAction) -> Self {
         match action {
-            Action::Limit { rate_per_s, burst, .. } => Self::Bucket(Mutex::new(Bucket::new(*rate_per_s, *burst))),
-            Action::Greylist { delay, remember, .. } => Self::Greylist(Mutex::new(Greylist::new(*delay, *remember))),
-            Action::DomainCap { most, .. } => Self::Domains(Mutex::new(Domains::new(*most))),
-            _ => Self::Nothing,
+            RuleAction::Limit { rate_per_s, burst, .. } => {
+                Self::RateLimit(Mutex::new(GcraLimiter::new(*rate_per_s, *burst)))
+            }
+            RuleAction::Greylist { delay, remember, .. } => {
+                Self::Greylist(Mutex::new(Greylist::new(*delay, *remember)))
+            }
+            RuleAction::DomainCap { most, .. } => Self::DomainCap(Mutex::new(DomainCap::new(*most))),
+            _ => Self::Stateless,
         }
     }
 }
 
 impl Ruleset {
     /// Reports whether a rule is evaluated for each recipient of a message at its end.
-    pub(super) fn ask_for_recipients(&self) -> bool {
+    pub(super) fn has_recipient_rules(&self) -> bool {
         self.rules.iter().any(|armed| armed.rule.is_for_each_recipient())
     }
 }
 
-impl Armed {
+impl RuleState {
     /// Counts an action of the rule.
-    pub(super) fn act(&self) {
-        self.acted.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_action(&self) {
+        self.action_count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// A rule and the number of its actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Deeds {
+pub(super) struct RuleCount {
     pub(super) rule: String,
     pub(super) count: u64,
-    pub(super) in_force: bool,
+    pub(super) is_active: bool,
 }
 
-impl Control {
+impl ActiveRules {
     pub(super) fn new(rulebook: Rulebook, seed: u64) -> Self {
         let nothing = Arc::new(Ruleset { seed, rules: Vec::new() });
         let control = Self {
@@ -96,7 +100,7 @@ impl Control {
             sessions: AtomicU64::new(0),
         };
         if !rulebook.rules.is_empty() {
-            control.put(rulebook);
+            control.replace(rulebook);
         }
         control
     }
@@ -107,7 +111,7 @@ impl Control {
     }
 
     /// The rules in force, if there are any.
-    pub(super) fn in_force(&self) -> Option<Arc<Ruleset>> {
+    pub(super) fn current(&self) -> Option<Arc<Ruleset>> {
         let current = lock(&self.current);
         (!current.rules.is_empty()).then(|| Arc::clone(&current))
     }
@@ -119,18 +123,19 @@ impl Control {
     }
 
     /// Puts other rules in force, for all later commands.
-    pub(super) fn put(&self, rulebook: Rulebook) {
+    pub(super) fn replace(&self, rulebook: Rulebook) {
         let mut current = lock(&self.current);
         let mut counts = lock(&self.counts);
-        let rules: Vec<Arc<Armed>> = rulebook
+        let rules: Vec<Arc<RuleState>> = rulebook
             .rules
             .into_iter()
             .zip(0..)
             .map(|(rule, place)| {
                 let known = current.rules.iter().find(|armed| armed.rule.text() == rule.text());
-                let memory = known.map_or_else(|| Arc::new(Memory::of(&rule.action)), |armed| armed.memory.clone());
+                let memory =
+                    known.map_or_else(|| Arc::new(PolicyState::of(&rule.action)), |armed| armed.policy.clone());
                 let acted = Arc::clone(counts.entry(rule.text().to_owned()).or_default());
-                Arc::new(Armed { rule, place, memory, acted })
+                Arc::new(RuleState { rule, index: place, policy: memory, action_count: acted })
             })
             .collect();
         retire(&mut counts, &rules);
@@ -140,35 +145,35 @@ impl Control {
     }
 
     /// Counts of each rule's actions: those in force in their order, then former ones.
-    pub(super) fn deeds(&self) -> Vec<Deeds> {
+    pub(super) fn rule_counts(&self) -> Vec<RuleCount> {
         let current = lock(&self.current);
         let mut counts = lock(&self.counts).clone();
         let mut deeds = Vec::new();
         for armed in &current.rules {
             if let Some(count) = counts.remove(armed.rule.text()) {
                 let count = count.load(Ordering::Relaxed);
-                deeds.push(Deeds { rule: armed.rule.text().to_owned(), count, in_force: true });
+                deeds.push(RuleCount { rule: armed.rule.text().to_owned(), count, is_active: true });
             }
         }
         let gone = counts.into_iter().map(|(rule, count)| (rule, count.load(Ordering::Relaxed)));
         let gone = gone.filter(|(_, count)| *count > 0);
-        deeds.extend(gone.map(|(rule, count)| Deeds { rule, count, in_force: false }));
+        deeds.extend(gone.map(|(rule, count)| RuleCount { rule, count, is_active: false }));
         deeds
     }
 
     /// The next session's number, which tells its random choices from another's.
-    pub(super) fn number_session(&self) -> u64 {
+    pub(super) fn next_session_number(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 }
 
 /// Forgets former rules that never acted; sums up those above the limit.
-fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<Armed>]) {
+fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>]) {
     const OTHERS: &str = "(earlier rules)";
     let is_in_force = |text: &str| rules.iter().any(|armed| armed.rule.text() == text);
     counts.retain(|text, count| is_in_force(text) || count.load(Ordering::Relaxed) > 0);
     let gone: Vec<String> = counts.keys().filter(|text| !is_in_force(text)).cloned().collect();
-    for text in gone.into_iter().skip(MOST_RETIRED).filter(|text| text != OTHERS) {
+    for text in gone.into_iter().skip(MAX_RETIRED).filter(|text| text != OTHERS) {
         let count = counts.remove(&text).map_or(0, |count| count.load(Ordering::Relaxed));
         counts.entry(OTHERS.to_owned()).or_default().fetch_add(count, Ordering::Relaxed);
     }
@@ -180,10 +185,10 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The counts in words, for the record.
-pub(super) fn words(deeds: &[Deeds]) -> Vec<String> {
-    let word = |deeds: &Deeds| {
+pub(super) fn describe_counts(deeds: &[RuleCount]) -> Vec<String> {
+    let word = |deeds: &RuleCount| {
         let times = if deeds.count == 1 { "once".to_owned() } else { format!("{} times", deeds.count) };
-        let gone = if deeds.in_force { "" } else { ", no longer active" };
+        let gone = if deeds.is_active { "" } else { ", no longer active" };
         format!("'{}' ({times}{gone})", deeds.rule)
     };
     deeds.iter().map(word).collect()
@@ -199,49 +204,49 @@ mod tests {
 
     #[test]
     fn a_sink_without_rules_has_version_nought() {
-        let control = Control::new(Rulebook::default(), 1);
-        assert_eq!((control.version(), control.in_force().is_none()), (0, true));
-        control.put(book(&[".: drop"]));
-        assert_eq!((control.version(), control.in_force().is_some()), (1, true));
-        control.put(book(&[]));
-        assert_eq!((control.version(), control.in_force().is_none()), (2, true));
-        assert!(control.deeds().is_empty(), "what never acted is forgotten");
+        let control = ActiveRules::new(Rulebook::default(), 1);
+        assert_eq!((control.version(), control.current().is_none()), (0, true));
+        control.replace(book(&[".: drop"]));
+        assert_eq!((control.version(), control.current().is_some()), (1, true));
+        control.replace(book(&[]));
+        assert_eq!((control.version(), control.current().is_none()), (2, true));
+        assert!(control.rule_counts().is_empty(), "what never acted is forgotten");
     }
 
     #[test]
     fn a_rule_that_is_kept_keeps_its_memory_and_its_count() {
         let limit = "mail: limit 1/s burst 1";
-        let control = Control::new(book(&[limit, ".: drop"]), 1);
-        let take = || match &*control.in_force().unwrap().rules.last().unwrap().memory {
-            Memory::Bucket(bucket) => lock(bucket).take(std::time::Duration::ZERO),
+        let control = ActiveRules::new(book(&[limit, ".: drop"]), 1);
+        let take = || match &*control.current().unwrap().rules.last().unwrap().policy {
+            PolicyState::RateLimit(bucket) => lock(bucket).take(std::time::Duration::ZERO),
             other => panic!("{other:?}"),
         };
-        let before = control.in_force().unwrap();
-        before.rules.iter().for_each(|armed| armed.act());
-        let Memory::Bucket(bucket) = &*before.rules[0].memory else { panic!("it is a limit") };
+        let before = control.current().unwrap();
+        before.rules.iter().for_each(|armed| armed.count_action());
+        let PolicyState::RateLimit(bucket) = &*before.rules[0].policy else { panic!("it is a limit") };
         assert!(lock(bucket).take(std::time::Duration::ZERO));
-        control.put(book(&["rcpt: directed", limit]));
+        control.replace(book(&["rcpt: directed", limit]));
         assert!(!take(), "the bucket is still empty");
-        before.rules[0].act();
-        let words = words(&control.deeds());
+        before.rules[0].count_action();
+        let words = describe_counts(&control.rule_counts());
         let expected =
             ["'rcpt: directed' (0 times)", "'mail: limit 1/s burst 1' (2 times)", "'.: drop' (once, no longer active)"];
         assert_eq!(words, expected);
-        control.put(book(&["mail: limit 1/s burst 2"]));
+        control.replace(book(&["mail: limit 1/s burst 2"]));
         assert!(take(), "another rule begins anew");
     }
 
     #[test]
     fn what_is_remembered_of_earlier_rules_is_bounded_and_sums() {
-        let control = Control::new(Rulebook::default(), 1);
-        let all = MOST_RETIRED as u64 + 500;
+        let control = ActiveRules::new(Rulebook::default(), 1);
+        let all = MAX_RETIRED as u64 + 500;
         for number in 0..all {
-            control.put(book(&[&format!("mail: delay {number}ms")]));
-            control.in_force().unwrap().rules[0].act();
+            control.replace(book(&[&format!("mail: delay {number}ms")]));
+            control.current().unwrap().rules[0].count_action();
         }
-        control.put(book(&[]));
-        let deeds = control.deeds();
+        control.replace(book(&[]));
+        let deeds = control.rule_counts();
         assert_eq!(deeds.iter().map(|deeds| deeds.count).sum::<u64>(), all);
-        assert!(deeds.len() <= MOST_RETIRED + 1, "{}", deeds.len());
+        assert!(deeds.len() <= MAX_RETIRED + 1, "{}", deeds.len());
     }
 }

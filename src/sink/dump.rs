@@ -24,11 +24,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Largest part of a message that a session holds in memory; a message up to that size is written in one piece at its
 /// end.
-const HELD_BYTES: usize = 64 * 1024;
+const MAX_BUFFERED_BYTES: usize = 64 * 1024;
 
 /// Place where messages are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shelf {
+pub(crate) enum DumpTarget {
     Directory(PathBuf),
     Maildir(PathBuf),
     File(PathBuf),
@@ -36,8 +36,8 @@ pub(crate) enum Shelf {
 
 /// Stores messages, for all workers.
 #[derive(Debug)]
-pub(super) struct Dump {
-    shelf: Shelf,
+pub(super) struct MessageDump {
+    target: DumpTarget,
     /// Prefix of names.
     prefix: String,
     /// Suffix of names.
@@ -47,43 +47,43 @@ pub(super) struct Dump {
     file: Option<Mutex<File>>,
 }
 
-impl Dump {
+impl MessageDump {
     /// Creates the directories or the file if missing, and checks that they can be written.
-    pub(super) fn open(shelf: Shelf) -> Result<Self> {
+    pub(super) fn open(shelf: DumpTarget) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let pid = std::process::id();
         let mut file = None;
         let (prefix, suffix) = match &shelf {
-            Shelf::Directory(path) => {
-                make(path)?;
+            DumpTarget::Directory(path) => {
+                create_directory(path)?;
                 (format!("{now}-{pid}-"), ".eml".to_owned())
             }
-            Shelf::Maildir(path) => {
-                ["tmp", "new", "cur"].iter().try_for_each(|part| make(&path.join(part)))?;
+            DumpTarget::Maildir(path) => {
+                ["tmp", "new", "cur"].iter().try_for_each(|part| create_directory(&path.join(part)))?;
                 (format!("{now}.P{pid}Q"), format!(".{}", host_name()))
             }
-            Shelf::File(path) => {
+            DumpTarget::File(path) => {
                 let opened = OpenOptions::new().create(true).append(true).mode(FILE_MODE).open(path);
                 file = Some(Mutex::new(opened.with_context(|| format!("cannot write {}", path.display()))?));
                 (format!(".dump-{now}-{pid}-"), ".part".to_owned())
             }
         };
-        Ok(Self { shelf, prefix, suffix, serial: AtomicU64::new(0), file })
+        Ok(Self { target: shelf, prefix, suffix, serial: AtomicU64::new(0), file })
     }
 
     /// A new name: the path of the file while it is written, and the final one.
     fn names(&self) -> (PathBuf, PathBuf) {
         let number = self.serial.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}{number:08}{}", self.prefix, self.suffix);
-        match &self.shelf {
-            Shelf::Directory(path) => (path.join(format!(".{name}.part")), path.join(name)),
-            Shelf::Maildir(path) => (path.join("tmp").join(&name), path.join("new").join(name)),
-            Shelf::File(path) => (path.with_file_name(&name), path.with_file_name(name)),
+        match &self.target {
+            DumpTarget::Directory(path) => (path.join(format!(".{name}.part")), path.join(name)),
+            DumpTarget::Maildir(path) => (path.join("tmp").join(&name), path.join("new").join(name)),
+            DumpTarget::File(path) => (path.with_file_name(&name), path.with_file_name(name)),
         }
     }
 
     /// Appends to the single file, completely or not at all.
-    fn append(&self, file: &Mutex<File>, draft: &mut Draft) -> io::Result<()> {
+    fn append(&self, file: &Mutex<File>, draft: &mut MessageWriter) -> io::Result<()> {
         let mut file = lock(file);
         let before = file.metadata()?.len();
         let outcome = draft.append_to(&mut file);
@@ -100,7 +100,7 @@ const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
 /// Creates a directory if there is none; an existing one keeps its mode.
-fn make(path: &Path) -> Result<()> {
+fn create_directory(path: &Path) -> Result<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(DIRECTORY_MODE)
@@ -116,18 +116,18 @@ fn host_name() -> String {
 
 /// A message that is being stored. If it is dropped before its end, nothing remains.
 #[derive(Debug)]
-pub(super) struct Draft {
-    envelope: Envelope,
+pub(super) struct MessageWriter {
+    envelope: DumpEnvelope,
     /// Bytes that are not in the file yet.
-    held: Vec<u8>,
+    buffer: Vec<u8>,
     bytes: u64,
-    spill: Option<Spill>,
-    failure: Option<io::Error>,
+    file: Option<DumpFile>,
+    error: Option<io::Error>,
 }
 
 /// The sender and the recipients; the line before a message in the single file.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Envelope {
+pub(super) struct DumpEnvelope {
     bytes: u64,
     pub(super) client: String,
     pub(super) hello: String,
@@ -137,57 +137,57 @@ pub(super) struct Envelope {
 
 /// A file that is being written.
 #[derive(Debug)]
-struct Spill {
+struct DumpFile {
     file: File,
     /// Its path, until it is renamed.
     path: Option<PathBuf>,
-    name: PathBuf,
+    final_path: PathBuf,
 }
 
-impl Draft {
-    pub(super) fn new(envelope: Envelope) -> Self {
-        Self { envelope, held: Vec::new(), bytes: 0, spill: None, failure: None }
+impl MessageWriter {
+    pub(super) fn new(envelope: DumpEnvelope) -> Self {
+        Self { envelope, buffer: Vec::new(), bytes: 0, file: None, error: None }
     }
 
-    pub(super) fn envelope(&mut self) -> &mut Envelope {
+    pub(super) fn envelope(&mut self) -> &mut DumpEnvelope {
         &mut self.envelope
     }
 
     /// Writes more of the message. An error is kept until the end of the message, when it can be reported.
-    pub(super) fn write(&mut self, dump: &Dump, block: &[u8]) {
+    pub(super) fn write(&mut self, dump: &MessageDump, block: &[u8]) {
         self.bytes += block.len() as u64;
-        if self.failure.is_some() {
+        if self.error.is_some() {
             return;
         }
-        if self.held.len() + block.len() <= HELD_BYTES {
-            self.held.extend_from_slice(block);
-        } else if let Err(error) = self.spill_with(dump, block) {
-            self.held = Vec::new();
-            self.failure = Some(error);
+        if self.buffer.len() + block.len() <= MAX_BUFFERED_BYTES {
+            self.buffer.extend_from_slice(block);
+        } else if let Err(error) = self.flush_with(dump, block) {
+            self.buffer = Vec::new();
+            self.error = Some(error);
         }
     }
 
     /// Writes the held bytes, and a block.
-    fn spill_with(&mut self, dump: &Dump, block: &[u8]) -> io::Result<()> {
-        let spill = match &mut self.spill {
+    fn flush_with(&mut self, dump: &MessageDump, block: &[u8]) -> io::Result<()> {
+        let spill = match &mut self.file {
             Some(spill) => spill,
-            none => none.insert(Spill::create(dump)?),
+            none => none.insert(DumpFile::create(dump)?),
         };
-        spill.file.write_all(&self.held)?;
-        self.held.clear();
+        spill.file.write_all(&self.buffer)?;
+        self.buffer.clear();
         spill.file.write_all(block)
     }
 
     /// Completes the message: puts it in its place.
-    pub(super) fn keep(mut self, dump: &Dump) -> io::Result<()> {
-        if let Some(error) = self.failure.take() {
+    pub(super) fn store(mut self, dump: &MessageDump) -> io::Result<()> {
+        if let Some(error) = self.error.take() {
             return Err(error);
         }
         match &dump.file {
             Some(file) => dump.append(file, &mut self),
             None => {
-                self.spill_with(dump, &[])?;
-                self.spill.take().map_or(Ok(()), Spill::publish)
+                self.flush_with(dump, &[])?;
+                self.file.take().map_or(Ok(()), DumpFile::publish)
             }
         }
     }
@@ -196,37 +196,37 @@ impl Draft {
         self.envelope.bytes = self.bytes;
         let mut head = serde_json::to_vec(&self.envelope)?;
         head.push(b'\n');
-        if let Some(spill) = &mut self.spill {
+        if let Some(spill) = &mut self.file {
             file.write_all(&head)?;
             spill.file.rewind()?;
             io::copy(&mut Read::by_ref(&mut spill.file).take(self.bytes), file)?;
             head.clear();
         }
-        head.append(&mut self.held);
+        head.append(&mut self.buffer);
         head.push(b'\n');
         file.write_all(&head)
     }
 }
 
-impl Spill {
-    fn create(dump: &Dump) -> io::Result<Self> {
+impl DumpFile {
+    fn create(dump: &MessageDump) -> io::Result<Self> {
         let (path, name) = dump.names();
         let file = OpenOptions::new().create_new(true).read(true).write(true).mode(FILE_MODE).open(&path)?;
-        let spill = Self { file, path: Some(path), name };
+        let spill = Self { file, path: Some(path), final_path: name };
         Ok(spill)
     }
 
     /// Renames it to its final name, so that readers see it complete.
     fn publish(mut self) -> io::Result<()> {
         if let Some(path) = &self.path {
-            fs::rename(path, &self.name)?;
+            fs::rename(path, &self.final_path)?;
             self.path = None;
         }
         Ok(())
     }
 }
 
-impl Drop for Spill {
+impl Drop for DumpFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
             // It may be gone with its directory.
@@ -244,23 +244,24 @@ mod tests {
         (0..bytes).map(|at| (at % 251) as u8).collect()
     }
 
-    fn draft(dump: &Dump, message: &[u8]) -> Draft {
+    fn draft(dump: &MessageDump, message: &[u8]) -> MessageWriter {
         let recipients = vec!["c@d".to_owned()];
-        let mut draft = Draft::new(Envelope { client: "127.0.0.1:1".into(), recipients, ..Envelope::default() });
+        let mut draft =
+            MessageWriter::new(DumpEnvelope { client: "127.0.0.1:1".into(), recipients, ..DumpEnvelope::default() });
         message.chunks(50_000).for_each(|block| draft.write(dump, block));
         draft
     }
 
-    const SIZES: [usize; 6] = [0, 1, HELD_BYTES, HELD_BYTES + 1, 200_000, 3];
+    const SIZES: [usize; 6] = [0, 1, MAX_BUFFERED_BYTES, MAX_BUFFERED_BYTES + 1, 200_000, 3];
 
     #[test]
     fn a_file_each_holds_the_octets_and_nothing_else() {
         for maildir in [false, true] {
             let place = tempfile::tempdir().unwrap();
             let root = place.path().join("deep/er");
-            let shelf = if maildir { Shelf::Maildir(root.clone()) } else { Shelf::Directory(root.clone()) };
-            let dump = Dump::open(shelf).unwrap();
-            SIZES.iter().for_each(|size| draft(&dump, &message(*size)).keep(&dump).unwrap());
+            let shelf = if maildir { DumpTarget::Maildir(root.clone()) } else { DumpTarget::Directory(root.clone()) };
+            let dump = MessageDump::open(shelf).unwrap();
+            SIZES.iter().for_each(|size| draft(&dump, &message(*size)).store(&dump).unwrap());
             drop(draft(&dump, &message(100_000)));
             let directory = if maildir { root.join("new") } else { root.clone() };
             let mut paths: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -276,8 +277,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("all");
         for _ in 0..2 {
-            let dump = Dump::open(Shelf::File(path.clone())).unwrap();
-            SIZES.iter().for_each(|size| draft(&dump, &message(*size)).keep(&dump).unwrap());
+            let dump = MessageDump::open(DumpTarget::File(path.clone())).unwrap();
+            SIZES.iter().for_each(|size| draft(&dump, &message(*size)).store(&dump).unwrap());
             drop(draft(&dump, &message(100_000)));
         }
         let all = fs::read(&path).unwrap();
@@ -298,16 +299,16 @@ mod tests {
 
     #[test]
     fn what_cannot_be_kept_is_an_error_and_leaves_nothing() {
-        let full = Dump::open(Shelf::File("/dev/full".into())).unwrap();
-        assert_eq!(draft(&full, b"x").keep(&full).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        let full = MessageDump::open(DumpTarget::File("/dev/full".into())).unwrap();
+        assert_eq!(draft(&full, b"x").store(&full).unwrap_err().kind(), io::ErrorKind::StorageFull);
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("gone");
-        let dump = Dump::open(Shelf::Directory(root.clone())).unwrap();
+        let dump = MessageDump::open(DumpTarget::Directory(root.clone())).unwrap();
         let begun = draft(&dump, &message(100_000));
         fs::remove_dir_all(&root).unwrap();
         for draft in [begun, draft(&dump, b"x"), draft(&dump, &message(100_000))] {
-            assert_eq!(draft.keep(&dump).unwrap_err().kind(), io::ErrorKind::NotFound);
+            assert_eq!(draft.store(&dump).unwrap_err().kind(), io::ErrorKind::NotFound);
         }
-        assert!(Dump::open(Shelf::Directory("/dev/null/x".into())).is_err());
+        assert!(MessageDump::open(DumpTarget::Directory("/dev/null/x".into())).is_err());
     }
 }

@@ -1,22 +1,22 @@
 //! A sink session's handling of mail: reads its trace, counts it, and answers 250, or as the rules order.
-use super::conduct::{Bite, Conduct, Deed, Judgement, Moment, Seats};
-use super::control::{Armed, Control, Ruleset};
-use super::dump::{Draft, Dump, Envelope};
-use super::handout::{CLOSING, Fate, Handout, join};
-use super::rules::Command;
-use crate::party::DEFECT;
+use super::conduct::{CommandContext, DomainSlots, ReadStep, RuleDecision, RuleEffect, SessionRules};
+use super::control::{ActiveRules, RuleState, Ruleset};
+use super::dump::{DumpEnvelope, MessageDump, MessageWriter};
+use super::handout::{LmtpReplies, RecipientDecision, SERVICE_CLOSING, combine};
+use super::rules::RuleCommand;
+use crate::party::SESSION_PANICKED;
 use crate::planned_panic::planned_panic;
 use crate::users::Users;
 use journey::record::Resource;
 use journey::trace::recipient_number;
-use journey::{ClockId, Found, Mark, Phase, RunTally, SinkTally, Trace, TraceReader};
-use net::{Answer, Appetite, Handler, Handshake, LoginOutcome, Parting, Peer, Service, Shortage, clock};
+use journey::{ClockId, MarkResult, Phase, RunTally, SinkTally, Trace, TraceReader, TraceResult};
+use net::{Answer, CloseReason, Handler, Handshake, LoginOutcome, Peer, ReadLimit, ResourceExhausted, Service, clock};
 use smtp::command::{Hello, Mail};
 use smtp::login::Auth;
-use smtp::proxy::Header;
+use smtp::proxy::ProxyHeader;
 use smtp::sasl::Secret;
 use smtp::server::Protocol;
-use smtp::verdict::Verdict;
+use smtp::verdict::ReplyReason;
 use smtp::xclient::Xclient;
 use smtp::{Path, Reply};
 use std::cell::{Cell, RefCell};
@@ -28,43 +28,43 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Reply if a message cannot be stored (RFC 5321 §4.2.3).
-static NO_ROOM: Reply = Reply::fixed("452 4.3.1 Insufficient system storage\r\n");
+static INSUFFICIENT_STORAGE: Reply = Reply::fixed("452 4.3.1 Insufficient system storage\r\n");
 
 /// A tally on its way to the collector, and the way back for it.
-pub(super) type Parcel = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
+pub(super) type TallyTransfer = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
 
 /// State that all workers share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) control: Arc<Control>,
+pub(super) struct SinkContext {
+    pub(super) active_rules: Arc<ActiveRules>,
     /// Storage of messages, if they are stored.
-    dump: Option<Dump>,
+    dump: Option<MessageDump>,
     /// Users that may log in, if AUTH is offered.
     users: Option<Users>,
     /// Time at which the first client connected.
     first_connection: OnceLock<Duration>,
     /// Number of messages after which the sink ends.
-    most: Option<u64>,
+    message_limit: Option<u64>,
     /// Protocol: the end of a message has one answer in SMTP, and one for each recipient in LMTP.
     protocol: Protocol,
     answered: AtomicU64,
     monotonic: ClockId,
 }
 
-impl Shared {
+impl SinkContext {
     pub(super) fn new(
-        control: Control,
-        dump: Option<Dump>,
+        control: ActiveRules,
+        dump: Option<MessageDump>,
         users: Option<Users>,
         most: Option<u64>,
         protocol: Protocol,
     ) -> Self {
         Self {
-            control: Arc::new(control),
+            active_rules: Arc::new(control),
             dump,
             users,
             first_connection: OnceLock::new(),
-            most,
+            message_limit: most,
             protocol,
             answered: AtomicU64::new(0),
             monotonic: crate::party::monotonic_clock(),
@@ -72,44 +72,51 @@ impl Shared {
     }
 
     /// Reports whether it has received as many messages as it was asked to.
-    pub(super) fn is_full(&self) -> bool {
-        self.most.is_some_and(|most| self.answered.load(Ordering::Relaxed) >= most)
+    pub(super) fn has_enough(&self) -> bool {
+        self.message_limit.is_some_and(|most| self.answered.load(Ordering::Relaxed) >= most)
     }
 }
 
 /// A worker's tally, handed to the collector at every tick.
-pub(super) struct Till(Rc<Books>);
+pub(super) struct SinkService(Rc<SinkWorkerState>);
 
 /// Counts of a worker's sessions, and state that they look up.
-pub(super) struct Books {
-    shared: Arc<Shared>,
+pub(super) struct SinkWorkerState {
+    context: Arc<SinkContext>,
     tally: RefCell<Box<SinkTally>>,
-    full: Sender<Parcel>,
-    emptied: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
+    tally_tx: Sender<TallyTransfer>,
+    empty_tallies: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
     /// The rules in force at the last look, and their version then.
-    rules: RefCell<Option<Arc<Ruleset>>>,
-    version: Cell<u64>,
+    cached_rules: RefCell<Option<Arc<Ruleset>>>,
+    rules_version: Cell<u64>,
 }
 
-impl Till {
-    pub(super) fn new(shared: Arc<Shared>, full: Sender<Parcel>) -> Self {
+impl SinkService {
+    pub(super) fn new(shared: Arc<SinkContext>, full: Sender<TallyTransfer>) -> Self {
         let tally = RefCell::default();
         let rules = RefCell::default();
         let version = Cell::new(0);
-        Self(Rc::new(Books { shared, tally, full, emptied: sync_channel(1), rules, version }))
+        Self(Rc::new(SinkWorkerState {
+            context: shared,
+            tally,
+            tally_tx: full,
+            empty_tallies: sync_channel(1),
+            cached_rules: rules,
+            rules_version: version,
+        }))
     }
 }
 
-impl Service for Till {
-    type Handler = Inbox;
+impl Service for SinkService {
+    type Handler = SinkHandler;
 
-    fn session(&self, peer: Peer) -> Inbox {
+    fn session(&self, peer: Peer) -> SinkHandler {
         self.0.tally.borrow_mut().connections += 1;
-        self.0.shared.first_connection.get_or_init(clock::now);
-        let side = self.0.shared.dump.is_some().then(Box::default);
+        self.0.context.first_connection.get_or_init(clock::now);
+        let side = self.0.context.dump.is_some().then(Box::default);
         let reader = TraceReader::default();
         let numbers = Vec::new();
-        Inbox { books: Rc::clone(&self.0), client: peer.address, reader, numbers, began: None, side }
+        SinkHandler { worker: Rc::clone(&self.0), client: peer.address, reader, numbers, began: None, extended: side }
     }
 
     /// No client is exempt: the sink measures and refuses none.
@@ -117,27 +124,27 @@ impl Service for Till {
         true
     }
 
-    fn not_accepted(&self, why: &std::io::Error) {
-        let resource = match Shortage::of(why, false) {
-            Some(Shortage::Descriptors) => Resource::Descriptors,
-            Some(Shortage::HostDescriptors) => Resource::HostDescriptors,
+    fn accept_failed(&self, why: &std::io::Error) {
+        let resource = match ResourceExhausted::from_error(why, false) {
+            Some(ResourceExhausted::Descriptors) => Resource::Descriptors,
+            Some(ResourceExhausted::HostDescriptors) => Resource::HostDescriptors,
             // A client that has disconnected already is no error.
-            Some(Shortage::Ports) | None => return,
+            Some(ResourceExhausted::Ports) | None => return,
         };
-        self.0.tally.borrow_mut().shortages.add(resource);
+        self.0.tally.borrow_mut().exhausted.add(resource);
     }
 
     fn tick(&self, _now: Duration) {
-        let empty = self.0.emptied.1.try_recv().unwrap_or_default();
+        let empty = self.0.empty_tallies.1.try_recv().unwrap_or_default();
         let full = std::mem::replace(&mut *self.0.tally.borrow_mut(), empty);
         // Without a collector nothing can be sent.
-        let _ = self.0.full.send((full, self.0.emptied.0.clone()));
+        let _ = self.0.tally_tx.send((full, self.0.empty_tallies.0.clone()));
     }
 }
 
 /// One session's mail.
-pub(super) struct Inbox {
-    books: Rc<Books>,
+pub(super) struct SinkHandler {
+    worker: Rc<SinkWorkerState>,
     client: SocketAddr,
     reader: TraceReader,
     /// The recipients' numbers.
@@ -145,73 +152,73 @@ pub(super) struct Inbox {
     /// Earliest time at which the message could begin; `None` if this end delays it on purpose.
     began: Option<Duration>,
     /// State of sessions under rules, and of those whose mail is stored.
-    side: Option<Box<Side>>,
+    extended: Option<Box<ExtendedSession>>,
 }
 
 /// Further state of a session.
 #[derive(Default)]
-struct Side {
-    conduct: Option<Conduct>,
+struct ExtendedSession {
+    rules: Option<SessionRules>,
     /// Set if the message being read is to be changed.
-    corrupt: bool,
+    corrupts_next: bool,
     /// Set once it has been changed.
     is_changed: bool,
     /// The name that the client gave in its greeting.
     hello: String,
-    draft: Option<Draft>,
+    message_writer: Option<MessageWriter>,
     /// LMTP: the message whose recipients are being answered.
-    handout: Option<Rc<Handout>>,
+    lmtp_replies: Option<Rc<LmtpReplies>>,
 }
 
 /// A complete message.
-struct Arrival {
-    found: Found,
+struct SinkMessage {
+    found: TraceResult,
     numbers: Vec<u32>,
     bytes: u64,
-    deed: Deed,
-    draft: Option<Draft>,
+    effect: RuleEffect,
+    message_writer: Option<MessageWriter>,
     /// Set if a rule has changed it.
     is_changed: bool,
     /// Places that are held until the message is answered.
-    _seats: Seats,
+    _domain_slots: DomainSlots,
 }
 
-impl Drop for Inbox {
+impl Drop for SinkHandler {
     /// Records a panic of the session among the errors.
     fn drop(&mut self) {
         if std::thread::panicking()
-            && let Ok(mut tally) = self.books.tally.try_borrow_mut()
+            && let Ok(mut tally) = self.worker.tally.try_borrow_mut()
         {
-            tally.errors.add(Phase::Reply, 0, DEFECT);
+            tally.errors.add(Phase::Reply, 0, SESSION_PANICKED);
         }
     }
 }
 
-impl Handler for Inbox {
+impl Handler for SinkHandler {
     fn connect(&mut self, _now: Duration) -> Answer {
-        self.ruled(Command::Connect, None).unwrap_or_else(|refusal| refusal)
+        self.apply_rules(RuleCommand::Connect, None).unwrap_or_else(|refusal| refusal)
     }
 
     fn hello(&mut self, hello: Hello, name: &[u8]) -> Answer {
-        if let Some(side) = &mut self.side {
+        if let Some(side) = &mut self.extended {
             side.hello = String::from_utf8_lossy(name).into_owned();
         }
         let command = match hello {
-            Hello::Extended => Command::Ehlo,
-            Hello::Plain => Command::Helo,
-            Hello::Lmtp => Command::Lhlo,
+            Hello::Extended => RuleCommand::Ehlo,
+            Hello::Plain => RuleCommand::Helo,
+            Hello::Lmtp => RuleCommand::Lhlo,
         };
-        self.ruled(command, None).unwrap_or_else(|refusal| refusal)
+        self.apply_rules(command, None).unwrap_or_else(|refusal| refusal)
     }
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         self.numbers.clear();
-        if self.books.shared.is_full() {
-            return Answer::Reply(Verdict::ShuttingDown.reply().clone());
+        if self.worker.context.has_enough() {
+            return Answer::Reply(ReplyReason::ShuttingDown.reply().clone());
         }
-        match self.ruled(Command::Mail, Some(mail.sender)) {
+        match self.apply_rules(RuleCommand::Mail, Some(mail.sender)) {
             Ok(answer) => {
-                self.begin_draft(&mail.sender);
+                self.begin_dump(&mail.sender);
                 answer
             }
             Err(refusal) => refusal,
@@ -219,33 +226,33 @@ impl Handler for Inbox {
     }
 
     fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
-        let answer = match self.ruled(Command::Recipient, Some(*recipient)) {
+        let answer = match self.apply_rules(RuleCommand::Recipient, Some(*recipient)) {
             Ok(answer) => answer,
             Err(refusal) => return refusal,
         };
-        self.enter(recipient);
+        self.remember_recipient(recipient);
         self.numbers.push(recipient_number(recipient.as_bytes()));
-        if let Some(draft) = self.side.as_mut().and_then(|side| side.draft.as_mut()) {
+        if let Some(draft) = self.extended.as_mut().and_then(|side| side.message_writer.as_mut()) {
             draft.envelope().recipients.push(String::from_utf8_lossy(recipient.as_bytes()).into_owned());
         }
         answer
     }
 
     fn data(&mut self) -> Answer {
-        let answer = self.ruled(Command::Data, None).unwrap_or_else(|refusal| refusal);
-        if let Some(side) = &mut self.side
-            && let Some(rules) = self.books.rules()
+        let answer = self.apply_rules(RuleCommand::Data, None).unwrap_or_else(|refusal| refusal);
+        if let Some(side) = &mut self.extended
+            && let Some(rules) = self.worker.rules()
         {
-            side.corrupt = side.conduct.as_ref().is_some_and(|conduct| conduct.corrupts(&rules));
+            side.corrupts_next = side.rules.as_ref().is_some_and(|conduct| conduct.corrupts_next(&rules));
         }
-        self.began = (self.books.shared.control.version() == 0).then(clock::now);
+        self.began = (self.worker.context.active_rules.version() == 0).then(clock::now);
         answer
     }
 
     fn block(&mut self, block: &[u8]) {
-        match &mut self.side {
+        match &mut self.extended {
             None => self.reader.receive(block),
-            Some(side) => side.receive(block, &mut self.reader, self.books.shared.dump.as_ref()),
+            Some(side) => side.receive(block, &mut self.reader, self.worker.context.dump.as_ref()),
         }
     }
 
@@ -253,24 +260,26 @@ impl Handler for Inbox {
         planned_panic("sink");
         let found = self.reader.finish();
         if let Some(began) = self.began.take() {
-            self.books.time_body(&found, now.saturating_sub(began));
+            self.worker.time_body(&found, now.saturating_sub(began));
         }
-        if self.is_plain() {
-            self.books.arrive(&found, &self.numbers, bytes, now, 1);
+        if self.only_counts() {
+            self.worker.count_arrival(&found, &self.numbers, bytes, now, 1);
             return Answer::Yes;
         }
-        self.message_beside(found, bytes, now)
+        self.handle_message(found, bytes, now)
     }
 
     fn delivery(&mut self, recipient: u32, now: Duration) -> Answer {
-        let Some(handout) = self.side.as_ref().and_then(|side| side.handout.clone()) else { return Answer::Yes };
+        let Some(handout) = self.extended.as_ref().and_then(|side| side.lmtp_replies.clone()) else {
+            return Answer::Yes;
+        };
         let place = recipient as usize;
         if handout.is_last(place)
-            && let Some(side) = &mut self.side
+            && let Some(side) = &mut self.extended
         {
-            side.handout = None;
+            side.lmtp_replies = None;
         }
-        let books = Rc::clone(&self.books);
+        let books = Rc::clone(&self.worker);
         let delay = handout.delay(place);
         if delay.is_zero() {
             return handout.answer(place, &books, now);
@@ -282,58 +291,58 @@ impl Handler for Inbox {
     }
 
     fn verify(&mut self, _who: &[u8]) -> Answer {
-        self.ruled(Command::Verify, None).unwrap_or_else(|refusal| refusal)
+        self.apply_rules(RuleCommand::Verify, None).unwrap_or_else(|refusal| refusal)
     }
 
     fn rset(&mut self) -> Answer {
-        self.ruled(Command::Reset, None).unwrap_or_else(|refusal| refusal)
+        self.apply_rules(RuleCommand::Reset, None).unwrap_or_else(|refusal| refusal)
     }
 
     fn noop(&mut self) -> Answer {
-        self.ruled(Command::Noop, None).unwrap_or_else(|refusal| refusal)
+        self.apply_rules(RuleCommand::Noop, None).unwrap_or_else(|refusal| refusal)
     }
 
     fn quit(&mut self) -> Answer {
-        self.ruled(Command::Quit, None).unwrap_or_else(|refusal| refusal)
+        self.apply_rules(RuleCommand::Quit, None).unwrap_or_else(|refusal| refusal)
     }
 
-    fn appetite(&mut self) -> Appetite {
-        let Some(conduct) = self.side.as_mut().and_then(|side| side.conduct.as_mut()) else { return Appetite::All };
-        match conduct.bite(clock::now) {
-            Bite::All => Appetite::All,
-            Bite::AtMost(most) => Appetite::AtMost(most),
-            Bite::NotBefore(then) => Appetite::NotBefore(then),
-            Bite::Over(deed, by) => {
-                by.act();
-                self.books.note(Command::Data, &deed, &by);
-                Appetite::Nothing(answer(deed))
+    fn read_limit(&mut self) -> ReadLimit {
+        let Some(conduct) = self.extended.as_mut().and_then(|side| side.rules.as_mut()) else { return ReadLimit::All };
+        match conduct.next_read(clock::now) {
+            ReadStep::All => ReadLimit::All,
+            ReadStep::AtMost(most) => ReadLimit::AtMost(most),
+            ReadStep::NotBefore(then) => ReadLimit::NotBefore(then),
+            ReadStep::Stop(deed, by) => {
+                by.count_action();
+                self.worker.count_effect(RuleCommand::Data, &deed, &by);
+                ReadLimit::Close(answer_to(deed))
             }
         }
     }
 
-    fn reset(&mut self, why: Option<Verdict>) {
+    fn reset(&mut self, why: Option<ReplyReason>) {
         self.numbers.clear();
         self.reader = TraceReader::default();
-        if let Some(side) = &mut self.side {
-            side.draft = None;
+        if let Some(side) = &mut self.extended {
+            side.message_writer = None;
             side.is_changed = false;
-            side.conduct.as_mut().map(Conduct::close);
+            side.rules.as_mut().map(SessionRules::end_transaction);
         }
         if let Some(verdict) = why {
             let reply = verdict.reply();
             let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
-            self.books.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), &text);
+            self.worker.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), &text);
         }
     }
 
-    fn proxied(&mut self, header: &Header) {
-        if let Header::Proxied { source, .. } = header {
+    fn proxy_header(&mut self, header: &ProxyHeader) {
+        if let ProxyHeader::Proxied { source, .. } = header {
             self.client = *source;
         }
     }
 
-    fn not_proxied(&mut self, why: &std::io::Error) {
-        self.books.tally.borrow_mut().errors.add(Phase::Connect, 0, &why.to_string());
+    fn proxy_header_missing(&mut self, why: &std::io::Error) {
+        self.worker.tally.borrow_mut().errors.add(Phase::Connect, 0, &why.to_string());
     }
 
     fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
@@ -344,212 +353,227 @@ impl Handler for Inbox {
     }
 
     fn start_tls(&mut self) -> Answer {
-        self.ruled(Command::StartTls, None).unwrap_or_else(|refusal| refusal)
+        self.apply_rules(RuleCommand::StartTls, None).unwrap_or_else(|refusal| refusal)
     }
 
     fn handshake(&mut self) -> Answer {
-        self.ruled(Command::Handshake, None).unwrap_or_else(|refusal| refusal)
+        self.apply_rules(RuleCommand::Handshake, None).unwrap_or_else(|refusal| refusal)
     }
 
-    fn encrypted(&mut self, handshake: &Handshake) {
-        let mut tally = self.books.tally.borrow_mut();
+    fn tls_established(&mut self, handshake: &Handshake) {
+        let mut tally = self.worker.tally.borrow_mut();
         tally.handshakes.add(&handshake.version, &handshake.cipher, handshake.resumed);
     }
 
-    fn not_encrypted(&mut self, why: &std::io::Error) {
-        let mut tally = self.books.tally.borrow_mut();
+    fn tls_failed(&mut self, why: &std::io::Error) {
+        let mut tally = self.worker.tally.borrow_mut();
         tally.handshakes.failed += 1;
         tally.errors.add(Phase::Tls, 0, &why.to_string());
     }
 
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
-        match self.ruled(Command::Auth, None) {
-            Ok(_) if !self.books.knows(auth) => Answer::Reply(Verdict::NotAuthenticated.reply().clone()),
+        match self.apply_rules(RuleCommand::Auth, None) {
+            Ok(_) if !self.worker.verify_login(auth) => Answer::Reply(ReplyReason::NotAuthenticated.reply().clone()),
             Ok(answer) | Err(answer) => answer,
         }
     }
 
     fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
-        self.books.shared.users.as_ref().and_then(|users| users.secret(auth))
+        self.worker.context.users.as_ref().and_then(|users| users.secret(auth))
     }
 
     fn login_ended(&mut self, outcome: LoginOutcome) {
-        if outcome == LoginOutcome::NotProved {
-            self.books.tally.borrow_mut().errors.add(Phase::Auth, 535, "a login failed");
+        if outcome == LoginOutcome::Failed {
+            self.worker.tally.borrow_mut().errors.add(Phase::Auth, 535, "a login failed");
         }
     }
 
-    fn gave_up(&mut self, why: Verdict) {
+    fn gave_up(&mut self, why: ReplyReason) {
         let reply = why.reply();
         let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
-        self.books.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), &text);
+        self.worker.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), &text);
     }
 
-    fn disconnect(&mut self, parting: Parting) {
-        if parting == Parting::Timeout {
-            let reply = Verdict::Timeout.reply();
-            self.books.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), "a client was silent for too long");
+    fn disconnect(&mut self, parting: CloseReason) {
+        if parting == CloseReason::Timeout {
+            let reply = ReplyReason::Timeout.reply();
+            self.worker.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), "a client was silent for too long");
         }
     }
 }
 
-impl Inbox {
+impl SinkHandler {
     /// Reports whether messages are only counted: no rules, and no storage.
-    fn is_plain(&self) -> bool {
-        self.side.is_none() && self.books.shared.control.version() == 0
+    fn only_counts(&self) -> bool {
+        self.extended.is_none() && self.worker.context.active_rules.version() == 0
     }
 
     /// Applies the rules to a command: an answer that accepts it, or one that does not.
-    fn ruled(&mut self, command: Command, address: Option<Path<'_>>) -> Result<Answer, Answer> {
-        let Some(rules) = self.books.rules() else { return Ok(Answer::Yes) };
-        let Judgement { delay, deed, by } = self.judge(&rules, command, address, None, clock::now());
+    fn apply_rules(&mut self, command: RuleCommand, address: Option<Path<'_>>) -> Result<Answer, Answer> {
+        let Some(rules) = self.worker.rules() else { return Ok(Answer::Yes) };
+        let RuleDecision { delay, effect: deed, decided_by: by } =
+            self.decide(&rules, command, address, None, clock::now());
         if let Some(by) = by {
-            self.books.note(command, &deed, &by);
+            self.worker.count_effect(command, &deed, &by);
         }
-        let is_granted = deed == Deed::Grant;
-        let answer = held_back(delay, answer(deed));
+        let is_granted = deed == RuleEffect::Accept;
+        let answer = delay_answer(delay, answer_to(deed));
         if is_granted { Ok(answer) } else { Err(answer) }
     }
 
-    fn judge(
+    fn decide(
         &mut self,
         rules: &Ruleset,
-        command: Command,
+        command: RuleCommand,
         address: Option<Path<'_>>,
         sequence: Option<u64>,
         now: Duration,
-    ) -> Judgement {
-        let shared = &self.books.shared;
+    ) -> RuleDecision {
+        let shared = &self.worker.context;
         let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
-        let moment = Moment { command, client: self.client.ip(), address, sequence, now, since };
-        let conduct = &mut self.side.get_or_insert_default().conduct;
-        conduct.get_or_insert_with(|| Conduct::new(shared.control.number_session())).judge(rules, &moment)
+        let moment = CommandContext { command, client: self.client.ip(), address, sequence, now, since_start: since };
+        let conduct = &mut self.extended.get_or_insert_default().rules;
+        conduct
+            .get_or_insert_with(|| SessionRules::new(shared.active_rules.next_session_number()))
+            .decide(rules, &moment)
     }
 
     /// Stores an accepted recipient, if a rule will be evaluated for it.
-    fn enter(&mut self, recipient: &Path<'_>) {
+    fn remember_recipient(&mut self, recipient: &Path<'_>) {
         let place = self.numbers.len();
-        if let Some(conduct) = self.side.as_mut().and_then(|side| side.conduct.as_mut())
-            && self.books.rules().is_some_and(|rules| rules.ask_for_recipients())
+        if let Some(conduct) = self.extended.as_mut().and_then(|side| side.rules.as_mut())
+            && self.worker.rules().is_some_and(|rules| rules.has_recipient_rules())
         {
-            conduct.enter_recipient(place, recipient);
+            conduct.add_recipient(place, recipient);
         }
     }
 
     /// Decides a complete message by the rules, and, if they accept it, each of its recipients.
-    fn judge_message(&mut self, sequence: Option<u64>, now: Duration) -> (Duration, Deed, Vec<Fate>) {
-        let cut = self.side.as_mut().and_then(|side| side.conduct.as_mut()?.whole());
-        let rules = self.books.rules();
-        let Judgement { delay, deed, by } = match (cut, &rules) {
+    fn decide_message(
+        &mut self,
+        sequence: Option<u64>,
+        now: Duration,
+    ) -> (Duration, RuleEffect, Vec<RecipientDecision>) {
+        let cut = self.extended.as_mut().and_then(|side| side.rules.as_mut()?.finish_message());
+        let rules = self.worker.rules();
+        let RuleDecision { delay, effect: deed, decided_by: by } = match (cut, &rules) {
             (Some((deed, by)), _) => {
-                by.act();
-                Judgement { delay: Duration::ZERO, deed, by: Some(by) }
+                by.count_action();
+                RuleDecision { delay: Duration::ZERO, effect: deed, decided_by: Some(by) }
             }
-            (None, Some(rules)) => self.judge(rules, Command::Dot, None, sequence, now),
-            (None, None) => Judgement { delay: Duration::ZERO, deed: Deed::Grant, by: None },
+            (None, Some(rules)) => self.decide(rules, RuleCommand::Dot, None, sequence, now),
+            (None, None) => RuleDecision { delay: Duration::ZERO, effect: RuleEffect::Accept, decided_by: None },
         };
         if let Some(by) = by {
-            self.books.note(Command::Dot, &deed, &by);
+            self.worker.count_effect(RuleCommand::Dot, &deed, &by);
         }
-        let fates = match rules.filter(|rules| deed == Deed::Grant && rules.ask_for_recipients()) {
-            Some(rules) => self.judge_recipients(&rules, sequence, now),
+        let fates = match rules.filter(|rules| deed == RuleEffect::Accept && rules.has_recipient_rules()) {
+            Some(rules) => self.decide_recipients(&rules, sequence, now),
             None => Vec::new(),
         };
         (delay, deed, fates)
     }
 
     /// Decides each recipient by the rules, up to the one that ends the session; empty if all are accepted at once.
-    fn judge_recipients(&mut self, rules: &Ruleset, sequence: Option<u64>, now: Duration) -> Vec<Fate> {
-        let shared = &self.books.shared;
+    fn decide_recipients(&mut self, rules: &Ruleset, sequence: Option<u64>, now: Duration) -> Vec<RecipientDecision> {
+        let shared = &self.worker.context;
         let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
-        let command = Command::Dot;
+        let command = RuleCommand::Dot;
         let client = self.client.ip();
-        let moment = Moment { command, client, address: None, sequence, now, since };
-        let Some(conduct) = self.side.as_mut().and_then(|side| side.conduct.as_mut()) else { return Vec::new() };
+        let moment = CommandContext { command, client, address: None, sequence, now, since_start: since };
+        let Some(conduct) = self.extended.as_mut().and_then(|side| side.rules.as_mut()) else { return Vec::new() };
         let mut fates = Vec::new();
         for place in 0..self.numbers.len() {
-            let Judgement { delay, deed, by } = conduct.judge_recipient(rules, &moment, place);
+            let RuleDecision { delay, effect: deed, decided_by: by } = conduct.decide_recipient(rules, &moment, place);
             if let Some(by) = by {
-                self.books.note(Command::Dot, &deed, &by);
+                self.worker.count_effect(RuleCommand::Dot, &deed, &by);
             }
-            let fate = Fate { delay, deed };
-            let ends = fate.ends(shared.protocol);
+            let fate = RecipientDecision { delay, effect: deed };
+            let ends = fate.ends_evaluation(shared.protocol);
             fates.push(fate);
             if ends {
                 break;
             }
         }
-        if fates.iter().all(Fate::is_plain) { Vec::new() } else { fates }
+        if fates.iter().all(RecipientDecision::is_unchanged) { Vec::new() } else { fates }
     }
 
     /// Handles a message of a session that does more than count.
-    fn message_beside(&mut self, found: Found, bytes: u64, now: Duration) -> Answer {
-        let (mut delay, mut deed, fates) = self.judge_message(sequence(&found), now);
+    fn handle_message(&mut self, found: TraceResult, bytes: u64, now: Duration) -> Answer {
+        let (mut delay, mut deed, fates) = self.decide_message(sequence(&found), now);
         let mut numbers = std::mem::take(&mut self.numbers);
-        let side = self.side.get_or_insert_default();
-        let (draft, seats) = side.close();
+        let side = self.extended.get_or_insert_default();
+        let (draft, seats) = side.end_transaction();
         let is_changed = std::mem::take(&mut side.is_changed);
         if !fates.is_empty() {
-            if self.books.shared.protocol == Protocol::Lmtp {
-                self.books.note_changed(&found, u64::from(is_changed));
-                side.handout = Some(Rc::new(Handout::new(found, bytes, numbers, fates, draft, seats)));
-                return held_back(delay, Answer::Yes);
+            if self.worker.context.protocol == Protocol::Lmtp {
+                self.worker.count_corrupted(&found, u64::from(is_changed));
+                side.lmtp_replies = Some(Rc::new(LmtpReplies::new(found, bytes, numbers, fates, draft, seats)));
+                return delay_answer(delay, Answer::Yes);
             }
-            let count = |deed: &Deed| fates.iter().filter(|fate| fate.deed == *deed).count() as u64;
-            let lost = count(&Deed::Drop);
-            let duplicates = count(&Deed::Duplicate);
-            let joined = join(fates, &mut numbers);
-            if matches!(joined.deed, Deed::Grant | Deed::LoseReply | Deed::Drop) {
-                self.books.note_units(&found, lost, duplicates);
+            let count = |deed: &RuleEffect| fates.iter().filter(|fate| fate.effect == *deed).count() as u64;
+            let lost = count(&RuleEffect::Drop);
+            let duplicates = count(&RuleEffect::Duplicate);
+            let joined = combine(fates, &mut numbers);
+            if matches!(joined.effect, RuleEffect::Accept | RuleEffect::LoseReply | RuleEffect::Drop) {
+                self.worker.count_ordered(&found, lost, duplicates);
             }
             delay += joined.delay;
-            deed = joined.deed;
+            deed = joined.effect;
         }
-        let arrival = Arrival { found, numbers, bytes, deed, draft, is_changed, _seats: seats };
-        let books = Rc::clone(&self.books);
+        let arrival = SinkMessage {
+            found,
+            numbers,
+            bytes,
+            effect: deed,
+            message_writer: draft,
+            is_changed,
+            _domain_slots: seats,
+        };
+        let books = Rc::clone(&self.worker);
         if delay.is_zero() {
-            return books.take_in(arrival, now);
+            return books.accept_message(arrival, now);
         }
         // Only a message whose answer is about to be written counts.
         Answer::eventually(async move {
             net::sleep(delay).await;
-            books.take_in(arrival, clock::now())
+            books.accept_message(arrival, clock::now())
         })
     }
 
     /// Begins to store a message.
-    fn begin_draft(&mut self, sender: &Path<'_>) {
-        let Some(side) = self.side.as_mut().filter(|_| self.books.shared.dump.is_some()) else { return };
-        let mut envelope = Envelope::default();
+    fn begin_dump(&mut self, sender: &Path<'_>) {
+        let Some(side) = self.extended.as_mut().filter(|_| self.worker.context.dump.is_some()) else { return };
+        let mut envelope = DumpEnvelope::default();
         envelope.client = self.client.to_string();
         envelope.hello.clone_from(&side.hello);
         envelope.sender = String::from_utf8_lossy(sender.as_bytes()).into_owned();
-        side.draft = Some(Draft::new(envelope));
+        side.message_writer = Some(MessageWriter::new(envelope));
     }
 }
 
-impl Side {
-    fn receive(&mut self, block: &[u8], reader: &mut TraceReader, dump: Option<&Dump>) {
-        if let Some(conduct) = &mut self.conduct {
-            conduct.read(block.len(), clock::now);
+impl ExtendedSession {
+    fn receive(&mut self, block: &[u8], reader: &mut TraceReader, dump: Option<&MessageDump>) {
+        if let Some(conduct) = &mut self.rules {
+            conduct.record_read(block.len(), clock::now);
         }
-        let corrupted = std::mem::take(&mut self.corrupt).then(|| changed(block));
+        let corrupted = std::mem::take(&mut self.corrupts_next).then(|| corrupt_block(block));
         self.is_changed |= corrupted.is_some();
         let block = corrupted.as_deref().unwrap_or(block);
-        if let Some((draft, dump)) = self.draft.as_mut().zip(dump) {
+        if let Some((draft, dump)) = self.message_writer.as_mut().zip(dump) {
             draft.write(dump, block);
         }
         reader.receive(block);
     }
 
     /// Ends the transaction; returns the stored message, and the places that it holds.
-    fn close(&mut self) -> (Option<Draft>, Seats) {
-        let seats = self.conduct.as_mut().map(Conduct::close).unwrap_or_default();
-        (self.draft.take(), seats)
+    fn end_transaction(&mut self) -> (Option<MessageWriter>, DomainSlots) {
+        let seats = self.rules.as_mut().map(SessionRules::end_transaction).unwrap_or_default();
+        (self.message_writer.take(), seats)
     }
 }
 
-fn held_back(delay: Duration, answer: Answer) -> Answer {
+fn delay_answer(delay: Duration, answer: Answer) -> Answer {
     if delay.is_zero() {
         return answer;
     }
@@ -560,41 +584,43 @@ fn held_back(delay: Duration, answer: Answer) -> Answer {
 }
 
 /// The answer on the wire.
-pub(super) fn answer(deed: Deed) -> Answer {
+pub(super) fn answer_to(deed: RuleEffect) -> Answer {
     match deed {
-        Deed::Grant | Deed::Drop | Deed::Duplicate => Answer::Yes,
-        Deed::Refuse(reply) => Answer::Reply(reply),
-        Deed::HangUp(last_word) => Answer::HangUp(last_word),
-        Deed::LoseReply => Answer::HangUp(None),
-        Deed::Reset => Answer::Reset,
+        RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => Answer::Yes,
+        RuleEffect::Reject(reply) => Answer::Reply(reply),
+        RuleEffect::HangUp(last_word) => Answer::HangUp(last_word),
+        RuleEffect::LoseReply => Answer::HangUp(None),
+        RuleEffect::Reset => Answer::Reset,
     }
 }
 
-fn sequence(found: &Found) -> Option<u64> {
+fn sequence(found: &TraceResult) -> Option<u64> {
     match found {
-        Found::Intact(trace) | Found::Converted(trace) | Found::Corrupt(Some(trace)) => Some(trace.sequence),
-        Found::Absent | Found::Corrupt(None) => None,
+        TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
+            Some(trace.sequence)
+        }
+        TraceResult::Absent | TraceResult::Corrupt(None) => None,
     }
 }
 
 /// Phase under which an error of that command is counted. Phases are those of the source: a command without one is
 /// counted with the replies.
-fn phase(command: Command) -> Phase {
+fn phase(command: RuleCommand) -> Phase {
     match command {
-        Command::Connect => Phase::Banner,
-        Command::Helo | Command::Ehlo | Command::Lhlo => Phase::Ehlo,
-        Command::Mail => Phase::Mail,
-        Command::Recipient => Phase::Rcpt,
-        Command::Data => Phase::Data,
-        Command::Dot | Command::Reset | Command::Noop | Command::Verify => Phase::Reply,
-        Command::Quit => Phase::Quit,
-        Command::StartTls | Command::Handshake => Phase::Tls,
-        Command::Auth => Phase::Auth,
+        RuleCommand::Connect => Phase::Banner,
+        RuleCommand::Helo | RuleCommand::Ehlo | RuleCommand::Lhlo => Phase::Ehlo,
+        RuleCommand::Mail => Phase::Mail,
+        RuleCommand::Recipient => Phase::Rcpt,
+        RuleCommand::Data => Phase::Data,
+        RuleCommand::Dot | RuleCommand::Reset | RuleCommand::Noop | RuleCommand::Verify => Phase::Reply,
+        RuleCommand::Quit => Phase::Quit,
+        RuleCommand::StartTls | RuleCommand::Handshake => Phase::Tls,
+        RuleCommand::Auth => Phase::Auth,
     }
 }
 
 /// Returns the block with the last byte before its line end changed: in a message of one block, a byte of the body.
-fn changed(block: &[u8]) -> Vec<u8> {
+fn corrupt_block(block: &[u8]) -> Vec<u8> {
     let mut changed = block.to_vec();
     let at = changed.iter().rposition(|octet| !octet.is_ascii_control()).unwrap_or(0);
     if let Some(octet) = changed.get_mut(at) {
@@ -604,51 +630,51 @@ fn changed(block: &[u8]) -> Vec<u8> {
 }
 
 /// Marks the units of a message in the ledger.
-fn mark(run: &mut RunTally, trace: &Trace, numbers: &[u32]) {
+fn mark_units(run: &mut RunTally, trace: &Trace, numbers: &[u32]) {
     for number in numbers {
         match run.units.mark(trace.sequence, *number) {
-            Mark::First => {}
-            Mark::Again => run.duplicates += 1,
-            Mark::Full => run.overflow += 1,
+            MarkResult::First => {}
+            MarkResult::Again => run.duplicates += 1,
+            MarkResult::Full => run.overflow += 1,
         }
     }
 }
 
-impl Books {
-    fn knows(&self, auth: &Auth<'_>) -> bool {
-        self.shared.users.as_ref().is_some_and(|users| users.knows(auth))
+impl SinkWorkerState {
+    fn verify_login(&self, auth: &Auth<'_>) -> bool {
+        self.context.users.as_ref().is_some_and(|users| users.verify(auth))
     }
 
     /// The rules in force, if there are any.
     fn rules(&self) -> Option<Arc<Ruleset>> {
-        let version = self.shared.control.version();
-        if version == 0 { None } else { self.rules_of(version) }
+        let version = self.context.active_rules.version();
+        if version == 0 { None } else { self.cached_rules(version) }
     }
 
-    fn rules_of(&self, version: u64) -> Option<Arc<Ruleset>> {
-        if self.version.replace(version) != version {
-            self.rules.replace(self.shared.control.in_force());
+    fn cached_rules(&self, version: u64) -> Option<Arc<Ruleset>> {
+        if self.rules_version.replace(version) != version {
+            self.cached_rules.replace(self.context.active_rules.current());
         }
-        self.rules.borrow().clone()
+        self.cached_rules.borrow().clone()
     }
 
     /// Counts a refusal or a cut by a rule among the errors.
-    fn note(&self, command: Command, deed: &Deed, by: &Armed) {
+    fn count_effect(&self, command: RuleCommand, deed: &RuleEffect, by: &RuleState) {
         let code = match deed {
-            Deed::Grant | Deed::Drop | Deed::Duplicate => return,
-            Deed::Refuse(reply) | Deed::HangUp(Some(reply)) => reply.code(),
-            Deed::HangUp(None) | Deed::LoseReply | Deed::Reset => 0,
+            RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => return,
+            RuleEffect::Reject(reply) | RuleEffect::HangUp(Some(reply)) => reply.code(),
+            RuleEffect::HangUp(None) | RuleEffect::LoseReply | RuleEffect::Reset => 0,
         };
         let text = format!("on purpose: {}", by.rule.text());
         let tally = &mut **self.tally.borrow_mut();
         tally.errors.add(phase(command), code, &text);
-        let is_cut = !matches!(deed, Deed::Refuse(_));
-        tally.ordered.cuts += u64::from(is_cut || code == CLOSING);
+        let is_cut = !matches!(deed, RuleEffect::Reject(_));
+        tally.ordered.cuts += u64::from(is_cut || code == SERVICE_CLOSING);
         tally.ordered.replies += u64::from(code > 0);
     }
 
     /// Counts the recipients of a message that rules dropped, and those that rules counted twice.
-    pub(super) fn note_units(&self, found: &Found, lost: u64, duplicates: u64) {
+    pub(super) fn count_ordered(&self, found: &TraceResult, lost: u64, duplicates: u64) {
         if sequence(found).is_some() {
             let ordered = &mut self.tally.borrow_mut().ordered;
             ordered.lost += lost;
@@ -657,84 +683,92 @@ impl Books {
     }
 
     /// Stores a message and counts it, as far as the rules say, and answers.
-    fn take_in(&self, arrival: Arrival, now: Duration) -> Answer {
-        let Arrival { found, numbers, bytes, deed, draft, is_changed, _seats } = arrival;
+    fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
+        let SinkMessage {
+            found,
+            numbers,
+            bytes,
+            effect: deed,
+            message_writer: draft,
+            is_changed,
+            _domain_slots: _seats,
+        } = arrival;
         let times = match deed {
-            Deed::Refuse(_) | Deed::HangUp(_) | Deed::Reset => return answer(deed),
-            Deed::Drop => 0,
-            Deed::Grant | Deed::LoseReply => 1,
-            Deed::Duplicate => 2,
+            RuleEffect::Reject(_) | RuleEffect::HangUp(_) | RuleEffect::Reset => return answer_to(deed),
+            RuleEffect::Drop => 0,
+            RuleEffect::Accept | RuleEffect::LoseReply => 1,
+            RuleEffect::Duplicate => 2,
         };
-        if let Err(refusal) = self.keep(draft.filter(|_| times > 0)) {
+        if let Err(refusal) = self.store(draft.filter(|_| times > 0)) {
             return refusal;
         }
-        self.arrive(&found, &numbers, bytes, now, times);
+        self.count_arrival(&found, &numbers, bytes, now, times);
         let all = numbers.len() as u64;
-        self.note_units(&found, if times == 0 { all } else { 0 }, if times == 2 { all } else { 0 });
-        self.note_changed(&found, if is_changed { u64::from(times) } else { 0 });
-        if deed == Deed::LoseReply {
+        self.count_ordered(&found, if times == 0 { all } else { 0 }, if times == 2 { all } else { 0 });
+        self.count_corrupted(&found, if is_changed { u64::from(times) } else { 0 });
+        if deed == RuleEffect::LoseReply {
             self.tally.borrow_mut().ordered.unanswered += all;
         }
-        answer(deed)
+        answer_to(deed)
     }
 
     /// Counts a message that a rule has changed, as many times as the message itself counts.
-    fn note_changed(&self, found: &Found, times: u64) {
+    fn count_corrupted(&self, found: &TraceResult, times: u64) {
         if sequence(found).is_some() {
             self.tally.borrow_mut().ordered.corrupt += times;
         }
     }
 
     /// Stores the message if it is to be stored, or refuses it.
-    pub(super) fn keep(&self, draft: Option<Draft>) -> Result<(), Answer> {
-        let Some((draft, dump)) = draft.zip(self.shared.dump.as_ref()) else { return Ok(()) };
-        draft.keep(dump).map_err(|error| {
+    pub(super) fn store(&self, draft: Option<MessageWriter>) -> Result<(), Answer> {
+        let Some((draft, dump)) = draft.zip(self.context.dump.as_ref()) else { return Ok(()) };
+        draft.store(dump).map_err(|error| {
             let text = format!("the message could not be stored: {error}");
-            self.tally.borrow_mut().errors.add(Phase::Reply, NO_ROOM.code(), &text);
-            self.no_room()
+            self.tally.borrow_mut().errors.add(Phase::Reply, INSUFFICIENT_STORAGE.code(), &text);
+            self.storage_refusal()
         })
     }
 
-    pub(super) fn no_room(&self) -> Answer {
-        Answer::Reply(NO_ROOM.clone())
+    pub(super) fn storage_refusal(&self) -> Answer {
+        Answer::Reply(INSUFFICIENT_STORAGE.clone())
     }
 
     /// Counts further recipients of a message that is counted already.
-    pub(super) fn arrive_for(&self, found: &Found, numbers: &[u32], now: Duration) {
+    pub(super) fn count_recipients(&self, found: &TraceResult, numbers: &[u32], now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         tally.recipients += numbers.len() as u64;
         tally.last_arrival = Some(now);
-        if let Found::Intact(trace) | Found::Converted(trace) | Found::Corrupt(Some(trace)) = found {
+        if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = found {
             let run = tally.runs.open(trace.run);
             run.recipients += numbers.len() as u64;
             run.last_delivered = Some(now);
             if !trace.is_warm_up() {
                 run.last_counted = Some(now);
             }
-            mark(run, trace, numbers);
+            mark_units(run, trace, numbers);
         }
     }
 
     /// Counts a message `times` times.
-    pub(super) fn arrive(&self, found: &Found, numbers: &[u32], bytes: u64, now: Duration, times: u32) {
-        self.shared.answered.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_arrival(&self, found: &TraceResult, numbers: &[u32], bytes: u64, now: Duration, times: u32) {
+        self.context.answered.fetch_add(1, Ordering::Relaxed);
         for _ in 0..times {
-            self.count(found, numbers, bytes, now);
+            self.count_message(found, numbers, bytes, now);
         }
     }
 
     /// Times the sender's transfer of a message: this shows whether ACKs delayed it.
-    fn time_body(&self, found: &Found, took: Duration) {
+    fn time_body(&self, found: &TraceResult, took: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         match found {
-            Found::Intact(trace) | Found::Converted(trace) | Found::Corrupt(Some(trace)) => {
+            TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
                 tally.runs.open(trace.run).bodies.record(took);
             }
-            Found::Absent | Found::Corrupt(None) => tally.bodies.record(took),
+            TraceResult::Absent | TraceResult::Corrupt(None) => tally.bodies.record(took),
         }
     }
 
-    fn count(&self, found: &Found, numbers: &[u32], bytes: u64, now: Duration) {
+    fn count_message(&self, found: &TraceResult, numbers: &[u32], bytes: u64, now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         tally.messages += 1;
         tally.recipients += numbers.len() as u64;
@@ -742,14 +776,14 @@ impl Books {
         tally.first_arrival.get_or_insert(now);
         tally.last_arrival = Some(now);
         match found {
-            Found::Absent | Found::Corrupt(None) => tally.untraced += 1,
-            Found::Intact(trace) => self.count_traced(tally.runs.open(trace.run), trace, numbers, bytes, now),
-            Found::Converted(trace) => {
+            TraceResult::Absent | TraceResult::Corrupt(None) => tally.untraced += 1,
+            TraceResult::Intact(trace) => self.count_traced(tally.runs.open(trace.run), trace, numbers, bytes, now),
+            TraceResult::Converted(trace) => {
                 let run = tally.runs.open(trace.run);
                 run.converted += 1;
                 self.count_traced(run, trace, numbers, bytes, now);
             }
-            Found::Corrupt(Some(trace)) => {
+            TraceResult::Corrupt(Some(trace)) => {
                 let run = tally.runs.open(trace.run);
                 run.corrupt += 1;
                 self.count_traced(run, trace, numbers, bytes, now);
@@ -768,8 +802,8 @@ impl Books {
         } else {
             run.last_counted = Some(now);
         }
-        mark(run, trace, numbers);
-        match self.created(trace, now) {
+        mark_units(run, trace, numbers);
+        match self.creation_time(trace, now) {
             Some(_) if trace.is_warm_up() => {}
             Some(created) => {
                 run.delivered.record(now - created);
@@ -782,8 +816,8 @@ impl Books {
 
     /// Time at which the message was created, on this host's monotonic clock; `None` if the trace's clock cannot be
     /// compared with it, or the time lies in the future.
-    fn created(&self, trace: &Trace, now: Duration) -> Option<Duration> {
-        if trace.clock == self.shared.monotonic {
+    fn creation_time(&self, trace: &Trace, now: Duration) -> Option<Duration> {
+        if trace.clock == self.context.monotonic {
             return Some(trace.created).filter(|created| *created <= now);
         }
         if !trace.clock.is_realtime() {

@@ -24,17 +24,17 @@ mod welcome;
 
 use crate::http_server;
 use crate::interrupt::Interrupt;
-use crate::party::{Finished, Outputs};
+use crate::party::{FinishedRun, Outputs};
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow, bail};
-use certificates::Certificates;
-use collector::Collector;
-use control::Control;
-use dump::Dump;
-pub(crate) use dump::Shelf;
-use inbox::{Shared, Till};
+use certificates::SinkCertificates;
+use collector::SinkCollector;
+use control::ActiveRules;
+pub(crate) use dump::DumpTarget;
+use dump::MessageDump;
+use inbox::{SinkContext, SinkService};
 use journey::RunId;
-use net::{Endpoint, Files, Server, Shortage};
+use net::{Endpoint, FdTable, ResourceExhausted, Server};
 pub(crate) use rulebook::Rulebook;
 pub(crate) use rules::Rule;
 use smtp::Limits;
@@ -42,10 +42,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-pub(crate) use welcome::{Login, WelcomeOptions};
+pub(crate) use welcome::{CapabilityOptions, LoginPolicy};
 
 /// Descriptors used for other things than sessions.
-const SPARE_FILES: u64 = 64;
+const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// All options of a sink.
 #[derive(Clone, Debug)]
@@ -68,10 +68,10 @@ pub(crate) struct SinkOptions {
     /// The seed of random choices, if the rules name none.
     pub(crate) seed: u64,
     /// Storage of messages, if they are stored.
-    pub(crate) dump: Option<Shelf>,
+    pub(crate) dump: Option<DumpTarget>,
     /// The run whose messages are expected; all others are foreign.
     pub(crate) run: Option<RunId>,
-    pub(crate) welcome: WelcomeOptions,
+    pub(crate) capabilities: CapabilityOptions,
     pub(crate) outputs: Outputs,
 }
 
@@ -79,49 +79,51 @@ pub(crate) struct SinkOptions {
 ///
 /// # Errors
 /// If it could not run: the address is taken, a file cannot be written.
-pub(crate) fn run(options: SinkOptions) -> Result<Finished> {
-    options.outputs.open()?;
+pub(crate) fn run(options: SinkOptions) -> Result<FinishedRun> {
+    options.outputs.check_writable()?;
     let endpoint = Endpoint::listening(&options.listen).context("--listen")?;
     let http = options.http.as_deref().map(|http| resolve("--http", http)).transpose()?;
-    net::open_files::raise(options.sessions as u64 + http_server::CONNECTION_LIMIT as u64 + SPARE_FILES);
+    net::open_files::raise(options.sessions as u64 + http_server::CONNECTION_LIMIT as u64 + RESERVED_DESCRIPTORS);
     let interrupt = Interrupt::watch()?;
     let (full, tallies) = channel();
-    let control = Control::new(options.rules.clone(), options.seed);
-    let dump = options.dump.clone().map(Dump::open).transpose()?;
-    let users = options.welcome.users()?;
-    let shared = Arc::new(Shared::new(control, dump, users, options.messages, options.welcome.protocol));
+    let control = ActiveRules::new(options.rules.clone(), options.seed);
+    let dump = options.dump.clone().map(MessageDump::open).transpose()?;
+    let users = options.capabilities.users()?;
+    let shared = Arc::new(SinkContext::new(control, dump, users, options.messages, options.capabilities.protocol));
     let make = {
         let shared = Arc::clone(&shared);
-        move || Till::new(Arc::clone(&shared), full.clone())
+        move || SinkService::new(Arc::clone(&shared), full.clone())
     };
-    let welcome = options.welcome.clone();
+    let welcome = options.capabilities.clone();
     let (security, watch) = welcome.security(&options.hello)?;
-    let mut certificates = watch.map(Certificates::watch).transpose()?;
+    let mut certificates = watch.map(SinkCertificates::watch).transpose()?;
     let server = Server::new(make)
         .name(&options.hello)
         .security(security)
-        .proxied(welcome.proxied)
-        .files(Files::Private)
-        .offering(move |offer| welcome.change(offer))
+        .proxied(welcome.proxy_header)
+        .fd_table(FdTable::Private)
+        .offer(move |offer| welcome.apply(offer))
         .limits(options.limits.clone())
         .workers(options.workers)
         .sessions(options.sessions)
         .start_at(&endpoint)
         .map_err(|error| cannot_listen(&endpoint, &error))?;
-    let mut collector = Collector::begin(options, server.endpoint(), http, &shared)?;
-    collector.follow(&tallies, &shared, &interrupt, &mut certificates);
+    let mut collector = SinkCollector::begin(options, server.endpoint(), http, &shared)?;
+    collector.collect(&tallies, &shared, &interrupt, &mut certificates);
     server.stop();
     Ok(collector.finish(&tallies))
 }
 
 fn cannot_listen(endpoint: &Endpoint, error: &io::Error) -> anyhow::Error {
     let why = reason(error);
-    match Shortage::of(error, true) {
-        Some(Shortage::Descriptors) => {
+    match ResourceExhausted::from_error(error, true) {
+        Some(ResourceExhausted::Descriptors) => {
             anyhow!("cannot listen on {endpoint}: {why}. Raise `ulimit -n`, or use fewer --workers.")
         }
-        Some(Shortage::HostDescriptors) => anyhow!("cannot listen on {endpoint}: {why}. Raise the sysctl fs.file-max."),
-        Some(Shortage::Ports) | None => anyhow!("cannot listen on {endpoint}: {why}"),
+        Some(ResourceExhausted::HostDescriptors) => {
+            anyhow!("cannot listen on {endpoint}: {why}. Raise the sysctl fs.file-max.")
+        }
+        Some(ResourceExhausted::Ports) | None => anyhow!("cannot listen on {endpoint}: {why}"),
     }
 }
 

@@ -11,25 +11,25 @@ use std::time::Duration;
 /// tokens in the bucket now = burst − (full_at − now) × rate
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Bucket {
+pub(super) struct GcraLimiter {
     /// Time per token.
-    token: Duration,
+    token_time: Duration,
     /// Time to fill the whole bucket.
-    whole: Duration,
+    fill_time: Duration,
     full_at: Duration,
 }
 
-impl Bucket {
+impl GcraLimiter {
     /// A full bucket.
     pub(super) fn new(rate_per_s: f64, burst: u32) -> Self {
         let token = Duration::from_secs_f64(1.0 / rate_per_s);
-        Self { token, whole: token.saturating_mul(burst.max(1)), full_at: Duration::ZERO }
+        Self { token_time: token, fill_time: token.saturating_mul(burst.max(1)), full_at: Duration::ZERO }
     }
 
     /// Takes a token, if there is one.
     pub(super) fn take(&mut self, now: Duration) -> bool {
-        let full_at = self.full_at.max(now).saturating_add(self.token);
-        let has_one = full_at.saturating_sub(now) <= self.whole;
+        let full_at = self.full_at.max(now).saturating_add(self.token_time);
+        let has_one = full_at.saturating_sub(now) <= self.fill_time;
         if has_one {
             self.full_at = full_at;
         }
@@ -42,7 +42,7 @@ impl Bucket {
 #[derive(Debug)]
 pub(super) struct Greylist {
     delay: Duration,
-    most: usize,
+    capacity: usize,
     /// Time at which each triplet was first seen.
     seen: HashMap<u64, Duration>,
     /// Triplets in the order in which they came.
@@ -63,7 +63,7 @@ impl Greylist {
     pub(super) fn new(delay: Duration, most: usize) -> Self {
         let seen = HashMap::new();
         let order = VecDeque::new();
-        Self { delay, most: most.max(1), seen, order, hasher: RandomState::new() }
+        Self { delay, capacity: most.max(1), seen, order, hasher: RandomState::new() }
     }
 
     /// Reports whether the triplet has waited long enough.
@@ -72,7 +72,7 @@ impl Greylist {
         if let Some(first) = self.seen.get(&key) {
             return now.saturating_sub(*first) >= self.delay;
         }
-        if self.order.len() >= self.most
+        if self.order.len() >= self.capacity
             && let Some(oldest) = self.order.pop_front()
         {
             self.seen.remove(&oldest);
@@ -85,30 +85,30 @@ impl Greylist {
 
 /// Number of open transactions per domain. Domains without any take no memory.
 #[derive(Debug)]
-pub(super) struct Domains {
-    most: u32,
+pub(super) struct DomainCap {
+    limit: u32,
     open: HashMap<u64, u32>,
     hasher: RandomState,
 }
 
-/// A domain in [`Domains`].
+/// A domain in [`DomainCap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Domain(u64);
+pub(super) struct DomainKey(u64);
 
-impl Domains {
+impl DomainCap {
     pub(super) fn new(most: u32) -> Self {
-        Self { most, open: HashMap::new(), hasher: RandomState::new() }
+        Self { limit: most, open: HashMap::new(), hasher: RandomState::new() }
     }
 
     /// The domain of that name, in any case.
-    pub(super) fn named(&self, name: &[u8]) -> Domain {
-        Domain(self.hasher.hash_one(name.to_ascii_lowercase()))
+    pub(super) fn key(&self, name: &[u8]) -> DomainKey {
+        DomainKey(self.hasher.hash_one(name.to_ascii_lowercase()))
     }
 
     /// Opens a transaction for the domain, if there is room.
-    pub(super) fn enter(&mut self, domain: Domain) -> bool {
+    pub(super) fn acquire(&mut self, domain: DomainKey) -> bool {
         let open = self.open.get(&domain.0).copied().unwrap_or(0);
-        let has_room = open < self.most;
+        let has_room = open < self.limit;
         if has_room {
             self.open.insert(domain.0, open + 1);
         }
@@ -116,7 +116,7 @@ impl Domains {
     }
 
     /// Ends a transaction for the domain.
-    pub(super) fn leave(&mut self, domain: Domain) {
+    pub(super) fn release(&mut self, domain: DomainKey) {
         match self.open.get_mut(&domain.0) {
             Some(open) if *open > 1 => *open -= 1,
             _ => drop(self.open.remove(&domain.0)),
@@ -138,38 +138,38 @@ pub(super) fn tarpit(step: Duration, most: Duration, before: u32) -> Duration {
 /// Slow reading: a number of bytes per second, in reads of a twentieth of a second. The wait comes before a read and
 /// not after it, so that a message of n bytes takes at least n / rate until its end is read.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sips {
+pub(super) struct ReadThrottle {
     octets_per_s: f64,
     /// Time at which the next read is due.
     due: Duration,
 }
 
-impl Sips {
+impl ReadThrottle {
     /// Reads per second.
-    const PER_S: f64 = 20.0;
+    const READS_PER_S: f64 = 20.0;
 
     pub(super) fn new(octets_per_s: u64, now: Duration) -> Self {
         let octets_per_s = octets_per_s.max(1) as f64;
         let mut sips = Self { octets_per_s, due: now };
-        sips.due = now + sips.time_for(sips.bite());
+        sips.due = now + sips.duration_of(sips.read_size());
         sips
     }
 
     /// The number of bytes to read now; or the time at which to ask again.
-    pub(super) fn next(&self, now: Duration) -> Result<usize, Duration> {
-        if now < self.due { Err(self.due) } else { Ok(self.bite()) }
+    pub(super) fn next_read(&self, now: Duration) -> Result<usize, Duration> {
+        if now < self.due { Err(self.due) } else { Ok(self.read_size()) }
     }
 
     /// Records that this many bytes have been read. Time that the peer left unused is not made up for.
-    pub(super) fn read(&mut self, octets: usize, now: Duration) {
-        self.due = self.due.max(now.saturating_sub(self.time_for(self.bite()))) + self.time_for(octets);
+    pub(super) fn record_read(&mut self, octets: usize, now: Duration) {
+        self.due = self.due.max(now.saturating_sub(self.duration_of(self.read_size()))) + self.duration_of(octets);
     }
 
-    fn bite(&self) -> usize {
-        (self.octets_per_s / Self::PER_S).max(1.0) as usize
+    fn read_size(&self) -> usize {
+        (self.octets_per_s / Self::READS_PER_S).max(1.0) as usize
     }
 
-    fn time_for(&self, octets: usize) -> Duration {
+    fn duration_of(&self, octets: usize) -> Duration {
         Duration::from_secs_f64(octets as f64 / self.octets_per_s)
     }
 }
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_bucket_gives_its_burst_and_then_its_rate() {
-        let mut bucket = Bucket::new(100.0, 5);
+        let mut bucket = GcraLimiter::new(100.0, 5);
         let taken = (0..20).filter(|_| bucket.take(MS * 1000)).count();
         assert_eq!(taken, 5);
         assert!(!bucket.take(MS * 1009) && bucket.take(MS * 1010) && !bucket.take(MS * 1010));
@@ -217,14 +217,14 @@ mod tests {
 
     #[test]
     fn a_domain_has_so_many_transactions_and_then_none() {
-        let mut domains = Domains::new(2);
-        let one = domains.named(b"example.com");
-        let other = domains.named(b"example.net");
-        assert_eq!(one, domains.named(b"EXAMPLE.com"));
-        assert!(domains.enter(one) && domains.enter(one) && !domains.enter(one) && domains.enter(other));
-        domains.leave(one);
-        assert!(domains.enter(one));
-        [one, one, other].into_iter().for_each(|domain| domains.leave(domain));
+        let mut domains = DomainCap::new(2);
+        let one = domains.key(b"example.com");
+        let other = domains.key(b"example.net");
+        assert_eq!(one, domains.key(b"EXAMPLE.com"));
+        assert!(domains.acquire(one) && domains.acquire(one) && !domains.acquire(one) && domains.acquire(other));
+        domains.release(one);
+        assert!(domains.acquire(one));
+        [one, one, other].into_iter().for_each(|domain| domains.release(domain));
         assert_eq!(domains.len(), 0, "what is over takes no room");
     }
 
@@ -239,13 +239,13 @@ mod tests {
         for piece in [1, 7, usize::MAX] {
             let mut now = MS * 500;
             let mut left = 10_000_usize;
-            let mut sips = Sips::new(5_000, now);
+            let mut sips = ReadThrottle::new(5_000, now);
             while left > 0 {
-                match sips.next(now) {
+                match sips.next_read(now) {
                     Err(then) => now = then,
                     Ok(most) => {
                         let octets = most.min(piece).min(left);
-                        sips.read(octets, now);
+                        sips.record_read(octets, now);
                         left -= octets;
                     }
                 }
@@ -261,7 +261,7 @@ mod tests {
         fn a_bucket_never_gives_more_than_it_may(
             rate in 1.0..1000.0_f64, burst in 1..50_u32, steps in proptest::collection::vec(0..30_u64, 1..300)
         ) {
-            let mut bucket = Bucket::new(rate, burst);
+            let mut bucket = GcraLimiter::new(rate, burst);
             let mut now = Duration::ZERO;
             let mut taken = Vec::new();
             for step in steps {
@@ -280,11 +280,11 @@ mod tests {
 
         #[test]
         fn domains_that_are_left_as_often_as_entered_are_empty(names in proptest::collection::vec("[a-c]", 0..40)) {
-            let mut domains = Domains::new(3);
-            let mut inside: Vec<Domain> = names.iter().map(|name| domains.named(name.as_bytes())).collect();
-            inside.retain(|domain| domains.enter(*domain));
+            let mut domains = DomainCap::new(3);
+            let mut inside: Vec<DomainKey> = names.iter().map(|name| domains.key(name.as_bytes())).collect();
+            inside.retain(|domain| domains.acquire(*domain));
             prop_assert!(domains.open.values().all(|open| *open <= 3));
-            inside.into_iter().for_each(|domain| domains.leave(domain));
+            inside.into_iter().for_each(|domain| domains.release(domain));
             prop_assert_eq!(domains.len(), 0);
         }
     }

@@ -1,8 +1,8 @@
 //! The sink's run record: of one run, or of all mail if none has traces.
-use super::control::{self, Control};
-use super::{SPARE_FILES, SinkOptions};
+use super::control::{self, ActiveRules};
+use super::{RESERVED_DESCRIPTORS, SinkOptions};
 use crate::party;
-use crate::surroundings::{self, Sight};
+use crate::surroundings::{self, HostSampler};
 use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
 use journey::words::counted;
 use journey::{Latencies, Phase, RunId, RunTally, Series, SinkTally, Stage};
@@ -12,31 +12,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The sink's counts, and the facts needed to report them.
-pub(super) struct View {
+pub(super) struct SinkReport {
     pub(super) options: SinkOptions,
     pub(super) endpoint: Endpoint,
-    pub(super) control: Arc<Control>,
+    pub(super) active_rules: Arc<ActiveRules>,
     pub(super) began: Duration,
     pub(super) total: SinkTally,
     started_at: jiff::Timestamp,
     series: Series,
     /// Messages so far, without those of a warm-up.
     counted: u64,
-    sight: Sight,
+    host_sampler: HostSampler,
 }
 
-impl View {
-    pub(super) fn new(options: SinkOptions, endpoint: Endpoint, control: Arc<Control>, now: Duration) -> Self {
+impl SinkReport {
+    pub(super) fn new(options: SinkOptions, endpoint: Endpoint, control: Arc<ActiveRules>, now: Duration) -> Self {
         Self {
             options,
             endpoint,
-            control,
+            active_rules: control,
             began: now,
             total: SinkTally::default(),
             started_at: jiff::Timestamp::now(),
             series: Series::new(now),
             counted: 0,
-            sight: Sight::now(),
+            host_sampler: HostSampler::start(),
         }
     }
 
@@ -59,25 +59,25 @@ impl View {
     }
 
     /// Number of messages that do not belong to that run.
-    pub(super) fn foreign(&self, tally: &RunTally) -> u64 {
+    pub(super) fn foreign_count(&self, tally: &RunTally) -> u64 {
         self.total.messages - tally.messages
     }
 
     /// The record of a run, or of all mail.
     pub(super) fn record(&self, run: Option<RunId>) -> Record {
         let workload = Workload {
-            protocol: party::protocol_word(self.options.welcome.protocol).to_owned(),
-            tls: self.options.welcome.tls.word().to_owned(),
+            protocol: party::protocol_name(self.options.capabilities.protocol).to_owned(),
+            tls: self.options.capabilities.tls.name().to_owned(),
             target: self.endpoint.to_string(),
             seed: self.options.seed,
             ..Workload::default()
         };
-        let mut record = party::blank_record(run, &self.options.name, self.started_at, workload);
+        let mut record = party::new_record(run, &self.options.name, self.started_at, workload);
         record.origin_ns = self.series.origin_ns();
         record.series = self.series.rows();
         record.errors = self.total.errors.rows();
         record.tls = self.total.handshakes.rows("sink");
-        let faults = control::words(&self.control.deeds());
+        let faults = control::describe_counts(&self.active_rules.rule_counts());
         let mut own = party::own_party(Role::Sink, "sink", self.options.workers, faults);
         own.ordered = Some(self.total.ordered);
         record.parties = vec![own];
@@ -94,15 +94,15 @@ impl View {
                 record.pauses.extend(self.total.bodies.row("sink", Phase::Body));
             }
         }
-        let needed = self.options.sessions as u64 + SPARE_FILES;
-        record.exhausted = self.total.shortages.rows("sink", |resource| surroundings::extent(resource, needed));
-        record.surroundings = Some(self.sight.until_now());
+        let needed = self.options.sessions as u64 + RESERVED_DESCRIPTORS;
+        record.exhausted = self.total.exhausted.rows("sink", |resource| surroundings::resource_limit(resource, needed));
+        record.surroundings = Some(self.host_sampler.finish());
         record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
-        record.verdict.reasons = self.remarks(run);
+        record.verdict.reasons = self.reasons(run);
         record.verdict.why.clone_from(&record.verdict.reasons[0]);
-        record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect));
+        record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect_text));
         let limits = doubts::limits(&record).into_iter().map(|reason| reason.text);
-        record.verdict.reasons.extend(limits.chain(doubts::disturbances(&record)));
+        record.verdict.reasons.extend(limits.chain(doubts::warnings(&record)));
         record
     }
 
@@ -112,7 +112,7 @@ impl View {
             duplicates: Some(tally.duplicates),
             corrupt: Some(tally.corrupt),
             converted: Some(tally.converted),
-            foreign: Some(self.foreign(tally)),
+            foreign: Some(self.foreign_count(tally)),
             untimed: Some(tally.untimed),
             overflow: Some(tally.overflow),
             ..LedgerRow::default()
@@ -140,7 +140,7 @@ impl View {
         }
     }
 
-    fn remarks(&self, run: Option<RunId>) -> Vec<String> {
+    fn reasons(&self, run: Option<RunId>) -> Vec<String> {
         let total = &self.total;
         let mut remarks = vec![format!(
             "In all {} for {}, {}, over {}.",

@@ -7,7 +7,7 @@
 //!   'mail: limit 100/s "421 4.7.0 Too fast"',
 //! ]
 //! ```
-use super::rules::{Mistake, Rule};
+use super::rules::{Rule, RuleError};
 use crate::position::line_and_column;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,9 @@ use std::ops::Range;
 use toml::Spanned;
 
 /// Size limit of a rules file.
-pub(super) const LONGEST: usize = 1 << 20;
+pub(super) const MAX_FILE_BYTES: usize = 1 << 20;
 /// Largest number of rules.
-const MOST: usize = 1000;
+const MAX_RULES: usize = 1000;
 
 /// Rules in their order, and the seed of their random choices.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,21 +28,21 @@ pub(crate) struct Rulebook {
 }
 
 /// Mistake in a file, and its place as `:LINE:COLUMN`, empty for the file as a whole.
-struct Fault {
-    place: String,
+struct RulebookError {
+    position: String,
     what: String,
 }
 
-impl Fault {
-    fn of_the_whole(what: String) -> Self {
-        Self { place: String::new(), what }
+impl RulebookError {
+    fn without_position(what: String) -> Self {
+        Self { position: String::new(), what }
     }
 }
 
 /// The file as it is written.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Written<Text> {
+struct RulebookFile<Text> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
     #[serde(default = "Vec::new")]
@@ -63,29 +63,31 @@ impl Rulebook {
     /// # Errors
     /// Place and cause, in a line: `NAME:3:7: …`.
     pub(crate) fn read_file(name: &str, text: &str) -> Result<Self, String> {
-        Self::parse(text).map_err(|Fault { place, what }| format!("{name}{place}: {what}"))
+        Self::parse(text).map_err(|RulebookError { position: place, what }| format!("{name}{place}: {what}"))
     }
 
-    fn parse(text: &str) -> Result<Self, Fault> {
-        if text.len() > LONGEST {
-            return Err(Fault::of_the_whole(format!("rules may have at most {LONGEST} bytes")));
+    fn parse(text: &str) -> Result<Self, RulebookError> {
+        if text.len() > MAX_FILE_BYTES {
+            return Err(RulebookError::without_position(format!("rules may have at most {MAX_FILE_BYTES} bytes")));
         }
         let book = if text.trim_start().starts_with('{') { Self::read_json(text) } else { Self::read_toml(text) }?;
-        if book.rules.len() > MOST {
-            return Err(Fault::of_the_whole(format!("more than {MOST} rules; at most {MOST} are possible")));
+        if book.rules.len() > MAX_RULES {
+            return Err(RulebookError::without_position(format!(
+                "more than {MAX_RULES} rules; at most {MAX_RULES} are possible"
+            )));
         }
         Ok(book)
     }
 
-    fn read_toml(text: &str) -> Result<Self, Fault> {
-        let written: Written<Spanned<String>> = toml::from_str(text).map_err(|error| {
-            let place = error.span().map_or(String::new(), |span| place(text, span.start));
-            Fault { place, what: error.message().replace('\n', ", ") }
+    fn read_toml(text: &str) -> Result<Self, RulebookError> {
+        let written: RulebookFile<Spanned<String>> = toml::from_str(text).map_err(|error| {
+            let place = error.span().map_or(String::new(), |span| position_text(text, span.start));
+            RulebookError { position: place, what: error.message().replace('\n', ", ") }
         })?;
         let rule = |typed: &Spanned<String>| {
-            let wrong = |mistake: Mistake| {
-                let place = place(text, within(text, typed.span(), &mistake));
-                Fault { place, what: mistake.what }
+            let wrong = |mistake: RuleError| {
+                let place = position_text(text, rule_offset(text, typed.span(), &mistake));
+                RulebookError { position: place, what: mistake.what }
             };
             Rule::parse(typed.as_ref()).map_err(wrong)
         };
@@ -93,10 +95,11 @@ impl Rulebook {
         Ok(Self { seed: written.seed, rules })
     }
 
-    fn read_json(text: &str) -> Result<Self, Fault> {
-        let written: Written<String> = from_json(text)?;
+    fn read_json(text: &str) -> Result<Self, RulebookError> {
+        let written: RulebookFile<String> = from_json(text)?;
         let rule = |(number, typed): (usize, &String)| {
-            Rule::parse(typed).map_err(|mistake| Fault::of_the_whole(format!("rule {}, {mistake}", number + 1)))
+            Rule::parse(typed)
+                .map_err(|mistake| RulebookError::without_position(format!("rule {}, {mistake}", number + 1)))
         };
         let rules = written.rules.iter().enumerate().map(rule).collect::<Result<_, _>>()?;
         Ok(Self { seed: written.seed, rules })
@@ -105,27 +108,27 @@ impl Rulebook {
     /// JSON that [`Rulebook::read`] reads.
     pub(super) fn to_json(&self) -> serde_json::Value {
         let rules = self.rules.iter().map(|rule| rule.text().to_owned()).collect();
-        serde_json::to_value(Written { seed: self.seed, rules }).expect("numbers and texts are JSON")
+        serde_json::to_value(RulebookFile { seed: self.seed, rules }).expect("numbers and texts are JSON")
     }
 }
 
-fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
+fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, RulebookError> {
     serde_json::from_str(text).map_err(|error| {
         let said = error.to_string();
         let what = said.split(" at line ").next().unwrap_or_default();
-        Fault { place: format!(":{}:{}", error.line(), error.column()), what: what.to_owned() }
+        RulebookError { position: format!(":{}:{}", error.line(), error.column()), what: what.to_owned() }
     })
 }
 
 /// Place of a rule's mistake in the text that holds the rule: exact unless the string has escapes or several lines.
-fn within(text: &str, span: Range<usize>, mistake: &Mistake) -> usize {
+fn rule_offset(text: &str, span: Range<usize>, mistake: &RuleError) -> usize {
     let raw = &text[span.clone()];
     let is_plain = !raw.contains('\\') && !raw.starts_with("\"\"\"") && !raw.starts_with("'''");
     if is_plain { span.start + 1 + mistake.offset } else { span.start }
 }
 
 /// `:3:7`
-fn place(text: &str, offset: usize) -> String {
+fn position_text(text: &str, offset: usize) -> String {
     let (line, column) = line_and_column(text, offset);
     format!(":{line}:{column}")
 }
@@ -174,9 +177,9 @@ mod tests {
             let said = Rulebook::read(text).expect_err(text);
             assert!(said.starts_with(expected) && !said.contains('\n'), "{text:?}: {said}");
         }
-        let many = format!("rules = [{}]", "'.: drop',".repeat(MOST + 1));
+        let many = format!("rules = [{}]", "'.: drop',".repeat(MAX_RULES + 1));
         assert_eq!(Rulebook::read(&many), Err("rules: more than 1000 rules; at most 1000 are possible".to_owned()));
-        assert!(Rulebook::read(&" ".repeat(LONGEST + 1)).unwrap_err().contains("at most"));
+        assert!(Rulebook::read(&" ".repeat(MAX_FILE_BYTES + 1)).unwrap_err().contains("at most"));
     }
 
     proptest! {

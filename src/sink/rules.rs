@@ -28,24 +28,24 @@
 //! The words are smtp-sink's if it has them. Rules are evaluated in their order: delays add up, and the first that
 //! refuses or cuts decides.
 use crate::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
-use crate::slip::is_near;
+use crate::slip::is_misspelling;
 use smtp::{Path, Reply};
 use std::fmt;
 use std::time::Duration;
 
 /// The longest rule, in bytes.
-const LONGEST: usize = 1000;
+const MAX_RULE_BYTES: usize = 1000;
 /// The longest text of a reply (RFC 5321 §4.5.3.1.5: 512 octets with code and line end).
-const LONGEST_REPLY: usize = 500;
+const MAX_REPLY_BYTES: usize = 500;
 /// Number of triplets that a greylist stores by default: 4 MB.
-const TRIPLETS: usize = 100_000;
+const DEFAULT_TRIPLETS: usize = 100_000;
 /// Longest delay by a tarpit by default.
 const TARPIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A client's command, or another event of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Command {
+pub(super) enum RuleCommand {
     Connect,
     Helo,
     Ehlo,
@@ -64,7 +64,7 @@ pub(super) enum Command {
     Auth,
 }
 
-impl Command {
+impl RuleCommand {
     pub(super) const ALL: [(Self, &'static str); 15] = [
         (Self::Connect, "connect"),
         (Self::Helo, "helo"),
@@ -90,27 +90,27 @@ impl Command {
 
 /// The commands that a rule applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Commands(u16);
+pub(super) struct CommandSet(u16);
 
-impl Commands {
-    const EVERY: Self = Self((1 << Command::ALL.len()) - 1);
+impl CommandSet {
+    const EVERY: Self = Self((1 << RuleCommand::ALL.len()) - 1);
 
-    pub(super) fn contain(self, command: Command) -> bool {
+    pub(super) fn contain(self, command: RuleCommand) -> bool {
         self.0 & 1 << command as u8 != 0
     }
 
-    fn add(&mut self, command: Command) {
+    fn add(&mut self, command: RuleCommand) {
         self.0 |= 1 << command as u8;
     }
 
-    fn is_only(self, command: Command) -> bool {
+    fn is_only(self, command: RuleCommand) -> bool {
         self.0 == 1 << command as u8
     }
 }
 
 /// The action of a rule.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Action {
+pub(super) enum RuleAction {
     HangUp(Option<Reply>),
     Reject(Reply),
     Delay { from: Duration, to: Duration },
@@ -135,9 +135,9 @@ pub(super) enum Action {
 pub(crate) struct Rule {
     /// The rule's text.
     text: String,
-    pub(super) commands: Commands,
-    pattern: Option<Pattern>,
-    pub(super) action: Action,
+    pub(super) commands: CommandSet,
+    pattern: Option<RulePattern>,
+    pub(super) action: RuleAction,
     /// Probability, from 0 to 1.
     pub(super) chance: f64,
 }
@@ -147,23 +147,23 @@ impl Rule {
     ///
     /// # Errors
     /// The mistake, and its place.
-    pub(crate) fn parse(text: &str) -> Result<Self, Mistake> {
-        if text.len() > LONGEST {
-            return Err(Mistake::at(text, LONGEST, format!("a rule can have at most {LONGEST} bytes")));
+    pub(crate) fn parse(text: &str) -> Result<Self, RuleError> {
+        if text.len() > MAX_RULE_BYTES {
+            return Err(RuleError::at(text, MAX_RULE_BYTES, format!("a rule can have at most {MAX_RULE_BYTES} bytes")));
         }
         let colon = text.find(':').ok_or_else(|| {
-            Mistake::at(text, text.len(), "write a rule as COMMAND: ACTION, like \"rcpt: soft reject 0.01\"")
+            RuleError::at(text, text.len(), "write a rule as COMMAND: ACTION, like \"rcpt: soft reject 0.01\"")
         })?;
-        let (commands, pattern) = head(&mut Words::of(text, 0, colon)?)?;
-        let mut words = Words::of(text, colon + 1, text.len())?;
+        let (commands, pattern) = parse_commands(&mut RuleTokens::of(text, 0, colon)?)?;
+        let mut words = RuleTokens::of(text, colon + 1, text.len())?;
         let began = words.clone();
-        let action = action(&mut words)?;
-        suits(&action, commands).map_err(|what| began.mistake(what))?;
-        if pattern.is_some() && action == Action::Corrupt {
-            return Err(began.mistake("corrupt changes the message for all its recipients; leave out the address"));
+        let action = parse_action(&mut words)?;
+        check_commands(&action, commands).map_err(|what| began.error(what))?;
+        if pattern.is_some() && action == RuleAction::Corrupt {
+            return Err(began.error("corrupt changes the message for all its recipients; leave out the address"));
         }
         let chance = words.chance()?;
-        words.end()?;
+        words.expect_end()?;
         Ok(Self { text: text.trim().to_owned(), commands, pattern, action, chance })
     }
 
@@ -174,23 +174,23 @@ impl Rule {
 
     /// Reports whether it is evaluated for each recipient after the end of the message, and not once for all of them.
     pub(super) fn is_for_each_recipient(&self) -> bool {
-        self.commands.contain(Command::Dot) && (self.pattern.is_some() || self.action == Action::Directed)
+        self.commands.contain(RuleCommand::Dot) && (self.pattern.is_some() || self.action == RuleAction::Directed)
     }
 
     /// Reports whether it applies to that address, if it names a pattern.
-    pub(super) fn is_about(&self, address: Option<&Path<'_>>) -> bool {
+    pub(super) fn matches_address(&self, address: Option<&Path<'_>>) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| address.is_some_and(|address| pattern.matches(address)))
     }
 }
 
 /// A pattern of addresses: the given parts have to be equal, in any case; `*` gives none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Pattern {
+struct RulePattern {
     local_part: Option<String>,
     domain: Option<String>,
 }
 
-impl Pattern {
+impl RulePattern {
     fn parse(text: &str) -> Option<Self> {
         if text == "*" {
             return Some(Self { local_part: None, domain: None });
@@ -212,7 +212,7 @@ impl Pattern {
 
 /// The reply that a directed recipient asks for: a 4xx or 5xx code at the start of its local part, alone or before a
 /// character that is neither letter nor digit.
-pub(super) fn directed(local_part: &[u8]) -> Option<Reply> {
+pub(super) fn directed_reply(local_part: &[u8]) -> Option<Reply> {
     let [class @ (b'4' | b'5'), ten @ b'0'..=b'5', one @ b'0'..=b'9', rest @ ..] = local_part else { return None };
     if rest.first().is_some_and(u8::is_ascii_alphanumeric) {
         return None;
@@ -223,7 +223,7 @@ pub(super) fn directed(local_part: &[u8]) -> Option<Reply> {
 
 /// A mistake in a rule, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) struct Mistake {
+pub(crate) struct RuleError {
     /// Bytes of the rule before the mistake.
     pub(super) offset: usize,
     /// Column in characters, from 1.
@@ -231,13 +231,13 @@ pub(crate) struct Mistake {
     pub(super) what: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "column {}: {}", self.column, self.what)
     }
 }
 
-impl Mistake {
+impl RuleError {
     fn at(text: &str, offset: usize, what: impl Into<String>) -> Self {
         let before = text.char_indices().take_while(|(at, _)| *at < offset).count();
         Self { offset, column: before + 1, what: what.into() }
@@ -245,41 +245,42 @@ impl Mistake {
 }
 
 /// The commands before the colon, and the pattern of addresses.
-fn head(words: &mut Words<'_>) -> Result<(Commands, Option<Pattern>), Mistake> {
-    let mut commands = Commands::default();
+fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, Option<RulePattern>), RuleError> {
+    let mut commands = CommandSet::default();
     while let Some(word) = words.peek() {
         if word == "*" {
-            commands = Commands::EVERY;
-        } else if let Some(command) = Command::named(word) {
+            commands = CommandSet::EVERY;
+        } else if let Some(command) = RuleCommand::named(word) {
             commands.add(command);
         } else {
             break;
         }
         words.next();
     }
-    if commands == Commands::default() {
-        return Err(words.mistake(no_command(words.peek())));
+    if commands == CommandSet::default() {
+        return Err(words.error(unknown_command(words.peek())));
     }
-    let wanted = [("to", [Command::Recipient, Command::Dot], "rcpt and ."), ("from", [Command::Mail; 2], "mail")];
+    let wanted =
+        [("to", [RuleCommand::Recipient, RuleCommand::Dot], "rcpt and ."), ("from", [RuleCommand::Mail; 2], "mail")];
     let mut pattern = None;
     if let Some((word, fitting, names)) = wanted.into_iter().find(|(word, ..)| words.peek() == Some(word)) {
         if !fitting.into_iter().any(|command| commands.is_only(command)) {
-            return Err(words.mistake(format!("{word:?} is only for {names}")));
+            return Err(words.error(format!("{word:?} is only for {names}")));
         }
         words.next();
         let whose = "an address is missing: local@domain, @domain, local@, or * for all";
-        let read = |text: &str| Pattern::parse(text).ok_or(whose.to_owned());
+        let read = |text: &str| RulePattern::parse(text).ok_or(whose.to_owned());
         pattern = Some(words.value("an address", read)?);
     }
     match words.peek() {
-        Some(word) => Err(words.mistake(no_command(Some(word)))),
+        Some(word) => Err(words.error(unknown_command(Some(word)))),
         None => Ok((commands, pattern)),
     }
 }
 
-fn no_command(word: Option<&str>) -> String {
-    let known: Vec<&str> = Command::ALL.iter().map(|(_, name)| *name).collect();
-    let meant = word.and_then(|word| known.iter().find(|name| name.len() > 1 && is_near(word, name)));
+fn unknown_command(word: Option<&str>) -> String {
+    let known: Vec<&str> = RuleCommand::ALL.iter().map(|(_, name)| *name).collect();
+    let meant = word.and_then(|word| known.iter().find(|name| name.len() > 1 && is_misspelling(word, name)));
     let known = known.join(" ");
     match (word, meant) {
         (Some(word), Some(meant)) => format!("{word:?} is not a command of the sink; did you mean {meant:?}?"),
@@ -289,10 +290,10 @@ fn no_command(word: Option<&str>) -> String {
 }
 
 /// Actions, and the words that they begin with.
-const ACTIONS: &[(&str, Reader)] = &[
-    ("hang up", |words| Ok(Action::HangUp(words.reply(b"45")?))),
-    ("soft reject", |words| Ok(Action::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),
-    ("hard reject", |words| Ok(Action::Reject(words.reply_or(b"5", 500, "5.3.0 Error: command failed")?))),
+const ACTIONS: &[(&str, ActionParser)] = &[
+    ("hang up", |words| Ok(RuleAction::HangUp(words.reply(b"45")?))),
+    ("soft reject", |words| Ok(RuleAction::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),
+    ("hard reject", |words| Ok(RuleAction::Reject(words.reply_or(b"5", 500, "5.3.0 Error: command failed")?))),
     ("delay", |words| words.value("a time", delay)),
     ("stall", |words| words.value("FROM..TO", stall)),
     ("tarpit", tarpit),
@@ -300,19 +301,19 @@ const ACTIONS: &[(&str, Reader)] = &[
     ("reset", reset),
     ("greylist", greylist),
     ("domain cap", domain_cap),
-    ("directed", |_| Ok(Action::Directed)),
+    ("directed", |_| Ok(RuleAction::Directed)),
     ("abort", abort),
-    ("read", |words| Ok(Action::Read { octets_per_s: words.value("a rate", octets_per_s)? })),
-    ("lose reply", |_| Ok(Action::LoseReply)),
-    ("drop", |_| Ok(Action::Drop)),
-    ("duplicate", |_| Ok(Action::Duplicate)),
-    ("corrupt", |_| Ok(Action::Corrupt)),
+    ("read", |words| Ok(RuleAction::Read { octets_per_s: words.value("a rate", octets_per_s)? })),
+    ("lose reply", |_| Ok(RuleAction::LoseReply)),
+    ("drop", |_| Ok(RuleAction::Drop)),
+    ("duplicate", |_| Ok(RuleAction::Duplicate)),
+    ("corrupt", |_| Ok(RuleAction::Corrupt)),
 ];
 
 /// Parser of the rest of an action.
-type Reader = fn(&mut Words<'_>) -> Result<Action, Mistake>;
+type ActionParser = fn(&mut RuleTokens<'_>) -> Result<RuleAction, RuleError>;
 
-fn action(words: &mut Words<'_>) -> Result<Action, Mistake> {
+fn parse_action(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     for (name, read) in ACTIONS {
         if words.eat(name) {
             return read(words);
@@ -320,24 +321,28 @@ fn action(words: &mut Words<'_>) -> Result<Action, Mistake> {
     }
     let known: Vec<&str> = ACTIONS.iter().map(|(name, _)| *name).collect();
     let Some(word) = words.peek() else {
-        return Err(words.mistake(format!("an action is missing; use {}", known.join(", "))));
+        return Err(words.error(format!("an action is missing; use {}", known.join(", "))));
     };
     let pair = words.peek_pair();
-    if let Some(meant) = known.iter().find(|name| is_near(word, name) || is_near(&pair, name)) {
-        let typed = if meant.contains(' ') && !is_near(word, meant) { &pair } else { word };
-        return Err(words.mistake(format!("{typed:?} is not an action; did you mean {meant:?}?")));
+    if let Some(meant) = known.iter().find(|name| is_misspelling(word, name) || is_misspelling(&pair, name)) {
+        let typed = if meant.contains(' ') && !is_misspelling(word, meant) { &pair } else { word };
+        return Err(words.error(format!("{typed:?} is not an action; did you mean {meant:?}?")));
     }
-    Err(words.mistake(format!("{word:?} is not an action; use {}", known.join(", "))))
+    Err(words.error(format!("{word:?} is not an action; use {}", known.join(", "))))
 }
 
 /// Checks whether the action is possible on those commands.
-fn suits(action: &Action, commands: Commands) -> Result<(), &'static str> {
+fn check_commands(action: &RuleAction, commands: CommandSet) -> Result<(), &'static str> {
     let (command, what) = match action {
-        Action::Directed if commands.is_only(Command::Dot) => return Ok(()),
-        Action::Directed if !commands.is_only(Command::Recipient) => return Err("this is only for rcpt or ."),
-        Action::Greylist { .. } | Action::DomainCap { .. } | Action::Directed => (Command::Recipient, "rcpt"),
-        Action::Abort { .. } | Action::Read { .. } | Action::ResetAt { .. } => (Command::Data, "data"),
-        Action::LoseReply | Action::Drop | Action::Duplicate | Action::Corrupt => (Command::Dot, "."),
+        RuleAction::Directed if commands.is_only(RuleCommand::Dot) => return Ok(()),
+        RuleAction::Directed if !commands.is_only(RuleCommand::Recipient) => return Err("this is only for rcpt or ."),
+        RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => {
+            (RuleCommand::Recipient, "rcpt")
+        }
+        RuleAction::Abort { .. } | RuleAction::Read { .. } | RuleAction::ResetAt { .. } => (RuleCommand::Data, "data"),
+        RuleAction::LoseReply | RuleAction::Drop | RuleAction::Duplicate | RuleAction::Corrupt => {
+            (RuleCommand::Dot, ".")
+        }
         _ => return Ok(()),
     };
     match what {
@@ -348,62 +353,65 @@ fn suits(action: &Action, commands: Commands) -> Result<(), &'static str> {
     }
 }
 
-fn tarpit(words: &mut Words<'_>) -> Result<Action, Mistake> {
-    let step = words.value("a time", some_time)?;
-    let most = if words.eat("up to") { words.value("a time", some_time)? } else { TARPIT_LIMIT };
-    Ok(Action::Tarpit { step, most })
+fn tarpit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    let step = words.value("a time", positive_duration)?;
+    let most = if words.eat("up to") { words.value("a time", positive_duration)? } else { TARPIT_LIMIT };
+    Ok(RuleAction::Tarpit { step, most })
 }
 
-fn limit(words: &mut Words<'_>) -> Result<Action, Mistake> {
+fn limit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     let rate_per_s = words.value("a rate", |text| positive(text, rate))?;
     // A tenth of a second's worth: clients come in bursts, and a real limiter accepts some.
     let usual = (rate_per_s / 10.0).clamp(1.0, 1e6) as u32;
     let burst =
         if words.eat("burst") { words.value("a number", |text| number(text, 1_000_000))? as u32 } else { usual };
     let reply = words.reply_or(b"45", 451, "4.7.1 Error: rate limit, try again later")?;
-    Ok(Action::Limit { rate_per_s, burst, reply })
+    Ok(RuleAction::Limit { rate_per_s, burst, reply })
 }
 
-fn reset(words: &mut Words<'_>) -> Result<Action, Mistake> {
+fn reset(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     if !words.eat("at") {
-        return Ok(Action::Reset);
+        return Ok(RuleAction::Reset);
     }
-    Ok(Action::ResetAt { octets: words.value("a number of bytes", bytes)? })
+    Ok(RuleAction::ResetAt { octets: words.value("a number of bytes", bytes)? })
 }
 
-fn greylist(words: &mut Words<'_>) -> Result<Action, Mistake> {
+fn greylist(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     let delay = words.value("a time", duration)?;
-    let remember =
-        if words.eat("remember") { words.value("a number", |text| number(text, 10_000_000))? } else { TRIPLETS };
+    let remember = if words.eat("remember") {
+        words.value("a number", |text| number(text, 10_000_000))?
+    } else {
+        DEFAULT_TRIPLETS
+    };
     let reply = words.reply_or(b"4", 450, "4.7.1 Error: greylisted, try again later")?;
-    Ok(Action::Greylist { delay, remember, reply })
+    Ok(RuleAction::Greylist { delay, remember, reply })
 }
 
-fn domain_cap(words: &mut Words<'_>) -> Result<Action, Mistake> {
+fn domain_cap(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     let most = words.value("a number", |text| number(text, 1_000_000))? as u32;
     let reply = words.reply_or(b"45", 451, "4.7.1 Error: too many transactions for this domain")?;
-    Ok(Action::DomainCap { most, reply })
+    Ok(RuleAction::DomainCap { most, reply })
 }
 
-fn abort(words: &mut Words<'_>) -> Result<Action, Mistake> {
+fn abort(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     let after = if words.eat("after") { words.value("a time", duration)? } else { Duration::ZERO };
     let reply = words.reply_or(b"45", 550, "This violates SMTP")?;
-    Ok(Action::Abort { after, reply })
+    Ok(RuleAction::Abort { after, reply })
 }
 
-fn delay(text: &str) -> Result<Action, String> {
+fn delay(text: &str) -> Result<RuleAction, String> {
     let (from, to) = text.split_once("..").unwrap_or((text, text));
     let from = duration(from)?;
     let to = duration(to)?;
-    if from <= to { Ok(Action::Delay { from, to }) } else { Err(format!("{text:?}: write the longer time last")) }
+    if from <= to { Ok(RuleAction::Delay { from, to }) } else { Err(format!("{text:?}: write the longer time last")) }
 }
 
-fn stall(text: &str) -> Result<Action, String> {
+fn stall(text: &str) -> Result<RuleAction, String> {
     let (from, to) = interval(text)?;
-    Ok(Action::Stall { at: from, length: to - from })
+    Ok(RuleAction::Stall { at: from, length: to - from })
 }
 
-fn some_time(text: &str) -> Result<Duration, String> {
+fn positive_duration(text: &str) -> Result<Duration, String> {
     positive(text, duration)
 }
 
@@ -427,7 +435,7 @@ fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
         )
     };
     let [class, b'0'..=b'5', b'0'..=b'9', b' ', ..] = text.as_bytes() else { return Err(shape()) };
-    if !classes.contains(class) || text.chars().any(char::is_control) || text.len() > LONGEST_REPLY {
+    if !classes.contains(class) || text.chars().any(char::is_control) || text.len() > MAX_REPLY_BYTES {
         return Err(shape());
     }
     let code = text[..3].parse().map_err(|_| shape())?;
@@ -436,93 +444,95 @@ fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
 
 /// The words of a part of a rule; quoted text is one word.
 #[derive(Clone, Debug)]
-struct Words<'t> {
+struct RuleTokens<'t> {
     text: &'t str,
     /// Each word with its offset, quotes included.
     words: Vec<(usize, &'t str)>,
-    place: usize,
+    next_index: usize,
     end: usize,
 }
 
-impl<'t> Words<'t> {
-    fn of(text: &'t str, from: usize, to: usize) -> Result<Self, Mistake> {
+impl<'t> RuleTokens<'t> {
+    fn of(text: &'t str, from: usize, to: usize) -> Result<Self, RuleError> {
         let is_between = |c: char| c.is_whitespace() || (c == ',' && from == 0);
         let mut words = Vec::new();
         let mut at = from;
         while let Some(begin) = text[at..to].find(|c| !is_between(c)).map(|skip| at + skip) {
             let rest = &text[begin..to];
             let length = match rest.strip_prefix('"') {
-                Some(inner) => 2 + inner.find('"').ok_or_else(|| Mistake::at(text, begin, "a quote is not closed"))?,
+                Some(inner) => {
+                    2 + inner.find('"').ok_or_else(|| RuleError::at(text, begin, "a quote is not closed"))?
+                }
                 None => rest.find(is_between).unwrap_or(rest.len()),
             };
             words.push((begin, &rest[..length]));
             at = begin + length;
         }
-        Ok(Self { text, words, place: 0, end: to })
+        Ok(Self { text, words, next_index: 0, end: to })
     }
 
     fn peek(&self) -> Option<&'t str> {
-        self.words.get(self.place).map(|(_, word)| *word)
+        self.words.get(self.next_index).map(|(_, word)| *word)
     }
 
     /// The next two words, in lower case.
     fn peek_pair(&self) -> String {
         let pair: Vec<String> =
-            self.words[self.place..].iter().take(2).map(|(_, word)| word.to_ascii_lowercase()).collect();
+            self.words[self.next_index..].iter().take(2).map(|(_, word)| word.to_ascii_lowercase()).collect();
         pair.join(" ")
     }
 
     fn next(&mut self) -> Option<&'t str> {
         let word = self.peek();
-        self.place += usize::from(word.is_some());
+        self.next_index += usize::from(word.is_some());
         word
     }
 
     /// Skips those words, if they are next.
     fn eat(&mut self, words: &str) -> bool {
         let count = words.split(' ').count();
-        let ahead = self.words.get(self.place..self.place + count).unwrap_or_default();
+        let ahead = self.words.get(self.next_index..self.next_index + count).unwrap_or_default();
         let matches = ahead.len() == count && words.split(' ').zip(ahead).all(|(a, (_, b))| a.eq_ignore_ascii_case(b));
         if matches {
-            self.place += count;
+            self.next_index += count;
         }
         matches
     }
 
     /// The next word as a value.
-    fn value<T>(&mut self, what: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, Mistake> {
-        let word = self.peek().ok_or_else(|| self.mistake(format!("{what} is missing")))?;
-        let value = read(word).map_err(|what| self.mistake(what))?;
-        self.place += 1;
+    fn value<T>(&mut self, what: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, RuleError> {
+        let word = self.peek().ok_or_else(|| self.error(format!("{what} is missing")))?;
+        let value = read(word).map_err(|what| self.error(what))?;
+        self.next_index += 1;
         Ok(value)
     }
 
     /// The next word as a reply, if it is quoted.
-    fn reply(&mut self, classes: &[u8]) -> Result<Option<Reply>, Mistake> {
+    fn reply(&mut self, classes: &[u8]) -> Result<Option<Reply>, RuleError> {
         let quoted = self.peek().and_then(|word| word.strip_prefix('"')?.strip_suffix('"'));
         quoted.map(|text| self.value("a reply", |_| quoted_reply(text, classes))).transpose()
     }
 
-    fn reply_or(&mut self, classes: &[u8], code: u16, text: &str) -> Result<Reply, Mistake> {
+    fn reply_or(&mut self, classes: &[u8], code: u16, text: &str) -> Result<Reply, RuleError> {
         Ok(self.reply(classes)?.unwrap_or_else(|| Reply::new(code, text)))
     }
 
     /// The last word as a probability: 0.01 or 1%.
-    fn chance(&mut self) -> Result<f64, Mistake> {
+    fn chance(&mut self) -> Result<f64, RuleError> {
         if self.peek().is_some() { self.value("a probability", probability) } else { Ok(1.0) }
     }
 
-    fn end(&self) -> Result<(), Mistake> {
+    fn expect_end(&self) -> Result<(), RuleError> {
         match self.peek() {
-            Some(word) => Err(self.mistake(format!("unexpected {word:?} after the end of the rule"))),
+            Some(word) => Err(self.error(format!("unexpected {word:?} after the end of the rule"))),
             None => Ok(()),
         }
     }
 
     /// A mistake at the next word.
-    fn mistake(&self, what: impl Into<String>) -> Mistake {
-        let at = self.words.get(self.place).map_or(self.end, |(begin, _)| *begin);
-        Mistake::at(self.text, at, what)
+    fn error(&self, what: impl Into<String>) -> RuleError {
+        let at = self.words.get(self.next_index).map_or(self.end, |(begin, _)| *begin);
+        RuleError::at(self.text, at, what)
     }
 }
 
@@ -534,19 +544,19 @@ mod tests {
     fn said(text: &str) -> String {
         match Rule::parse(text) {
             Ok(rule) => {
-                let names: Vec<_> = Command::ALL.iter().filter(|(it, _)| rule.commands.contain(*it)).collect();
+                let names: Vec<_> = RuleCommand::ALL.iter().filter(|(it, _)| rule.commands.contain(*it)).collect();
                 let names: Vec<_> = names.iter().map(|(_, name)| *name).collect();
                 let action = match &rule.action {
-                    Action::Reject(reply) => format!("Reject {}", String::from_utf8_lossy(reply.wire()).trim()),
-                    Action::HangUp(Some(reply)) => format!("HangUp {}", reply.code()),
-                    Action::Limit { rate_per_s, burst, reply } => {
+                    RuleAction::Reject(reply) => format!("Reject {}", String::from_utf8_lossy(reply.wire()).trim()),
+                    RuleAction::HangUp(Some(reply)) => format!("HangUp {}", reply.code()),
+                    RuleAction::Limit { rate_per_s, burst, reply } => {
                         format!("Limit {rate_per_s} {burst} {}", reply.code())
                     }
-                    Action::Greylist { delay, remember, reply } => {
+                    RuleAction::Greylist { delay, remember, reply } => {
                         format!("Grey {delay:?} {remember} {}", reply.code())
                     }
-                    Action::DomainCap { most, reply } => format!("Cap {most} {}", reply.code()),
-                    Action::Abort { after, reply } => format!("Abort {after:?} {}", reply.code()),
+                    RuleAction::DomainCap { most, reply } => format!("Cap {most} {}", reply.code()),
+                    RuleAction::Abort { after, reply } => format!("Abort {after:?} {}", reply.code()),
                     other => format!("{other:?}"),
                 };
                 format!("{} | {action} | {}", names.join(" "), rule.chance)
@@ -684,9 +694,9 @@ mod tests {
             (b"", 0),
         ];
         for (local_part, code) in rows {
-            assert_eq!(directed(local_part).map_or(0, |reply| reply.code()), code, "{local_part:?}");
+            assert_eq!(directed_reply(local_part).map_or(0, |reply| reply.code()), code, "{local_part:?}");
         }
-        let reply = directed(b"550-x").unwrap();
+        let reply = directed_reply(b"550-x").unwrap();
         assert_eq!(reply.wire(), b"550 5.0.0 Requested by the recipient address\r\n");
     }
 
@@ -694,14 +704,14 @@ mod tests {
     fn a_pattern_is_whole_or_half_an_address() {
         let matches = |pattern: &str, address: &str| {
             let rule = Rule::parse(&format!("rcpt to {pattern}: hang up")).unwrap();
-            rule.is_about(Some(&Path::mailbox(address.as_bytes()).unwrap()))
+            rule.matches_address(Some(&Path::mailbox(address.as_bytes()).unwrap()))
         };
         assert!(matches("a@b.example", "A@B.EXAMPLE") && !matches("a@b.example", "a@c.example"));
         assert!(matches("@b.example", "x@b.example") && !matches("@b.example", "x@c.b.example"));
         assert!(matches("a@", "a@x.example") && matches("postmaster@", "postmaster") && !matches("@b", "postmaster"));
-        assert!(!Rule::parse("rcpt to a@: hang up").unwrap().is_about(None));
-        assert!(Rule::parse("rcpt: hang up").unwrap().is_about(None));
-        assert!(matches("*", "x@y.example") && !Rule::parse(". to *: hang up").unwrap().is_about(None));
+        assert!(!Rule::parse("rcpt to a@: hang up").unwrap().matches_address(None));
+        assert!(Rule::parse("rcpt: hang up").unwrap().matches_address(None));
+        assert!(matches("*", "x@y.example") && !Rule::parse(". to *: hang up").unwrap().matches_address(None));
     }
 
     #[test]

@@ -9,9 +9,9 @@
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
 //! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
 use super::collector::lock;
-use super::control::{self, Deeds};
-use super::report::View;
-use super::rulebook::{LONGEST, Rulebook};
+use super::control::{self, RuleCount};
+use super::report::SinkReport;
+use super::rulebook::{MAX_FILE_BYTES, Rulebook};
 use crate::http_server::{self, HostNames};
 use anyhow::{Context, Result};
 use axum::extract::{DefaultBodyLimit, Path, State};
@@ -25,16 +25,16 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-type Shared = State<Arc<Mutex<View>>>;
+type ReportState = State<Arc<Mutex<SinkReport>>>;
 
 /// The status that is served.
-pub(super) struct Status {
+pub(super) struct StatusServer {
     address: SocketAddr,
 }
 
-impl Status {
+impl StatusServer {
     /// Serves on `address` until the process ends; answers requests for that address or for one of `names`.
-    pub(super) fn serve(address: SocketAddr, names: HostNames, view: Arc<Mutex<View>>) -> Result<Self> {
+    pub(super) fn serve(address: SocketAddr, names: HostNames, view: Arc<Mutex<SinkReport>>) -> Result<Self> {
         let routes = Router::new()
             .route("/", get(status))
             .route("/status", get(status))
@@ -43,9 +43,9 @@ impl Status {
             .route("/ledger/{run}/units", get(units))
             .route("/record/{run}", get(record))
             .route("/rules", get(rules).put(put_rules))
-            .fallback(no_page)
+            .fallback(not_found)
             // Size limit of a request's body: the longest rules file.
-            .layer(DefaultBodyLimit::max(LONGEST))
+            .layer(DefaultBodyLimit::max(MAX_FILE_BYTES))
             .with_state(view);
         let served = http_server::serve(address, names, &Arc::default(), routes);
         Ok(Self { address: served.with_context(|| format!("cannot listen on {address} (--http)"))? })
@@ -56,10 +56,10 @@ impl Status {
     }
 }
 
-async fn status(State(view): Shared) -> Json<Value> {
+async fn status(State(view): ReportState) -> Json<Value> {
     let view = lock(&view);
     let total = &view.total;
-    let deeds = view.control.deeds();
+    let deeds = view.active_rules.rule_counts();
     Json(json!({
         "mailrun": env!("CARGO_PKG_VERSION"),
         "listening": view.endpoint.to_string(),
@@ -70,29 +70,29 @@ async fn status(State(view): Shared) -> Json<Value> {
         "bytes": total.bytes,
         "untraced": total.untraced,
         "errors": total.errors.total(),
-        "faults": control::words(&deeds),
+        "faults": control::describe_counts(&deeds),
         "rules": deeds.iter().map(rule).collect::<Vec<_>>(),
-        "rules_version": view.control.version(),
+        "rules_version": view.active_rules.version(),
         "runs": total.runs.iter().map(|(run, _)| run.to_string()).collect::<Vec<_>>(),
     }))
 }
 
-async fn ledgers(State(view): Shared) -> Json<Value> {
+async fn ledgers(State(view): ReportState) -> Json<Value> {
     let view = lock(&view);
-    Json(view.total.runs.iter().map(|(run, tally)| counts(&view, run, tally)).collect())
+    Json(view.total.runs.iter().map(|(run, tally)| run_counts(&view, run, tally)).collect())
 }
 
-async fn ledger(State(view): Shared, Path(run): Path<String>) -> Response {
+async fn ledger(State(view): ReportState, Path(run): Path<String>) -> Response {
     let view = lock(&view);
-    match known(&view, &run) {
-        Ok((run, tally)) => Json(counts(&view, run, tally)).into_response(),
+    match find_run(&view, &run) {
+        Ok((run, tally)) => Json(run_counts(&view, run, tally)).into_response(),
         Err(refusal) => refusal.into_response(),
     }
 }
 
-async fn units(State(view): Shared, Path(run): Path<String>) -> Response {
+async fn units(State(view): ReportState, Path(run): Path<String>) -> Response {
     let view = lock(&view);
-    let (_, tally) = match known(&view, &run) {
+    let (_, tally) = match find_run(&view, &run) {
         Ok(known) => known,
         Err(refusal) => return refusal.into_response(),
     };
@@ -101,42 +101,42 @@ async fn units(State(view): Shared, Path(run): Path<String>) -> Response {
     bytes.into_response()
 }
 
-async fn record(State(view): Shared, Path(run): Path<String>) -> Response {
+async fn record(State(view): ReportState, Path(run): Path<String>) -> Response {
     let view = lock(&view);
-    match known(&view, &run) {
+    match find_run(&view, &run) {
         Ok((run, _)) => Json::<Record>(view.record(Some(run))).into_response(),
         Err(refusal) => refusal.into_response(),
     }
 }
 
-async fn no_page() -> Refusal {
+async fn not_found() -> ErrorResponse {
     let known = "there are /status, /ledger, /ledger/RUN, /ledger/RUN/units, /record/RUN and /rules";
     (StatusCode::NOT_FOUND, Json(json!({ "error": format!("no such path; {known}") })))
 }
 
-fn rule(deeds: &Deeds) -> Value {
-    json!({ "rule": deeds.rule, "acted": deeds.count, "in_force": deeds.in_force })
+fn rule(deeds: &RuleCount) -> Value {
+    json!({ "rule": deeds.rule, "acted": deeds.count, "in_force": deeds.is_active })
 }
 
-async fn rules(State(view): Shared) -> Json<Value> {
-    Json(lock(&view).control.rulebook().to_json())
+async fn rules(State(view): ReportState) -> Json<Value> {
+    Json(lock(&view).active_rules.rulebook().to_json())
 }
 
 /// Puts the rules in force, or reports their mistake and keeps the present ones.
-async fn put_rules(State(view): Shared, text: String) -> Response {
+async fn put_rules(State(view): ReportState, text: String) -> Response {
     let rulebook = match Rulebook::read(&text) {
         Ok(rulebook) => rulebook,
         Err(why) => return (StatusCode::BAD_REQUEST, Json(json!({ "error": why }))).into_response(),
     };
-    let control = Arc::clone(&lock(&view).control);
-    control.put(rulebook);
+    let control = Arc::clone(&lock(&view).active_rules);
+    control.replace(rulebook);
     Json(control.rulebook().to_json()).into_response()
 }
 
 /// Reason why a run cannot be shown.
-type Refusal = (StatusCode, Json<Value>);
+type ErrorResponse = (StatusCode, Json<Value>);
 
-fn known<'v>(view: &'v View, run: &str) -> Result<(RunId, &'v RunTally), Refusal> {
+fn find_run<'v>(view: &'v SinkReport, run: &str) -> Result<(RunId, &'v RunTally), ErrorResponse> {
     let refuse = |status: StatusCode, why: &str| Err((status, Json(json!({ "error": why }))));
     let Ok(run) = run.parse::<RunId>() else {
         return refuse(StatusCode::BAD_REQUEST, "a run id is 32 hexadecimal digits");
@@ -147,7 +147,7 @@ fn known<'v>(view: &'v View, run: &str) -> Result<(RunId, &'v RunTally), Refusal
     }
 }
 
-fn counts(view: &View, run: RunId, tally: &RunTally) -> Value {
+fn run_counts(view: &SinkReport, run: RunId, tally: &RunTally) -> Value {
     json!({
         "run_id": run.to_string(),
         "messages": tally.messages,
@@ -157,7 +157,7 @@ fn counts(view: &View, run: RunId, tally: &RunTally) -> Value {
         "duplicates": tally.duplicates,
         "corrupt": tally.corrupt,
         "converted": tally.converted,
-        "foreign": view.foreign(tally),
+        "foreign": view.foreign_count(tally),
         "untimed": tally.untimed,
         "overflow": tally.overflow,
     })

@@ -2,7 +2,7 @@
 use crate::tls_mode::TlsMode;
 use crate::users::Users;
 use anyhow::{Context, Result};
-use net::{Certificate, Proxied, Security, ServerTls, SessionResumption, TlsFiles, TlsWatch};
+use net::{Certificate, Proxied, ServerSecurity, ServerTls, SessionResumption, TlsFiles, TlsWatch};
 use smtp::sasl::{Mechanism, Mechanisms};
 use smtp::server::{Offer, Protocol};
 use smtp::xclient::Attributes;
@@ -11,28 +11,28 @@ use std::path::{Path, PathBuf};
 
 /// Options of these offers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WelcomeOptions {
+pub(crate) struct CapabilityOptions {
     pub(crate) tls: TlsMode,
     /// Certificate chain and key; without them the sink creates its own.
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     /// File for its own certificate, for clients that are to trust it.
-    pub(crate) certificate_to: Option<PathBuf>,
+    pub(crate) certificate_output: Option<PathBuf>,
     /// CA certificates: clients must show a certificate that one of these signed.
     pub(crate) client_ca: Option<PathBuf>,
     pub(crate) resumption: SessionResumption,
-    pub(crate) login: Login,
+    pub(crate) login: LoginPolicy,
     /// Set if AUTH is required before MAIL.
     pub(crate) requires_auth: bool,
     pub(crate) protocol: Protocol,
     /// PROXY header at the beginning of each connection.
-    pub(crate) proxied: Proxied,
+    pub(crate) proxy_header: Proxied,
     /// XCLIENT attributes that are offered: the client's claims about itself are accepted.
     pub(crate) xclient: Attributes,
 }
 
 /// Users that may log in.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Login {
+pub(crate) enum LoginPolicy {
     /// AUTH is not offered.
     #[default]
     Off,
@@ -42,18 +42,25 @@ pub(crate) enum Login {
     Users(PathBuf),
 }
 
-impl WelcomeOptions {
+impl CapabilityOptions {
     /// The server's side of TLS, and a watch on its files. Its own certificate is valid for `name` and for loopback
     /// addresses.
-    pub(super) fn security(&self, name: &str) -> Result<(Security, Option<TlsWatch>)> {
+    pub(super) fn security(&self, name: &str) -> Result<(ServerSecurity, Option<TlsWatch>)> {
         if self.tls == TlsMode::None {
-            return Ok((Security::None, None));
+            return Ok((ServerSecurity::None, None));
         }
         let (setup, watch) = match &self.certificate {
             Some((chain, key)) => self.setup_from_files(chain, key)?,
-            None => (self.own_setup(name)?, None),
+            None => (self.self_signed_setup(name)?, None),
         };
-        Ok((if self.tls == TlsMode::StartTls { Security::Offered(setup) } else { Security::Implicit(setup) }, watch))
+        Ok((
+            if self.tls == TlsMode::StartTls {
+                ServerSecurity::Offered(setup)
+            } else {
+                ServerSecurity::Implicit(setup)
+            },
+            watch,
+        ))
     }
 
     fn setup_from_files(&self, chain: &Path, key: &Path) -> Result<(ServerTls, Option<TlsWatch>)> {
@@ -64,7 +71,7 @@ impl WelcomeOptions {
             resumption: self.resumption,
         };
         let setup = files.load().context("cannot set up TLS with these options")?;
-        if let Some(path) = &self.certificate_to {
+        if let Some(path) = &self.certificate_output {
             let certificate = Certificate::from_pem(&read(chain)?, &read(key)?)?;
             fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
         }
@@ -72,9 +79,9 @@ impl WelcomeOptions {
         Ok((setup, Some(watch)))
     }
 
-    fn own_setup(&self, name: &str) -> Result<ServerTls> {
+    fn self_signed_setup(&self, name: &str) -> Result<ServerTls> {
         let certificate = Certificate::self_signed(&[name, "localhost", "127.0.0.1", "::1"])?;
-        if let Some(path) = &self.certificate_to {
+        if let Some(path) = &self.certificate_output {
             fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
         }
         let roots = self.client_ca.as_deref().map(read).transpose()?;
@@ -84,20 +91,20 @@ impl WelcomeOptions {
     /// Users that may log in.
     pub(super) fn users(&self) -> Result<Option<Users>> {
         match &self.login {
-            Login::Off => Ok(None),
-            Login::Anybody => Ok(Some(Users::Anybody)),
-            Login::Users(path) => Ok(Some(Users::read(path)?)),
+            LoginPolicy::Off => Ok(None),
+            LoginPolicy::Anybody => Ok(Some(Users::Anybody)),
+            LoginPolicy::Users(path) => Ok(Some(Users::read(path)?)),
         }
     }
 
     /// Sets the offers of EHLO, and the requirements.
-    pub(super) fn change(&self, offer: &mut Offer) {
+    pub(super) fn apply(&self, offer: &mut Offer) {
         offer.protocol = self.protocol;
         offer.extensions.auth = match self.login {
-            Login::Off => Mechanisms::NONE,
+            LoginPolicy::Off => Mechanisms::NONE,
             // In SCRAM the server too has to prove that it has the password, which is impossible here.
-            Login::Anybody => Mechanisms::ALL.without(Mechanism::ScramSha256),
-            Login::Users(_) => Mechanisms::ALL,
+            LoginPolicy::Anybody => Mechanisms::ALL.without(Mechanism::ScramSha256),
+            LoginPolicy::Users(_) => Mechanisms::ALL,
         };
         offer.requires.auth = self.requires_auth;
         offer.extensions.xclient = self.xclient;

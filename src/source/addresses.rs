@@ -16,8 +16,8 @@
 //!
 //! If a message goes to several patterns, an address stays as it is if its number is always the same and no earlier
 //! pattern has it ([`distinct_numbers`]); the others get `+N`, N being a free number.
-use super::chance::{Chance, part_of};
-use super::spread::{bad_weight, weight_of};
+use super::chance::{SeededRng, scale};
+use super::spread::{parse_weight, weight_error};
 use journey::trace::{MAX_RECIPIENTS, recipient_number};
 use memchr::memrchr;
 use smtp::Path;
@@ -26,21 +26,21 @@ use std::io::Write;
 
 /// Number of different numbers at the end of the local part that the ledger can store well: pages of 4 KB each for
 /// every 32,768 messages.
-const BEARABLE_NUMBERS: u64 = 64;
+const MAX_LEDGER_NUMBERS: u64 = 64;
 /// Largest number of digits that the ledger reads.
-const LEDGER_DIGITS: usize = 4;
+const MAX_LEDGER_DIGITS: usize = 4;
 /// Largest number of combinations of words that are checked before the run.
-const MOST_COMBINATIONS: usize = 100_000;
+const MAX_COMBINATIONS: usize = 100_000;
 
 /// An address, or a pattern of addresses, all of them well-formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern {
-    typed: String,
-    pieces: Vec<Piece>,
+pub(crate) struct AddressPattern {
+    expression: String,
+    parts: Vec<PatternPart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum PatternPart {
     Text(String),
     Number {
         least: u64,
@@ -48,22 +48,22 @@ enum Piece {
         digits: usize,
     },
     OneOf {
-        words: Vec<Word>,
-        total: u64,
+        choices: Vec<WeightedText>,
+        total_weight: u64,
     },
     /// The message's number; in texts only, not in addresses.
     MessageNumber,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Word {
+struct WeightedText {
     text: String,
     weight: u64,
 }
 
 /// The characters between the pattern's local part and `@`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Numbering {
+pub(super) enum RecipientNumbering {
     /// Nothing: there is one recipient, and the ledger takes its address unchanged.
     Bare,
     /// The place in the message.
@@ -72,14 +72,14 @@ pub(super) enum Numbering {
     PlusDigits,
 }
 
-impl Pattern {
+impl AddressPattern {
     /// Parses a pattern of addresses.
     ///
     /// # Errors
     /// If it is malformed: the mistake, and the correct form.
     pub(crate) fn parse(typed: &str) -> Result<Self, String> {
-        let pattern = Self { typed: typed.to_owned(), pieces: pieces(typed)? };
-        pattern.check(Numbering::Bare)?;
+        let pattern = Self { expression: typed.to_owned(), parts: parse_parts(typed)? };
+        pattern.check(RecipientNumbering::Bare)?;
         Ok(pattern)
     }
 
@@ -88,71 +88,72 @@ impl Pattern {
     /// # Errors
     /// If it is malformed, or `fits` refuses one of its texts.
     pub(crate) fn text(typed: &str, fits: impl Fn(&[u8]) -> Result<(), String>) -> Result<Self, String> {
-        let mut pieces = pieces(typed)?;
+        let mut pieces = parse_parts(typed)?;
         for piece in &mut pieces {
-            if matches!(piece, Piece::OneOf { words, .. } if matches!(words.as_slice(), [word] if word.text == "n")) {
-                *piece = Piece::MessageNumber;
+            if matches!(piece, PatternPart::OneOf { choices, .. } if matches!(choices.as_slice(), [word] if word.text == "n"))
+            {
+                *piece = PatternPart::MessageNumber;
             }
         }
-        let pattern = Self { typed: typed.to_owned(), pieces };
-        pattern.each(|text| fits(&text).map_err(|why| pattern.wrong(&text, &why)))?;
+        let pattern = Self { expression: typed.to_owned(), parts: pieces };
+        pattern.check_all(|text| fits(&text).map_err(|why| pattern.address_error(&text, &why)))?;
         Ok(pattern)
     }
 
     /// Appends the text of the message with that number to `out`.
-    pub(super) fn write_text(&self, chance: &mut Chance, number: u64, out: &mut Vec<u8>) {
-        for piece in &self.pieces {
+    pub(super) fn write_text(&self, chance: &mut SeededRng, number: u64, out: &mut Vec<u8>) {
+        for piece in &self.parts {
             match piece {
-                Piece::MessageNumber => push_number(number, 1, out),
+                PatternPart::MessageNumber => push_number(number, 1, out),
                 piece => piece.write(chance, out),
             }
         }
     }
 
     /// The pattern as the user gave it.
-    pub(crate) fn typed(&self) -> &str {
-        &self.typed
+    pub(crate) fn expression(&self) -> &str {
+        &self.expression
     }
 
     /// The address, if it is always the same.
     pub(super) fn literal(&self) -> Option<&str> {
-        match self.pieces.as_slice() {
+        match self.parts.as_slice() {
             [] => Some(""),
-            [Piece::Text(text)] => Some(text),
+            [PatternPart::Text(text)] => Some(text),
             _ => None,
         }
     }
 
     /// Numbering of this pattern's recipients if messages have up to `most` of them.
-    pub(super) fn numbering(&self, most: u64) -> Numbering {
+    pub(super) fn numbering(&self, most: u64) -> RecipientNumbering {
         match self.literal() {
-            Some(_) if most <= 1 => Numbering::Bare,
-            Some(text) if !ends_in_digit(local_part(text)) => Numbering::Digits,
-            None if most <= 1 && self.ledger_numbers() <= BEARABLE_NUMBERS => Numbering::Bare,
-            _ => Numbering::PlusDigits,
+            Some(_) if most <= 1 => RecipientNumbering::Bare,
+            Some(text) if !ends_in_digit(local_part(text)) => RecipientNumbering::Digits,
+            None if most <= 1 && self.ledger_numbers() <= MAX_LEDGER_NUMBERS => RecipientNumbering::Bare,
+            _ => RecipientNumbering::PlusDigits,
         }
     }
 
     /// Appends an address to `out`, for the recipient at `place` of its message.
-    pub(super) fn write(&self, chance: &mut Chance, numbering: Numbering, place: u32, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, chance: &mut SeededRng, numbering: RecipientNumbering, place: u32, out: &mut Vec<u8>) {
         let start = out.len();
-        for piece in &self.pieces {
+        for piece in &self.parts {
             piece.write(chance, out);
         }
-        append_place(numbering, place, start, out);
+        append_number(numbering, place, start, out);
     }
 
     /// The number that the ledger reads in its addresses, if that is always the same.
-    fn only_number(&self) -> Option<u32> {
-        let choices: Vec<usize> = self.pieces.iter().map(Piece::choices).collect();
-        (self.ledger_numbers() == 1).then(|| recipient_number(&self.combined(0, &choices)))
+    fn constant_number(&self) -> Option<u32> {
+        let choices: Vec<usize> = self.parts.iter().map(PatternPart::choice_count).collect();
+        (self.ledger_numbers() == 1).then(|| recipient_number(&self.combination(0, &choices)))
     }
 
     /// Number of different numbers that the ledger would read at the end of the local part.
     fn ledger_numbers(&self) -> u64 {
         let mut numbers = 1_u64;
         let mut digits = 0_usize;
-        for piece in self.local_pieces().iter().rev() {
+        for piece in self.local_part_parts().iter().rev() {
             let (count, width, goes_on) = piece.trailing_numbers();
             numbers = numbers.saturating_mul(count);
             digits += width;
@@ -160,22 +161,25 @@ impl Pattern {
                 break;
             }
         }
-        if digits > LEDGER_DIGITS { 1 } else { numbers.min(u64::from(MAX_RECIPIENTS)) }
+        if digits > MAX_LEDGER_DIGITS { 1 } else { numbers.min(u64::from(MAX_RECIPIENTS)) }
     }
 
     /// The pieces of the local part; all pieces if the `@` is within a choice of words.
-    fn local_pieces(&self) -> Vec<Piece> {
+    fn local_part_parts(&self) -> Vec<PatternPart> {
         let mut local = Vec::new();
-        for piece in &self.pieces {
+        for piece in &self.parts {
             match piece {
-                Piece::Text(text) if text.contains('@') => {
-                    local.push(Piece::Text(local_part(text).to_owned()));
+                PatternPart::Text(text) if text.contains('@') => {
+                    local.push(PatternPart::Text(local_part(text).to_owned()));
                     return local;
                 }
-                Piece::OneOf { words, total } if words.iter().any(|word| word.text.contains('@')) => {
-                    let words =
-                        words.iter().map(|word| Word { text: local_part(&word.text).to_owned(), ..word.clone() });
-                    local.push(Piece::OneOf { words: words.collect(), total: *total });
+                PatternPart::OneOf { choices: words, total_weight: total }
+                    if words.iter().any(|word| word.text.contains('@')) =>
+                {
+                    let words = words
+                        .iter()
+                        .map(|word| WeightedText { text: local_part(&word.text).to_owned(), ..word.clone() });
+                    local.push(PatternPart::OneOf { choices: words.collect(), total_weight: *total });
                     return local;
                 }
                 piece => local.push(piece.clone()),
@@ -188,51 +192,55 @@ impl Pattern {
     ///
     /// # Errors
     /// If an address is not: the first such address.
-    pub(super) fn check(&self, numbering: Numbering) -> Result<(), String> {
-        self.each(|mut address| {
-            append_place(numbering, MAX_RECIPIENTS - 1, 0, &mut address);
-            Path::mailbox(&address).map(drop).map_err(|why| self.wrong(&address, &why.to_string()))
+    pub(super) fn check(&self, numbering: RecipientNumbering) -> Result<(), String> {
+        self.check_all(|mut address| {
+            append_number(numbering, MAX_RECIPIENTS - 1, 0, &mut address);
+            Path::mailbox(&address).map(drop).map_err(|why| self.address_error(&address, &why.to_string()))
         })
     }
 
     /// Checks every text of the pattern; of its numbers, the longest stands for all.
-    fn each(&self, check: impl Fn(Vec<u8>) -> Result<(), String>) -> Result<(), String> {
-        let choices: Vec<usize> = self.pieces.iter().map(Piece::choices).collect();
+    fn check_all(&self, check: impl Fn(Vec<u8>) -> Result<(), String>) -> Result<(), String> {
+        let choices: Vec<usize> = self.parts.iter().map(PatternPart::choice_count).collect();
         let combinations = choices.iter().try_fold(1_usize, |all, count| all.checked_mul(*count));
-        let Some(combinations) = combinations.filter(|count| *count <= MOST_COMBINATIONS) else {
+        let Some(combinations) = combinations.filter(|count| *count <= MAX_COMBINATIONS) else {
             return Err(format!(
-                "{:?} has more than {MOST_COMBINATIONS} combinations of words; use a range, as in user{{0..9999}}",
-                self.typed
+                "{:?} has more than {MAX_COMBINATIONS} combinations of words; use a range, as in user{{0..9999}}",
+                self.expression
             ));
         };
-        (0..combinations).try_for_each(|combination| check(self.combined(combination, &choices)))
+        (0..combinations).try_for_each(|combination| check(self.combination(combination, &choices)))
     }
 
-    fn combined(&self, mut combination: usize, choices: &[usize]) -> Vec<u8> {
+    fn combination(&self, mut combination: usize, choices: &[usize]) -> Vec<u8> {
         let mut text = Vec::new();
-        for (piece, count) in self.pieces.iter().zip(choices) {
+        for (piece, count) in self.parts.iter().zip(choices) {
             piece.write_choice(combination % count, &mut text);
             combination /= count;
         }
         text
     }
 
-    fn wrong(&self, text: &[u8], why: &str) -> String {
+    fn address_error(&self, text: &[u8], why: &str) -> String {
         let text = String::from_utf8_lossy(text);
-        if text == self.typed { format!("{text:?}: {why}") } else { format!("{:?} gives {text:?}: {why}", self.typed) }
+        if text == self.expression {
+            format!("{text:?}: {why}")
+        } else {
+            format!("{:?} gives {text:?}: {why}", self.expression)
+        }
     }
 }
 
-impl Piece {
-    fn write(&self, chance: &mut Chance, out: &mut Vec<u8>) {
+impl PatternPart {
+    fn write(&self, chance: &mut SeededRng, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
             Self::MessageNumber => {}
             Self::Number { least, most, digits } => {
                 push_number(least + chance.below(most - least + 1), *digits, out);
             }
-            Self::OneOf { words, total } => {
-                let mut place = part_of(chance.draw(), *total);
+            Self::OneOf { choices: words, total_weight: total } => {
+                let mut place = scale(chance.next_u64(), *total);
                 for word in words {
                     if place < word.weight {
                         out.extend_from_slice(word.text.as_bytes());
@@ -245,10 +253,10 @@ impl Piece {
     }
 
     /// Number of different texts, as far as well-formedness is concerned: all numbers are alike.
-    fn choices(&self) -> usize {
+    fn choice_count(&self) -> usize {
         match self {
             Self::Text(_) | Self::Number { .. } | Self::MessageNumber => 1,
-            Self::OneOf { words, .. } => words.len(),
+            Self::OneOf { choices: words, .. } => words.len(),
         }
     }
 
@@ -258,7 +266,7 @@ impl Piece {
             // The longest.
             Self::Number { most, digits, .. } => push_number(*most, *digits, out),
             Self::MessageNumber => push_number(u64::MAX, 1, out),
-            Self::OneOf { words, .. } => out.extend_from_slice(words[choice].text.as_bytes()),
+            Self::OneOf { choices: words, .. } => out.extend_from_slice(words[choice].text.as_bytes()),
         }
     }
 
@@ -266,10 +274,12 @@ impl Piece {
     /// the digits before it belong to them.
     fn trailing_numbers(&self) -> (u64, usize, bool) {
         match self {
-            Self::Number { least, most, digits } => (most - least + 1, digits.max(&digits_of(*least)).to_owned(), true),
+            Self::Number { least, most, digits } => {
+                (most - least + 1, digits.max(&digit_count(*least)).to_owned(), true)
+            }
             Self::MessageNumber => (1, 0, false),
             Self::Text(text) => (1, trailing_digits(text), trailing_digits(text) == text.len()),
-            Self::OneOf { words, .. } => {
+            Self::OneOf { choices: words, .. } => {
                 let widths = || words.iter().map(|word| trailing_digits(&word.text));
                 let goes_on = words.iter().any(|word| trailing_digits(&word.text) == word.text.len());
                 let count = if widths().any(|width| width > 0) { words.len() as u64 } else { 1 };
@@ -280,28 +290,28 @@ impl Piece {
 }
 
 /// Patterns as the user gave them, in a list.
-pub(super) fn typed(patterns: &[Pattern]) -> String {
-    patterns.iter().map(Pattern::typed).collect::<Vec<_>>().join(", ")
+pub(super) fn expressions(patterns: &[AddressPattern]) -> String {
+    patterns.iter().map(AddressPattern::expression).collect::<Vec<_>>().join(", ")
 }
 
 /// Numbering of each of several patterns that a message goes to, so that the ledger can tell its recipients apart; with
 /// the number that the ledger reads in each.
 ///
 /// There are fewer patterns than [`MAX_RECIPIENTS`].
-pub(super) fn distinct_numbers(patterns: &[Pattern]) -> Vec<(Numbering, u32)> {
+pub(super) fn distinct_numbers(patterns: &[AddressPattern]) -> Vec<(RecipientNumbering, u32)> {
     let mut taken = BTreeSet::new();
     let own: Vec<Option<u32>> =
-        patterns.iter().map(|pattern| pattern.only_number().filter(|number| taken.insert(*number))).collect();
+        patterns.iter().map(|pattern| pattern.constant_number().filter(|number| taken.insert(*number))).collect();
     let mut free = (0..MAX_RECIPIENTS).filter(|number| !taken.contains(number));
     let numbered = own.into_iter().map(|own| match own {
-        Some(number) => (Numbering::Bare, number),
-        None => (Numbering::PlusDigits, free.next().expect("there are more numbers than patterns")),
+        Some(number) => (RecipientNumbering::Bare, number),
+        None => (RecipientNumbering::PlusDigits, free.next().expect("there are more numbers than patterns")),
     });
     numbered.collect()
 }
 
 /// Parses the pieces of a pattern.
-fn pieces(typed: &str) -> Result<Vec<Piece>, String> {
+fn parse_parts(typed: &str) -> Result<Vec<PatternPart>, String> {
     let mut pieces = Vec::new();
     let mut text = String::new();
     let mut rest = typed;
@@ -317,32 +327,32 @@ fn pieces(typed: &str) -> Result<Vec<Piece>, String> {
         let end = rest.find('}').filter(|_| brace == "{");
         let end = end.ok_or_else(|| format!("{typed:?} has an unpaired {brace:?}; write a literal brace twice"))?;
         if !text.is_empty() {
-            pieces.push(Piece::Text(std::mem::take(&mut text)));
+            pieces.push(PatternPart::Text(std::mem::take(&mut text)));
         }
-        pieces.push(choice(&rest[..end])?);
+        pieces.push(parse_choice(&rest[..end])?);
         rest = &rest[end + 1..];
     }
     text.push_str(rest);
     if !text.is_empty() {
-        pieces.push(Piece::Text(text));
+        pieces.push(PatternPart::Text(text));
     }
     Ok(pieces)
 }
 
 /// Parses the text in braces: `0..9999` or `a:70,b:30`.
-fn choice(inside: &str) -> Result<Piece, String> {
+fn parse_choice(inside: &str) -> Result<PatternPart, String> {
     if let Some((least, most)) = inside.split_once("..")
         && !inside.contains(',')
         && inside.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
     {
-        return number(inside, least, most);
+        return parse_number_range(inside, least, most);
     }
-    let words: Vec<Word> = inside.split(',').map(word).collect::<Result<_, _>>()?;
+    let words: Vec<WeightedText> = inside.split(',').map(parse_weighted_text).collect::<Result<_, _>>()?;
     let total = words.iter().map(|word| word.weight).sum();
-    Ok(Piece::OneOf { words, total })
+    Ok(PatternPart::OneOf { choices: words, total_weight: total })
 }
 
-fn number(inside: &str, least: &str, most: &str) -> Result<Piece, String> {
+fn parse_number_range(inside: &str, least: &str, most: &str) -> Result<PatternPart, String> {
     let wrong = || format!("{{{inside}}} is not a valid range of numbers; use something like {{0..9999}}");
     let read = |digits: &str| digits.parse::<u64>().ok().filter(|number| *number < u64::MAX).ok_or_else(wrong);
     let digits = if least.starts_with('0') && least.len() > 1 { least.len() } else { 1 };
@@ -354,22 +364,22 @@ fn number(inside: &str, least: &str, most: &str) -> Result<Piece, String> {
     if least > most {
         Err(format!("{{{inside}}}: write the smaller value first"))
     } else {
-        Ok(Piece::Number { least, most, digits })
+        Ok(PatternPart::Number { least, most, digits })
     }
 }
 
-fn word(typed: &str) -> Result<Word, String> {
+fn parse_weighted_text(typed: &str) -> Result<WeightedText, String> {
     // The colons of an address literal, [IPv6:::1], do not begin a weight.
     let (text, weight) = match typed.rsplit_once(':') {
         Some((text, weight)) if !weight.ends_with(']') => {
-            (text, weight_of(weight).ok_or_else(|| bad_weight(typed, weight))?)
+            (text, parse_weight(weight).ok_or_else(|| weight_error(typed, weight))?)
         }
         _ => (typed, 1),
     };
     if text.is_empty() || text.contains('{') {
         return Err(format!("{typed:?} is not a valid choice; use something like {{a.example:70,b.example:30}}"));
     }
-    Ok(Word { text: text.to_owned(), weight })
+    Ok(WeightedText { text: text.to_owned(), weight })
 }
 
 fn push_number(number: u64, digits: usize, out: &mut Vec<u8>) {
@@ -377,11 +387,11 @@ fn push_number(number: u64, digits: usize, out: &mut Vec<u8>) {
 }
 
 /// Inserts the place into the address that begins at `start`.
-fn append_place(numbering: Numbering, place: u32, start: usize, out: &mut Vec<u8>) {
+fn append_number(numbering: RecipientNumbering, place: u32, start: usize, out: &mut Vec<u8>) {
     let plus = match numbering {
-        Numbering::Bare => return,
-        Numbering::Digits => "",
-        Numbering::PlusDigits => "+",
+        RecipientNumbering::Bare => return,
+        RecipientNumbering::Digits => "",
+        RecipientNumbering::PlusDigits => "+",
     };
     let at = memrchr(b'@', &out[start..]).map_or(out.len(), |at| start + at);
     let end = out.len();
@@ -402,24 +412,24 @@ fn trailing_digits(text: &str) -> usize {
     text.bytes().rev().take_while(u8::is_ascii_digit).count()
 }
 
-fn digits_of(number: u64) -> usize {
+fn digit_count(number: u64) -> usize {
     number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::chance::Purpose;
+    use super::super::chance::RandomStream;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn pattern(typed: &str) -> Pattern {
-        Pattern::parse(typed).unwrap_or_else(|why| panic!("{why}"))
+    fn pattern(typed: &str) -> AddressPattern {
+        AddressPattern::parse(typed).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    fn address(pattern: &Pattern, numbering: Numbering, number: u64, place: u32) -> String {
+    fn address(pattern: &AddressPattern, numbering: RecipientNumbering, number: u64, place: u32) -> String {
         let mut out = b"kept".to_vec();
-        pattern.write(&mut Chance::new(1, Purpose::Recipient, number), numbering, place, &mut out);
+        pattern.write(&mut SeededRng::new(1, RandomStream::Recipient, number), numbering, place, &mut out);
         String::from_utf8(out).unwrap().strip_prefix("kept").unwrap().to_owned()
     }
 
@@ -434,7 +444,7 @@ mod tests {
     }
 
     fn several(typed: &[&str]) -> Vec<String> {
-        let patterns: Vec<Pattern> = typed.iter().map(|typed| pattern(typed)).collect();
+        let patterns: Vec<AddressPattern> = typed.iter().map(|typed| pattern(typed)).collect();
         let numbered = patterns.iter().zip(distinct_numbers(&patterns));
         numbered
             .map(|(pattern, (numbering, number))| {
@@ -467,7 +477,7 @@ mod tests {
         let mut domains = BTreeMap::new();
         let mut users = BTreeSet::new();
         for number in 0..20_000 {
-            let address = address(&pattern, Numbering::Bare, number, 0);
+            let address = address(&pattern, RecipientNumbering::Bare, number, 0);
             let (user, domain) = address.split_once('@').unwrap();
             *domains.entry(domain.to_owned()).or_insert(0_u32) += 1;
             users.insert(user.to_owned());
@@ -476,13 +486,16 @@ mod tests {
         for (domain, expected) in [("a.example", 14_000), ("b.example", 4_000), ("c.example", 2_000)] {
             assert!(domains[domain].abs_diff(expected) < 300, "{domains:?}");
         }
-        assert_eq!(address(&pattern, Numbering::Bare, 7, 0), address(&pattern, Numbering::Bare, 7, 0));
+        assert_eq!(
+            address(&pattern, RecipientNumbering::Bare, 7, 0),
+            address(&pattern, RecipientNumbering::Bare, 7, 0)
+        );
     }
 
     #[test]
     fn numbers_are_padded_as_the_smaller_is_written() {
         let all: BTreeSet<String> =
-            (0..100).map(|number| address(&pattern("u{08..11}@b"), Numbering::Bare, number, 0)).collect();
+            (0..100).map(|number| address(&pattern("u{08..11}@b"), RecipientNumbering::Bare, number, 0)).collect();
         assert_eq!(all.into_iter().collect::<Vec<_>>(), ["u08@b", "u09@b", "u10@b", "u11@b"]);
     }
 
@@ -508,18 +521,18 @@ mod tests {
             ("u{{a,b}}{c", "has an unpaired"),
             ("{a{b,c}@d", "not a valid choice"),
         ] {
-            let why = Pattern::parse(typed).expect_err(typed);
+            let why = AddressPattern::parse(typed).expect_err(typed);
             assert!(why.contains(named), "{typed}: {why}");
         }
         let words = format!("{{{}}}", vec!["a"; 100].join(","));
-        assert!(Pattern::parse(&format!("{words}{words}{words}@b")).unwrap_err().contains("combinations"));
-        assert!(Pattern::parse(&format!("{}{{0..9999}}@b", "l".repeat(61))).unwrap_err().contains("too long"));
-        assert!(pattern(&format!("{}{{0..9}}@b", "l".repeat(61))).check(Numbering::PlusDigits).is_err());
+        assert!(AddressPattern::parse(&format!("{words}{words}{words}@b")).unwrap_err().contains("combinations"));
+        assert!(AddressPattern::parse(&format!("{}{{0..9999}}@b", "l".repeat(61))).unwrap_err().contains("too long"));
+        assert!(pattern(&format!("{}{{0..9}}@b", "l".repeat(61))).check(RecipientNumbering::PlusDigits).is_err());
     }
 
     #[test]
     fn the_ledgers_number_comes_only_where_it_is_needed() {
-        use Numbering::{Bare, Digits, PlusDigits};
+        use RecipientNumbering::{Bare, Digits, PlusDigits};
         for (typed, one, several) in [
             ("to@example.com", Bare, Digits),
             ("bob7@example.com", Bare, PlusDigits),
@@ -552,27 +565,27 @@ mod tests {
                 assert_eq!(recipient_number(address.as_bytes()), place, "{address}");
             }
         }
-        assert_eq!(address(&pattern("a@b"), Numbering::Digits, 0, 1), "a1@b");
-        assert_eq!(address(&pattern("a1@b"), Numbering::PlusDigits, 0, 2), "a1+2@b");
+        assert_eq!(address(&pattern("a@b"), RecipientNumbering::Digits, 0, 1), "a1@b");
+        assert_eq!(address(&pattern("a1@b"), RecipientNumbering::PlusDigits, 0, 2), "a1+2@b");
     }
 
     proptest! {
         #[test]
         fn bare_numbers_cost_the_ledger_little(least in 0_u64..2_000, more in 0_u64..20_000, pad in 1_usize..7, tail in "[a-z0-9]{0,2}") {
             let pattern = pattern(&format!("u{{{least:0pad$}..{}}}{tail}@example.com", least + more));
-            prop_assume!(pattern.numbering(1) == Numbering::Bare);
+            prop_assume!(pattern.numbering(1) == RecipientNumbering::Bare);
             let numbers: BTreeSet<u32> = (0..3_000)
-                .map(|number| recipient_number(address(&pattern, Numbering::Bare, number, 0).as_bytes()))
+                .map(|number| recipient_number(address(&pattern, RecipientNumbering::Bare, number, 0).as_bytes()))
                 .collect();
-            prop_assert!(numbers.len() as u64 <= BEARABLE_NUMBERS + 1, "{} of {}", numbers.len(), pattern.typed());
+            prop_assert!(numbers.len() as u64 <= MAX_LEDGER_NUMBERS + 1, "{} of {}", numbers.len(), pattern.expression());
         }
 
         #[test]
         fn any_text_gives_addresses_or_a_reason(typed in "[a-c0-2{}.,:@+\"]{0,24}", number: u64, place in 0_u32..1_024) {
-            match Pattern::parse(&typed) {
+            match AddressPattern::parse(&typed) {
                 Err(why) => prop_assert!(!why.is_empty()),
                 Ok(pattern) => {
-                    let bare = address(&pattern, Numbering::Bare, number, place);
+                    let bare = address(&pattern, RecipientNumbering::Bare, number, place);
                     prop_assert!(Path::mailbox(bare.as_bytes()).is_ok(), "{bare}");
                     let numbering = pattern.numbering(9);
                     if pattern.check(numbering).is_ok() {

@@ -3,11 +3,11 @@ use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
 use journey::record::Pipelining;
 use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, Trust};
-use smtp::client::{Chunking, Notifications, Options, Pipelining as Commands, StartTls};
-use smtp::proxy::{Header, render_v1, render_v2};
+use smtp::client::{Chunking, Notifications, Options, PipelineMode as Commands, StartTls};
+use smtp::proxy::{ProxyHeader, render_v1, render_v2};
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use smtp::server::Protocol;
-use smtp::xclient::Introduction;
+use smtp::xclient::XclientRequest;
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Options of the connection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ApproachOptions {
+pub(crate) struct TransportOptions {
     pub(crate) tls: TlsMode,
     /// Set if the server's certificate is not verified.
     pub(crate) tls_insecure: bool,
@@ -36,12 +36,12 @@ pub(crate) struct ApproachOptions {
     /// Version of the PROXY header that is sent first, if one is.
     pub(crate) proxy: Option<ProxyVersion>,
     /// Attributes sent with XCLIENT if it is offered.
-    pub(crate) introduction: Option<Introduction>,
+    pub(crate) introduction: Option<XclientRequest>,
 }
 
-impl ApproachOptions {
+impl TransportOptions {
     /// Reports whether a password may be sent without encryption.
-    pub(super) fn shows_password(&self) -> bool {
+    pub(super) fn exposes_password(&self) -> bool {
         const SHOWING: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::Xoauth2];
         let mechanisms = self.credentials.as_ref().map_or(Mechanisms::NONE, |credentials| credentials.mechanisms);
         self.tls == TlsMode::None && SHOWING.into_iter().any(|mechanism| mechanisms.has(mechanism))
@@ -91,17 +91,17 @@ impl fmt::Display for AddressRange {
 
 /// The connection options, ready for use.
 #[derive(Debug)]
-pub(super) struct Approach {
+pub(super) struct Transport {
     pub(super) security: Option<ClientSecurity>,
     pub(super) options: Arc<Options>,
     proxy: Option<ProxyVersion>,
     bind: Option<AddressRange>,
-    turn: AtomicU32,
+    next_source: AtomicU32,
 }
 
-impl Approach {
+impl Transport {
     /// Prepares them; `host` is the part of the server's address before the port.
-    pub(super) fn new(told: &ApproachOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
+    pub(super) fn new(told: &TransportOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
         let options = Options {
             protocol: told.protocol,
             pipelining: match pipelining {
@@ -111,21 +111,27 @@ impl Approach {
             tls: if told.tls == TlsMode::StartTls { StartTls::Required } else { StartTls::Never },
             credentials: told.credentials.clone(),
             chunking: told.chunking,
-            introduction: told.introduction.clone(),
+            xclient: told.introduction.clone(),
             notifications: Notifications::Unasked,
             burst: 0,
-            quit_patience: None,
+            quit_timeout: None,
         };
         let security = match told.tls {
             TlsMode::None => None,
             TlsMode::StartTls => Some(ClientSecurity::OnDemand(client_tls(told, host)?)),
             TlsMode::Implicit => Some(ClientSecurity::Implicit(client_tls(told, host)?)),
         };
-        Ok(Self { security, options: Arc::new(options), proxy: told.proxy, bind: told.bind, turn: AtomicU32::new(0) })
+        Ok(Self {
+            security,
+            options: Arc::new(options),
+            proxy: told.proxy,
+            bind: told.bind,
+            next_source: AtomicU32::new(0),
+        })
     }
 
     /// The same for envelopes that ask for notifications.
-    pub(super) fn asking_for(self, notifications: Notifications) -> Self {
+    pub(super) fn with_notifications(self, notifications: Notifications) -> Self {
         let options = Options { notifications, ..Options::clone(&self.options) };
         Self { options: Arc::new(options), ..self }
     }
@@ -133,8 +139,8 @@ impl Approach {
     /// The PROXY header of a connection between these addresses, if one is to be sent.
     pub(super) fn proxy_header(&self, source: Option<SocketAddr>, destination: SocketAddr) -> Option<Vec<u8>> {
         let header = match source {
-            Some(source) => Header::Proxied { source, destination },
-            None => Header::Local,
+            Some(source) => ProxyHeader::Proxied { source, destination },
+            None => ProxyHeader::Local,
         };
         Some(match self.proxy? {
             ProxyVersion::V1 => render_v1(&header).into_bytes(),
@@ -148,14 +154,14 @@ impl Approach {
     }
 
     /// The source address of the next connection; `None` leaves it to the kernel.
-    pub(super) fn next_address(&self) -> Option<IpAddr> {
+    pub(super) fn next_source_address(&self) -> Option<IpAddr> {
         let AddressRange { first, count } = self.bind?;
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let turn = self.next_source.fetch_add(1, Ordering::Relaxed);
         Some(Ipv4Addr::from(first + turn % count).into())
     }
 }
 
-fn client_tls(told: &ApproachOptions, host: &str) -> Result<ClientTls> {
+fn client_tls(told: &TransportOptions, host: &str) -> Result<ClientTls> {
     let trust = match (&told.ca, told.tls_insecure) {
         (_, true) => Trust::Anybody,
         (Some(path), false) => Trust::Roots(read(path)?),
@@ -190,11 +196,11 @@ mod tests {
     #[test]
     fn addresses_are_taken_in_turn() {
         let bind = Some(AddressRange::parse("127.0.0.2-127.0.0.4").unwrap());
-        let approach = Approach::new(&ApproachOptions { bind, ..Default::default() }, Pipelining::Off, "").unwrap();
-        let taken: Vec<String> = (0..4).map(|_| approach.next_address().unwrap().to_string()).collect();
+        let approach = Transport::new(&TransportOptions { bind, ..Default::default() }, Pipelining::Off, "").unwrap();
+        let taken: Vec<String> = (0..4).map(|_| approach.next_source_address().unwrap().to_string()).collect();
         assert_eq!(taken, ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.2"]);
-        let none = Approach::new(&ApproachOptions::default(), Pipelining::Off, "").unwrap();
-        assert_eq!(none.next_address(), None);
+        let none = Transport::new(&TransportOptions::default(), Pipelining::Off, "").unwrap();
+        assert_eq!(none.next_source_address(), None);
     }
 
     #[test]
@@ -211,7 +217,7 @@ mod tests {
             (by(Mechanism::CramMd5), TlsMode::None, false),
             (by(Mechanism::ScramSha256), TlsMode::None, false),
         ] {
-            assert_eq!(ApproachOptions { credentials, tls, ..Default::default() }.shows_password(), shows);
+            assert_eq!(TransportOptions { credentials, tls, ..Default::default() }.exposes_password(), shows);
         }
     }
 

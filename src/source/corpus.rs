@@ -14,7 +14,7 @@
 //!
 //! Memory: each message as it will be sent, once, and 256 bytes more for each; while a message is being read, it is
 //! there a second time. A corpus above its limit is refused as soon as that is known; nothing is left out silently.
-use super::lines::{Line, Lines, MOST_LINE_BYTES};
+use super::lines::{FileLine, FileLines, MAX_LINE_BYTES};
 use anyhow::{Context, Result, bail};
 use journey::trace::Checksum;
 use smtp::data;
@@ -24,11 +24,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Memory of a message besides its bytes.
-const EACH_BYTES: u64 = 256;
+const MESSAGE_OVERHEAD_BYTES: u64 = 256;
 /// Bytes per read.
 const BLOCK_BYTES: usize = 64 * 1024;
 /// The beginning of an mbox, and of each message in it.
-const POSTMARK: &[u8] = b"From ";
+const FROM_LINE_PREFIX: &[u8] = b"From ";
 
 /// Path of the corpus, and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,33 +36,33 @@ pub(crate) struct CorpusOptions {
     pub(crate) path: PathBuf,
     /// Limit of the memory for messages.
     pub(crate) limit_bytes: u64,
-    pub(crate) unfit: Unfit,
+    pub(crate) invalid_messages: InvalidMessagePolicy,
 }
 
 /// Treatment of messages that cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unfit {
+pub(crate) enum InvalidMessagePolicy {
     /// One such message is enough to refuse the corpus.
-    Refused,
+    Reject,
     /// They are left out and counted.
-    Skipped,
+    Skip,
 }
 
 /// Messages ready to be sent.
 #[derive(Debug)]
 pub(super) struct Corpus {
     pub(super) kind: &'static str,
-    pub(super) letters: Vec<Letter>,
+    pub(super) messages: Vec<CorpusMessage>,
     pub(super) skipped: u64,
 }
 
 /// A message, dot-stuffed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Letter {
+pub(super) struct CorpusMessage {
     /// The header block with its empty line, if it has one.
     pub(super) headers: Vec<u8>,
     /// The body and the end of data.
-    pub(super) rest: Arc<[u8]>,
+    pub(super) body: Arc<[u8]>,
     /// Checksum of the body, unstuffed.
     pub(super) checksum: u32,
     /// Bytes of the message, unstuffed, without the end of data.
@@ -77,14 +77,14 @@ pub(super) struct Letter {
 pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
     let path = options.path.as_path();
     let about = fs::metadata(path).with_context(|| format!("--corpus {}: cannot be read", path.display()))?;
-    let mut shelf = Shelf { options, letters: Vec::new(), taken_bytes: 0, skipped: 0 };
+    let mut shelf = CorpusReader { options, messages: Vec::new(), used_bytes: 0, skipped: 0 };
     let kind = if about.is_dir() {
         let (kind, files) = message_files(path, options.limit_bytes)?;
         files.iter().try_for_each(|file| shelf.read_message(file))?;
         kind
     } else if !about.is_file() {
         bail!("--corpus {} is neither a file nor a directory", path.display());
-    } else if starts_as_mbox(path)? {
+    } else if is_mbox(path)? {
         shelf.read_mbox(path)?;
         "mbox"
     } else if is_eml(path) {
@@ -97,10 +97,10 @@ pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
             path.display()
         );
     };
-    if shelf.letters.is_empty() {
+    if shelf.messages.is_empty() {
         bail!("--corpus {} contains no message that can be sent ({} are invalid)", path.display(), shelf.skipped);
     }
-    Ok(Corpus { kind, letters: shelf.letters, skipped: shelf.skipped })
+    Ok(Corpus { kind, messages: shelf.messages, skipped: shelf.skipped })
 }
 
 /// The files of a Maildir or of a directory of messages, sorted by name: so a seed picks the same ones on every host.
@@ -120,8 +120,8 @@ fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<Pat
             if wanted(&file) && file.is_file() {
                 files.push(file);
             }
-            if files.len() as u64 * EACH_BYTES > limit_bytes {
-                bail!(too_much(path, limit_bytes));
+            if files.len() as u64 * MESSAGE_OVERHEAD_BYTES > limit_bytes {
+                bail!(too_large(path, limit_bytes));
             }
         }
     }
@@ -136,15 +136,15 @@ fn is_eml(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("eml"))
 }
 
-fn starts_as_mbox(path: &Path) -> Result<bool> {
+fn is_mbox(path: &Path) -> Result<bool> {
     let mut start = Vec::new();
     let file = File::open(path).with_context(|| format!("--corpus: cannot read {}", path.display()))?;
-    std::io::Read::read_to_end(&mut std::io::Read::take(file, POSTMARK.len() as u64), &mut start)
+    std::io::Read::read_to_end(&mut std::io::Read::take(file, FROM_LINE_PREFIX.len() as u64), &mut start)
         .with_context(|| format!("--corpus: cannot read {}", path.display()))?;
-    Ok(start == POSTMARK)
+    Ok(start == FROM_LINE_PREFIX)
 }
 
-fn too_much(path: &Path, limit_bytes: u64) -> String {
+fn too_large(path: &Path, limit_bytes: u64) -> String {
     format!(
         "--corpus {} exceeds --max-corpus-size, {limit_bytes} bytes; use a part of it, or a higher limit",
         path.display()
@@ -152,36 +152,36 @@ fn too_much(path: &Path, limit_bytes: u64) -> String {
 }
 
 /// Messages read so far.
-struct Shelf<'a> {
+struct CorpusReader<'a> {
     options: &'a CorpusOptions,
-    letters: Vec<Letter>,
-    taken_bytes: u64,
+    messages: Vec<CorpusMessage>,
+    used_bytes: u64,
     skipped: u64,
 }
 
-impl Shelf<'_> {
+impl CorpusReader<'_> {
     /// Reads a file that is one message.
     fn read_message(&mut self, path: &Path) -> Result<()> {
         let length = fs::metadata(path).map_or(0, |about| about.len());
-        if self.taken_bytes.saturating_add(length) > self.options.limit_bytes {
-            bail!(too_much(&self.options.path, self.options.limit_bytes));
+        if self.used_bytes.saturating_add(length) > self.options.limit_bytes {
+            bail!(too_large(&self.options.path, self.options.limit_bytes));
         }
         let mut lines = open(path)?;
-        let mut draft = Draft::default();
-        while let Some(line) = lines.next().with_context(|| unreadable(path))? {
-            self.add(&mut draft, &line)?;
+        let mut draft = CorpusMessageBuilder::default();
+        while let Some(line) = lines.next().with_context(|| read_error(path))? {
+            self.add_line(&mut draft, &line)?;
         }
         self.finish(draft, path)
     }
 
     fn read_mbox(&mut self, path: &Path) -> Result<()> {
         let mut lines = open(path)?;
-        let mut draft: Option<Draft> = None;
+        let mut draft: Option<CorpusMessageBuilder> = None;
         // An empty line before a `From ` line belongs to the separator, any other to the message.
         let mut is_after_empty = true;
-        while let Some(line) = lines.next().with_context(|| unreadable(path))? {
-            if is_after_empty && is_postmark(line.text) {
-                if let Some(whole) = draft.replace(Draft::default()) {
+        while let Some(line) = lines.next().with_context(|| read_error(path))? {
+            if is_after_empty && is_from_line(line.text) {
+                if let Some(whole) = draft.replace(CorpusMessageBuilder::default()) {
                     self.finish(whole, path)?;
                 }
                 is_after_empty = false;
@@ -195,103 +195,103 @@ impl Shelf<'_> {
                 );
             };
             if is_after_empty {
-                self.add(draft, &Line { text: b"", bytes: 0, ..line })?;
+                self.add_line(draft, &FileLine { text: b"", bytes: 0, ..line })?;
             }
             is_after_empty = line.bytes == 0;
             if !is_after_empty {
-                self.add(draft, &unquoted(line))?;
+                self.add_line(draft, &unquote_from_line(line))?;
             }
         }
         draft.map_or(Ok(()), |whole| self.finish(whole, path))
     }
 
     /// Adds a line, if there is room.
-    fn add(&mut self, draft: &mut Draft, line: &Line<'_>) -> Result<()> {
-        draft.add(line);
-        if self.taken_bytes + draft.held_bytes() > self.options.limit_bytes {
-            bail!(too_much(&self.options.path, self.options.limit_bytes));
+    fn add_line(&mut self, draft: &mut CorpusMessageBuilder, line: &FileLine<'_>) -> Result<()> {
+        draft.add_line(line);
+        if self.used_bytes + draft.buffered_bytes() > self.options.limit_bytes {
+            bail!(too_large(&self.options.path, self.options.limit_bytes));
         }
         Ok(())
     }
 
     /// Stores a complete message, or refuses or skips an unfit one.
-    fn finish(&mut self, draft: Draft, path: &Path) -> Result<()> {
-        match (draft.finish(), self.options.unfit) {
+    fn finish(&mut self, draft: CorpusMessageBuilder, path: &Path) -> Result<()> {
+        match (draft.finish(), self.options.invalid_messages) {
             (Ok(letter), _) => {
-                self.taken_bytes += (letter.headers.len() + letter.rest.len()) as u64 + EACH_BYTES;
-                self.letters.push(letter);
+                self.used_bytes += (letter.headers.len() + letter.body.len()) as u64 + MESSAGE_OVERHEAD_BYTES;
+                self.messages.push(letter);
             }
-            (Err(_), Unfit::Skipped) => self.skipped += 1,
-            (Err(flaw), Unfit::Refused) => bail!(
+            (Err(_), InvalidMessagePolicy::Skip) => self.skipped += 1,
+            (Err(flaw), InvalidMessagePolicy::Reject) => bail!(
                 "--corpus: {}: message {}: {flaw}; use --corpus-skip-bad to skip such messages",
                 path.display(),
-                self.letters.len() + 1
+                self.messages.len() + 1
             ),
         }
         Ok(())
     }
 }
 
-fn unreadable(path: &Path) -> String {
+fn read_error(path: &Path) -> String {
     format!("--corpus: cannot read {}", path.display())
 }
 
-fn open(path: &Path) -> Result<Lines<BufReader<File>>> {
-    let file = File::open(path).with_context(|| unreadable(path))?;
-    Ok(Lines::new(BufReader::with_capacity(BLOCK_BYTES, file)))
+fn open(path: &Path) -> Result<FileLines<BufReader<File>>> {
+    let file = File::open(path).with_context(|| read_error(path))?;
+    Ok(FileLines::new(BufReader::with_capacity(BLOCK_BYTES, file)))
 }
 
 /// `From SENDER …` with a time of day in it: `09:30`.
-fn is_postmark(line: &[u8]) -> bool {
+fn is_from_line(line: &[u8]) -> bool {
     let is_time = |five: &[u8]| {
         five.iter().enumerate().all(|(at, octet)| match at {
             2 => *octet == b':',
             _ => octet.is_ascii_digit(),
         })
     };
-    line.starts_with(POSTMARK) && line.windows(5).any(is_time)
+    line.starts_with(FROM_LINE_PREFIX) && line.windows(5).any(is_time)
 }
 
 /// Removes a `>`: `>From ` becomes `From `, `>>From ` becomes `>From `.
-fn unquoted(line: Line<'_>) -> Line<'_> {
+fn unquote_from_line(line: FileLine<'_>) -> FileLine<'_> {
     let quotes = line.text.iter().take_while(|octet| **octet == b'>').count();
-    if quotes > 0 && line.text[quotes..].starts_with(POSTMARK) {
-        return Line { text: &line.text[1..], bytes: line.bytes - 1, ..line };
+    if quotes > 0 && line.text[quotes..].starts_with(FROM_LINE_PREFIX) {
+        return FileLine { text: &line.text[1..], bytes: line.bytes - 1, ..line };
     }
     line
 }
 
 /// A message that is being read, dot-stuffed line by line.
 #[derive(Debug, Default)]
-struct Draft {
+struct CorpusMessageBuilder {
     headers: Vec<u8>,
-    rest: Vec<u8>,
+    body: Vec<u8>,
     is_in_body: bool,
     checksum: Checksum,
     bytes: u64,
     is_eight_bit: bool,
     /// The first fault found; nothing is stored from then on.
-    flaw: Option<String>,
+    error: Option<String>,
 }
 
-impl Draft {
-    fn add(&mut self, line: &Line<'_>) {
-        if self.flaw.is_some() {
+impl CorpusMessageBuilder {
+    fn add_line(&mut self, line: &FileLine<'_>) {
+        if self.error.is_some() {
             return;
         }
-        if line.bytes > MOST_LINE_BYTES as u64 {
-            let flaw = format!("line {} has {} bytes; at most {MOST_LINE_BYTES} are allowed", line.number, line.bytes);
-            *self = Self { flaw: Some(flaw), ..Self::default() };
+        if line.bytes > MAX_LINE_BYTES as u64 {
+            let flaw = format!("line {} has {} bytes; at most {MAX_LINE_BYTES} are allowed", line.number, line.bytes);
+            *self = Self { error: Some(flaw), ..Self::default() };
         } else if memchr::memchr(0, line.text).is_some() {
             let flaw = format!("line {} contains NUL, which is not allowed", line.number);
-            *self = Self { flaw: Some(flaw), ..Self::default() };
+            *self = Self { error: Some(flaw), ..Self::default() };
         } else {
-            self.keep(line.text);
+            self.push_line(line.text);
         }
     }
 
-    fn keep(&mut self, text: &[u8]) {
-        let part = if self.is_in_body { &mut self.rest } else { &mut self.headers };
+    fn push_line(&mut self, text: &[u8]) {
+        let part = if self.is_in_body { &mut self.body } else { &mut self.headers };
         if text.first() == Some(&b'.') {
             part.push(b'.');
         }
@@ -306,22 +306,22 @@ impl Draft {
         self.is_in_body |= text.is_empty();
     }
 
-    fn held_bytes(&self) -> u64 {
-        (self.headers.len() + self.rest.len()) as u64
+    fn buffered_bytes(&self) -> u64 {
+        (self.headers.len() + self.body.len()) as u64
     }
 
-    fn finish(mut self) -> Result<Letter, String> {
-        if let Some(flaw) = self.flaw {
+    fn finish(mut self) -> Result<CorpusMessage, String> {
+        if let Some(flaw) = self.error {
             return Err(flaw);
         }
         if self.bytes == 0 {
             return Err("it is empty".to_owned());
         }
-        self.rest.extend_from_slice(data::END);
+        self.body.extend_from_slice(data::END_OF_DATA);
         self.headers.shrink_to_fit();
-        Ok(Letter {
+        Ok(CorpusMessage {
             headers: self.headers,
-            rest: self.rest.into(),
+            body: self.body.into(),
             checksum: self.checksum.value(),
             bytes: self.bytes,
             is_eight_bit: self.is_eight_bit,
@@ -334,32 +334,32 @@ mod tests {
     use super::*;
     use journey::trace;
     use proptest::prelude::*;
-    use smtp::data::{DataReader, Piece};
+    use smtp::data::{DataPiece, DataReader};
 
     fn options(path: &Path) -> CorpusOptions {
-        CorpusOptions { path: path.to_owned(), limit_bytes: 1 << 20, unfit: Unfit::Refused }
+        CorpusOptions { path: path.to_owned(), limit_bytes: 1 << 20, invalid_messages: InvalidMessagePolicy::Reject }
     }
 
     /// Headers and body as a receiver sees them, unstuffed.
-    fn received(letter: &Letter) -> Vec<u8> {
-        let wire = [letter.headers.as_slice(), &letter.rest].concat();
+    fn received(letter: &CorpusMessage) -> Vec<u8> {
+        let wire = [letter.headers.as_slice(), &letter.body].concat();
         let mut reader = DataReader::new(1_000);
         let mut input = wire.as_slice();
         let mut content = Vec::new();
         loop {
             match reader.next(&mut input) {
-                Some(Piece::Content(bytes)) => content.extend_from_slice(bytes),
-                Some(Piece::End) => break,
+                Some(DataPiece::Content(bytes)) => content.extend_from_slice(bytes),
+                Some(DataPiece::End) => break,
                 None => panic!("no end of data: {}", wire.escape_ascii()),
             }
         }
-        assert!(input.is_empty() && reader.flaw().is_none(), "{}", wire.escape_ascii());
+        assert!(input.is_empty() && reader.fault().is_none(), "{}", wire.escape_ascii());
         assert_eq!(content.len() as u64, letter.bytes);
         content
     }
 
     fn texts(corpus: &Corpus) -> Vec<String> {
-        corpus.letters.iter().map(|letter| String::from_utf8(received(letter)).unwrap()).collect()
+        corpus.messages.iter().map(|letter| String::from_utf8(received(letter)).unwrap()).collect()
     }
 
     fn from_file(name: &str, text: &[u8], change: impl FnOnce(&mut CorpusOptions)) -> Result<Corpus> {
@@ -386,8 +386,8 @@ mod tests {
         ];
         assert_eq!(texts(&corpus), expected);
         let body = b"first\r\n.\r\n..dots\r\n\r\nFrom here on it is text\r\n";
-        assert_eq!(corpus.letters[0].checksum, trace::checksum(body));
-        assert!(corpus.letters[0].rest.starts_with(b"first\r\n..\r\n...dots\r\n"), "stuffed");
+        assert_eq!(corpus.messages[0].checksum, trace::checksum(body));
+        assert!(corpus.messages[0].body.starts_with(b"first\r\n..\r\n...dots\r\n"), "stuffed");
     }
 
     #[test]
@@ -424,14 +424,17 @@ mod tests {
         ] {
             let why = format!("{:#}", from_file("a.eml", text, |_| {}).unwrap_err());
             assert!(why.contains(named) && why.contains("a.eml") && why.contains("--corpus-skip-bad"), "{why}");
-            let none = from_file("a.eml", text, |options| options.unfit = Unfit::Skipped).unwrap_err();
+            let none =
+                from_file("a.eml", text, |options| options.invalid_messages = InvalidMessagePolicy::Skip).unwrap_err();
             assert!(none.to_string().contains("no message that can be sent (1 are invalid)"), "{none}");
         }
         let mixed =
             format!("From a 09:30\n{long}\nFrom b 09:30\nSubject: good\n\nFrom c 09:30\n\nFrom d 09:30\na\0b\n");
         let why = from_file("box", mixed.as_bytes(), |_| {}).unwrap_err().to_string();
         assert!(why.contains("box: message 1: line 4 has 999 bytes"), "{why}");
-        let corpus = from_file("box", mixed.as_bytes(), |options| options.unfit = Unfit::Skipped).unwrap();
+        let corpus =
+            from_file("box", mixed.as_bytes(), |options| options.invalid_messages = InvalidMessagePolicy::Skip)
+                .unwrap();
         assert_eq!((texts(&corpus), corpus.skipped), (vec!["Subject: good\r\n".to_owned()], 3));
         let most = format!("{}\n", "x".repeat(998));
         assert!(from_file("a.eml", most.as_bytes(), |_| {}).is_ok());
@@ -482,12 +485,12 @@ mod tests {
         ) {
             let text = parts.concat();
             let text = if is_mbox { [b"From a 09:30\n".as_slice(), &text].concat() } else { text };
-            let unfit = if skips { Unfit::Skipped } else { Unfit::Refused };
+            let unfit = if skips { InvalidMessagePolicy::Skip } else { InvalidMessagePolicy::Reject };
             let name = if is_mbox { "box" } else { "a.eml" };
-            match from_file(name, &text, |options| options.unfit = unfit) {
+            match from_file(name, &text, |options| options.invalid_messages = unfit) {
                 Err(why) => prop_assert!(why.to_string().starts_with("--corpus")),
                 Ok(corpus) => {
-                    for letter in &corpus.letters {
+                    for letter in &corpus.messages {
                         let content = received(letter);
                         let body_at = letter_body(&content);
                         prop_assert_eq!(trace::checksum(&content[body_at..]), letter.checksum);

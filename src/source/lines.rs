@@ -2,12 +2,12 @@
 use std::io::{self, BufRead};
 
 /// Octets of a line that SMTP allows, without its end (RFC 5322 §2.1.1).
-pub(super) const MOST_LINE_BYTES: usize = 998;
+pub(super) const MAX_LINE_BYTES: usize = 998;
 
 /// A line without its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Line<'a> {
-    /// The line's text, up to one byte more than [`MOST_LINE_BYTES`].
+pub(super) struct FileLine<'a> {
+    /// The line's text, up to one byte more than [`MAX_LINE_BYTES`].
     pub(super) text: &'a [u8],
     /// Length of the line.
     pub(super) bytes: u64,
@@ -17,7 +17,7 @@ pub(super) struct Line<'a> {
 
 /// The lines of a reader. CR, LF and CR LF end one; the last needs no end.
 #[derive(Debug)]
-pub(super) struct Lines<R> {
+pub(super) struct FileLines<R> {
     reader: R,
     text: Vec<u8>,
     number: u64,
@@ -25,13 +25,13 @@ pub(super) struct Lines<R> {
     after_cr: bool,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> FileLines<R> {
     pub(super) fn new(reader: R) -> Self {
-        Self { reader, text: Vec::with_capacity(MOST_LINE_BYTES + 1), number: 0, after_cr: false }
+        Self { reader, text: Vec::with_capacity(MAX_LINE_BYTES + 1), number: 0, after_cr: false }
     }
 
     /// The next line; `None` at the end.
-    pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<FileLine<'_>>> {
         self.text.clear();
         let mut bytes = 0_u64;
         let mut has_begun = false;
@@ -51,7 +51,7 @@ impl<R: BufRead> Lines<R> {
             let end = memchr::memchr2(b'\r', b'\n', block);
             let part = &block[..end.unwrap_or(block.len())];
             bytes += part.len() as u64;
-            let room = (MOST_LINE_BYTES + 1).saturating_sub(self.text.len());
+            let room = (MAX_LINE_BYTES + 1).saturating_sub(self.text.len());
             self.text.extend_from_slice(&part[..part.len().min(room)]);
             self.after_cr = end.is_some_and(|at| block[at] == b'\r');
             let used = part.len() + usize::from(end.is_some());
@@ -61,7 +61,7 @@ impl<R: BufRead> Lines<R> {
             }
         }
         self.number += u64::from(has_begun);
-        Ok(has_begun.then_some(Line { text: &self.text, bytes, number: self.number }))
+        Ok(has_begun.then_some(FileLine { text: &self.text, bytes, number: self.number }))
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     use std::io::BufReader;
 
     fn all(text: &[u8], block: usize) -> Vec<(Vec<u8>, u64)> {
-        let mut lines = Lines::new(BufReader::with_capacity(block, text));
+        let mut lines = FileLines::new(BufReader::with_capacity(block, text));
         let mut found = Vec::new();
         while let Some(line) = lines.next().unwrap() {
             assert_eq!(line.number, found.len() as u64 + 1);
@@ -95,7 +95,7 @@ mod tests {
     fn an_endless_line_takes_no_memory() {
         let text = vec![b'x'; 1_000_000];
         let found = all(&text, 100);
-        assert_eq!((found.len(), found[0].0.len(), found[0].1), (1, MOST_LINE_BYTES + 1, 1_000_000));
+        assert_eq!((found.len(), found[0].0.len(), found[0].1), (1, MAX_LINE_BYTES + 1, 1_000_000));
     }
 
     proptest! {

@@ -3,8 +3,8 @@
 //! A set is generated once, by the seed; messages are chosen from it. Its sizes are evenly spaced in the requested
 //! distribution, so that they represent it. An attachment cannot fill the size to the byte (base64 comes in lines): a
 //! message has the requested size or up to 80 bytes less, and one that is shorter than its text has no attachment.
-use super::chance::{Chance, Purpose};
-use super::spread::Spread;
+use super::chance::{RandomStream, SeededRng};
+use super::spread::Distribution;
 use anyhow::{Context, Result, bail};
 use mail_builder::MessageBuilder;
 use mail_builder::headers::content_type::ContentType;
@@ -13,11 +13,11 @@ use mail_builder::mime::MimePart;
 use std::fmt::Write;
 
 /// Largest number of messages in a set.
-const MOST_MESSAGES: u64 = 64;
+const MAX_SET_MESSAGES: u64 = 64;
 /// Largest number of bytes in a set, unless a single message is longer.
-const SET_BYTES: u64 = 256 << 20;
+const MAX_SET_BYTES: u64 = 256 << 20;
 /// Bytes of an attachment per line of base64, and the length of that line.
-const LINE_CARRIES: u64 = 57;
+const LINE_CONTENT_BYTES: u64 = 57;
 const LINE_BYTES: u64 = 78;
 
 /// Words to make sentences of.
@@ -73,7 +73,7 @@ const WORDS: [&str; 48] = [
 ];
 
 /// Kinds of attachments: type, and suffix of the name.
-const KINDS: [(&str, &str); 5] = [
+const ATTACHMENT_TYPES: [(&str, &str); 5] = [
     ("application/pdf", "pdf"),
     ("image/jpeg", "jpg"),
     ("application/zip", "zip"),
@@ -83,7 +83,7 @@ const KINDS: [(&str, &str); 5] = [
 
 /// The header fields that do not depend on the message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields<'a> {
+pub(super) struct MimeFields<'a> {
     pub(super) from: &'a str,
     pub(super) to: &'a str,
     pub(super) date: &'a str,
@@ -96,12 +96,12 @@ pub(super) struct Fields<'a> {
 ///
 /// # Errors
 /// If a size is too large to be held in memory.
-pub(super) fn messages(fields: Fields<'_>, sizes: &Spread, overhead: u64, seed: u64) -> Result<Vec<Vec<u8>>> {
+pub(super) fn messages(fields: MimeFields<'_>, sizes: &Distribution, overhead: u64, seed: u64) -> Result<Vec<Vec<u8>>> {
     sizes
         .quantiles(set_size(sizes.mean()))
         .enumerate()
         .map(|(number, size)| {
-            let mut chance = Chance::new(seed, Purpose::Words, number as u64);
+            let mut chance = SeededRng::new(seed, RandomStream::Words, number as u64);
             message(fields, size.saturating_sub(overhead), &mut chance)
         })
         .collect()
@@ -109,19 +109,19 @@ pub(super) fn messages(fields: Fields<'_>, sizes: &Spread, overhead: u64, seed: 
 
 /// Number of messages in a set of that mean size.
 fn set_size(mean_bytes: f64) -> u64 {
-    ((SET_BYTES as f64 / mean_bytes.max(1.0)) as u64).clamp(1, MOST_MESSAGES)
+    ((MAX_SET_BYTES as f64 / mean_bytes.max(1.0)) as u64).clamp(1, MAX_SET_MESSAGES)
 }
 
 /// Generates a message of `bytes`, or up to a line less.
-fn message(fields: Fields<'_>, bytes: u64, chance: &mut Chance) -> Result<Vec<u8>> {
-    let said = Said::new(chance);
+fn message(fields: MimeFields<'_>, bytes: u64, chance: &mut SeededRng) -> Result<Vec<u8>> {
+    let said = MimeText::new(chance);
     let bare = said.write(fields, None)?;
     let one = said.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
     // `one` contains the line of the single byte: six bytes with its end.
     let lines = (room + 6) / LINE_BYTES;
-    let content =
-        usize::try_from(lines.max(1) * LINE_CARRIES).context("--message-size exceeds the memory of this machine")?;
+    let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
+        .context("--message-size exceeds the memory of this machine")?;
     let content = if lines == 0 { 1 } else { content };
     let text = said.write(fields, Some(random_bytes(content, chance)))?;
     if text.len() as u64 > bytes {
@@ -132,16 +132,16 @@ fn message(fields: Fields<'_>, bytes: u64, chance: &mut Chance) -> Result<Vec<u8
 
 /// Text of a message, without its attachment.
 #[derive(Debug)]
-struct Said {
+struct MimeText {
     subject: String,
     paragraphs: Vec<String>,
-    kind: (&'static str, &'static str),
+    attachment_type: (&'static str, &'static str),
     /// The boundary of both multiparts.
     boundary: String,
 }
 
-impl Said {
-    fn new(chance: &mut Chance) -> Self {
+impl MimeText {
+    fn new(chance: &mut SeededRng) -> Self {
         let paragraphs = (0..2 + chance.below(4)).map(|_| {
             let sentences: Vec<String> =
                 (0..2 + chance.below(4)).map(|_| format!("{}.", sentence(4 + chance.below(12), chance))).collect();
@@ -151,12 +151,12 @@ impl Said {
         Self {
             paragraphs,
             subject: sentence(3 + chance.below(5), chance),
-            kind: KINDS[chance.below(KINDS.len() as u64) as usize],
-            boundary: format!("{:016x}", chance.draw()),
+            attachment_type: ATTACHMENT_TYPES[chance.below(ATTACHMENT_TYPES.len() as u64) as usize],
+            boundary: format!("{:016x}", chance.next_u64()),
         }
     }
 
-    fn write(&self, fields: Fields<'_>, attachment: Option<Vec<u8>>) -> Result<Vec<u8>> {
+    fn write(&self, fields: MimeFields<'_>, attachment: Option<Vec<u8>>) -> Result<Vec<u8>> {
         let alternative = MimePart::new(
             ContentType::new("multipart/alternative").attribute("boundary", format!("alternative-{}", self.boundary)),
             vec![
@@ -167,7 +167,7 @@ impl Said {
         let body = match attachment {
             None => alternative,
             Some(content) => {
-                let (kind, ending) = self.kind;
+                let (kind, ending) = self.attachment_type;
                 let name = format!("{}.{ending}", self.subject.split(' ').next().unwrap_or("file"));
                 MimePart::new(
                     ContentType::new("multipart/mixed").attribute("boundary", format!("mixed-{}", self.boundary)),
@@ -223,7 +223,7 @@ fn wrap(paragraph: &str, text: &mut String) {
     text.push_str("\r\n");
 }
 
-fn sentence(words: u64, chance: &mut Chance) -> String {
+fn sentence(words: u64, chance: &mut SeededRng) -> String {
     let words: Vec<&str> = (0..words).map(|_| WORDS[chance.below(WORDS.len() as u64) as usize]).collect();
     let text = words.join(" ");
     let (first, rest) = text.split_at(1);
@@ -231,8 +231,8 @@ fn sentence(words: u64, chance: &mut Chance) -> String {
 }
 
 /// Bytes that no relay can compress.
-fn random_bytes(count: usize, chance: &mut Chance) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| chance.draw().to_le_bytes()).collect();
+fn random_bytes(count: usize, chance: &mut SeededRng) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| chance.next_u64().to_le_bytes()).collect();
     bytes.truncate(count);
     bytes
 }
@@ -241,7 +241,7 @@ fn random_bytes(count: usize, chance: &mut Chance) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const FIELDS: Fields<'static> = Fields {
+    const FIELDS: MimeFields<'static> = MimeFields {
         from: "<a@b>",
         to: "<c@d>",
         date: "Sat, 21 Nov 2026 09:30:00 +0000",
@@ -251,7 +251,7 @@ mod tests {
 
     fn set(sizes: &str, seed: u64) -> Vec<String> {
         let read = |text: &str| text.parse::<u64>().map_err(|_| "not a number".to_owned());
-        let all = messages(FIELDS, &Spread::parse(sizes, read).unwrap(), 100, seed).unwrap();
+        let all = messages(FIELDS, &Distribution::parse(sizes, read).unwrap(), 100, seed).unwrap();
         all.into_iter().map(|message| String::from_utf8(message).unwrap_or_else(|_| panic!("it is ASCII"))).collect()
     }
 
@@ -259,7 +259,7 @@ mod tests {
     fn messages_have_the_sizes_asked_for() {
         for sizes in ["20000", "10000..500000", "lognormal:30000,1"] {
             let read = |text: &str| text.parse::<u64>().map_err(|_| "not a number".to_owned());
-            let asked = Spread::parse(sizes, read).unwrap();
+            let asked = Distribution::parse(sizes, read).unwrap();
             let set = set(sizes, 1);
             assert_eq!(set.len(), 64);
             for (message, size) in set.iter().zip(asked.quantiles(64)) {

@@ -6,22 +6,22 @@ use std::time::Duration;
 
 /// The messages left to send.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct LoadPlan {
     messages: u64,
     until: Option<Duration>,
     next: AtomicU64,
     stopped: AtomicBool,
     /// Set once a connection has been established: from then on a failed one is counted as an error and does not end
     /// the run.
-    reached: AtomicBool,
+    connected: AtomicBool,
     /// Reason why the run could not begin.
-    hopeless: Mutex<Option<String>>,
+    failure: Mutex<Option<String>>,
     /// Resource that this process lacked when it could not connect: one session only lacks it, but if all do, the run
     /// cannot begin.
-    lacked: Mutex<Option<String>>,
+    shortage: Mutex<Option<String>>,
 }
 
-impl Plan {
+impl LoadPlan {
     /// Creates a plan; `until` is on the monotonic clock.
     pub(super) fn new(messages: Option<u64>, until: Option<Duration>) -> Self {
         Self {
@@ -29,9 +29,9 @@ impl Plan {
             until,
             next: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
-            reached: AtomicBool::new(false),
-            hopeless: Mutex::new(None),
-            lacked: Mutex::new(None),
+            connected: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            shortage: Mutex::new(None),
         }
     }
 
@@ -52,7 +52,7 @@ impl Plan {
     }
 
     /// Reports whether all requested messages have been given out.
-    pub(super) fn is_given_out(&self) -> bool {
+    pub(super) fn is_exhausted(&self) -> bool {
         self.next.load(Ordering::Relaxed) >= self.messages
     }
 
@@ -67,33 +67,33 @@ impl Plan {
     }
 
     /// Records that a connection was established.
-    pub(super) fn reach(&self) {
-        if !self.reached.load(Ordering::Relaxed) {
-            self.reached.store(true, Ordering::Relaxed);
+    pub(super) fn record_connected(&self) {
+        if !self.connected.load(Ordering::Relaxed) {
+            self.connected.store(true, Ordering::Relaxed);
         }
     }
 
     /// Records that a connection could not be established. If none ever was, the run ends.
-    pub(super) fn miss(&self, why: &str) {
-        if !self.reached.load(Ordering::Relaxed) {
-            self.hopeless.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
+    pub(super) fn record_unreachable(&self, why: &str) {
+        if !self.connected.load(Ordering::Relaxed) {
+            self.failure.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
             self.stop();
         }
     }
 
     /// Records that a connection could not be established for lack of a resource that other sessions may have. If none
     /// ever is, this was the reason.
-    pub(super) fn lack(&self, why: &str) {
-        if !self.reached.load(Ordering::Relaxed) {
-            self.lacked.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
+    pub(super) fn record_shortage(&self, why: &str) {
+        if !self.connected.load(Ordering::Relaxed) {
+            self.shortage.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
         }
     }
 
     /// Reason why the run could not begin, if it could not.
-    pub(super) fn hopeless(&self) -> Option<String> {
-        let hopeless = self.hopeless.lock().expect("nobody panics holding it").clone();
-        let is_reached = self.reached.load(Ordering::Relaxed);
-        let lacked = || self.lacked.lock().expect("nobody panics holding it").clone().filter(|_| !is_reached);
+    pub(super) fn failure(&self) -> Option<String> {
+        let hopeless = self.failure.lock().expect("nobody panics holding it").clone();
+        let is_reached = self.connected.load(Ordering::Relaxed);
+        let lacked = || self.shortage.lock().expect("nobody panics holding it").clone().filter(|_| !is_reached);
         hopeless.or_else(lacked)
     }
 }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_number_is_given_once_and_no_more_than_asked_for() {
-        let plan = Plan::new(Some(3), None);
+        let plan = LoadPlan::new(Some(3), None);
         let claimed: Vec<_> = (0..5).map(|_| plan.claim(NOW)).collect();
         assert_eq!(claimed, [Some(0), Some(1), Some(2), None, None]);
         assert!(plan.is_over(NOW));
@@ -114,33 +114,33 @@ mod tests {
 
     #[test]
     fn time_and_stop_end_it() {
-        let plan = Plan::new(None, Some(NOW * 2));
+        let plan = LoadPlan::new(None, Some(NOW * 2));
         assert!(plan.claim(NOW).is_some());
         assert_eq!(plan.claim(NOW * 2), None);
-        let plan = Plan::new(None, None);
+        let plan = LoadPlan::new(None, None);
         plan.stop();
         assert_eq!(plan.claim(NOW), None);
     }
 
     #[test]
     fn only_a_first_connection_that_fails_is_hopeless() {
-        let plan = Plan::new(None, None);
-        plan.reach();
-        plan.miss("refused");
-        assert_eq!(plan.hopeless(), None);
-        let plan = Plan::new(None, None);
-        plan.miss("refused");
-        assert_eq!(plan.hopeless().as_deref(), Some("refused"));
+        let plan = LoadPlan::new(None, None);
+        plan.record_connected();
+        plan.record_unreachable("refused");
+        assert_eq!(plan.failure(), None);
+        let plan = LoadPlan::new(None, None);
+        plan.record_unreachable("refused");
+        assert_eq!(plan.failure().as_deref(), Some("refused"));
         assert!(plan.is_over(NOW));
     }
 
     #[test]
     fn what_one_session_lacks_is_hopeless_only_where_no_other_had_it() {
-        let plan = Plan::new(None, None);
-        plan.lack("too many open files");
+        let plan = LoadPlan::new(None, None);
+        plan.record_shortage("too many open files");
         assert!(!plan.is_over(NOW), "another session may do better");
-        assert_eq!(plan.hopeless().as_deref(), Some("too many open files"));
-        plan.reach();
-        assert_eq!(plan.hopeless(), None);
+        assert_eq!(plan.failure().as_deref(), Some("too many open files"));
+        plan.record_connected();
+        assert_eq!(plan.failure(), None);
     }
 }

@@ -1,43 +1,43 @@
 //! The run record of the source.
-use super::{SPARE_FILES, Setting, SourceOptions};
+use super::{RESERVED_DESCRIPTORS, SourceContext, SourceOptions};
 use crate::{party, surroundings};
-use journey::account::{self, Between, Books};
-use journey::judge::{Circumstances, judge};
+use journey::account::{self, AccountInputs, Topology};
+use journey::judge::{VerdictInputs, judge};
 use journey::record::{Ending, Record, Role, StallRow, Surroundings, ThresholdRow, WarmUp};
 use journey::{RunId, Series, SourceTally, Stage};
 use std::time::Duration;
 
 /// The collector's results at the end.
-pub(super) struct Known<'a> {
+pub(super) struct SourceResults<'a> {
     pub(super) tally: &'a SourceTally,
     pub(super) series: &'a Series,
     pub(super) stalls: Vec<StallRow>,
     pub(super) ending: Ending,
     /// Time for which load was offered.
-    pub(super) offered: Option<Duration>,
+    pub(super) offered_time: Option<Duration>,
     /// Set if sessions were abandoned before their end.
     pub(super) is_abandoned: bool,
     /// The threshold that ended the run, with its value at that time.
-    pub(super) missed: Option<ThresholdRow>,
+    pub(super) missed_threshold: Option<ThresholdRow>,
 }
 
 /// The record of this party.
 pub(super) fn record(
-    setting: &Setting,
+    setting: &SourceContext,
     run: RunId,
     started_at: jiff::Timestamp,
-    known: &Known<'_>,
+    known: &SourceResults<'_>,
     around: Surroundings,
 ) -> Record {
-    let Known { tally, series, .. } = known;
+    let SourceResults { tally, series, .. } = known;
     let options = &setting.options;
-    let workload = options.workload(&setting.about);
-    let mut record = party::blank_record(Some(run), &options.name, started_at, workload);
+    let workload = options.workload(&setting.summary);
+    let mut record = party::new_record(Some(run), &options.name, started_at, workload);
     record.origin_ns = series.origin_ns();
     record.series = series.rows();
-    let since = if options.offer.is_some() { Stage::Scheduled } else { Stage::Created };
-    record.stages = tally.stages("source", since, known.offered);
-    record.offered_s = known.offered.map(|offered| offered.as_secs_f64());
+    let since = if options.offered_rate.is_some() { Stage::Scheduled } else { Stage::Created };
+    record.stages = tally.stages("source", since, known.offered_time);
+    record.offered_s = known.offered_time.map(|offered| offered.as_secs_f64());
     record.stalls.clone_from(&known.stalls);
     record.ending = Some(known.ending);
     record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
@@ -50,12 +50,12 @@ pub(super) fn record(
         accepted: tally.warm_up.accepted,
     });
     record.errors = tally.errors.rows();
-    let needed = u64::from(options.sessions) + SPARE_FILES;
-    record.exhausted = tally.shortages.rows("source", |resource| surroundings::extent(resource, needed));
-    record.pauses = tally.pauses("source");
+    let needed = u64::from(options.sessions) + RESERVED_DESCRIPTORS;
+    record.exhausted = tally.exhausted.rows("source", |resource| surroundings::resource_limit(resource, needed));
+    record.pauses = tally.delayed_acks("source");
     record.surroundings = Some(around);
     record.parties = vec![party::own_party(Role::Source, "source", options.workers, Vec::new())];
-    record.ledger = account::settle(Books {
+    record.ledger = account::reconcile(AccountInputs {
         recipients_created: tally.recipients_created,
         accepted: &tally.accepted_units,
         rejected: tally.recipients_rejected,
@@ -65,8 +65,8 @@ pub(super) fn record(
         arrivals: None,
         relay: None,
     });
-    record.thresholds = thresholds(&record, options, known.missed.as_ref());
-    record.verdict = judge(&record, &Circumstances { between: Between::Server, ordered: None });
+    record.thresholds = thresholds(&record, options, known.missed_threshold.as_ref());
+    record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None });
     record
 }
 
@@ -80,7 +80,7 @@ fn thresholds(record: &Record, options: &SourceOptions, missed: Option<&Threshol
 
 /// Units that were unfinished when the source stopped. Sessions that ended by themselves leave none: a missing unit
 /// then is a contradiction, and not a fate.
-fn open_units(record: &Record, known: &Known<'_>) -> u64 {
+fn open_units(record: &Record, known: &SourceResults<'_>) -> u64 {
     let tally = known.tally;
     let ended = tally.recipients_accepted + tally.recipients_rejected + tally.recipients_failed;
     let has_defects = record.parties.iter().any(|party| party.failed_sessions.is_some_and(|failed| failed > 0));

@@ -1,16 +1,16 @@
 //! A session's own side of the conversation: its messages, the meaning of each reply for them, and the times.
-use super::Setting;
-use super::chance::Purpose;
-use super::envelopes::{Drafts, Occasion};
-use super::mail::Pick;
-use super::worker::{Claim, Recorder, Ticket};
-use crate::party::DEFECT;
+use super::SourceContext;
+use super::chance::RandomStream;
+use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
+use super::mail::MessageChoice;
+use super::worker::{ClaimedMessage, ParkEntry, SourceWorkerState};
+use crate::party::SESSION_PANICKED;
 use crate::planned_panic::planned_panic;
 use crate::reason::reason;
 use journey::record::Pipelining;
-use journey::trace::WARM_UP;
-use journey::{Phase, Timed};
-use net::{Alarm, Caller, Ended, Handshake, Next, Outbox, clock};
+use journey::trace::WARM_UP_SEQUENCE;
+use journey::{LatencyKind, Phase};
+use net::{Handshake, MessageSource, NextAction, Outbox, SessionEnd, Timer, clock};
 use smtp::Extensions;
 use smtp::client::{Client, Event, GaveUp, Outcome, Verb, Violation};
 use std::collections::VecDeque;
@@ -22,241 +22,245 @@ use std::time::Duration;
 
 /// A message under way.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct OutgoingMessage {
     /// The claim: the message's number, its recipients, whether it counts.
-    claim: Claim,
+    claim: ClaimedMessage,
     /// The message's content.
-    pick: Pick,
+    content: MessageChoice,
     /// The ledger's number of its recipient, if it has one recipient by a pattern.
-    only_number: u32,
+    recipient_number: u32,
     /// Time at which it was created, or at open loop scheduled: latency counts from here.
     since: Duration,
     /// Time at which its last byte was handed over.
     sent: Option<Duration>,
     /// Set once the peer has answered any of its commands.
-    touched: bool,
+    answered: bool,
     /// Accepted ones of the first 64 recipients, a bit for each place.
-    taken: u64,
+    accepted: u64,
     /// Accepted ones of the other recipients.
-    taken_beyond: Vec<u64>,
+    accepted_beyond: Vec<u64>,
     /// Recipients that the peer refused.
-    refused: u32,
+    rejected: u32,
 }
 
 /// Reason why a message is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GivenUp {
+enum MessageFailure {
     /// The server refused the session or a command of the message with 4xx or 5xx.
     Rejected,
     /// The connection could not be established, broke, or took too long.
     Failed,
 }
 
-impl Job {
-    fn new(claim: Claim, setting: &Setting) -> Self {
+impl OutgoingMessage {
+    fn new(claim: ClaimedMessage, setting: &SourceContext) -> Self {
         Self {
             claim,
-            pick: setting.mail.pick(claim.number),
-            only_number: 0,
+            content: setting.messages.choose(claim.number),
+            recipient_number: 0,
             since: claim.since,
             sent: None,
-            touched: false,
-            taken: 0,
-            taken_beyond: Vec::new(),
-            refused: 0,
+            answered: false,
+            accepted: 0,
+            accepted_beyond: Vec::new(),
+            rejected: 0,
         }
     }
 
     /// Its number in trace and ledger.
     fn sequence(&self) -> u64 {
-        if self.claim.is_warm_up { self.claim.number | WARM_UP } else { self.claim.number }
+        if self.claim.is_warm_up { self.claim.number | WARM_UP_SEQUENCE } else { self.claim.number }
     }
 
-    fn take(&mut self, place: usize) {
+    fn accept_recipient(&mut self, place: usize) {
         let bit = 1 << (place % 64);
         let Some(beyond) = (place / 64).checked_sub(1) else {
-            self.taken |= bit;
+            self.accepted |= bit;
             return;
         };
-        if self.taken_beyond.len() <= beyond {
-            self.taken_beyond.resize(beyond + 1, 0);
+        if self.accepted_beyond.len() <= beyond {
+            self.accepted_beyond.resize(beyond + 1, 0);
         }
-        self.taken_beyond[beyond] |= bit;
+        self.accepted_beyond[beyond] |= bit;
     }
 
     /// LMTP: the peer accepted the recipient, and then refused the message for it.
-    fn drop_taken(&mut self, place: usize) {
+    fn reject_recipient(&mut self, place: usize) {
         let bit = 1 << (place % 64);
         match (place / 64).checked_sub(1) {
-            None => self.taken &= !bit,
-            Some(beyond) => self.taken_beyond.iter_mut().skip(beyond).take(1).for_each(|word| *word &= !bit),
+            None => self.accepted &= !bit,
+            Some(beyond) => self.accepted_beyond.iter_mut().skip(beyond).take(1).for_each(|word| *word &= !bit),
         }
     }
 
-    fn has_taken(&self, place: usize) -> bool {
+    fn has_accepted(&self, place: usize) -> bool {
         let word = match (place / 64).checked_sub(1) {
-            None => self.taken,
-            Some(beyond) => self.taken_beyond.get(beyond).copied().unwrap_or(0),
+            None => self.accepted,
+            Some(beyond) => self.accepted_beyond.get(beyond).copied().unwrap_or(0),
         };
         word & (1 << (place % 64)) != 0
     }
 }
 
 /// State of a session during a connection, which it carries to the next one.
-pub(super) struct Sender {
-    setting: Arc<Setting>,
-    recorder: Rc<Recorder>,
-    ticket: Ticket,
+pub(super) struct LoadSession {
+    context: Arc<SourceContext>,
+    worker: Rc<SourceWorkerState>,
+    park_entry: ParkEntry,
     /// Messages under way, the oldest first: the next replies belong to it. At most two, and two only where the next
     /// message's commands travel with a message.
-    jobs: VecDeque<Job>,
+    messages: VecDeque<OutgoingMessage>,
     /// Number of messages begun on this connection.
-    begun: u64,
+    transactions: u64,
     /// Time at which the last commands had been handed over.
-    asked: Duration,
+    commands_sent_at: Duration,
     /// Time of the 354 reply.
-    go_ahead: Duration,
+    data_accepted_at: Duration,
     /// Set if the message is among the data being written.
     writing_message: bool,
     /// Time at which the connection was established.
-    connected: Duration,
+    connected_at: Duration,
     /// Time at which AUTH was sent, until it is over.
-    login_began: Option<Duration>,
+    auth_sent_at: Option<Duration>,
     /// Set if the peer has refused the session: 421, or a refusal of the connection or of EHLO. It is counted already.
-    has_farewell: bool,
+    is_rejected: bool,
     /// Number of messages for this connection; `None` for no limit.
-    most_here: Option<u64>,
-    drafts: Drafts,
-    rest: Rest,
+    message_limit: Option<u64>,
+    envelope_buffer: EnvelopeBuffer,
+    pause: ThinkPause,
 }
 
 /// The pause that a session makes between messages.
 #[derive(Debug, Default)]
-struct Rest {
+struct ThinkPause {
     until: Option<Duration>,
-    alarm: Alarm,
-    is_announced: bool,
+    alarm: Timer,
+    is_registered: bool,
 }
 
-impl Sender {
-    pub(super) fn new(setting: Arc<Setting>, recorder: Rc<Recorder>) -> Self {
+impl LoadSession {
+    pub(super) fn new(setting: Arc<SourceContext>, recorder: Rc<SourceWorkerState>) -> Self {
         Self {
-            setting,
-            recorder,
-            ticket: Ticket::default(),
-            jobs: VecDeque::with_capacity(2),
-            begun: 0,
-            asked: Duration::ZERO,
-            go_ahead: Duration::ZERO,
+            context: setting,
+            worker: recorder,
+            park_entry: ParkEntry::default(),
+            messages: VecDeque::with_capacity(2),
+            transactions: 0,
+            commands_sent_at: Duration::ZERO,
+            data_accepted_at: Duration::ZERO,
             writing_message: false,
-            connected: Duration::ZERO,
-            login_began: None,
-            has_farewell: false,
-            most_here: None,
-            drafts: Drafts::default(),
-            rest: Rest::default(),
+            connected_at: Duration::ZERO,
+            auth_sent_at: None,
+            is_rejected: false,
+            message_limit: None,
+            envelope_buffer: EnvelopeBuffer::default(),
+            pause: ThinkPause::default(),
         }
     }
 
     /// Reports whether a message waits for a connection.
-    pub(super) fn has_job(&self) -> bool {
-        !self.jobs.is_empty()
+    pub(super) fn has_message(&self) -> bool {
+        !self.messages.is_empty()
     }
 
     /// Takes up a message before there is a connection for it; false if there are no more.
-    pub(super) fn poll_take_up(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+    pub(super) fn poll_claim(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let now = clock::now();
-        ready!(self.poll_rested(cx, now));
-        let claim = ready!(self.recorder.poll_claim(cx, &self.ticket, now));
-        self.jobs.extend(claim.map(|claim| Job::new(claim, &self.setting)));
+        ready!(self.poll_pause(cx, now));
+        let claim = ready!(self.worker.poll_claim(cx, &self.park_entry, now));
+        self.messages.extend(claim.map(|claim| OutgoingMessage::new(claim, &self.context)));
         Poll::Ready(claim.is_some())
     }
 
     /// Completes when the pause after the last message is over, or the run is.
-    fn poll_rested(&mut self, cx: &mut Context<'_>, now: Duration) -> Poll<()> {
-        let Some(until) = self.rest.until else { return Poll::Ready(()) };
-        if !self.setting.plan.is_over(now) {
-            if !std::mem::replace(&mut self.rest.is_announced, true) {
-                self.recorder.will_rest(cx);
+    fn poll_pause(&mut self, cx: &mut Context<'_>, now: Duration) -> Poll<()> {
+        let Some(until) = self.pause.until else { return Poll::Ready(()) };
+        if !self.context.plan.is_over(now) {
+            if !std::mem::replace(&mut self.pause.is_registered, true) {
+                self.worker.register_pause(cx);
             }
-            ready!(self.rest.alarm.poll_due(Some(until), now));
+            ready!(self.pause.alarm.poll_due(Some(until), now));
         }
-        self.rest.until = None;
+        self.pause.until = None;
         Poll::Ready(())
     }
 
     /// Begins the pause after a finished message, if there is one.
-    fn begin_rest(&mut self, number: u64, now: Duration) {
-        let options = &self.setting.options;
+    fn begin_pause(&mut self, number: u64, now: Duration) {
+        let options = &self.context.options;
         if let Some(think) = &options.think {
-            self.rest.until = Some(now + Duration::from_nanos(think.of(options.seed, Purpose::Think, number)));
+            self.pause.until =
+                Some(now + Duration::from_nanos(think.sample(options.seed, RandomStream::Think, number)));
         }
     }
 
     /// Records that a connection was established.
-    pub(super) fn connected(&mut self, began: Duration, now: Duration) {
-        self.connected = now;
-        self.asked = now;
-        self.begun = 0;
-        self.has_farewell = false;
-        let options = &self.setting.options;
-        let first = self.jobs.front().map_or(0, |job| job.claim.number);
-        self.most_here = options.reuse.as_ref().map(|reuse| reuse.of(options.seed, Purpose::Reuse, first));
-        self.recorder.tally(|tally| {
+    pub(super) fn connection_established(&mut self, began: Duration, now: Duration) {
+        self.connected_at = now;
+        self.commands_sent_at = now;
+        self.transactions = 0;
+        self.is_rejected = false;
+        let options = &self.context.options;
+        let first = self.messages.front().map_or(0, |job| job.claim.number);
+        self.message_limit = options.reuse.as_ref().map(|reuse| reuse.sample(options.seed, RandomStream::Reuse, first));
+        self.worker.update_tally(|tally| {
             tally.connections += 1;
-            if now >= self.setting.warm_until {
-                tally.time(Timed::Phase(Phase::Connect), now - began);
+            if now >= self.context.warm_up_until {
+                tally.time(LatencyKind::Phase(Phase::Connect), now - began);
             }
         });
     }
 
     /// Gives up the message that waited for a connection, because none could be established.
-    pub(super) fn not_connected(&mut self, why: &str) {
-        self.recorder.tally(|tally| tally.errors.add(Phase::Connect, 0, why));
-        self.give_up(GivenUp::Failed);
+    pub(super) fn connection_failed(&mut self, why: &str) {
+        self.worker.update_tally(|tally| tally.errors.add(Phase::Connect, 0, why));
+        self.fail_messages(MessageFailure::Failed);
     }
 
     /// Handles the end of the connection: gives up the messages under way, except one of which the peer has received
     /// the commands at most; that one goes to the next connection.
-    pub(super) fn ended(&mut self, ended: &Ended) {
+    pub(super) fn connection_ended(&mut self, ended: &SessionEnd) {
         let (verb, what) = match ended {
-            Ended::Closed => (None, "the peer closed the session".to_owned()),
-            Ended::GaveUp(why) => (Some(gave_up_at(*why)), why.to_string()),
-            Ended::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {
+            SessionEnd::Closed => (None, "the peer closed the session".to_owned()),
+            SessionEnd::GaveUp(why) => (Some(failed_verb(*why)), why.to_string()),
+            SessionEnd::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {
                 (*verb, "connection closed".to_owned())
             }
             // In TLS 1.3 the client finishes before the server has seen its certificate, so a refusal comes later.
-            Ended::Lost(_, error) if error.kind() == ErrorKind::InvalidData => (Some(Verb::StartTls), reason(error)),
-            Ended::Lost(verb, error) => (*verb, format!("connection lost: {}", reason(error))),
-            Ended::Timeout(verb) => (*verb, format!("no reply within {:?}", self.setting.options.timeout)),
-            Ended::Violated(_, injected @ Violation::Injected(_)) => (Some(Verb::StartTls), injected.to_string()),
-            Ended::Violated(verb, violation) => (*verb, violation.to_string()),
-            Ended::NotEncrypted(error) => (Some(Verb::StartTls), reason(error)),
+            SessionEnd::Lost(_, error) if error.kind() == ErrorKind::InvalidData => {
+                (Some(Verb::StartTls), reason(error))
+            }
+            SessionEnd::Lost(verb, error) => (*verb, format!("connection lost: {}", reason(error))),
+            SessionEnd::Timeout(verb) => (*verb, format!("no reply within {:?}", self.context.options.timeout)),
+            SessionEnd::Violated(_, injected @ Violation::Injected(_)) => (Some(Verb::StartTls), injected.to_string()),
+            SessionEnd::Violated(verb, violation) => (*verb, violation.to_string()),
+            SessionEnd::TlsFailed(error) => (Some(Verb::StartTls), reason(error)),
         };
         self.writing_message = false;
-        let is_unheard = self.jobs.back().is_some_and(|job| !job.touched && job.sent.is_none() && self.begun > 1);
-        let kept = if is_unheard { self.jobs.pop_back() } else { None };
-        let is_counted = self.has_farewell || matches!(ended, Ended::GaveUp(why) if was_refused(*why));
+        let is_unheard =
+            self.messages.back().is_some_and(|job| !job.answered && job.sent.is_none() && self.transactions > 1);
+        let kept = if is_unheard { self.messages.pop_back() } else { None };
+        let is_counted = self.is_rejected || matches!(ended, SessionEnd::GaveUp(why) if was_rejected(*why));
         let is_of_setup = matches!(verb, Some(Verb::Greeting | Verb::Hello | Verb::StartTls));
-        if !is_counted && (!self.jobs.is_empty() || is_of_setup) {
+        if !is_counted && (!self.messages.is_empty() || is_of_setup) {
             let phase = phase_of(verb.unwrap_or(Verb::Message));
-            self.recorder.tally(|tally| tally.errors.add(phase, 0, &what));
+            self.worker.update_tally(|tally| tally.errors.add(phase, 0, &what));
         }
-        self.give_up(if is_counted { GivenUp::Rejected } else { GivenUp::Failed });
-        self.jobs.extend(kept);
+        self.fail_messages(if is_counted { MessageFailure::Rejected } else { MessageFailure::Failed });
+        self.messages.extend(kept);
     }
 
     /// Gives up every message under way; the reason has been counted.
-    fn give_up(&mut self, why: GivenUp) {
-        let Some(last) = self.jobs.back().map(|job| job.claim.number) else { return };
+    fn fail_messages(&mut self, why: MessageFailure) {
+        let Some(last) = self.messages.back().map(|job| job.claim.number) else { return };
         let now = clock::now();
-        self.recorder.tally(|tally| {
+        self.worker.update_tally(|tally| {
             tally.last_ended = Some(now);
-            for job in self.jobs.drain(..) {
+            for job in self.messages.drain(..) {
                 let warm_up = u64::from(job.claim.is_warm_up);
                 let all = u64::from(job.claim.recipients);
                 // Recipients that the server has refused stay refused, whatever happens to the connection.
-                let refused = if why == GivenUp::Rejected { all } else { u64::from(job.refused).min(all) };
+                let refused = if why == MessageFailure::Rejected { all } else { u64::from(job.rejected).min(all) };
                 tally.recipients_rejected += refused;
                 tally.recipients_failed += all - refused;
                 if refused == all {
@@ -268,19 +272,19 @@ impl Sender {
                 }
             }
         });
-        if self.setting.options.think.is_some() {
-            self.begin_rest(last, now);
+        if self.context.options.think.is_some() {
+            self.begin_pause(last, now);
         }
     }
 
     /// Ends the oldest message's transaction.
-    fn conclude(&mut self, outcome: Outcome, now: Duration) {
-        let Some(job) = self.jobs.pop_front() else { return };
-        self.begin_rest(job.claim.number, now);
-        let envelopes = &self.setting.envelopes;
+    fn finish_transaction(&mut self, outcome: Outcome, now: Duration) {
+        let Some(job) = self.messages.pop_front() else { return };
+        self.begin_pause(job.claim.number, now);
+        let envelopes = &self.context.envelopes;
         let all = job.claim.recipients as usize;
-        let bytes = job.pick.bytes;
-        self.recorder.tally(|tally| {
+        let bytes = job.content.bytes;
+        self.worker.update_tally(|tally| {
             tally.last_ended = Some(now);
             if outcome == Outcome::Refused {
                 tally.rejected += 1;
@@ -290,9 +294,10 @@ impl Sender {
             }
             let sequence = job.sequence();
             let mut taken = 0;
-            for place in (0..all).filter(|place| job.has_taken(*place)) {
+            for place in (0..all).filter(|place| job.has_accepted(*place)) {
                 taken += 1;
-                if tally.accepted_units.mark(sequence, envelopes.number(place, job.only_number)) == journey::Mark::Full
+                if tally.accepted_units.mark(sequence, envelopes.recipient_number(place, job.recipient_number))
+                    == journey::MarkResult::Full
                 {
                     tally.overflow += 1;
                 }
@@ -308,129 +313,129 @@ impl Sender {
                 tally.warm_up.bytes_accepted += bytes;
                 return;
             }
-            tally.time(Timed::Accepted, now.saturating_sub(job.since));
+            tally.time(LatencyKind::Accepted, now.saturating_sub(job.since));
             tally.last_accepted = tally.last_accepted.max(Some(now));
         });
     }
 
     /// Counts the time of a phase, and an error reply.
-    fn note(&mut self, event: &Event<'_>, now: Duration) {
+    fn count_reply(&mut self, event: &Event<'_>, now: Duration) {
         let phase = phase_of(event.to);
         let since = match event.to {
-            Verb::Greeting => self.connected,
-            Verb::Message => self.jobs.front().and_then(|job| job.sent).unwrap_or(self.asked),
-            Verb::Auth => *self.login_began.get_or_insert(self.asked),
-            _ => self.asked,
+            Verb::Greeting => self.connected_at,
+            Verb::Message => self.messages.front().and_then(|job| job.sent).unwrap_or(self.commands_sent_at),
+            Verb::Auth => *self.auth_sent_at.get_or_insert(self.commands_sent_at),
+            _ => self.commands_sent_at,
         };
         // A login is one exchange of several replies; the cost of STARTTLS is the handshake.
         let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
         if is_whole && event.to == Verb::Auth {
-            self.login_began = None;
+            self.auth_sent_at = None;
         }
-        self.recorder.tally(|tally| {
-            if is_whole && now >= self.setting.warm_until {
-                tally.time(Timed::Phase(phase), now.saturating_sub(since));
+        self.worker.update_tally(|tally| {
+            if is_whole && now >= self.context.warm_up_until {
+                tally.time(LatencyKind::Phase(phase), now.saturating_sub(since));
             }
             if !event.reply.is_positive() {
                 tally.errors.add(phase, event.reply.code(), &event.reply.text());
             }
         });
         match event.to {
-            _ if event.reply.code() == 421 => self.has_farewell = true,
-            Verb::Greeting if !event.reply.is_positive() => self.has_farewell = true,
+            _ if event.reply.code() == 421 => self.is_rejected = true,
+            Verb::Greeting if !event.reply.is_positive() => self.is_rejected = true,
             // A refused EHLO may be followed by an accepted HELO.
-            Verb::Hello => self.has_farewell = !event.reply.is_positive(),
+            Verb::Hello => self.is_rejected = !event.reply.is_positive(),
             _ => {}
         }
     }
 }
 
-impl Drop for Sender {
+impl Drop for LoadSession {
     /// Records a panic of the session among the errors, and gives up its messages under way.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
         }
-        let was_sent = self.jobs.front().is_some_and(|job| job.sent.is_some());
+        let was_sent = self.messages.front().is_some_and(|job| job.sent.is_some());
         let phase = if was_sent { Phase::Reply } else { Phase::Mail };
-        self.recorder.tally(|tally| tally.errors.add(phase, 0, DEFECT));
-        self.give_up(GivenUp::Failed);
+        self.worker.update_tally(|tally| tally.errors.add(phase, 0, SESSION_PANICKED));
+        self.fail_messages(MessageFailure::Failed);
     }
 }
 
-impl Sender {
+impl LoadSession {
     /// The envelope of the newest message.
-    fn transaction(&mut self, extensions: &Extensions) -> Next {
-        let Some(job) = self.jobs.back_mut() else { return Next::Quit };
-        let Claim { number, recipients, .. } = job.claim;
-        let occasion = Occasion { number, recipients, pick: job.pick, extensions };
-        let addressed = self.setting.envelopes.address(occasion, &mut self.drafts);
-        job.only_number = addressed.only_number;
-        Next::Transaction(addressed.envelope)
+    fn next_transaction(&mut self, extensions: &Extensions) -> NextAction {
+        let Some(job) = self.messages.back_mut() else { return NextAction::Quit };
+        let ClaimedMessage { number, recipients, .. } = job.claim;
+        let occasion = EnvelopeInput { number, recipients, content: job.content, extensions };
+        let addressed = self.context.envelopes.envelope_for(occasion, &mut self.envelope_buffer);
+        job.recipient_number = addressed.recipient_number;
+        NextAction::Transaction(addressed.envelope)
     }
 }
 
-impl Caller for Sender {
-    fn encrypted(&mut self, handshake: &Handshake) {
+impl MessageSource for LoadSession {
+    fn tls_established(&mut self, handshake: &Handshake) {
         // The wait for the greeting, or for the reply to the next EHLO, begins here.
         let now = clock::now();
-        self.asked = now;
-        self.connected = now;
-        self.recorder.tally(|tally| {
-            tally.time(Timed::Phase(Phase::Tls), handshake.took);
+        self.commands_sent_at = now;
+        self.connected_at = now;
+        self.worker.update_tally(|tally| {
+            tally.time(LatencyKind::Phase(Phase::Tls), handshake.took);
             tally.handshakes.add(&handshake.version, &handshake.cipher, handshake.resumed);
         });
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<Next> {
-        let is_new = self.jobs.len() == usize::from(early);
-        let options = &self.setting.options;
-        let is_full = self.most_here.is_some_and(|most| self.begun >= most);
+    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction> {
+        let is_new = self.messages.len() == usize::from(early);
+        let options = &self.context.options;
+        let is_full = self.message_limit.is_some_and(|most| self.transactions >= most);
         if is_full || (early && (options.pipelining != Pipelining::Stream || options.think.is_some())) {
-            return Poll::Ready(Next::Quit);
+            return Poll::Ready(NextAction::Quit);
         }
         if is_new {
-            ready!(self.poll_rested(cx, now));
-            match ready!(self.recorder.poll_claim(cx, &self.ticket, now)) {
-                Some(claim) => self.jobs.push_back(Job::new(claim, &self.setting)),
-                None => return Poll::Ready(Next::Quit),
+            ready!(self.poll_pause(cx, now));
+            match ready!(self.worker.poll_claim(cx, &self.park_entry, now)) {
+                Some(claim) => self.messages.push_back(OutgoingMessage::new(claim, &self.context)),
+                None => return Poll::Ready(NextAction::Quit),
             }
         }
-        self.begun += 1;
-        Poll::Ready(self.transaction(client.extensions()))
+        self.transactions += 1;
+        Poll::Ready(self.next_transaction(client.extensions()))
     }
 
     fn render(&mut self, outbox: &mut Outbox) {
         planned_panic("source");
-        if let Some(job) = self.jobs.front() {
-            self.setting.mail.render(job.pick, job.sequence(), job.since, outbox);
+        if let Some(job) = self.messages.front() {
+            self.context.messages.render(job.content, job.sequence(), job.since, outbox);
             self.writing_message = true;
         }
     }
 
     fn message_bytes(&self) -> u64 {
-        self.jobs.front().map_or(0, |job| job.pick.bytes)
+        self.messages.front().map_or(0, |job| job.content.bytes)
     }
 
     fn render_chunk(&mut self, outbox: &mut Outbox) {
-        if let Some(job) = self.jobs.front() {
-            self.setting.mail.render_plain(job.pick, job.sequence(), job.since, outbox);
+        if let Some(job) = self.messages.front() {
+            self.context.messages.render_chunk(job.content, job.sequence(), job.since, outbox);
             self.writing_message = true;
         }
     }
 
     fn written(&mut self, now: Duration) {
-        self.asked = now;
+        self.commands_sent_at = now;
         if !std::mem::take(&mut self.writing_message) {
             return;
         }
-        let Some(job) = self.jobs.front_mut() else { return };
+        let Some(job) = self.messages.front_mut() else { return };
         job.sent = Some(now);
         let since = job.since;
-        let go_ahead = self.go_ahead;
-        let bytes = job.pick.bytes;
+        let go_ahead = self.data_accepted_at;
+        let bytes = job.content.bytes;
         let is_warm_up = job.claim.is_warm_up;
-        self.recorder.tally(|tally| {
+        self.worker.update_tally(|tally| {
             tally.sent += 1;
             tally.bytes_sent += bytes;
             if is_warm_up {
@@ -438,29 +443,29 @@ impl Caller for Sender {
                 tally.warm_up.bytes_sent += bytes;
                 return;
             }
-            tally.time(Timed::Sent, now.saturating_sub(since));
-            tally.time(Timed::Phase(Phase::Body), now.saturating_sub(go_ahead));
+            tally.time(LatencyKind::Sent, now.saturating_sub(since));
+            tally.time(LatencyKind::Phase(Phase::Body), now.saturating_sub(go_ahead));
             tally.last_sent = tally.last_sent.max(Some(now));
         });
     }
 
     fn replied(&mut self, event: &Event<'_>, now: Duration) {
-        self.note(event, now);
-        if let Some(job) = self.jobs.front_mut() {
-            job.touched |= !matches!(event.to, Verb::Greeting | Verb::Hello | Verb::Reset | Verb::Quit);
+        self.count_reply(event, now);
+        if let Some(job) = self.messages.front_mut() {
+            job.answered |= !matches!(event.to, Verb::Greeting | Verb::Hello | Verb::Reset | Verb::Quit);
             match event.to {
-                Verb::Recipient(place) if event.reply.is_positive() => job.take(place as usize),
-                Verb::Recipient(_) => job.refused += 1,
+                Verb::Recipient(place) if event.reply.is_positive() => job.accept_recipient(place as usize),
+                Verb::Recipient(_) => job.rejected += 1,
                 Verb::Delivery(place) if !event.reply.is_positive() => {
-                    job.drop_taken(place as usize);
-                    job.refused += 1;
+                    job.reject_recipient(place as usize);
+                    job.rejected += 1;
                 }
-                Verb::Data if event.reply.code() == 354 => self.go_ahead = now,
+                Verb::Data if event.reply.code() == 354 => self.data_accepted_at = now,
                 _ => {}
             }
         }
         if let Some(outcome) = event.ends {
-            self.conclude(outcome, now);
+            self.finish_transaction(outcome, now);
         }
     }
 }
@@ -481,7 +486,7 @@ fn phase_of(verb: Verb) -> Phase {
 }
 
 /// The command that the session could not do with.
-fn gave_up_at(why: GaveUp) -> Verb {
+fn failed_verb(why: GaveUp) -> Verb {
     match why {
         GaveUp::NoTls | GaveUp::TlsRefused => Verb::StartTls,
         GaveUp::NoMechanism | GaveUp::NotAuthenticated | GaveUp::Exchange(_) => Verb::Auth,
@@ -491,6 +496,6 @@ fn gave_up_at(why: GaveUp) -> Verb {
 }
 
 /// Reports whether the peer's own reply was the reason: that has been counted.
-fn was_refused(why: GaveUp) -> bool {
+fn was_rejected(why: GaveUp) -> bool {
     matches!(why, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }

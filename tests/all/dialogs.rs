@@ -147,7 +147,7 @@ fn our_server_plays_every_dialog() {
             let server = Server::new(make)
                 .name("test")
                 .limits(limits(&dialog))
-                .offering(move |offer| offers.change(offer))
+                .offer(move |offer| offers.change(offer))
                 .workers(1)
                 .start(([127, 0, 0, 1], 0).into())
                 .unwrap();

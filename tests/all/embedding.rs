@@ -2,7 +2,7 @@
 use crate::party::{Sink, wait_until};
 use crate::stand_in::{Act, At, StandIn};
 use crate::wire::Wire;
-use net::{Answer, Client, ClientLimits, Handler, Parting, Peer, Proxied, Running, Server, Service};
+use net::{Answer, Client, ClientLimits, CloseReason, Handler, Peer, Proxied, RunningServer, Server, Service};
 use smtp::command::{Hello, Mail};
 use smtp::{Envelope, Limits, Path};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -78,12 +78,12 @@ impl Handler for Diary {
         Answer::Yes
     }
 
-    fn disconnect(&mut self, parting: Parting) {
+    fn disconnect(&mut self, parting: CloseReason) {
         self.write(format!("{parting:?}"));
     }
 }
 
-fn start(limits: Limits) -> (Running, Receiver<String>) {
+fn start(limits: Limits) -> (RunningServer, Receiver<String>) {
     let (lines, diary) = channel();
     let make = move || {
         let lines = lines.clone();
@@ -187,9 +187,9 @@ fn a_client_learns_why_it_cannot_go_on() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let error = Client::connect(address, "client.example", Duration::from_millis(500));
-    assert!(matches!(error, Err(net::Error::Silent(_))), "{error:?}");
+    assert!(matches!(error, Err(net::Error::Timeout(_))), "{error:?}");
     // Long enough that a busy machine's client has said EHLO before.
-    let (server, diary) = start(Limits { idle: Duration::from_secs(3), ..Limits::default() });
+    let (server, diary) = start(Limits { idle_timeout: Duration::from_secs(3), ..Limits::default() });
     let address = server.address();
     let error = {
         let mut client = Client::connect(address, "client.example", PATIENCE).unwrap();

@@ -5,8 +5,8 @@
 //! purpose has tests of its own below, each named in `docs/drop-in.md`.
 use crate::party::{Ended, Process, mailrun, peer, run, wait_until};
 use crate::stand_in_endpoint::Endpoint;
-use mades::api::{Outgoing, Received, payload};
-use mades::{Arrival, Broker, Connection, InletPlan, OutletPlan, Uuid};
+use mades::api::{DecodedMessage, OutgoingProperties, payload};
+use mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::future::Future;
 use std::path::Path;
 use std::thread;
@@ -178,17 +178,17 @@ fn at_the_broker<T>(act: impl Future<Output = T>) -> T {
 }
 
 async fn connect(url: &str) -> Connection {
-    let url = url.parse::<mades::BrokerUrl>().unwrap().with_login("endpoint", mades::Secret::new("password"));
+    let url = url.parse::<mades::BrokerUrl>().unwrap().with_login("endpoint", mades::Password::new("password"));
     Connection::open(&Broker::new(url, "test")).await.unwrap()
 }
 
 /// The next message of a queue, taken out of it.
-fn take(url: &str, queue: &str) -> Received {
+fn take(url: &str, queue: &str) -> DecodedMessage {
     at_the_broker(async {
         let mut connection = connect(url).await;
-        let mut inlet = connection.inlet(&InletPlan::new(queue, 1)).await.unwrap();
-        let Arrival::Delivery(delivery) = inlet.next().await.unwrap() else { panic!("it can be read") };
-        inlet.accept(delivery.ticket).await.unwrap();
+        let mut inlet = connection.attach_receiver(&ReceiverOptions::new(queue, 1)).await.unwrap();
+        let IncomingDelivery::Delivery(delivery) = inlet.next().await.unwrap() else { panic!("it can be read") };
+        inlet.accept(delivery.handle).await.unwrap();
         inlet.settle().await.unwrap();
         inlet.close().await.unwrap();
         delivery.message
@@ -199,17 +199,18 @@ fn take(url: &str, queue: &str) -> Received {
 fn put(url: &str, queue: &str) {
     at_the_broker(async {
         let mut connection = connect(url).await;
-        let mut outlet = connection.outlet(&OutletPlan::new(queue, 1)).await.unwrap();
-        let outgoing = Outgoing { sender_application: "somebody".to_owned(), ..Outgoing::new("r", "t") };
+        let mut outlet = connection.attach_sender(&SenderOptions::new(queue, 1)).await.unwrap();
+        let outgoing =
+            OutgoingProperties { sender_application: "somebody".to_owned(), ..OutgoingProperties::new("r", "t") };
         let mut template = outgoing.template(Uuid::from_bytes([7; 16]), payload(*b"somebody's"));
-        let settled = outlet.offer(template.fill(1, 0)).await.unwrap().await.unwrap();
+        let settled = outlet.send(template.fill(1, 0)).await.unwrap().await.unwrap();
         assert_eq!(settled, mades::Disposition::Accepted);
         outlet.close().await.unwrap();
     });
 }
 
 /// Every section of a message, with id and time masked.
-fn sections(message: &Received) -> String {
+fn sections(message: &DecodedMessage) -> String {
     let mut application: Vec<String> =
         message.application_properties.iter().flat_map(|all| all.0.iter()).map(|pair| format!("{pair:?}")).collect();
     application.sort_unstable();

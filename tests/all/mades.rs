@@ -4,9 +4,9 @@ use crate::party::{Ended, MAILRUN, Process, ended_so, mailrun, undisturbed, wait
 use crate::stand_in_endpoint::Endpoint;
 use journey::account::fates_sum;
 use journey::record::{Mades, MadesHop, MadesStage, Record};
-use mades::api::{Outgoing, payload};
-use mades::embedded::{self, ListenOptions, QueueLimits, Queues, Writer};
-use mades::{Arrival, Broker, Connection, InletPlan, OutletPlan, Uuid};
+use mades::api::{OutgoingProperties, payload};
+use mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits, Writer};
+use mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::fs;
 use std::future::Future;
 use std::net::TcpListener;
@@ -249,10 +249,11 @@ async fn connect(url: &str) -> Connection {
 pub(crate) fn put(url: &str, queue: &str, count: u64) {
     at_the_broker(async {
         let mut connection = connect(url).await;
-        let mut outlet = connection.outlet(&OutletPlan::new(queue, 1)).await.unwrap();
-        let mut template = Outgoing::new("r", "t").template(Uuid::from_bytes([7; 16]), payload(*b"somebody's"));
+        let mut outlet = connection.attach_sender(&SenderOptions::new(queue, 1)).await.unwrap();
+        let mut template =
+            OutgoingProperties::new("r", "t").template(Uuid::from_bytes([7; 16]), payload(*b"somebody's"));
         for number in 0..count {
-            let settled = outlet.offer(template.fill(number, 0)).await.unwrap().await.unwrap();
+            let settled = outlet.send(template.fill(number, 0)).await.unwrap().await.unwrap();
             assert_eq!(settled, mades::Disposition::Accepted);
         }
         // All is settled; fe2o3-amqp calls RabbitMQ's answer to a farewell an end without a reason.
@@ -264,12 +265,12 @@ pub(crate) fn put(url: &str, queue: &str, count: u64) {
 pub(crate) fn left_in(url: &str, queue: &str) -> u64 {
     at_the_broker(async {
         let mut connection = connect(url).await;
-        let mut inlet = connection.inlet(&InletPlan::new(queue, 100)).await.unwrap();
+        let mut inlet = connection.attach_receiver(&ReceiverOptions::new(queue, 100)).await.unwrap();
         let mut count = 0;
         while let Ok(arrival) = tokio::time::timeout(Duration::from_millis(700), inlet.next()).await {
             match arrival.unwrap() {
-                Arrival::Delivery(delivery) => inlet.accept(delivery.ticket).await.unwrap(),
-                Arrival::Undecodable { why, .. } => panic!("{why}"),
+                IncomingDelivery::Delivery(delivery) => inlet.accept(delivery.handle).await.unwrap(),
+                IncomingDelivery::Undecodable { why, .. } => panic!("{why}"),
             }
             count += 1;
         }
@@ -392,10 +393,10 @@ fn broker_with(queue: &'static str, length: usize) -> String {
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             tell.send(listener.local_addr().unwrap()).unwrap();
-            let queues = Queues::new(QueueLimits { messages: 1_000, bytes: 1 << 30 });
+            let queues = MemoryQueues::new(QueueLimits { messages: 1_000, bytes: 1 << 30 });
             let mut octets = Vec::new();
             Writer::new(&mut octets).described_binary(0x75, &vec![7; length]);
-            queues.put(queues.named(queue).unwrap(), octets.into(), None).unwrap();
+            queues.put(queues.get_or_create(queue).unwrap(), octets.into(), None).unwrap();
             embedded::serve(listener, queues, ListenOptions::default(), Default::default()).await;
         });
     });

@@ -1,8 +1,8 @@
 //! Connections that a proxy passes on: the PROXY header and XCLIENT, honest and not.
 use crate::party::{Sink, run, wait_until};
 use crate::wire::Wire;
-use net::{Answer, Handler, Proxied, Running, Server};
-use smtp::proxy::{Header, render_v1, render_v2};
+use net::{Answer, Handler, Proxied, RunningServer, Server};
+use smtp::proxy::{ProxyHeader, render_v1, render_v2};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -12,18 +12,18 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What the server learned of a connection before its first command.
 #[derive(Debug, PartialEq, Eq)]
 enum Learned {
-    Header(Header),
+    Header(ProxyHeader),
     Nothing(String),
 }
 
 struct Listener(Sender<Learned>);
 
 impl Handler for Listener {
-    fn proxied(&mut self, header: &Header) {
+    fn proxy_header(&mut self, header: &ProxyHeader) {
         self.0.send(Learned::Header(*header)).unwrap();
     }
 
-    fn not_proxied(&mut self, why: &std::io::Error) {
+    fn proxy_header_missing(&mut self, why: &std::io::Error) {
         self.0.send(Learned::Nothing(why.to_string())).unwrap();
     }
 
@@ -32,7 +32,7 @@ impl Handler for Listener {
     }
 }
 
-fn server() -> (Running, Receiver<Learned>) {
+fn server() -> (RunningServer, Receiver<Learned>) {
     let (tell, learned) = channel();
     let make = move || {
         let tell = tell.clone();
@@ -41,9 +41,9 @@ fn server() -> (Running, Receiver<Learned>) {
     (Server::new(make).proxied(Proxied::Yes).start(([127, 0, 0, 1], 0).into()).unwrap(), learned)
 }
 
-fn header() -> Header {
+fn header() -> ProxyHeader {
     let source: SocketAddr = "192.0.2.7:4242".parse().unwrap();
-    Header::Proxied { source, destination: "198.51.100.1:25".parse().unwrap() }
+    ProxyHeader::Proxied { source, destination: "198.51.100.1:25".parse().unwrap() }
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn the_block_of_a_local_connection_is_skipped_whatever_it_says() {
         wire.send([&header, b"EHLO client.example\r\n".as_slice()].concat());
         assert!(wire.reply().unwrap().starts_with("220 "), "family {family:#x}");
         assert!(wire.reply().unwrap().starts_with("250-"), "family {family:#x}");
-        assert_eq!(learned.recv_timeout(PATIENCE), Ok(Learned::Header(Header::Local)), "family {family:#x}");
+        assert_eq!(learned.recv_timeout(PATIENCE), Ok(Learned::Header(ProxyHeader::Local)), "family {family:#x}");
     }
 }
 

@@ -6,7 +6,7 @@ use crate::secured::{Files, PASSWORD, USER};
 use crate::wire::Wire;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use smtp::sasl::client::Exchange;
+use smtp::sasl::client::ClientExchange;
 use smtp::sasl::{Credentials, Mechanism};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -203,7 +203,7 @@ fn a_session_that_brings_no_message_does_not_last() {
 /// Logs in; the last reply.
 fn log_in(wire: &mut Wire, mechanism: Mechanism, user: &str, password: &str) -> String {
     let credentials = Credentials::new(user, password);
-    let mut client = Exchange::new(mechanism, &credentials, Some(&[7; 18])).unwrap();
+    let mut client = ClientExchange::new(mechanism, &credentials, Some(&[7; 18])).unwrap();
     let mut line = format!("AUTH {}", mechanism.name());
     if let Some(initial) = client.initial() {
         line = format!("{line} {}", STANDARD.encode(initial));

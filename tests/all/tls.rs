@@ -3,8 +3,9 @@
 use crate::party::{peer, run};
 use crate::wire::Wire;
 use net::{
-    Alarm, Answer, Caller, Certificate, ClientSecurity, ClientTls, Conversation, Desk, Ended, Handler, Handshake, Next,
-    Outbox, Running, Security, Server, ServerTls, SessionResumption, Socket, Trust, clock,
+    Answer, Certificate, ClientSecurity, ClientSession, ClientTls, Handler, Handshake, MessageSource, NextAction,
+    Outbox, RunningServer, Server, ServerSecurity, ServerTls, SessionEnd, SessionResumption, Socket, Timer, Trust,
+    WorkerBuffers, clock,
 };
 use smtp::Envelope;
 use smtp::client::{Client, Event, Options, Outcome, StartTls, Verb};
@@ -39,12 +40,12 @@ impl Ear {
 }
 
 impl Handler for Ear {
-    fn encrypted(&mut self, handshake: &Handshake) {
+    fn tls_established(&mut self, handshake: &Handshake) {
         assert!(!handshake.cipher.is_empty() && handshake.took > Duration::ZERO);
         self.tell(Heard::Handshake { version: handshake.version.clone(), resumed: handshake.resumed });
     }
 
-    fn not_encrypted(&mut self, why: &std::io::Error) {
+    fn tls_failed(&mut self, why: &std::io::Error) {
         self.tell(Heard::NoHandshake(why.to_string()));
     }
 
@@ -62,12 +63,12 @@ impl Handler for Ear {
 
 /// A server, the certificate that it shows (PEM), and what it hears.
 struct Host {
-    server: Running,
+    server: RunningServer,
     certificate: String,
     heard: Receiver<Heard>,
 }
 
-fn host(secure: impl FnOnce(ServerTls) -> Security, resumption: SessionResumption) -> Host {
+fn host(secure: impl FnOnce(ServerTls) -> ServerSecurity, resumption: SessionResumption) -> Host {
     let (tell, heard) = channel();
     let certificate = Certificate::self_signed(&["localhost", "127.0.0.1"]).unwrap();
     let pem = certificate.to_pem();
@@ -88,18 +89,18 @@ struct Courier {
     handshakes: Vec<Handshake>,
 }
 
-impl Caller for Courier {
-    fn poll_next(&mut self, _cx: &mut Context<'_>, _client: &Client, _early: bool, _now: Duration) -> Poll<Next> {
+impl MessageSource for Courier {
+    fn poll_next(&mut self, _cx: &mut Context<'_>, _client: &Client, _early: bool, _now: Duration) -> Poll<NextAction> {
         if self.left == 0 {
-            return Poll::Ready(Next::Quit);
+            return Poll::Ready(NextAction::Quit);
         }
         self.left -= 1;
-        Poll::Ready(Next::Transaction(Arc::new(Envelope::new("a@example.com", "", ["b@example.com"]).unwrap())))
+        Poll::Ready(NextAction::Transaction(Arc::new(Envelope::new("a@example.com", "", ["b@example.com"]).unwrap())))
     }
 
     fn render(&mut self, outbox: &mut Outbox) {
         outbox.append_shared(&self.body);
-        outbox.bytes().extend_from_slice(smtp::data::END);
+        outbox.bytes().extend_from_slice(smtp::data::END_OF_DATA);
     }
 
     fn written(&mut self, _now: Duration) {}
@@ -108,18 +109,24 @@ impl Caller for Courier {
         self.accepted += u32::from(event.to == Verb::Message && event.ends == Some(Outcome::Accepted));
     }
 
-    fn encrypted(&mut self, handshake: &Handshake) {
+    fn tls_established(&mut self, handshake: &Handshake) {
         self.handshakes.push(handshake.clone());
     }
 }
 
-async fn converse(address: SocketAddr, security: ClientSecurity, desk: Desk, mut courier: Courier) -> (Courier, Ended) {
+async fn converse(
+    address: SocketAddr,
+    security: ClientSecurity,
+    desk: WorkerBuffers,
+    mut courier: Courier,
+) -> (Courier, SessionEnd) {
     let tls = if matches!(security, ClientSecurity::OnDemand(_)) { StartTls::Required } else { StartTls::Never };
     let options = Arc::new(Options { tls, ..Options::default() });
     let socket = Socket::connect(address).await.unwrap();
     let client = Client::with_options("client.example".into(), options, None, clock::now());
-    let mut alarm = Alarm::default();
-    let talk = Conversation::new(socket, client, &mut courier, &mut alarm, PATIENCE, desk).secured(Some(security));
+    let mut alarm = Timer::default();
+    let talk =
+        ClientSession::new(socket, client, &mut courier, &mut alarm, PATIENCE, desk).with_security(Some(security));
     let ended = talk.run().await;
     (courier, ended)
 }
@@ -127,7 +134,7 @@ async fn converse(address: SocketAddr, security: ClientSecurity, desk: Desk, mut
 /// One connection after the other, on one worker.
 fn deliver(address: SocketAddr, security: &ClientSecurity, body: &[u8], connections: u32) -> Vec<(Courier, String)> {
     let (security, body) = (security.clone(), Arc::<[u8]>::from(body));
-    net::worker::run(async move |desk: Desk| {
+    net::worker::run(async move |desk: WorkerBuffers| {
         let mut done = Vec::new();
         for _ in 0..connections {
             let courier = Courier { body: Arc::clone(&body), left: 2, accepted: 0, handshakes: Vec::new() };
@@ -152,10 +159,10 @@ fn text(lines: usize) -> Vec<u8> {
     text
 }
 
-type Secured = (fn(ServerTls) -> Security, fn(ClientTls) -> ClientSecurity);
+type Secured = (fn(ServerTls) -> ServerSecurity, fn(ClientTls) -> ClientSecurity);
 
 const BOTH: [Secured; 2] =
-    [(Security::Offered, ClientSecurity::OnDemand), (Security::Implicit, ClientSecurity::Implicit)];
+    [(ServerSecurity::Offered, ClientSecurity::OnDemand), (ServerSecurity::Implicit, ClientSecurity::Implicit)];
 
 #[test]
 fn messages_of_all_sizes_go_through_as_they_are() {
@@ -182,7 +189,7 @@ fn sessions_are_resumed_where_both_ends_want_it() {
     for (server, client, expected) in
         [(on, on, [false, true, true]), (on, off, [false; 3]), (off, on, [false; 3]), (off, off, [false; 3])]
     {
-        let host = host(Security::Offered, server);
+        let host = host(ServerSecurity::Offered, server);
         let security = ClientSecurity::OnDemand(trusting(&host, client));
         let done = deliver(host.server.address(), &security, &text(1), 3);
         let resumed: Vec<bool> = done.iter().map(|(courier, _)| courier.handshakes[0].resumed).collect();
@@ -195,7 +202,7 @@ fn sessions_are_resumed_where_both_ends_want_it() {
 
 #[test]
 fn a_server_that_is_not_trusted_gets_no_mail() {
-    let host = host(Security::Offered, SessionResumption::On);
+    let host = host(ServerSecurity::Offered, SessionResumption::On);
     let stranger = Certificate::self_signed(&["localhost"]).unwrap().to_pem();
     let other_name = ClientTls::new(
         "elsewhere.example",
@@ -218,7 +225,7 @@ fn a_server_that_is_not_trusted_gets_no_mail() {
 
 #[test]
 fn what_comes_in_the_clear_behind_starttls_is_dropped() {
-    let host = host(Security::Offered, SessionResumption::On);
+    let host = host(ServerSecurity::Offered, SessionResumption::On);
     let mut wire = Wire::greeted(host.server.address());
     assert!(wire.say("EHLO client.example").contains("STARTTLS"));
     wire.send("STARTTLS\r\nMAIL FROM:<evil@example.com>\r\nRCPT TO:<b@example.com>\r\n");
@@ -233,7 +240,7 @@ fn what_comes_in_the_clear_behind_starttls_is_dropped() {
 #[test]
 fn garbage_in_a_handshake_ends_the_session_and_nothing_else() {
     for garbage in [b"EHLO client.example\r\n".to_vec(), vec![0; 70_000], vec![0x16; 300], vec![0xff; 100_000]] {
-        let host = host(Security::Implicit, SessionResumption::On);
+        let host = host(ServerSecurity::Implicit, SessionResumption::On);
         let mut wire = Wire::connect(host.server.address());
         // The server may close while this is on its way.
         let _ = wire.try_send(&garbage);
@@ -246,7 +253,7 @@ fn garbage_in_a_handshake_ends_the_session_and_nothing_else() {
 
 #[test]
 fn a_client_that_is_cut_off_in_the_handshake_is_noticed() {
-    let host = host(Security::Implicit, SessionResumption::On);
+    let host = host(ServerSecurity::Implicit, SessionResumption::On);
     drop(Wire::connect(host.server.address()));
     let heard = host.heard.recv_timeout(PATIENCE).unwrap();
     assert!(matches!(&heard, Heard::NoHandshake(why) if why.contains("closed during")), "{heard:?}");
@@ -262,7 +269,9 @@ fn file_of(host: &Host, place: &tempfile::TempDir) -> PathBuf {
 #[test]
 fn swaks_curl_and_python_speak_tls_to_our_server() {
     let place = tempfile::tempdir().unwrap();
-    for (server, implicit) in [(Security::Offered as fn(ServerTls) -> Security, false), (Security::Implicit, true)] {
+    for (server, implicit) in
+        [(ServerSecurity::Offered as fn(ServerTls) -> ServerSecurity, false), (ServerSecurity::Implicit, true)]
+    {
         let host = host(server, SessionResumption::On);
         let ca = file_of(&host, &place).to_string_lossy().into_owned();
         let port = host.server.address().port().to_string();

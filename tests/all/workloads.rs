@@ -3,9 +3,9 @@
 use crate::party::{bench, fates, mailrun, source, stage, undisturbed};
 use crate::stand_in::StandIn;
 use journey::record::{Arrival, Record, SeriesRow, StageRow};
-use journey::trace::{Found, WARM_UP, recipient_number};
+use journey::trace::{TraceResult, WARM_UP_SEQUENCE, recipient_number};
 use journey::{Phase, Stage, Trace, TraceReader};
-use net::{Answer, Handler, Parting, Peer, Running, Server};
+use net::{Answer, CloseReason, Handler, Peer, RunningServer, Server};
 use smtp::command::{Mail, Recipient};
 use smtp::dsn::{Notify, Return};
 use smtp::xtext::Xtext;
@@ -79,7 +79,7 @@ impl Handler for Clerk {
 
     fn message(&mut self, bytes: u64, _now: Duration) -> Answer {
         match self.trace.finish() {
-            Found::Intact(Trace { sequence, .. }) => self.current.number = sequence,
+            TraceResult::Intact(Trace { sequence, .. }) => self.current.number = sequence,
             _ => return Answer::reply(554, "5.6.0 There is no trace in it that fits"),
         }
         assert_eq!(bytes, self.current.text.len() as u64);
@@ -88,12 +88,12 @@ impl Handler for Clerk {
         Answer::Yes
     }
 
-    fn disconnect(&mut self, _parting: Parting) {}
+    fn disconnect(&mut self, _parting: CloseReason) {}
 }
 
 /// A server that writes everything down.
 struct Office {
-    server: Running,
+    server: RunningServer,
     book: Arc<Mutex<Vec<Seen>>>,
 }
 
@@ -472,7 +472,7 @@ fn a_run_that_never_got_warm_has_no_figures_and_says_so() {
     let office = Office::open();
     let to = office.server.address().to_string();
     source(&to, &["--messages", "10", "--warm-up", "1h"]);
-    assert!(office.close().iter().enumerate().all(|(at, message)| message.number == WARM_UP + at as u64));
+    assert!(office.close().iter().enumerate().all(|(at, message)| message.number == WARM_UP_SEQUENCE + at as u64));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! One bit of what is at rest flips: the relay begins, says what is damaged, and delivers all but what the bit was in.
 use crate::load::{self, Answers};
 use crate::mount::Disk;
-use crate::next_hop::NextHop;
+use crate::next_hop::StubNextHop;
 use crate::relay::{Home, LIMIT};
 use rand::RngExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ fn flip(disk: &Disk) -> (String, u64) {
 /// Fills a spool, damages it, delivers it. An error tells what was broken.
 fn live(seed: u64) -> Result<(), String> {
     let disk = Disk::mount(256 << 20, seed).map_err(|error| error.to_string())?;
-    let (next_hop, answers, is_over) = (NextHop::start(), Answers::default(), AtomicBool::new(false));
+    let (next_hop, answers, is_over) = (StubNextHop::start(), Answers::default(), AtomicBool::new(false));
     let text = format!(
         "spool.max_size = \"4M\"\nspool.max_memory = \"256K\"\nlimits.max_message_size = \"2M\"\nlimits.max_incoming_size = \"8M\"\n\
          retry.first = \"200ms\"\nretry.longest = \"500ms\"\n[[route]]\nto = \"*\"\nsmtp = \"{}\"\n",

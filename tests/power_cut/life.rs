@@ -7,7 +7,7 @@
 use crate::account::Account;
 use crate::load::{self, Answers};
 use crate::mount::{Disk, Fault, Plan};
-use crate::next_hop::{Delivery, NextHop, Unit};
+use crate::next_hop::{Delivery, StubNextHop, Unit};
 use crate::relay::{self, Beginning, Home, LIMIT, Relay};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -108,7 +108,7 @@ fn is_final(fault: Fault) -> bool {
 struct Life {
     disk: Disk,
     home: Home,
-    next_hop: NextHop,
+    next_hop: StubNextHop,
     answers: Answers,
     /// For each relay, by its number, until when what was told to the spool is known after its end.
     known_until: Vec<Instant>,
@@ -182,7 +182,7 @@ impl Life {
         // Some disks have less room than the spool may use.
         let capacity = if chance.random_ratio(1, 5) { 12 << 20 } else { 256 << 20 };
         let disk = Disk::mount(capacity, chance.random()).expect("a file system can be mounted");
-        let next_hop = NextHop::start();
+        let next_hop = StubNextHop::start();
         let text = format!(
             "spool.durability = {:?}\nspool.max_size = {size:?}\nspool.max_memory = \"256K\"\nlimits.max_message_size = \"2M\"\n\
              limits.max_incoming_size = \"8M\"\ndelivery.per_destination = 6\nretry.first = \"200ms\"\n\

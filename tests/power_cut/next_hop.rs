@@ -38,7 +38,7 @@ struct Shared {
 }
 
 /// A server that takes mail on a thread for each connection.
-pub(crate) struct NextHop {
+pub(crate) struct StubNextHop {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct NextHop {
 /// One recipient in so many is put off the first time.
 const PUT_OFF_ONE_IN: u64 = 12;
 
-impl NextHop {
+impl StubNextHop {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, shared) = (listener.local_addr().unwrap(), Arc::new(Shared::default()));
@@ -86,7 +86,7 @@ impl NextHop {
     }
 }
 
-impl Drop for NextHop {
+impl Drop for StubNextHop {
     fn drop(&mut self) {
         self.shared.is_closed.store(true, Ordering::Relaxed);
         // Wakes the thread that accepts.

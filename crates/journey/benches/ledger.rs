@@ -2,7 +2,7 @@
 //!
 //! Sequences arrive as they do from 100 sessions: nearly in order, each a little ahead of or behind the others.
 #![allow(clippy::print_stdout)]
-use journey::{Ledger, Mark};
+use journey::{Ledger, MarkResult};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         for session in 0..SESSIONS {
             // 37 and 100 have no common divisor: every session once a round, out of order.
             let sequence = round * SESSIONS + session * 37 % SESSIONS;
-            assert_eq!(ledger.mark(sequence, 0), Mark::First);
+            assert_eq!(ledger.mark(sequence, 0), MarkResult::First);
         }
     }
     let took = start.elapsed();

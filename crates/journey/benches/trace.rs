@@ -1,7 +1,7 @@
 //! Cost of a trace: the checksum of large and small bodies, patching a header, and finding it again.
 #![allow(clippy::print_stdout)]
 use journey::trace::{Checksum, checksum};
-use journey::{ClockId, Found, RunId, Trace, TraceReader};
+use journey::{ClockId, RunId, Trace, TraceReader, TraceResult};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn main() {
     let mut reader = TraceReader::default();
     let took = time(5_000_000, || {
         reader.receive(black_box(&message));
-        assert!(matches!(reader.finish(), Found::Intact(_)));
+        assert!(matches!(reader.finish(), TraceResult::Intact(_)));
     });
     println!("find and verify in a message of {} bytes: {took:.1} ns", message.len());
 }

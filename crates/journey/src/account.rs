@@ -8,7 +8,7 @@ use crate::record::{Arrival, LedgerRow, Record};
 
 /// Counts of both ends.
 #[derive(Clone, Copy, Debug)]
-pub struct Books<'a> {
+pub struct AccountInputs<'a> {
     /// Units that a session began.
     pub recipients_created: u64,
     /// Units that the source received 250 for.
@@ -24,7 +24,7 @@ pub struct Books<'a> {
     /// Arrivals; `None` if there was no sink to count them.
     pub arrivals: Option<Arrivals<'a>>,
     /// State of our relay between both ends; `None` if there was none.
-    pub relay: Option<RelayBooks<'a>>,
+    pub relay: Option<RelayInputs<'a>>,
 }
 
 /// Arrivals at the sink.
@@ -48,7 +48,7 @@ pub struct Arrivals<'a> {
 
 /// State of our relay at the end.
 #[derive(Clone, Copy, Debug)]
-pub struct RelayBooks<'a> {
+pub struct RelayInputs<'a> {
     /// Units of this run in its queue.
     pub queued: &'a Ledger,
     /// Units that it gave up on and reported to their senders.
@@ -57,9 +57,9 @@ pub struct RelayBooks<'a> {
 
 /// Systems between source and sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Between {
+pub enum Topology {
     /// Nothing: source and sink measure each other.
-    Nothing,
+    Direct,
     /// The server under test.
     Server,
 }
@@ -73,17 +73,17 @@ pub enum Between {
 /// A unit that arrived, or is queued, although the source received no 250 was one of those in flight, or failed: its
 /// reply got lost. If it was none of these, the server has kept a unit that it rejected. Every number is counted by
 /// itself, so the fates sum to the created units unless the books contradict each other.
-pub fn settle(books: Books) -> LedgerRow {
-    let Some(arrivals) = books.arrivals else { return unwatched(&books) };
+pub fn reconcile(books: AccountInputs) -> LedgerRow {
+    let Some(arrivals) = books.arrivals else { return source_only_row(&books) };
     let nothing = Ledger::default();
-    let relay = books.relay.unwrap_or(RelayBooks { queued: &nothing, given_up: 0 });
+    let relay = books.relay.unwrap_or(RelayInputs { queued: &nothing, given_up: 0 });
     let delivered = arrivals.units.count();
     let queued = relay.queued.count_without(arrivals.units);
-    let mut whereabouts = arrivals.units.clone();
-    let no_room = if queued > 0 { whereabouts.merge(relay.queued).full } else { 0 };
-    let missing = books.accepted.count_without(&whereabouts);
+    let mut known_units = arrivals.units.clone();
+    let no_room = if queued > 0 { known_units.merge(relay.queued).full } else { 0 };
+    let missing = books.accepted.count_without(&known_units);
     let expired = relay.given_up.min(missing);
-    let unheard = Unheard::among(&books, whereabouts.count_without(books.accepted));
+    let unheard = Unheard::among(&books, known_units.count_without(books.accepted));
     LedgerRow {
         created: Some(books.recipients_created),
         accepted: Some(books.accepted.count()),
@@ -104,7 +104,7 @@ pub fn settle(books: Books) -> LedgerRow {
 }
 
 /// Makes the ledger row from the source's counts alone.
-fn unwatched(books: &Books) -> LedgerRow {
+fn source_only_row(books: &AccountInputs) -> LedgerRow {
     let accepted = books.accepted.count();
     LedgerRow {
         created: Some(books.recipients_created),
@@ -127,7 +127,7 @@ struct Unheard {
 impl Unheard {
     /// Assigns them first to those in flight, then to those whose connection failed, then to those that the server
     /// rejected.
-    fn among(books: &Books, units: u64) -> Self {
+    fn among(books: &AccountInputs, units: u64) -> Self {
         let open = units.min(books.open);
         let failed = (units - open).min(books.failed);
         let rejected = (units - open - failed).min(books.rejected);

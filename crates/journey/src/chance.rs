@@ -3,35 +3,35 @@
 
 /// Draws for one purpose and one number: the generator SplitMix64, with another start for each.
 #[derive(Clone, Copy, Debug)]
-pub struct Chance(u64);
+pub struct SeededRng(u64);
 
 /// 2^64 divided by the golden ratio: its multiples are far apart.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-impl Chance {
+impl SeededRng {
     /// Creates the random values for a number, such as that of a message. Other purposes get independent values.
     #[inline]
     pub fn new(seed: u64, purpose: impl Into<u64>, number: u64) -> Self {
-        Self(mix(mix(seed.wrapping_add(purpose.into().wrapping_mul(GOLDEN))) ^ number))
+        Self(mix(mix(seed.wrapping_add(purpose.into().wrapping_mul(GOLDEN_GAMMA))) ^ number))
     }
 
     /// The next draw: 64 uniform bits.
     #[inline]
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GOLDEN);
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
         mix(self.0)
     }
 
     /// The next draw, from 0 to below `count`.
     #[inline]
     pub fn below(&mut self, count: u64) -> u64 {
-        part_of(self.draw(), count)
+        scale(self.next_u64(), count)
     }
 
     /// The next draw, above 0 and up to 1.
     #[inline]
     pub fn unit(&mut self) -> f64 {
-        ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64
+        ((self.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
     /// Draws an event of that probability, and reports whether it happens.
@@ -43,13 +43,13 @@ impl Chance {
 
 /// Maps 64 uniform bits to a number from 0 to below `count`.
 #[inline]
-pub fn part_of(draw: u64, count: u64) -> u64 {
+pub fn scale(draw: u64, count: u64) -> u64 {
     ((u128::from(draw) * u128::from(count)) >> 64) as u64
 }
 
 /// Computes a number from a text, for items without a number.
-pub fn number_of(text: &[u8]) -> u64 {
-    text.iter().fold(GOLDEN, |number, octet| mix(number ^ u64::from(*octet)))
+pub fn hash_text(text: &[u8]) -> u64 {
+    text.iter().fold(GOLDEN_GAMMA, |number, octet| mix(number ^ u64::from(*octet)))
 }
 
 /// Mixes the bits: every bit of the result depends on every bit of the number.
@@ -67,30 +67,30 @@ mod tests {
     #[test]
     fn sequences_stay_what_they_are() {
         // SplitMix64's own first number from 0; the rest is our own, and a recorded seed must keep its meaning.
-        assert_eq!(Chance(0).draw(), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(SeededRng(0).next_u64(), 0xe220_a839_7b1d_cdaf);
         let draws = |seed, purpose: u64, number| {
-            let mut chance = Chance::new(seed, purpose, number);
-            [chance.draw(), chance.draw(), chance.draw()]
+            let mut chance = SeededRng::new(seed, purpose, number);
+            [chance.next_u64(), chance.next_u64(), chance.next_u64()]
         };
         assert_eq!(draws(1, 1, 7), [0xcc48_a0e2_d1c7_7be6, 0x828f_1fde_795e_05d8, 0x56d1_3021_8c21_b41e]);
         assert_eq!(draws(42, 8, 1_000_000), [0x99b3_3154_ee4b_a909, 0x6af7_c034_ef1e_b580, 0xd853_3893_4cdc_ebb3]);
-        assert_eq!(number_of(b"id-17"), 0xf891_1d91_c2c3_a129);
+        assert_eq!(hash_text(b"id-17"), 0xf891_1d91_c2c3_a129);
     }
 
     #[test]
     fn a_seed_gives_the_same_and_another_seed_purpose_or_number_something_else() {
-        let draw = |seed, purpose: u64, number| Chance::new(seed, purpose, number).draw();
+        let draw = |seed, purpose: u64, number| SeededRng::new(seed, purpose, number).next_u64();
         assert_eq!(draw(1, 1, 7), draw(1, 1, 7));
         for (seed, purpose, number) in [(2, 1, 7), (1, 3, 7), (1, 1, 8)] {
             assert_ne!(draw(1, 1, 7), draw(seed, purpose, number));
         }
-        assert_ne!(number_of(b"a"), number_of(b"b"));
+        assert_ne!(hash_text(b"a"), hash_text(b"b"));
     }
 
     #[test]
     fn draws_of_consecutive_numbers_are_even() {
         let mut counts = [0_u32; 10];
-        (0..100_000).for_each(|number| counts[Chance::new(1, 1_u64, number).below(10) as usize] += 1);
+        (0..100_000).for_each(|number| counts[SeededRng::new(1, 1_u64, number).below(10) as usize] += 1);
         // Of 100,000 draws, each of ten classes has 10,000 with a deviation of 95.
         assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
     }
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_probability_is_kept() {
         let happened =
-            |probability| (0..100_000).filter(|number| Chance::new(1, 3_u64, *number).happens(probability)).count();
+            |probability| (0..100_000).filter(|number| SeededRng::new(1, 3_u64, *number).happens(probability)).count();
         assert_eq!((happened(0.0), happened(1.0)), (0, 100_000));
         let tenth = happened(0.1);
         assert!((9_600..10_400).contains(&tenth), "{tenth}");
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_part_is_below_the_count() {
         for count in [1, 2, 3, 1_000, u64::MAX] {
-            assert_eq!((part_of(0, count), part_of(u64::MAX, count)), (0, count - 1));
+            assert_eq!((scale(0, count), scale(u64::MAX, count)), (0, count - 1));
         }
     }
 }

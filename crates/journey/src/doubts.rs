@@ -10,41 +10,41 @@ use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surro
 use crate::words::{counted, grouped};
 
 /// Share of processor time given to others from which it is reported.
-const STEAL_SHARE: f64 = 0.05;
+const STEAL_WARNING_SHARE: f64 = 0.05;
 /// Share from which the figures are no longer this host's.
 const STEAL_LIMIT: f64 = 0.25;
 /// Share of processor time that others on the host may use before it is reported.
-const OTHERS_SHARE: f64 = 0.10;
+const OTHERS_WARNING_SHARE: f64 = 0.10;
 /// Open loop: delay of a single message by the source from which it is reported. It is in no percentile that makes a
 /// run invalid, and may be the largest latency of all.
-const LONGEST_LAG_MS: f64 = 100.0;
+const MAX_LAG_MS: f64 = 100.0;
 
 /// Reasons why the figures cannot be believed.
 pub fn limits(record: &Record) -> Vec<Reason> {
-    let steal = record.surroundings.as_ref().and_then(|around| steal(around, STEAL_LIMIT..f64::INFINITY));
-    let exhausted = record.exhausted.iter().map(|row| Reason::new(Cause::Exhausted, exhausted(row)));
+    let steal = record.surroundings.as_ref().and_then(|around| steal_text(around, STEAL_LIMIT..f64::INFINITY));
+    let exhausted = record.exhausted.iter().map(|row| Reason::new(Cause::Exhausted, exhausted_text(row)));
     exhausted.chain(steal.map(|text| Reason::new(Cause::Stolen, text))).collect()
 }
 
 /// Possible disturbances of the run.
-pub fn disturbances(record: &Record) -> Vec<String> {
-    let mut found: Vec<String> = longest_lag(record).into_iter().collect();
+pub fn warnings(record: &Record) -> Vec<String> {
+    let mut found: Vec<String> = lag_warning(record).into_iter().collect();
     if let Some(around) = &record.surroundings {
-        found.extend(steal(around, STEAL_SHARE..STEAL_LIMIT));
-        found.extend(others(around));
-        found.extend(overflows(around));
+        found.extend(steal_text(around, STEAL_WARNING_SHARE..STEAL_LIMIT));
+        found.extend(other_load_warning(around));
+        found.extend(listen_queue_warning(around));
     }
     let parties = record.parties.iter().filter(|party| party.role != Role::Relay);
     found.extend(parties.filter_map(|party| {
         let rows: Vec<&PauseRow> = record.pauses.iter().filter(|row| row.party == party.name).collect();
-        delayed_acks(party.role, &rows)
+        delayed_ack_warning(party.role, &rows)
     }));
     found
 }
 
-fn longest_lag(record: &Record) -> Option<String> {
+fn lag_warning(record: &Record) -> Option<String> {
     let lag = record.lag_ms?.max;
-    (lag > LONGEST_LAG_MS).then(|| {
+    (lag > MAX_LAG_MS).then(|| {
         format!(
             "The source itself was up to {} ms late with a message: the largest latencies may be its own. Use an idle host, \
              or more --workers (mailrun source).",
@@ -53,7 +53,7 @@ fn longest_lag(record: &Record) -> Option<String> {
     })
 }
 
-fn exhausted(row: &ExhaustedRow) -> String {
+fn exhausted_text(row: &ExhaustedRow) -> String {
     let ExhaustedRow { party, resource, count, limit, needed } = row;
     match resource {
         Resource::Descriptors => {
@@ -87,7 +87,7 @@ fn times(count: u64) -> String {
     counted(count, "time")
 }
 
-fn steal(around: &Surroundings, range: std::ops::Range<f64>) -> Option<String> {
+fn steal_text(around: &Surroundings, range: std::ops::Range<f64>) -> Option<String> {
     let share = around.steal_share.filter(|share| range.contains(share))?;
     Some(format!(
         "The hypervisor gave {:.0} % of the CPU to others (steal): rates are too low and latencies too high by an unknown \
@@ -96,15 +96,15 @@ fn steal(around: &Surroundings, range: std::ops::Range<f64>) -> Option<String> {
     ))
 }
 
-fn others(around: &Surroundings) -> Option<String> {
-    let share = around.other_busy_share.filter(|share| *share >= OTHERS_SHARE)?;
+fn other_load_warning(around: &Surroundings) -> Option<String> {
+    let share = around.other_busy_share.filter(|share| *share >= OTHERS_WARNING_SHARE)?;
     Some(format!(
         "Other processes used {:.0} % of the CPU. Results may be too low: repeat on an idle machine.",
         share * 100.0
     ))
 }
 
-fn overflows(around: &Surroundings) -> Option<String> {
+fn listen_queue_warning(around: &Surroundings) -> Option<String> {
     let [overflows, drops, syns] =
         [around.listen_overflows, around.listen_drops, around.syn_drops].map(Option::unwrap_or_default);
     let longest = around.somaxconn.map_or_else(String::new, |longest| format!(" (now {})", grouped(longest)));
@@ -121,7 +121,7 @@ fn overflows(around: &Surroundings) -> Option<String> {
 }
 
 /// Makes one sentence for all phases: if commands are pipelined, a single pause is in several.
-fn delayed_acks(role: Role, rows: &[&PauseRow]) -> Option<String> {
+fn delayed_ack_warning(role: Role, rows: &[&PauseRow]) -> Option<String> {
     let worst = rows.iter().max_by_key(|row| row.count)?;
     let share = worst.count as f64 * 100.0 / worst.of.max(1) as f64;
     let cluster = format!(
@@ -161,33 +161,37 @@ mod tests {
             [(0.0, false, false), (0.049, false, false), (0.05, true, false), (0.249, true, false), (0.25, false, true)]
         {
             let around = around(|around| around.steal_share = Some(share));
-            assert_eq!(steal(&around, STEAL_SHARE..STEAL_LIMIT).is_some(), is_said, "{share}");
-            assert_eq!(steal(&around, STEAL_LIMIT..f64::INFINITY).is_some(), is_limit, "{share}");
+            assert_eq!(steal_text(&around, STEAL_WARNING_SHARE..STEAL_LIMIT).is_some(), is_said, "{share}");
+            assert_eq!(steal_text(&around, STEAL_LIMIT..f64::INFINITY).is_some(), is_limit, "{share}");
         }
-        assert_eq!(steal(&Surroundings::default(), 0.0..1.0), None, "unknown is not zero");
+        assert_eq!(steal_text(&Surroundings::default(), 0.0..1.0), None, "unknown is not zero");
     }
 
     #[test]
     fn other_processes_are_said_from_a_tenth_on() {
         for (share, is_said) in [(None, false), (Some(0.099), false), (Some(0.1), true), (Some(1.0), true)] {
-            assert_eq!(others(&around(|around| around.other_busy_share = share)).is_some(), is_said, "{share:?}");
+            assert_eq!(
+                other_load_warning(&around(|around| around.other_busy_share = share)).is_some(),
+                is_said,
+                "{share:?}"
+            );
         }
     }
 
     #[test]
     fn one_drop_is_said_with_what_to_raise() {
-        assert_eq!(overflows(&Surroundings::default()), None);
+        assert_eq!(listen_queue_warning(&Surroundings::default()), None);
         let quiet = |around: &mut Surroundings| {
             (around.listen_overflows, around.listen_drops, around.syn_drops) = (Some(0), Some(0), Some(0));
             around.somaxconn = Some(128);
         };
-        assert_eq!(overflows(&around(quiet)), None);
+        assert_eq!(listen_queue_warning(&around(quiet)), None);
         let one: [fn(&mut Surroundings); 3] =
             [|s| s.listen_overflows = Some(1), |s| s.listen_drops = Some(1), |s| s.syn_drops = Some(1)];
         for change in one {
             let mut around = around(quiet);
             change(&mut around);
-            let text = overflows(&around).unwrap();
+            let text = listen_queue_warning(&around).unwrap();
             assert!(text.contains("net.core.somaxconn (now 128)") && text.contains("host-wide"), "{text}");
         }
     }
@@ -205,7 +209,7 @@ mod tests {
                 "EADDRNOTAVAIL, 28,232 per address|--bind 127.0.0.2-127.0.0.50|--reuse|net.ipv4.ip_local_port_range",
             ),
         ] {
-            let text = exhausted(&row);
+            let text = exhausted_text(&row);
             assert!(words.split('|').all(|word| text.contains(word)), "{text}");
         }
     }
@@ -215,11 +219,11 @@ mod tests {
         let row = |phase, count| PauseRow { party: "x".to_owned(), phase, count, of: 1000 };
         let mail = row(Phase::Mail, 20);
         let reply = row(Phase::Reply, 50);
-        let text = delayed_acks(Role::Source, &[&mail, &reply]).unwrap();
+        let text = delayed_ack_warning(Role::Source, &[&mail, &reply]).unwrap();
         assert!(text.starts_with("The server's replies (mail, reply): 5 % (50 of 1,000)"), "{text}");
         assert!(text.contains("set TCP_NODELAY"), "{text}");
-        let text = delayed_acks(Role::Sink, &[&row(Phase::Body, 1000)]).unwrap();
+        let text = delayed_ack_warning(Role::Sink, &[&row(Phase::Body, 1000)]).unwrap();
         assert!(text.contains("as the sink read them: 100 %") && text.contains("TCP_NODELAY"), "{text}");
-        assert_eq!(delayed_acks(Role::Source, &[]), None);
+        assert_eq!(delayed_ack_warning(Role::Source, &[]), None);
     }
 }

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 
 const NS_PER_S: u64 = 1_000_000_000;
 /// Time after the source's last second in which a relay may still deliver. Later rows come from another host's clock.
-const LONGEST_TAIL_S: u64 = 24 * 3600;
+const MAX_TAIL_S: u64 = 24 * 3600;
 
 /// Joins the records of source and sink into the run's record, with the settled ledger. The verdict is left open: the
 /// caller may still fill in parties that it watched, and then call `judge::judge`.
 ///
 /// Identity, host, its surroundings and workload are taken from the source.
-pub fn fold(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
+pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     let mut run = Record { ledger, verdict: Verdict::default(), ..source };
     if let Some(sink) = sink {
         run.series = join_series(&run, &sink);
@@ -64,7 +64,7 @@ fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec<ErrorRow> 
 fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let origin = source.origin_ns / NS_PER_S;
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
-    let end = source.series.last().map_or(0, |row| row.second) + LONGEST_TAIL_S;
+    let end = source.series.last().map_or(0, |row| row.second) + MAX_TAIL_S;
     let mut seconds: BTreeMap<u64, SeriesRow> = BTreeMap::new();
     for row in &source.series {
         seconds.insert(row.second, SeriesRow { delivered: 0, p50_ms: 0.0, p99_ms: 0.0, ..row.clone() });

@@ -3,18 +3,18 @@ use crate::record::TlsRow;
 use std::collections::BTreeMap;
 
 /// Largest number of kinds; all of TLS 1.2 and 1.3 has about a dozen.
-const MOST_KINDS: usize = 64;
+const MAX_KINDS: usize = 64;
 
 /// Number of handshakes of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handshakes {
-    kinds: BTreeMap<(String, String), Kind>,
+    kinds: BTreeMap<(String, String), HandshakeCount>,
     /// Handshakes that failed.
     pub failed: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Kind {
+struct HandshakeCount {
     full: u64,
     resumed: u64,
 }
@@ -22,7 +22,7 @@ struct Kind {
 impl Handshakes {
     /// Counts a handshake.
     pub fn add(&mut self, version: &str, cipher: &str, is_resumed: bool) {
-        let is_known = self.kinds.len() < MOST_KINDS;
+        let is_known = self.kinds.len() < MAX_KINDS;
         let name = (version.to_owned(), cipher.to_owned());
         let kind = if is_known || self.kinds.contains_key(&name) { name } else { Default::default() };
         let kind = self.kinds.entry(kind).or_default();
@@ -41,7 +41,7 @@ impl Handshakes {
 
     /// Makes the rows of the run record.
     pub fn rows(&self, party: &str) -> Vec<TlsRow> {
-        let row = |((version, cipher), kind): (&(String, String), &Kind)| TlsRow {
+        let row = |((version, cipher), kind): (&(String, String), &HandshakeCount)| TlsRow {
             party: party.to_owned(),
             version: version.clone(),
             cipher: cipher.clone(),
@@ -70,7 +70,7 @@ mod tests {
         for number in 0..1000 {
             one.add("TLSv9", &number.to_string(), false);
         }
-        assert!(one.rows("x").len() <= MOST_KINDS + 1);
+        assert!(one.rows("x").len() <= MAX_KINDS + 1);
         assert_eq!(one.rows("x").iter().map(|row| row.handshakes).sum::<u64>(), 1003);
     }
 }

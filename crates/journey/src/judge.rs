@@ -8,8 +8,8 @@
 //! none of these                                                                      PASS
 //! ```
 //! Each reason has a [`Cause`], and causes stand in that order: the first reason decides.
-use crate::account::{Between, fates_sum, is_open_loop, is_watched, sum_of_fates};
-use crate::doubts::{disturbances, limits};
+use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates};
+use crate::doubts::{limits, warnings};
 use crate::record::{
     Arrival, Cause, Death, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, StageRow, StallRow,
     ThresholdRow, Verdict,
@@ -22,11 +22,11 @@ use crate::words::{counted, grouped, listed};
 /// the load.
 const LAG_LIMIT_MS: f64 = 10.0;
 /// Open loop: share of the requested rate that must have been offered.
-const RATE_SHARE: f64 = 0.95;
+const MIN_RATE_SHARE: f64 = 0.95;
 /// Share of its threads' time that a source or sink may use before it counts as the limit itself.
-const BUSY_SHARE: f64 = 0.90;
+const MAX_BUSY_SHARE: f64 = 0.90;
 /// Shortest run for that rule: in less time, a process spends most of its work on beginning and ending.
-const LEAST_BUSY_S: f64 = 1.0;
+const MIN_BUSY_S: f64 = 1.0;
 /// Remark on a run without a server. It is true, but requires no action: a short report omits it.
 pub const NO_SERVER: &str = "There was no server: this is the limit of source and sink on this host.";
 /// Number of stalls that are listed one by one.
@@ -93,33 +93,33 @@ impl Reason {
 
 /// Facts that a record does not contain.
 #[derive(Clone, Copy, Debug)]
-pub struct Circumstances {
+pub struct VerdictInputs {
     /// Systems between source and sink.
-    pub between: Between,
+    pub topology: Topology,
     /// Faults that the user of this run ordered of its sink; `None` if none were ordered.
     pub ordered: Option<Ordered>,
 }
 
 /// Returns the verdict on a run, from the other parts of its record.
-pub fn judge(record: &Record, circumstances: &Circumstances) -> Verdict {
-    let mut reasons = books(record);
-    reasons.extend(deaths(record));
-    reasons.extend(fates(record, circumstances));
-    reasons.extend(invalid(record, circumstances.between));
+pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
+    let mut reasons = account_reasons(record);
+    reasons.extend(death_reasons(record));
+    reasons.extend(fate_reasons(record, circumstances));
+    reasons.extend(validity_reasons(record, circumstances.topology));
     let is_our_fault = reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
-    reasons.extend(rate(record, circumstances.between, is_our_fault));
-    reasons.extend(asked(record));
-    reasons.extend(endings(record));
-    reasons.extend(remarks(record, circumstances));
+    reasons.extend(rate_reason(record, circumstances.topology, is_our_fault));
+    reasons.extend(threshold_reasons(record));
+    reasons.extend(ending_reasons(record));
+    reasons.extend(notes(record, circumstances));
     let ledger = &record.ledger;
     let is_closed = is_watched(ledger) && [ledger.lost, ledger.duplicates, ledger.corrupt].iter().all(is_nothing);
-    let mut verdict = weigh(reasons, &pass(record));
+    let mut verdict = decide(reasons, &pass_text(record));
     verdict.closed &= is_closed;
     verdict
 }
 
 /// Makes a verdict from reasons: they are sorted, and the first decides. `pass` is the text for a run without any.
-pub fn weigh(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
+pub fn decide(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
     reasons.sort_by_key(|reason| reason.cause);
     let outcome = reasons.first().and_then(|reason| reason.cause.outcome());
     let is_ordered = reasons.iter().any(|reason| reason.cause == Cause::Ordered);
@@ -136,15 +136,15 @@ pub fn weigh(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
 }
 
 /// Adds a reason to a verdict.
-pub fn add(verdict: &mut Verdict, reason: Reason, pass: &str) {
+pub fn add_reason(verdict: &mut Verdict, reason: Reason, pass: &str) {
     let texts = std::mem::take(&mut verdict.reasons).into_iter();
     let known = texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| Reason { cause, text });
     let closed = verdict.closed && !reason.cause.keeps_open();
-    *verdict = Verdict { closed, ..weigh(known.chain([reason]).collect(), pass) };
+    *verdict = Verdict { closed, ..decide(known.chain([reason]).collect(), pass) };
 }
 
 /// Accepts causes that the user ordered: they have no weight any more, and `why` says so.
-pub fn accept(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass: &str) {
+pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass: &str) {
     let closed = verdict.closed;
     let texts = std::mem::take(&mut verdict.reasons).into_iter();
     let known = texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| {
@@ -153,7 +153,7 @@ pub fn accept(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass: &str) 
     });
     // The first sentence states what was ordered.
     let reasons = std::iter::once(why).chain(known).collect();
-    *verdict = Verdict { closed, ..weigh(reasons, pass) };
+    *verdict = Verdict { closed, ..decide(reasons, pass) };
 }
 
 /// Returns the outcome of a run. Older records do not have one: then it is derived from their other fields.
@@ -174,7 +174,7 @@ pub fn outcome(record: &Record) -> Option<Outcome> {
 }
 
 /// Describes a passed run: the amount that came through.
-pub fn pass(record: &Record) -> String {
+pub fn pass_text(record: &Record) -> String {
     let ledger = &record.ledger;
     let created = ledger.created.unwrap_or_default();
     let of = |count: u64| if count == created { String::new() } else { format!(" of {}", grouped(created)) };
@@ -199,7 +199,7 @@ pub fn pass(record: &Record) -> String {
 }
 
 /// Finds contradictions between the books of both ends, and units that the books had no room for.
-fn books(record: &Record) -> Vec<Reason> {
+fn account_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
     let mut reasons = Vec::new();
@@ -222,18 +222,18 @@ fn books(record: &Record) -> Vec<Reason> {
 }
 
 /// Finds processes that ended without being told to.
-fn deaths(record: &Record) -> Vec<Reason> {
+fn death_reasons(record: &Record) -> Vec<Reason> {
     let name = |role: Role| match role {
         Role::Source => "source",
         Role::Relay => "relay",
         Role::Sink => "sink",
     };
     let died = record.parties.iter().filter_map(|party| Some((name(party.role), party.died.as_ref()?)));
-    died.map(|(name, found)| Reason::new(Cause::Died, death(name, found))).collect()
+    died.map(|(name, found)| Reason::new(Cause::Died, death_text(name, found))).collect()
 }
 
 /// Formats a death: `The relay died at 1.5 s: signal 9 (SIGKILL).`
-pub fn death(name: &str, death: &Death) -> String {
+pub fn death_text(name: &str, death: &Death) -> String {
     let said = death.said.trim_end_matches('.');
     let said = if said.is_empty() { String::new() } else { format!("; its last message: {said}") };
     format!("The {name} died at {:.1} s: {}{said}.", death.at_s, death.how)
@@ -244,29 +244,29 @@ fn has_death(record: &Record) -> bool {
 }
 
 /// Finds lost, doubled, corrupt, rejected, failed and expired mail beyond what thresholds grant and what was ordered.
-fn fates(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
-    let bounds = Bounds::of(record, circumstances);
+fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
+    let bounds = OrderedBounds::of(record, circumstances);
     let found = Fate::ALL.into_iter().filter_map(|fate| {
         let count = fate.count(&record.ledger).unwrap_or_default();
         match () {
             // The threshold decides, and makes its own reason if it is missed.
-            () if is_asked(record, fate) => None,
-            () if count == 0 && bounds.least(fate) == 0 => None,
+            () if has_threshold(record, fate) => None,
+            () if count == 0 && bounds.min(fate) == 0 => None,
             () if bounds.contain(fate, count) => {
-                Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.words(), grouped(count))))
+                Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
-            () if fate == Fate::Failed && gone(record).is_some() && !has_death(record) => None,
-            () => Some(Reason::new(fate.cause(), sentence(record, fate, count, &bounds))),
+            () if fate == Fate::Failed && final_stall(record).is_some() && !has_death(record) => None,
+            () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
     });
     let mut reasons: Vec<Reason> = found.collect();
     // A threshold grants connections that fail now and then, not a server that is gone.
     if !has_death(record)
-        && let Some(stall) = gone(record)
+        && let Some(stall) = final_stall(record)
     {
-        reasons.push(Reason::new(Cause::ServerGone, gone_sentence(record, stall)));
+        reasons.push(Reason::new(Cause::ServerGone, server_gone_text(record, stall)));
     }
-    reasons.extend(given_up(record, circumstances));
+    reasons.extend(expired_reason(record, circumstances));
     if record.ledger.accepted == Some(0) && !bounds.has_any() {
         reasons.push(Reason::new(Cause::NothingAccepted, "Nothing was accepted; see the errors."));
     }
@@ -274,7 +274,7 @@ fn fates(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
 }
 
 /// Reports the mail that our relay gave up on and sent notifications for.
-fn given_up(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
+fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let expired = record.ledger.expired.filter(|expired| *expired > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies + ordered.cuts > 0);
     let noun = unit_noun(record);
@@ -283,23 +283,23 @@ fn given_up(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
 }
 
 /// Bounds of each fate that follow from what was ordered.
-struct Bounds {
+struct OrderedBounds {
     ordered: Option<Ordered>,
-    between: Between,
+    topology: Topology,
     /// The most units that one reply, or one connection, can concern.
     each: u64,
     /// Units that may have escaped a fate because they met another first.
     slack: u64,
 }
 
-impl Bounds {
-    fn of(record: &Record, circumstances: &Circumstances) -> Self {
+impl OrderedBounds {
+    fn of(record: &Record, circumstances: &VerdictInputs) -> Self {
         let ledger = &record.ledger;
         let others = [ledger.rejected, ledger.failed, ledger.queued, ledger.in_flight, ledger.expired];
         let is_stream = record.workload.pipelining == crate::record::Pipelining::Stream;
         Self {
             ordered: circumstances.ordered,
-            between: circumstances.between,
+            topology: circumstances.topology,
             each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
             slack: others.into_iter().flatten().sum(),
         }
@@ -307,11 +307,11 @@ impl Bounds {
 
     /// Reports whether that count is within the bounds.
     fn contain(&self, fate: Fate, count: u64) -> bool {
-        (self.least(fate)..=self.most(fate)).contains(&count)
+        (self.min(fate)..=self.max(fate)).contains(&count)
     }
 
     /// Lower bound, if what was ordered was done.
-    fn least(&self, fate: Fate) -> u64 {
+    fn min(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
             Fate::Lost => ordered.lost.saturating_sub(self.slack),
@@ -323,7 +323,7 @@ impl Bounds {
     }
 
     /// Upper bound.
-    fn most(&self, fate: Fate) -> u64 {
+    fn max(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
             Fate::Lost => ordered.lost,
@@ -331,7 +331,7 @@ impl Bounds {
             Fate::Duplicates => ordered.duplicates + ordered.unanswered,
             Fate::Corrupt => ordered.corrupt,
             // With a relay between, the source does not speak to the sink.
-            Fate::Rejected | Fate::Failed if self.between == Between::Server => 0,
+            Fate::Rejected | Fate::Failed if self.topology == Topology::Server => 0,
             Fate::Rejected => (ordered.replies + ordered.cuts) * self.each,
             Fate::Failed => ordered.cuts * self.each,
         }
@@ -345,14 +345,14 @@ impl Bounds {
 /// Most likely cause if a sink is watched and everything is lost, as a question to the user.
 const NOTHING_CAME: &str = " The sink has seen nothing of this run: does the server relay to it?";
 
-fn sentence(record: &Record, fate: Fate, count: u64, bounds: &Bounds) -> String {
+fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) -> String {
     let noun = unit_noun(record);
     let amount = grouped(count);
     let of_created = of_created(record);
     let were = if count == 1 { "was" } else { "were" };
     let text = match fate {
         Fate::Lost => {
-            let nothing_came = record.ledger.delivered == Some(0) && bounds.between == Between::Server;
+            let nothing_came = record.ledger.delivered == Some(0) && bounds.topology == Topology::Server;
             let hint = if nothing_came && record.mades.is_none() { NOTHING_CAME } else { "" };
             format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived.{hint}")
         }
@@ -367,8 +367,8 @@ fn sentence(record: &Record, fate: Fate, count: u64, bounds: &Bounds) -> String 
             format!("{amount}{of_created} {noun} failed because the connection did{said}.")
         }
     };
-    let least = bounds.least(fate);
-    let most = bounds.most(fate);
+    let least = bounds.min(fate);
+    let most = bounds.max(fate);
     match most {
         0 => text,
         _ if count > most => format!("{text} At most {} of them were asked for.", grouped(most)),
@@ -390,12 +390,12 @@ fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
 }
 
 /// Finds the stall in which the server went away: it lasted to the end, and connections failed in it.
-fn gone(record: &Record) -> Option<&StallRow> {
+fn final_stall(record: &Record) -> Option<&StallRow> {
     let accepting = record.stalls.iter().rfind(|stall| stall.stage == Stage::Accepted);
     accepting.filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
 }
 
-fn gone_sentence(record: &Record, stall: &StallRow) -> String {
+fn server_gone_text(record: &Record, stall: &StallRow) -> String {
     let failed = record.ledger.failed.unwrap_or_default();
     let said = first_said(record, |row| row.code == 0);
     let noun = unit_noun(record);
@@ -409,18 +409,18 @@ fn gone_sentence(record: &Record, stall: &StallRow) -> String {
 }
 
 /// Finds reasons why the figures are misleading.
-fn invalid(record: &Record, between: Between) -> Vec<Reason> {
+fn validity_reasons(record: &Record, between: Topology) -> Vec<Reason> {
     let reason = |cause: Cause| move |text: String| Reason::new(cause, text);
-    let mut reasons: Vec<Reason> = warm_up_doubt(record).into_iter().map(reason(Cause::NothingTimed)).collect();
+    let mut reasons: Vec<Reason> = warm_up_text(record).into_iter().map(reason(Cause::NothingTimed)).collect();
     reasons.extend(record.parties.iter().filter_map(|party| {
         let cause = if party.role == Role::Relay { Cause::RelayDefect } else { Cause::Defect };
-        Some(Reason::new(cause, defect(party)?))
+        Some(Reason::new(cause, defect_text(party)?))
     }));
     if is_open_loop(record) {
-        reasons.extend(lag_doubt(record).map(reason(Cause::Late)));
+        reasons.extend(lag_text(record).map(reason(Cause::Late)));
     }
-    if between == Between::Server {
-        let busy = record.parties.iter().filter_map(|party| busy_doubt(party, record.duration_s));
+    if between == Topology::Server {
+        let busy = record.parties.iter().filter_map(|party| busy_text(party, record.duration_s));
         reasons.extend(busy.map(reason(Cause::Busy)));
     }
     reasons.extend(limits(record));
@@ -428,7 +428,7 @@ fn invalid(record: &Record, between: Between) -> Vec<Reason> {
 }
 
 /// Reports figures that are based on no message.
-fn warm_up_doubt(record: &Record) -> Option<String> {
+fn warm_up_text(record: &Record) -> Option<String> {
     let warm_up = record.warm_up.filter(|warm_up| warm_up.created > 0)?;
     let counted = stage(record, Stage::Created)?.count;
     (counted == 0).then(|| {
@@ -441,7 +441,7 @@ fn warm_up_doubt(record: &Record) -> Option<String> {
 }
 
 /// Reports the number of sessions of a party that ended by a panic, if any did: the fate of their messages is unknown.
-pub fn defect(party: &Party) -> Option<String> {
+pub fn defect_text(party: &Party) -> Option<String> {
     let failed = party.failed_sessions.filter(|failed| *failed > 0)?;
     Some(format!(
         "{} of the {} ended by a defect of mailrun itself, and the fates of their messages are unknown. Its standard \
@@ -451,7 +451,7 @@ pub fn defect(party: &Party) -> Option<String> {
     ))
 }
 
-fn lag_doubt(record: &Record) -> Option<String> {
+fn lag_text(record: &Record) -> Option<String> {
     let lag = record.lag_ms?.p99;
     (lag > LAG_LIMIT_MS).then(|| {
         format!(
@@ -461,10 +461,10 @@ fn lag_doubt(record: &Record) -> Option<String> {
     })
 }
 
-fn busy_doubt(party: &Party, duration_s: f64) -> Option<String> {
-    let workers = party.workers.filter(|_| party.role != Role::Relay && duration_s >= LEAST_BUSY_S)?;
+fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
+    let workers = party.workers.filter(|_| party.role != Role::Relay && duration_s >= MIN_BUSY_S)?;
     let share = (party.user_s? + party.sys_s?) / (duration_s * f64::from(workers));
-    (share >= BUSY_SHARE).then(|| {
+    (share >= MAX_BUSY_SHARE).then(|| {
         format!(
             "The {} used {:.0} % of the time of its {}: it may have been the limit, and not the server. Use more \
              --workers (mailrun {}), or another host.",
@@ -477,7 +477,7 @@ fn busy_doubt(party: &Party, duration_s: f64) -> Option<String> {
 }
 
 /// Reports a requested rate that was not offered: the generator's fault if it was the limit, else the server's.
-fn rate(record: &Record, between: Between, is_our_fault: bool) -> Option<Reason> {
+fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option<Reason> {
     let asked = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = stage(record, Stage::Created)?;
     let offered = created.offered_rate_per_s.or(Some(created.rate_per_s).filter(|rate| *rate > 0.0))?;
@@ -486,7 +486,7 @@ fn rate(record: &Record, between: Between, is_our_fault: bool) -> Option<Reason>
         Arrival::Poisson => 2.0 / (created.count.max(1) as f64).sqrt(),
         Arrival::Closed | Arrival::Constant => 0.0,
     };
-    if offered >= asked * (RATE_SHARE - chance) || record.ending.is_some_and(|ending| ending != Ending::Complete) {
+    if offered >= asked * (MIN_RATE_SHARE - chance) || record.ending.is_some_and(|ending| ending != Ending::Complete) {
         return None;
     }
     let missed = format!(
@@ -495,7 +495,7 @@ fn rate(record: &Record, between: Between, is_our_fault: bool) -> Option<Reason>
         grouped(asked.round() as u64)
     );
     let sessions = record.workload.sessions;
-    Some(if is_our_fault || between == Between::Nothing {
+    Some(if is_our_fault || between == Topology::Direct {
         Reason::new(Cause::RateNotOffered, format!("{missed}. Use more --sessions or a lower --rate."))
     } else {
         let text = format!(
@@ -508,13 +508,13 @@ fn rate(record: &Record, between: Between, is_our_fault: bool) -> Option<Reason>
 
 /// Finds thresholds that were missed, or that concern something unseen. A missed limit of a fate weighs as much as the
 /// fate.
-pub fn asked(record: &Record) -> Vec<Reason> {
+pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
     let reason = |row: &ThresholdRow| match (row.value, threshold::fate_of(&row.expression)) {
-        (Some(_), Some(fate)) => Reason::new(fate.cause(), missed(row)),
-        (Some(_), None) => Reason::new(Cause::ThresholdMissed, missed(row)),
+        (Some(_), Some(fate)) => Reason::new(fate.cause(), missed_text(row)),
+        (Some(_), None) => Reason::new(Cause::ThresholdMissed, missed_text(row)),
         (None, _) => {
-            let why = threshold::why_unseen(record, row);
+            let why = threshold::unseen_reason(record, row);
             Reason::new(Cause::ThresholdUnseen, format!("Threshold not measured: {}: {why}.", row.expression))
         }
     };
@@ -522,18 +522,18 @@ pub fn asked(record: &Record) -> Vec<Reason> {
 }
 
 /// Reports whether a threshold concerns that fate: then it decides, and not the rule that there be none.
-pub fn is_asked(record: &Record, fate: Fate) -> bool {
+pub fn has_threshold(record: &Record, fate: Fate) -> bool {
     record.thresholds.iter().any(|row| threshold::fate_of(&row.expression) == Some(fate))
 }
 
 /// Formats a missed threshold: `Threshold missed: accepted.p99 < 50ms: it was 61.2 ms.`
-fn missed(row: &ThresholdRow) -> String {
-    let value = row.value.map_or_else(|| "unknown".to_owned(), |value| threshold::figure(value, &row.unit));
+fn missed_text(row: &ThresholdRow) -> String {
+    let value = row.value.map_or_else(|| "unknown".to_owned(), |value| threshold::format_value(value, &row.unit));
     format!("Threshold missed: {}; it was {value}.", row.expression)
 }
 
 /// Explains why the run ended early, and what was under way then.
-fn endings(record: &Record) -> Vec<Reason> {
+fn ending_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
     let mut reasons = Vec::new();
@@ -557,10 +557,10 @@ fn endings(record: &Record) -> Vec<Reason> {
 }
 
 /// Further facts that a reader must know.
-fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
+fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let ledger = &record.ledger;
-    let mut reasons: Vec<Reason> = queued(record, circumstances).into_iter().collect();
-    reasons.extend(stalls(record));
+    let mut reasons: Vec<Reason> = queued_reason(record, circumstances).into_iter().collect();
+    reasons.extend(stall_reasons(record));
     let mut remarks = Vec::new();
     let is_sink_gone = record.ending == Some(Ending::SinkEnded) || has_death(record);
     if ledger.created.is_some() && ledger.delivered.is_none() && !is_sink_gone {
@@ -570,7 +570,7 @@ fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
         );
     }
     if is_open_loop(record) {
-        remarks.extend(wait_remark(record));
+        remarks.extend(wait_note(record));
     }
     if let Some(untimed) = ledger.untimed.filter(|untimed| *untimed > 0) {
         remarks.push(format!(
@@ -578,9 +578,9 @@ fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
             counted(untimed, "message")
         ));
     }
-    remarks.extend(unheard_remark(record));
-    remarks.extend(disturbances(record));
-    if circumstances.between == Between::Nothing && is_watched(ledger) {
+    remarks.extend(unheard_note(record));
+    remarks.extend(warnings(record));
+    if circumstances.topology == Topology::Direct && is_watched(ledger) {
         remarks.push(NO_SERVER.to_owned());
     }
     reasons.extend(remarks.into_iter().map(|text| Reason::new(Cause::Remark, text)));
@@ -588,7 +588,7 @@ fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
 }
 
 /// Reports the mail in the relay's queue, which is safe, but not delivered.
-fn queued(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
+fn queued_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let queued = record.ledger.queued.filter(|queued| *queued > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies + ordered.cuts > 0);
     let text = format!(
@@ -601,13 +601,13 @@ fn queued(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
 }
 
 /// Formats stalls: `Nothing was accepted from 1.5 s to 4.0 s.`
-pub fn stalls(record: &Record) -> Vec<Reason> {
-    let is_gone = gone(record).is_some();
+pub fn stall_reasons(record: &Record) -> Vec<Reason> {
+    let is_gone = final_stall(record).is_some();
     let stages = [Stage::Accepted, Stage::Delivered];
-    stages.into_iter().filter_map(|stage| stalls_of(record, stage, is_gone)).collect()
+    stages.into_iter().filter_map(|stage| stage_stall_reason(record, stage, is_gone)).collect()
 }
 
-fn stalls_of(record: &Record, stage: Stage, is_gone: bool) -> Option<Reason> {
+fn stage_stall_reason(record: &Record, stage: Stage, is_gone: bool) -> Option<Reason> {
     let of_it = record.stalls.iter().filter(|stall| stall.stage == stage);
     let said = of_it.filter(|stall| !(is_gone && stall.to_the_end));
     let spans: Vec<String> = said.map(|stall| format!("from {:.1} s to {:.1} s", stall.from_s, stall.to_s)).collect();
@@ -624,7 +624,7 @@ fn stalls_of(record: &Record, stage: Stage, is_gone: bool) -> Option<Reason> {
 
 /// Reports waits that are not the source's fault: the sessions were busy, because the server was slow or they were too
 /// few.
-fn wait_remark(record: &Record) -> Option<String> {
+fn wait_note(record: &Record) -> Option<String> {
     let waited = stage(record, Stage::Created)?.latency_ms?.p99;
     (waited > LAG_LIMIT_MS).then(|| {
         format!(
@@ -636,7 +636,7 @@ fn wait_remark(record: &Record) -> Option<String> {
 }
 
 /// Reports units that arrived without a 250. They count as delivered, but the lost replies are worth a remark.
-fn unheard_remark(record: &Record) -> Option<String> {
+fn unheard_note(record: &Record) -> Option<String> {
     let LedgerRow { delivered, lost, accepted, queued, expired, .. } = record.ledger;
     let known = delivered? + lost? + queued.unwrap_or_default() + expired.unwrap_or_default();
     let unheard = known.saturating_sub(accepted?);

@@ -21,13 +21,13 @@ const MAX_ENCODED_BYTES: usize = 1 << 20;
 
 /// Significant digits of a distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Digits {
+enum Precision {
     #[default]
     Three,
     Two,
 }
 
-impl Digits {
+impl Precision {
     fn number(self) -> u8 {
         match self {
             Self::Three => 3,
@@ -40,27 +40,27 @@ impl Digits {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
     histogram: Option<Box<Histogram<u64>>>,
-    digits: Digits,
+    digits: Precision,
 }
 
 impl Latencies {
     /// Creates one with two significant digits in place of three, which takes an eighth of the memory: for times that
     /// are recorded often per message, where three digits would push a server's own data out of the processor's caches.
     pub fn coarse() -> Self {
-        Self { histogram: None, digits: Digits::Two }
+        Self { histogram: None, digits: Precision::Two }
     }
 
     /// Counts one time; more than an hour counts as an hour.
     pub fn record(&mut self, time: Duration) {
         let nanoseconds = time.as_secs().saturating_mul(1_000_000_000).saturating_add(time.subsec_nanos().into());
         let nanoseconds = nanoseconds.min(HIGHEST_NS);
-        self.open().record(nanoseconds).expect("it resizes itself and an hour fits");
+        self.histogram_mut().record(nanoseconds).expect("it resizes itself and an hour fits");
     }
 
     /// Adds all times of `other`.
     pub fn merge(&mut self, other: &Self) {
         if let Some(other) = other.recorded() {
-            self.open().add(other).expect("it resizes itself and both end at an hour");
+            self.histogram_mut().add(other).expect("it resizes itself and both end at an hour");
         }
     }
 
@@ -119,7 +119,7 @@ impl Latencies {
         let text = Some(text).filter(|text| text.len() <= MAX_ENCODED_BYTES)?;
         let bytes = STANDARD.decode(text).ok()?;
         let histogram: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).ok()?;
-        let digits = if histogram.sigfig() == Digits::Two.number() { Digits::Two } else { Digits::Three };
+        let digits = if histogram.sigfig() == Precision::Two.number() { Precision::Two } else { Precision::Three };
         Some(Self { histogram: Some(Box::new(histogram)), digits })
     }
 
@@ -132,13 +132,13 @@ impl Latencies {
         self.histogram.as_deref().filter(|histogram| !histogram.is_empty())
     }
 
-    fn open(&mut self) -> &mut Histogram<u64> {
+    fn histogram_mut(&mut self) -> &mut Histogram<u64> {
         let digits = self.digits;
         self.histogram.get_or_insert_with(|| Box::new(empty_histogram(digits)))
     }
 }
 
-fn empty_histogram(digits: Digits) -> Histogram<u64> {
+fn empty_histogram(digits: Precision) -> Histogram<u64> {
     let mut histogram = Histogram::new_with_bounds(LOWEST_NS, 2 * LOWEST_NS, digits.number())
         .expect("the bounds are constants that fit");
     histogram.auto(true);

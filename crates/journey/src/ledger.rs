@@ -18,11 +18,11 @@ const MAGIC: &[u8; 8] = b"MRLEDGR1";
 /// Pages that [`Ledger::clear`] keeps: 1 MB, enough for two ticks at any speed measured so far.
 const SPARE_PAGES: usize = 256;
 
-type Page = Box<[u64; PAGE_WORDS]>;
+type LedgerPage = Box<[u64; PAGE_WORDS]>;
 
 /// Results of [`Ledger::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum MarkResult {
     /// Not seen before.
     First,
     /// Seen before: a duplicate.
@@ -33,7 +33,7 @@ pub enum Mark {
 
 /// Result of [`Ledger::merge`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Merged {
+pub struct MergeResult {
     /// Units that both held: duplicates.
     pub again: u64,
     /// Units not recorded, for lack of pages.
@@ -50,8 +50,8 @@ struct PageKey {
 /// A set of (sequence, recipient).
 #[derive(Clone, Debug)]
 pub struct Ledger {
-    pages: Vec<Page>,
-    spare: Vec<Page>,
+    pages: Vec<LedgerPage>,
+    spare: Vec<LedgerPage>,
     index: HashMap<PageKey, usize>,
     latest: Option<(PageKey, usize)>,
     count: u64,
@@ -81,34 +81,34 @@ impl Ledger {
     }
 
     /// Records a unit, and reports whether it was new.
-    pub fn mark(&mut self, sequence: u64, recipient: u32) -> Mark {
+    pub fn mark(&mut self, sequence: u64, recipient: u32) -> MarkResult {
         let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
-        let Some(page) = self.open_page(key) else { return Mark::Full };
-        let (word, bit) = place(sequence);
+        let Some(page) = self.open_page(key) else { return MarkResult::Full };
+        let (word, bit) = bit_position(sequence);
         let word = &mut self.pages[page][word];
         if *word & bit != 0 {
-            return Mark::Again;
+            return MarkResult::Again;
         }
         *word |= bit;
         self.count += 1;
-        Mark::First
+        MarkResult::First
     }
 
     /// Reports whether a unit was recorded.
     pub fn contains(&self, sequence: u64, recipient: u32) -> bool {
-        let (word, bit) = place(sequence);
+        let (word, bit) = bit_position(sequence);
         let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
         self.page(key).is_some_and(|page| page[word] & bit != 0)
     }
 
     /// Adds all units of `other`.
-    pub fn merge(&mut self, other: &Self) -> Merged {
-        let mut merged = Merged::default();
+    pub fn merge(&mut self, other: &Self) -> MergeResult {
+        let mut merged = MergeResult::default();
         for (&key, &theirs) in &other.index {
             let theirs = &other.pages[theirs];
             match self.open_page(key) {
-                Some(ours) => merged.again += add_page(&mut self.pages[ours], theirs),
-                None => merged.full += ones(theirs),
+                Some(ours) => merged.again += merge_page(&mut self.pages[ours], theirs),
+                None => merged.full += count_ones(theirs),
             }
         }
         self.count += other.count - merged.again - merged.full;
@@ -122,7 +122,7 @@ impl Ledger {
 
     /// Number of its units that `other` does not have.
     pub fn count_without(&self, other: &Self) -> u64 {
-        self.index.iter().map(|(&key, &page)| ones_without(&self.pages[page], other.page(key))).sum()
+        self.index.iter().map(|(&key, &page)| count_ones_without(&self.pages[page], other.page(key))).sum()
     }
 
     /// Memory that its pages take, spare ones included.
@@ -186,11 +186,11 @@ impl Ledger {
         for (word, bytes) in self.pages[page].iter_mut().zip(bytes.as_chunks().0) {
             *word = u64::from_le_bytes(*bytes);
         }
-        self.count += ones(&self.pages[page]);
+        self.count += count_ones(&self.pages[page]);
         Ok(())
     }
 
-    fn page(&self, key: PageKey) -> Option<&Page> {
+    fn page(&self, key: PageKey) -> Option<&LedgerPage> {
         self.index.get(&key).map(|&page| &self.pages[page])
     }
 
@@ -199,11 +199,11 @@ impl Ledger {
     fn open_page(&mut self, key: PageKey) -> Option<usize> {
         match self.latest {
             Some((latest, page)) if latest == key => Some(page),
-            _ => self.turn_to(key),
+            _ => self.select_page(key),
         }
     }
 
-    fn turn_to(&mut self, key: PageKey) -> Option<usize> {
+    fn select_page(&mut self, key: PageKey) -> Option<usize> {
         let page = match self.index.get(&key) {
             Some(&page) => page,
             None => self.add_page(key)?,
@@ -224,12 +224,12 @@ impl Ledger {
 }
 
 /// Position of a sequence's bit in its page.
-fn place(sequence: u64) -> (usize, u64) {
+fn bit_position(sequence: u64) -> (usize, u64) {
     ((sequence >> 6) as usize % PAGE_WORDS, 1 << (sequence & 63))
 }
 
 /// Adds `theirs` to `ours`; returns the number of bits that both had.
-fn add_page(ours: &mut Page, theirs: &Page) -> u64 {
+fn merge_page(ours: &mut LedgerPage, theirs: &LedgerPage) -> u64 {
     let mut again = 0;
     for (ours, theirs) in ours.iter_mut().zip(theirs.iter()) {
         again += u64::from((*ours & theirs).count_ones());
@@ -238,16 +238,16 @@ fn add_page(ours: &mut Page, theirs: &Page) -> u64 {
     again
 }
 
-fn ones(page: &Page) -> u64 {
+fn count_ones(page: &LedgerPage) -> u64 {
     page.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
-fn ones_without(page: &Page, other: Option<&Page>) -> u64 {
-    let Some(other) = other else { return ones(page) };
+fn count_ones_without(page: &LedgerPage, other: Option<&LedgerPage>) -> u64 {
+    let Some(other) = other else { return count_ones(page) };
     page.iter().zip(other.iter()).map(|(ours, theirs)| u64::from((ours & !theirs).count_ones())).sum()
 }
 
-fn page_to_bytes(page: &Page) -> [u8; PAGE_BYTES] {
+fn page_to_bytes(page: &LedgerPage) -> [u8; PAGE_BYTES] {
     let mut bytes = [0; PAGE_BYTES];
     for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(page.iter()) {
         *bytes = word.to_le_bytes();
@@ -274,8 +274,8 @@ mod tests {
         let mut ledger = Ledger::default();
         for (sequence, recipient) in [(0, 0), (0, 1), (32_767, 0), (32_768, 0), (u64::MAX, 1023), (63, 0), (64, 0)] {
             assert!(!ledger.contains(sequence, recipient));
-            assert_eq!(ledger.mark(sequence, recipient), Mark::First);
-            assert_eq!(ledger.mark(sequence, recipient), Mark::Again);
+            assert_eq!(ledger.mark(sequence, recipient), MarkResult::First);
+            assert_eq!(ledger.mark(sequence, recipient), MarkResult::Again);
             assert!(ledger.contains(sequence, recipient));
         }
         assert_eq!(ledger.count(), 7);
@@ -284,10 +284,10 @@ mod tests {
     #[test]
     fn a_full_ledger_says_so_and_keeps_what_it_has() {
         let mut ledger = Ledger::with_limit(2 * PAGE_BYTES);
-        assert_eq!(ledger.mark(0, 0), Mark::First);
-        assert_eq!(ledger.mark(1 << 40, 0), Mark::First);
-        assert_eq!(ledger.mark(1 << 50, 0), Mark::Full);
-        assert_eq!(ledger.mark(0, 0), Mark::Again);
+        assert_eq!(ledger.mark(0, 0), MarkResult::First);
+        assert_eq!(ledger.mark(1 << 40, 0), MarkResult::First);
+        assert_eq!(ledger.mark(1 << 50, 0), MarkResult::Full);
+        assert_eq!(ledger.mark(0, 0), MarkResult::Again);
         assert_eq!((ledger.count(), ledger.bytes()), (2, 2 * PAGE_BYTES));
     }
 
@@ -298,7 +298,7 @@ mod tests {
         (0..10).for_each(|sequence| _ = ours.mark(sequence, 0));
         (5..15).for_each(|sequence| _ = theirs.mark(sequence, 0));
         (0..3).for_each(|sequence| _ = theirs.mark(sequence, 1));
-        assert_eq!(ours.merge(&theirs), Merged { again: 5, full: 3 });
+        assert_eq!(ours.merge(&theirs), MergeResult { again: 5, full: 3 });
         assert_eq!(ours.count(), 15);
         assert_eq!(theirs.count_without(&ours), 3);
         assert_eq!(ours.count_without(&theirs), 5);
@@ -310,7 +310,7 @@ mod tests {
         (0..1000).for_each(|page| _ = ledger.mark(page << PAGE_BITS_LOG2, 0));
         ledger.clear();
         assert_eq!((ledger.count(), ledger.bytes()), (0, SPARE_PAGES * PAGE_BYTES));
-        assert_eq!(ledger.mark(0, 0), Mark::First);
+        assert_eq!(ledger.mark(0, 0), MarkResult::First);
         assert_eq!((ledger.count(), ledger.bytes()), (1, SPARE_PAGES * PAGE_BYTES));
     }
 

@@ -45,10 +45,10 @@ pub mod words;
 
 pub use handshakes::Handshakes;
 pub use latencies::{IntervalLog, Latencies};
-pub use ledger::{Ledger, Mark};
-pub use pauses::Pauses;
+pub use ledger::{Ledger, MarkResult};
+pub use pauses::DelayedAcks;
 pub use record::Record;
 pub use series::Series;
 pub use stage::{Phase, Stage};
-pub use tally::{Errors, RunTally, Shortages, SinkTally, SourceTally, Timed, WarmUpCounts};
-pub use trace::{ClockId, Found, RunId, Trace, TraceReader};
+pub use tally::{Errors, ExhaustedCounts, LatencyKind, RunTally, SinkTally, SourceTally, WarmUpCounts};
+pub use trace::{ClockId, RunId, Trace, TraceReader, TraceResult};

@@ -17,15 +17,15 @@ const WITHIN_MS: Range<u64> = 38..45;
 const BEFORE_MS: Range<u64> = 31..38;
 const AFTER_MS: Range<u64> = 45..52;
 /// Share of all times that must be in the cluster.
-const LEAST_SHARE: f64 = 0.01;
+const MIN_SHARE: f64 = 0.01;
 /// Smallest number of times; fewer are chance.
-const LEAST_COUNT: u64 = 10;
+const MIN_COUNT: u64 = 10;
 /// Factor by which times in the cluster must outnumber those before it.
-const STEEPNESS: u64 = 3;
+const MIN_RATIO: u64 = 3;
 
 /// Times of one kind, sorted into the ranges of the rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pauses {
+pub struct DelayedAcks {
     all: u64,
     short: u64,
     before: u64,
@@ -33,7 +33,7 @@ pub struct Pauses {
     after: u64,
 }
 
-impl Pauses {
+impl DelayedAcks {
     /// Counts one time.
     pub fn record(&mut self, time: Duration) {
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -45,7 +45,7 @@ impl Pauses {
     }
 
     /// Sorts the times of a distribution.
-    pub fn of(times: &Latencies) -> Self {
+    pub fn from_latencies(times: &Latencies) -> Self {
         let between = |range: Range<u64>| {
             times.count_between(Duration::from_millis(range.start), Duration::from_millis(range.end))
         };
@@ -77,8 +77,8 @@ impl Pauses {
     /// in the cluster.
     fn is_delayed_ack(&self) -> bool {
         let Self { all, short, before, within, after } = *self;
-        let is_frequent = within >= LEAST_COUNT && within as f64 > all as f64 * LEAST_SHARE;
-        let is_distinct = within >= before * STEEPNESS && within >= after;
+        let is_frequent = within >= MIN_COUNT && within as f64 > all as f64 * MIN_SHARE;
+        let is_distinct = within >= before * MIN_RATIO && within >= after;
         let stands_out = short * 2 > all || within * 2 > all;
         is_frequent && is_distinct && stands_out
     }
@@ -88,8 +88,8 @@ impl Pauses {
 mod tests {
     use super::*;
 
-    fn of(times: &[(u64, u64)]) -> Pauses {
-        let mut pauses = Pauses::default();
+    fn of(times: &[(u64, u64)]) -> DelayedAcks {
+        let mut pauses = DelayedAcks::default();
         for (ms, count) in times {
             (0..*count).for_each(|_| pauses.record(Duration::from_millis(*ms)));
         }
@@ -139,7 +139,11 @@ mod tests {
                 // In the middle of its millisecond: the histogram has two digits.
                 (0..*count).for_each(|_| latencies.record(Duration::from_micros(ms * 1000 + 500)));
             }
-            assert_eq!(Pauses::of(&latencies).row("source", Phase::Reply).is_some(), *expected, "{times:?}");
+            assert_eq!(
+                DelayedAcks::from_latencies(&latencies).row("source", Phase::Reply).is_some(),
+                *expected,
+                "{times:?}"
+            );
         }
     }
 

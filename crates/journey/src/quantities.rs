@@ -29,7 +29,7 @@ pub const MIN_RATE_PER_S: f64 = 1.0 / 3_600.0;
 /// # Errors
 /// The fault, and a valid form.
 pub fn count(text: &str) -> Result<u64, String> {
-    let (number, factor) = thousands(text);
+    let (number, factor) = split_thousands(text);
     let Some(decimal) = Decimal::parse(number) else {
         let what = "is not a valid count; use something like 500, 10k or 1M (k is 1000)";
         return Err(refusal(text, what, count_form));
@@ -110,7 +110,7 @@ pub fn rate(text: &str) -> Result<f64, String> {
         "h" => 3_600.0,
         _ => return Err(wrong()),
     };
-    let (number, factor) = thousands(number);
+    let (number, factor) = split_thousands(number);
     Decimal::parse(number).ok_or_else(wrong)?;
     let number: f64 = number.replace('_', "").parse().map_err(|_| wrong())?;
     match number * factor as f64 / seconds {
@@ -175,7 +175,7 @@ pub fn positive<T: Default + PartialEq>(text: &str, read: impl Fn(&str) -> Resul
 }
 
 /// Splits a number from its k, M or G, which are powers of 1000.
-fn thousands(text: &str) -> (&str, u128) {
+fn split_thousands(text: &str) -> (&str, u128) {
     let factor = match text.chars().next_back() {
         Some('k' | 'K') => 1_000,
         Some('M') => 1_000_000,
@@ -220,10 +220,10 @@ fn nanoseconds_of(unit: &str) -> Option<u128> {
 }
 
 /// Digits behind the point that count.
-const PLACES: usize = 18;
+const DECIMAL_PLACES: usize = 18;
 const ONE: u128 = 1_000_000_000_000_000_000;
 /// Beyond this a number is too large for every quantity; with a factor it still fits into 128 bits.
-const ENORMOUS: u128 = 1 << 70;
+const MAX_WHOLE: u128 = 1 << 70;
 
 /// A number without sign and exponent.
 #[derive(Clone, Copy, Debug)]
@@ -245,8 +245,8 @@ impl Decimal {
             |text: &'_ str| text.bytes().filter(u8::is_ascii_digit).map(|byte| u128::from(byte - b'0')).collect();
         let whole: Vec<u128> = digits(whole);
         let mut fraction: Vec<u128> = digits(fraction);
-        fraction.resize(PLACES, 0);
-        let number = |digits: Vec<u128>| digits.into_iter().fold(0, |sum, digit| (sum * 10 + digit).min(ENORMOUS));
+        fraction.resize(DECIMAL_PLACES, 0);
+        let number = |digits: Vec<u128>| digits.into_iter().fold(0, |sum, digit| (sum * 10 + digit).min(MAX_WHOLE));
         Some(Self { whole: number(whole), fraction: number(fraction) })
     }
 

@@ -1,6 +1,6 @@
 //! Conversion of tallies into the rows of a run record.
 use crate::latencies::Latencies;
-use crate::pauses::Pauses;
+use crate::pauses::DelayedAcks;
 use crate::record::{PauseRow, PhaseRow, StageRow};
 use crate::stage::{Phase, Stage};
 use crate::tally::{RunTally, SourceTally};
@@ -16,10 +16,10 @@ impl SourceTally {
         let created = self.created - warm.created;
         let sent = self.sent - warm.sent;
         let unsent = created.saturating_sub(sent);
-        let created = Passed { count: created, failed: 0, bytes: 0, took: span(self.last_created) };
+        let created = StageCounts { count: created, failed: 0, bytes: 0, took: span(self.last_created) };
         let bytes_sent = self.bytes_sent - warm.bytes_sent;
-        let sent = Passed { count: sent, failed: unsent, bytes: bytes_sent, took: span(self.last_sent) };
-        let accepted = Passed {
+        let sent = StageCounts { count: sent, failed: unsent, bytes: bytes_sent, took: span(self.last_sent) };
+        let accepted = StageCounts {
             count: self.accepted - warm.accepted,
             failed: self.rejected + self.failed - warm.rejected - warm.failed,
             bytes: self.bytes_accepted - warm.bytes_accepted,
@@ -47,11 +47,11 @@ impl SourceTally {
 
 impl SourceTally {
     /// Makes the phases that have the signature of delayed ACKs: those that end with data from the server.
-    pub fn pauses(&self, party: &str) -> Vec<PauseRow> {
+    pub fn delayed_acks(&self, party: &str) -> Vec<PauseRow> {
         // A connection is established without a segment that could be held back, and the message is sent when the
         // kernel has it.
         let is_of_the_server = |phase: &Phase| !matches!(phase, Phase::Connect | Phase::Body);
-        let row = |phase: Phase| Pauses::of(&self.phases.0[phase as usize]).row(party, phase);
+        let row = |phase: Phase| DelayedAcks::from_latencies(&self.phases.0[phase as usize]).row(party, phase);
         Phase::ALL.into_iter().filter(is_of_the_server).filter_map(row).collect()
     }
 }
@@ -62,19 +62,19 @@ impl RunTally {
         let took = span(self.first_created, self.last_counted);
         let count = self.messages - self.warm_up_messages;
         let bytes = self.bytes - self.warm_up_bytes;
-        Passed { count, failed: 0, bytes, took }.row(Stage::Delivered, party, since, &self.delivered)
+        StageCounts { count, failed: 0, bytes, took }.row(Stage::Delivered, party, since, &self.delivered)
     }
 }
 
 /// Messages that reached a stage, and the time that this took.
-struct Passed {
+struct StageCounts {
     count: u64,
     failed: u64,
     bytes: u64,
     took: Duration,
 }
 
-impl Passed {
+impl StageCounts {
     fn row(&self, name: Stage, party: &str, since: Stage, times: &Latencies) -> StageRow {
         let latency_ms = times.summary();
         StageRow {
@@ -111,7 +111,7 @@ fn per_second(count: u64, took: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::{Timed, WarmUpCounts};
+    use crate::tally::{LatencyKind, WarmUpCounts};
 
     fn seconds(number: u64) -> Option<Duration> {
         Some(Duration::from_secs(number))
@@ -177,9 +177,9 @@ mod tests {
     #[test]
     fn phases_that_did_not_occur_have_no_row() {
         let mut tally = SourceTally::default();
-        tally.time(Timed::Phase(Phase::Quit), Duration::from_millis(1));
-        tally.time(Timed::Phase(Phase::Connect), Duration::from_millis(1));
-        tally.settle();
+        tally.time(LatencyKind::Phase(Phase::Quit), Duration::from_millis(1));
+        tally.time(LatencyKind::Phase(Phase::Connect), Duration::from_millis(1));
+        tally.flush_times();
         let names: Vec<_> = tally.phase_rows().iter().map(|row| row.name).collect();
         assert_eq!(names, [Phase::Connect, Phase::Quit]);
     }

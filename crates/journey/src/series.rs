@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Rows before the resolution is halved: 10 hours of seconds, 2.3 MB.
 const MAX_ROWS: usize = 36_000;
 /// A tick that comes later than this after the last one (the party slept) counts as if it covered only this.
-const LONGEST_TICK: Duration = Duration::from_secs(1);
+const MAX_TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The rows of a run so far.
 ///
@@ -21,7 +21,7 @@ pub struct Series {
     /// Rows that end before this are left out, because of the warm-up.
     from: Duration,
     last_tick: Duration,
-    stood_at: Counters,
+    last_counters: SeriesCounters,
     width_s: u64,
     rows: Vec<SeriesRow>,
     current: SeriesRow,
@@ -29,7 +29,7 @@ pub struct Series {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counters {
+struct SeriesCounters {
     sent: u64,
     accepted: u64,
     delivered: u64,
@@ -44,7 +44,7 @@ impl Series {
             origin,
             from: origin,
             last_tick: origin,
-            stood_at: Counters::default(),
+            last_counters: SeriesCounters::default(),
             width_s: 1,
             rows: Vec::new(),
             current: SeriesRow::default(),
@@ -55,7 +55,7 @@ impl Series {
     /// Leaves out rows that end before that time and count no message: those of a warm-up. The others keep their place:
     /// the first remaining row has the number of its second.
     #[must_use]
-    pub fn leaving_out_before(self, then: Duration) -> Self {
+    pub fn omit_before(self, then: Duration) -> Self {
         Self { from: then.max(self.origin), ..self }
     }
 
@@ -68,8 +68,8 @@ impl Series {
     ///
     /// `queued` stays 0: it can be computed only with the counts of both ends, as [`crate::fold`] does.
     pub fn add(&mut self, now: Duration, sent: u64, accepted: u64, delivered: u64, errors: u64, latencies: &Latencies) {
-        self.turn_to(self.second_of(now));
-        let before = std::mem::replace(&mut self.stood_at, Counters { sent, accepted, delivered, errors });
+        self.advance_to(self.second_of(now));
+        let before = std::mem::replace(&mut self.last_counters, SeriesCounters { sent, accepted, delivered, errors });
         self.current.sent += sent.saturating_sub(before.sent);
         self.current.accepted += accepted.saturating_sub(before.accepted);
         self.current.delivered += delivered.saturating_sub(before.delivered);
@@ -89,13 +89,13 @@ impl Series {
     }
 
     fn second_of(&self, now: Duration) -> u64 {
-        let covered = now.saturating_sub(self.last_tick).min(LONGEST_TICK);
+        let covered = now.saturating_sub(self.last_tick).min(MAX_TICK_INTERVAL);
         let second = (now - covered / 2).saturating_sub(self.origin).as_secs();
         second / self.width_s * self.width_s
     }
 
     /// Ends the current row if `second` is after it.
-    fn turn_to(&mut self, second: u64) {
+    fn advance_to(&mut self, second: u64) {
         if second < self.current.second + self.width_s {
             return;
         }
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn rows_of_the_warm_up_are_left_out_and_the_others_keep_their_second() {
         let origin = Duration::from_millis(10_300);
-        let mut series = Series::new(origin).leaving_out_before(origin + Duration::from_millis(2_500));
+        let mut series = Series::new(origin).omit_before(origin + Duration::from_millis(2_500));
         for second in 0..5 {
             let now = Duration::from_millis(10_900 + second * 1000);
             // An event that is no message continues to be counted: an error.
@@ -198,12 +198,12 @@ mod tests {
         let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.sent, row.errors)).collect();
         assert_eq!(rows, [(2, 0, 1), (3, 1, 1), (4, 1, 1)], "second 2 is part of the warm-up and part of the run");
         assert_eq!(series.origin_ns(), 10_000_000_000);
-        let mut early = Series::new(origin).leaving_out_before(Duration::from_millis(12_010));
+        let mut early = Series::new(origin).omit_before(Duration::from_millis(12_010));
         early.add(Duration::from_millis(11_850), 0, 0, 0, 0, &one(5));
         early.add(Duration::from_millis(12_100), 1, 0, 0, 0, &one(5));
         let rows: Vec<_> = early.rows().iter().map(|row| (row.second, row.sent)).collect();
         assert_eq!(rows, [(1, 1)], "no message is lost with its tick");
-        let nothing = Series::new(origin).leaving_out_before(Duration::ZERO);
+        let nothing = Series::new(origin).omit_before(Duration::ZERO);
         assert_eq!(nothing.rows().len(), 1);
     }
 

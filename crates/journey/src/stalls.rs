@@ -8,7 +8,7 @@ use crate::stage::Stage;
 use std::time::Duration;
 
 /// Shortest stall: shorter times are pauses of a working server.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_STALL: Duration = Duration::from_secs(1);
 /// Largest number of stalls that are kept; a server that halts more often is described by the first of them.
 const MAX_STALLS: usize = 100;
 
@@ -31,7 +31,7 @@ pub struct Tick {
 
 /// The stalls of a run so far.
 #[derive(Clone, Debug)]
-pub struct Stalls {
+pub struct StallDetector {
     stage: Stage,
     origin: Duration,
     /// Time at which the last message reached the stage, or one began to wait.
@@ -43,7 +43,7 @@ pub struct Stalls {
     rows: Vec<StallRow>,
 }
 
-impl Stalls {
+impl StallDetector {
     /// Begins with a run: finds times in which no message reached that stage.
     pub fn new(stage: Stage, origin: Duration) -> Self {
         let latest = Tick { now: origin, ..Tick::default() };
@@ -62,13 +62,13 @@ impl Stalls {
     }
 
     /// Returns the time in which no message has reached the stage although messages waited, with the failures in it.
-    pub fn present(&self) -> StallRow {
+    pub fn current(&self) -> StallRow {
         self.row(self.latest.now, true)
     }
 
     /// All stalls, the present one included if it is one.
     pub fn rows(&self) -> Vec<StallRow> {
-        let present = Some(self.present()).filter(is_long);
+        let present = Some(self.current()).filter(is_long);
         self.rows.iter().copied().chain(present).collect()
     }
 
@@ -110,7 +110,7 @@ impl Stalls {
 }
 
 fn is_long(row: &StallRow) -> bool {
-    row.to_s - row.from_s >= SHORTEST.as_secs_f64()
+    row.to_s - row.from_s >= MIN_STALL.as_secs_f64()
 }
 
 #[cfg(test)]
@@ -122,8 +122,8 @@ mod tests {
     }
 
     /// Four ticks per second from 10.0 s on; `at` returns the state at each.
-    fn of(ticks: u64, at: impl Fn(u64) -> Tick) -> Stalls {
-        let mut stalls = Stalls::new(Stage::Accepted, ms(10_000));
+    fn of(ticks: u64, at: impl Fn(u64) -> Tick) -> StallDetector {
+        let mut stalls = StallDetector::new(Stage::Accepted, ms(10_000));
         for number in 1..=ticks {
             stalls.add(Tick { now: ms(10_000 + number * 250), ..at(number) });
         }

@@ -5,7 +5,7 @@
 use crate::handshakes::Handshakes;
 use crate::latencies::Latencies;
 use crate::ledger::Ledger;
-use crate::pauses::Pauses;
+use crate::pauses::DelayedAcks;
 use crate::record::{ErrorRow, ExhaustedRow, Ordered, Resource};
 use crate::stage::Phase;
 use crate::trace::RunId;
@@ -27,7 +27,7 @@ impl Default for PhaseTimes {
 
 /// Kinds of times that a source measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timed {
+pub enum LatencyKind {
     /// A phase of the dialogue.
     Phase(Phase),
     /// Since created (closed loop) or scheduled (open loop), until sent.
@@ -42,7 +42,7 @@ pub enum Timed {
 
 /// Times that are gathered before they are added to their histograms: a dozen histograms touched with every message
 /// would push a server's own data out of the processor's caches.
-const GATHERED: usize = 512;
+const MAX_PENDING_TIMES: usize = 512;
 
 /// Messages that were created during the warm-up. They are in the other counts too, but in no time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,13 +77,13 @@ impl WarmUpCounts {
 
 /// Number of failures for lack of each resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shortages {
+pub struct ExhaustedCounts {
     descriptors: u64,
     host_descriptors: u64,
     ports: u64,
 }
 
-impl Shortages {
+impl ExhaustedCounts {
     /// Counts a failure.
     pub fn add(&mut self, resource: Resource) {
         *match resource {
@@ -145,22 +145,22 @@ pub struct SourceTally {
     pub bytes_accepted: u64,
     /// The part of all this that belongs to the warm-up.
     pub warm_up: WarmUpCounts,
-    /// [`Timed::Sent`].
+    /// [`LatencyKind::Sent`].
     pub sent_latency: Latencies,
-    /// [`Timed::Accepted`].
+    /// [`LatencyKind::Accepted`].
     pub accepted_latency: Latencies,
-    /// [`Timed::Phase`].
+    /// [`LatencyKind::Phase`].
     pub phases: PhaseTimes,
-    /// [`Timed::Slip`].
+    /// [`LatencyKind::Slip`].
     pub slip: Latencies,
-    /// [`Timed::Lag`].
+    /// [`LatencyKind::Lag`].
     pub lag: Latencies,
     /// TLS handshakes.
     pub handshakes: Handshakes,
     /// Lack of resources.
-    pub shortages: Shortages,
+    pub exhausted: ExhaustedCounts,
     /// Times that are not in their histograms yet.
-    pub(crate) gathered: Vec<(Timed, Duration)>,
+    pub(crate) pending_times: Vec<(LatencyKind, Duration)>,
     /// Errors.
     pub errors: Errors,
     /// Units that the peer took responsibility for.
@@ -185,36 +185,36 @@ pub struct SourceTally {
 
 impl SourceTally {
     /// Counts a time. It is in its histogram after [`SourceTally::settle`] at the latest.
-    pub fn time(&mut self, what: Timed, took: Duration) {
-        self.gathered.push((what, took));
-        if self.gathered.len() >= GATHERED {
-            self.settle();
+    pub fn time(&mut self, what: LatencyKind, took: Duration) {
+        self.pending_times.push((what, took));
+        if self.pending_times.len() >= MAX_PENDING_TIMES {
+            self.flush_times();
         }
     }
 
     /// Adds all gathered times to their histograms.
-    pub fn settle(&mut self) {
-        let mut gathered = std::mem::take(&mut self.gathered);
+    pub fn flush_times(&mut self) {
+        let mut gathered = std::mem::take(&mut self.pending_times);
         for (what, took) in gathered.drain(..) {
             self.latencies(what).record(took);
         }
-        self.gathered = gathered;
+        self.pending_times = gathered;
     }
 
-    fn latencies(&mut self, what: Timed) -> &mut Latencies {
+    fn latencies(&mut self, what: LatencyKind) -> &mut Latencies {
         match what {
-            Timed::Phase(phase) => &mut self.phases.0[phase as usize],
-            Timed::Sent => &mut self.sent_latency,
-            Timed::Accepted => &mut self.accepted_latency,
-            Timed::Slip => &mut self.slip,
-            Timed::Lag => &mut self.lag,
+            LatencyKind::Phase(phase) => &mut self.phases.0[phase as usize],
+            LatencyKind::Sent => &mut self.sent_latency,
+            LatencyKind::Accepted => &mut self.accepted_latency,
+            LatencyKind::Slip => &mut self.slip,
+            LatencyKind::Lag => &mut self.lag,
         }
     }
 
     /// Adds the counts of another worker, or of this one since its last tick. Times that the other has not settled are
     /// settled here.
     pub fn merge(&mut self, other: &Self) {
-        for (what, took) in &other.gathered {
+        for (what, took) in &other.pending_times {
             self.latencies(*what).record(*took);
         }
         self.connections += other.connections;
@@ -239,7 +239,7 @@ impl SourceTally {
         self.lag.merge(&other.lag);
         self.errors.merge(&other.errors);
         self.handshakes.merge(&other.handshakes);
-        self.shortages.merge(&other.shortages);
+        self.exhausted.merge(&other.exhausted);
         self.overflow += other.overflow + self.accepted_units.merge(&other.accepted_units).full;
         self.first_created = earlier(self.first_created, other.first_created);
         self.last_created = self.last_created.max(other.last_created);
@@ -263,8 +263,8 @@ impl SourceTally {
             latencies.clear();
         }
         kept.accepted_units.clear();
-        kept.gathered.clear();
-        self.gathered = kept.gathered;
+        kept.pending_times.clear();
+        self.pending_times = kept.pending_times;
         self.sent_latency = kept.sent_latency;
         self.accepted_latency = kept.accepted_latency;
         self.slip = kept.slip;
@@ -296,11 +296,11 @@ pub struct SinkTally {
     /// TLS handshakes.
     pub handshakes: Handshakes,
     /// Lack of resources.
-    pub shortages: Shortages,
+    pub exhausted: ExhaustedCounts,
     /// Durations of messages without a trace, from the go-ahead to their end.
-    pub bodies: Pauses,
+    pub bodies: DelayedAcks,
     /// Arrivals of each run.
-    pub runs: Runs,
+    pub runs: RunTallies,
     /// Errors.
     pub errors: Errors,
 }
@@ -318,7 +318,7 @@ impl SinkTally {
         self.last_arrival = self.last_arrival.max(other.last_arrival);
         self.runs.merge(&other.runs);
         self.handshakes.merge(&other.handshakes);
-        self.shortages.merge(&other.shortages);
+        self.exhausted.merge(&other.exhausted);
         self.bodies.merge(&other.bodies);
         self.errors.merge(&other.errors);
     }
@@ -344,7 +344,7 @@ impl Ordered {
 
 /// The runs that a sink has seen, at most [`MAX_RUNS`]: a new one replaces the one that was inactive longest.
 #[derive(Clone, Debug, Default)]
-pub struct Runs {
+pub struct RunTallies {
     rows: Vec<(RunId, RunTally)>,
     /// Messages of runs that were replaced; their other counts are lost.
     pub evicted_messages: u64,
@@ -352,7 +352,7 @@ pub struct Runs {
     pub evicted: u64,
 }
 
-impl Runs {
+impl RunTallies {
     /// Returns the run's counts, begun if the run is new.
     pub fn open(&mut self, run: RunId) -> &mut RunTally {
         let row = match self.rows.iter().position(|(known, _)| *known == run) {
@@ -434,7 +434,7 @@ pub struct RunTally {
     /// Latencies from created to delivered.
     pub delivered: Latencies,
     /// Durations of the messages, from the go-ahead to their end.
-    pub bodies: Pauses,
+    pub bodies: DelayedAcks,
     /// Time at which the earliest message was created, on the sink's clock; `None` while `untimed`.
     pub first_created: Option<Duration>,
     /// Time at which the last message arrived.
@@ -486,13 +486,13 @@ impl RunTally {
 /// cannot make it grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    kinds: BTreeMap<(Phase, u16), Kind>,
+    kinds: BTreeMap<(Phase, u16), ErrorCount>,
     /// Errors of kinds that did not fit, by phase of the first of them.
     other: Option<(Phase, u64)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Kind {
+struct ErrorCount {
     text: String,
     count: u64,
 }
@@ -537,7 +537,7 @@ impl Errors {
         if let Some(kind) = self.kinds.get_mut(&(phase, code)) {
             kind.count += count;
         } else if self.kinds.len() < Self::MAX_KINDS {
-            self.kinds.insert((phase, code), Kind { text: printable(text), count });
+            self.kinds.insert((phase, code), ErrorCount { text: printable(text), count });
         } else {
             self.count_other(phase, count);
         }
@@ -570,7 +570,7 @@ mod tests {
         sink.messages += 1;
         let tally = sink.runs.open(run);
         tally.messages += 1;
-        tally.duplicates += u64::from(tally.units.mark(sequence, 0) == crate::Mark::Again);
+        tally.duplicates += u64::from(tally.units.mark(sequence, 0) == crate::MarkResult::Again);
         tally.delivered.record(Duration::from_millis(1));
         tally.last_delivered = at(second);
     }
@@ -645,7 +645,7 @@ mod tests {
         for second in 1..=3 {
             worker.created += 2;
             worker.accepted_units.mark(second, 0);
-            worker.time(Timed::Phase(Phase::Reply), Duration::from_millis(second));
+            worker.time(LatencyKind::Phase(Phase::Reply), Duration::from_millis(second));
             worker.first_created = at(second);
             worker.last_accepted = at(second);
             worker.errors.add(Phase::Rcpt, 550, "no");
@@ -663,18 +663,18 @@ mod tests {
         let mut worker = SourceTally::default();
         let mut all = SourceTally::default();
         for _ in 0..2 {
-            worker.shortages.add(Resource::Ports);
-            worker.shortages.add(Resource::Descriptors);
-            worker.shortages.add(Resource::Ports);
+            worker.exhausted.add(Resource::Ports);
+            worker.exhausted.add(Resource::Descriptors);
+            worker.exhausted.add(Resource::Ports);
             all.merge(&worker);
             worker.clear();
         }
         all.merge(&worker);
         let extent = |resource| (Some(40), (resource == Resource::Descriptors).then_some(164));
-        let rows: Vec<_> = all.shortages.rows("source", extent);
+        let rows: Vec<_> = all.exhausted.rows("source", extent);
         let rows: Vec<_> = rows.iter().map(|row| (row.resource, row.count, row.limit, row.needed)).collect();
         assert_eq!(rows, [(Resource::Descriptors, 2, Some(40), Some(164)), (Resource::Ports, 4, Some(40), None)]);
-        assert!(SinkTally::default().shortages.rows("sink", extent).is_empty());
+        assert!(SinkTally::default().exhausted.rows("sink", extent).is_empty());
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Fate {
     pub const ALL: [Self; 5] = [Self::Lost, Self::Duplicates, Self::Corrupt, Self::Rejected, Self::Failed];
 
     /// Name in an expression.
-    pub fn words(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
             Self::Duplicates => "duplicates",
@@ -89,7 +89,7 @@ impl Fate {
 
 /// Names that an expression may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum RunProtocol {
     /// Stages, and phases of the dialogue.
     Smtp,
     /// Stages, and those that only MADES has.
@@ -98,7 +98,7 @@ pub enum Protocol {
 
 /// Origins of times and counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MetricSource {
     /// A stage of the journey.
     Stage(Stage),
     /// A phase of the dialogue.
@@ -122,20 +122,20 @@ enum Metric {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Subject {
-    Figure(Place, Metric),
+    Figure(MetricSource, Metric),
     Fate(Fate),
 }
 
 /// Comparisons of value and limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Comparison {
+enum Comparator {
     Less,
     LessOrEqual,
     More,
     MoreOrEqual,
 }
 
-impl Comparison {
+impl Comparator {
     fn holds(self, value: f64, limit: f64) -> bool {
         match self {
             Self::Less => value < limit,
@@ -152,14 +152,14 @@ impl Comparison {
 
 /// Units of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
+enum LimitUnit {
     Milliseconds,
     PerSecond,
     Percent,
     Number,
 }
 
-impl Unit {
+impl LimitUnit {
     fn word(self) -> &'static str {
         match self {
             Self::Milliseconds => "ms",
@@ -175,21 +175,21 @@ impl Unit {
 pub struct Threshold {
     expression: String,
     subject: Subject,
-    comparison: Comparison,
+    comparison: Comparator,
     limit: f64,
-    unit: Unit,
+    unit: LimitUnit,
 }
 
 /// Source of the figures: a record, or a run in progress. `None` is a figure that nobody can see.
-pub trait Figures {
+pub trait MetricValues {
     /// All times of it.
-    fn times(&self, of: Place) -> Option<Latencies>;
+    fn times(&self, of: MetricSource) -> Option<Latencies>;
     /// A summary of them, if nothing else is left.
-    fn summary(&self, of: Place) -> Option<LatencyMs>;
+    fn summary(&self, of: MetricSource) -> Option<LatencyMs>;
     /// Messages that reached it, or times that it occurred.
-    fn count(&self, of: Place) -> Option<u64>;
+    fn count(&self, of: MetricSource) -> Option<u64>;
     /// Messages per second over the time in which load was offered; phases have none.
-    fn rate_per_s(&self, of: Place) -> Option<f64>;
+    fn rate_per_s(&self, of: MetricSource) -> Option<f64>;
     /// Messages created.
     fn created(&self) -> Option<u64>;
     /// Recipients created.
@@ -204,7 +204,7 @@ impl Threshold {
     /// # Errors
     ///
     /// The fault, and the probable intention.
-    pub fn parse(text: &str, protocol: Protocol) -> Result<Self, String> {
+    pub fn parse(text: &str, protocol: RunProtocol) -> Result<Self, String> {
         let text = text.trim();
         if text.len() > MAX_BYTES {
             return Err(format!("it is longer than {MAX_BYTES} bytes"));
@@ -213,7 +213,7 @@ impl Threshold {
             || "it has no comparison; use something like 'accepted.p99 < 50ms' or 'rejected <= 0.1%'".to_owned();
         let at = text.find(['<', '>']).ok_or_else(wrong)?;
         let (subject, rest) = text.split_at(at);
-        let (comparison, limit) = comparison(rest);
+        let (comparison, limit) = split_comparator(rest);
         let subject = parse_subject(subject.trim(), protocol)?;
         let (limit, unit) = parse_limit(limit.trim(), subject)?;
         Ok(Self { expression: text.to_owned(), subject, comparison, limit, unit })
@@ -227,15 +227,16 @@ impl Threshold {
     /// Reports whether it concerns something that only the far end sees.
     pub fn is_of_delivery(&self) -> bool {
         match self.subject {
-            Subject::Figure(place, _) => {
-                !matches!(place, Place::Stage(Stage::Created | Stage::Sent | Stage::Accepted) | Place::Phase(_))
-            }
+            Subject::Figure(place, _) => !matches!(
+                place,
+                MetricSource::Stage(Stage::Created | Stage::Sent | Stage::Accepted) | MetricSource::Phase(_)
+            ),
             Subject::Fate(fate) => !matches!(fate, Fate::Rejected | Fate::Failed),
         }
     }
 
     /// The stage or phase that it concerns; `None` for a fate.
-    pub fn place(&self) -> Option<Place> {
+    pub fn source(&self) -> Option<MetricSource> {
         match self.subject {
             Subject::Figure(place, _) => Some(place),
             Subject::Fate(_) => None,
@@ -253,7 +254,7 @@ impl Threshold {
     }
 
     /// Evaluates it.
-    pub fn evaluate(&self, figures: &impl Figures) -> ThresholdRow {
+    pub fn evaluate(&self, figures: &impl MetricValues) -> ThresholdRow {
         let value = self.value(figures).filter(|value| value.is_finite());
         let margin = |value: f64| if self.comparison.is_upper() { self.limit - value } else { value - self.limit };
         ThresholdRow {
@@ -266,22 +267,26 @@ impl Threshold {
         }
     }
 
-    fn value(&self, figures: &impl Figures) -> Option<f64> {
+    fn value(&self, figures: &impl MetricValues) -> Option<f64> {
         match self.subject {
             Subject::Fate(fate) => {
                 let count = figures.fate(fate)?;
-                if self.unit == Unit::Percent { percent(count, figures.created_units()?) } else { Some(count as f64) }
+                if self.unit == LimitUnit::Percent {
+                    percent(count, figures.created_units()?)
+                } else {
+                    Some(count as f64)
+                }
             }
-            Subject::Figure(place, metric) => measured(figures, place, metric),
+            Subject::Figure(place, metric) => metric_value(figures, place, metric),
         }
     }
 }
 
-fn measured(figures: &impl Figures, place: Place, metric: Metric) -> Option<f64> {
+fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric) -> Option<f64> {
     match (metric, place) {
         (Metric::Count, _) => figures.count(place).map(|count| count as f64),
         (Metric::Rate, _) => figures.rate_per_s(place),
-        (Metric::Within(limit), Place::Phase(_)) => {
+        (Metric::Within(limit), MetricSource::Phase(_)) => {
             percent(figures.times(place)?.count_within(limit), figures.count(place)?)
         }
         (Metric::Within(limit), _) => {
@@ -291,11 +296,11 @@ fn measured(figures: &impl Figures, place: Place, metric: Metric) -> Option<f64>
             let in_time = if arrived == 0 { 0 } else { times?.count_within(limit) };
             percent(in_time, figures.created()?)
         }
-        (Metric::Quantile(_) | Metric::Min | Metric::Mean | Metric::Max, _) => time(figures, place, metric),
+        (Metric::Quantile(_) | Metric::Min | Metric::Mean | Metric::Max, _) => time_value(figures, place, metric),
     }
 }
 
-fn time(figures: &impl Figures, place: Place, metric: Metric) -> Option<f64> {
+fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric) -> Option<f64> {
     let times = figures.times(place);
     let summary = times.as_ref().and_then(Latencies::summary).or_else(|| figures.summary(place))?;
     match metric {
@@ -304,14 +309,14 @@ fn time(figures: &impl Figures, place: Place, metric: Metric) -> Option<f64> {
         Metric::Max => Some(summary.max),
         Metric::Quantile(quantile) => match times.filter(|times| times.count() > 0) {
             Some(times) => Some(times.quantile_ms(quantile)),
-            None => of_summary(&summary, quantile),
+            None => quantile_of_summary(&summary, quantile),
         },
         Metric::Rate | Metric::Count | Metric::Within(_) => None,
     }
 }
 
 /// Returns a quantile if only the usual ones are left, as in records of earlier versions.
-fn of_summary(summary: &LatencyMs, quantile: f64) -> Option<f64> {
+fn quantile_of_summary(summary: &LatencyMs, quantile: f64) -> Option<f64> {
     let known =
         [(0.5, summary.p50), (0.9, summary.p90), (0.95, summary.p95), (0.99, summary.p99), (0.999, summary.p999)];
     known.into_iter().find(|(known, _)| (known - quantile).abs() < 1e-9).map(|(_, value)| value)
@@ -322,7 +327,7 @@ fn percent(part: u64, whole: u64) -> Option<f64> {
 }
 
 /// Formats a value in its unit: `61.2 ms`, `5,000/s`, `0.12 %`, `17`.
-pub fn figure(value: f64, unit: &str) -> String {
+pub fn format_value(value: f64, unit: &str) -> String {
     let number = match value {
         value if value.fract() == 0.0 && (0.0..1e15).contains(&value) => grouped(value as u64),
         value if value.abs() >= 1000.0 => grouped(value.abs().round() as u64),
@@ -339,12 +344,13 @@ pub fn figure(value: f64, unit: &str) -> String {
 /// Returns the fate that an expression of a record concerns, if any.
 pub fn fate_of(expression: &str) -> Option<Fate> {
     let name = expression.split(['<', '>']).next()?.trim();
-    Fate::ALL.into_iter().find(|fate| fate.words() == name)
+    Fate::ALL.into_iter().find(|fate| fate.name() == name)
 }
 
 /// Explains why a threshold of a record has no value.
-pub fn why_unseen(record: &Record, row: &ThresholdRow) -> &'static str {
-    let threshold = [Protocol::Smtp, Protocol::Mades].map(|protocol| Threshold::parse(&row.expression, protocol).ok());
+pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
+    let threshold =
+        [RunProtocol::Smtp, RunProtocol::Mades].map(|protocol| Threshold::parse(&row.expression, protocol).ok());
     let is_of_delivery = threshold.into_iter().flatten().any(|threshold| threshold.is_of_delivery());
     if is_of_delivery && record.ledger.delivered.is_none() {
         "no sink watched the far end (mailrun bench --sink http://ADDR)"
@@ -353,48 +359,54 @@ pub fn why_unseen(record: &Record, row: &ThresholdRow) -> &'static str {
     }
 }
 
-impl Figures for Record {
-    fn times(&self, of: Place) -> Option<Latencies> {
+impl MetricValues for Record {
+    fn times(&self, of: MetricSource) -> Option<Latencies> {
         let histogram = match of {
-            Place::Stage(name) => self.stages.iter().find(|row| row.name == name)?.histogram.as_deref(),
-            Place::Phase(name) => self.phases.iter().find(|row| row.name == name)?.histogram.as_deref(),
-            Place::Mades(name) => self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?.histogram.as_deref(),
+            MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name)?.histogram.as_deref(),
+            MetricSource::Phase(name) => self.phases.iter().find(|row| row.name == name)?.histogram.as_deref(),
+            MetricSource::Mades(name) => {
+                self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?.histogram.as_deref()
+            }
         };
         Latencies::decode(histogram?)
     }
 
-    fn summary(&self, of: Place) -> Option<LatencyMs> {
+    fn summary(&self, of: MetricSource) -> Option<LatencyMs> {
         match of {
-            Place::Stage(name) => self.stages.iter().find(|row| row.name == name)?.latency_ms,
-            Place::Phase(name) => self.phases.iter().find(|row| row.name == name).map(|row| row.latency_ms),
-            Place::Mades(name) => self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?.latency_ms,
+            MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name)?.latency_ms,
+            MetricSource::Phase(name) => self.phases.iter().find(|row| row.name == name).map(|row| row.latency_ms),
+            MetricSource::Mades(name) => self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?.latency_ms,
         }
     }
 
-    fn count(&self, of: Place) -> Option<u64> {
+    fn count(&self, of: MetricSource) -> Option<u64> {
         match of {
-            Place::Stage(name) => self.stages.iter().find(|row| row.name == name).map(|row| row.count),
-            Place::Phase(name) => Some(self.phases.iter().find(|row| row.name == name).map_or(0, |row| row.count)),
-            Place::Mades(name) => self.mades.as_ref()?.stages.iter().find(|row| row.name == name).map(|row| row.count),
+            MetricSource::Stage(name) => self.stages.iter().find(|row| row.name == name).map(|row| row.count),
+            MetricSource::Phase(name) => {
+                Some(self.phases.iter().find(|row| row.name == name).map_or(0, |row| row.count))
+            }
+            MetricSource::Mades(name) => {
+                self.mades.as_ref()?.stages.iter().find(|row| row.name == name).map(|row| row.count)
+            }
         }
     }
 
-    fn rate_per_s(&self, of: Place) -> Option<f64> {
+    fn rate_per_s(&self, of: MetricSource) -> Option<f64> {
         match of {
-            Place::Stage(name) => {
+            MetricSource::Stage(name) => {
                 let row = self.stages.iter().find(|row| row.name == name)?;
                 row.offered_rate_per_s.or(Some(row.rate_per_s))
             }
-            Place::Mades(name) => {
+            MetricSource::Mades(name) => {
                 let row = self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?;
                 row.offered_rate_per_s.or(Some(row.rate_per_s))
             }
-            Place::Phase(_) => None,
+            MetricSource::Phase(_) => None,
         }
     }
 
     fn created(&self) -> Option<u64> {
-        self.count(Place::Stage(Stage::Created))
+        self.count(MetricSource::Stage(Stage::Created))
     }
 
     fn created_units(&self) -> Option<u64> {
@@ -407,55 +419,58 @@ impl Figures for Record {
 }
 
 /// Splits off the comparison that a text begins with. There must be one.
-fn comparison(text: &str) -> (Comparison, &str) {
+fn split_comparator(text: &str) -> (Comparator, &str) {
     let all = [
-        ("<=", Comparison::LessOrEqual),
-        (">=", Comparison::MoreOrEqual),
-        ("<", Comparison::Less),
-        (">", Comparison::More),
+        ("<=", Comparator::LessOrEqual),
+        (">=", Comparator::MoreOrEqual),
+        ("<", Comparator::Less),
+        (">", Comparator::More),
     ];
     let found = all.into_iter().find_map(|(word, comparison)| Some((comparison, text.strip_prefix(word)?)));
-    found.unwrap_or((Comparison::Less, text))
+    found.unwrap_or((Comparator::Less, text))
 }
 
-fn parse_subject(text: &str, protocol: Protocol) -> Result<Subject, String> {
+fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
     let Some((place, metric)) = text.split_once('.') else {
-        let fate = Fate::ALL.into_iter().find(|fate| fate.words() == text);
-        return fate.map(Subject::Fate).ok_or_else(|| match parse_place(text, protocol) {
+        let fate = Fate::ALL.into_iter().find(|fate| fate.name() == text);
+        return fate.map(Subject::Fate).ok_or_else(|| match parse_source(text, protocol) {
             Ok(_) => {
                 format!("{text} alone is not a value; use {text}.p99, {text}.rate, {text}.count or {text}.within(60s)")
             }
             Err(why) => why,
         });
     };
-    let place = parse_place(place.trim(), protocol)?;
+    let place = parse_source(place.trim(), protocol)?;
     let metric = parse_metric(metric.trim())?;
     match (place, metric) {
-        (Place::Phase(_), Metric::Rate) => {
+        (MetricSource::Phase(_), Metric::Rate) => {
             Err(format!("{text}: only stages have a rate: created, sent, accepted, delivered"))
         }
         _ => Ok(Subject::Figure(place, metric)),
     }
 }
 
-fn parse_place(name: &str, protocol: Protocol) -> Result<Place, String> {
-    let known = places(protocol);
+fn parse_source(name: &str, protocol: RunProtocol) -> Result<MetricSource, String> {
+    let known = sources(protocol);
     if let Some((_, place)) = known.iter().find(|(known, _)| *known == name) {
         return Ok(*place);
     }
-    let names = known.iter().map(|(name, _)| *name).chain(Fate::ALL.map(Fate::words));
+    let names = known.iter().map(|(name, _)| *name).chain(Fate::ALL.map(Fate::name));
     Err(unknown("stage, phase or fate", name, &names.collect::<Vec<_>>()))
 }
 
-fn places(protocol: Protocol) -> Vec<(&'static str, Place)> {
-    let stages = STAGES.into_iter().map(|stage| (stage.name(), Place::Stage(stage)));
+fn sources(protocol: RunProtocol) -> Vec<(&'static str, MetricSource)> {
+    let stages = STAGES.into_iter().map(|stage| (stage.name(), MetricSource::Stage(stage)));
     match protocol {
-        Protocol::Smtp => {
-            stages.chain(Phase::ALL.into_iter().map(|phase| (phase.name(), Place::Phase(phase)))).collect()
+        RunProtocol::Smtp => {
+            stages.chain(Phase::ALL.into_iter().map(|phase| (phase.name(), MetricSource::Phase(phase)))).collect()
         }
-        Protocol::Mades => {
-            let notified = (Stage::Notified.name(), Place::Stage(Stage::Notified));
-            stages.chain([notified]).chain(MADES_STAGES.map(|(typed, name)| (typed, Place::Mades(name)))).collect()
+        RunProtocol::Mades => {
+            let notified = (Stage::Notified.name(), MetricSource::Stage(Stage::Notified));
+            stages
+                .chain([notified])
+                .chain(MADES_STAGES.map(|(typed, name)| (typed, MetricSource::Mades(name))))
+                .collect()
         }
     }
 }
@@ -488,23 +503,23 @@ fn parse_quantile(text: &str) -> Option<f64> {
     format!("{whole}.{part}0").parse::<f64>().ok().map(|percent| percent / 100.0)
 }
 
-fn parse_limit(text: &str, subject: Subject) -> Result<(f64, Unit), String> {
+fn parse_limit(text: &str, subject: Subject) -> Result<(f64, LimitUnit), String> {
     match subject {
         Subject::Fate(_) => match text.strip_suffix('%') {
-            Some(share) => Ok((parse_percent(share)?, Unit::Percent)),
-            None => Ok((parse_count(text)?, Unit::Number)),
+            Some(share) => Ok((parse_percent(share)?, LimitUnit::Percent)),
+            None => Ok((parse_count(text)?, LimitUnit::Number)),
         },
         Subject::Figure(_, Metric::Within(_)) => {
             let share = text
                 .strip_suffix('%')
                 .ok_or_else(|| format!("{text:?} is not a valid share; use something like 95%"))?;
-            Ok((parse_percent(share)?, Unit::Percent))
+            Ok((parse_percent(share)?, LimitUnit::Percent))
         }
         Subject::Figure(_, Metric::Rate) => {
-            Ok((parse_count(text.strip_suffix("/s").unwrap_or(text))?, Unit::PerSecond))
+            Ok((parse_count(text.strip_suffix("/s").unwrap_or(text))?, LimitUnit::PerSecond))
         }
-        Subject::Figure(_, Metric::Count) => Ok((parse_count(text)?, Unit::Number)),
-        Subject::Figure(..) => Ok((parse_time(text)?, Unit::Milliseconds)),
+        Subject::Figure(_, Metric::Count) => Ok((parse_count(text)?, LimitUnit::Number)),
+        Subject::Figure(..) => Ok((parse_time(text)?, LimitUnit::Milliseconds)),
     }
 }
 
@@ -554,22 +569,22 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Threshold {
-        Threshold::parse(text, Protocol::Smtp).unwrap_or_else(|why| panic!("{text}: {why}"))
+        Threshold::parse(text, RunProtocol::Smtp).unwrap_or_else(|why| panic!("{text}: {why}"))
     }
 
     #[test]
     fn what_the_manual_says_is_read() {
         for (text, limit, unit) in [
-            ("accepted.p99 < 50ms", 50.0, Unit::Milliseconds),
-            ("accepted.p99<0.05s", 50.0, Unit::Milliseconds),
-            ("rejected <= 0.1%", 0.1, Unit::Percent),
-            ("rejected<=3", 3.0, Unit::Number),
-            ("delivered.rate > 5000/s", 5_000.0, Unit::PerSecond),
-            ("delivered.rate > 5k", 5_000.0, Unit::PerSecond),
-            (" delivered.within( 60s ) >= 95 % ", 95.0, Unit::Percent),
-            ("connect.max < 1m", 60_000.0, Unit::Milliseconds),
-            ("created.count >= 1,000", 1_000.0, Unit::Number),
-            ("sent.mean < 200us", 0.2, Unit::Milliseconds),
+            ("accepted.p99 < 50ms", 50.0, LimitUnit::Milliseconds),
+            ("accepted.p99<0.05s", 50.0, LimitUnit::Milliseconds),
+            ("rejected <= 0.1%", 0.1, LimitUnit::Percent),
+            ("rejected<=3", 3.0, LimitUnit::Number),
+            ("delivered.rate > 5000/s", 5_000.0, LimitUnit::PerSecond),
+            ("delivered.rate > 5k", 5_000.0, LimitUnit::PerSecond),
+            (" delivered.within( 60s ) >= 95 % ", 95.0, LimitUnit::Percent),
+            ("connect.max < 1m", 60_000.0, LimitUnit::Milliseconds),
+            ("created.count >= 1,000", 1_000.0, LimitUnit::Number),
+            ("sent.mean < 200us", 0.2, LimitUnit::Milliseconds),
         ] {
             let threshold = read(text);
             assert_eq!((threshold.limit, threshold.unit), (limit, unit), "{text}");
@@ -610,11 +625,11 @@ mod tests {
             ("rcpt.rate > 5/s", "have a rate"),
             ("settled.p99 < 1s", "unknown stage"),
         ] {
-            let error = Threshold::parse(text, Protocol::Smtp).unwrap_err();
+            let error = Threshold::parse(text, RunProtocol::Smtp).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
-        assert!(Threshold::parse("settled.p99 < 1s", Protocol::Mades).is_ok());
-        assert!(Threshold::parse("rcpt.p99 < 1s", Protocol::Mades).is_err());
+        assert!(Threshold::parse("settled.p99 < 1s", RunProtocol::Mades).is_ok());
+        assert!(Threshold::parse("rcpt.p99 < 1s", RunProtocol::Mades).is_err());
     }
 
     #[test]
@@ -626,7 +641,7 @@ mod tests {
             (17.0, "", "17"),
             (1234.5, "/s", "1,235/s"),
         ] {
-            assert_eq!(figure(value, unit), text);
+            assert_eq!(format_value(value, unit), text);
         }
     }
 }

@@ -23,7 +23,7 @@ pub const MAX_RECIPIENTS: u32 = 1024;
 
 /// First sequence number of messages that were created during the warm-up. They are accounted for like any other;
 /// figures leave them out. The mark is in the number itself, so that every far end can read it.
-pub const WARM_UP: u64 = 1 << 48;
+pub const WARM_UP_SEQUENCE: u64 = 1 << 48;
 
 /// The end of a header line and the empty line after it.
 static EMPTY_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\n\r\n"));
@@ -34,12 +34,12 @@ const ENCODING: &[u8] = b"Content-Transfer-Encoding:";
 
 const NAME: &[u8] = b"X-Mailrun:";
 const VERSION: &[u8] = b" v1 ";
-const RUN: usize = NAME.len() + VERSION.len();
-const SEQUENCE: usize = RUN + 32 + 1;
-const CREATED: usize = SEQUENCE + 16 + 1;
-const CLOCK: usize = CREATED + 16 + 1;
-const CHECKSUM: usize = CLOCK + 8 + 1;
-const LINE_BYTES: usize = CHECKSUM + 8;
+const RUN_OFFSET: usize = NAME.len() + VERSION.len();
+const SEQUENCE_OFFSET: usize = RUN_OFFSET + 32 + 1;
+const CREATED_OFFSET: usize = SEQUENCE_OFFSET + 16 + 1;
+const CLOCK_OFFSET: usize = CREATED_OFFSET + 16 + 1;
+const CHECKSUM_OFFSET: usize = CLOCK_OFFSET + 8 + 1;
+const LINE_BYTES: usize = CHECKSUM_OFFSET + 8;
 
 /// Header by which the far end recognises a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +65,10 @@ impl Trace {
         assert_eq!(header.len(), Self::HEADER_BYTES, "a trace header is {} bytes", Self::HEADER_BYTES);
         header.fill(b' ');
         header[..NAME.len()].copy_from_slice(NAME);
-        header[NAME.len()..RUN].copy_from_slice(VERSION);
-        write_hex(&mut header[RUN..], &self.run.0);
-        write_hex(&mut header[CLOCK..], &self.clock.0.to_be_bytes());
-        write_hex(&mut header[CHECKSUM..], &self.checksum.to_be_bytes());
+        header[NAME.len()..RUN_OFFSET].copy_from_slice(VERSION);
+        write_hex(&mut header[RUN_OFFSET..], &self.run.0);
+        write_hex(&mut header[CLOCK_OFFSET..], &self.clock.0.to_be_bytes());
+        write_hex(&mut header[CHECKSUM_OFFSET..], &self.checksum.to_be_bytes());
         header[LINE_BYTES..].copy_from_slice(b"\r\n");
         Self::patch(header, self.sequence, self.created);
     }
@@ -76,33 +76,35 @@ impl Trace {
     /// Overwrites sequence and time in a line that [`Self::write`] made: the only fields that change from message to
     /// message.
     pub fn patch(header: &mut [u8], sequence: u64, created: Duration) {
-        write_hex(&mut header[SEQUENCE..], &sequence.to_be_bytes());
-        write_hex(&mut header[CREATED..], &nanoseconds(created).to_be_bytes());
+        write_hex(&mut header[SEQUENCE_OFFSET..], &sequence.to_be_bytes());
+        write_hex(&mut header[CREATED_OFFSET..], &nanoseconds(created).to_be_bytes());
     }
 
     /// Overwrites the checksum in such a line, for bodies that are parts of one another.
     pub fn patch_checksum(header: &mut [u8], checksum: u32) {
-        write_hex(&mut header[CHECKSUM..], &checksum.to_be_bytes());
+        write_hex(&mut header[CHECKSUM_OFFSET..], &checksum.to_be_bytes());
     }
 
     /// Reports whether the message was created during the warm-up.
     pub fn is_warm_up(&self) -> bool {
-        self.sequence >= WARM_UP
+        self.sequence >= WARM_UP_SEQUENCE
     }
 
     /// Reads one header line, with or without its CRLF. Strict except for the case of name and digits.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let line: &[u8; LINE_BYTES] = strip_line_end(line).try_into().ok()?;
-        let spaced = [SEQUENCE, CREATED, CLOCK, CHECKSUM].iter().all(|&field| line[field - 1] == b' ');
-        if !is_named(line) || &line[NAME.len()..RUN] != VERSION || !spaced {
+        let spaced = [SEQUENCE_OFFSET, CREATED_OFFSET, CLOCK_OFFSET, CHECKSUM_OFFSET]
+            .iter()
+            .all(|&field| line[field - 1] == b' ');
+        if !is_named(line) || &line[NAME.len()..RUN_OFFSET] != VERSION || !spaced {
             return None;
         }
         Some(Self {
-            run: RunId::read(line[RUN..].first_chunk()?)?,
-            sequence: read_hex16(line[SEQUENCE..].first_chunk()?)?,
-            created: Duration::from_nanos(read_hex16(line[CREATED..].first_chunk()?)?),
-            clock: ClockId(read_hex8(line[CLOCK..].first_chunk()?)?),
-            checksum: read_hex8(line[CHECKSUM..].first_chunk()?)?,
+            run: RunId::read(line[RUN_OFFSET..].first_chunk()?)?,
+            sequence: read_hex16(line[SEQUENCE_OFFSET..].first_chunk()?)?,
+            created: Duration::from_nanos(read_hex16(line[CREATED_OFFSET..].first_chunk()?)?),
+            clock: ClockId(read_hex8(line[CLOCK_OFFSET..].first_chunk()?)?),
+            checksum: read_hex8(line[CHECKSUM_OFFSET..].first_chunk()?)?,
         })
     }
 }
@@ -114,7 +116,7 @@ pub struct RunId(pub [u8; 16]);
 /// Error for a text that is not 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a run id is 32 hexadecimal digits")]
-pub struct NotARunId;
+pub struct ParseRunIdError;
 
 impl RunId {
     fn read(digits: &[u8; 32]) -> Option<Self> {
@@ -125,10 +127,10 @@ impl RunId {
 }
 
 impl FromStr for RunId {
-    type Err = NotARunId;
+    type Err = ParseRunIdError;
 
-    fn from_str(text: &str) -> Result<Self, NotARunId> {
-        text.as_bytes().try_into().ok().and_then(Self::read).ok_or(NotARunId)
+    fn from_str(text: &str) -> Result<Self, ParseRunIdError> {
+        text.as_bytes().try_into().ok().and_then(Self::read).ok_or(ParseRunIdError)
     }
 }
 
@@ -205,7 +207,7 @@ impl Checksum {
 
 /// Results of the search for a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum TraceResult {
     /// No `X-Mailrun` header: foreign mail.
     Absent,
     /// A trace whose checksum matches the body.
@@ -228,10 +230,10 @@ pub enum Found {
 pub struct TraceReader {
     part: MessagePart,
     line: UnfinishedLine,
-    seen: Seen,
+    seen: TraceHeader,
     checksum: Checksum,
     /// The restored body, if a relay states that it has encoded it.
-    original: Option<Box<Original>>,
+    original: Option<Box<RestoredBody>>,
     /// A line of the header has been read.
     has_line: bool,
     /// The trace came first: no relay has put anything before it, so none has converted the message.
@@ -240,12 +242,12 @@ pub struct TraceReader {
 
 /// A body that is decoded as it comes, with the checksum of the result.
 #[derive(Clone, Debug, Default)]
-struct Original {
+struct RestoredBody {
     restorer: Restorer,
     checksum: Checksum,
 }
 
-impl Original {
+impl RestoredBody {
     /// Begins behind a header line that records a conversion, or else an encoding of the whole body: that may be a
     /// relay's, or the sender's own.
     fn begin(line: &[u8]) -> Option<Box<Self>> {
@@ -271,7 +273,7 @@ impl Original {
     fn finish(mut self) -> Option<u32> {
         let checksum = &mut self.checksum;
         self.restorer.finish(|text| checksum.update(text));
-        self.restorer.is_sound().then_some(self.checksum.value())
+        self.restorer.is_valid().then_some(self.checksum.value())
     }
 }
 
@@ -284,9 +286,9 @@ enum MessagePart {
 
 /// State of the header block so far.
 #[derive(Clone, Copy, Debug, Default)]
-enum Seen {
+enum TraceHeader {
     #[default]
-    Nothing,
+    Absent,
     Unreadable,
     Trace(Trace),
 }
@@ -307,7 +309,7 @@ impl TraceReader {
     }
 
     /// Ends the message, returns its trace, and is ready for the next message.
-    pub fn finish(&mut self) -> Found {
+    pub fn finish(&mut self) -> TraceResult {
         if self.part == MessagePart::Header && !self.line.kept().is_empty() {
             let line = std::mem::take(&mut self.line);
             self.read_line(line.kept());
@@ -317,13 +319,13 @@ impl TraceReader {
         let original = self.original.take();
         (self.has_line, self.is_from_source) = (false, false);
         match std::mem::take(&mut self.seen) {
-            Seen::Nothing => Found::Absent,
-            Seen::Unreadable => Found::Corrupt(None),
-            Seen::Trace(trace) if trace.checksum == checksum => Found::Intact(trace),
-            Seen::Trace(trace) if original.and_then(|original| original.finish()) == Some(trace.checksum) => {
-                Found::Converted(trace)
+            TraceHeader::Absent => TraceResult::Absent,
+            TraceHeader::Unreadable => TraceResult::Corrupt(None),
+            TraceHeader::Trace(trace) if trace.checksum == checksum => TraceResult::Intact(trace),
+            TraceHeader::Trace(trace) if original.and_then(|original| original.finish()) == Some(trace.checksum) => {
+                TraceResult::Converted(trace)
             }
-            Seen::Trace(trace) => Found::Corrupt(Some(trace)),
+            TraceHeader::Trace(trace) => TraceResult::Corrupt(Some(trace)),
         }
     }
 
@@ -367,11 +369,11 @@ impl TraceReader {
 
     /// Reads one line of the header block. True if it is empty. The first trace wins.
     fn read_line(&mut self, line: &[u8]) -> bool {
-        if matches!(self.seen, Seen::Nothing) && is_named(line) {
-            self.seen = Trace::parse(line).map_or(Seen::Unreadable, Seen::Trace);
+        if matches!(self.seen, TraceHeader::Absent) && is_named(line) {
+            self.seen = Trace::parse(line).map_or(TraceHeader::Unreadable, TraceHeader::Trace);
             self.is_from_source = !self.has_line;
         } else if self.original.is_none() && !self.is_from_source && matches!(line, [b'x' | b'X' | b'c' | b'C', ..]) {
-            self.original = Original::begin(line);
+            self.original = RestoredBody::begin(line);
         }
         self.has_line = true;
         line == b"\r\n"
@@ -540,8 +542,8 @@ mod tests {
 
     #[test]
     fn messages_of_the_warm_up_are_known_by_their_number() {
-        assert!(!Trace { sequence: WARM_UP - 1, ..trace() }.is_warm_up());
-        assert!(Trace { sequence: WARM_UP, ..trace() }.is_warm_up());
+        assert!(!Trace { sequence: WARM_UP_SEQUENCE - 1, ..trace() }.is_warm_up());
+        assert!(Trace { sequence: WARM_UP_SEQUENCE, ..trace() }.is_warm_up());
     }
 
     #[test]
@@ -581,7 +583,7 @@ mod tests {
         assert_eq!(text.parse(), Ok(trace().run));
         assert_eq!(trace().run.to_string(), text);
         for wrong in ["", "0001", &text[1..], "000102030405060708090a0b0c0d0e0g", "0x0102030405060708090a0b0c0d0e0f"] {
-            assert_eq!(wrong.parse::<RunId>(), Err(NotARunId), "{wrong}");
+            assert_eq!(wrong.parse::<RunId>(), Err(ParseRunIdError), "{wrong}");
         }
     }
 
@@ -625,7 +627,7 @@ mod tests {
     }
 
     /// Reads a message whole, byte by byte, and in every two parts; all must agree.
-    fn found(message: &[u8]) -> Found {
+    fn found(message: &[u8]) -> TraceResult {
         let mut reader = TraceReader::default();
         reader.receive(message);
         let whole = reader.finish();
@@ -653,25 +655,33 @@ mod tests {
             &[&long, &long, LINE, &long, b"\r\n", b"123456789"],
             &[&LINE.to_ascii_lowercase(), b"\r\n", b"123456789"],
         ] {
-            assert_eq!(found(&message(parts)), Found::Intact(trace()), "{parts:?}");
+            assert_eq!(found(&message(parts)), TraceResult::Intact(trace()), "{parts:?}");
         }
     }
 
     #[test]
     fn a_body_that_does_not_fit_is_corrupt() {
         for body in ["", "123456788", "1234567890", "\r\n123456789"] {
-            assert_eq!(found(&message(&[LINE, b"\r\n", body.as_bytes()])), Found::Corrupt(Some(trace())), "{body}");
+            assert_eq!(
+                found(&message(&[LINE, b"\r\n", body.as_bytes()])),
+                TraceResult::Corrupt(Some(trace())),
+                "{body}"
+            );
         }
-        assert_eq!(found(LINE), Found::Corrupt(Some(trace())), "cut off in the header");
-        assert_eq!(found(&LINE[..98]), Found::Corrupt(Some(trace())), "cut off in the line end");
+        assert_eq!(found(LINE), TraceResult::Corrupt(Some(trace())), "cut off in the header");
+        assert_eq!(found(&LINE[..98]), TraceResult::Corrupt(Some(trace())), "cut off in the line end");
     }
 
     #[test]
     fn a_trace_that_cannot_be_read_is_corrupt() {
         let overlong = [&LINE[..98], b"0\r\n"].concat();
         for line in [&replaced("v1", "v9"), &overlong, b"X-Mailrun: hello\r\n".as_slice(), b"x-mailrun:\r\n"] {
-            assert_eq!(found(&message(&[line, b"\r\n", b"123456789"])), Found::Corrupt(None));
-            assert_eq!(found(&message(&[line, LINE, b"\r\n", b"123456789"])), Found::Corrupt(None), "the first wins");
+            assert_eq!(found(&message(&[line, b"\r\n", b"123456789"])), TraceResult::Corrupt(None));
+            assert_eq!(
+                found(&message(&[line, LINE, b"\r\n", b"123456789"])),
+                TraceResult::Corrupt(None),
+                "the first wins"
+            );
         }
     }
 
@@ -681,7 +691,7 @@ mod tests {
         let mut line = [0; Trace::HEADER_BYTES];
         trace.write(&mut line);
         let sent = message(&[b"Received: by a\r\n", &line, head.as_bytes(), b"\r\n", body]);
-        assert_eq!(found(&sent), Found::Intact(trace));
+        assert_eq!(found(&sent), TraceResult::Intact(trace));
         (trace, mime::to_seven_bit(&sent, "relay.example").unwrap().expect("it is converted"))
     }
 
@@ -696,13 +706,13 @@ mod tests {
             ("Content-Type: multipart/mixed; boundary=x\r\n", &many),
         ] {
             let (trace, mut converted) = relayed(head, body.as_bytes());
-            assert_eq!(found(&converted), Found::Converted(trace), "{}", converted.escape_ascii());
+            assert_eq!(found(&converted), TraceResult::Converted(trace), "{}", converted.escape_ascii());
             let again = message(&[b"Received: by another\r\n", &converted]);
-            assert_eq!(found(&again), Found::Converted(trace), "through another relay");
+            assert_eq!(found(&again), TraceResult::Converted(trace), "through another relay");
             // A character in the middle of the encoded text.
             let at = memchr::memmem::rfind(&converted, b"=C3").map_or(converted.len() - 8, |at| at + 2);
             converted[at] = if converted[at] == b'4' { b'5' } else { b'4' };
-            assert_eq!(found(&converted), Found::Corrupt(Some(trace)), "{}", converted.escape_ascii());
+            assert_eq!(found(&converted), TraceResult::Corrupt(Some(trace)), "{}", converted.escape_ascii());
         }
     }
 
@@ -714,12 +724,12 @@ mod tests {
         trace.write(&mut line);
         let head = b"content-transfer-encoding: Quoted-Printable\r\n".as_slice();
         let relayed = message(&[b"Received: by a\r\n", &line, head, b"\r\nviele Gr=c3=bc=C3=9Fe=\r\n\r\n"]);
-        assert_eq!(found(&relayed), Found::Converted(trace));
+        assert_eq!(found(&relayed), TraceResult::Converted(trace));
         let own = b"viele Gr=C3=BC=C3=9Fe\r\n";
         let trace = Trace { checksum: checksum(own), ..trace };
         trace.write(&mut line);
         let sent = message(&[b"Received: by a\r\n", &line, head, b"\r\n", own]);
-        assert_eq!(found(&sent), Found::Intact(trace), "what its source encoded");
+        assert_eq!(found(&sent), TraceResult::Intact(trace), "what its source encoded");
     }
 
     #[test]
@@ -728,7 +738,7 @@ mod tests {
         for mail in
             [b"".as_slice(), b"\r\n", b"Subject: x\r\n\r\nbody\r\n", b"no line end", b" X-Mailrun: v1\r\n", &quoted]
         {
-            assert_eq!(found(mail), Found::Absent, "{}", mail.escape_ascii());
+            assert_eq!(found(mail), TraceResult::Absent, "{}", mail.escape_ascii());
         }
     }
 
@@ -740,6 +750,6 @@ mod tests {
         reader.receive(b"\r\n");
         reader.receive(LINE);
         reader.receive(b"\r\n123456789");
-        assert_eq!(reader.finish(), Found::Intact(trace()));
+        assert_eq!(reader.finish(), TraceResult::Intact(trace()));
     }
 }

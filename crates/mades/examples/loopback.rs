@@ -9,8 +9,8 @@ use fe2o3_amqp::acceptor::{ConnectionAcceptor, LinkAcceptor, LinkEndpoint, Sessi
 use fe2o3_amqp::link::CreditMode;
 use fe2o3_amqp::{Receiver, Sender, Session};
 use fe2o3_amqp_types::messaging::Body;
-use mades::api::{Outgoing, payload};
-use mades::{Arrival, Broker, Coalescing, Connection, InletPlan, OutletPlan, Uuid};
+use mades::api::{OutgoingProperties, payload};
+use mades::{Broker, Coalescing, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use rustix::time::{ClockId, clock_gettime};
 use serde_amqp::Value;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 
 #[derive(Clone)]
-struct Load {
+struct LoopbackOptions {
     is_ours: bool,
     messages: u64,
     bytes: usize,
@@ -29,7 +29,7 @@ struct Load {
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, usual: u64| words.get(at).map_or(usual, |word| word.parse().expect("a number"));
-    let load = Load {
+    let options = LoopbackOptions {
         is_ours: words.first().is_none_or(|word| word == "ours"),
         messages: number(1, 200_000),
         bytes: number(2, 100) as usize,
@@ -39,24 +39,24 @@ fn main() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a socket");
     let port = listener.local_addr().expect("a port").port();
-    let peer_load = load.clone();
+    let peer_load = options.clone();
     let peer = std::thread::spawn(move || runtime().block_on(peer(listener, peer_load)));
     let began = Instant::now();
     let cpu = runtime().block_on(async {
-        let work = async { if load.is_ours { ours(port, &load).await } else { theirs(port, &load).await } };
+        let work = async { if options.is_ours { ours(port, &options).await } else { theirs(port, &options).await } };
         tokio::time::timeout(Duration::from_secs(60), work).await.expect("done within a minute")
     });
     let elapsed = began.elapsed().as_secs_f64();
     let peer_cpu = peer.join().expect("no panic");
-    let per = |time: Duration| time.as_secs_f64() * 1e6 / load.messages as f64;
+    let per = |time: Duration| time.as_secs_f64() * 1e6 / options.messages as f64;
     println!(
         "{} {} x {} B, window {}: {:.0} msg/s there and back, {:.1} MB/s each way, CPU a message {:.1} us here, {:.1} us there",
-        if load.is_ours { "ours " } else { "fe2o3" },
-        load.messages,
-        load.bytes,
-        load.window,
-        load.messages as f64 / elapsed,
-        load.messages as f64 * load.bytes as f64 / elapsed / 1e6,
+        if options.is_ours { "ours " } else { "fe2o3" },
+        options.messages,
+        options.bytes,
+        options.window,
+        options.messages as f64 / elapsed,
+        options.messages as f64 * options.bytes as f64 / elapsed / 1e6,
         per(cpu),
         per(peer_cpu),
     );
@@ -73,56 +73,57 @@ fn cpu() -> Duration {
 }
 
 /// Through our client side.
-async fn ours(port: u16, load: &Load) -> Duration {
+async fn ours(port: u16, options: &LoopbackOptions) -> Duration {
     let url = format!("amqp://127.0.0.1:{port}").parse().expect("a URL");
-    let broker = Broker { frame_bytes: load.frame_bytes, ..Broker::new(url, "client") };
+    let broker = Broker { max_frame_size: options.frame_bytes, ..Broker::new(url, "client") };
     let mut connection = Connection::open(&broker).await.expect("open");
-    let mut outlet = connection.outlet(&OutletPlan::new("q", load.window)).await.expect("an outlet");
-    let mut inlet = connection.inlet(&InletPlan::new("q", load.window.max(200))).await.expect("an inlet");
-    let gauge = connection.gauge().clone();
-    let messages = load.messages;
-    let took = tokio::spawn(async move {
+    let mut sender = connection.attach_sender(&SenderOptions::new("q", options.window)).await.expect("an outlet");
+    let mut receiver =
+        connection.attach_receiver(&ReceiverOptions::new("q", options.window.max(200))).await.expect("an inlet");
+    let stats = connection.stats().clone();
+    let messages = options.messages;
+    let receiving = tokio::spawn(async move {
         let mut count = 0;
         while count < messages {
-            match inlet.next().await.expect("a message") {
-                Arrival::Delivery(delivery) => inlet.accept(delivery.ticket).await.expect("accepted"),
-                Arrival::Undecodable { why, .. } => panic!("{why}"),
+            match receiver.next().await.expect("a message") {
+                IncomingDelivery::Delivery(delivery) => receiver.accept(delivery.handle).await.expect("accepted"),
+                IncomingDelivery::Undecodable { why, .. } => panic!("{why}"),
             }
             count += 1;
         }
-        inlet.settle().await.expect("settled");
+        receiver.settle().await.expect("settled");
     });
     let run = Uuid::from_u128(1);
-    let mut template = Outgoing::new("receiver", "TYPE").template(run, payload(vec![b'x'; load.bytes]));
-    let mut under_way = VecDeque::new();
-    for sequence in 0..load.messages {
-        if under_way.len() == load.window as usize {
-            let settling: mades::Settling = under_way.pop_front().expect("one");
+    let mut template = OutgoingProperties::new("receiver", "TYPE").template(run, payload(vec![b'x'; options.bytes]));
+    let mut in_flight = VecDeque::new();
+    for sequence in 0..options.messages {
+        if in_flight.len() == options.window as usize {
+            let settling: mades::DispositionFuture = in_flight.pop_front().expect("one");
             settling.await.expect("settled");
         }
-        under_way.push_back(outlet.offer(template.fill(sequence, 1)).await.expect("sent"));
+        in_flight.push_back(sender.send(template.fill(sequence, 1)).await.expect("sent"));
     }
-    for settling in under_way {
+    for settling in in_flight {
         settling.await.expect("settled");
     }
-    took.await.expect("no panic");
+    receiving.await.expect("no panic");
     let spent = cpu();
     println!(
         "  {:.2} writes and {:.2} reads a message",
-        gauge.writes() as f64 / load.messages as f64,
-        gauge.reads() as f64 / load.messages as f64
+        stats.writes() as f64 / options.messages as f64,
+        stats.reads() as f64 / options.messages as f64
     );
     spent
 }
 
 /// fe2o3-amqp as it is, with TCP_NODELAY.
-async fn theirs(port: u16, load: &Load) -> Duration {
+async fn theirs(port: u16, options: &LoopbackOptions) -> Duration {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     stream.set_nodelay(true).expect("a socket");
     let mut connection = fe2o3_amqp::Connection::builder()
         .container_id("client")
         .hostname("localhost")
-        .max_frame_size(load.frame_bytes)
+        .max_frame_size(options.frame_bytes)
         .open_with_stream(stream)
         .await
         .expect("open");
@@ -133,48 +134,48 @@ async fn theirs(port: u16, load: &Load) -> Duration {
     let mut receiver = Receiver::builder()
         .name("receiver")
         .source("q")
-        .credit_mode(CreditMode::Auto(load.window.max(200)))
+        .credit_mode(CreditMode::Auto(options.window.max(200)))
         .attach(&mut other)
         .await
         .expect("a receiver");
-    let messages = load.messages;
-    let took = tokio::spawn(async move {
+    let messages = options.messages;
+    let receiving = tokio::spawn(async move {
         for _ in 0..messages {
             let delivery = receiver.recv::<Body<Value>>().await.expect("a message");
             receiver.accept(&delivery).await.expect("accepted");
         }
     });
     let run = Uuid::from_u128(1);
-    let mut template = Outgoing::new("receiver", "TYPE").template(run, payload(vec![b'x'; load.bytes]));
-    let mut under_way = VecDeque::new();
-    for sequence in 0..load.messages {
-        if under_way.len() == load.window as usize {
-            let _ = under_way.pop_front().expect("one").await;
+    let mut template = OutgoingProperties::new("receiver", "TYPE").template(run, payload(vec![b'x'; options.bytes]));
+    let mut in_flight = VecDeque::new();
+    for sequence in 0..options.messages {
+        if in_flight.len() == options.window as usize {
+            let _ = in_flight.pop_front().expect("one").await;
         }
-        under_way.push_back(sender.send_batchable_ref(template.fill(sequence, 1)).await.expect("sent"));
+        in_flight.push_back(sender.send_batchable_ref(template.fill(sequence, 1)).await.expect("sent"));
     }
-    for settling in under_way {
+    for settling in in_flight {
         settling.await.expect("settled");
     }
-    took.await.expect("no panic");
+    receiving.await.expect("no panic");
     cpu()
 }
 
 /// Accepts what comes and sends it back.
-async fn peer(listener: std::net::TcpListener, load: Load) -> Duration {
+async fn peer(listener: std::net::TcpListener, options: LoopbackOptions) -> Duration {
     let listener = TcpListener::from_std(listener).expect("a listener");
     let (stream, _) = listener.accept().await.expect("a client");
     stream.set_nodelay(true).expect("a socket");
     let acceptor = ConnectionAcceptor::builder()
         .container_id("peer")
         .sasl_acceptor(fe2o3_amqp::acceptor::SaslAnonymousMechanism::new())
-        .max_frame_size(load.frame_bytes)
+        .max_frame_size(options.frame_bytes)
         .build();
-    let mut connection = if load.is_ours {
+    let mut connection = if options.is_ours {
         acceptor.accept(Coalescing::new(stream).0).await.expect("open")
     } else {
         // The bare client speaks no SASL.
-        let acceptor = ConnectionAcceptor::builder().container_id("peer").max_frame_size(load.frame_bytes).build();
+        let acceptor = ConnectionAcceptor::builder().container_id("peer").max_frame_size(options.frame_bytes).build();
         acceptor.accept(stream).await.expect("open")
     };
     let (mut receiver, mut sender) = (None, None);
@@ -188,18 +189,18 @@ async fn peer(listener: std::net::TcpListener, load: Load) -> Duration {
         sessions.push(session);
     }
     let (mut receiver, mut sender) = (receiver.expect("a receiver"), sender.expect("a sender"));
-    receiver.set_credit_mode(CreditMode::Auto(load.window.max(200)));
-    receiver.set_credit(load.window.max(200)).await.expect("credit");
-    let mut under_way = VecDeque::new();
-    for _ in 0..load.messages {
+    receiver.set_credit_mode(CreditMode::Auto(options.window.max(200)));
+    receiver.set_credit(options.window.max(200)).await.expect("credit");
+    let mut in_flight = VecDeque::new();
+    for _ in 0..options.messages {
         let delivery = receiver.recv::<Body<Value>>().await.expect("a message");
         receiver.accept(&delivery).await.expect("accepted");
-        if under_way.len() == load.window as usize {
-            let _ = under_way.pop_front().expect("one").await;
+        if in_flight.len() == options.window as usize {
+            let _ = in_flight.pop_front().expect("one").await;
         }
-        under_way.push_back(sender.send_batchable(delivery.into_message()).await.expect("sent"));
+        in_flight.push_back(sender.send_batchable(delivery.into_message()).await.expect("sent"));
     }
-    for settling in under_way {
+    for settling in in_flight {
         settling.await.expect("settled");
     }
     cpu()

@@ -10,11 +10,11 @@
 //! ```
 //!
 //! **A write is never made to wait.** The engine is one task for both directions: if it waited for a peer that is itself
-//! waiting for us to read, both would wait for ever. Whoever hands over messages waits instead ([`Gauge::room`]), so what
-//! is pending stays small. [`Guard`] looks at what is read before the engine does, and `Plaints` at what the engine says: a
+//! waiting for us to read, both would wait for ever. Whoever hands over messages waits instead ([`StreamStats::room`]), so what
+//! is pending stays small. [`FrameValidator`] looks at what is read before the engine does, and `Plaints` at what the engine says: a
 //! complaint of ours about the peer is the last thing that is written, and no more is read.
 use crate::error::Error;
-use crate::guard::Plaints;
+use crate::guard::ErrorWatch;
 use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
@@ -25,53 +25,53 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
-pub use crate::guard::Guard;
+pub use crate::guard::FrameValidator;
 
 /// Limit of one read. fe2o3-amqp by itself would ask for 8 KiB.
-const READ_BYTES: usize = 64 * 1024;
+const READ_LIMIT: usize = 64 * 1024;
 /// A write of as much goes straight to the socket, a read into as much room straight from it: neither is copied.
-const DIRECT_BYTES: usize = 32 * 1024;
+const MIN_DIRECT_BYTES: usize = 32 * 1024;
 /// Limit of pending bytes above which a task that hands over messages waits.
-const ROOM_BYTES: usize = 128 * 1024;
+const PENDING_SOFT_LIMIT: usize = 128 * 1024;
 /// Limit of pending bytes: a peer at which more gathers has not been reading for very long.
-const LIMIT_BYTES: usize = 256 * 1024 * 1024;
+const PENDING_HARD_LIMIT: usize = 256 * 1024 * 1024;
 /// Capacity that an emptied buffer keeps.
-const KEPT_BYTES: usize = 1024 * 1024;
+const MAX_IDLE_CAPACITY: usize = 1024 * 1024;
 /// Limit of the time in which a stream that nobody holds any more writes what is pending.
-const LINGER: Duration = Duration::from_secs(5);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A stream with writes gathered and reads large.
 #[derive(Debug)]
 pub struct Coalescing<Io> {
-    shared: Arc<Shared<Io>>,
+    shared: Arc<SharedStream<Io>>,
 }
 
 /// Counts the traffic of a stream, and lets tasks wait for room in it.
 #[derive(Clone, Debug, Default)]
-pub struct Gauge(Arc<Counters>);
+pub struct StreamStats(Arc<StreamCounters>);
 
 #[derive(Debug, Default)]
-struct Counters {
+struct StreamCounters {
     pending_bytes: AtomicUsize,
     written_bytes: AtomicU64,
     writes: AtomicU64,
     read_bytes: AtomicU64,
     reads: AtomicU64,
-    is_over: AtomicUsize,
-    greeting: AtomicU64,
-    room: Notify,
-    links: Mutex<HashMap<String, Link>>,
-    blame: OnceLock<Error>,
+    is_ended: AtomicUsize,
+    first_bytes: AtomicU64,
+    drained: Notify,
+    links: Mutex<HashMap<String, LinkInfo>>,
+    peer_error: OnceLock<Error>,
 }
 
 /// A link, for the text of an error.
 #[derive(Debug)]
-struct Link {
+struct LinkInfo {
     queue: String,
     max_message_bytes: Option<u64>,
 }
 
-impl Gauge {
+impl StreamStats {
     /// Handed over and not yet written to the socket.
     pub fn pending_bytes(&self) -> usize {
         self.0.pending_bytes.load(Relaxed)
@@ -98,11 +98,11 @@ impl Gauge {
     }
 
     /// Waits until little is pending, or the stream has come to its end.
-    pub async fn room(&self) {
-        while self.pending_bytes() > ROOM_BYTES && self.0.is_over.load(Relaxed) == 0 {
-            let mut notified = std::pin::pin!(self.0.room.notified());
+    pub async fn writable(&self) {
+        while self.pending_bytes() > PENDING_SOFT_LIMIT && self.0.is_ended.load(Relaxed) == 0 {
+            let mut notified = std::pin::pin!(self.0.drained.notified());
             notified.as_mut().enable();
-            if self.pending_bytes() <= ROOM_BYTES || self.0.is_over.load(Relaxed) != 0 {
+            if self.pending_bytes() <= PENDING_SOFT_LIMIT || self.0.is_ended.load(Relaxed) != 0 {
                 return;
             }
             notified.await;
@@ -110,141 +110,141 @@ impl Gauge {
     }
 
     /// Registers a link by its name on the wire: its queue, and the largest message that is accepted from there.
-    pub(crate) fn note_link(&self, name: &str, queue: &str, max_message_bytes: Option<u64>) {
-        let link = Link { queue: queue.to_owned(), max_message_bytes };
+    pub(crate) fn register_link(&self, name: &str, queue: &str, max_message_bytes: Option<u64>) {
+        let link = LinkInfo { queue: queue.to_owned(), max_message_bytes };
         self.links().insert(name.to_owned(), link);
     }
 
-    fn links(&self) -> MutexGuard<'_, HashMap<String, Link>> {
+    fn links(&self) -> MutexGuard<'_, HashMap<String, LinkInfo>> {
         self.0.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The peer's fault, if that is why the connection is over; every task on the connection reports the same.
-    pub(crate) fn blamed(&self, otherwise: Error) -> Error {
-        self.0.blame.get().cloned().unwrap_or(otherwise)
+    pub(crate) fn peer_error_or(&self, fallback: Error) -> Error {
+        self.0.peer_error.get().cloned().unwrap_or(fallback)
     }
 
-    fn blame(&self, error: Error) {
-        let _ = self.0.blame.set(error);
+    fn set_peer_error(&self, error: Error) {
+        let _ = self.0.peer_error.set(error);
     }
 
     /// Records an error that we have reported to the peer as the reason why the connection is over.
-    fn complain(&self, plaint: &crate::guard::Plaint) {
+    fn record_local_error(&self, local_error: &crate::guard::LocalError) {
         let links = self.links();
-        let link = plaint.link.as_ref().and_then(|name| links.get(name));
+        let link = local_error.link.as_ref().and_then(|name| links.get(name));
         let error = match link {
-            Some(Link { queue, max_message_bytes: Some(limit) }) if plaint.is_of_size() => {
+            Some(LinkInfo { queue, max_message_bytes: Some(limit) }) if local_error.is_size_exceeded() => {
                 Error::Oversized { queue: queue.clone(), limit: *limit }
             }
-            link => plaint.error(link.map(|link| link.queue.as_str())),
+            link => local_error.to_error(link.map(|link| link.queue.as_str())),
         };
         drop(links);
-        self.blame(error);
+        self.set_peer_error(error);
     }
 
     /// The first bytes that the peer sent, at most 8: they show which protocol it speaks.
-    pub(crate) fn greeting(&self) -> Vec<u8> {
-        let octets = self.0.greeting.load(Relaxed).to_be_bytes();
+    pub(crate) fn first_bytes(&self) -> Vec<u8> {
+        let octets = self.0.first_bytes.load(Relaxed).to_be_bytes();
         let count = (self.read_bytes() as usize).min(octets.len());
         octets[..count].to_vec()
     }
 
     fn set_pending(&self, bytes: usize) {
         let before = self.0.pending_bytes.swap(bytes, Relaxed);
-        if before > ROOM_BYTES && bytes <= ROOM_BYTES {
-            self.0.room.notify_waiters();
+        if before > PENDING_SOFT_LIMIT && bytes <= PENDING_SOFT_LIMIT {
+            self.0.drained.notify_waiters();
         }
     }
 
-    fn end(&self) {
-        self.0.is_over.store(1, Relaxed);
-        self.0.room.notify_waiters();
+    fn set_ended(&self) {
+        self.0.is_ended.store(1, Relaxed);
+        self.0.drained.notify_waiters();
     }
 }
 
 #[derive(Debug)]
-struct Shared<Io> {
-    state: Mutex<State<Io>>,
-    gauge: Gauge,
+struct SharedStream<Io> {
+    state: Mutex<StreamState<Io>>,
+    stats: StreamStats,
 }
 
 #[derive(Debug)]
-struct State<Io> {
+struct StreamState<Io> {
     io: Io,
     pending: Vec<u8>,
-    sent: usize,
-    arrived: Vec<u8>,
-    taken: usize,
-    guard: Guard,
-    plaints: Plaints,
+    written_position: usize,
+    read_buffer: Vec<u8>,
+    read_position: usize,
+    validator: FrameValidator,
+    error_watch: ErrorWatch,
     pump: Option<Waker>,
     is_closing: bool,
-    is_abandoned: bool,
+    is_dropped: bool,
     /// The peer has hung up.
-    is_hung_up: bool,
+    is_peer_closed: bool,
     failure: Option<io::ErrorKind>,
 }
 
 impl<Io: AsyncRead + AsyncWrite + Unpin + Send + 'static> Coalescing<Io> {
     /// Around that stream. The task that writes is spawned on the runtime that this is called in; it ends with the
     /// stream.
-    pub fn new(io: Io) -> (Self, Gauge) {
-        let gauge = Gauge::default();
-        let state = State {
+    pub fn new(io: Io) -> (Self, StreamStats) {
+        let stats = StreamStats::default();
+        let state = StreamState {
             io,
             pending: Vec::new(),
-            sent: 0,
-            arrived: Vec::new(),
-            taken: 0,
-            guard: Guard::default(),
-            plaints: Plaints::default(),
+            written_position: 0,
+            read_buffer: Vec::new(),
+            read_position: 0,
+            validator: FrameValidator::default(),
+            error_watch: ErrorWatch::default(),
             pump: None,
             is_closing: false,
-            is_abandoned: false,
-            is_hung_up: false,
+            is_dropped: false,
+            is_peer_closed: false,
             failure: None,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), gauge: gauge.clone() });
+        let shared = Arc::new(SharedStream { state: Mutex::new(state), stats: stats.clone() });
         tokio::spawn(pump(Arc::clone(&shared)));
-        (Self { shared }, gauge)
+        (Self { shared }, stats)
     }
 }
 
 /// Writes until the stream is closed or abandoned, and what is pending then for a while longer.
-async fn pump<Io: AsyncWrite + Unpin>(shared: Arc<Shared<Io>>) {
-    std::future::poll_fn(|context| shared.poll_pump(context, Until::Abandoned)).await;
+async fn pump<Io: AsyncWrite + Unpin>(shared: Arc<SharedStream<Io>>) {
+    std::future::poll_fn(|context| shared.poll_pump(context, PumpGoal::Dropped)).await;
     // A peer that does not read keeps nothing of us longer than that.
-    let rest = std::future::poll_fn(|context| shared.poll_pump(context, Until::Written));
-    let _ = tokio::time::timeout(LINGER, rest).await;
+    let rest = std::future::poll_fn(|context| shared.poll_pump(context, PumpGoal::Written));
+    let _ = tokio::time::timeout(LINGER_TIMEOUT, rest).await;
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Until {
-    Abandoned,
+enum PumpGoal {
+    Dropped,
     Written,
 }
 
-impl<Io> Shared<Io> {
-    fn state(&self) -> MutexGuard<'_, State<Io>> {
+impl<Io> SharedStream<Io> {
+    fn state(&self) -> MutexGuard<'_, StreamState<Io>> {
         // Nothing that is done under the lock can panic half way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<Io: AsyncWrite + Unpin> Shared<Io> {
-    fn poll_pump(&self, context: &mut Context<'_>, until: Until) -> Poll<()> {
+impl<Io: AsyncWrite + Unpin> SharedStream<Io> {
+    fn poll_pump(&self, context: &mut Context<'_>, until: PumpGoal) -> Poll<()> {
         let mut state = self.state();
-        match state.poll_drain(context, &self.gauge) {
+        match state.poll_drain(context, &self.stats) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => {
                 state.failure = Some(error.kind());
-                self.gauge.end();
+                self.stats.set_ended();
             }
-            Poll::Pending if until == Until::Written => return Poll::Pending,
+            Poll::Pending if until == PumpGoal::Written => return Poll::Pending,
             Poll::Pending => {}
         }
-        let is_over = state.is_abandoned || state.failure.is_some();
-        if is_over || until == Until::Written {
+        let is_over = state.is_dropped || state.failure.is_some();
+        if is_over || until == PumpGoal::Written {
             return Poll::Ready(());
         }
         state.pump = Some(context.waker().clone());
@@ -252,21 +252,21 @@ impl<Io: AsyncWrite + Unpin> Shared<Io> {
     }
 }
 
-impl<Io: AsyncWrite + Unpin> State<Io> {
-    fn poll_drain(&mut self, context: &mut Context<'_>, gauge: &Gauge) -> Poll<io::Result<()>> {
-        while self.sent < self.pending.len() {
-            let count = ready!(Pin::new(&mut self.io).poll_write(context, &self.pending[self.sent..]))?;
+impl<Io: AsyncWrite + Unpin> StreamState<Io> {
+    fn poll_drain(&mut self, context: &mut Context<'_>, stats: &StreamStats) -> Poll<io::Result<()>> {
+        while self.written_position < self.pending.len() {
+            let count = ready!(Pin::new(&mut self.io).poll_write(context, &self.pending[self.written_position..]))?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.sent += count;
-            gauge.0.writes.fetch_add(1, Relaxed);
-            gauge.0.written_bytes.fetch_add(count as u64, Relaxed);
-            gauge.set_pending(self.pending.len() - self.sent);
+            self.written_position += count;
+            stats.0.writes.fetch_add(1, Relaxed);
+            stats.0.written_bytes.fetch_add(count as u64, Relaxed);
+            stats.set_pending(self.pending.len() - self.written_position);
         }
         self.pending.clear();
-        self.pending.shrink_to(KEPT_BYTES);
-        self.sent = 0;
+        self.pending.shrink_to(MAX_IDLE_CAPACITY);
+        self.written_position = 0;
         // Under TLS the last record may still be with the encryption.
         ready!(Pin::new(&mut self.io).poll_flush(context))?;
         if self.is_closing {
@@ -276,82 +276,84 @@ impl<Io: AsyncWrite + Unpin> State<Io> {
     }
 
     /// Takes bytes to be written: a large piece goes straight to the socket if nothing is pending.
-    fn take(&mut self, context: &mut Context<'_>, octets: &[u8], gauge: &Gauge) -> io::Result<()> {
+    fn queue_write(&mut self, context: &mut Context<'_>, octets: &[u8], stats: &StreamStats) -> io::Result<()> {
         let mut rest = octets;
         if self.pending.is_empty()
-            && octets.len() >= DIRECT_BYTES
+            && octets.len() >= MIN_DIRECT_BYTES
             && let Poll::Ready(count) = Pin::new(&mut self.io).poll_write(context, octets)
         {
             let count = count?;
-            gauge.0.writes.fetch_add(1, Relaxed);
-            gauge.0.written_bytes.fetch_add(count as u64, Relaxed);
+            stats.0.writes.fetch_add(1, Relaxed);
+            stats.0.written_bytes.fetch_add(count as u64, Relaxed);
             rest = &octets[count..];
         }
-        if self.sent > KEPT_BYTES {
-            self.pending.drain(..self.sent);
-            self.sent = 0;
+        if self.written_position > MAX_IDLE_CAPACITY {
+            self.pending.drain(..self.written_position);
+            self.written_position = 0;
         }
-        if self.pending.len() + rest.len() > LIMIT_BYTES {
+        if self.pending.len() + rest.len() > PENDING_HARD_LIMIT {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read"));
         }
         self.pending.extend_from_slice(rest);
         // fe2o3-amqp also reports that a peer has hung up; that is reported already.
-        if !self.is_hung_up
-            && let Some(plaint) = self.plaints.overhear(octets, &self.guard)
+        if !self.is_peer_closed
+            && let Some(local_error) = self.error_watch.observe(octets, &self.validator)
         {
-            gauge.complain(plaint);
+            stats.record_local_error(local_error);
         }
-        gauge.set_pending(self.pending.len() - self.sent);
+        stats.set_pending(self.pending.len() - self.written_position);
         Ok(())
     }
 }
 
-impl<Io: AsyncRead + Unpin> State<Io> {
+impl<Io: AsyncRead + Unpin> StreamState<Io> {
     /// Reads what there is to where it is wanted: the rest of a large frame.
     fn poll_read_into(
         &mut self,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
-        gauge: &Gauge,
+        gauge: &StreamStats,
     ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(context, into))?;
         let octets = &into.filled()[before..];
-        self.is_hung_up |= octets.is_empty();
-        note_arrival(octets, gauge);
+        self.is_peer_closed |= octets.is_empty();
+        count_read(octets, gauge);
         Poll::Ready(self.check(octets, gauge))
     }
 
     /// Reads what there is into the stream's own buffer.
-    fn poll_fill(&mut self, context: &mut Context<'_>, gauge: &Gauge) -> Poll<io::Result<()>> {
-        self.arrived.resize(READ_BYTES, 0);
-        self.taken = READ_BYTES;
-        let mut room = ReadBuf::new(&mut self.arrived);
+    fn poll_fill(&mut self, context: &mut Context<'_>, stats: &StreamStats) -> Poll<io::Result<()>> {
+        self.read_buffer.resize(READ_LIMIT, 0);
+        self.read_position = READ_LIMIT;
+        let mut room = ReadBuf::new(&mut self.read_buffer);
         let outcome = Pin::new(&mut self.io).poll_read(context, &mut room);
         let count = room.filled().len();
         if matches!(outcome, Poll::Ready(Ok(()))) {
-            self.arrived.truncate(count);
-            self.taken = 0;
-            self.is_hung_up |= count == 0;
-            note_arrival(&self.arrived, gauge);
-            let arrived = std::mem::take(&mut self.arrived);
-            let checked = self.check(&arrived, gauge);
-            self.arrived = arrived;
+            self.read_buffer.truncate(count);
+            self.read_position = 0;
+            self.is_peer_closed |= count == 0;
+            count_read(&self.read_buffer, stats);
+            let arrived = std::mem::take(&mut self.read_buffer);
+            let checked = self.check(&arrived, stats);
+            self.read_buffer = arrived;
             checked?;
         }
         outcome
     }
 
-    fn check(&mut self, octets: &[u8], gauge: &Gauge) -> io::Result<()> {
-        self.guard.check(octets).inspect_err(|error| gauge.blame(Error::PeerMisbehaved { why: error.to_string() }))
+    fn check(&mut self, octets: &[u8], stats: &StreamStats) -> io::Result<()> {
+        self.validator
+            .check(octets)
+            .inspect_err(|error| stats.set_peer_error(Error::PeerMisbehaved { why: error.to_string() }))
     }
 }
 
-fn note_arrival(octets: &[u8], gauge: &Gauge) {
-    let before = gauge.0.read_bytes.fetch_add(octets.len() as u64, Relaxed) as usize;
-    gauge.0.reads.fetch_add(u64::from(!octets.is_empty()), Relaxed);
+fn count_read(octets: &[u8], stats: &StreamStats) {
+    let before = stats.0.read_bytes.fetch_add(octets.len() as u64, Relaxed) as usize;
+    stats.0.reads.fetch_add(u64::from(!octets.is_empty()), Relaxed);
     for (at, octet) in (before..8).zip(octets) {
-        gauge.0.greeting.fetch_or(u64::from(*octet) << (56 - 8 * at), Relaxed);
+        stats.0.first_bytes.fetch_or(u64::from(*octet) << (56 - 8 * at), Relaxed);
     }
 }
 
@@ -359,19 +361,19 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Coalescing<Io> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut state = self.shared.state();
         // The engine asks again after each write: it is one task.
-        if let Some(plaint) = state.plaints.found() {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, plaint.to_string())));
+        if let Some(local_error) = state.error_watch.found() {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, local_error.to_string())));
         }
-        if state.taken >= state.arrived.len() {
-            if into.remaining() >= DIRECT_BYTES {
-                return state.poll_read_into(context, into, &self.shared.gauge);
+        if state.read_position >= state.read_buffer.len() {
+            if into.remaining() >= MIN_DIRECT_BYTES {
+                return state.poll_read_into(context, into, &self.shared.stats);
             }
-            ready!(state.poll_fill(context, &self.shared.gauge))?;
+            ready!(state.poll_fill(context, &self.shared.stats))?;
         }
-        let count = into.remaining().min(state.arrived.len() - state.taken);
-        let from = state.taken;
-        into.put_slice(&state.arrived[from..from + count]);
-        state.taken += count;
+        let count = into.remaining().min(state.read_buffer.len() - state.read_position);
+        let from = state.read_position;
+        into.put_slice(&state.read_buffer[from..from + count]);
+        state.read_position += count;
         Poll::Ready(Ok(()))
     }
 }
@@ -382,7 +384,7 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Coalescing<Io> {
         if let Some(kind) = state.failure {
             return Poll::Ready(Err(kind.into()));
         }
-        state.take(context, octets, &self.shared.gauge)?;
+        state.queue_write(context, octets, &self.shared.stats)?;
         if let Some(pump) = state.pump.take() {
             pump.wake();
         }
@@ -411,8 +413,8 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Coalescing<Io> {
 impl<Io> Drop for Coalescing<Io> {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        state.is_abandoned = true;
-        self.shared.gauge.end();
+        state.is_dropped = true;
+        self.shared.stats.set_ended();
         if let Some(pump) = state.pump.take() {
             pump.wake();
         }
@@ -433,22 +435,22 @@ mod tests {
     fn the_writes_of_a_pass_leave_together_and_the_rest_when_there_is_room() {
         limited(async {
             let (ours, mut theirs) = duplex(1024);
-            let (mut stream, gauge) = Coalescing::new(ours);
+            let (mut stream, stats) = Coalescing::new(ours);
             for _ in 0..100 {
                 stream.write_all(b"12345678").await.unwrap();
                 stream.flush().await.unwrap();
             }
-            assert_eq!((gauge.writes(), gauge.pending_bytes()), (0, 800));
+            assert_eq!((stats.writes(), stats.pending_bytes()), (0, 800));
             let mut octets = vec![0; 800];
             theirs.read_exact(&mut octets).await.unwrap();
-            assert_eq!((gauge.writes(), gauge.written_bytes(), gauge.pending_bytes()), (1, 800, 0));
+            assert_eq!((stats.writes(), stats.written_bytes(), stats.pending_bytes()), (1, 800, 0));
 
             // More than the peer takes at once: it is not waited for, and comes whole.
             let large: Vec<u8> = (0..500_000_u32).map(|number| number as u8).collect();
             stream.write_all(&large).await.unwrap();
-            assert!(gauge.pending_bytes() > ROOM_BYTES);
-            let waiting = gauge.clone();
-            let room = tokio::spawn(async move { waiting.room().await });
+            assert!(stats.pending_bytes() > PENDING_SOFT_LIMIT);
+            let waiting = stats.clone();
+            let room = tokio::spawn(async move { waiting.writable().await });
             let mut octets = vec![0; large.len()];
             theirs.read_exact(&mut octets).await.unwrap();
             assert!(octets == large);
@@ -460,14 +462,14 @@ mod tests {
     fn what_is_pending_is_written_after_the_stream_is_closed_and_dropped() {
         limited(async {
             let (ours, mut theirs) = duplex(64);
-            let (mut stream, gauge) = Coalescing::new(ours);
+            let (mut stream, stats) = Coalescing::new(ours);
             stream.write_all(&[b'x'; 1000]).await.unwrap();
             stream.shutdown().await.unwrap();
             drop(stream);
             let mut octets = Vec::new();
             theirs.read_to_end(&mut octets).await.unwrap();
             assert_eq!(octets.len(), 1000);
-            gauge.room().await;
+            stats.writable().await;
         });
     }
 
@@ -477,16 +479,16 @@ mod tests {
             let (ours, theirs) = duplex(64);
             let (mut stream, _) = Coalescing::new(ours);
             drop(theirs);
-            let large = stream.write_all(&[b'x'; DIRECT_BYTES]).await;
+            let large = stream.write_all(&[b'x'; MIN_DIRECT_BYTES]).await;
             assert_eq!(large.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
 
             let (ours, theirs) = duplex(64);
-            let (mut stream, gauge) = Coalescing::new(ours);
+            let (mut stream, stats) = Coalescing::new(ours);
             drop(theirs);
-            for _ in 0..=ROOM_BYTES / 1024 {
+            for _ in 0..=PENDING_SOFT_LIMIT / 1024 {
                 stream.write_all(&[b'x'; 1024]).await.unwrap();
             }
-            gauge.room().await;
+            stats.writable().await;
             let small = stream.write_all(b"x").await;
             assert_eq!(small.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         });
@@ -496,7 +498,7 @@ mod tests {
     fn what_is_read_is_the_same_into_little_room_and_into_much_and_frames_that_lie_are_refused_in_both() {
         limited(async {
             let (ours, mut theirs) = duplex(300_000);
-            let (mut stream, gauge) = Coalescing::new(ours);
+            let (mut stream, stats) = Coalescing::new(ours);
             let mut octets = 200_000_u32.to_be_bytes().to_vec();
             octets.extend((4..200_000_u32).map(|number| number as u8));
             theirs.write_all(&octets).await.unwrap();
@@ -505,9 +507,9 @@ mod tests {
             stream.read_exact(little).await.unwrap();
             stream.read_exact(much).await.unwrap();
             assert!(read == octets);
-            assert_eq!((gauge.read_bytes(), gauge.reads()), (200_000, 2));
+            assert_eq!((stats.read_bytes(), stats.reads()), (200_000, 2));
             theirs.write_all(&[0, 0, 0, 7]).await.unwrap();
-            let lie = stream.read(&mut vec![0; DIRECT_BYTES]).await.unwrap_err();
+            let lie = stream.read(&mut vec![0; MIN_DIRECT_BYTES]).await.unwrap_err();
             assert_eq!(lie.kind(), io::ErrorKind::InvalidData);
         });
     }
@@ -516,13 +518,13 @@ mod tests {
     fn the_first_octets_are_kept_however_they_come() {
         limited(async {
             let (ours, mut theirs) = duplex(64);
-            let (mut stream, gauge) = Coalescing::new(ours);
-            assert_eq!(gauge.greeting(), b"");
+            let (mut stream, stats) = Coalescing::new(ours);
+            assert_eq!(stats.first_bytes(), b"");
             for part in [&b"AMQ"[..], b"P\x00\x01", b"\x00\x00\0\0\0\x09"] {
                 theirs.write_all(part).await.unwrap();
                 stream.read_exact(&mut vec![0; part.len()]).await.unwrap();
             }
-            assert_eq!(gauge.greeting(), b"AMQP\0\x01\0\0");
+            assert_eq!(stats.first_bytes(), b"AMQP\0\x01\0\0");
         });
     }
 }

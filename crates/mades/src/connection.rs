@@ -1,11 +1,11 @@
 //! A connection to a broker: opened within a time limit, with its own socket, and an error that says what to do.
-use crate::coalescing::{Coalescing, Gauge};
-use crate::error::{self, Attempt, Error};
-use crate::inlet::{Inlet, InletPlan};
-use crate::outlet::{Outlet, OutletPlan};
-use crate::sasl_external::{self, Outcome};
-use crate::security::{Mechanism, Security};
-use crate::url::{BrokerUrl, Secret};
+use crate::coalescing::{Coalescing, StreamStats};
+use crate::error::{self, Error, OpenAttempt};
+use crate::inlet::{ReceiverLink, ReceiverOptions};
+use crate::outlet::{SenderLink, SenderOptions};
+use crate::sasl_external::{self, ExternalOutcome};
+use crate::security::{BrokerSecurity, SaslMechanism};
+use crate::url::{BrokerUrl, Password};
 use fe2o3_amqp::connection::{ConnectionHandle, Error as Engine, OpenError};
 use fe2o3_amqp::sasl_profile::{SaslProfile, SaslScramSha1, SaslScramSha256, SaslScramSha512};
 use fe2o3_amqp::session::{BeginError, SessionHandle};
@@ -23,15 +23,15 @@ use tokio_rustls::client::TlsStream;
 use trust::{HandshakeFault, Remedies};
 
 /// Default limit of each step of connecting.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of the peer's silence: after it the peer counts as gone. We announce the limit, and the peer sends empty
 /// frames to stay within it (AMQP 1.0 part 2 §2.4.5).
-const IDLE_LIMIT: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limit of a frame that we accept. A message of go-mades-bench's 1 MB comes in one: fe2o3-amqp keeps the frames of a
 /// message apart and reads them byte by byte (docs/decisions/0007).
-const FRAME_BYTES: u32 = 1024 * 1024 + 64 * 1024;
+const MAX_FRAME_SIZE: u32 = 1024 * 1024 + 64 * 1024;
 /// Limit of the time that a close may take.
-const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Capabilities that a node must have, as go-mades-bench asks for them: "QPID broker capabilities" of older ECP.
 const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
 
@@ -44,18 +44,18 @@ pub struct Broker {
     /// Address of the broker, and the user.
     pub url: BrokerUrl,
     /// TLS and SASL.
-    pub security: Security,
+    pub security: BrokerSecurity,
     /// Our container-id; a broker takes a second connection of the same name for the successor of the first.
     pub container: String,
     /// Limit of each step: connecting, TLS, the AMQP handshake, attaching to a queue.
-    pub time_limit: Duration,
+    pub step_timeout: Duration,
     /// Limit of the broker's silence.
-    pub idle_limit: Duration,
+    pub idle_timeout: Duration,
     /// The largest frame that we take.
-    pub frame_bytes: u32,
+    pub max_frame_size: u32,
     /// Reports whether an address may be connected to. It is called for each address of the broker's name, at each
     /// connection, so that only addresses that it has checked are connected to.
-    pub may_reach: fn(IpAddr) -> bool,
+    pub is_address_allowed: fn(IpAddr) -> bool,
 }
 
 impl Broker {
@@ -63,45 +63,47 @@ impl Broker {
     pub fn new(url: BrokerUrl, container: impl Into<String>) -> Self {
         Self {
             url,
-            security: Security::default(),
+            security: BrokerSecurity::default(),
             container: container.into(),
-            time_limit: TIME_LIMIT,
-            idle_limit: IDLE_LIMIT,
-            frame_bytes: FRAME_BYTES,
-            may_reach: |_| true,
+            step_timeout: STEP_TIMEOUT,
+            idle_timeout: IDLE_TIMEOUT,
+            max_frame_size: MAX_FRAME_SIZE,
+            is_address_allowed: |_| true,
         }
     }
 
     /// Limit of the time that a close may take.
-    pub(crate) fn farewell_limit(&self) -> Duration {
-        self.time_limit.min(FAREWELL_LIMIT)
+    pub(crate) fn close_timeout(&self) -> Duration {
+        self.step_timeout.min(CLOSE_TIMEOUT)
     }
 
     /// Mechanism that authenticates us.
-    fn mechanism(&self) -> Mechanism {
-        let usual = if self.url.user().is_some() { Mechanism::Plain } else { Mechanism::Anonymous };
+    fn mechanism(&self) -> SaslMechanism {
+        let usual = if self.url.user().is_some() { SaslMechanism::Plain } else { SaslMechanism::Anonymous };
         self.security.mechanism.unwrap_or(usual)
     }
 
     /// SASL profile that fe2o3-amqp is to use; `None` if we have authenticated before it gets the stream.
-    fn profile(&self, mechanism: Mechanism) -> Result<Option<SaslProfile>, Error> {
+    fn profile(&self, mechanism: SaslMechanism) -> Result<Option<SaslProfile>, Error> {
         if mechanism.takes_password() && self.url.user().is_none() {
             let complaint =
                 format!("SASL {mechanism} requires a user: give one in the URL, with --user or in the environment");
             return Err(Error::Misuse(complaint));
         }
-        if mechanism == Mechanism::External && !self.url.is_tls() {
+        if mechanism == SaslMechanism::External && !self.url.is_tls() {
             return Err(Error::Misuse("SASL EXTERNAL requires a certificate, and therefore amqps://".to_owned()));
         }
         let user = self.url.user().unwrap_or_default();
-        let password = self.url.password().map(Secret::reveal).unwrap_or_default();
+        let password = self.url.password().map(Password::reveal).unwrap_or_default();
         Ok(match mechanism {
-            Mechanism::Plain => Some(SaslProfile::Plain { username: user.to_owned(), password: password.to_owned() }),
-            Mechanism::Anonymous => Some(SaslProfile::Anonymous),
-            Mechanism::External => None,
-            Mechanism::ScramSha1 => Some(SaslScramSha1::new(user, password).into()),
-            Mechanism::ScramSha256 => Some(SaslScramSha256::new(user, password).into()),
-            Mechanism::ScramSha512 => Some(SaslScramSha512::new(user, password).into()),
+            SaslMechanism::Plain => {
+                Some(SaslProfile::Plain { username: user.to_owned(), password: password.to_owned() })
+            }
+            SaslMechanism::Anonymous => Some(SaslProfile::Anonymous),
+            SaslMechanism::External => None,
+            SaslMechanism::ScramSha1 => Some(SaslScramSha1::new(user, password).into()),
+            SaslMechanism::ScramSha256 => Some(SaslScramSha256::new(user, password).into()),
+            SaslMechanism::ScramSha512 => Some(SaslScramSha512::new(user, password).into()),
         })
     }
 }
@@ -111,7 +113,7 @@ impl Broker {
 pub struct Connection {
     handle: ConnectionHandle<()>,
     broker: Arc<Broker>,
-    gauge: Gauge,
+    stats: StreamStats,
     links: u32,
 }
 
@@ -125,65 +127,65 @@ impl Connection {
         let broker = Arc::new(broker.clone());
         let mechanism = broker.mechanism();
         let profile = broker.profile(mechanism)?;
-        let mut wire = wire(&broker).await?;
-        if mechanism == Mechanism::External {
-            external(&broker, &mut wire).await?;
+        let mut stream = open_stream(&broker).await?;
+        if mechanism == SaslMechanism::External {
+            authenticate_external(&broker, &mut stream).await?;
         }
-        let (stream, gauge) = Coalescing::new(wire);
+        let (stream, stats) = Coalescing::new(stream);
         let opening = tokio::spawn(open(Arc::clone(&broker), profile, stream));
         let abort = opening.abort_handle();
-        let Ok(opened) = tokio::time::timeout(broker.time_limit, opening).await else {
+        let Ok(opened) = tokio::time::timeout(broker.step_timeout, opening).await else {
             abort.abort();
-            let strange = error::of_greeting(&broker.url.address(), &gauge.greeting());
+            let strange = error::of_first_bytes(&broker.url.address(), &stats.first_bytes());
             return Err(strange.unwrap_or_else(|| timed_out(&broker, "the AMQP handshake")));
         };
-        let attempt = Attempt {
+        let attempt = OpenAttempt {
             address: &broker.url.address(),
-            who: broker.url.user().unwrap_or("an anonymous client"),
+            user: broker.url.user().unwrap_or("an anonymous client"),
             mechanism: mechanism.name(),
-            greeting: &gauge.greeting(),
+            first_bytes: &stats.first_bytes(),
         };
         let handle = opened
             .map_err(|_| Error::PeerMisbehaved { why: "its AMQP handshake is invalid".to_owned() })?
             .map_err(|error| error::of_open(&attempt, &error))?;
-        Ok(Self { handle, broker, gauge, links: 0 })
+        Ok(Self { handle, broker, stats, links: 0 })
     }
 
     /// Counters of the connection's traffic.
-    pub fn gauge(&self) -> &Gauge {
-        &self.gauge
+    pub fn stats(&self) -> &StreamStats {
+        &self.stats
     }
 
     /// Attaches to a queue that messages are to go to.
     ///
     /// # Errors
     /// If there is no such queue, if we may not, if the broker does not answer in time.
-    pub async fn outlet(&mut self, plan: &OutletPlan) -> Result<Outlet, Error> {
-        let (name, broker, gauge) = (self.link_name(&plan.queue), Arc::clone(&self.broker), self.gauge.clone());
-        let attaching = Outlet::attach(&mut self.handle, plan, name, (Arc::clone(&broker), gauge));
-        within(&broker, "attaching to the queue", attaching).await
+    pub async fn attach_sender(&mut self, plan: &SenderOptions) -> Result<SenderLink, Error> {
+        let (name, broker, stats) = (self.link_name(&plan.queue), Arc::clone(&self.broker), self.stats.clone());
+        let attach = SenderLink::attach(&mut self.handle, plan, name, (Arc::clone(&broker), stats));
+        with_step_timeout(&broker, "attaching to the queue", attach).await
     }
 
     /// Attaches to a queue to receive from it.
     ///
     /// # Errors
     /// As for an outlet, and if another consumer holds the queue exclusively.
-    pub async fn inlet(&mut self, plan: &InletPlan) -> Result<Inlet, Error> {
-        let (name, broker, gauge) = (self.link_name(&plan.queue), Arc::clone(&self.broker), self.gauge.clone());
-        let attaching = Inlet::attach(&mut self.handle, plan, name, (Arc::clone(&broker), gauge));
-        within(&broker, "attaching to the queue", attaching).await
+    pub async fn attach_receiver(&mut self, plan: &ReceiverOptions) -> Result<ReceiverLink, Error> {
+        let (name, broker, stats) = (self.link_name(&plan.queue), Arc::clone(&self.broker), self.stats.clone());
+        let attach = ReceiverLink::attach(&mut self.handle, plan, name, (Arc::clone(&broker), stats));
+        with_step_timeout(&broker, "attaching to the queue", attach).await
     }
 
     /// Waits until the connection has ended, and returns the reason.
-    pub async fn lost(&mut self) -> Error {
+    pub async fn closed(&mut self) -> Error {
         match self.handle.on_close().await {
             Ok(()) => Error::Closed { why: "no reason was given".to_owned() },
-            Err(error) => self.gauge.blamed(error::of_connection(&error)),
+            Err(error) => self.stats.peer_error_or(error::of_connection(&error)),
         }
     }
 
     /// Reports whether the connection has ended.
-    pub fn is_lost(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.handle.is_closed()
     }
 
@@ -192,15 +194,15 @@ impl Connection {
     /// # Errors
     /// If the connection was lost before, or is not closed in time.
     pub async fn close(mut self) -> Result<(), Error> {
-        let (was_lost, limit) = (self.is_lost(), self.broker.farewell_limit());
+        let (was_lost, limit) = (self.is_closed(), self.broker.close_timeout());
         match tokio::time::timeout(limit, self.handle.close()).await {
             // Frames that were under way when we sent our close, such as the answer to the end of a session, are out
             // of place for fe2o3-amqp 0.18.4. A peer that hangs up without a close of its own is another error.
             Ok(Err(Engine::IllegalState)) if !was_lost => Ok(()),
             Ok(Err(Engine::IllegalState)) => {
-                Err(self.gauge.blamed(Error::Lost { why: "it had already ended".to_owned() }))
+                Err(self.stats.peer_error_or(Error::Lost { why: "it had already ended".to_owned() }))
             }
-            Ok(closed) => closed.map_err(|error| self.gauge.blamed(error::of_connection(&error))),
+            Ok(closed) => closed.map_err(|error| self.stats.peer_error_or(error::of_connection(&error))),
             Err(_) => Err(Error::TimedOut {
                 address: self.broker.url.address(),
                 what: "closing the connection",
@@ -232,16 +234,16 @@ pub(crate) fn capabilities() -> Vec<Symbol> {
     CAPABILITIES.map(Symbol::from).to_vec()
 }
 
-async fn within<T>(
+async fn with_step_timeout<T>(
     broker: &Broker,
     what: &'static str,
     step: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    tokio::time::timeout(broker.time_limit, step).await.unwrap_or_else(|_| Err(timed_out(broker, what)))
+    tokio::time::timeout(broker.step_timeout, step).await.unwrap_or_else(|_| Err(timed_out(broker, what)))
 }
 
 pub(crate) fn timed_out(broker: &Broker, what: &'static str) -> Error {
-    Error::TimedOut { address: broker.url.address(), what, after: broker.time_limit }
+    Error::TimedOut { address: broker.url.address(), what, after: broker.step_timeout }
 }
 
 /// Opens a connection in a separate task. The task parses bytes of an unknown peer; if fe2o3-amqp panics on them, only the
@@ -249,14 +251,14 @@ pub(crate) fn timed_out(broker: &Broker, what: &'static str) -> Error {
 async fn open(
     broker: Arc<Broker>,
     profile: Option<SaslProfile>,
-    stream: Coalescing<Wire>,
+    stream: Coalescing<BrokerStream>,
 ) -> Result<ConnectionHandle<()>, OpenError> {
-    let idle_ms = u32::try_from(broker.idle_limit.as_millis()).unwrap_or(u32::MAX);
+    let idle_ms = u32::try_from(broker.idle_timeout.as_millis()).unwrap_or(u32::MAX);
     let mut builder = fe2o3_amqp::Connection::builder()
         .container_id(broker.container.clone())
         .hostname(broker.url.host())
         .sasl_hostname(broker.url.host())
-        .max_frame_size(broker.frame_bytes)
+        .max_frame_size(broker.max_frame_size)
         .idle_time_out(idle_ms);
     if let Some(profile) = profile {
         builder = builder.sasl_profile(profile);
@@ -264,13 +266,16 @@ async fn open(
     builder.open_with_stream(stream).await
 }
 
-async fn external(broker: &Broker, wire: &mut Wire) -> Result<(), Error> {
+async fn authenticate_external(broker: &Broker, stream: &mut BrokerStream) -> Result<(), Error> {
     let address = broker.url.address();
-    let negotiated = tokio::time::timeout(broker.time_limit, sasl_external::negotiate(wire, broker.url.host())).await;
+    let negotiated =
+        tokio::time::timeout(broker.step_timeout, sasl_external::negotiate(stream, broker.url.host())).await;
     match negotiated.map_err(|_| timed_out(broker, "authentication"))? {
-        Ok(Outcome::Welcome) => Ok(()),
-        Ok(Outcome::NotOffered) => Err(Error::NoSuchMechanism { address, mechanism: Mechanism::External.name() }),
-        Ok(Outcome::Refused) => {
+        Ok(ExternalOutcome::Authenticated) => Ok(()),
+        Ok(ExternalOutcome::NotOffered) => {
+            Err(Error::NoSuchMechanism { address, mechanism: SaslMechanism::External.name() })
+        }
+        Ok(ExternalOutcome::Refused) => {
             Err(Error::WrongCredentials { address, who: "the owner of the client certificate".to_owned() })
         }
         Err(error) => Err(of_tls(&address, &error).unwrap_or_else(|| error::of_handshake_io(&address, &error))),
@@ -278,22 +283,22 @@ async fn external(broker: &Broker, wire: &mut Wire) -> Result<(), Error> {
 }
 
 /// Connects, and begins TLS if the URL asks for it.
-async fn wire(broker: &Broker) -> Result<Wire, Error> {
+async fn open_stream(broker: &Broker) -> Result<BrokerStream, Error> {
     let address = broker.url.address();
     let tls = broker
         .url
         .is_tls()
         .then(|| Ok::<_, Error>((broker.security.tls.config()?, broker.security.tls.name(broker.url.host())?)));
     let tls = tls.transpose()?;
-    let tcp = within(broker, "connecting", connect(broker)).await?;
+    let tcp = with_step_timeout(broker, "connecting", connect(broker)).await?;
     // Nagle's algorithm would hold a lone message back for the other side's delayed ACK: 40 ms that belong to no
     // party's latency. Small writes are gathered before they reach the socket.
     tcp.set_nodelay(true).map_err(|error| unreachable(&address, &error))?;
-    let Some((config, name)) = tls else { return Ok(Wire::Plain(tcp)) };
+    let Some((config, name)) = tls else { return Ok(BrokerStream::Plain(tcp)) };
     let server = name.to_str().into_owned();
-    let shaking = TlsConnector::from(config).connect(name, tcp);
-    match tokio::time::timeout(broker.time_limit, shaking).await {
-        Ok(Ok(stream)) => Ok(Wire::Tls(Box::new(stream))),
+    let handshake = TlsConnector::from(config).connect(name, tcp);
+    match tokio::time::timeout(broker.step_timeout, handshake).await {
+        Ok(Ok(stream)) => Ok(BrokerStream::Tls(Box::new(stream))),
         Ok(Err(error)) => Err(of_server(&address, &server, &error)),
         Err(_) => Err(timed_out(broker, "the TLS handshake")),
     }
@@ -304,7 +309,7 @@ async fn connect(broker: &Broker) -> Result<TcpStream, Error> {
     let found = tokio::net::lookup_host((host, broker.url.port())).await;
     let found: Vec<_> =
         found.map_err(|error| Error::NoAddress { host: host.to_owned(), why: error.to_string() })?.collect();
-    if let Some(forbidden) = found.iter().find(|found| !(broker.may_reach)(found.ip())) {
+    if let Some(forbidden) = found.iter().find(|found| !(broker.is_address_allowed)(found.ip())) {
         let what = format!("{host} has the public address {}; add --allow-public to allow it", forbidden.ip());
         return Err(Error::Misuse(what));
     }
@@ -319,7 +324,7 @@ fn unreachable(address: &str, error: &io::Error) -> Error {
     Error::Unreachable { address: address.to_owned(), why: error.to_string() }
 }
 
-fn hung_up_in_tls(address: &str, error: &io::Error) -> Error {
+fn closed_in_handshake(address: &str, error: &io::Error) -> Error {
     Error::PlainPeer {
         address: address.to_owned(),
         why: format!("it closed the connection during the TLS handshake: {error}"),
@@ -334,7 +339,7 @@ fn of_server(address: &str, server: &str, error: &io::Error) -> Error {
             Error::PlainPeer { address: address.to_owned(), why: "what it says is not TLS".to_owned() }
         }
         Some(fault) => Error::Untrusted { address: address.to_owned(), why: fault.with_remedy(&REMEDIES) },
-        None => of_tls(address, error).unwrap_or_else(|| hung_up_in_tls(address, error)),
+        None => of_tls(address, error).unwrap_or_else(|| closed_in_handshake(address, error)),
     }
 }
 
@@ -355,12 +360,12 @@ pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
 
 /// The stream under AMQP.
 #[derive(Debug)]
-enum Wire {
+enum BrokerStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for BrokerStream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, into),
@@ -369,7 +374,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for BrokerStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(context, octets),
@@ -401,7 +406,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let url = format!("amqp://localhost:{}", listener.local_addr().unwrap().port());
-        let broker = Broker { may_reach: |_| false, ..Broker::new(url.parse().unwrap(), "test") };
+        let broker = Broker { is_address_allowed: |_| false, ..Broker::new(url.parse().unwrap(), "test") };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let error = runtime.block_on(Connection::open(&broker)).unwrap_err();
         assert!(matches!(&error, Error::Misuse(what) if what.contains("public address")), "{error}");
@@ -411,12 +416,13 @@ mod tests {
     #[test]
     fn a_mechanism_that_lacks_what_it_takes_is_refused_before_anything_is_sent() {
         let broker = |url: &str, mechanism| Broker {
-            security: Security { mechanism, ..Security::default() },
+            security: BrokerSecurity { mechanism, ..BrokerSecurity::default() },
             ..Broker::new(url.parse().unwrap(), "test")
         };
-        assert_eq!(broker("amqp://host", None).mechanism(), Mechanism::Anonymous);
-        assert_eq!(broker("amqp://user@host", None).mechanism(), Mechanism::Plain);
-        for (url, mechanism) in [("amqp://host", Mechanism::Plain), ("amqp://user:a@host", Mechanism::External)] {
+        assert_eq!(broker("amqp://host", None).mechanism(), SaslMechanism::Anonymous);
+        assert_eq!(broker("amqp://user@host", None).mechanism(), SaslMechanism::Plain);
+        for (url, mechanism) in [("amqp://host", SaslMechanism::Plain), ("amqp://user:a@host", SaslMechanism::External)]
+        {
             let error = broker(url, Some(mechanism)).profile(mechanism).unwrap_err();
             assert!(matches!(error, Error::Misuse(_)), "{error}");
         }

@@ -14,27 +14,29 @@ mod remote;
 
 use crate::api;
 use crate::connection::Broker;
-use crate::embedded::{Message, Queues};
+use crate::embedded::{EncodedMessage, MemoryQueues};
 use crate::error::Error;
-use crate::standin::{Key, Mode, Model, Plan, ReceivedOn, Reply, Step, Totals};
-use letters::Letter;
+use crate::standin::{
+    EndpointMode, EndpointStep, MessageKey, ReceivedOn, ReplyKind, SimulationTotals, Simulator, SimulatorPlan,
+};
+use letters::OutboxMessage;
 #[doc(hidden)]
-pub use letters::try_letter;
-use ports::{Local, Place, Port, Sent, Taken};
+pub use letters::fuzz_outbox_message;
+use ports::{EmbeddedQueues, EndpointQueues, OutputQueue, SendResult, TakenDelivery};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 /// Messages that are dealt with before connections get their turn.
-const TURN: usize = 256;
+const TURN_LIMIT: usize = 256;
 /// Interval in which the watcher is called and the record flushed.
-const TICK: Duration = Duration::from_millis(250);
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The place of the queues.
 #[derive(Debug)]
-pub enum Backend {
+pub enum QueueBackend {
     /// Queues in this process.
-    Embedded(Queues),
+    Embedded(MemoryQueues),
     /// Queues with brokers: A's and B's, which may be the same.
     Brokers {
         /// Has outbox, reply and events.
@@ -45,17 +47,17 @@ pub enum Backend {
 }
 
 /// Options of a stand-in.
-pub struct Setup {
+pub struct EndpointOptions {
     /// Plan that it follows.
-    pub plan: Plan,
+    pub plan: SimulatorPlan,
     /// The names of A's queues and of B's inbox.
-    pub names: api::Queues,
+    pub names: api::EndpointQueueNames,
     /// The place of the queues.
-    pub backend: Backend,
+    pub backend: QueueBackend,
     /// Time since the host's monotonic clock began: the record's times are comparable with other processes'.
     pub clock: fn() -> Duration,
     /// Writer that gets a line for each message; without it memory is constant.
-    pub truth: Option<Box<dyn Write + Send>>,
+    pub message_log: Option<Box<dyn Write + Send>>,
 }
 
 /// Reason why a stand-in cannot start or go on.
@@ -69,14 +71,14 @@ pub enum EndpointError {
     Broker(#[from] Error),
     /// The record cannot be written.
     #[error("cannot write the log of messages: {0}")]
-    Truth(#[from] io::Error),
+    MessageLog(#[from] io::Error),
 }
 
 /// State of the run, for the watcher.
 #[derive(Debug)]
-pub struct Sight<'a> {
+pub struct EndpointSnapshot<'a> {
     /// Counts so far.
-    pub totals: &'a Totals,
+    pub totals: &'a SimulationTotals,
     /// Messages on their way.
     pub stored: usize,
     /// Times that the connection to a broker was lost and made anew.
@@ -89,111 +91,115 @@ pub struct Sight<'a> {
 /// # Errors
 /// If the plan is wrong, the broker cannot be reached at the start, or the record cannot be written.
 pub async fn run(
-    setup: Setup,
+    options: EndpointOptions,
     stop: impl Future<Output = ()>,
     ready: impl FnOnce(),
-    mut watch: impl FnMut(&Sight<'_>),
-) -> Result<Totals, EndpointError> {
-    let mut endpoint = Endpoint::open(setup).await?;
+    mut watch: impl FnMut(&EndpointSnapshot<'_>),
+) -> Result<SimulationTotals, EndpointError> {
+    let mut endpoint = EndpointRunner::open(options).await?;
     ready();
     let mut stop = std::pin::pin!(stop);
-    let mut tick = tokio::time::interval(TICK);
+    let mut tick = tokio::time::interval(WATCH_INTERVAL);
     loop {
-        let pause = endpoint.turn()?;
+        let wait = endpoint.turn()?;
         tokio::select! {
             biased;
             () = &mut stop => break,
             _ = tick.tick() => {
                 endpoint.flush()?;
-                watch(&endpoint.sight());
+                watch(&endpoint.snapshot());
             }
-            () = endpoint.pause(pause) => {}
+            () = endpoint.wait(wait) => {}
         }
     }
     endpoint.finish()?;
-    watch(&endpoint.sight());
-    Ok(endpoint.model.totals().clone())
+    watch(&endpoint.snapshot());
+    Ok(endpoint.simulator.totals().clone())
 }
 
 /// A message on its way.
-struct Content {
-    letter: Letter,
+struct PendingMessage {
+    message: OutboxMessage,
     /// Its delivery out of the outbox, until that is accepted.
-    taken: Option<Taken>,
+    delivery: Option<TakenDelivery>,
 }
 
-struct Endpoint {
-    model: Model<Content>,
-    port: Port,
+struct EndpointRunner {
+    simulator: Simulator<PendingMessage>,
+    queues: EndpointQueues,
     clock: fn() -> Duration,
     /// Steps whose queue has no room, by place.
-    waiting: [VecDeque<(Key, Step)>; 3],
+    waiting: [VecDeque<(MessageKey, EndpointStep)>; 3],
     /// Number from which ids are made.
-    ids: u128,
-    truth: Option<io::BufWriter<Box<dyn Write + Send>>>,
+    last_id: u128,
+    message_log: Option<io::BufWriter<Box<dyn Write + Send>>>,
 }
 
 /// The events to wait for after a turn.
-enum Pause {
+enum EndpointWait {
     /// There is more to do: only other tasks get a turn.
-    Turn,
+    Yield,
     /// Waits until an event, or until that time.
     Until(Option<Duration>),
 }
 
-impl Endpoint {
-    async fn open(setup: Setup) -> Result<Self, EndpointError> {
-        setup.plan.check().map_err(EndpointError::Plan)?;
-        let port = match setup.backend {
-            Backend::Embedded(queues) => Port::Local(Local::open(queues, &setup.names)?),
-            Backend::Brokers { .. } if setup.plan.received_on == ReceivedOn::Consume => {
+impl EndpointRunner {
+    async fn open(options: EndpointOptions) -> Result<Self, EndpointError> {
+        options.plan.check().map_err(EndpointError::Plan)?;
+        let queues = match options.backend {
+            QueueBackend::Embedded(queues) => EndpointQueues::Embedded(EmbeddedQueues::open(queues, &options.names)?),
+            QueueBackend::Brokers { .. } if options.plan.received_on == ReceivedOn::Consume => {
                 let why = "received-on consume requires --embedded: a broker does not report when the receiver took a \
                            message";
                 return Err(EndpointError::Plan(why.to_owned()));
             }
-            Backend::Brokers { a, b } => {
-                Port::Remote(remote::Remote::open(*a, *b, &setup.names, setup.plan.credit).await?)
+            QueueBackend::Brokers { a, b } => {
+                EndpointQueues::Broker(remote::BrokerQueues::open(*a, *b, &options.names, options.plan.credit).await?)
             }
         };
-        let began = (setup.clock)();
+        let began = (options.clock)();
         Ok(Self {
-            model: Model::new(setup.plan, began, setup.truth.is_some()),
-            port,
-            clock: setup.clock,
+            simulator: Simulator::new(options.plan, began, options.message_log.is_some()),
+            queues,
+            clock: options.clock,
             waiting: Default::default(),
-            ids: rand::random(),
-            truth: setup.truth.map(|to| io::BufWriter::with_capacity(256 << 10, to)),
+            last_id: rand::random(),
+            message_log: options.message_log.map(|to| io::BufWriter::with_capacity(256 << 10, to)),
         })
     }
 
-    fn sight(&self) -> Sight<'_> {
-        Sight { totals: self.model.totals(), stored: self.model.stored(), reconnects: self.port.reconnects() }
+    fn snapshot(&self) -> EndpointSnapshot<'_> {
+        EndpointSnapshot {
+            totals: self.simulator.totals(),
+            stored: self.simulator.stored(),
+            reconnects: self.queues.reconnects(),
+        }
     }
 
     /// Does what there is to do now.
-    fn turn(&mut self) -> Result<Pause, EndpointError> {
+    fn turn(&mut self) -> Result<EndpointWait, EndpointError> {
         let taken = self.take();
-        self.hear();
-        let done = self.work();
-        self.write_stories()?;
-        if taken + done >= TURN {
-            return Ok(Pause::Turn);
+        self.note_progress();
+        let done = self.run_steps();
+        self.write_records()?;
+        if taken + done >= TURN_LIMIT {
+            return Ok(EndpointWait::Yield);
         }
-        Ok(Pause::Until(self.model.deadline((self.clock)())))
+        Ok(EndpointWait::Until(self.simulator.deadline((self.clock)())))
     }
 
-    async fn pause(&mut self, pause: Pause) {
+    async fn wait(&mut self, pause: EndpointWait) {
         match pause {
-            Pause::Turn => tokio::task::yield_now().await,
-            Pause::Until(None) => self.port.changed().await,
-            Pause::Until(Some(deadline)) => {
+            EndpointWait::Yield => tokio::task::yield_now().await,
+            EndpointWait::Until(None) => self.queues.changed().await,
+            EndpointWait::Until(Some(deadline)) => {
                 let rest = deadline.saturating_sub((self.clock)());
                 // Nothing to wait for: it may not be worth while to let others go first, but it is fair.
                 if rest.is_zero() {
                     return tokio::task::yield_now().await;
                 }
                 // At its end or when something comes, whichever is first.
-                let _ = tokio::time::timeout(rest, self.port.changed()).await;
+                let _ = tokio::time::timeout(rest, self.queues.changed()).await;
             }
         }
     }
@@ -201,49 +207,53 @@ impl Endpoint {
     /// Takes messages out of the outbox, as many as the model wants.
     fn take(&mut self) -> usize {
         let mut count = 0;
-        while count < TURN && self.model.wants((self.clock)()) {
-            let Some((message, taken)) = self.port.take() else { break };
+        while count < TURN_LIMIT && self.simulator.has_capacity((self.clock)()) {
+            let Some((message, taken)) = self.queues.take() else { break };
             // Version 4 as to its form; unique because the first was random.
-            self.ids = self.ids.wrapping_add(1);
-            let id = uuid::Builder::from_random_bytes(self.ids.to_be_bytes()).into_uuid();
-            let letter = Letter::read(message, id);
-            let consumed = letter.consumed(self.model.plan());
-            self.model.consume(consumed, Content { letter, taken: Some(taken) }, (self.clock)());
+            self.last_id = self.last_id.wrapping_add(1);
+            let id = uuid::Builder::from_random_bytes(self.last_id.to_be_bytes()).into_uuid();
+            let outbox_message = OutboxMessage::read(message, id);
+            let consumed = outbox_message.consumed(self.simulator.plan());
+            self.simulator.consume(
+                consumed,
+                PendingMessage { message: outbox_message, delivery: Some(taken) },
+                (self.clock)(),
+            );
             count += 1;
         }
         count
     }
 
     /// Hears what was settled, and what B's application has taken.
-    fn hear(&mut self) {
-        while let Some((key, step, sent)) = self.port.next_settled() {
+    fn note_progress(&mut self) {
+        while let Some((key, step, sent)) = self.queues.next_settled() {
             let now = (self.clock)();
             match sent {
-                Sent::Refused => self.model.gave_up(key, step, now),
-                _ => self.model.done(key, step, now),
+                SendResult::Refused => self.simulator.step_failed(key, step, now),
+                _ => self.simulator.step_done(key, step, now),
             }
         }
-        while let Some(number) = self.port.next_consumed() {
-            self.model.taken_by_receiver(Key::from_number(number), (self.clock)());
+        while let Some(number) = self.queues.next_consumed() {
+            self.simulator.taken_by_receiver(MessageKey::from_number(number), (self.clock)());
         }
     }
 
     /// Does what is due, and what found no room before.
-    fn work(&mut self) -> usize {
+    fn run_steps(&mut self) -> usize {
         let mut count = 0;
-        for place in Place::ALL {
-            while self.port.has_room(place) {
+        for place in OutputQueue::ALL {
+            while self.queues.has_room(place) {
                 let Some((key, step)) = self.waiting[place as usize].pop_front() else { break };
                 self.send(place, key, step);
                 count += 1;
             }
         }
-        while count < TURN {
-            let Some((key, step)) = self.model.next_step((self.clock)()) else { break };
+        while count < TURN_LIMIT {
+            let Some((key, step)) = self.simulator.next_step((self.clock)()) else { break };
             count += 1;
-            match place_of(step) {
+            match output_queue_of(step) {
                 None => self.accept(key),
-                Some(place) if self.port.has_room(place) && self.waiting[place as usize].is_empty() => {
+                Some(place) if self.queues.has_room(place) && self.waiting[place as usize].is_empty() => {
                     self.send(place, key, step);
                 }
                 Some(place) => self.waiting[place as usize].push_back((key, step)),
@@ -252,79 +262,81 @@ impl Endpoint {
         count
     }
 
-    fn accept(&mut self, key: Key) {
+    fn accept(&mut self, key: MessageKey) {
         // Nothing is left to look up of a message that was finished with its acceptance: the port is asked first.
-        if let Some(taken) = self.model.content_mut(key).and_then(|content| content.taken.take()) {
-            self.port.accept(taken);
+        if let Some(taken) = self.simulator.content_mut(key).and_then(|content| content.delivery.take()) {
+            self.queues.accept(taken);
         }
     }
 
-    fn send(&mut self, place: Place, key: Key, step: Step) {
+    fn send(&mut self, place: OutputQueue, key: MessageKey, step: EndpointStep) {
         let Some(message) = self.message(key, step) else { return };
-        let notice = match step {
-            Step::Inbox { copy: 0, .. } if self.model.plan().received_on == ReceivedOn::Consume => {
+        let confirm_id = match step {
+            EndpointStep::Inbox { copy: 0, .. } if self.simulator.plan().received_on == ReceivedOn::Consume => {
                 Some(key.to_number())
             }
             _ => None,
         };
-        match self.port.send(place, message, (key, step), notice) {
-            Sent::Settled => self.model.done(key, step, (self.clock)()),
-            Sent::Taken => {}
-            Sent::Refused => self.model.gave_up(key, step, (self.clock)()),
-            Sent::NoRoom => self.waiting[place as usize].push_front((key, step)),
+        match self.queues.send(place, message, (key, step), confirm_id) {
+            SendResult::Settled => self.simulator.step_done(key, step, (self.clock)()),
+            SendResult::Pending => {}
+            SendResult::Refused => self.simulator.step_failed(key, step, (self.clock)()),
+            SendResult::NoRoom => self.waiting[place as usize].push_front((key, step)),
         }
     }
 
-    fn message(&self, key: Key, step: Step) -> Option<Message> {
-        let (plan, letter) = (self.model.plan(), &self.model.content(key)?.letter);
-        let at_ms = wall_ms();
+    fn message(&self, key: MessageKey, step: EndpointStep) -> Option<EncodedMessage> {
+        let (plan, outbox_message) = (self.simulator.plan(), &self.simulator.content(key)?.message);
+        let at_ms = unix_time_ms();
         Some(match (step, plan.mode) {
-            (Step::Reply(Reply::Refused(refusal)), Mode::Toolbox) => letter.status(Some(refusal), true, plan, at_ms),
-            (Step::Reply(Reply::Refused(refusal)), _) => letter.reply_refused(refusal, plan, at_ms),
-            (Step::Reply(Reply::Accepted), _) => letter.reply_accepted(at_ms),
-            (Step::Reply(Reply::Received), _) => letter.status(None, false, plan, at_ms),
-            (Step::Reply(Reply::Failed), _) => letter.status(None, true, plan, at_ms),
-            (Step::Inbox { changed, .. }, _) => letter.inbox(changed, plan, at_ms),
-            (Step::Event(happened), _) => letter.event(happened, plan, at_ms),
-            (Step::Accept, _) => return None,
+            (EndpointStep::Reply(ReplyKind::Refused(refusal)), EndpointMode::Toolbox) => {
+                outbox_message.status(Some(refusal), true, plan, at_ms)
+            }
+            (EndpointStep::Reply(ReplyKind::Refused(refusal)), _) => outbox_message.reply_refused(refusal, plan, at_ms),
+            (EndpointStep::Reply(ReplyKind::Accepted), _) => outbox_message.reply_accepted(at_ms),
+            (EndpointStep::Reply(ReplyKind::Received), _) => outbox_message.status(None, false, plan, at_ms),
+            (EndpointStep::Reply(ReplyKind::Failed), _) => outbox_message.status(None, true, plan, at_ms),
+            (EndpointStep::Inbox { changed, .. }, _) => outbox_message.inbox(changed, plan, at_ms),
+            (EndpointStep::Event(happened), _) => outbox_message.event(happened, plan, at_ms),
+            (EndpointStep::Accept, _) => return None,
         })
     }
 
-    fn write_stories(&mut self) -> io::Result<()> {
-        let Some(truth) = &mut self.truth else { return Ok(()) };
-        while let Some(story) = self.model.next_story() {
-            writeln!(truth, "{}", story.to_line())?;
+    fn write_records(&mut self) -> io::Result<()> {
+        let Some(log) = &mut self.message_log else { return Ok(()) };
+        while let Some(record) = self.simulator.next_record() {
+            writeln!(log, "{}", record.to_line())?;
         }
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.truth.as_mut().map_or(Ok(()), Write::flush)
+        self.message_log.as_mut().map_or(Ok(()), Write::flush)
     }
 
     /// Writes the stories of what is on its way, and the totals.
     fn finish(&mut self) -> io::Result<()> {
-        self.hear();
-        self.write_stories()?;
-        let Some(truth) = &mut self.truth else { return Ok(()) };
-        for story in self.model.unfinished() {
-            writeln!(truth, "{}", story.to_line())?;
+        self.note_progress();
+        self.write_records()?;
+        let Some(log) = &mut self.message_log else { return Ok(()) };
+        for record in self.simulator.unfinished() {
+            writeln!(log, "{}", record.to_line())?;
         }
-        writeln!(truth, "{}", self.model.totals().to_line())?;
-        truth.flush()
+        writeln!(log, "{}", self.simulator.totals().to_line())?;
+        log.flush()
     }
 }
 
-fn place_of(step: Step) -> Option<Place> {
+fn output_queue_of(step: EndpointStep) -> Option<OutputQueue> {
     match step {
-        Step::Accept => None,
-        Step::Reply(_) => Some(Place::Reply),
-        Step::Inbox { .. } => Some(Place::Inbox),
-        Step::Event(_) => Some(Place::Event),
+        EndpointStep::Accept => None,
+        EndpointStep::Reply(_) => Some(OutputQueue::Reply),
+        EndpointStep::Inbox { .. } => Some(OutputQueue::Inbox),
+        EndpointStep::Event(_) => Some(OutputQueue::Event),
     }
 }
 
-fn wall_ms() -> i64 {
+fn unix_time_ms() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

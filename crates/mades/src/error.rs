@@ -220,7 +220,7 @@ impl Error {
 }
 
 /// A broker's description of an error, in one line.
-pub(crate) fn said(error: &definitions::Error) -> String {
+pub(crate) fn describe(error: &definitions::Error) -> String {
     let condition = condition(error);
     match &error.description {
         Some(description) => format!("{condition}: {}", one_line(description)),
@@ -248,7 +248,7 @@ pub(crate) fn one_line(text: &str) -> String {
 
 /// The error for a link to `queue` that was ended.
 pub(crate) fn of_link(queue: &str, error: &definitions::Error) -> Error {
-    let (queue, why) = (queue.to_owned(), said(error));
+    let (queue, why) = (queue.to_owned(), describe(error));
     match condition(error).as_str() {
         "amqp:not-found" => Error::MissingQueue { queue, why },
         "amqp:resource-locked" => Error::QueueHeld { queue, why },
@@ -263,9 +263,9 @@ pub(crate) fn of_link(queue: &str, error: &definitions::Error) -> Error {
 
 fn of_connection_stop(reason: &ConnectionStopReason) -> Error {
     match reason {
-        ConnectionStopReason::RemoteClosedWithError(error) => Error::Closed { why: said(error) },
+        ConnectionStopReason::RemoteClosedWithError(error) => Error::Closed { why: describe(error) },
         ConnectionStopReason::RemoteClosed => Error::Closed { why: "no reason was given".to_owned() },
-        ConnectionStopReason::ClosedWithError(error) => Error::PeerMisbehaved { why: said(error) },
+        ConnectionStopReason::ClosedWithError(error) => Error::PeerMisbehaved { why: describe(error) },
         ConnectionStopReason::Closed => Error::Lost { why: "it ended".to_owned() },
     }
 }
@@ -273,8 +273,8 @@ fn of_connection_stop(reason: &ConnectionStopReason) -> Error {
 fn of_session_stop(reason: &SessionStopReason) -> Error {
     match reason {
         SessionStopReason::ConnectionStopped(reason) => of_connection_stop(reason),
-        SessionStopReason::RemoteEndedWithError(error) => Error::Closed { why: said(error) },
-        SessionStopReason::EndedWithError(error) => Error::PeerMisbehaved { why: said(error) },
+        SessionStopReason::RemoteEndedWithError(error) => Error::Closed { why: describe(error) },
+        SessionStopReason::EndedWithError(error) => Error::PeerMisbehaved { why: describe(error) },
         SessionStopReason::RemoteEnded => Error::Closed { why: "it ended the session".to_owned() },
         SessionStopReason::Ended => Error::Lost { why: "the session has ended".to_owned() },
     }
@@ -331,7 +331,7 @@ pub(crate) fn of_detach(queue: &str, error: &DetachError) -> Error {
 }
 
 /// Result of detaching a link: it is detached when both sides have said so.
-pub(crate) fn of_farewell(queue: &str, said: Result<(), DetachError>) -> Result<(), Error> {
+pub(crate) fn of_close(queue: &str, said: Result<(), DetachError>) -> Result<(), Error> {
     match said {
         // RabbitMQ 3 answers the end of a link by its suspension (AMQP 1.0 part 2 §2.6.6 asks for an end), and after
         // that again. fe2o3-amqp finds that state illegal; the link no longer exists for either side.
@@ -379,7 +379,7 @@ fn no_such_queue(queue: &str) -> Error {
 pub(crate) fn of_connection(error: &fe2o3_amqp::connection::Error) -> Error {
     use fe2o3_amqp::connection::Error as Engine;
     match error {
-        Engine::RemoteClosedWithError(error) => Error::Closed { why: said(error) },
+        Engine::RemoteClosedWithError(error) => Error::Closed { why: describe(error) },
         Engine::RemoteClosed => Error::Closed { why: "no reason was given".to_owned() },
         Engine::TransportError(error) => of_transport(error),
         Engine::IllegalState => Error::Lost { why: "the peer closed the connection".to_owned() },
@@ -398,22 +398,22 @@ fn of_transport(error: &transport::Error) -> Error {
 }
 
 /// Facts about an attempt to connect that the text of an error needs: user, address and the peer's first bytes.
-pub(crate) struct Attempt<'a> {
+pub(crate) struct OpenAttempt<'a> {
     pub(crate) address: &'a str,
-    pub(crate) who: &'a str,
+    pub(crate) user: &'a str,
     pub(crate) mechanism: &'static str,
-    pub(crate) greeting: &'a [u8],
+    pub(crate) first_bytes: &'a [u8],
 }
 
 /// The error for a connection that could not be opened.
-pub(crate) fn of_open(attempt: &Attempt<'_>, error: &OpenError) -> Error {
+pub(crate) fn of_open(attempt: &OpenAttempt<'_>, error: &OpenError) -> Error {
     let address = attempt.address.to_owned();
-    if let Some(stranger) = of_greeting(&address, attempt.greeting) {
+    if let Some(stranger) = of_first_bytes(&address, attempt.first_bytes) {
         return stranger;
     }
     match error {
         OpenError::SaslError { .. } | OpenError::ScramError(_) => {
-            Error::WrongCredentials { address, who: attempt.who.to_owned() }
+            Error::WrongCredentials { address, who: attempt.user.to_owned() }
         }
         OpenError::NotImplemented(Some(text)) if text.contains("is not supported") => {
             Error::NoSuchMechanism { address, mechanism: attempt.mechanism }
@@ -421,11 +421,11 @@ pub(crate) fn of_open(attempt: &Attempt<'_>, error: &OpenError) -> Error {
         // RabbitMQ accepts SASL ANONYMOUS from every client, and asks those without rights for SASL again after it
         // (part 2 §2.2).
         OpenError::NotImplemented(Some(text)) if text.contains(", found ProtocolHeader { id: Sasl") => {
-            Error::WrongCredentials { address, who: attempt.who.to_owned() }
+            Error::WrongCredentials { address, who: attempt.user.to_owned() }
         }
         OpenError::RemoteClosedWithError(error) => match condition(error).as_str() {
-            "amqp:unauthorized-access" => Error::WrongCredentials { address, who: attempt.who.to_owned() },
-            _ => Error::Closed { why: said(error) },
+            "amqp:unauthorized-access" => Error::WrongCredentials { address, who: attempt.user.to_owned() },
+            _ => Error::Closed { why: describe(error) },
         },
         OpenError::RemoteClosed => Error::Closed { why: "no reason was given".to_owned() },
         OpenError::TransportError(error) => of_transport(error),
@@ -447,7 +447,7 @@ pub(crate) fn of_handshake_io(address: &str, error: &io::Error) -> Error {
 }
 
 /// The error for a peer whose first bytes are not AMQP's, if they are known.
-pub(crate) fn of_greeting(address: &str, greeting: &[u8]) -> Option<Error> {
+pub(crate) fn of_first_bytes(address: &str, greeting: &[u8]) -> Option<Error> {
     let address = address.to_owned();
     match greeting {
         [] => None,
@@ -490,7 +490,8 @@ mod tests {
     #[test]
     fn a_peer_that_asks_for_sasl_again_has_not_let_us_in() {
         use fe2o3_amqp::transport::protocol_header::ProtocolHeader;
-        let attempt = Attempt { address: "a", who: "an anonymous client", mechanism: "ANONYMOUS", greeting: b"AMQP" };
+        let attempt =
+            OpenAttempt { address: "a", user: "an anonymous client", mechanism: "ANONYMOUS", first_bytes: b"AMQP" };
         let told = |found: ProtocolHeader| {
             let text = format!("Expecting {:?}, found {found:?}", ProtocolHeader::amqp());
             of_open(&attempt, &OpenError::NotImplemented(Some(text))).to_string()
@@ -502,11 +503,11 @@ mod tests {
 
     #[test]
     fn first_octets_tell_what_a_peer_speaks() {
-        assert!(of_greeting("a", b"").is_none());
-        assert!(of_greeting("a", b"AM").is_none());
-        assert!(of_greeting("a", b"AMQP\x03").is_none());
-        assert_eq!(of_greeting("a", &[0x15, 3, 3, 0, 2]), Some(Error::TlsPeer { address: "a".to_owned() }));
-        let text = of_greeting("a", b"HTTP/1.1").unwrap().to_string();
+        assert!(of_first_bytes("a", b"").is_none());
+        assert!(of_first_bytes("a", b"AM").is_none());
+        assert!(of_first_bytes("a", b"AMQP\x03").is_none());
+        assert_eq!(of_first_bytes("a", &[0x15, 3, 3, 0, 2]), Some(Error::TlsPeer { address: "a".to_owned() }));
+        let text = of_first_bytes("a", b"HTTP/1.1").unwrap().to_string();
         assert_eq!(text, "a does not speak AMQP 1.0: it answers \"HTTP/1.1\"");
     }
 }

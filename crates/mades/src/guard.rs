@@ -15,12 +15,12 @@ use std::{fmt, io};
 
 /// Bytes of a frame that are read: its header and the beginning of its performative. A delivery tag has at most 32 bytes
 /// (AMQP 1.0 part 2 §2.8.7); a link is named by container and queue.
-const HEAD: usize = 512;
+const MAX_HEAD_BYTES: usize = 512;
 /// Limit of the pieces of one message. Each piece is kept until the last has come, and costs memory even if it is empty.
 /// In frames of 512 bytes, the smallest that a peer may ask for (part 2 §2.7.1), this is half a gigabyte.
-const MOST_PIECES: u32 = 1 << 20;
+const MAX_PIECES: u32 = 1 << 20;
 /// Limit of an error's text.
-const MOST_LETTERS: usize = 200;
+const MAX_ERROR_CHARACTERS: usize = 200;
 
 const ATTACH: u64 = 0x12;
 const TRANSFER: u64 = 0x14;
@@ -30,36 +30,36 @@ const CLOSE: u64 = 0x18;
 
 /// Cuts a stream into frames and shows the head of each.
 #[derive(Clone, Debug)]
-struct Frames {
-    head: [u8; HEAD],
-    held: usize,
+struct FrameScanner {
+    head: [u8; MAX_HEAD_BYTES],
+    head_length: usize,
     skip: u64,
 }
 
-impl Default for Frames {
+impl Default for FrameScanner {
     fn default() -> Self {
-        Self { head: [0; HEAD], held: 0, skip: 0 }
+        Self { head: [0; MAX_HEAD_BYTES], head_length: 0, skip: 0 }
     }
 }
 
-impl Frames {
+impl FrameScanner {
     /// Follows what comes next.
-    fn follow(&mut self, mut octets: &[u8], mut look: impl FnMut(&Head<'_>) -> io::Result<()>) -> io::Result<()> {
+    fn scan(&mut self, mut octets: &[u8], mut visit: impl FnMut(&FrameHead<'_>) -> io::Result<()>) -> io::Result<()> {
         while !octets.is_empty() {
             let skipped = self.skip.min(octets.len() as u64);
             self.skip -= skipped;
             octets = &octets[skipped as usize..];
-            let count = (self.wanted()? - self.held).min(octets.len());
-            self.head[self.held..self.held + count].copy_from_slice(&octets[..count]);
-            self.held += count;
+            let count = (self.wanted()? - self.head_length).min(octets.len());
+            self.head[self.head_length..self.head_length + count].copy_from_slice(&octets[..count]);
+            self.head_length += count;
             octets = &octets[count..];
             // A wrong length is reported as soon as the length is there, not only when more bytes come.
             let wanted = self.wanted()?;
-            if self.held >= 8 && self.held == wanted {
-                self.skip = self.size()?.saturating_sub(self.held as u64);
-                self.held = 0;
-                if let Some(head) = Head::read(&self.head[..wanted]) {
-                    look(&head)?;
+            if self.head_length >= 8 && self.head_length == wanted {
+                self.skip = self.size()?.saturating_sub(self.head_length as u64);
+                self.head_length = 0;
+                if let Some(head) = FrameHead::read(&self.head[..wanted]) {
+                    visit(&head)?;
                 }
             }
         }
@@ -68,7 +68,7 @@ impl Frames {
 
     /// Number of bytes to hold.
     fn wanted(&self) -> io::Result<usize> {
-        if self.held < 4 { Ok(4) } else { self.size().map(|size| size.min(HEAD as u64) as usize) }
+        if self.head_length < 4 { Ok(4) } else { self.size().map(|size| size.min(MAX_HEAD_BYTES as u64) as usize) }
     }
 
     fn size(&self) -> io::Result<u64> {
@@ -79,23 +79,23 @@ impl Frames {
         }
         match u32::from_be_bytes([a, b, c, d]) {
             size @ 8.. => Ok(u64::from(size)),
-            size => Err(lie(format!("a frame of {size} bytes, shorter than a frame header"))),
+            size => Err(invalid_data(format!("a frame of {size} bytes, shorter than a frame header"))),
         }
     }
 }
 
-fn lie(complaint: String) -> io::Error {
+fn invalid_data(complaint: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, complaint)
 }
 
 /// The beginning of an AMQP frame: channel, performative, and the fields that are there.
-struct Head<'a> {
+struct FrameHead<'a> {
     channel: u16,
     /// The performative; `None` if it cannot be read.
     performative: Option<(u64, Elements<'a>)>,
 }
 
-impl<'a> Head<'a> {
+impl<'a> FrameHead<'a> {
     /// Reads the head of a frame. `None`: a protocol header, a frame of SASL's, one without a body.
     fn read(octets: &'a [u8]) -> Option<Self> {
         let &[a, b, c, d, data_offset, 0, e, f] = octets.first_chunk()? else { return None };
@@ -103,7 +103,7 @@ impl<'a> Head<'a> {
         if [a, b, c, d] == *b"AMQP" || octets.len() <= 8 {
             return None;
         }
-        Some(Self { channel: u16::from_be_bytes([e, f]), performative: Elements::of_beginning(body) })
+        Some(Self { channel: u16::from_be_bytes([e, f]), performative: Elements::parse_prefix(body) })
     }
 }
 
@@ -111,8 +111,8 @@ impl<'a> Head<'a> {
 /// which fe2o3-amqp 0.18.4 takes four bytes without a check and panics, and a message in more pieces than any sender
 /// needs.
 #[derive(Clone, Debug, Default)]
-pub struct Guard {
-    frames: Frames,
+pub struct FrameValidator {
+    frames: FrameScanner,
     /// Pieces of the message that is under way, by channel: a session of ours has one link.
     pieces: HashMap<u16, u32>,
     /// The handle and the name of the peer's end of a link, by channel.
@@ -121,15 +121,15 @@ pub struct Guard {
     ended: HashSet<String>,
 }
 
-impl Guard {
+impl FrameValidator {
     /// Checks the next bytes.
     ///
     /// # Errors
     /// `InvalidData` if there is a frame that cannot be, or a message in too many pieces.
     pub fn check(&mut self, octets: &[u8]) -> io::Result<()> {
         let (pieces, links, ended) = (&mut self.pieces, &mut self.links, &mut self.ended);
-        self.frames.follow(octets, |head| match head.performative {
-            Some((TRANSFER, fields)) => note_piece(pieces, head.channel, goes_on(fields)),
+        self.frames.scan(octets, |head| match head.performative {
+            Some((TRANSFER, fields)) => count_piece(pieces, head.channel, has_more(fields)),
             Some((ATTACH, fields)) => {
                 if let Some((name, handle)) = name_and_handle(fields) {
                     links.insert(head.channel, (handle, name.to_owned()));
@@ -144,7 +144,7 @@ impl Guard {
             }
             Some(_) => Ok(()),
             // Not to be read here: it may be a piece all the same.
-            None => note_piece(pieces, head.channel, true),
+            None => count_piece(pieces, head.channel, true),
         })
     }
 }
@@ -156,13 +156,13 @@ fn name_and_handle(mut fields: Elements<'_>) -> Option<(&str, u64)> {
 }
 
 /// Reports whether a transfer's message has more pieces; true if that cannot be read.
-fn goes_on(mut fields: Elements<'_>) -> bool {
+fn has_more(mut fields: Elements<'_>) -> bool {
     // handle, delivery-id, delivery-tag, message-format, settled
-    fields.skip(5).and_then(|()| fields.truth()).unwrap_or(true)
+    fields.skip(5).and_then(|()| fields.boolean()).unwrap_or(true)
 }
 
-fn note_piece(pieces: &mut HashMap<u16, u32>, channel: u16, goes_on: bool) -> io::Result<()> {
-    if !goes_on {
+fn count_piece(pieces: &mut HashMap<u16, u32>, channel: u16, has_more: bool) -> io::Result<()> {
+    if !has_more {
         if !pieces.is_empty() {
             pieces.remove(&channel);
         }
@@ -170,15 +170,15 @@ fn note_piece(pieces: &mut HashMap<u16, u32>, channel: u16, goes_on: bool) -> io
     }
     let count = pieces.entry(channel).or_default();
     *count += 1;
-    if *count > MOST_PIECES {
-        return Err(lie(format!("a message in more than {MOST_PIECES} pieces")));
+    if *count > MAX_PIECES {
+        return Err(invalid_data(format!("a message in more than {MAX_PIECES} pieces")));
     }
     Ok(())
 }
 
 /// A protocol error that we reported to the peer in detach, end or close, and its subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plaint {
+pub(crate) struct LocalError {
     /// The link, if it was about a link.
     pub(crate) link: Option<String>,
     /// Condition, such as `amqp:link:message-size-exceeded`.
@@ -188,27 +188,27 @@ pub(crate) struct Plaint {
 
 /// Watches our own output for errors of the peer that we report.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Plaints {
-    frames: Frames,
+pub(crate) struct ErrorWatch {
+    frames: FrameScanner,
     /// The names of links by channel.
     links: HashMap<u16, String>,
-    found: Option<Plaint>,
+    found: Option<LocalError>,
 }
 
-impl Plaint {
+impl LocalError {
     /// Reports whether the error is about a message that is too large.
-    pub(crate) fn is_of_size(&self) -> bool {
+    pub(crate) fn is_size_exceeded(&self) -> bool {
         self.condition == "amqp:link:message-size-exceeded"
     }
 
     /// The complaint as an error, with the queue if it was about one.
-    pub(crate) fn error(&self, queue: Option<&str>) -> Error {
+    pub(crate) fn to_error(&self, queue: Option<&str>) -> Error {
         let queue = queue.map(|queue| format!("{queue}: ")).unwrap_or_default();
         Error::PeerMisbehaved { why: format!("{queue}{self}") }
     }
 }
 
-impl fmt::Display for Plaint {
+impl fmt::Display for LocalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.description.as_str() {
             "" => f.write_str(&self.condition),
@@ -217,16 +217,16 @@ impl fmt::Display for Plaint {
     }
 }
 
-impl Plaints {
+impl ErrorWatch {
     /// The first complaint.
-    pub(crate) fn found(&self) -> Option<&Plaint> {
+    pub(crate) fn found(&self) -> Option<&LocalError> {
         self.found.as_ref()
     }
 
     /// Reads our next output, after all that the guard has read; returns the first reported error.
-    pub(crate) fn overhear(&mut self, octets: &[u8], guard: &Guard) -> Option<&Plaint> {
+    pub(crate) fn observe(&mut self, octets: &[u8], validator: &FrameValidator) -> Option<&LocalError> {
         let (links, found) = (&mut self.links, &mut self.found);
-        let followed = self.frames.follow(octets, |head| {
+        let followed = self.frames.scan(octets, |head| {
             let Some((code, fields)) = head.performative else { return Ok(()) };
             match code {
                 ATTACH => {
@@ -236,11 +236,11 @@ impl Plaints {
                 DETACH => {
                     let link = links.get(&head.channel);
                     // A link that the peer has ended with an error is ended on our side with the same one.
-                    if !link.is_some_and(|name| guard.ended.contains(name)) {
-                        *found = found.take().or(error_of(fields, 2).map(|error| error.plaint(link)));
+                    if !link.is_some_and(|name| validator.ended.contains(name)) {
+                        *found = found.take().or(error_of(fields, 2).map(|error| error.to_local_error(link)));
                     }
                 }
-                END | CLOSE => *found = found.take().or(error_of(fields, 0).map(|error| error.plaint(None))),
+                END | CLOSE => *found = found.take().or(error_of(fields, 0).map(|error| error.to_local_error(None))),
                 _ => {}
             }
             Ok(())
@@ -252,21 +252,21 @@ impl Plaints {
 }
 
 /// An error, where it lies; part of it may not be there.
-struct ErrorThere<'a>(Elements<'a>);
+struct ErrorFields<'a>(Elements<'a>);
 
 /// The error among a performative's fields, after `behind` others; `None` if it is null or left out.
-fn error_of(mut fields: Elements<'_>, behind: u32) -> Option<ErrorThere<'_>> {
-    fields.skip(behind).ok()?;
-    fields.rest().and_then(Elements::of_beginning).map(|(_, fields)| ErrorThere(fields))
+fn error_of(mut fields: Elements<'_>, preceding: u32) -> Option<ErrorFields<'_>> {
+    fields.skip(preceding).ok()?;
+    fields.rest().and_then(Elements::parse_prefix).map(|(_, fields)| ErrorFields(fields))
 }
 
-impl ErrorThere<'_> {
-    fn plaint(mut self, link: Option<&String>) -> Plaint {
+impl ErrorFields<'_> {
+    fn to_local_error(mut self, link: Option<&String>) -> LocalError {
         let mut text = || -> String {
             let value = self.0.field().ok().flatten();
-            value.and_then(|value| value.as_text()).unwrap_or_default().chars().take(MOST_LETTERS).collect()
+            value.and_then(|value| value.as_text()).unwrap_or_default().chars().take(MAX_ERROR_CHARACTERS).collect()
         };
-        Plaint { link: link.cloned(), condition: text(), description: text() }
+        LocalError { link: link.cloned(), condition: text(), description: text() }
     }
 }
 
@@ -287,12 +287,12 @@ mod tests {
     }
 
     /// A piece of a message; in the last, `more` is absent or false.
-    fn piece(channel: u16, goes_on: Option<bool>) -> Vec<u8> {
+    fn piece(channel: u16, has_more: Option<bool>) -> Vec<u8> {
         frame(channel, TRANSFER as u8, b"octets", |fields| {
             fields.uint(0);
-            if let Some(goes_on) = goes_on {
+            if let Some(has_more) = has_more {
                 (0..4).for_each(|_| fields.null());
-                fields.truth(goes_on);
+                fields.boolean(has_more);
             }
         })
     }
@@ -308,7 +308,7 @@ mod tests {
     fn detach(channel: u16, condition: Option<&str>) -> Vec<u8> {
         frame(channel, DETACH as u8, &[], |fields| {
             fields.uint(0);
-            fields.truth(true);
+            fields.boolean(true);
             if let Some(condition) = condition {
                 error(fields, condition, "why");
             }
@@ -324,25 +324,25 @@ mod tests {
 
     #[test]
     fn a_message_in_more_pieces_than_anybody_needs_is_refused_and_many_messages_are_not() {
-        let mut guard = Guard::default();
+        let mut validator = FrameValidator::default();
         let more = piece(3, Some(true)).repeat(1 << 16);
-        for _ in 0..MOST_PIECES >> 16 {
-            guard.check(&more).unwrap();
+        for _ in 0..MAX_PIECES >> 16 {
+            validator.check(&more).unwrap();
             // Another link's messages come between.
-            guard.check(&[piece(4, Some(true)), piece(4, Some(false)), piece(5, None)].concat()).unwrap();
+            validator.check(&[piece(4, Some(true)), piece(4, Some(false)), piece(5, None)].concat()).unwrap();
         }
-        assert_eq!(guard.pieces.len(), 1);
-        let mut other = guard.clone();
+        assert_eq!(validator.pieces.len(), 1);
+        let mut other = validator.clone();
         other.check(&[piece(3, None), piece(3, Some(true))].concat()).unwrap();
         assert_eq!(
-            guard.check(&piece(3, Some(true))).unwrap_err().to_string(),
+            validator.check(&piece(3, Some(true))).unwrap_err().to_string(),
             "a message in more than 1048576 pieces"
         );
     }
 
     #[test]
     fn what_cannot_be_read_counts_as_a_piece_that_is_not_the_last() {
-        let mut guard = Guard::default();
+        let mut validator = FrameValidator::default();
         // A performative of no list, a transfer that ends in mid-field, and one whose tag is longer than is looked at.
         let long_tag = frame(1, TRANSFER as u8, &[], |fields| {
             fields.uint(0);
@@ -351,18 +351,18 @@ mod tests {
             (0..3).for_each(|_| fields.null());
         });
         let cut = [&[0, 0, 0, 14, 2, 0, 0, 1][..], &[0, 0x53, 0x14, 0xc0, 9, 6]].concat();
-        guard.check(&[&[0, 0, 0, 10, 2, 0, 0, 1, 1, 2][..], &cut, &long_tag].concat()).unwrap();
-        assert_eq!(guard.pieces.get(&1), Some(&3));
+        validator.check(&[&[0, 0, 0, 10, 2, 0, 0, 1, 1, 2][..], &cut, &long_tag].concat()).unwrap();
+        assert_eq!(validator.pieces.get(&1), Some(&3));
         // A heartbeat, a header and SASL are none.
-        guard
+        validator
             .check(&[&[0, 0, 0, 8, 2, 0, 0, 2][..], b"AMQP\0\x01\0\0", &[0, 0, 0, 9, 2, 1, 0, 2, 7]].concat())
             .unwrap();
-        assert_eq!(guard.pieces.get(&2), None);
+        assert_eq!(validator.pieces.get(&2), None);
     }
 
     #[test]
     fn a_complaint_of_ours_is_found_with_its_link_and_one_that_goes_back_is_none() {
-        let (mut plaints, mut guard) = (Plaints::default(), Guard::default());
+        let (mut error_watch, mut validator) = (ErrorWatch::default(), FrameValidator::default());
         let said = [
             attach(2, "container:q:1"),
             attach(3, "container:q:2"),
@@ -371,23 +371,23 @@ mod tests {
             piece(2, None),
         ]
         .concat();
-        assert_eq!(plaints.overhear(&said, &guard), None);
+        assert_eq!(error_watch.observe(&said, &validator), None);
         // The peer ends a link with an error, and it is ended on our side with the same.
-        guard.check(&[attach(9, "container:q:2"), detach(9, Some("amqp:resource-locked"))].concat()).unwrap();
-        assert_eq!(plaints.overhear(&detach(3, Some("amqp:resource-locked")), &guard), None);
+        validator.check(&[attach(9, "container:q:2"), detach(9, Some("amqp:resource-locked"))].concat()).unwrap();
+        assert_eq!(error_watch.observe(&detach(3, Some("amqp:resource-locked")), &validator), None);
         // Ending a link that does not exist does not undo the error.
-        guard.check(&detach(8, Some("amqp:link:message-size-exceeded"))).unwrap();
-        let found = plaints.overhear(&detach(2, Some("amqp:link:message-size-exceeded")), &guard).unwrap();
+        validator.check(&detach(8, Some("amqp:link:message-size-exceeded"))).unwrap();
+        let found = error_watch.observe(&detach(2, Some("amqp:link:message-size-exceeded")), &validator).unwrap();
         assert_eq!(found.link.as_deref(), Some("container:q:1"));
-        assert!(found.is_of_size());
+        assert!(found.is_size_exceeded());
         assert_eq!(found.to_string(), "why (amqp:link:message-size-exceeded)");
         // It stays the first.
-        let later = plaints.overhear(&detach(2, Some("amqp:not-allowed")), &guard).unwrap();
-        assert!(later.is_of_size());
+        let later = error_watch.observe(&detach(2, Some("amqp:not-allowed")), &validator).unwrap();
+        assert!(later.is_size_exceeded());
         for code in [END, CLOSE] {
             let said = frame(0, code as u8, &[], |fields| error(fields, "amqp:illegal-state", ""));
-            let mut plaints = Plaints::default();
-            let found = plaints.overhear(&said, &guard).unwrap();
+            let mut error_watch = ErrorWatch::default();
+            let found = error_watch.observe(&said, &validator).unwrap();
             assert_eq!((found.link.as_deref(), found.to_string().as_str()), (None, "amqp:illegal-state"));
         }
     }
@@ -403,9 +403,9 @@ mod tests {
                 octets.extend_from_slice(&size.to_be_bytes());
                 octets.resize(octets.len() + (*size as usize).saturating_sub(4), b'A');
             }
-            let whole = Guard::default().check(&octets).is_ok();
-            let mut guard = Guard::default();
-            let pieces = octets.chunks(cut).all(|piece| guard.check(piece).is_ok());
+            let whole = FrameValidator::default().check(&octets).is_ok();
+            let mut validator = FrameValidator::default();
+            let pieces = octets.chunks(cut).all(|piece| validator.check(piece).is_ok());
             prop_assert_eq!(whole, pieces);
             prop_assert_eq!(whole, sizes.iter().all(|size| *size >= 8));
         }
@@ -423,14 +423,14 @@ mod tests {
                 _ => attach(*channel, &format!("link {channel}")),
             };
             let octets: Vec<u8> = frames.iter().flat_map(frame).collect();
-            let (mut whole, mut cut_up) = (Guard::default(), Guard::default());
+            let (mut whole, mut cut_up) = (FrameValidator::default(), FrameValidator::default());
             whole.check(&octets).unwrap();
             octets.chunks(cut).for_each(|octets| cut_up.check(octets).unwrap());
             prop_assert_eq!((&whole.pieces, &whole.links, &whole.ended), (&cut_up.pieces, &cut_up.links, &cut_up.ended));
-            let (mut plaints, mut cut_plaints) = (Plaints::default(), Plaints::default());
-            plaints.overhear(&octets, &Guard::default());
-            octets.chunks(cut).for_each(|octets| drop(cut_plaints.overhear(octets, &Guard::default()).cloned()));
-            prop_assert_eq!(plaints.found(), cut_plaints.found());
+            let (mut error_watch, mut cut_plaints) = (ErrorWatch::default(), ErrorWatch::default());
+            error_watch.observe(&octets, &FrameValidator::default());
+            octets.chunks(cut).for_each(|octets| drop(cut_plaints.observe(octets, &FrameValidator::default()).cloned()));
+            prop_assert_eq!(error_watch.found(), cut_plaints.found());
         }
     }
 }

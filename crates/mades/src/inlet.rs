@@ -1,6 +1,6 @@
 //! A queue that messages come from: deliveries as they come, dispositions by the range.
-use crate::api::{Oddity, Received};
-use crate::coalescing::Gauge;
+use crate::api::{DecodedMessage, Oddity};
+use crate::coalescing::StreamStats;
 use crate::connection::{self, Broker};
 use crate::error::{self, Error};
 use fe2o3_amqp::Receiver;
@@ -17,13 +17,13 @@ use std::sync::Arc;
 /// Frames that wait between the connection and the session: they have all been given credit.
 const BUFFERED_FRAMES: usize = 4096;
 /// Limit of acceptances that one disposition reports.
-const BATCH: usize = 256;
+const ACCEPT_BATCH_LIMIT: usize = 256;
 /// The largest message that is taken by default.
-const MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
+const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Options of an inlet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InletPlan {
+pub struct ReceiverOptions {
     /// The queue.
     pub queue: String,
     /// Number of messages that the broker may send ahead. They are kept in memory until they are settled: credit
@@ -33,10 +33,10 @@ pub struct InletPlan {
     pub max_message_bytes: u64,
 }
 
-impl InletPlan {
+impl ReceiverOptions {
     /// Options for that queue with that credit.
     pub fn new(queue: impl Into<String>, credit: u32) -> Self {
-        Self { queue: queue.into(), credit, max_message_bytes: MESSAGE_BYTES }
+        Self { queue: queue.into(), credit, max_message_bytes: MAX_MESSAGE_BYTES }
     }
 }
 
@@ -44,15 +44,15 @@ impl InletPlan {
 /// for us until the link ends, and then gives it to another consumer: that is how to hold on to a message that is not
 /// ours. If it were released at once, the broker would send it again at once.
 #[derive(Debug)]
-pub struct Ticket(DeliveryInfo);
+pub struct DeliveryHandle(DeliveryInfo);
 
 /// A message that came.
 #[derive(Debug)]
 pub struct Delivery {
     /// Handle that settles it.
-    pub ticket: Ticket,
+    pub handle: DeliveryHandle,
     /// The message.
-    pub message: Received,
+    pub message: DecodedMessage,
 }
 
 impl Delivery {
@@ -64,13 +64,13 @@ impl Delivery {
 
 /// A message as it came, decodable or not.
 #[derive(Debug)]
-pub enum Arrival {
+pub enum IncomingDelivery {
     /// A message.
     Delivery(Box<Delivery>),
     /// A message whose sections cannot be decoded.
     Undecodable {
         /// Handle that settles it.
-        ticket: Ticket,
+        handle: DeliveryHandle,
         /// [`Oddity::Undecodable`].
         oddity: Oddity,
         /// Description of the defect.
@@ -80,52 +80,52 @@ pub enum Arrival {
 
 /// A queue that messages come from.
 #[derive(Debug)]
-pub struct Inlet {
+pub struct ReceiverLink {
     receiver: Receiver,
     queue: Arc<str>,
     broker: Arc<Broker>,
-    gauge: Gauge,
+    stats: StreamStats,
     accepted: Vec<DeliveryInfo>,
-    batch: usize,
+    accept_batch: usize,
     /// Ends with us.
     _session: SessionHandle<()>,
 }
 
-impl Inlet {
+impl ReceiverLink {
     pub(crate) async fn attach(
         connection: &mut ConnectionHandle<()>,
-        plan: &InletPlan,
+        options: &ReceiverOptions,
         name: String,
-        (broker, gauge): (Arc<Broker>, Gauge),
+        (broker, gauge): (Arc<Broker>, StreamStats),
     ) -> Result<Self, Error> {
-        if plan.credit == 0 {
+        if options.credit == 0 {
             return Err(Error::Misuse("a credit of 0 permits no messages: use 1 or more".to_owned()));
         }
         let mut session = connection::session(connection, BUFFERED_FRAMES).await?;
         let source = Source::builder()
-            .address(plan.queue.as_str())
+            .address(options.queue.as_str())
             .durable(TerminusDurability::UnsettledState)
             .capabilities(Array(connection::capabilities()))
             .build();
         let receiver = Receiver::builder()
             .name(name.as_str())
             .source(source)
-            .max_message_size(plan.max_message_bytes)
-            .credit_mode(CreditMode::Auto(plan.credit))
+            .max_message_size(options.max_message_bytes)
+            .credit_mode(CreditMode::Auto(options.credit))
             // What a broker writes into its answer is its own affair.
             .verify_incoming_source(false)
             .verify_incoming_target(false)
             .attach(&mut session)
             .await
-            .map_err(|error| error::of_receiver_attach(&plan.queue, &error))?;
-        gauge.note_link(&name, &plan.queue, receiver.max_message_size());
+            .map_err(|error| error::of_receiver_attach(&options.queue, &error))?;
+        gauge.register_link(&name, &options.queue, receiver.max_message_size());
         Ok(Self {
             receiver,
-            queue: plan.queue.as_str().into(),
+            queue: options.queue.as_str().into(),
             broker,
-            gauge,
+            stats: gauge,
             accepted: Vec::new(),
-            batch: (plan.credit as usize / 4).clamp(1, BATCH),
+            accept_batch: (options.credit as usize / 4).clamp(1, ACCEPT_BATCH_LIMIT),
             _session: session,
         })
     }
@@ -142,39 +142,42 @@ impl Inlet {
     /// # Errors
     /// If the link or the connection has ended, or the peer has broken the protocol: then the connection ends at once,
     /// whatever the peer answers. A message that cannot be decoded is no error.
-    pub async fn next(&mut self) -> Result<Arrival, Error> {
+    pub async fn next(&mut self) -> Result<IncomingDelivery, Error> {
         if !self.accepted.is_empty() {
-            if let Some(arrival) = self.next_at_once().await {
-                return arrival;
+            if let Some(delivery) = self.try_next().await {
+                return delivery;
             }
             self.settle().await?;
         }
-        let arrival = self.receiver.recv::<Body<Value>>().await;
-        self.arrival(arrival)
+        let delivery = self.receiver.recv::<Body<Value>>().await;
+        self.read_delivery(delivery)
     }
 
     /// The next arrival, if one is there already.
-    pub async fn next_at_once(&mut self) -> Option<Result<Arrival, Error>> {
-        let arrival = tokio::select! {
+    pub async fn try_next(&mut self) -> Option<Result<IncomingDelivery, Error>> {
+        let delivery = tokio::select! {
             biased;
             arrival = self.receiver.recv::<Body<Value>>() => arrival,
             () = std::future::ready(()) => return None,
         };
-        Some(self.arrival(arrival))
+        Some(self.read_delivery(delivery))
     }
 
-    fn arrival(&self, arrival: Result<fe2o3_amqp::Delivery<Body<Value>>, RecvError>) -> Result<Arrival, Error> {
+    fn read_delivery(
+        &self,
+        arrival: Result<fe2o3_amqp::Delivery<Body<Value>>, RecvError>,
+    ) -> Result<IncomingDelivery, Error> {
         match arrival {
             Ok(delivery) => {
                 let (info, message) = delivery.into_parts();
-                Ok(Arrival::Delivery(Box::new(Delivery { ticket: Ticket(info), message })))
+                Ok(IncomingDelivery::Delivery(Box::new(Delivery { handle: DeliveryHandle(info), message })))
             }
-            Err(RecvError::MessageDecode(error)) => Ok(Arrival::Undecodable {
-                ticket: Ticket(error.info),
+            Err(RecvError::MessageDecode(error)) => Ok(IncomingDelivery::Undecodable {
+                handle: DeliveryHandle(error.info),
                 oddity: Oddity::Undecodable,
                 why: error::one_line(&error.source.to_string()),
             }),
-            Err(error) => Err(self.gauge.blamed(error::of_receive(&self.queue, &error))),
+            Err(error) => Err(self.stats.peer_error_or(error::of_receive(&self.queue, &error))),
         }
     }
 
@@ -183,9 +186,9 @@ impl Inlet {
     ///
     /// # Errors
     /// If the link or the connection has come to its end.
-    pub async fn accept(&mut self, ticket: Ticket) -> Result<(), Error> {
-        self.accepted.push(ticket.0);
-        if self.accepted.len() < self.batch {
+    pub async fn accept(&mut self, handle: DeliveryHandle) -> Result<(), Error> {
+        self.accepted.push(handle.0);
+        if self.accepted.len() < self.accept_batch {
             return Ok(());
         }
         self.settle().await
@@ -200,43 +203,46 @@ impl Inlet {
             return Ok(());
         }
         // Reported again if this future is dropped half way: the broker ignores what it has already.
-        let told = self.tell(self.receiver.accept_all(self.accepted.iter().cloned())).await;
+        let result = self.with_timeout(self.receiver.accept_all(self.accepted.iter().cloned())).await;
         self.accepted.clear();
-        told
+        result
     }
 
     /// Gives messages back to the queue, for any consumer, ourselves included.
     ///
     /// # Errors
     /// If the link or the connection has come to its end.
-    pub async fn release(&mut self, tickets: impl IntoIterator<Item = Ticket>) -> Result<(), Error> {
-        let infos = tickets.into_iter().map(|ticket| ticket.0);
-        self.tell(self.receiver.release_all(infos)).await
+    pub async fn release(&mut self, handles: impl IntoIterator<Item = DeliveryHandle>) -> Result<(), Error> {
+        let infos = handles.into_iter().map(|handle| handle.0);
+        self.with_timeout(self.receiver.release_all(infos)).await
     }
 
     /// Refuses a message for good: a broker puts it among the dead letters.
     ///
     /// # Errors
     /// If the link or the connection has come to its end.
-    pub async fn reject(&mut self, ticket: Ticket, condition: &str, description: &str) -> Result<(), Error> {
+    pub async fn reject(&mut self, handle: DeliveryHandle, condition: &str, description: &str) -> Result<(), Error> {
         let condition = definitions::ErrorCondition::Custom(condition.into());
         let error = definitions::Error::new(condition, description.to_owned(), None);
-        self.tell(self.receiver.reject(ticket.0, error)).await
+        self.with_timeout(self.receiver.reject(handle.0, error)).await
     }
 
     /// Gives a message back as one that failed here.
     ///
     /// # Errors
     /// If the link or the connection has come to its end.
-    pub async fn modify(&mut self, ticket: Ticket, modified: Modified) -> Result<(), Error> {
-        self.tell(self.receiver.modify(ticket.0, modified)).await
+    pub async fn modify(&mut self, handle: DeliveryHandle, modified: Modified) -> Result<(), Error> {
+        self.with_timeout(self.receiver.modify(handle.0, modified)).await
     }
 
     /// Sends a disposition to the broker, within the time limit of a step.
-    async fn tell(&self, telling: impl Future<Output = Result<(), IllegalLinkStateError>>) -> Result<(), Error> {
-        let told = tokio::time::timeout(self.broker.time_limit, telling).await;
-        let told = told.map_err(|_| connection::timed_out(&self.broker, "settling messages"))?;
-        told.map_err(|error| self.gauge.blamed(error::of_disposition(&error)))
+    async fn with_timeout(
+        &self,
+        disposition: impl Future<Output = Result<(), IllegalLinkStateError>>,
+    ) -> Result<(), Error> {
+        let result = tokio::time::timeout(self.broker.step_timeout, disposition).await;
+        let result = result.map_err(|_| connection::timed_out(&self.broker, "settling messages"))?;
+        result.map_err(|error| self.stats.peer_error_or(error::of_disposition(&error)))
     }
 
     /// Ends the link, within 5 s and the time limit of a step: reports what was accepted; the broker takes back what is
@@ -245,13 +251,13 @@ impl Inlet {
     /// # Errors
     /// If the broker does not answer, or has ended the link before.
     pub async fn close(mut self) -> Result<(), Error> {
-        let (queue, gauge, limit) = (Arc::clone(&self.queue), self.gauge.clone(), self.broker.farewell_limit());
-        let farewell = async {
+        let (queue, stats, limit) = (Arc::clone(&self.queue), self.stats.clone(), self.broker.close_timeout());
+        let close = async {
             self.settle().await?;
-            error::of_farewell(&queue, self.receiver.close().await)
+            error::of_close(&queue, self.receiver.close().await)
         };
-        match tokio::time::timeout(limit, farewell).await {
-            Ok(closed) => closed.map_err(|error| gauge.blamed(error)),
+        match tokio::time::timeout(limit, close).await {
+            Ok(closed) => closed.map_err(|error| stats.peer_error_or(error)),
             Err(_) => Err(Error::Lost { why: "the broker does not answer close".to_owned() }),
         }
     }

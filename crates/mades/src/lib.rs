@@ -30,13 +30,13 @@ mod security;
 pub mod standin;
 mod url;
 
-pub use crate::url::{BrokerUrl, Secret, UrlError};
+pub use crate::url::{BrokerUrl, Password, UrlError};
 pub use bytes::Bytes;
-pub use coalescing::{Coalescing, Gauge};
+pub use coalescing::{Coalescing, StreamStats};
 pub use connection::{Broker, Connection};
 pub use error::{Error, Retry};
 pub use fe2o3_amqp::Sendable;
-pub use inlet::{Arrival, Delivery, Inlet, InletPlan, Ticket};
-pub use outlet::{Disposition, Outlet, OutletPlan, Settling};
-pub use security::{Mechanism, Security, TlsSetup, Verification};
+pub use inlet::{Delivery, DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
+pub use outlet::{Disposition, DispositionFuture, SenderLink, SenderOptions};
+pub use security::{BrokerSecurity, SaslMechanism, TlsSetup, Verification};
 pub use uuid::Uuid;

@@ -1,5 +1,5 @@
 //! A queue that messages go to: many under way at a time, bounded by a window.
-use crate::coalescing::Gauge;
+use crate::coalescing::StreamStats;
 use crate::connection::{self, Broker};
 use crate::error::{self, Error};
 use fe2o3_amqp::connection::ConnectionHandle;
@@ -22,14 +22,14 @@ const BUFFERED_FRAMES: usize = 32;
 
 /// Options of an outlet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutletPlan {
+pub struct SenderOptions {
     /// The queue.
     pub queue: String,
     /// Number of messages that may be unsettled at a time.
     pub window: u32,
 }
 
-impl OutletPlan {
+impl SenderOptions {
     /// Options for that queue with that window.
     pub fn new(queue: impl Into<String>, window: u32) -> Self {
         Self { queue: queue.into(), window }
@@ -38,63 +38,65 @@ impl OutletPlan {
 
 /// A queue that messages go to.
 #[derive(Debug)]
-pub struct Outlet {
+pub struct SenderLink {
     sender: Sender,
     broker: Arc<Broker>,
-    gauge: Gauge,
+    stats: StreamStats,
     queue: Arc<str>,
     window: Arc<Semaphore>,
-    ending: Arc<Ending>,
+    session_failure: Arc<SessionFailure>,
     /// Has the session, which ends with us.
-    _watcher: Watcher,
+    _session_task: AbortOnDrop,
 }
 
 /// The end of a session, reported to all that wait for a settlement over it: fe2o3-amqp 0.18.4 notifies only those
 /// whose sender has been dropped, and the others wait for ever.
 #[derive(Debug, Default)]
-struct Ending {
-    why: OnceLock<Error>,
-    told: Arc<Notify>,
+struct SessionFailure {
+    error: OnceLock<Error>,
+    notify: Arc<Notify>,
 }
 
-impl Ending {
+impl SessionFailure {
     async fn watch(self: Arc<Self>, mut session: SessionHandle<()>) {
         let why = match session.on_end().await {
-            Err(fe2o3_amqp::session::Error::RemoteEndedWithError(error)) => Error::Closed { why: error::said(&error) },
+            Err(fe2o3_amqp::session::Error::RemoteEndedWithError(error)) => {
+                Error::Closed { why: error::describe(&error) }
+            }
             _ => Error::Lost { why: "the connection or the session ended before the message was settled".to_owned() },
         };
-        let _ = self.why.set(why);
-        self.told.notify_waiters();
+        let _ = self.error.set(why);
+        self.notify.notify_waiters();
     }
 
-    fn told(&self) -> OwnedNotified {
-        Arc::clone(&self.told).notified_owned()
+    fn notified(&self) -> OwnedNotified {
+        Arc::clone(&self.notify).notified_owned()
     }
 }
 
 /// A task that ends with its owner.
 #[derive(Debug)]
-struct Watcher(AbortHandle);
+struct AbortOnDrop(AbortHandle);
 
-impl Drop for Watcher {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Outlet {
+impl SenderLink {
     pub(crate) async fn attach(
         connection: &mut ConnectionHandle<()>,
-        plan: &OutletPlan,
+        options: &SenderOptions,
         name: String,
-        (broker, gauge): (Arc<Broker>, Gauge),
+        (broker, gauge): (Arc<Broker>, StreamStats),
     ) -> Result<Self, Error> {
-        if plan.window == 0 {
+        if options.window == 0 {
             return Err(Error::Misuse("a window of 0 permits no messages: use 1 or more".to_owned()));
         }
         let mut session = connection::session(connection, BUFFERED_FRAMES).await?;
         let target = Target::builder()
-            .address(plan.queue.as_str())
+            .address(options.queue.as_str())
             .durable(TerminusDurability::UnsettledState)
             .capabilities(Array(connection::capabilities()))
             .build();
@@ -108,12 +110,20 @@ impl Outlet {
             .verify_incoming_target(false)
             .attach(&mut session)
             .await
-            .map_err(|error| error::of_sender_attach(&plan.queue, &error))?;
-        gauge.note_link(&name, &plan.queue, None);
-        let ending = Arc::<Ending>::default();
-        let _watcher = Watcher(tokio::spawn(Arc::clone(&ending).watch(session)).abort_handle());
-        let window = Arc::new(Semaphore::new(plan.window as usize));
-        Ok(Self { sender, broker, gauge, queue: plan.queue.as_str().into(), window, ending, _watcher })
+            .map_err(|error| error::of_sender_attach(&options.queue, &error))?;
+        gauge.register_link(&name, &options.queue, None);
+        let session_failure = Arc::<SessionFailure>::default();
+        let _session_task = AbortOnDrop(tokio::spawn(Arc::clone(&session_failure).watch(session)).abort_handle());
+        let window = Arc::new(Semaphore::new(options.window as usize));
+        Ok(Self {
+            sender,
+            broker,
+            stats: gauge,
+            queue: options.queue.as_str().into(),
+            window,
+            session_failure,
+            _session_task,
+        })
     }
 
     /// Hands a message over: waits for room in the window, for credit of the broker and for room in the socket. When this
@@ -123,17 +133,23 @@ impl Outlet {
     ///
     /// # Errors
     /// If the message is larger than the queue takes, or the link or the connection has come to its end.
-    pub async fn offer<B: SerializableBody>(&mut self, message: &Sendable<B>) -> Result<Settling, Error> {
+    pub async fn send<B: SerializableBody>(&mut self, message: &Sendable<B>) -> Result<DispositionFuture, Error> {
         let permit = Arc::clone(&self.window).acquire_owned().await.expect("nobody closes this semaphore");
-        self.gauge.room().await;
+        self.stats.writable().await;
         let delivery = self.sender.send_batchable_ref(message).await;
-        let delivery = delivery.map_err(|error| self.gauge.blamed(error::of_send(&self.queue, &error)))?;
-        let (ending, queue) = (Arc::clone(&self.ending), Arc::clone(&self.queue));
-        Ok(Settling { delivery, told: Box::pin(ending.told()), ending, queue, _permit: permit })
+        let delivery = delivery.map_err(|error| self.stats.peer_error_or(error::of_send(&self.queue, &error)))?;
+        let (session_failure, queue) = (Arc::clone(&self.session_failure), Arc::clone(&self.queue));
+        Ok(DispositionFuture {
+            delivery,
+            notified: Box::pin(session_failure.notified()),
+            session_failure,
+            queue,
+            _permit: permit,
+        })
     }
 
     /// Number of further messages that the window has room for.
-    pub fn room(&self) -> usize {
+    pub fn available_window(&self) -> usize {
         self.window.available_permits()
     }
 
@@ -149,9 +165,9 @@ impl Outlet {
 
     /// Waits until the broker ends the link, and returns the reason: for a run that has nothing to send and still has
     /// to notice.
-    pub async fn lost(&mut self) -> Error {
+    pub async fn closed(&mut self) -> Error {
         let ended = self.sender.on_detach().await;
-        self.gauge.blamed(error::of_detach(&self.queue, &ended))
+        self.stats.peer_error_or(error::of_detach(&self.queue, &ended))
     }
 
     /// Ends the link, within 5 s and the time limit of a step. Unsettled messages stay unsettled; their futures
@@ -160,8 +176,8 @@ impl Outlet {
     /// # Errors
     /// If the broker does not answer, or has ended the link before.
     pub async fn close(self) -> Result<(), Error> {
-        match tokio::time::timeout(self.broker.farewell_limit(), self.sender.close()).await {
-            Ok(closed) => error::of_farewell(&self.queue, closed).map_err(|error| self.gauge.blamed(error)),
+        match tokio::time::timeout(self.broker.close_timeout(), self.sender.close()).await {
+            Ok(closed) => error::of_close(&self.queue, closed).map_err(|error| self.stats.peer_error_or(error)),
             Err(_) => Err(Error::Lost { why: "the broker does not answer close".to_owned() }),
         }
     }
@@ -210,30 +226,30 @@ impl Disposition {
 
 /// A message that is under way: resolves when the broker has reported its outcome. Dropped, it frees its place in the
 /// window, which is what a time-out does.
-pub struct Settling {
+pub struct DispositionFuture {
     delivery: DeliveryFut<Result<Outcome, SendError>>,
-    told: Pin<Box<OwnedNotified>>,
-    ending: Arc<Ending>,
+    notified: Pin<Box<OwnedNotified>>,
+    session_failure: Arc<SessionFailure>,
     queue: Arc<str>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Future for Settling {
+impl Future for DispositionFuture {
     type Output = Result<Disposition, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Poll::Ready(outcome) = Pin::new(&mut self.delivery).poll(context) {
             return Poll::Ready(outcome.map(Disposition::of).map_err(|error| error::of_send(&self.queue, &error)));
         }
-        if self.ending.why.get().is_none() {
-            ready!(self.told.as_mut().poll(context));
+        if self.session_failure.error.get().is_none() {
+            ready!(self.notified.as_mut().poll(context));
         }
-        let why = self.ending.why.get().cloned();
+        let why = self.session_failure.error.get().cloned();
         Poll::Ready(Err(why.expect("those who wait are told when the reason is set")))
     }
 }
 
-impl std::fmt::Debug for Settling {
+impl std::fmt::Debug for DispositionFuture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Settling").field("queue", &self.queue).finish_non_exhaustive()
     }

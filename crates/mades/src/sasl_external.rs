@@ -8,29 +8,32 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
 /// Limit of a frame before the connection is open (AMQP 1.0 part 2 §2.4.1).
-const FRAME_BYTES: usize = 512;
+const MAX_FRAME_SIZE: usize = 512;
 const SASL_FRAME: u8 = 1;
 
 /// Outcome of the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Welcome,
+pub(crate) enum ExternalOutcome {
+    Authenticated,
     NotOffered,
     Refused,
 }
 
 /// Speaks EXTERNAL.
-pub(crate) async fn negotiate<Io: AsyncRead + AsyncWrite + Unpin>(stream: &mut Io, host: &str) -> io::Result<Outcome> {
+pub(crate) async fn negotiate<Io: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut Io,
+    host: &str,
+) -> io::Result<ExternalOutcome> {
     stream.write_all(&HEADER).await?;
     stream.flush().await?;
     let mut header = [0; HEADER.len()];
     stream.read_exact(&mut header).await?;
     if header != HEADER {
-        return Err(lie("not a SASL protocol header"));
+        return Err(invalid_data("not a SASL protocol header"));
     }
     let offered: SaslMechanisms = read_frame(stream).await?;
     if !offered.sasl_server_mechanisms.0.contains(&Symbol::from("EXTERNAL")) {
-        return Ok(Outcome::NotOffered);
+        return Ok(ExternalOutcome::NotOffered);
     }
     let init = SaslInit {
         mechanism: Symbol::from("EXTERNAL"),
@@ -39,12 +42,12 @@ pub(crate) async fn negotiate<Io: AsyncRead + AsyncWrite + Unpin>(stream: &mut I
         initial_response: Some(Binary::from(Vec::new())),
         hostname: Some(host.to_owned()),
     };
-    let body = serde_amqp::to_vec(&init).map_err(lie)?;
-    let size = u32::try_from(body.len() + 8).map_err(lie)?;
+    let body = serde_amqp::to_vec(&init).map_err(invalid_data)?;
+    let size = u32::try_from(body.len() + 8).map_err(invalid_data)?;
     stream.write_all(&[&size.to_be_bytes()[..], &[2, SASL_FRAME, 0, 0], &body].concat()).await?;
     stream.flush().await?;
     let outcome: SaslOutcome = read_frame(stream).await?;
-    Ok(if outcome.code == SaslCode::Ok { Outcome::Welcome } else { Outcome::Refused })
+    Ok(if outcome.code == SaslCode::Ok { ExternalOutcome::Authenticated } else { ExternalOutcome::Refused })
 }
 
 async fn read_frame<Io: AsyncRead + Unpin, T: DeserializeOwned>(stream: &mut Io) -> io::Result<T> {
@@ -52,15 +55,15 @@ async fn read_frame<Io: AsyncRead + Unpin, T: DeserializeOwned>(stream: &mut Io)
     stream.read_exact(&mut head).await?;
     let [s0, s1, s2, s3, doff, kind, _, _] = head;
     let size = u32::from_be_bytes([s0, s1, s2, s3]) as usize;
-    if !(8..=FRAME_BYTES).contains(&size) || doff != 2 || kind != SASL_FRAME {
-        return Err(lie("not a SASL frame"));
+    if !(8..=MAX_FRAME_SIZE).contains(&size) || doff != 2 || kind != SASL_FRAME {
+        return Err(invalid_data("not a SASL frame"));
     }
     let mut body = vec![0; size - 8];
     stream.read_exact(&mut body).await?;
-    serde_amqp::from_slice(&body).map_err(lie)
+    serde_amqp::from_slice(&body).map_err(invalid_data)
 }
 
-fn lie(what: impl ToString) -> io::Error {
+fn invalid_data(what: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
 
@@ -74,7 +77,7 @@ mod tests {
         [&(body.len() as u32 + 8).to_be_bytes()[..], &[2, 1, 0, 0], &body].concat()
     }
 
-    async fn against(mechanisms: &[&str], code: SaslCode) -> (io::Result<Outcome>, Vec<u8>) {
+    async fn against(mechanisms: &[&str], code: SaslCode) -> (io::Result<ExternalOutcome>, Vec<u8>) {
         let (mut ours, mut theirs) = tokio::io::duplex(4096);
         let offered: Vec<_> = mechanisms.iter().map(|name| Symbol::from(*name)).collect();
         let offered = SaslMechanisms { sasl_server_mechanisms: Array(offered) };
@@ -92,13 +95,13 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (outcome, said) = against(&["PLAIN", "EXTERNAL"], SaslCode::Ok).await;
-            assert_eq!(outcome.unwrap(), Outcome::Welcome);
+            assert_eq!(outcome.unwrap(), ExternalOutcome::Authenticated);
             let init: SaslInit = serde_amqp::from_slice(&said[16..]).unwrap();
             assert_eq!((init.mechanism.0.as_str(), init.hostname.as_deref()), ("EXTERNAL", Some("host")));
             let (outcome, _) = against(&["EXTERNAL"], SaslCode::Auth).await;
-            assert_eq!(outcome.unwrap(), Outcome::Refused);
+            assert_eq!(outcome.unwrap(), ExternalOutcome::Refused);
             let (outcome, _) = against(&["PLAIN"], SaslCode::Ok).await;
-            assert_eq!(outcome.unwrap(), Outcome::NotOffered);
+            assert_eq!(outcome.unwrap(), ExternalOutcome::NotOffered);
         });
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// A way to prove who one is (SASL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mechanism {
+pub enum SaslMechanism {
     /// User and password as they are (RFC 4616).
     Plain,
     /// No identity (RFC 4505).
@@ -25,7 +25,7 @@ pub enum Mechanism {
     ScramSha512,
 }
 
-impl Mechanism {
+impl SaslMechanism {
     /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Plain, Self::Anonymous, Self::External, Self::ScramSha1, Self::ScramSha256, Self::ScramSha512];
@@ -48,7 +48,7 @@ impl Mechanism {
     }
 }
 
-impl FromStr for Mechanism {
+impl FromStr for SaslMechanism {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
@@ -60,7 +60,7 @@ impl FromStr for Mechanism {
     }
 }
 
-impl fmt::Display for Mechanism {
+impl fmt::Display for SaslMechanism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -91,9 +91,9 @@ pub struct TlsSetup {
 
 /// Authentication and encryption of a connection to a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Security {
+pub struct BrokerSecurity {
     /// SASL mechanism: by default PLAIN where there is a user and ANONYMOUS where there is none.
-    pub mechanism: Option<Mechanism>,
+    pub mechanism: Option<SaslMechanism>,
     /// TLS, for `amqps`.
     pub tls: TlsSetup,
 }
@@ -162,10 +162,10 @@ mod tests {
 
     #[test]
     fn mechanisms_are_read_by_their_names() {
-        for mechanism in Mechanism::ALL {
+        for mechanism in SaslMechanism::ALL {
             assert_eq!(mechanism.name().to_lowercase().parse(), Ok(mechanism));
         }
-        let error = "GSSAPI".parse::<Mechanism>().unwrap_err().to_string();
+        let error = "GSSAPI".parse::<SaslMechanism>().unwrap_err().to_string();
         assert!(
             error.contains("GSSAPI is not a supported SASL mechanism") && error.contains("SCRAM-SHA-256"),
             "{error}"

@@ -12,9 +12,9 @@ const TLS_PORT: u16 = 5671;
 
 /// Something that is never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Password(String);
 
-impl Secret {
+impl Password {
     /// Keeps `text`.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -36,7 +36,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for Password {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
@@ -49,7 +49,7 @@ pub struct BrokerUrl {
     host: String,
     port: u16,
     user: Option<String>,
-    password: Option<Secret>,
+    password: Option<Password>,
 }
 
 /// Mistake in a URL. Shows nothing of what stands before the `@`.
@@ -111,7 +111,7 @@ impl BrokerUrl {
     }
 
     /// The user's password.
-    pub fn password(&self) -> Option<&Secret> {
+    pub fn password(&self) -> Option<&Password> {
         self.password.as_ref()
     }
 
@@ -124,14 +124,14 @@ impl BrokerUrl {
 
     /// The URL with that password, if it has none.
     #[must_use]
-    pub fn or_password(mut self, password: Secret) -> Self {
+    pub fn or_password(mut self, password: Password) -> Self {
         self.password.get_or_insert(password);
         self
     }
 
     /// The URL with that user and that password, in place of its own.
     #[must_use]
-    pub fn with_login(mut self, user: &str, password: Secret) -> Self {
+    pub fn with_login(mut self, user: &str, password: Password) -> Self {
         self.user = Some(user.to_owned());
         self.password = Some(password);
         self
@@ -158,7 +158,7 @@ impl FromStr for BrokerUrl {
             None => return Err(UrlError::Malformed("not a valid host".to_owned())),
         };
         let user = (!url.username().is_empty()).then(|| percent_decoded(url.username())).transpose()?;
-        let password = url.password().map(percent_decoded).transpose()?.map(Secret);
+        let password = url.password().map(percent_decoded).transpose()?.map(Password);
         if user.is_none() && password.is_some() {
             return Err(UrlError::NoUser);
         }
@@ -210,7 +210,7 @@ mod tests {
         ];
         for (text, is_tls, address, user, password) in cases {
             let url: BrokerUrl = text.parse().unwrap();
-            let read = (url.is_tls(), url.address(), url.user(), url.password().map(Secret::reveal));
+            let read = (url.is_tls(), url.address(), url.user(), url.password().map(Password::reveal));
             assert_eq!(read, (is_tls, address.to_owned(), user, password), "{text}");
         }
     }
@@ -246,12 +246,12 @@ mod tests {
     #[test]
     fn a_flag_fills_in_what_the_url_leaves_out() {
         let url: BrokerUrl = "amqp://host".parse().unwrap();
-        let filled = url.clone().or_user("endpoint").or_password(Secret::new("a"));
-        assert_eq!((filled.user(), filled.password().map(Secret::reveal)), (Some("endpoint"), Some("a")));
-        let kept = filled.or_user("other").or_password(Secret::new("b"));
-        assert_eq!((kept.user(), kept.password().map(Secret::reveal)), (Some("endpoint"), Some("a")));
-        let replaced = kept.with_login("other", Secret::new("b"));
-        assert_eq!((replaced.user(), replaced.password().map(Secret::reveal)), (Some("other"), Some("b")));
+        let filled = url.clone().or_user("endpoint").or_password(Password::new("a"));
+        assert_eq!((filled.user(), filled.password().map(Password::reveal)), (Some("endpoint"), Some("a")));
+        let kept = filled.or_user("other").or_password(Password::new("b"));
+        assert_eq!((kept.user(), kept.password().map(Password::reveal)), (Some("endpoint"), Some("a")));
+        let replaced = kept.with_login("other", Password::new("b"));
+        assert_eq!((replaced.user(), replaced.password().map(Password::reveal)), (Some("other"), Some("b")));
     }
 
     #[test]
@@ -259,8 +259,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("password");
         std::fs::write(&path, "with spaces \nand more").unwrap();
-        assert_eq!(Secret::from_file(&path).unwrap().reveal(), "with spaces ");
-        let error = Secret::from_file(&directory.path().join("nowhere")).unwrap_err();
+        assert_eq!(Password::from_file(&path).unwrap().reveal(), "with spaces ");
+        let error = Password::from_file(&directory.path().join("nowhere")).unwrap_err();
         assert!(error.to_string().contains("nowhere"), "{error}");
     }
 

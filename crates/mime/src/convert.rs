@@ -11,22 +11,22 @@
 //! ```
 //! The result is ASCII, in lines of at most 998 bytes that end in CRLF. One pass, and as much memory as the result has.
 use super::encode::Encoding;
-use super::field::LabelKind;
+use super::field::TransferEncodingKind;
 use super::restore::{MARKER, ORIGINAL};
-use super::walk::{Content, Entity, Line, Walker};
+use super::walk::{Entity, EntityContent, LineKind, Walker};
 use std::ops::Range;
 
 /// The longest line, its end not counted (RFC 5322 §2.1.1).
-const LINE_BYTES: usize = 998;
+const MAX_LINE_BYTES: usize = 998;
 /// Bytes that the result may have beyond twice the length of the message: an encoding needs less than twice as much,
 /// and each part needs a few lines.
-const GROWTH_BYTES: usize = 64 << 10;
+const MAX_GROWTH_BYTES: usize = 64 << 10;
 /// The longest field that is kept under a longer name.
-const LABEL_FIELD_BYTES: usize = LINE_BYTES - ORIGINAL.len();
+const MAX_FIELD_BYTES: usize = MAX_LINE_BYTES - ORIGINAL.len();
 
 /// Reasons why a message is not converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Obstacle {
+pub enum ConversionError {
     /// A signature would not match any more.
     #[error("its body is signed")]
     Signed,
@@ -65,7 +65,7 @@ pub fn is_seven_bit(message: &[u8]) -> bool {
 ///
 /// # Errors
 /// The reason why it must not be converted: it must be sent as it is, or not at all.
-pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, Obstacle> {
+pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, ConversionError> {
     if is_seven_bit(message) {
         return Ok(None);
     }
@@ -99,7 +99,7 @@ fn is_plain_line(line: &[u8], may_be_open: bool) -> bool {
         None if may_be_open && !line.ends_with(b"\n") => line,
         None => return false,
     };
-    text.len() <= LINE_BYTES && text.is_ascii() && memchr::memchr2(b'\r', 0, text).is_none()
+    text.len() <= MAX_LINE_BYTES && text.is_ascii() && memchr::memchr2(b'\r', 0, text).is_none()
 }
 
 struct Converter<'a> {
@@ -120,33 +120,33 @@ struct Leaf {
 
 /// Tells whether a body is followed by a delimiter.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum BodyEnd {
     Delimiter,
     Message,
 }
 
 impl<'a> Converter<'a> {
-    fn run(&mut self) -> Result<(), Obstacle> {
+    fn run(&mut self) -> Result<(), ConversionError> {
         let mut walker = Walker::new();
         let mut at = 0;
         let mut is_clean = true;
         let message = self.message;
         for line in lines(message) {
             match walker.line(line, is_clean)? {
-                Line::Header if is_plain_line(line, at + line.len() == message.len()) => {}
-                Line::Header => return Err(Obstacle::Header),
-                Line::EndOfHeader(_) if walker.is_signed() => return Err(Obstacle::Signed),
-                Line::EndOfHeader(entity) => self.end_header(at, entity)?,
-                Line::Body => {}
-                Line::Gap if is_plain_line(line, true) => {
+                LineKind::Header if is_plain_line(line, at + line.len() == message.len()) => {}
+                LineKind::Header => return Err(ConversionError::Header),
+                LineKind::EndOfHeader(_) if walker.is_signed() => return Err(ConversionError::Signed),
+                LineKind::EndOfHeader(entity) => self.end_header(at, entity)?,
+                LineKind::Body => {}
+                LineKind::Gap if is_plain_line(line, true) => {
                     self.out.extend_from_slice(line);
                     self.header = at + line.len();
                 }
-                Line::Gap => return Err(Obstacle::Outside),
-                Line::Delimiter => {
-                    self.end_leaf(at, End::Delimiter)?;
+                LineKind::Gap => return Err(ConversionError::Outside),
+                LineKind::Delimiter => {
+                    self.end_leaf(at, BodyEnd::Delimiter)?;
                     if !is_plain_line(line, true) {
-                        return Err(Obstacle::Delimiter);
+                        return Err(ConversionError::Delimiter);
                     }
                     self.out.extend_from_slice(line);
                     self.header = at + line.len();
@@ -155,16 +155,16 @@ impl<'a> Converter<'a> {
             at += line.len();
             is_clean = line.ends_with(b"\r\n");
         }
-        self.end_leaf(at, End::Message)
+        self.end_leaf(at, BodyEnd::Message)
     }
 
     /// Handles the empty line at `at`, which ends a header.
-    fn end_header(&mut self, at: usize, entity: Entity) -> Result<(), Obstacle> {
+    fn end_header(&mut self, at: usize, entity: Entity) -> Result<(), ConversionError> {
         let header = self.header..at;
         let next = at + 2;
         self.header = next;
         match entity.content {
-            Content::Multipart | Content::Message => {
+            EntityContent::Multipart | EntityContent::Message => {
                 self.write_header(&header, &entity, "7bit", b"")?;
             }
             _ => self.leaf = Some(Leaf { header, entity, body: next }),
@@ -173,7 +173,7 @@ impl<'a> Converter<'a> {
     }
 
     /// Handles the end at `at` of the part that was read last.
-    fn end_leaf(&mut self, at: usize, end: End) -> Result<(), Obstacle> {
+    fn end_leaf(&mut self, at: usize, end: BodyEnd) -> Result<(), ConversionError> {
         let message = self.message;
         let Some(Leaf { header, entity, body }) = self.leaf.take() else {
             // A header without an empty line, or nothing behind a delimiter.
@@ -184,43 +184,43 @@ impl<'a> Converter<'a> {
         self.header = at;
         // The line end before a delimiter belongs to the delimiter (RFC 2046 §5.1.1).
         let content = match end {
-            End::Delimiter => &message[body..at.saturating_sub(2).max(body)],
-            End::Message => &message[body..at],
+            BodyEnd::Delimiter => &message[body..at.saturating_sub(2).max(body)],
+            BodyEnd::Message => &message[body..at],
         };
         match entity.content {
             _ if is_seven_bit(content) => {
-                if let Content::Fixed(_) = entity.content {
+                if let EntityContent::Fixed(_) = entity.content {
                     self.out.extend_from_slice(&message[header.start..body]);
                 } else {
                     self.write_header(&header, &entity, "7bit", content)?;
                 }
                 self.out.extend_from_slice(content);
             }
-            Content::Fixed(obstacle) => return Err(obstacle),
+            EntityContent::Fixed(obstacle) => return Err(obstacle),
             kind => self.encode(kind, &header, &entity, content, end)?,
         }
         self.out.extend_from_slice(&message[body + content.len()..at]);
-        let most = message.len().saturating_mul(2).saturating_add(GROWTH_BYTES);
-        if self.out.len() > most { Err(Obstacle::Growth) } else { Ok(()) }
+        let most = message.len().saturating_mul(2).saturating_add(MAX_GROWTH_BYTES);
+        if self.out.len() > most { Err(ConversionError::Growth) } else { Ok(()) }
     }
 
     fn encode(
         &mut self,
-        kind: Content,
+        kind: EntityContent,
         header: &Range<usize>,
         entity: &Entity,
         content: &[u8],
-        end: End,
-    ) -> Result<(), Obstacle> {
-        let encoding = if kind == Content::Text { Encoding::for_text(content) } else { Encoding::Base64 };
+        end: BodyEnd,
+    ) -> Result<(), ConversionError> {
+        let encoding = if kind == EntityContent::Text { Encoding::for_text(content) } else { Encoding::Base64 };
         self.write_header(header, entity, encoding.word(), content)?;
         encoding.encode(content, &mut self.out);
         match (end, encoding) {
-            (End::Delimiter, _) => {}
+            (BodyEnd::Delimiter, _) => {}
             // The line end that DATA will add does not belong to the content.
-            (End::Message, Encoding::QuotedPrintable) if content.ends_with(b"\r\n") => {}
-            (End::Message, Encoding::QuotedPrintable) => self.out.extend_from_slice(b"=\r\n"),
-            (End::Message, Encoding::Base64) => self.out.extend_from_slice(b"\r\n"),
+            (BodyEnd::Message, Encoding::QuotedPrintable) if content.ends_with(b"\r\n") => {}
+            (BodyEnd::Message, Encoding::QuotedPrintable) => self.out.extend_from_slice(b"=\r\n"),
+            (BodyEnd::Message, Encoding::Base64) => self.out.extend_from_slice(b"\r\n"),
         }
         Ok(())
     }
@@ -232,13 +232,13 @@ impl<'a> Converter<'a> {
         entity: &Entity,
         word: &str,
         content: &[u8],
-    ) -> Result<(), Obstacle> {
+    ) -> Result<(), ConversionError> {
         let message = self.message;
         let is_outermost = header.start == 0;
-        match &entity.label {
+        match &entity.transfer_encoding {
             Some(place) if !says(place.kind, word) => {
-                if place.field.len() > LABEL_FIELD_BYTES {
-                    return Err(Obstacle::Header);
+                if place.field.len() > MAX_FIELD_BYTES {
+                    return Err(ConversionError::Header);
                 }
                 self.out.extend_from_slice(&message[header.start..place.field.start]);
                 if !is_outermost {
@@ -288,9 +288,9 @@ impl<'a> Converter<'a> {
 }
 
 /// Reports whether a label is already right: `7bit` for 7-bit content.
-fn says(kind: LabelKind, word: &str) -> bool {
+fn says(kind: TransferEncodingKind, word: &str) -> bool {
     match kind {
-        LabelKind::SevenBit => word == "7bit",
+        TransferEncodingKind::SevenBit => word == "7bit",
         _ => !kind.is_identity(),
     }
 }

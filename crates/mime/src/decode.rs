@@ -6,18 +6,18 @@ use super::encode::Encoding;
 #[derive(Clone, Debug)]
 pub struct Decoder {
     state: State,
-    is_sound: bool,
+    is_valid: bool,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    Base64(Group),
-    Quoted(Quoted),
+    Base64(Base64Group),
+    Quoted(QuotedState),
 }
 
 /// Up to four characters of base64.
 #[derive(Clone, Copy, Debug, Default)]
-struct Group {
+struct Base64Group {
     bits: u32,
     digits: u8,
     padding: u8,
@@ -27,7 +27,7 @@ struct Group {
 
 /// The unfinished end of a block of quoted-printable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Quoted {
+enum QuotedState {
     Nothing,
     /// `=`
     Equals,
@@ -41,10 +41,10 @@ impl Decoder {
     /// Creates a decoder at the start of its content.
     pub fn new(encoding: Encoding) -> Self {
         let state = match encoding {
-            Encoding::Base64 => State::Base64(Group::default()),
-            Encoding::QuotedPrintable => State::Quoted(Quoted::Nothing),
+            Encoding::Base64 => State::Base64(Base64Group::default()),
+            Encoding::QuotedPrintable => State::Quoted(QuotedState::Nothing),
         };
-        Self { state, is_sound: true }
+        Self { state, is_valid: true }
     }
 
     /// The encoding that it decodes.
@@ -56,24 +56,24 @@ impl Decoder {
     }
 
     /// Reports whether all of it was as an encoder writes it.
-    pub fn is_sound(&self) -> bool {
-        self.is_sound
+    pub fn is_valid(&self) -> bool {
+        self.is_valid
     }
 
     /// Decodes the next block, and appends the result to `out`.
     pub fn decode(&mut self, block: &[u8], out: &mut Vec<u8>) {
         match &mut self.state {
-            State::Quoted(state) => *state = unquote(*state, block, &mut self.is_sound, out),
+            State::Quoted(state) => *state = unquote(*state, block, &mut self.is_valid, out),
             State::Base64(group) => {
                 for byte in block {
-                    self.is_sound &= group.take(*byte, out);
+                    self.is_valid &= group.take(*byte, out);
                 }
             }
         }
     }
 }
 
-impl Group {
+impl Base64Group {
     /// Takes the next character; false if it is not allowed here.
     fn take(&mut self, byte: u8, out: &mut Vec<u8>) -> bool {
         match (sextet(byte), byte) {
@@ -105,28 +105,28 @@ fn sextet(byte: u8) -> Option<u8> {
     }
 }
 
-fn unquote(mut state: Quoted, block: &[u8], is_sound: &mut bool, out: &mut Vec<u8>) -> Quoted {
+fn unquote(mut state: QuotedState, block: &[u8], is_sound: &mut bool, out: &mut Vec<u8>) -> QuotedState {
     let mut rest = block;
     while let Some((first, after)) = rest.split_first() {
         state = match (state, first) {
-            (Quoted::Nothing, _) => {
+            (QuotedState::Nothing, _) => {
                 let plain = memchr::memchr(b'=', rest).unwrap_or(rest.len());
                 out.extend_from_slice(&rest[..plain]);
-                let Some(after) = rest.get(plain + 1..) else { return Quoted::Nothing };
+                let Some(after) = rest.get(plain + 1..) else { return QuotedState::Nothing };
                 rest = after;
-                state = Quoted::Equals;
+                state = QuotedState::Equals;
                 continue;
             }
-            (Quoted::Equals, b'\r') => Quoted::Break,
-            (Quoted::Break, b'\n') => Quoted::Nothing,
-            (Quoted::Equals, digit) if digit.is_ascii_hexdigit() => Quoted::Digit(hex(*digit)),
-            (Quoted::Digit(high), digit) if digit.is_ascii_hexdigit() => {
+            (QuotedState::Equals, b'\r') => QuotedState::Break,
+            (QuotedState::Break, b'\n') => QuotedState::Nothing,
+            (QuotedState::Equals, digit) if digit.is_ascii_hexdigit() => QuotedState::Digit(hex(*digit)),
+            (QuotedState::Digit(high), digit) if digit.is_ascii_hexdigit() => {
                 out.push(high << 4 | hex(*digit));
-                Quoted::Nothing
+                QuotedState::Nothing
             }
             _ => {
                 *is_sound = false;
-                Quoted::Nothing
+                QuotedState::Nothing
             }
         };
         rest = after;
@@ -150,7 +150,7 @@ mod tests {
         let mut decoder = Decoder::new(encoding);
         let mut out = Vec::new();
         text.chunks(block).for_each(|block| decoder.decode(block, &mut out));
-        decoder.is_sound().then_some(out)
+        decoder.is_valid().then_some(out)
     }
 
     #[test]

@@ -4,9 +4,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 /// The longest encoded line, its end not counted (RFC 2045 §6.7 rule 5, §6.8).
-const LINE_BYTES: usize = 76;
+const MAX_LINE_BYTES: usize = 76;
 /// Bytes that a line of base64 encodes.
-const BASE64_LINE_BYTES: usize = LINE_BYTES / 4 * 3;
+const BASE64_LINE_BYTES: usize = MAX_LINE_BYTES / 4 * 3;
 /// Lines of base64 that are encoded at a time.
 const BASE64_LINES: usize = 64;
 
@@ -52,12 +52,12 @@ impl Encoding {
 
 /// Writes `content` as base64, with CRLF between the lines and none behind the last.
 fn base64_lines(content: &[u8], out: &mut Vec<u8>) {
-    out.reserve(content.len().div_ceil(BASE64_LINE_BYTES) * (LINE_BYTES + 2));
-    let mut text = [0; BASE64_LINES * LINE_BYTES];
+    out.reserve(content.len().div_ceil(BASE64_LINE_BYTES) * (MAX_LINE_BYTES + 2));
+    let mut text = [0; BASE64_LINES * MAX_LINE_BYTES];
     let mut end: &[u8] = b"";
     for block in content.chunks(BASE64_LINES * BASE64_LINE_BYTES) {
         let length = STANDARD.encode_slice(block, &mut text).expect("the text has room for the block");
-        for line in text[..length].chunks(LINE_BYTES) {
+        for line in text[..length].chunks(MAX_LINE_BYTES) {
             out.extend_from_slice(end);
             out.extend_from_slice(line);
             end = b"\r\n";
@@ -94,7 +94,7 @@ fn quote_line(line: &[u8], out: &mut Vec<u8>) {
         };
         let width = if is_literal { 1 } else { 3 };
         // The last line needs no space for the `=` of a soft break; treating all lines alike is simpler.
-        if column + width > LINE_BYTES - 1 {
+        if column + width > MAX_LINE_BYTES - 1 {
             out.extend_from_slice(b"=\r\n");
             column = 0;
         }

@@ -7,7 +7,7 @@ const MAX_BOUNDARY_BYTES: usize = 200;
 
 /// A value that can be read in more than one way, or in none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unreadable;
+pub(crate) struct AmbiguousValue;
 
 /// The media type of an entity, as far as it decides which parts may be encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,14 +29,14 @@ pub(crate) enum MediaType {
 
 /// The value of a Content-Transfer-Encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Label {
-    pub(crate) kind: LabelKind,
+pub(crate) struct TransferEncoding {
+    pub(crate) kind: TransferEncodingKind,
     /// Place of the word in the value.
     pub(crate) word: Range<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LabelKind {
+pub(crate) enum TransferEncodingKind {
     SevenBit,
     EightBit,
     Binary,
@@ -45,7 +45,7 @@ pub(crate) enum LabelKind {
     Unknown,
 }
 
-impl LabelKind {
+impl TransferEncodingKind {
     /// Reports whether the encoding leaves the content as it is (RFC 2045 §6.2).
     pub(crate) fn is_identity(self) -> bool {
         matches!(self, Self::SevenBit | Self::EightBit | Self::Binary)
@@ -53,7 +53,7 @@ impl LabelKind {
 }
 
 /// Reads the value of a Content-Type.
-pub(crate) fn media_type(value: &[u8]) -> Result<MediaType, Unreadable> {
+pub(crate) fn media_type(value: &[u8]) -> Result<MediaType, AmbiguousValue> {
     let mut scanner = Scanner { text: value, at: 0 };
     scanner.skip_blanks()?;
     let main = scanner.word().to_ascii_lowercase();
@@ -64,10 +64,10 @@ pub(crate) fn media_type(value: &[u8]) -> Result<MediaType, Unreadable> {
     }
     let sub = if has_subtype { scanner.word().to_ascii_lowercase() } else { Vec::new() };
     match (main.as_slice(), sub.as_slice()) {
-        (b"multipart" | b"message", b"") | (b"", _) => Err(Unreadable),
+        (b"multipart" | b"message", b"") | (b"", _) => Err(AmbiguousValue),
         (b"multipart", b"signed" | b"encrypted") => Ok(MediaType::Sealed),
         (b"multipart", sub) => {
-            let boundary = scanner.boundary()?.ok_or(Unreadable)?;
+            let boundary = scanner.boundary()?.ok_or(AmbiguousValue)?;
             Ok(MediaType::Multipart { boundary, is_digest: sub == b"digest" })
         }
         (b"message", b"rfc822" | b"news") => Ok(MediaType::Message),
@@ -79,22 +79,22 @@ pub(crate) fn media_type(value: &[u8]) -> Result<MediaType, Unreadable> {
 }
 
 /// Reads the value of a Content-Transfer-Encoding.
-pub(crate) fn label(value: &[u8]) -> Result<Label, Unreadable> {
+pub(crate) fn transfer_encoding(value: &[u8]) -> Result<TransferEncoding, AmbiguousValue> {
     let mut scanner = Scanner { text: value, at: 0 };
     scanner.skip_blanks()?;
     let begin = scanner.at;
     let kind = match scanner.word().to_ascii_lowercase().as_slice() {
-        b"" => return Err(Unreadable),
-        b"7bit" => LabelKind::SevenBit,
-        b"8bit" => LabelKind::EightBit,
-        b"binary" => LabelKind::Binary,
-        b"quoted-printable" => LabelKind::QuotedPrintable,
-        b"base64" => LabelKind::Base64,
-        _ => LabelKind::Unknown,
+        b"" => return Err(AmbiguousValue),
+        b"7bit" => TransferEncodingKind::SevenBit,
+        b"8bit" => TransferEncodingKind::EightBit,
+        b"binary" => TransferEncodingKind::Binary,
+        b"quoted-printable" => TransferEncodingKind::QuotedPrintable,
+        b"base64" => TransferEncodingKind::Base64,
+        _ => TransferEncodingKind::Unknown,
     };
     let word = begin..scanner.at;
     scanner.skip_blanks()?;
-    if scanner.at < value.len() { Err(Unreadable) } else { Ok(Label { kind, word }) }
+    if scanner.at < value.len() { Err(AmbiguousValue) } else { Ok(TransferEncoding { kind, word }) }
 }
 
 struct Scanner<'a> {
@@ -114,7 +114,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Skips white space, line ends of folding, and comments in any depth.
-    fn skip_blanks(&mut self) -> Result<(), Unreadable> {
+    fn skip_blanks(&mut self) -> Result<(), AmbiguousValue> {
         let mut depth = 0_usize;
         while let Some(byte) = self.peek() {
             match byte {
@@ -127,7 +127,7 @@ impl<'a> Scanner<'a> {
             }
             self.at += 1;
         }
-        if depth == 0 && self.at <= self.text.len() { Ok(()) } else { Err(Unreadable) }
+        if depth == 0 && self.at <= self.text.len() { Ok(()) } else { Err(AmbiguousValue) }
     }
 
     /// Reads a token; empty if there is none.
@@ -140,10 +140,10 @@ impl<'a> Scanner<'a> {
     }
 
     /// Reads a token or a quoted string.
-    fn value(&mut self) -> Result<Vec<u8>, Unreadable> {
+    fn value(&mut self) -> Result<Vec<u8>, AmbiguousValue> {
         if !self.take(b'"') {
             let word = self.word();
-            return if word.is_empty() { Err(Unreadable) } else { Ok(word.to_vec()) };
+            return if word.is_empty() { Err(AmbiguousValue) } else { Ok(word.to_vec()) };
         }
         let mut text = Vec::new();
         while let Some(byte) = self.peek() {
@@ -151,18 +151,18 @@ impl<'a> Scanner<'a> {
             match byte {
                 b'"' => return Ok(text),
                 b'\\' => {
-                    text.push(self.peek().ok_or(Unreadable)?);
+                    text.push(self.peek().ok_or(AmbiguousValue)?);
                     self.at += 1;
                 }
                 _ => text.push(byte),
             }
         }
-        Err(Unreadable)
+        Err(AmbiguousValue)
     }
 
     /// Returns the boundary among the parameters. All of them must be correct: a reader that skips a mistake may read
     /// another boundary.
-    fn boundary(&mut self) -> Result<Option<Vec<u8>>, Unreadable> {
+    fn boundary(&mut self) -> Result<Option<Vec<u8>>, AmbiguousValue> {
         let mut found = None;
         loop {
             self.skip_blanks()?;
@@ -170,7 +170,7 @@ impl<'a> Scanner<'a> {
                 return Ok(found);
             }
             if !self.take(b';') {
-                return Err(Unreadable);
+                return Err(AmbiguousValue);
             }
             self.skip_blanks()?;
             let name = self.word().to_ascii_lowercase();
@@ -179,26 +179,26 @@ impl<'a> Scanner<'a> {
                 continue;
             }
             if !self.take(b'=') {
-                return Err(Unreadable);
+                return Err(AmbiguousValue);
             }
             self.skip_blanks()?;
             let value = self.value()?;
             // In pieces or with a charset (RFC 2231), readers do not agree on it.
             if name.starts_with(b"boundary*") {
-                return Err(Unreadable);
+                return Err(AmbiguousValue);
             }
-            if name == b"boundary" && found.replace(sound_boundary(value)?).is_some() {
-                return Err(Unreadable);
+            if name == b"boundary" && found.replace(valid_boundary(value)?).is_some() {
+                return Err(AmbiguousValue);
             }
         }
     }
 }
 
-fn sound_boundary(boundary: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
+fn valid_boundary(boundary: Vec<u8>) -> Result<Vec<u8>, AmbiguousValue> {
     let is_sound = (1..=MAX_BOUNDARY_BYTES).contains(&boundary.len())
         && boundary.iter().all(|byte| matches!(byte, b' '..=b'~'))
         && !boundary.ends_with(b" ");
-    if is_sound { Ok(boundary) } else { Err(Unreadable) }
+    if is_sound { Ok(boundary) } else { Err(AmbiguousValue) }
 }
 
 /// Reports whether a token may contain that byte (RFC 2045 §5.1).
@@ -210,13 +210,13 @@ fn is_token(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    fn multipart(boundary: &str) -> Result<MediaType, Unreadable> {
+    fn multipart(boundary: &str) -> Result<MediaType, AmbiguousValue> {
         Ok(MediaType::Multipart { boundary: boundary.as_bytes().to_vec(), is_digest: false })
     }
 
     #[test]
     fn a_table_of_content_types() {
-        let rows: [(&str, Result<MediaType, Unreadable>); 26] = [
+        let rows: [(&str, Result<MediaType, AmbiguousValue>); 26] = [
             (" text/plain; charset=utf-8", Ok(MediaType::Text)),
             ("text", Ok(MediaType::Text)),
             ("TEXT/html;;junk", Ok(MediaType::Text)),
@@ -230,43 +230,43 @@ mod tests {
             (" multipart/mixed; boundary=a", multipart("a")),
             (" multipart/mixed;\r\n\tBoundary = \"a \\\"b\" ; x=y;", multipart("a \"b")),
             (" multipart (a (b) \\) c) / mixed (d);boundary=(e)a(f)", multipart("a")),
-            (" multipart/mixed", Err(Unreadable)),
-            (" multipart; boundary=a", Err(Unreadable)),
-            (" message", Err(Unreadable)),
-            (" multipart/mixed; boundary=", Err(Unreadable)),
-            (" multipart/mixed; boundary=\"\"", Err(Unreadable)),
-            (" multipart/mixed; boundary=\"a \"", Err(Unreadable)),
-            (" multipart/mixed; boundary=\"a", Err(Unreadable)),
-            (" multipart/mixed; boundary=a; boundary=a", Err(Unreadable)),
-            (" multipart/mixed; boundary*0=a; boundary*1=b", Err(Unreadable)),
-            (" multipart/mixed; boundary=a b", Err(Unreadable)),
-            (" multipart/mixed (; boundary=a", Err(Unreadable)),
-            ("", Err(Unreadable)),
-            (" /plain", Err(Unreadable)),
+            (" multipart/mixed", Err(AmbiguousValue)),
+            (" multipart; boundary=a", Err(AmbiguousValue)),
+            (" message", Err(AmbiguousValue)),
+            (" multipart/mixed; boundary=", Err(AmbiguousValue)),
+            (" multipart/mixed; boundary=\"\"", Err(AmbiguousValue)),
+            (" multipart/mixed; boundary=\"a \"", Err(AmbiguousValue)),
+            (" multipart/mixed; boundary=\"a", Err(AmbiguousValue)),
+            (" multipart/mixed; boundary=a; boundary=a", Err(AmbiguousValue)),
+            (" multipart/mixed; boundary*0=a; boundary*1=b", Err(AmbiguousValue)),
+            (" multipart/mixed; boundary=a b", Err(AmbiguousValue)),
+            (" multipart/mixed (; boundary=a", Err(AmbiguousValue)),
+            ("", Err(AmbiguousValue)),
+            (" /plain", Err(AmbiguousValue)),
         ];
         for (value, expected) in rows {
             assert_eq!(media_type(value.as_bytes()), expected, "{value}");
         }
-        assert_eq!(media_type(format!("multipart/x; boundary={}", "a".repeat(201)).as_bytes()), Err(Unreadable));
+        assert_eq!(media_type(format!("multipart/x; boundary={}", "a".repeat(201)).as_bytes()), Err(AmbiguousValue));
         let digest = media_type(b"multipart/digest; boundary=a");
         assert!(matches!(digest, Ok(MediaType::Multipart { is_digest: true, .. })));
     }
 
     #[test]
     fn a_table_of_labels() {
-        let rows: [(&str, Option<(LabelKind, &str)>); 9] = [
-            (" 8bit\r\n", Some((LabelKind::EightBit, "8bit"))),
-            ("8BIT", Some((LabelKind::EightBit, "8BIT"))),
-            ("\r\n (8bit) 7bit (x)", Some((LabelKind::SevenBit, "7bit"))),
-            (" Base64 ", Some((LabelKind::Base64, "Base64"))),
-            (" quoted-printable", Some((LabelKind::QuotedPrintable, "quoted-printable"))),
-            (" binary", Some((LabelKind::Binary, "binary"))),
-            (" x-uuencode", Some((LabelKind::Unknown, "x-uuencode"))),
+        let rows: [(&str, Option<(TransferEncodingKind, &str)>); 9] = [
+            (" 8bit\r\n", Some((TransferEncodingKind::EightBit, "8bit"))),
+            ("8BIT", Some((TransferEncodingKind::EightBit, "8BIT"))),
+            ("\r\n (8bit) 7bit (x)", Some((TransferEncodingKind::SevenBit, "7bit"))),
+            (" Base64 ", Some((TransferEncodingKind::Base64, "Base64"))),
+            (" quoted-printable", Some((TransferEncodingKind::QuotedPrintable, "quoted-printable"))),
+            (" binary", Some((TransferEncodingKind::Binary, "binary"))),
+            (" x-uuencode", Some((TransferEncodingKind::Unknown, "x-uuencode"))),
             (" 8bit;", None),
             ("  ", None),
         ];
         for (value, expected) in rows {
-            let found = label(value.as_bytes()).ok();
+            let found = transfer_encoding(value.as_bytes()).ok();
             let found = found.as_ref().map(|label| (label.kind, &value[label.word.clone()]));
             assert_eq!(found, expected, "{value}");
         }

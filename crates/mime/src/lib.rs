@@ -14,7 +14,7 @@ mod field;
 mod restore;
 mod walk;
 
-pub use convert::{Obstacle, is_seven_bit, to_seven_bit};
+pub use convert::{ConversionError, is_seven_bit, to_seven_bit};
 pub use decode::Decoder;
 pub use encode::Encoding;
 pub use restore::{MARKER, Restorer};

@@ -2,8 +2,8 @@
 //! changed labels read as before. In bounded memory; for checksums, not for readers.
 use super::decode::Decoder;
 use super::encode::Encoding;
-use super::field::LabelKind;
-use super::walk::{Content, Line, Walker};
+use super::field::TransferEncodingKind;
+use super::walk::{EntityContent, LineKind, Walker};
 
 /// Name of the field that records a conversion, as sendmail writes it.
 pub const MARKER: &[u8] = b"X-MIME-Autoconverted:";
@@ -12,9 +12,9 @@ pub const MARKER: &[u8] = b"X-MIME-Autoconverted:";
 pub(crate) const ORIGINAL: &[u8] = b"X-Original-";
 
 /// The longest line of a converted message.
-const LINE_BYTES: usize = 1000;
+const MAX_LINE_BYTES: usize = 1000;
 /// The longest line of the outermost header, which other programs may have written.
-const HEADER_LINE_BYTES: usize = 64 << 10;
+const MAX_HEADER_LINE_BYTES: usize = 64 << 10;
 
 /// Undoes a conversion. It begins within the outermost header, behind the marker on its top, and returns the body as it
 /// was.
@@ -27,17 +27,17 @@ pub struct Restorer {
     /// The beginning of a line.
     line: Vec<u8>,
     out: Vec<u8>,
-    mend: Mend,
+    edit: HeaderEdit,
     /// Decoder of the leaf that is being read.
     decoder: Option<Decoder>,
     /// Set in the outermost header if nothing else is known: another relay's conversion of a message of one part.
     is_simple: bool,
-    is_sound: bool,
+    is_valid: bool,
 }
 
 /// Changes to be made to the next lines of a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Mend {
+enum HeaderEdit {
     #[default]
     Nothing,
     /// The next line is new, and the one behind it had another name.
@@ -55,10 +55,10 @@ impl Restorer {
             walker: Walker::new(),
             line: Vec::new(),
             out: Vec::new(),
-            mend: Mend::Nothing,
+            edit: HeaderEdit::Nothing,
             decoder: None,
             is_simple: false,
-            is_sound: true,
+            is_valid: true,
         }
     }
 
@@ -68,14 +68,14 @@ impl Restorer {
     }
 
     /// Reports whether it was read as a converted message is.
-    pub fn is_sound(&self) -> bool {
-        self.is_sound && self.decoder.as_ref().is_none_or(Decoder::is_sound)
+    pub fn is_valid(&self) -> bool {
+        self.is_valid && self.decoder.as_ref().is_none_or(Decoder::is_valid)
     }
 
     /// Takes the next block; `take` gets the original body.
     pub fn receive(&mut self, block: &[u8], mut take: impl FnMut(&[u8])) {
         let mut rest = block;
-        while let (Some(end), true) = (memchr::memchr(b'\n', rest), self.is_sound) {
+        while let (Some(end), true) = (memchr::memchr(b'\n', rest), self.is_valid) {
             let (line, after) = rest.split_at(end + 1);
             rest = after;
             if self.line.is_empty() {
@@ -87,7 +87,7 @@ impl Restorer {
                 whole.clear();
                 self.line = whole;
             }
-            if self.out.len() >= LINE_BYTES {
+            if self.out.len() >= MAX_LINE_BYTES {
                 take(&self.out);
                 self.out.clear();
             }
@@ -100,28 +100,28 @@ impl Restorer {
     /// Ends the message.
     pub fn finish(&mut self, mut take: impl FnMut(&[u8])) {
         let last = std::mem::take(&mut self.line);
-        if !last.is_empty() && self.is_sound {
+        if !last.is_empty() && self.is_valid {
             self.read_line(&last);
         }
         take(&self.out);
         self.out.clear();
     }
 
-    fn most_line_bytes(&self) -> usize {
-        if self.walker.is_beyond_header() { LINE_BYTES } else { HEADER_LINE_BYTES }
+    fn max_line_bytes(&self) -> usize {
+        if self.walker.is_beyond_header() { MAX_LINE_BYTES } else { MAX_HEADER_LINE_BYTES }
     }
 
     fn keep(&mut self, rest: &[u8]) {
-        if self.line.len() + rest.len() > self.most_line_bytes() {
-            self.is_sound = false;
+        if self.line.len() + rest.len() > self.max_line_bytes() {
+            self.is_valid = false;
         } else {
             self.line.extend_from_slice(rest);
         }
     }
 
     fn read_line(&mut self, line: &[u8]) {
-        if line.len() > self.most_line_bytes() {
-            self.is_sound = false;
+        if line.len() > self.max_line_bytes() {
+            self.is_valid = false;
             return;
         }
         if self.is_simple && self.walker.is_beyond_header() {
@@ -129,31 +129,31 @@ impl Restorer {
         }
         let is_beyond = self.walker.is_beyond_header();
         match self.walker.line(line, true) {
-            Ok(Line::Header) if is_beyond => self.header_line(line),
-            Ok(Line::Header) => {}
-            Ok(Line::EndOfHeader(entity)) => {
-                self.end_header(is_beyond, &entity.content, entity.label.map(|label| label.kind));
+            Ok(LineKind::Header) if is_beyond => self.header_line(line),
+            Ok(LineKind::Header) => {}
+            Ok(LineKind::EndOfHeader(entity)) => {
+                self.end_header(is_beyond, &entity.content, entity.transfer_encoding.map(|label| label.kind));
             }
-            Ok(Line::Body) => self.body(line),
-            Ok(Line::Gap) => self.out.extend_from_slice(line),
-            Ok(Line::Delimiter) => self.delimiter(line),
-            Err(_) => self.is_sound = false,
+            Ok(LineKind::Body) => self.body(line),
+            Ok(LineKind::Gap) => self.out.extend_from_slice(line),
+            Ok(LineKind::Delimiter) => self.delimiter(line),
+            Err(_) => self.is_valid = false,
         }
     }
 
     fn header_line(&mut self, line: &[u8]) {
-        match self.mend {
-            Mend::Added => {}
-            Mend::Changed => self.mend = Mend::Renamed,
-            Mend::Renamed => {
+        match self.edit {
+            HeaderEdit::Added => {}
+            HeaderEdit::Changed => self.edit = HeaderEdit::Renamed,
+            HeaderEdit::Renamed => {
                 let original = line.strip_prefix(ORIGINAL);
-                self.is_sound &= original.is_some();
+                self.is_valid &= original.is_some();
                 self.out.extend_from_slice(original.unwrap_or_default());
-                self.mend = Mend::Nothing;
+                self.edit = HeaderEdit::Nothing;
             }
-            Mend::Nothing => match marked(line) {
+            HeaderEdit::Nothing => match marked(line) {
                 Some((old, new)) => {
-                    self.mend = if old == b"none" { Mend::Added } else { Mend::Changed };
+                    self.edit = if old == b"none" { HeaderEdit::Added } else { HeaderEdit::Changed };
                     self.expect(new);
                 }
                 None => self.out.extend_from_slice(line),
@@ -170,18 +170,18 @@ impl Restorer {
         };
     }
 
-    fn end_header(&mut self, is_inner: bool, content: &Content, label: Option<LabelKind>) {
+    fn end_header(&mut self, is_inner: bool, content: &EntityContent, label: Option<TransferEncodingKind>) {
         if self.is_simple {
             return;
         }
-        self.mend = Mend::Nothing;
+        self.edit = HeaderEdit::Nothing;
         if is_inner {
             self.out.extend_from_slice(b"\r\n");
-        } else if matches!(content, Content::Fixed(_)) {
+        } else if matches!(content, EntityContent::Fixed(_)) {
             // A message of one part: the label in the outermost header is that of the conversion.
             match label {
-                Some(LabelKind::QuotedPrintable) => self.expect(b"quoted-printable"),
-                Some(LabelKind::Base64) => self.expect(b"base64"),
+                Some(TransferEncodingKind::QuotedPrintable) => self.expect(b"quoted-printable"),
+                Some(TransferEncodingKind::Base64) => self.expect(b"base64"),
                 _ => {}
             }
         }
@@ -195,9 +195,9 @@ impl Restorer {
     }
 
     fn delimiter(&mut self, line: &[u8]) {
-        self.mend = Mend::Nothing;
+        self.edit = HeaderEdit::Nothing;
         if let Some(decoder) = self.decoder.take() {
-            self.is_sound &= decoder.is_sound();
+            self.is_valid &= decoder.is_valid();
             if decoder.encoding() == Encoding::Base64 {
                 // The decoder does not return the line end that belongs to the delimiter.
                 self.out.extend_from_slice(b"\r\n");

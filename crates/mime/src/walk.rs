@@ -8,8 +8,8 @@
 //! Strict where readers of mail disagree (RFC 2046 §5.1.1 lets them compare only the beginning of a line): a line that
 //! some would take for a delimiter and others would not is an obstacle, and so is a header that does not consist of
 //! fields.
-use super::convert::Obstacle;
-use super::field::{self, Label, LabelKind, MediaType};
+use super::convert::ConversionError;
+use super::field::{self, MediaType, TransferEncoding, TransferEncodingKind};
 use std::ops::Range;
 
 /// Depth of nested parts: honest mail is never nested deeper. Postfix allows 100.
@@ -19,7 +19,7 @@ const MAX_FIELD_BYTES: usize = 8 << 10;
 
 /// Kinds of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum LineKind {
     /// A line of a header.
     Header,
     /// The empty line behind a header, and the entity that the header describes.
@@ -35,9 +35,9 @@ pub(crate) enum Line {
 /// An entity whose header has been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entity {
-    pub(crate) content: Content,
+    pub(crate) content: EntityContent,
     /// Place of its Content-Transfer-Encoding, if it has one.
-    pub(crate) label: Option<LabelPlace>,
+    pub(crate) transfer_encoding: Option<TransferEncodingField>,
     pub(crate) has_type: bool,
     pub(crate) has_version: bool,
     /// It is a message, and not a part of one.
@@ -46,14 +46,14 @@ pub(crate) struct Entity {
 
 /// Place of a label, as offsets in the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LabelPlace {
-    pub(crate) kind: LabelKind,
+pub(crate) struct TransferEncodingField {
+    pub(crate) kind: TransferEncodingKind,
     pub(crate) field: Range<usize>,
     pub(crate) word: Range<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum EntityContent {
     /// Parts and their delimiters.
     Multipart,
     /// A message.
@@ -61,7 +61,7 @@ pub(crate) enum Content {
     Text,
     Other,
     /// Content that may not be encoded (again), and the reason.
-    Fixed(Obstacle),
+    Fixed(ConversionError),
 }
 
 /// Reads a message line by line.
@@ -69,8 +69,8 @@ pub(crate) enum Content {
 pub(crate) struct Walker {
     /// Open multiparts, the outermost first.
     open: Vec<Multipart>,
-    place: Place,
-    header: Header,
+    state: WalkState,
+    header: HeaderParser,
     /// Number of messages within messages.
     messages: usize,
     /// Offset of the next line.
@@ -87,7 +87,7 @@ struct Multipart {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum WalkState {
     Header,
     Leaf,
     Gap,
@@ -95,11 +95,11 @@ enum Place {
 
 /// State of a header that is being read.
 #[derive(Clone, Debug, Default)]
-struct Header {
+struct HeaderParser {
     is_message: bool,
     is_outermost: bool,
     lines: usize,
-    in_field: Field,
+    in_field: FieldKind,
     types: usize,
     media_type: Vec<u8>,
     labels: usize,
@@ -110,7 +110,7 @@ struct Header {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Field {
+enum FieldKind {
     #[default]
     Other,
     Type,
@@ -121,8 +121,8 @@ impl Walker {
     pub(crate) fn new() -> Self {
         Self {
             open: Vec::new(),
-            place: Place::Header,
-            header: Header { is_message: true, is_outermost: true, ..Header::default() },
+            state: WalkState::Header,
+            header: HeaderParser { is_message: true, is_outermost: true, ..HeaderParser::default() },
             messages: 0,
             offset: 0,
             is_signed: false,
@@ -131,7 +131,7 @@ impl Walker {
 
     /// Reports whether the first header has been read.
     pub(crate) fn is_beyond_header(&self) -> bool {
-        self.place != Place::Header || !self.header.is_outermost
+        self.state != WalkState::Header || !self.header.is_outermost
     }
 
     /// Reports whether the first header holds a signature over the body.
@@ -140,22 +140,22 @@ impl Walker {
     }
 
     /// Takes the next line with its end. `is_clean`: the line before ended in CRLF.
-    pub(crate) fn line(&mut self, line: &[u8], is_clean: bool) -> Result<Line, Obstacle> {
+    pub(crate) fn line(&mut self, line: &[u8], is_clean: bool) -> Result<LineKind, ConversionError> {
         let begin = self.offset;
         self.offset += line.len();
         if line.starts_with(b"--") && self.is_delimiter(line, is_clean)? {
-            return Ok(Line::Delimiter);
+            return Ok(LineKind::Delimiter);
         }
-        match self.place {
-            Place::Leaf => Ok(Line::Body),
-            Place::Gap => Ok(Line::Gap),
-            Place::Header if line == b"\r\n" => self.end_header().map(Line::EndOfHeader),
-            Place::Header => self.header_line(line, begin).map(|()| Line::Header),
+        match self.state {
+            WalkState::Leaf => Ok(LineKind::Body),
+            WalkState::Gap => Ok(LineKind::Gap),
+            WalkState::Header if line == b"\r\n" => self.end_header().map(LineKind::EndOfHeader),
+            WalkState::Header => self.header_line(line, begin).map(|()| LineKind::Header),
         }
     }
 
     /// Reports whether the line is a delimiter of an open multipart; the lines after it belong to another part.
-    fn is_delimiter(&mut self, line: &[u8], is_clean: bool) -> Result<bool, Obstacle> {
+    fn is_delimiter(&mut self, line: &[u8], is_clean: bool) -> Result<bool, ConversionError> {
         let text = line[2..].trim_ascii_end();
         let mut found = None;
         let mut looks_like_one = false;
@@ -163,7 +163,7 @@ impl Walker {
             let Some(rest) = text.strip_prefix(multipart.boundary.as_slice()) else { continue };
             looks_like_one = true;
             if (rest.is_empty() || rest == b"--") && found.replace((number, rest.is_empty())).is_some() {
-                return Err(Obstacle::Delimiter);
+                return Err(ConversionError::Delimiter);
             }
         }
         let has_blanks_only = line[2 + text.len()..].iter().all(|byte| b" \t\r\n".contains(byte));
@@ -172,7 +172,7 @@ impl Walker {
                 self.at_delimiter(number, is_open);
                 Ok(true)
             }
-            _ if looks_like_one => Err(Obstacle::Delimiter),
+            _ if looks_like_one => Err(ConversionError::Delimiter),
             _ => Ok(false),
         }
     }
@@ -180,29 +180,29 @@ impl Walker {
     fn at_delimiter(&mut self, number: usize, is_open: bool) {
         self.messages = self.open[number].messages;
         self.open.truncate(if is_open { number + 1 } else { number });
-        self.place = if is_open { Place::Header } else { Place::Gap };
-        self.header = Header::default();
+        self.state = if is_open { WalkState::Header } else { WalkState::Gap };
+        self.header = HeaderParser::default();
     }
 
-    fn header_line(&mut self, line: &[u8], begin: usize) -> Result<(), Obstacle> {
+    fn header_line(&mut self, line: &[u8], begin: usize) -> Result<(), ConversionError> {
         let header = &mut self.header;
         header.lines += 1;
         let is_continued = line.starts_with(b" ") || line.starts_with(b"\t");
         if is_continued && header.lines > 1 {
             return header.continue_field(line, begin);
         }
-        let colon = memchr::memchr(b':', line).ok_or(Obstacle::Header)?;
+        let colon = memchr::memchr(b':', line).ok_or(ConversionError::Header)?;
         let name = line[..colon].trim_ascii_end();
         if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
-            return Err(Obstacle::Header);
+            return Err(ConversionError::Header);
         }
-        header.in_field = Field::Other;
+        header.in_field = FieldKind::Other;
         if name.eq_ignore_ascii_case(b"Content-Type") {
             header.types += 1;
-            header.in_field = Field::Type;
+            header.in_field = FieldKind::Type;
         } else if name.eq_ignore_ascii_case(b"Content-Transfer-Encoding") {
             header.labels += 1;
-            header.in_field = Field::Label;
+            header.in_field = FieldKind::Label;
             header.label_places = [begin, begin + colon + 1, begin + line.len()];
         } else if name.eq_ignore_ascii_case(b"MIME-Version") {
             header.has_version = true;
@@ -212,77 +212,78 @@ impl Walker {
         header.keep(&line[colon + 1..])
     }
 
-    fn end_header(&mut self) -> Result<Entity, Obstacle> {
+    fn end_header(&mut self) -> Result<Entity, ConversionError> {
         let is_in_digest = self.open.last().is_some_and(|multipart| multipart.is_digest);
         let header = std::mem::take(&mut self.header);
         if header.types > 1 || header.labels > 1 {
-            return Err(Obstacle::Header);
+            return Err(ConversionError::Header);
         }
         let kind = match (header.types, is_in_digest && !header.is_message) {
             (0, true) => MediaType::Message,
             (0, false) => MediaType::Text,
-            _ => field::media_type(&header.media_type).map_err(|_| Obstacle::Header)?,
+            _ => field::media_type(&header.media_type).map_err(|_| ConversionError::Header)?,
         };
         let label = header.label()?;
         let is_identity = label.as_ref().is_none_or(|label| label.kind.is_identity());
         let content = match kind {
-            MediaType::Sealed => Content::Fixed(Obstacle::Sealed),
-            MediaType::FixedMessage => Content::Fixed(Obstacle::FixedMessage),
-            _ if !is_identity => Content::Fixed(Obstacle::Encoded),
+            MediaType::Sealed => EntityContent::Fixed(ConversionError::Sealed),
+            MediaType::FixedMessage => EntityContent::Fixed(ConversionError::FixedMessage),
+            _ if !is_identity => EntityContent::Fixed(ConversionError::Encoded),
             MediaType::Multipart { boundary, is_digest } => {
                 self.open.push(Multipart { boundary, is_digest, messages: self.messages });
-                Content::Multipart
+                EntityContent::Multipart
             }
             MediaType::Message => {
                 self.messages += 1;
-                Content::Message
+                EntityContent::Message
             }
-            MediaType::Text => Content::Text,
-            MediaType::Other => Content::Other,
+            MediaType::Text => EntityContent::Text,
+            MediaType::Other => EntityContent::Other,
         };
         if self.open.len() + self.messages > MAX_DEPTH {
-            return Err(Obstacle::Depth);
+            return Err(ConversionError::Depth);
         }
-        self.place = match content {
-            Content::Multipart => Place::Gap,
-            Content::Message => Place::Header,
-            _ => Place::Leaf,
+        self.state = match content {
+            EntityContent::Multipart => WalkState::Gap,
+            EntityContent::Message => WalkState::Header,
+            _ => WalkState::Leaf,
         };
-        self.header.is_message = content == Content::Message;
+        self.header.is_message = content == EntityContent::Message;
         let has_type = header.types > 0;
         let has_version = header.has_version;
-        Ok(Entity { content, label, has_type, has_version, is_message: header.is_message })
+        Ok(Entity { content, transfer_encoding: label, has_type, has_version, is_message: header.is_message })
     }
 }
 
 /// Fields whose signatures cover the body (RFC 6376, RFC 8617, RFC 4870).
 const SIGNATURES: [&[u8]; 3] = [b"DKIM-Signature", b"ARC-Message-Signature", b"DomainKey-Signature"];
 
-impl Header {
-    fn continue_field(&mut self, line: &[u8], begin: usize) -> Result<(), Obstacle> {
-        if self.in_field == Field::Label {
+impl HeaderParser {
+    fn continue_field(&mut self, line: &[u8], begin: usize) -> Result<(), ConversionError> {
+        if self.in_field == FieldKind::Label {
             self.label_places[2] = begin + line.len();
         }
         self.keep(line)
     }
 
     /// Keeps a line of a field that will be read.
-    fn keep(&mut self, more: &[u8]) -> Result<(), Obstacle> {
+    fn keep(&mut self, more: &[u8]) -> Result<(), ConversionError> {
         let value = match self.in_field {
-            Field::Other => return Ok(()),
-            Field::Type => &mut self.media_type,
-            Field::Label => &mut self.label,
+            FieldKind::Other => return Ok(()),
+            FieldKind::Type => &mut self.media_type,
+            FieldKind::Label => &mut self.label,
         };
         value.extend_from_slice(more);
-        if value.len() > MAX_FIELD_BYTES { Err(Obstacle::Header) } else { Ok(()) }
+        if value.len() > MAX_FIELD_BYTES { Err(ConversionError::Header) } else { Ok(()) }
     }
 
-    fn label(&self) -> Result<Option<LabelPlace>, Obstacle> {
+    fn label(&self) -> Result<Option<TransferEncodingField>, ConversionError> {
         if self.labels == 0 {
             return Ok(None);
         }
-        let Label { kind, word } = field::label(&self.label).map_err(|_| Obstacle::Header)?;
+        let TransferEncoding { kind, word } =
+            field::transfer_encoding(&self.label).map_err(|_| ConversionError::Header)?;
         let [begin, value, end] = self.label_places;
-        Ok(Some(LabelPlace { kind, field: begin..end, word: value + word.start..value + word.end }))
+        Ok(Some(TransferEncodingField { kind, field: begin..end, word: value + word.start..value + word.end }))
     }
 }

@@ -6,11 +6,11 @@ use smtp::command::Mail;
 use std::time::Duration;
 
 #[derive(Default)]
-struct Printer {
+struct PrintingHandler {
     message: Vec<u8>,
 }
 
-impl Handler for Printer {
+impl Handler for PrintingHandler {
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         println!("from {}", String::from_utf8_lossy(mail.sender.as_bytes()));
         Answer::Yes
@@ -35,7 +35,8 @@ impl Handler for Printer {
 }
 
 fn main() -> std::io::Result<()> {
-    let server = Server::new(|| |_peer| Printer::default()).name("example").start(([127, 0, 0, 1], 2525).into())?;
+    let server =
+        Server::new(|| |_peer| PrintingHandler::default()).name("example").start(([127, 0, 0, 1], 2525).into())?;
     println!("listening on {}", server.address());
     server.wait();
     Ok(())

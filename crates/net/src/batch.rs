@@ -13,82 +13,82 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// Events per batch: enough to share the fetching of code, few enough for their bytes to stay in the first-level cache.
-pub(crate) const BATCH: usize = 64;
+pub(crate) const BATCH_EVENTS: usize = 64;
 /// Most bytes that are read ahead of a task. A task whose input fills this reads for itself from then on, so that large
 /// messages are not copied twice.
-pub(crate) const AHEAD_BYTES: usize = 2048;
+pub(crate) const MAX_READ_AHEAD: usize = 2048;
 /// The longest write that waits for the others of its batch.
-pub(crate) const GATHERED_BYTES: usize = 2048;
+pub(crate) const MAX_BATCHED_WRITE: usize = 2048;
 /// Alignment of reads: one cache line.
-const LINE_BYTES: usize = 64;
+const CACHE_LINE_BYTES: usize = 64;
 
 /// Input of a batch's sessions, one after the other.
 #[derive(Debug, Default)]
-pub(crate) struct Intake {
+pub(crate) struct ReadAhead {
     memory: Vec<u8>,
     used: usize,
 }
 
-impl Intake {
+impl ReadAhead {
     /// Begins a new batch. The bytes of the last one have been taken or kept elsewhere.
     pub(crate) fn begin(&mut self) {
-        self.memory.resize(BATCH * (AHEAD_BYTES + LINE_BYTES), 0);
+        self.memory.resize(BATCH_EVENTS * (MAX_READ_AHEAD + CACHE_LINE_BYTES), 0);
         self.used = 0;
     }
 
     /// Free space for one more session's input.
     pub(crate) fn room(&mut self) -> &mut [u8] {
-        &mut self.memory[self.used..self.used + AHEAD_BYTES]
+        &mut self.memory[self.used..self.used + MAX_READ_AHEAD]
     }
 
     /// Notes that `count` bytes were read into the free space, and returns their place.
     pub(crate) fn read(&mut self, count: usize) -> Range<usize> {
         let begins = self.used;
-        self.used += count.next_multiple_of(LINE_BYTES);
+        self.used += count.next_multiple_of(CACHE_LINE_BYTES);
         begins..begins + count
     }
 
     /// The bytes at that place.
-    pub(crate) fn octets(&self, place: Range<usize>) -> &[u8] {
+    pub(crate) fn bytes(&self, place: Range<usize>) -> &[u8] {
         &self.memory[place]
     }
 }
 
 /// Output of a batch's sessions, in the order in which they wrote.
 #[derive(Debug, Default)]
-pub(crate) struct Gathered {
+pub(crate) struct WriteBatch {
     bytes: Vec<u8>,
-    pieces: Vec<Piece>,
+    writes: Vec<PendingWrite>,
 }
 
 /// Output of one session.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct PendingWrite {
     /// The source's name.
-    pub(crate) name: u64,
+    pub(crate) token: u64,
     /// Kept open until the piece is written: the session may have ended meanwhile.
     pub(crate) descriptor: Rc<OwnedFd>,
     length: usize,
 }
 
-impl Gathered {
+impl WriteBatch {
     /// Appends a session's output.
     pub(crate) fn push(&mut self, name: u64, descriptor: &Rc<OwnedFd>, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        match self.pieces.last_mut() {
-            Some(last) if last.name == name => last.length += bytes.len(),
-            _ => self.pieces.push(Piece { name, descriptor: Rc::clone(descriptor), length: bytes.len() }),
+        match self.writes.last_mut() {
+            Some(last) if last.token == name => last.length += bytes.len(),
+            _ => self.writes.push(PendingWrite { token: name, descriptor: Rc::clone(descriptor), length: bytes.len() }),
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.writes.is_empty()
     }
 
     /// Hands each piece to `write` with its bytes, and empties the batch.
-    pub(crate) fn drain(&mut self, mut write: impl FnMut(&Piece, &[u8])) {
+    pub(crate) fn drain(&mut self, mut write: impl FnMut(&PendingWrite, &[u8])) {
         let mut rest = self.bytes.as_slice();
-        for piece in self.pieces.drain(..) {
+        for piece in self.writes.drain(..) {
             let (bytes, later) = rest.split_at(piece.length);
             write(&piece, bytes);
             rest = later;
@@ -99,8 +99,8 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
-    use super::{AHEAD_BYTES, GATHERED_BYTES};
-    use crate::reactor::{Files, Reactor};
+    use super::{MAX_BATCHED_WRITE, MAX_READ_AHEAD};
+    use crate::reactor::{FdTable, Reactor};
     use crate::socket::Socket;
     use crate::timers::sleep;
     use proptest::prelude::*;
@@ -134,7 +134,7 @@ mod tests {
 
     /// Echoes its input, reading at most `room` bytes at a time, until the end.
     async fn echo(descriptor: OwnedFd, room: usize) {
-        let socket = Socket::adopt(descriptor).expect("watched");
+        let socket = Socket::from_accepted(descriptor).expect("watched");
         let mut room = vec![0; room];
         loop {
             let count = socket.read(&mut room).await.expect("read");
@@ -177,7 +177,7 @@ mod tests {
 
     /// Sends pieces of these lengths, reads each echo before it sends the next, and reports the bytes that it read.
     async fn talk(descriptor: OwnedFd, lengths: Vec<usize>, salt: usize, heard: Rc<RefCell<usize>>) {
-        let socket = Socket::adopt(descriptor).expect("watched");
+        let socket = Socket::from_accepted(descriptor).expect("watched");
         let mut room = vec![0; 8192];
         for (number, length) in lengths.into_iter().enumerate() {
             let piece: Vec<u8> = (0..length).map(|at| (at * 7 + number + salt) as u8).collect();
@@ -191,7 +191,7 @@ mod tests {
     fn conversations(lists: Vec<Vec<usize>>, room: usize) -> usize {
         let heard = Rc::new(RefCell::new(0));
         let count = Rc::clone(&heard);
-        Reactor::run(Files::Shared, async move {
+        Reactor::run(FdTable::Shared, async move {
             let all = lists.len();
             for (salt, lengths) in lists.into_iter().enumerate() {
                 let (one, other) = pair();
@@ -220,8 +220,8 @@ mod tests {
             lists in prop::collection::vec(
                 prop::collection::vec(prop_oneof![
                     1..40usize,
-                    AHEAD_BYTES - 2..AHEAD_BYTES + 3,
-                    GATHERED_BYTES - 2..GATHERED_BYTES + 3,
+                    MAX_READ_AHEAD - 2..MAX_READ_AHEAD + 3,
+                    MAX_BATCHED_WRITE - 2..MAX_BATCHED_WRITE + 3,
                     1..20_000usize,
                 ], 1..6),
                 1..90,
@@ -240,12 +240,12 @@ mod tests {
     #[test]
     fn what_was_said_last_is_written_though_its_session_ended() {
         let (one, other) = pair();
-        let heard = Reactor::run(Files::Shared, async move {
+        let heard = Reactor::run(FdTable::Shared, async move {
             Reactor::current().spawn(async move {
-                let socket = Socket::adopt(one).expect("watched");
+                let socket = Socket::from_accepted(one).expect("watched");
                 write_all(&socket, b"221 Bye\r\n").await;
             });
-            let socket = Socket::adopt(other).expect("watched");
+            let socket = Socket::from_accepted(other).expect("watched");
             let mut room = [0; 64];
             let count = socket.read(&mut room).await.expect("read");
             (room[..count].to_vec(), socket.read(&mut room).await.expect("read"))
@@ -256,8 +256,8 @@ mod tests {
     #[test]
     fn a_write_that_fails_later_is_told_by_the_next_read() {
         let (one, other) = pair();
-        let outcome = Reactor::run(Files::Shared, async move {
-            let socket = Socket::adopt(one).expect("watched");
+        let outcome = Reactor::run(FdTable::Shared, async move {
+            let socket = Socket::from_accepted(one).expect("watched");
             drop(other);
             write_all(&socket, b"MAIL FROM:<>\r\n").await;
             socket.read(&mut [0; 64]).await

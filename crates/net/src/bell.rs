@@ -8,31 +8,31 @@ use std::task::{Wake, Waker};
 use std::thread::{self, ThreadId};
 
 /// Tasks that were woken since the last `answer`.
-pub(crate) struct Bell {
+pub(crate) struct WakeQueue {
     woken: Mutex<Vec<usize>>,
-    has_rung: AtomicBool,
+    has_woken: AtomicBool,
     /// Wakes the loop from its sleep.
     eventfd: OwnedFd,
     owner: ThreadId,
 }
 
 /// A task's waker.
-struct Cord {
-    bell: Arc<Bell>,
+struct TaskWaker {
+    queue: Arc<WakeQueue>,
     task: usize,
 }
 
-impl Bell {
+impl WakeQueue {
     /// Creates the bell of the loop on this thread.
     pub(crate) fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let owner = thread::current().id();
-        Ok(Self { woken: Mutex::default(), has_rung: AtomicBool::new(false), eventfd, owner })
+        Ok(Self { woken: Mutex::default(), has_woken: AtomicBool::new(false), eventfd, owner })
     }
 
     /// Creates a waker for that task.
-    pub(crate) fn waker(bell: &Arc<Self>, task: usize) -> Waker {
-        Arc::new(Cord { bell: Arc::clone(bell), task }).into()
+    pub(crate) fn waker(queue: &Arc<Self>, task: usize) -> Waker {
+        Arc::new(TaskWaker { queue: Arc::clone(queue), task }).into()
     }
 
     /// Descriptor to watch: it becomes readable, edge by edge, when another thread wakes a task.
@@ -41,23 +41,23 @@ impl Bell {
     }
 
     /// Reports whether a task was woken.
-    pub(crate) fn has_rung(&self) -> bool {
-        self.has_rung.load(Ordering::Acquire)
+    pub(crate) fn has_woken(&self) -> bool {
+        self.has_woken.load(Ordering::Acquire)
     }
 
     /// Appends all tasks that were woken to `woken`.
-    pub(crate) fn answer(&self, woken: &mut Vec<usize>) {
-        if self.has_rung() {
-            let mut rang = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
-            self.has_rung.store(false, Ordering::Release);
-            woken.append(&mut rang);
+    pub(crate) fn drain(&self, woken: &mut Vec<usize>) {
+        if self.has_woken() {
+            let mut pending = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+            self.has_woken.store(false, Ordering::Release);
+            woken.append(&mut pending);
         }
     }
 
-    fn ring(&self, task: usize) {
+    fn push(&self, task: usize) {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         woken.push(task);
-        let is_first = !self.has_rung.swap(true, Ordering::AcqRel);
+        let is_first = !self.has_woken.swap(true, Ordering::AcqRel);
         drop(woken);
         if is_first && thread::current().id() != self.owner {
             // It fails only if the count is full, and then the loop is awake already.
@@ -66,12 +66,12 @@ impl Bell {
     }
 }
 
-impl Wake for Cord {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        self.bell.ring(self.task);
+        self.queue.push(self.task);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.bell.ring(self.task);
+        self.queue.push(self.task);
     }
 }

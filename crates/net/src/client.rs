@@ -1,7 +1,7 @@
 //! A client for programs that send a message now and then: connect, send, quit. It blocks, so it suits any program; a
 //! program with many connections at a time drives [`crate::Conversation`]s.
 use crate::clock;
-use smtp::client::{Client as Session, Outcome, Pipelining, Verb, Violation, Want};
+use smtp::client::{Client as Session, Outcome, PipelineMode, Verb, Violation, Want};
 use smtp::data;
 use smtp::envelope::Envelope;
 use std::io::{self, Read, Write};
@@ -17,10 +17,10 @@ pub enum Error {
     Network(#[from] io::Error),
     /// No reply came in time.
     #[error("no reply within {0:?}")]
-    Silent(Duration),
+    Timeout(Duration),
     /// The peer does not speak SMTP.
     #[error("{0}")]
-    PeerMisbehaved(#[from] Violation),
+    Protocol(#[from] Violation),
     /// The peer ended the session. Holds its last reply.
     #[error("the peer closed the session: {0}")]
     Closed(String),
@@ -28,7 +28,7 @@ pub enum Error {
 
 /// Result of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Delivery {
+pub struct SendOutcome {
     /// The peer took responsibility for the recipients it accepted.
     pub accepted: bool,
     /// The reply that decided it.
@@ -41,7 +41,7 @@ pub struct Delivery {
 
 /// Content of the replies to a transaction.
 #[derive(Debug, Default)]
-struct Notes {
+struct TransactionReplies {
     outcome: Option<(Outcome, u16, String)>,
     /// A rejected MAIL decides, although the replies to the commands that were pipelined with it come after it.
     mail_refused: Option<(u16, String)>,
@@ -49,8 +49,8 @@ struct Notes {
     last: String,
 }
 
-impl Notes {
-    fn take(&mut self, to: Verb, code: u16, text: String, ends: Option<Outcome>) {
+impl TransactionReplies {
+    fn record(&mut self, to: Verb, code: u16, text: String, ends: Option<Outcome>) {
         self.last = format!("{code} {text}");
         if let Some(outcome) = ends {
             self.outcome = Some((outcome, code, text));
@@ -64,11 +64,11 @@ impl Notes {
     }
 
     /// Returns the result of the message, unless the peer closed before it was known.
-    fn delivery(self) -> Result<Delivery, Error> {
+    fn into_outcome(self) -> Result<SendOutcome, Error> {
         let (outcome, code, text) = self.outcome.ok_or(Error::Closed(self.last))?;
         let accepted = outcome == Outcome::Accepted;
         let (code, text) = self.mail_refused.filter(|_| !accepted).unwrap_or((code, text));
-        Ok(Delivery { accepted, code, text, refused: self.refused })
+        Ok(SendOutcome { accepted, code, text, refused: self.refused })
     }
 }
 
@@ -77,7 +77,7 @@ impl Notes {
 pub struct Client {
     stream: TcpStream,
     session: Session,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Client {
@@ -85,13 +85,13 @@ impl Client {
     ///
     /// # Errors
     /// [`Error`]; a server that refuses to greet is [`Error::Closed`].
-    pub fn connect(address: SocketAddr, name: &str, patience: Duration) -> Result<Self, Error> {
-        let stream = TcpStream::connect_timeout(&address, patience).map_err(|error| in_time(error, patience))?;
+    pub fn connect(address: SocketAddr, name: &str, timeout: Duration) -> Result<Self, Error> {
+        let stream = TcpStream::connect_timeout(&address, timeout).map_err(|error| timeout_error(error, timeout))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        let session = Session::new(name.into(), Pipelining::Group, clock::now());
-        let mut client = Self { stream, session, patience };
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        let session = Session::new(name.into(), PipelineMode::Group, clock::now());
+        let mut client = Self { stream, session, timeout };
         client.read_until(|want| want == Want::Transaction, &mut |_, _, _, _| {})?;
         Ok(client)
     }
@@ -99,24 +99,26 @@ impl Client {
     /// Sends a message whose lines end in `<CRLF>`; it is dot-stuffed on the way.
     ///
     /// # Errors
-    /// [`Error`]. A refusal is no error but a [`Delivery`].
-    pub fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<Delivery, Error> {
-        let mut notes = Notes::default();
+    /// [`Error`]. A refusal is no error but a [`SendOutcome`].
+    pub fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<SendOutcome, Error> {
+        let mut replies = TransactionReplies::default();
         let mut out = Vec::new();
         self.session.begin(Arc::clone(envelope), clock::now(), &mut out);
-        self.say(&out)?;
-        self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| notes.take(to, code, text, ends))?;
+        self.send_bytes(&out)?;
+        self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| {
+            replies.record(to, code, text, ends)
+        })?;
         if self.session.wants() == Want::Message {
             out.clear();
             data::stuff(message, &mut out);
-            out.extend_from_slice(data::END);
-            self.say(&out)?;
+            out.extend_from_slice(data::END_OF_DATA);
+            self.send_bytes(&out)?;
             self.session.message_sent(clock::now());
             self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| {
-                notes.take(to, code, text, ends)
+                replies.record(to, code, text, ends)
             })?;
         }
-        notes.delivery()
+        replies.into_outcome()
     }
 
     /// Sends QUIT and waits for the reply.
@@ -126,15 +128,15 @@ impl Client {
     pub fn quit(mut self) -> Result<(), Error> {
         let mut out = Vec::new();
         self.session.quit(clock::now(), &mut out);
-        self.say(&out)?;
+        self.send_bytes(&out)?;
         match self.read_until(|want| want == Want::Close, &mut |_, _, _, _| {}) {
             Ok(()) | Err(Error::Closed(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    fn say(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.stream.write_all(bytes).map_err(|error| in_time(error, self.patience))
+    fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.stream.write_all(bytes).map_err(|error| timeout_error(error, self.timeout))
     }
 
     /// Reads replies, and writes the commands that they cause, until the session wants that.
@@ -150,9 +152,9 @@ impl Client {
                 return Err(Error::Closed(last));
             }
             let count = match self.stream.read(&mut buffer) {
-                Ok(0) => return Err(self.turned_away(io::ErrorKind::UnexpectedEof.into(), last)),
+                Ok(0) => return Err(self.close_error(io::ErrorKind::UnexpectedEof.into(), last)),
                 Ok(count) => count,
-                Err(error) => return Err(self.turned_away(error, last)),
+                Err(error) => return Err(self.close_error(error, last)),
             };
             let mut input = &buffer[..count];
             let mut out = Vec::new();
@@ -163,25 +165,25 @@ impl Client {
                 note(event.to, event.reply.code(), event.reply.text(), event.ends);
             }
             if let Err(error) = self.stream.write_all(&out) {
-                return Err(self.turned_away(error, last));
+                return Err(self.close_error(error, last));
             }
         }
         Ok(())
     }
 
     /// The error for a peer that refused service and did not wait for QUIT: its last reply has the reason.
-    fn turned_away(&self, error: io::Error, last: String) -> Error {
+    fn close_error(&self, error: io::Error, last: String) -> Error {
         match self.session.waits_for() {
             Some(Verb::Quit) if !last.is_empty() => Error::Closed(last),
-            _ => in_time(error, self.patience),
+            _ => timeout_error(error, self.timeout),
         }
     }
 }
 
-/// Translates a socket's time-out into [`Error::Silent`].
-fn in_time(error: io::Error, patience: Duration) -> Error {
+/// Translates a socket's time-out into [`Error::Timeout`].
+fn timeout_error(error: io::Error, timeout: Duration) -> Error {
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Silent(patience),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Timeout(timeout),
         _ => Error::Network(error),
     }
 }

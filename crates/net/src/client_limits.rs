@@ -180,41 +180,41 @@ pub struct ClientRefusal {
     pub times: u64,
 }
 
-type Report = Box<dyn Fn(&ClientRefusal) + Send + Sync>;
+type RefusalCallback = Box<dyn Fn(&ClientRefusal) + Send + Sync>;
 
 /// The clients of one or several servers, with their recent use of each limit.
 pub struct Clients {
     limits: ClientLimits,
-    shards: Shards<Table>,
+    shards: Shards<ClientTable>,
     connected: AtomicUsize,
     refused: [AtomicU64; ClientLimit::ALL.len()],
-    report: Option<Report>,
-    reports: Mutex<Bucket>,
+    on_refusal: Option<RefusalCallback>,
+    report_rate: Mutex<RateBucket>,
 }
 
 /// Some of the clients.
 #[derive(Debug)]
-struct Table {
+struct ClientTable {
     /// Open connections of each client that has any.
     open: HashMap<ClientKey, u32>,
-    recent: RecentMap<ClientKey, Recent>,
+    recent: RecentMap<ClientKey, ClientUsage>,
 }
 
 /// A client's recent activity.
 #[derive(Debug, Default)]
-struct Recent {
-    rates: [Bucket; ClientLimit::ALL.len()],
-    told_at: Option<Duration>,
-    untold: u64,
+struct ClientUsage {
+    rates: [RateBucket; ClientLimit::ALL.len()],
+    reported_at: Option<Duration>,
+    unreported: u64,
 }
 
 /// A rate limit, stored as the time at which the bucket will be full.
 #[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
+struct RateBucket {
     full_at: Duration,
 }
 
-impl Bucket {
+impl RateBucket {
     /// Takes one of a minute's allowance, if any is left.
     fn take(&mut self, per_minute: u32, now: Duration) -> bool {
         let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
@@ -235,22 +235,22 @@ impl fmt::Debug for Clients {
 impl Clients {
     /// Creates an empty table.
     pub fn new(limits: ClientLimits) -> Self {
-        let table = |capacity| Table { open: HashMap::new(), recent: RecentMap::new(capacity) };
+        let table = |capacity| ClientTable { open: HashMap::new(), recent: RecentMap::new(capacity) };
         Self {
             shards: Shards::new(limits.clients, table),
             limits,
             connected: AtomicUsize::new(0),
             refused: Default::default(),
-            report: None,
-            reports: Mutex::default(),
+            on_refusal: None,
+            report_rate: Mutex::default(),
         }
     }
 
     /// Sets the function that refusals are reported to, from the thread of the worker that refused: seldom enough for a
     /// log, however many there are.
     #[must_use]
-    pub fn reporting(mut self, report: impl Fn(&ClientRefusal) + Send + Sync + 'static) -> Self {
-        self.report = Some(Box::new(report));
+    pub fn on_refusal(mut self, report: impl Fn(&ClientRefusal) + Send + Sync + 'static) -> Self {
+        self.on_refusal = Some(Box::new(report));
         self
     }
 
@@ -279,7 +279,7 @@ impl Clients {
             table.take(&self.limits, client, ClientLimit::ConnectionRate, now)
         };
         if let Err(limit) = refused {
-            let times = table.note(client, now);
+            let times = table.count_refusal(client, now);
             drop(table);
             self.refuse(client, limit, times, now);
             return Err(limit);
@@ -296,14 +296,14 @@ impl Clients {
         let mut table = self.shards.lock(&client);
         let taken = table.take(&self.limits, client, limit, now);
         if taken.is_err() {
-            let times = table.note(client, now);
+            let times = table.count_refusal(client, now);
             drop(table);
             self.refuse(client, limit, times, now);
         }
         taken
     }
 
-    fn leave(&self, client: ClientKey) {
+    fn release(&self, client: ClientKey) {
         self.connected.fetch_sub(1, Ordering::Relaxed);
         let mut table = self.shards.lock(&client);
         match table.open.get_mut(&client) {
@@ -315,15 +315,15 @@ impl Clients {
     /// Counts a refusal, and reports it if a report is due.
     fn refuse(&self, client: ClientKey, limit: ClientLimit, times: Option<u64>, now: Duration) {
         self.refused[limit as usize].fetch_add(1, Ordering::Relaxed);
-        let (Some(report), Some(times)) = (&self.report, times) else { return };
-        let may_report = self.reports.lock().unwrap_or_else(PoisonError::into_inner).take(MAX_REPORTS, now);
+        let (Some(report), Some(times)) = (&self.on_refusal, times) else { return };
+        let may_report = self.report_rate.lock().unwrap_or_else(PoisonError::into_inner).take(MAX_REPORTS, now);
         if may_report {
             report(&ClientRefusal { client, limit, times });
         }
     }
 }
 
-impl Table {
+impl ClientTable {
     fn take(
         &mut self,
         limits: &ClientLimits,
@@ -332,18 +332,18 @@ impl Table {
         now: Duration,
     ) -> Result<(), ClientLimit> {
         let Some(rate) = limits.rate(limit) else { return Ok(()) };
-        let recent = self.recent.get_or_insert_with(client, Recent::default);
+        let recent = self.recent.get_or_insert_with(client, ClientUsage::default);
         if recent.rates[limit as usize].take(rate, now) { Ok(()) } else { Err(limit) }
     }
 
     /// Notes a refusal, and returns the number of refusals if they are to be reported now.
-    fn note(&mut self, client: ClientKey, now: Duration) -> Option<u64> {
-        let recent = self.recent.get_or_insert_with(client, Recent::default);
-        recent.untold += 1;
-        let is_due = recent.told_at.is_none_or(|then| now.saturating_sub(then) >= REPORT_INTERVAL);
+    fn count_refusal(&mut self, client: ClientKey, now: Duration) -> Option<u64> {
+        let recent = self.recent.get_or_insert_with(client, ClientUsage::default);
+        recent.unreported += 1;
+        let is_due = recent.reported_at.is_none_or(|then| now.saturating_sub(then) >= REPORT_INTERVAL);
         is_due.then(|| {
-            recent.told_at = Some(now);
-            std::mem::take(&mut recent.untold)
+            recent.reported_at = Some(now);
+            std::mem::take(&mut recent.unreported)
         })
     }
 }
@@ -376,7 +376,7 @@ impl Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.clients.leave(self.client);
+        self.clients.release(self.client);
     }
 }
 
@@ -445,7 +445,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let clients = Clients::new(ClientLimits { connections: Some(0), ..ClientLimits::none() });
         let list = Arc::clone(&told);
-        let clients = Arc::new(clients.reporting(move |refusal| list.lock().unwrap().push(*refusal)));
+        let clients = Arc::new(clients.on_refusal(move |refusal| list.lock().unwrap().push(*refusal)));
         for tenth in 0..1300 {
             clients.admit(address("192.0.2.1"), SECOND * 100 + SECOND * tenth / 10).unwrap_err();
         }

@@ -1,13 +1,13 @@
 //! Drives a client session for a caller that has many of them: writes, reads, reports. It decides nothing.
 use crate::clock;
 use crate::outbox::Outbox;
-use crate::session::no_handshake;
+use crate::session::handshake_timeout;
 use crate::stream::Stream;
-use crate::timers::Alarm;
+use crate::timers::Timer;
 use crate::tls::Handshake;
 use crate::tls_setup::ClientTls;
-use crate::worker::{Buffers, Desk};
-use smtp::client::{Client, Event, GaveUp, Part, Verb, Violation, Want};
+use crate::worker::{IoBuffers, WorkerBuffers};
+use smtp::client::{ChunkPosition, Client, Event, GaveUp, Verb, Violation, Want};
 use smtp::envelope::Envelope;
 use std::future::poll_fn;
 use std::io;
@@ -16,11 +16,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// Output of this size is written at once and not held back for another message, so that the peer can begin.
-const BURST_BYTES: usize = 16 * 1024;
+const MAX_BURST_BYTES: usize = 16 * 1024;
 
 /// Requests of a caller to a session that is free.
 #[derive(Debug)]
-pub enum Next {
+pub enum NextAction {
     /// Send a message with this envelope.
     Transaction(Arc<Envelope>),
     /// Send QUIT.
@@ -28,10 +28,10 @@ pub enum Next {
 }
 
 /// A source of messages. `now` is [`crate::clock::now`] at the read or write in question.
-pub trait Caller {
+pub trait MessageSource {
     /// The session is free, or, if `early`, will be when the message just rendered is answered. `Pending` leaves it
     /// idle until the task is woken.
-    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<Next>;
+    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction>;
     /// The peer waits for the message: its bytes, dot-stuffed, and the end of data.
     fn render(&mut self, outbox: &mut Outbox);
     /// All output has been handed to the kernel. `now` was read after that if the output held a message, and before if
@@ -44,12 +44,12 @@ pub trait Caller {
         0
     }
     /// Renders the message as it is, not dot-stuffed and without end of data: as many bytes as
-    /// [`Caller::message_bytes`] returned.
+    /// [`MessageSource::message_bytes`] returned.
     fn render_chunk(&mut self, outbox: &mut Outbox) {
         let _ = outbox;
     }
     /// TLS has begun.
-    fn encrypted(&mut self, handshake: &Handshake) {
+    fn tls_established(&mut self, handshake: &Handshake) {
         let _ = handshake;
     }
 }
@@ -65,7 +65,7 @@ pub enum ClientSecurity {
 
 /// Reasons why a conversation ended.
 #[derive(Debug)]
-pub enum Ended {
+pub enum SessionEnd {
     /// After QUIT, or because the peer said 421 or refused to greet.
     Closed,
     /// The peer lacks, or refused, an extension that is required: the session sent QUIT before it sent anything else.
@@ -77,24 +77,24 @@ pub enum Ended {
     /// The peer does not speak SMTP.
     Violated(Option<Verb>, Violation),
     /// TLS could not be started.
-    NotEncrypted(io::Error),
+    TlsFailed(io::Error),
 }
 
 /// Reasons why a conversation pauses.
-enum Pause {
-    Over(Ended),
+enum PauseReason {
+    Ended(SessionEnd),
     /// All is written, and TLS is to begin.
     ForTls,
 }
 
 /// A connection and its protocol state.
-pub struct Conversation<'a, C: Caller> {
+pub struct ClientSession<'a, C: MessageSource> {
     stream: Stream,
     client: Client,
-    caller: &'a mut C,
-    alarm: &'a mut Alarm,
-    patience: Duration,
-    desk: Desk,
+    source: &'a mut C,
+    timer: &'a mut Timer,
+    reply_timeout: Duration,
+    worker_buffers: WorkerBuffers,
     /// Time of this turn: of the last read, or of the last wake-up.
     now: Duration,
     /// Nothing has been read since the task was woken, so `now` may be long ago.
@@ -102,35 +102,35 @@ pub struct Conversation<'a, C: Caller> {
     /// The output holds a message, or takes more than one write: the clock is read when it has been written.
     has_message: bool,
     /// A message waits to be written with the others of the turn. The time of its write is known at the next turn.
-    is_gathered: bool,
+    is_write_batched: bool,
     /// Output that the connection has not taken yet.
     unsent: Option<Box<Outbox>>,
     security: Option<ClientSecurity>,
 }
 
-impl<'a, C: Caller> Conversation<'a, C> {
+impl<'a, C: MessageSource> ClientSession<'a, C> {
     /// Creates a conversation on a connection that has just been made.
     pub fn new(
         stream: impl Into<Stream>,
         client: Client,
-        caller: &'a mut C,
-        alarm: &'a mut Alarm,
-        patience: Duration,
-        desk: Desk,
+        source: &'a mut C,
+        timer: &'a mut Timer,
+        reply_timeout: Duration,
+        worker_buffers: WorkerBuffers,
     ) -> Self {
         let stream = stream.into();
         stream.time_writes();
         Self {
             stream,
             client,
-            caller,
-            alarm,
-            patience,
-            desk,
+            source,
+            timer,
+            reply_timeout,
+            worker_buffers,
             now: clock::now(),
             is_woken: false,
             has_message: false,
-            is_gathered: false,
+            is_write_batched: false,
             unsent: None,
             security: None,
         }
@@ -138,12 +138,12 @@ impl<'a, C: Caller> Conversation<'a, C> {
 
     /// Sets TLS for it.
     #[must_use]
-    pub fn secured(self, security: Option<ClientSecurity>) -> Self {
+    pub fn with_security(self, security: Option<ClientSecurity>) -> Self {
         Self { security, ..self }
     }
 
     /// Runs it until it ends.
-    pub async fn run(mut self) -> Ended {
+    pub async fn run(mut self) -> SessionEnd {
         if let Some(ClientSecurity::Implicit(setup)) = self.security.clone()
             && let Err(ended) = self.begin_tls(&setup).await
         {
@@ -151,49 +151,49 @@ impl<'a, C: Caller> Conversation<'a, C> {
         }
         loop {
             let pause = poll_fn(|cx| {
-                let desk = self.desk.clone();
-                desk.lend(|buffers| self.poll(cx, buffers))
+                let worker_buffers = self.worker_buffers.clone();
+                worker_buffers.with(|buffers| self.poll(cx, buffers))
             });
             match (pause.await, self.security.clone()) {
-                (Pause::Over(ended), _) => {
-                    if std::mem::take(&mut self.is_gathered) {
-                        self.caller.written(clock::now());
+                (PauseReason::Ended(ended), _) => {
+                    if std::mem::take(&mut self.is_write_batched) {
+                        self.source.written(clock::now());
                     }
-                    return self.client.gave_up().map_or(ended, Ended::GaveUp);
+                    return self.client.gave_up().map_or(ended, SessionEnd::GaveUp);
                 }
-                (Pause::ForTls, Some(ClientSecurity::OnDemand(setup))) => {
+                (PauseReason::ForTls, Some(ClientSecurity::OnDemand(setup))) => {
                     if let Err(ended) = self.begin_tls(&setup).await {
                         return ended;
                     }
                 }
-                (Pause::ForTls, _) => return Ended::NotEncrypted(io::ErrorKind::Unsupported.into()),
+                (PauseReason::ForTls, _) => return SessionEnd::TlsFailed(io::ErrorKind::Unsupported.into()),
             }
         }
     }
 
-    async fn begin_tls(&mut self, setup: &ClientTls) -> Result<(), Ended> {
-        let latest = clock::now() + self.patience;
-        let handshake = match self.alarm.limit(latest, Box::pin(self.stream.connect_tls(setup))).await {
+    async fn begin_tls(&mut self, setup: &ClientTls) -> Result<(), SessionEnd> {
+        let latest = clock::now() + self.reply_timeout;
+        let handshake = match self.timer.timeout_at(latest, Box::pin(self.stream.connect_tls(setup))).await {
             Some(Ok(handshake)) => handshake,
-            Some(Err(error)) => return Err(Ended::NotEncrypted(error)),
-            None => return Err(Ended::NotEncrypted(no_handshake(self.patience))),
+            Some(Err(error)) => return Err(SessionEnd::TlsFailed(error)),
+            None => return Err(SessionEnd::TlsFailed(handshake_timeout(self.reply_timeout))),
         };
-        self.caller.encrypted(&handshake);
-        let desk = self.desk.clone();
-        desk.lend(|buffers| self.client.tls_started(clock::now(), buffers.outbox.bytes()));
-        self.write_now(&desk).map_err(|error| self.lost(error))
+        self.source.tls_established(&handshake);
+        let worker_buffers = self.worker_buffers.clone();
+        worker_buffers.with(|buffers| self.client.tls_started(clock::now(), buffers.outbox.bytes()));
+        self.write_now(&worker_buffers).map_err(|error| self.lost(error))
     }
 
     /// Writes the content of the shared outbox to the connection before another session has its turn.
-    fn write_now(&mut self, desk: &Desk) -> io::Result<()> {
-        desk.lend(|buffers| self.flush(&mut buffers.outbox)).map(|_| ())
+    fn write_now(&mut self, worker_buffers: &WorkerBuffers) -> io::Result<()> {
+        worker_buffers.with(|buffers| self.flush(&mut buffers.outbox)).map(|_| ())
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers) -> Poll<Pause> {
+    fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut IoBuffers) -> Poll<PauseReason> {
         // If the task is polled twice in one turn, for example by a timer, the output has not been written yet.
-        if self.is_gathered && !self.stream.is_gathered() {
-            self.is_gathered = false;
-            self.caller.written(self.stream.written_at());
+        if self.is_write_batched && !self.stream.is_write_batched() {
+            self.is_write_batched = false;
+            self.source.written(self.stream.written_at());
         }
         if self.client.wants() == Want::Transaction {
             self.now = clock::now();
@@ -210,12 +210,12 @@ impl<'a, C: Caller> Conversation<'a, C> {
                     // The worker's next turn probably belongs to another session, which must not send the rest of this
                     // output.
                     buffers.outbox.clear();
-                    return Poll::Ready(Pause::Over(self.cut_off(buffers.input.bytes(), error)));
+                    return Poll::Ready(PauseReason::Ended(self.write_failed(buffers.input.bytes(), error)));
                 }
             }
             match self.client.wants() {
-                Want::Close => return Poll::Ready(Pause::Over(Ended::Closed)),
-                Want::Tls => return Poll::Ready(Pause::ForTls),
+                Want::Close => return Poll::Ready(PauseReason::Ended(SessionEnd::Closed)),
+                Want::Tls => return Poll::Ready(PauseReason::ForTls),
                 _ => {}
             }
             let room = buffers.input.bytes();
@@ -225,12 +225,12 @@ impl<'a, C: Caller> Conversation<'a, C> {
             };
             let taken = match outcome {
                 Ok(0) => Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
-                Ok(count) => self.take(&room[..count], buffers.outbox.bytes()),
+                Ok(count) => self.process_replies(&room[..count], buffers.outbox.bytes()),
                 Err(error) => Err(self.lost(error)),
             };
             if let Err(ended) = taken {
                 buffers.outbox.clear();
-                return Poll::Ready(Pause::Over(ended));
+                return Poll::Ready(PauseReason::Ended(ended));
             }
         }
     }
@@ -245,28 +245,28 @@ impl<'a, C: Caller> Conversation<'a, C> {
     fn step(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> bool {
         let mut early = false;
         if self.client.wants() == Want::Message {
-            self.caller.render(outbox);
+            self.source.render(outbox);
             self.has_message = true;
             self.client.message_sent(self.now);
             early = self.client.may_begin_early();
         } else if self.client.wants() == Want::Chunk {
-            self.client.chunk(self.caller.message_bytes(), Part::Last, self.now, outbox.bytes());
-            self.caller.render_chunk(outbox);
+            self.client.chunk(self.source.message_bytes(), ChunkPosition::Last, self.now, outbox.bytes());
+            self.source.render_chunk(outbox);
             self.has_message = true;
-            let has_room = !self.client.bursts() || outbox.length() < BURST_BYTES;
+            let has_room = !self.client.bursts() || outbox.length() < MAX_BURST_BYTES;
             early = has_room && self.client.may_begin_early();
         }
         if !early && self.client.wants() != Want::Transaction {
             return false;
         }
         let now = self.now;
-        match self.caller.poll_next(cx, &self.client, early, now) {
-            Poll::Ready(Next::Transaction(envelope)) => {
+        match self.source.poll_next(cx, &self.client, early, now) {
+            Poll::Ready(NextAction::Transaction(envelope)) => {
                 self.client.begin(envelope, now, outbox.bytes());
                 return true;
             }
-            Poll::Ready(Next::Quit) if !early => self.client.quit(now, outbox.bytes()),
-            Poll::Ready(Next::Quit) | Poll::Pending => {}
+            Poll::Ready(NextAction::Quit) if !early => self.client.quit(now, outbox.bytes()),
+            Poll::Ready(NextAction::Quit) | Poll::Pending => {}
         }
         false
     }
@@ -278,7 +278,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
                 return Ok(true);
             }
             if outbox.write_to(&mut self.stream)? {
-                self.written();
+                self.report_written();
                 return Ok(true);
             }
             self.has_message = true;
@@ -288,7 +288,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
         while self.stream.poll_writable().is_ready() {
             if unsent.write_to(&mut self.stream)? {
                 self.unsent = None;
-                self.written();
+                self.report_written();
                 return Ok(true);
             }
             self.client.progressed(clock::now());
@@ -296,39 +296,39 @@ impl<'a, C: Caller> Conversation<'a, C> {
         Ok(false)
     }
 
-    fn written(&mut self) {
+    fn report_written(&mut self) {
         if !std::mem::take(&mut self.has_message) {
-            self.caller.written(self.now);
-        } else if self.stream.is_gathered() {
-            self.is_gathered = true;
+            self.source.written(self.now);
+        } else if self.stream.is_write_batched() {
+            self.is_write_batched = true;
         } else {
-            self.caller.written(clock::now());
+            self.source.written(clock::now());
         }
     }
 
     /// Handles every reply in `input`.
-    fn take(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Ended> {
+    fn process_replies(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), SessionEnd> {
         let now = self.stream.input_at();
         self.now = now;
         self.is_woken = false;
         loop {
             let waited_for = self.client.waits_for();
             match self.client.next_event(&mut input, now, out) {
-                Ok(Some(event)) => self.caller.replied(&event, now),
+                Ok(Some(event)) => self.source.replied(&event, now),
                 Ok(None) => return Ok(()),
-                Err(violation) => return Err(Ended::Violated(waited_for, violation)),
+                Err(violation) => return Err(SessionEnd::Violated(waited_for, violation)),
             }
         }
     }
 
-    fn lost(&self, error: io::Error) -> Ended {
-        Ended::Lost(self.client.waits_for(), error)
+    fn lost(&self, error: io::Error) -> SessionEnd {
+        SessionEnd::Lost(self.client.waits_for(), error)
     }
 
     /// Handles a failed write. The peer may have sent a reason before it closed: `552`, `421`, or a TLS alert.
-    fn cut_off(&mut self, input: &mut [u8], error: io::Error) -> Ended {
+    fn write_failed(&mut self, input: &mut [u8], error: io::Error) -> SessionEnd {
         let taken = match self.stream.try_read(input) {
-            Ok(count) if count > 0 => self.take(&input[..count], &mut Vec::new()),
+            Ok(count) if count > 0 => self.process_replies(&input[..count], &mut Vec::new()),
             // Under TLS, the input is an alert, or no record. It says more than the broken pipe.
             Err(alert) if alert.kind() == io::ErrorKind::InvalidData => return self.lost(alert),
             Ok(_) | Err(_) => Ok(()),
@@ -336,20 +336,20 @@ impl<'a, C: Caller> Conversation<'a, C> {
         taken.err().unwrap_or_else(|| self.lost(error))
     }
 
-    fn poll_timeout(&mut self) -> Poll<Pause> {
+    fn poll_timeout(&mut self) -> Poll<PauseReason> {
         if self.is_woken {
             self.now = clock::now();
         }
-        ready!(self.alarm.poll_due(self.client.deadline(self.patience), self.now));
-        Poll::Ready(Pause::Over(Ended::Timeout(self.client.waits_for())))
+        ready!(self.timer.poll_due(self.client.deadline(self.reply_timeout), self.now));
+        Poll::Ready(PauseReason::Ended(SessionEnd::Timeout(self.client.waits_for())))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Caller, Conversation, Ended, Next};
-    use crate::{Alarm, Handler, Outbox, Server, Socket, clock};
-    use smtp::client::{Client, Event, Pipelining, Verb};
+    use super::{ClientSession, MessageSource, NextAction, SessionEnd};
+    use crate::{Handler, Outbox, Server, Socket, Timer, clock};
+    use smtp::client::{Client, Event, PipelineMode, Verb};
     use smtp::data;
     use smtp::envelope::Envelope;
     use std::future::{Future, poll_fn};
@@ -362,22 +362,26 @@ mod tests {
 
     /// Sends messages one after the other, and notes when each was rendered and when it was reported as written.
     #[derive(Default)]
-    struct Notary {
+    struct RecordingSource {
         rendered: Vec<Duration>,
         written: Vec<Duration>,
         accepted: usize,
         is_rendered: bool,
     }
 
-    impl Caller for Notary {
-        fn poll_next(&mut self, _: &mut Context<'_>, _: &Client, _: bool, _: Duration) -> Poll<Next> {
+    impl MessageSource for RecordingSource {
+        fn poll_next(&mut self, _: &mut Context<'_>, _: &Client, _: bool, _: Duration) -> Poll<NextAction> {
             let envelope = Envelope::new("a@example.org", "", ["b@example.org"]).expect("an envelope");
-            Poll::Ready(if self.rendered.len() < MESSAGES { Next::Transaction(Arc::new(envelope)) } else { Next::Quit })
+            Poll::Ready(if self.rendered.len() < MESSAGES {
+                NextAction::Transaction(Arc::new(envelope))
+            } else {
+                NextAction::Quit
+            })
         }
 
         fn render(&mut self, outbox: &mut Outbox) {
             data::stuff(b"Subject: x\r\n\r\nx\r\n", outbox.bytes());
-            outbox.bytes().extend_from_slice(data::END);
+            outbox.bytes().extend_from_slice(data::END_OF_DATA);
             self.rendered.push(clock::now());
             self.is_rendered = true;
         }
@@ -395,22 +399,23 @@ mod tests {
         }
     }
 
-    struct Taker;
+    struct AcceptAll;
 
-    impl Handler for Taker {}
+    impl Handler for AcceptAll {}
 
     #[test]
     fn a_message_is_written_after_it_was_rendered_however_often_the_task_is_polled() {
-        let server = Server::new(|| |_peer| Taker).start(([127, 0, 0, 1], 0).into()).expect("a server");
+        let server = Server::new(|| |_peer| AcceptAll).start(([127, 0, 0, 1], 0).into()).expect("a server");
         let address = server.address();
-        let work = move |desk: crate::Desk| async move {
-            let mut notary = Notary::default();
-            let mut alarm = Alarm::default();
+        let work = move |worker_buffers: crate::WorkerBuffers| async move {
+            let mut source = RecordingSource::default();
+            let mut timer = Timer::default();
             let socket = Socket::connect(address).await.expect("connects");
-            let client = Client::new("test".into(), Pipelining::Group, clock::now());
-            let patience = Duration::from_secs(10);
+            let client = Client::new("test".into(), PipelineMode::Group, clock::now());
+            let reply_timeout = Duration::from_secs(10);
             let ended = {
-                let talk = Conversation::new(socket, client, &mut notary, &mut alarm, patience, desk).run();
+                let talk =
+                    ClientSession::new(socket, client, &mut source, &mut timer, reply_timeout, worker_buffers).run();
                 let mut talk = pin!(talk);
                 // A timer or another task may wake a session in the turn in which it wrote: then it is polled again
                 // before its output is written.
@@ -420,10 +425,10 @@ mod tests {
                 })
                 .await
             };
-            assert!(matches!(ended, Ended::Closed), "{ended:?}");
-            notary
+            assert!(matches!(ended, SessionEnd::Closed), "{ended:?}");
+            source
         };
-        let thread = crate::worker::spawn("notary", crate::Files::Shared, work).expect("a thread");
+        let thread = crate::worker::spawn("notary", crate::FdTable::Shared, work).expect("a thread");
         let notary = thread.join().expect("no panic").expect("a loop");
         assert_eq!((notary.accepted, notary.written.len()), (MESSAGES, MESSAGES));
         let pairs = notary.rendered.iter().zip(&notary.written);

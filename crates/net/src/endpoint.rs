@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Prefix of a path.
 const UNIX: &str = "unix:";
 /// The longest path that a socket may have (unix(7)), with the zero byte at its end.
-const LONGEST_PATH_BYTES: usize = 108;
+const MAX_PATH_BYTES: usize = 108;
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Endpoint {
     /// If the name has no address, or the text is neither.
     pub fn resolve_all(text: &str) -> io::Result<Vec<Self>> {
         if let Some(path) = text.strip_prefix(UNIX) {
-            if path.is_empty() || path.len() >= LONGEST_PATH_BYTES {
+            if path.is_empty() || path.len() >= MAX_PATH_BYTES {
                 return Err(invalid("a socket path must have 1 to 107 bytes".to_owned()));
             }
             return Ok(vec![Self::Unix(path.into())]);

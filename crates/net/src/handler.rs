@@ -3,10 +3,10 @@ use crate::tls::Handshake;
 use smtp::Path;
 use smtp::command::{Hello, Mail, Recipient};
 use smtp::login::Auth;
-use smtp::proxy::Header;
+use smtp::proxy::ProxyHeader;
 use smtp::reply::Reply;
 use smtp::sasl::Secret;
-use smtp::verdict::Verdict;
+use smtp::verdict::ReplyReason;
 use smtp::xclient::Xclient;
 use std::fmt;
 use std::future::Future;
@@ -41,7 +41,7 @@ pub enum Answer {
 
 /// Amount of input that a session reads next.
 #[derive(Debug)]
-pub enum Appetite {
+pub enum ReadLimit {
     /// All that there is space for.
     All,
     /// That many bytes at most, at least one.
@@ -50,7 +50,7 @@ pub enum Appetite {
     NotBefore(Duration),
     /// Nothing any more: an [`Answer::HangUp`] or [`Answer::Reset`] that is not the answer to a command. Other answers
     /// are treated as [`Answer::HangUp`] without a reply.
-    Nothing(Answer),
+    Close(Answer),
 }
 
 impl Answer {
@@ -87,7 +87,7 @@ impl fmt::Debug for Answer {
 
 /// Reasons why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parting {
+pub enum CloseReason {
     /// QUIT.
     Quit,
     /// The peer closed or cut the connection.
@@ -104,9 +104,9 @@ pub enum Parting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginOutcome {
     /// The client proved its identity.
-    Proved,
+    Succeeded,
     /// The client did not, or gave up.
-    NotProved,
+    Failed,
 }
 
 /// Decisions about one session. `now` is [`crate::clock::now`] at the read that brought the command.
@@ -170,12 +170,12 @@ pub trait Handler: 'static {
     }
 
     /// The connection began with a PROXY header, which names the real client.
-    fn proxied(&mut self, header: &Header) {
+    fn proxy_header(&mut self, header: &ProxyHeader) {
         let _ = header;
     }
 
     /// The connection should have begun with a PROXY header, and did not; the session is over.
-    fn not_proxied(&mut self, why: &io::Error) {
+    fn proxy_header_missing(&mut self, why: &io::Error) {
         let _ = why;
     }
 
@@ -185,12 +185,12 @@ pub trait Handler: 'static {
     }
 
     /// TLS has begun.
-    fn encrypted(&mut self, handshake: &Handshake) {
+    fn tls_established(&mut self, handshake: &Handshake) {
         let _ = handshake;
     }
 
     /// The TLS handshake failed; the session is over.
-    fn not_encrypted(&mut self, why: &io::Error) {
+    fn tls_failed(&mut self, why: &io::Error) {
         let _ = why;
     }
 
@@ -253,23 +253,23 @@ pub trait Handler: 'static {
     }
 
     /// Asked before each read: the amount to read. A server whose disk or next hop is slow slows its clients down here.
-    fn appetite(&mut self) -> Appetite {
-        Appetite::All
+    fn read_limit(&mut self) -> ReadLimit {
+        ReadLimit::All
     }
 
     /// The transaction ended without a message: RSET, EHLO, or the message broke a rule and was rejected.
-    fn reset(&mut self, why: Option<Verdict>) {
+    fn reset(&mut self, why: Option<ReplyReason>) {
         let _ = why;
     }
 
     /// The session has given the client up: another protocol, too many errors, too many commands without mail. Only
     /// [`Handler::disconnect`] is called after this.
-    fn gave_up(&mut self, why: Verdict) {
+    fn gave_up(&mut self, why: ReplyReason) {
         let _ = why;
     }
 
     /// The session is over.
-    fn disconnect(&mut self, parting: Parting) {
-        let _ = parting;
+    fn disconnect(&mut self, reason: CloseReason) {
+        let _ = reason;
     }
 }

@@ -54,21 +54,21 @@ mod tls_files;
 mod tls_setup;
 pub mod worker;
 
-pub use client::{Client, Delivery, Error};
+pub use client::{Client, Error, SendOutcome};
 pub use client_limits::{Admission, ClientKey, ClientLimit, ClientLimits, ClientRefusal, Clients};
-pub use conversation::{Caller, ClientSecurity, Conversation, Ended, Next};
+pub use conversation::{ClientSecurity, ClientSession, MessageSource, NextAction, SessionEnd};
 pub use endpoint::Endpoint;
-pub use handler::{Answer, Appetite, Handler, LoginOutcome, Parting, Peer};
+pub use handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, ReadLimit};
 pub use nonce::nonce;
 pub use outbox::Outbox;
-pub use server::{Proxied, Running, Server, Service};
-pub use shortage::Shortage;
-pub use socket::{Door, Socket};
+pub use server::{Proxied, RunningServer, Server, Service};
+pub use shortage::ResourceExhausted;
+pub use socket::{Acceptor, Socket};
 pub use stream::Stream;
-pub use timers::{Alarm, sleep, sleep_until};
+pub use timers::{Timer, sleep, sleep_until};
 pub use tls::Handshake;
 pub use tls_files::{FileStamp, TlsFiles, TlsFilesError, TlsWatch};
 pub use tls_setup::{
-    Certificate, ClientTls, Security, ServerTls, SessionResumption, TlsSetupError, TlsVersions, Trust,
+    Certificate, ClientTls, ServerSecurity, ServerTls, SessionResumption, TlsSetupError, TlsVersions, Trust,
 };
-pub use worker::{Desk, Files};
+pub use worker::{FdTable, WorkerBuffers};

@@ -8,18 +8,18 @@ use std::sync::Arc;
 pub struct Outbox {
     bytes: Vec<u8>,
     /// A shared body: its place among `bytes`, and the length to send.
-    body: Option<Body>,
+    body: Option<SharedBody>,
     written: usize,
 }
 
 #[derive(Debug)]
-struct Body {
+struct SharedBody {
     at: usize,
     shared: Arc<[u8]>,
     length: usize,
 }
 
-impl Body {
+impl SharedBody {
     fn bytes(&self) -> &[u8] {
         &self.shared[..self.length]
     }
@@ -39,7 +39,7 @@ impl Outbox {
     /// Appends only the first `length` bytes of the body. Panics if it has fewer.
     pub fn append_beginning(&mut self, body: &Arc<[u8]>, length: usize) {
         if self.body.is_none() && length <= body.len() {
-            self.body = Some(Body { at: self.bytes.len(), shared: Arc::clone(body), length });
+            self.body = Some(SharedBody { at: self.bytes.len(), shared: Arc::clone(body), length });
         } else {
             self.bytes.extend_from_slice(&body[..length]);
         }

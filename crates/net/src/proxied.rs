@@ -1,6 +1,6 @@
 //! The PROXY header before the first byte of a session: read from a connection that a proxy passes on.
 use crate::socket::Socket;
-use smtp::proxy::{self, BadHeader, Header, LONGEST_V1_BYTES};
+use smtp::proxy::{self, MAX_V1_BYTES, ProxyHeader, ProxyHeaderError};
 use std::future::poll_fn;
 use std::io;
 
@@ -11,7 +11,7 @@ const STEP_BYTES: usize = 4096;
 ///
 /// # Errors
 /// Those of the connection; `InvalidData` if it does not begin with a header.
-pub(crate) async fn take_header(socket: &Socket) -> io::Result<Header> {
+pub(crate) async fn take_header(socket: &Socket) -> io::Result<ProxyHeader> {
     let length = header_length(socket).await?;
     let mut header = Vec::new();
     while header.len() < length {
@@ -25,14 +25,14 @@ pub(crate) async fn take_header(socket: &Socket) -> io::Result<Header> {
     }
     match proxy::parse(&header) {
         Ok(Some((header, _))) => Ok(header),
-        Ok(None) => Err(bad(BadHeader::Malformed)),
+        Ok(None) => Err(bad(ProxyHeaderError::Malformed)),
         Err(why) => Err(bad(why)),
     }
 }
 
 /// Looks at the first bytes without taking them: only they give the length of the header.
 async fn header_length(socket: &Socket) -> io::Result<usize> {
-    let mut first = [0; LONGEST_V1_BYTES];
+    let mut first = [0; MAX_V1_BYTES];
     loop {
         let seen = poll_fn(|_| socket.poll_peek(&mut first)).await?;
         match proxy::length(&first[..seen]).map_err(bad)? {
@@ -43,6 +43,6 @@ async fn header_length(socket: &Socket) -> io::Result<usize> {
     }
 }
 
-fn bad(why: BadHeader) -> io::Error {
+fn bad(why: ProxyHeaderError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }

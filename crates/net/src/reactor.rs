@@ -8,8 +8,8 @@
 //! A runtime for one purpose: an event polls its task directly, without a queue, a lock or a waker between. That is why
 //! tokio is not used here (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future and may
 //! await anything that wakes it.
-use crate::batch::{AHEAD_BYTES, BATCH, Gathered, Intake};
-use crate::bell::Bell;
+use crate::batch::{BATCH_EVENTS, MAX_READ_AHEAD, ReadAhead, WriteBatch};
+use crate::bell::WakeQueue;
 use crate::clock;
 use crate::timers::Timers;
 use nix::sched::{CloneFlags, unshare};
@@ -32,22 +32,22 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// Events taken at a time.
-const EVENTS: usize = 1024;
+const MAX_EVENTS: usize = 1024;
 /// Reads or accepts that a task may make before the others have their turn.
-const BUDGET: u32 = 64;
+const TASK_BUDGET: u32 = 64;
 /// The task that the loop was started for.
-const MAIN: usize = 0;
+const MAIN_TASK: usize = 0;
 /// Event of the timerfd.
-const TIMER: u64 = u64::MAX;
+const TIMER_TOKEN: u64 = u64::MAX;
 /// Event of the bell.
-const BELL: u64 = u64::MAX - 1;
+const WAKE_TOKEN: u64 = u64::MAX - 1;
 
 /// Tasks of this process that ended by a panic.
-static FAILED: AtomicU64 = AtomicU64::new(0);
+static FAILED_TASKS: AtomicU64 = AtomicU64::new(0);
 
 /// See [`crate::worker::failed_sessions`].
-pub(crate) fn failed() -> u64 {
-    FAILED.load(Ordering::Relaxed)
+pub(crate) fn failed_tasks() -> u64 {
+    FAILED_TASKS.load(Ordering::Relaxed)
 }
 
 thread_local! {
@@ -71,32 +71,32 @@ pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 /// An event loop.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
-    bell: Arc<Bell>,
+    wake_queue: Arc<WakeQueue>,
     pub(crate) timers: Timers,
-    sources: RefCell<Slab<Source>>,
-    intake: RefCell<Intake>,
-    gathered: RefCell<Gathered>,
+    sources: RefCell<Slab<IoSource>>,
+    read_ahead: RefCell<ReadAhead>,
+    write_batch: RefCell<WriteBatch>,
     /// Time at which the input of the batch had been read.
     batch_read_at: Cell<Duration>,
     /// Time at which the last input had been read; none if the clock was not read for it.
     input_at: Cell<Option<Duration>>,
     tasks: RefCell<Slab<Option<Task>>>,
     /// Tasks to be polled although no event came for them: new ones, and those whose budget ran out.
-    eager: RefCell<Vec<usize>>,
+    ready_tasks: RefCell<Vec<usize>>,
     /// The task that is being polled.
-    turn: Cell<usize>,
+    current_task: Cell<usize>,
     budget: Cell<u32>,
     /// The main task has ended. No other task is polled then, not even for an event of the same batch: nobody would
     /// count its work any more.
     finished: Cell<bool>,
     /// Number of sources created so far: an event that names an older one is stale.
-    stamps: Cell<u32>,
+    next_generation: Cell<u32>,
 }
 
 /// A descriptor that is watched, edge by edge.
-struct Source {
+struct IoSource {
     task: usize,
-    stamp: u32,
+    generation: u32,
     readable: bool,
     writable: bool,
     /// The peer has closed, or the connection failed: after the last input only the end can follow.
@@ -106,20 +106,20 @@ struct Source {
     /// More came at once than a batch reads ahead: its task reads it into the large buffer.
     comes_in_bulk: bool,
     /// Input that a batch has read for it.
-    ahead: Option<Ahead>,
+    buffered: Option<BufferedRead>,
     /// The descriptor of a connection.
     descriptor: Option<Rc<OwnedFd>>,
     /// The last output of its task waits for the end of the batch.
-    is_gathered: bool,
+    is_write_batched: bool,
     /// Its task needs the time at which its writes were handed to the kernel.
     is_timed: bool,
     /// Time at which a batch had written its output.
     written_at: Duration,
-    rare: Option<Box<Rare>>,
+    cold: Option<Box<ColdFields>>,
 }
 
 /// Input that was read for a task before it was polled.
-enum Ahead {
+enum BufferedRead {
     /// Place of the input in the batch's intake; an empty one is the peer's end.
     Read(Range<usize>),
     Failed(Errno),
@@ -127,61 +127,61 @@ enum Ahead {
 
 /// Fields that few sources need.
 #[derive(Default)]
-struct Rare {
+struct ColdFields {
     /// Input that was read for its task, which did not take it in its turn.
     input: Vec<u8>,
     /// Gathered output that the socket has not taken.
     unsent: Vec<u8>,
     /// A write of a batch failed.
-    failed: Option<Errno>,
+    error: Option<Errno>,
 }
 
-impl Source {
-    fn rare(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_default()
+impl IoSource {
+    fn cold(&mut self) -> &mut ColdFields {
+        self.cold.get_or_insert_default()
     }
 
     fn has_unsent(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| !rare.unsent.is_empty())
+        self.cold.as_ref().is_some_and(|rare| !rare.unsent.is_empty())
     }
 
     fn has_kept_input(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| !rare.input.is_empty())
+        self.cold.as_ref().is_some_and(|rare| !rare.input.is_empty())
     }
 
     /// Notes the readiness that an event reports.
-    fn note(&mut self, flags: EventFlags) {
+    fn update_readiness(&mut self, flags: EventFlags) {
         let ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         self.ended |= ended;
         self.readable |= ended || flags.contains(EventFlags::IN);
         self.writable |= flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
         if self.writable && self.has_unsent() {
-            self.send_rest();
+            self.flush_unsent();
         }
     }
 
     /// Reads for its task as much as the batch has space for.
-    fn read_ahead(&mut self, intake: &mut Intake) {
+    fn fill_read_ahead(&mut self, read_ahead: &mut ReadAhead) {
         let Some(descriptor) = &self.descriptor else { return };
-        let room = intake.room();
+        let room = read_ahead.room();
         let most = room.len();
-        self.ahead = match retry_on_intr(|| recv(descriptor, &mut *room, RecvFlags::empty())) {
+        self.buffered = match retry_on_intr(|| recv(descriptor, &mut *room, RecvFlags::empty())) {
             Ok((_, count)) => {
                 self.comes_in_bulk = count == most;
                 self.readable = self.ended || self.comes_in_bulk;
-                Some(Ahead::Read(intake.read(count)))
+                Some(BufferedRead::Read(read_ahead.read(count)))
             }
             Err(Errno::AGAIN) => {
                 self.readable = false;
                 None
             }
-            Err(error) => Some(Ahead::Failed(error)),
+            Err(error) => Some(BufferedRead::Failed(error)),
         };
     }
 
     /// Sends the output that a batch could not send.
-    fn send_rest(&mut self) {
-        let (Some(rare), Some(descriptor)) = (&mut self.rare, &self.descriptor) else { return };
+    fn flush_unsent(&mut self) {
+        let (Some(rare), Some(descriptor)) = (&mut self.cold, &self.descriptor) else { return };
         while !rare.unsent.is_empty() {
             match retry_on_intr(|| send(descriptor, &rare.unsent, SendFlags::NOSIGNAL)) {
                 Ok(count) => drop(rare.unsent.drain(..count)),
@@ -190,7 +190,7 @@ impl Source {
                     return;
                 }
                 Err(error) => {
-                    rare.failed = Some(error);
+                    rare.error = Some(error);
                     rare.unsent.clear();
                 }
             }
@@ -204,7 +204,7 @@ struct Task {
     waker: Waker,
 }
 
-impl Rare {
+impl ColdFields {
     /// Returns the input that was read for the task at an earlier turn; an error comes after it.
     fn take_input(&mut self, room: &mut [u8]) -> Option<Result<usize, Errno>> {
         let count = self.input.len().min(room.len());
@@ -215,8 +215,8 @@ impl Rare {
 }
 
 /// Returns the source of that name, unless it is gone.
-fn named(sources: &mut Slab<Source>, name: u64) -> Option<&mut Source> {
-    sources.get_mut(name as u32 as usize).filter(|source| source.stamp == (name >> 32) as u32)
+fn find_source(sources: &mut Slab<IoSource>, token: u64) -> Option<&mut IoSource> {
+    sources.get_mut(token as u32 as usize).filter(|source| source.generation == (token >> 32) as u32)
 }
 
 /// Owner of the table of a worker's descriptors.
@@ -226,7 +226,7 @@ fn named(sources: &mut Slab<Source>, name: u64) -> Option<&mut Source> {
 /// descriptor that was made on one thread means nothing on another: none may be handed over after the worker has begun,
 /// and the earlier ones stay open, for the other table, until the process ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Files {
+pub enum FdTable {
     /// One table for all threads.
     #[default]
     Shared,
@@ -236,7 +236,7 @@ pub enum Files {
 
 /// Kinds of watched descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watch {
+pub(crate) enum SourceKind {
     /// A connection: in both directions.
     Connection,
     /// A connection that is being made: it becomes writable when it is established.
@@ -252,8 +252,8 @@ impl Reactor {
     }
 
     /// Runs `work` and the tasks that it spawns on this thread; those that are left when `work` ends are dropped.
-    pub(crate) fn run<T: 'static>(files: Files, work: impl Future<Output = T> + 'static) -> io::Result<T> {
-        let reactor = Rc::new(Self::new(files)?);
+    pub(crate) fn run<T: 'static>(fd_table: FdTable, work: impl Future<Output = T> + 'static) -> io::Result<T> {
+        let reactor = Rc::new(Self::new(fd_table)?);
         let before = CURRENT.replace(Some(Rc::clone(&reactor)));
         let done = Rc::new(Cell::new(None));
         let result = Rc::clone(&done);
@@ -261,40 +261,40 @@ impl Reactor {
             result.set(Some(work.await));
             Self::current().finished.set(true);
         });
-        let outcome = reactor.turn_until(&done);
+        let outcome = reactor.run_until(&done);
         reactor.drop_tasks();
-        reactor.write_out();
+        reactor.flush_batch();
         CURRENT.set(before);
         outcome
     }
 
-    fn new(files: Files) -> io::Result<Self> {
+    fn new(fd_table: FdTable) -> io::Result<Self> {
         // Other threads write to the bell: its descriptor has to be in their table too.
-        let bell = Arc::new(Bell::new()?);
-        if files == Files::Private {
+        let wake_queue = Arc::new(WakeQueue::new()?);
+        if fd_table == FdTable::Private {
             // If this is not allowed the table stays shared, which is only slower.
             let _ = unshare(CloneFlags::CLONE_FILES);
         }
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let timers = Timers::new()?;
         let edge = EventFlags::IN | EventFlags::ET;
-        epoll::add(&epoll, bell.descriptor(), EventData::new_u64(BELL), edge)?;
-        epoll::add(&epoll, timers.descriptor(), EventData::new_u64(TIMER), edge)?;
+        epoll::add(&epoll, wake_queue.descriptor(), EventData::new_u64(WAKE_TOKEN), edge)?;
+        epoll::add(&epoll, timers.descriptor(), EventData::new_u64(TIMER_TOKEN), edge)?;
         Ok(Self {
             epoll,
-            bell,
+            wake_queue,
             timers,
             sources: RefCell::default(),
-            intake: RefCell::default(),
-            gathered: RefCell::default(),
+            read_ahead: RefCell::default(),
+            write_batch: RefCell::default(),
             batch_read_at: Cell::default(),
             input_at: Cell::default(),
             tasks: RefCell::default(),
-            eager: RefCell::default(),
-            turn: Cell::default(),
+            ready_tasks: RefCell::default(),
+            current_task: Cell::default(),
             budget: Cell::default(),
             finished: Cell::default(),
-            stamps: Cell::default(),
+            next_generation: Cell::default(),
         })
     }
 
@@ -303,34 +303,34 @@ impl Reactor {
         let mut tasks = self.tasks.borrow_mut();
         let slot = tasks.vacant_entry();
         let key = slot.key();
-        slot.insert(Some(Task { work: Box::pin(work), waker: Bell::waker(&self.bell, key) }));
-        self.eager.borrow_mut().push(key);
+        slot.insert(Some(Task { work: Box::pin(work), waker: WakeQueue::waker(&self.wake_queue, key) }));
+        self.ready_tasks.borrow_mut().push(key);
     }
 
     /// The task that is being polled.
-    pub(crate) fn turn(&self) -> usize {
-        self.turn.get()
+    pub(crate) fn current_task(&self) -> usize {
+        self.current_task.get()
     }
 
-    fn turn_until<T>(&self, done: &Cell<Option<T>>) -> io::Result<T> {
-        let mut events = Vec::with_capacity(EVENTS);
+    fn run_until<T>(&self, done: &Cell<Option<T>>) -> io::Result<T> {
+        let mut events = Vec::with_capacity(MAX_EVENTS);
         let mut woken = Vec::new();
         loop {
-            std::mem::swap(&mut *self.eager.borrow_mut(), &mut woken);
-            self.bell.answer(&mut woken);
+            std::mem::swap(&mut *self.ready_tasks.borrow_mut(), &mut woken);
+            self.wake_queue.drain(&mut woken);
             for task in woken.drain(..) {
                 self.poll(task);
             }
-            self.write_out();
+            self.flush_batch();
             if let Some(result) = done.take() {
                 return Ok(result);
             }
             self.wait(&mut events)?;
-            for batch in events.chunks(BATCH) {
-                self.read_ahead(batch);
+            for batch in events.chunks(BATCH_EVENTS) {
+                self.begin_batch(batch);
                 batch.iter().for_each(|event| self.dispatch(event));
-                self.keep_untaken(batch);
-                self.write_out();
+                self.keep_unread(batch);
+                self.flush_batch();
             }
         }
     }
@@ -338,7 +338,7 @@ impl Reactor {
     /// Sleeps until an event comes, unless there is work to do at once.
     fn wait(&self, events: &mut Vec<Event>) -> io::Result<()> {
         self.timers.arm()?;
-        let is_busy = self.bell.has_rung() || !self.eager.borrow().is_empty();
+        let is_busy = self.wake_queue.has_woken() || !self.ready_tasks.borrow().is_empty();
         let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         events.clear();
         match epoll::wait(&self.epoll, spare_capacity(events), is_busy.then_some(&at_once)) {
@@ -349,14 +349,14 @@ impl Reactor {
 
     fn dispatch(&self, event: &Event) {
         match event.data.u64() {
-            BELL => {}
-            TIMER => {
+            WAKE_TOKEN => {}
+            TIMER_TOKEN => {
                 for task in self.timers.fire() {
                     self.poll(task);
                 }
             }
-            name => {
-                let task = named(&mut self.sources.borrow_mut(), name).map(|source| source.task);
+            token => {
+                let task = find_source(&mut self.sources.borrow_mut(), token).map(|source| source.task);
                 if let Some(task) = task {
                     self.poll(task);
                 }
@@ -365,15 +365,15 @@ impl Reactor {
     }
 
     /// Notes the readiness of the sources, and reads for those whose tasks wait for input.
-    fn read_ahead(&self, batch: &[Event]) {
+    fn begin_batch(&self, batch: &[Event]) {
         let mut sources = self.sources.borrow_mut();
-        let mut intake = self.intake.borrow_mut();
-        intake.begin();
+        let mut read_ahead = self.read_ahead.borrow_mut();
+        read_ahead.begin();
         for event in batch {
-            let Some(source) = named(&mut sources, event.data.u64()) else { continue };
-            source.note(event.flags);
+            let Some(source) = find_source(&mut sources, event.data.u64()) else { continue };
+            source.update_readiness(event.flags);
             if batch.len() > 1 && source.awaits_input && source.readable && !source.comes_in_bulk {
-                source.read_ahead(&mut intake);
+                source.fill_read_ahead(&mut read_ahead);
             }
         }
         if batch.len() > 1 {
@@ -382,59 +382,59 @@ impl Reactor {
     }
 
     /// Keeps input that its task did not take for that task's next turn.
-    fn keep_untaken(&self, batch: &[Event]) {
+    fn keep_unread(&self, batch: &[Event]) {
         if batch.len() == 1 {
             return;
         }
         let mut sources = self.sources.borrow_mut();
         for event in batch {
-            let Some(source) = named(&mut sources, event.data.u64()) else { continue };
-            match source.ahead.take() {
+            let Some(source) = find_source(&mut sources, event.data.u64()) else { continue };
+            match source.buffered.take() {
                 None => {}
-                Some(Ahead::Read(place)) if place.is_empty() => source.readable = true,
-                Some(Ahead::Read(place)) => {
-                    let intake = self.intake.borrow();
-                    source.rare().input.extend_from_slice(intake.octets(place));
+                Some(BufferedRead::Read(place)) if place.is_empty() => source.readable = true,
+                Some(BufferedRead::Read(place)) => {
+                    let read_ahead = self.read_ahead.borrow();
+                    source.cold().input.extend_from_slice(read_ahead.bytes(place));
                 }
-                Some(Ahead::Failed(error)) => source.rare().failed = Some(error),
+                Some(BufferedRead::Failed(error)) => source.cold().error = Some(error),
             }
         }
     }
 
     /// Writes the gathered output.
-    fn write_out(&self) {
-        if self.gathered.borrow().is_empty() {
+    fn flush_batch(&self) {
+        if self.write_batch.borrow().is_empty() {
             return;
         }
         let mut sources = self.sources.borrow_mut();
-        self.gathered.borrow_mut().drain(|piece, bytes| {
-            let source = named(&mut sources, piece.name);
+        self.write_batch.borrow_mut().drain(|piece, bytes| {
+            let source = find_source(&mut sources, piece.token);
             if let Some(source) = source.filter(|source| source.has_unsent()) {
-                source.is_gathered = false;
-                source.rare().unsent.extend_from_slice(bytes);
+                source.is_write_batched = false;
+                source.cold().unsent.extend_from_slice(bytes);
                 return;
             }
             let outcome = retry_on_intr(|| send(&piece.descriptor, bytes, SendFlags::NOSIGNAL));
-            let Some(source) = named(&mut sources, piece.name) else { return };
-            source.is_gathered = false;
+            let Some(source) = find_source(&mut sources, piece.token) else { return };
+            source.is_write_batched = false;
             if source.is_timed {
                 source.written_at = clock::now();
             }
             match outcome {
                 Ok(count) if count == bytes.len() => {}
                 Ok(count) => {
-                    source.rare().unsent.extend_from_slice(&bytes[count..]);
-                    source.send_rest();
+                    source.cold().unsent.extend_from_slice(&bytes[count..]);
+                    source.flush_unsent();
                 }
                 Err(Errno::AGAIN) => {
-                    source.rare().unsent.extend_from_slice(bytes);
+                    source.cold().unsent.extend_from_slice(bytes);
                     source.writable = false;
                 }
                 Err(error) => {
                     // Its task learns of the error after it has read what the peer may have sent before.
-                    source.rare().failed = Some(error);
+                    source.cold().error = Some(error);
                     source.readable = true;
-                    self.eager.borrow_mut().push(source.task);
+                    self.ready_tasks.borrow_mut().push(source.task);
                 }
             }
         });
@@ -446,19 +446,19 @@ impl Reactor {
         }
         // A stale wake-up: the task is gone.
         let Some(mut task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
-        self.turn.set(key);
-        self.budget.set(BUDGET);
+        self.current_task.set(key);
+        self.budget.set(TASK_BUDGET);
         let mut context = Context::from_waker(&task.waker);
         match catch_unwind(AssertUnwindSafe(|| task.work.as_mut().poll(&mut context))) {
             Ok(Poll::Pending) => self.tasks.borrow_mut()[key] = Some(task),
             Ok(Poll::Ready(())) => drop(self.tasks.borrow_mut().remove(key)),
-            Err(panic) if key == MAIN => {
-                FAILED.fetch_add(1, Ordering::Relaxed);
+            Err(panic) if key == MAIN_TASK => {
+                FAILED_TASKS.fetch_add(1, Ordering::Relaxed);
                 resume_unwind(panic)
             }
             // A session that panicked has reported it on standard error and is over; the others must not suffer for it.
             Err(_) => {
-                FAILED.fetch_add(1, Ordering::Relaxed);
+                FAILED_TASKS.fetch_add(1, Ordering::Relaxed);
                 drop(self.tasks.borrow_mut().remove(key));
             }
         }
@@ -470,45 +470,45 @@ impl Reactor {
     }
 
     /// Watches a connection for the task that is being polled.
-    pub(crate) fn watch_connection(&self, descriptor: &Rc<OwnedFd>, watch: Watch) -> io::Result<usize> {
-        let key = self.watch(descriptor, watch)?;
+    pub(crate) fn register_connection(&self, descriptor: &Rc<OwnedFd>, kind: SourceKind) -> io::Result<usize> {
+        let key = self.register(descriptor, kind)?;
         self.sources.borrow_mut()[key].descriptor = Some(Rc::clone(descriptor));
         Ok(key)
     }
 
     /// Watches a descriptor for the task that is being polled.
-    pub(crate) fn watch(&self, descriptor: impl AsFd, watch: Watch) -> io::Result<usize> {
-        let stamp = self.stamps.get().wrapping_add(1);
-        self.stamps.set(stamp);
-        let source = Source {
-            task: self.turn(),
-            stamp,
+    pub(crate) fn register(&self, descriptor: impl AsFd, watch: SourceKind) -> io::Result<usize> {
+        let generation = self.next_generation.get().wrapping_add(1);
+        self.next_generation.set(generation);
+        let source = IoSource {
+            task: self.current_task(),
+            generation,
             readable: false,
-            writable: watch == Watch::Connection,
+            writable: watch == SourceKind::Connection,
             ended: false,
             awaits_input: false,
             comes_in_bulk: false,
-            ahead: None,
+            buffered: None,
             descriptor: None,
-            is_gathered: false,
+            is_write_batched: false,
             is_timed: false,
             written_at: Duration::ZERO,
-            rare: None,
+            cold: None,
         };
         let key = self.sources.borrow_mut().insert(source);
         let flags = match watch {
-            Watch::Connection | Watch::Connecting => {
+            SourceKind::Connection | SourceKind::Connecting => {
                 EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
             }
-            Watch::Listener => EventFlags::IN | EventFlags::ET,
+            SourceKind::Listener => EventFlags::IN | EventFlags::ET,
         };
-        let name = u64::from(stamp) << 32 | key as u64;
-        epoll::add(&self.epoll, descriptor, EventData::new_u64(name), flags).inspect_err(|_| self.forget(key))?;
+        let token = u64::from(generation) << 32 | key as u64;
+        epoll::add(&self.epoll, descriptor, EventData::new_u64(token), flags).inspect_err(|_| self.deregister(key))?;
         Ok(key)
     }
 
     /// Forgets a descriptor that is about to be closed; closing removes it from the epoll.
-    pub(crate) fn forget(&self, key: usize) {
+    pub(crate) fn deregister(&self, key: usize) {
         self.sources.borrow_mut().remove(key);
     }
 
@@ -516,12 +516,12 @@ impl Reactor {
     /// again.
     pub(crate) fn may_read(&self, key: usize) -> bool {
         let source = &self.sources.borrow()[key];
-        if !source.readable && source.ahead.is_none() && !source.has_kept_input() {
+        if !source.readable && source.buffered.is_none() && !source.has_kept_input() {
             return false;
         }
         let left = self.budget.get();
         if left == 0 {
-            self.eager.borrow_mut().push(self.turn());
+            self.ready_tasks.borrow_mut().push(self.current_task());
             return false;
         }
         self.budget.set(left - 1);
@@ -530,26 +530,26 @@ impl Reactor {
 
     /// Notes that a read brought `count` bytes. If that is less than there was space for, all has been read, except the
     /// end if it has come.
-    pub(crate) fn brought(&self, key: usize, count: usize, room: usize) {
+    pub(crate) fn did_read(&self, key: usize, count: usize, room: usize) {
         let source = &mut self.sources.borrow_mut()[key];
-        source.comes_in_bulk = count > AHEAD_BYTES;
+        source.comes_in_bulk = count > MAX_READ_AHEAD;
         if count < room {
             source.readable = source.ended;
         }
     }
 
     /// Returns the error of a batch's write, if one failed.
-    pub(crate) fn failure(&self, key: usize) -> Option<Errno> {
-        self.sources.borrow()[key].rare.as_ref()?.failed
+    pub(crate) fn error(&self, key: usize) -> Option<Errno> {
+        self.sources.borrow()[key].cold.as_ref()?.error
     }
 
     /// Assumes that there may be input that no event has reported yet.
-    pub(crate) fn suppose_readable(&self, key: usize) {
+    pub(crate) fn mark_readable(&self, key: usize) {
         self.sources.borrow_mut()[key].readable = true;
     }
 
     /// Notes that there is nothing to read.
-    pub(crate) fn ran_dry(&self, key: usize) {
+    pub(crate) fn clear_readable(&self, key: usize) {
         self.sources.borrow_mut()[key].readable = false;
     }
 
@@ -559,24 +559,24 @@ impl Reactor {
     }
 
     /// Returns the input that was read ahead for the task, if any.
-    pub(crate) fn take_ahead(&self, key: usize, room: &mut [u8]) -> Option<Result<usize, Errno>> {
+    pub(crate) fn take_read_ahead(&self, key: usize, room: &mut [u8]) -> Option<Result<usize, Errno>> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
         source.awaits_input = false;
-        match source.ahead.take() {
-            Some(Ahead::Read(place)) => {
+        match source.buffered.take() {
+            Some(BufferedRead::Read(place)) => {
                 self.input_at.set(Some(self.batch_read_at.get()));
                 let count = place.len().min(room.len());
-                room[..count].copy_from_slice(self.intake.borrow().octets(place.start..place.start + count));
+                room[..count].copy_from_slice(self.read_ahead.borrow().bytes(place.start..place.start + count));
                 if count < place.len() {
-                    source.ahead = Some(Ahead::Read(place.start + count..place.end));
+                    source.buffered = Some(BufferedRead::Read(place.start + count..place.end));
                 }
                 Some(Ok(count))
             }
-            Some(Ahead::Failed(error)) => Some(Err(error)),
+            Some(BufferedRead::Failed(error)) => Some(Err(error)),
             None => {
                 self.input_at.set(None);
-                source.rare.as_mut().and_then(|rare| rare.take_input(room))
+                source.cold.as_mut().and_then(|rare| rare.take_input(room))
             }
         }
     }
@@ -587,26 +587,26 @@ impl Reactor {
     }
 
     /// Gathers a write with the others of its batch. It may fail later: then the task is polled, and a read fails.
-    pub(crate) fn gather(&self, key: usize, descriptor: &Rc<OwnedFd>, bytes: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn batch_write(&self, key: usize, descriptor: &Rc<OwnedFd>, bytes: &[u8]) -> Result<(), Errno> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
-        if let Some(error) = source.rare.as_mut().and_then(|rare| rare.failed) {
+        if let Some(error) = source.cold.as_mut().and_then(|rare| rare.error) {
             return Err(error);
         }
         if !source.writable || source.has_unsent() {
             return Err(Errno::AGAIN);
         }
-        source.is_gathered = true;
-        let name = u64::from(source.stamp) << 32 | key as u64;
-        self.gathered.borrow_mut().push(name, descriptor, bytes);
+        source.is_write_batched = true;
+        let token = u64::from(source.generation) << 32 | key as u64;
+        self.write_batch.borrow_mut().push(token, descriptor, bytes);
         Ok(())
     }
 
     /// Writes the gathered output first, before the task writes by itself.
-    pub(crate) fn write_before(&self, key: usize) -> Result<(), Errno> {
-        self.write_out();
-        match self.sources.borrow()[key].rare.as_deref() {
-            Some(Rare { failed: Some(error), .. }) => Err(*error),
+    pub(crate) fn flush_before_write(&self, key: usize) -> Result<(), Errno> {
+        self.flush_batch();
+        match self.sources.borrow()[key].cold.as_deref() {
+            Some(ColdFields { error: Some(error), .. }) => Err(*error),
             Some(rare) if !rare.unsent.is_empty() => Err(Errno::AGAIN),
             _ => Ok(()),
         }
@@ -618,8 +618,8 @@ impl Reactor {
     }
 
     /// Reports whether the task's last output waits for the end of the batch.
-    pub(crate) fn is_gathered(&self, key: usize) -> bool {
-        self.sources.borrow()[key].is_gathered
+    pub(crate) fn is_write_batched(&self, key: usize) -> bool {
+        self.sources.borrow()[key].is_write_batched
     }
 
     /// Turns on the timing of the task's writes.
@@ -639,7 +639,7 @@ impl Reactor {
     }
 
     /// Notes that the socket takes nothing more.
-    pub(crate) fn ran_full(&self, key: usize) {
+    pub(crate) fn clear_writable(&self, key: usize) {
         self.sources.borrow_mut()[key].writable = false;
     }
 

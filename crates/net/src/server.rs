@@ -4,16 +4,16 @@ use crate::clock;
 use crate::endpoint::Endpoint;
 use crate::handler::{Handler, Peer};
 use crate::listener;
-use crate::session::{Admitted, Session};
-use crate::socket::{Door, Socket};
+use crate::session::{ClientAdmission, ServerSession};
+use crate::socket::{Acceptor, Socket};
 use crate::timers::sleep;
-use crate::tls_setup::Security;
-use crate::worker::{self, Desk, Files};
+use crate::tls_setup::ServerSecurity;
+use crate::worker::{self, FdTable, WorkerBuffers};
 use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, send};
 use smtp::limits::Limits;
-use smtp::server::{Identity, Offer};
-use smtp::verdict::Verdict;
+use smtp::server::{Offer, ServerSettings};
+use smtp::verdict::ReplyReason;
 use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
@@ -27,13 +27,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Interval of [`Service::tick`].
-const TICK: Duration = Duration::from_millis(250);
+const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// Time that sessions get to send QUIT after the stop was requested.
-const GRACE: Duration = Duration::from_millis(300);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// Interval of the checks whether they have.
-const LOOK: Duration = Duration::from_millis(5);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Pause after a failed accept (descriptors ran out) before the next try.
-const BREATH: Duration = Duration::from_millis(20);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// State that one worker serves with: made on the worker's own thread, so it needs no lock.
 pub trait Service: 'static {
@@ -47,7 +47,7 @@ pub trait Service: 'static {
         client.to_canonical().is_loopback()
     }
     /// A client could not be accepted: descriptors have run out ([`crate::Shortage`]), or it has gone again.
-    fn not_accepted(&self, why: &io::Error) {
+    fn accept_failed(&self, why: &io::Error) {
         let _ = why;
     }
     /// Called a few times a second, and once more when the worker ends.
@@ -55,7 +55,7 @@ pub trait Service: 'static {
         let _ = now;
     }
     /// Final work of the worker, after its last session; its tasks still run meanwhile.
-    fn wind_up(&self) -> impl Future<Output = ()> {
+    fn drain(&self) -> impl Future<Output = ()> {
         std::future::ready(())
     }
 }
@@ -78,7 +78,7 @@ pub enum Proxied {
 }
 
 /// Change that a program makes to the server's offer.
-type Change = Box<dyn FnOnce(&mut Offer)>;
+type OfferChange = Box<dyn FnOnce(&mut Offer)>;
 
 /// A server to be started.
 ///
@@ -96,10 +96,10 @@ pub struct Server<S, M> {
     workers: usize,
     sessions: usize,
     clients: Arc<Clients>,
-    security: Security,
+    security: ServerSecurity,
     proxied: Proxied,
-    files: Files,
-    change: Option<Change>,
+    fd_table: FdTable,
+    offer_change: Option<OfferChange>,
     service: PhantomData<fn() -> S>,
 }
 
@@ -113,10 +113,10 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
             workers: worker::default_count(),
             sessions: 100_000,
             clients: Arc::new(Clients::new(ClientLimits::default())),
-            security: Security::None,
+            security: ServerSecurity::None,
             proxied: Proxied::No,
-            files: Files::Shared,
-            change: None,
+            fd_table: FdTable::Shared,
+            offer_change: None,
             service: PhantomData,
         }
     }
@@ -163,9 +163,9 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets the use of TLS; [`Security::Offered`] puts STARTTLS into the reply to EHLO.
+    /// Sets the use of TLS; [`ServerSecurity::Offered`] puts STARTTLS into the reply to EHLO.
     #[must_use]
-    pub fn security(mut self, security: Security) -> Self {
+    pub fn security(mut self, security: ServerSecurity) -> Self {
         self.security = security;
         self
     }
@@ -177,19 +177,19 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets the owner of the workers' tables of descriptors. With [`Files::Private`] the listening socket stays open
+    /// Sets the owner of the workers' tables of descriptors. With [`FdTable::Private`] the listening socket stays open
     /// until the process ends, and handlers may use no descriptor that another thread made after the server was
     /// started: for programs that only run a server.
     #[must_use]
-    pub fn files(mut self, files: Files) -> Self {
-        self.files = files;
+    pub fn fd_table(mut self, files: FdTable) -> Self {
+        self.fd_table = files;
         self
     }
 
     /// Changes the extensions that are offered and required: AUTH, XCLIENT, LMTP, or fewer than by default.
     #[must_use]
-    pub fn offering(mut self, change: impl FnOnce(&mut Offer) + 'static) -> Self {
-        self.change = Some(Box::new(change));
+    pub fn offer(mut self, change: impl FnOnce(&mut Offer) + 'static) -> Self {
+        self.offer_change = Some(Box::new(change));
         self
     }
 
@@ -197,7 +197,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     ///
     /// # Errors
     /// Those of listening there and of starting workers: each has its event loop and listens when this returns.
-    pub fn start(self, address: SocketAddr) -> io::Result<Running> {
+    pub fn start(self, address: SocketAddr) -> io::Result<RunningServer> {
         self.start_at(&address.into())
     }
 
@@ -205,47 +205,48 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     ///
     /// # Errors
     /// As [`Server::start`].
-    pub fn start_at(mut self, endpoint: &Endpoint) -> io::Result<Running> {
+    pub fn start_at(mut self, endpoint: &Endpoint) -> io::Result<RunningServer> {
         let (listener, endpoint) = listener::listen_at(endpoint)?;
-        let files = self.files;
-        let identity = Arc::new(self.identity());
+        let fd_table = self.fd_table;
+        let settings = Arc::new(self.settings());
         let (stop, stopped) = watch::channel(false);
-        let sessions = Arc::new(Sessions { open: AtomicUsize::new(0), most: self.sessions });
-        let mut running = Running { endpoint, stop, workers: Vec::new() };
+        let sessions = Arc::new(SessionSlots { open: AtomicUsize::new(0), limit: self.sessions });
+        let mut running = RunningServer { endpoint, stop, workers: Vec::new() };
         let begins = (0..self.workers)
             .map(|number| {
-                let identity = identity.clone();
+                let settings = settings.clone();
                 let sessions = sessions.clone();
                 let security = self.security.clone();
                 let proxied = self.proxied;
                 let listener = listener.try_clone()?;
-                let place = Place { identity, security, proxied, sessions, clients: Arc::clone(&self.clients) };
+                let context =
+                    ServerContext { settings, security, proxied, sessions, clients: Arc::clone(&self.clients) };
                 let make = self.make.clone();
                 let stopped = stopped.clone();
                 let (begun, begins) = channel();
-                let serve = move |desk| serve(listener, place, make, stopped, begun, desk);
-                running.workers.push(worker::spawn(&format!("serve-{number}"), files, serve)?);
+                let serve = move |worker_buffers| serve(listener, context, make, stopped, begun, worker_buffers);
+                running.workers.push(worker::spawn(&format!("serve-{number}"), fd_table, serve)?);
                 Ok(begins)
             })
             .collect::<io::Result<Vec<_>>>()?;
         match begins.iter().position(|begins| begins.recv().is_err()) {
-            Some(number) => Err(why_not_begun(running.workers.swap_remove(number))),
+            Some(number) => Err(startup_error(running.workers.swap_remove(number))),
             None => Ok(running),
         }
     }
 
-    fn identity(&mut self) -> Identity {
+    fn settings(&mut self) -> ServerSettings {
         let mut offer = Offer::new(&self.limits);
-        offer.extensions.starttls = matches!(self.security, Security::Offered(_));
-        if let Some(change) = self.change.take() {
+        offer.extensions.starttls = matches!(self.security, ServerSecurity::Offered(_));
+        if let Some(change) = self.offer_change.take() {
             change(&mut offer);
         }
-        Identity::offering(&self.name, self.limits.clone(), offer)
+        ServerSettings::with_offer(&self.name, self.limits.clone(), offer)
     }
 }
 
 /// Finds the reason why a worker ended before it listened: most likely descriptors have run out.
-fn why_not_begun(worker: Worker) -> io::Error {
+fn startup_error(worker: WorkerHandle) -> io::Error {
     match worker.join() {
         Ok(Err(error) | Ok(Err(error))) => error,
         _ => io::Error::other("a worker ended before it listened"),
@@ -253,17 +254,17 @@ fn why_not_begun(worker: Worker) -> io::Error {
 }
 
 /// A worker's thread. Its results are those of its event loop, and then of listening.
-type Worker = JoinHandle<io::Result<io::Result<()>>>;
+type WorkerHandle = JoinHandle<io::Result<io::Result<()>>>;
 
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningServer {
     endpoint: Endpoint,
     stop: watch::Sender<bool>,
-    workers: Vec<Worker>,
+    workers: Vec<WorkerHandle>,
 }
 
-impl Running {
+impl RunningServer {
     /// The endpoint where it listens.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
@@ -290,7 +291,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         if let Endpoint::Unix(path) = &self.endpoint {
             // The socket may be gone already.
@@ -302,101 +303,107 @@ impl Drop for Running {
 
 /// Sessions of all workers: the kernel spreads connections as it likes, so a share for each worker would be no limit.
 #[derive(Debug)]
-struct Sessions {
+struct SessionSlots {
     open: AtomicUsize,
-    most: usize,
+    limit: usize,
 }
 
-impl Sessions {
+impl SessionSlots {
     /// Takes a place for one more session, and reports whether there was one. Clients with limits cannot have the last
     /// quarter.
-    fn enter(&self, client: Client) -> bool {
+    fn try_acquire(&self, client: ClientClass) -> bool {
         let most = match client {
-            Client::Exempt => self.most,
-            Client::Limited => self.most - self.most / 4,
+            ClientClass::Exempt => self.limit,
+            ClientClass::Limited => self.limit - self.limit / 4,
         };
         let has_room = self.open.fetch_add(1, Ordering::Relaxed) < most;
         if !has_room {
-            self.leave();
+            self.release();
         }
         has_room
     }
 
-    fn leave(&self) {
+    fn release(&self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Kinds of clients: with and without limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Client {
+enum ClientClass {
     Exempt,
     Limited,
 }
 
 /// Settings that a worker serves with.
-struct Place {
-    identity: Arc<Identity>,
-    security: Security,
+struct ServerContext {
+    settings: Arc<ServerSettings>,
+    security: ServerSecurity,
     proxied: Proxied,
-    sessions: Arc<Sessions>,
+    sessions: Arc<SessionSlots>,
     clients: Arc<Clients>,
 }
 
 async fn serve<S: Service>(
     listener: OwnedFd,
-    place: Place,
+    context: ServerContext,
     make: impl Fn() -> S,
     mut stopped: watch::Receiver<bool>,
     begun: Sender<()>,
-    desk: Desk,
+    worker_buffers: WorkerBuffers,
 ) -> io::Result<()> {
     let service = Rc::new(make());
-    let door = Door::open(listener)?;
+    let acceptor = Acceptor::new(listener)?;
     // The thread that started it may have heard of another worker's failure, and be gone.
     let _ = begun.send(());
     let open = Rc::new(Cell::new(0));
     tokio::select! {
-        () = accept(&door, &place, &service, &desk, &open) => {}
-        () = ticking(&service) => {}
+        () = accept(&acceptor, &context, &service, &worker_buffers, &open) => {}
+        () = tick_forever(&service) => {}
         _ = stopped.wait_for(|stop| *stop) => {}
     }
-    drop(door);
-    let latest = clock::now() + GRACE;
+    drop(acceptor);
+    let latest = clock::now() + DRAIN_TIMEOUT;
     while open.get() > 0 && clock::now() < latest {
-        sleep(LOOK).await;
+        sleep(DRAIN_POLL_INTERVAL).await;
     }
-    service.wind_up().await;
+    service.drain().await;
     service.tick(clock::now());
     Ok(())
 }
 
-async fn ticking<S: Service>(service: &Rc<S>) {
+async fn tick_forever<S: Service>(service: &Rc<S>) {
     loop {
-        sleep(TICK).await;
+        sleep(TICK_INTERVAL).await;
         service.tick(clock::now());
     }
 }
 
-async fn accept<S: Service>(door: &Door, place: &Place, service: &Rc<S>, desk: &Desk, open: &Rc<Cell<usize>>) {
+async fn accept<S: Service>(
+    acceptor: &Acceptor,
+    place: &ServerContext,
+    service: &Rc<S>,
+    desk: &WorkerBuffers,
+    open: &Rc<Cell<usize>>,
+) {
     loop {
-        let (descriptor, address) = match door.accept().await {
+        let (descriptor, address) = match acceptor.accept().await {
             Ok(client) => client,
             Err(error) => {
-                service.not_accepted(&error);
-                sleep(BREATH).await;
+                service.accept_failed(&error);
+                sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
-        let client = kind_of(&**service, address.ip());
+        let client = classify(&**service, address.ip());
         let (client, admission) = match place.proxied {
             Proxied::No => (client, admit(&place.clients, client, address.ip())),
             // Its address is the proxy's; the client's is known later.
-            Proxied::Yes => (Client::Exempt, Ok(None)),
+            Proxied::Yes => (ClientClass::Exempt, Ok(None)),
         };
         let refusal = match &admission {
             Err(limit) => Some(limit.reply()),
-            Ok(_) if !place.sessions.enter(client) => Some(Verdict::TooManySessions.reply()),
+            Ok(_) if !place.sessions.try_acquire(client) => Some(ReplyReason::TooManySessions.reply()),
             Ok(_) => None,
         };
         if let Some(reply) = refusal {
@@ -406,8 +413,8 @@ async fn accept<S: Service>(door: &Door, place: &Place, service: &Rc<S>, desk: &
         }
         open.set(open.get() + 1);
         let handler = service.session(Peer { address });
-        let identity = place.identity.clone();
-        let desk = desk.clone();
+        let settings = place.settings.clone();
+        let worker_buffers = desk.clone();
         let open = open.clone();
         let sessions = place.sessions.clone();
         let security = place.security.clone();
@@ -417,25 +424,26 @@ async fn accept<S: Service>(door: &Door, place: &Place, service: &Rc<S>, desk: &
         let admission = admission.ok().flatten();
         worker::spawn_local(async move {
             // Without a descriptor to watch it by, the connection is closed at once.
-            if let Ok(socket) = Socket::adopt(descriptor) {
-                let session = Session::new(socket.into(), handler, identity, security, desk).admitted(admission);
-                session.run(proxied, |address| admit(&clients, kind_of(&*service, address), address)).await;
+            if let Ok(socket) = Socket::from_accepted(descriptor) {
+                let session =
+                    ServerSession::new(socket.into(), handler, settings, security, worker_buffers).admitted(admission);
+                session.run(proxied, |address| admit(&clients, classify(&*service, address), address)).await;
             }
             open.set(open.get() - 1);
-            sessions.leave();
+            sessions.release();
         });
     }
 }
 
 /// The client of a unix-domain socket, which has no address, was admitted by the socket's permissions.
-fn kind_of<S: Service>(service: &S, address: IpAddr) -> Client {
+fn classify<S: Service>(service: &S, address: IpAddr) -> ClientClass {
     let is_exempt = address.is_unspecified() || service.is_exempt(address);
-    if is_exempt { Client::Exempt } else { Client::Limited }
+    if is_exempt { ClientClass::Exempt } else { ClientClass::Limited }
 }
 
-fn admit(clients: &Arc<Clients>, client: Client, address: IpAddr) -> Admitted {
+fn admit(clients: &Arc<Clients>, client: ClientClass, address: IpAddr) -> ClientAdmission {
     match client {
-        Client::Exempt => Ok(None),
-        Client::Limited => clients.admit(address, clock::now()).map(Some),
+        ClientClass::Exempt => Ok(None),
+        ClientClass::Limited => clients.admit(address, clock::now()).map(Some),
     }
 }

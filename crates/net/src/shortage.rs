@@ -4,7 +4,7 @@ use std::io;
 
 /// A resource that has run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shortage {
+pub enum ResourceExhausted {
     /// Descriptors of the process: EMFILE, `ulimit -n`.
     Descriptors,
     /// Descriptors of the host: ENFILE, `fs.file-max`.
@@ -14,12 +14,12 @@ pub enum Shortage {
     Ports,
 }
 
-impl Shortage {
+impl ResourceExhausted {
     /// Returns the resource that an error of making or accepting a connection shows to be exhausted. `from_own_address`
     /// says that the connection was bound to an address. An address that is not this host's gives EADDRNOTAVAIL too,
     /// and is no shortage. Nor is it a shortage if a host has no address of that family at all: connections that were
     /// established before tell the two apart.
-    pub fn of(error: &io::Error, from_own_address: bool) -> Option<Self> {
+    pub fn from_error(error: &io::Error, from_own_address: bool) -> Option<Self> {
         match Errno::from_io_error(error)? {
             Errno::MFILE => Some(Self::Descriptors),
             Errno::NFILE => Some(Self::HostDescriptors),
@@ -37,17 +37,21 @@ mod tests {
     #[test]
     fn shortages_are_told_from_other_errors() {
         for (errno, unbound, bound) in [
-            (Errno::MFILE, Some(Shortage::Descriptors), Some(Shortage::Descriptors)),
-            (Errno::NFILE, Some(Shortage::HostDescriptors), Some(Shortage::HostDescriptors)),
-            (Errno::ADDRNOTAVAIL, Some(Shortage::Ports), None),
-            (Errno::ADDRINUSE, None, Some(Shortage::Ports)),
+            (Errno::MFILE, Some(ResourceExhausted::Descriptors), Some(ResourceExhausted::Descriptors)),
+            (Errno::NFILE, Some(ResourceExhausted::HostDescriptors), Some(ResourceExhausted::HostDescriptors)),
+            (Errno::ADDRNOTAVAIL, Some(ResourceExhausted::Ports), None),
+            (Errno::ADDRINUSE, None, Some(ResourceExhausted::Ports)),
             (Errno::CONNREFUSED, None, None),
             (Errno::CONNABORTED, None, None),
             (Errno::NOBUFS, None, None),
         ] {
             let error = io::Error::from(errno);
-            assert_eq!((Shortage::of(&error, false), Shortage::of(&error, true)), (unbound, bound), "{errno:?}");
+            assert_eq!(
+                (ResourceExhausted::from_error(&error, false), ResourceExhausted::from_error(&error, true)),
+                (unbound, bound),
+                "{errno:?}"
+            );
         }
-        assert_eq!(Shortage::of(&io::Error::other("not a number"), false), None);
+        assert_eq!(ResourceExhausted::from_error(&io::Error::other("not a number"), false), None);
     }
 }

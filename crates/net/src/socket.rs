@@ -1,9 +1,9 @@
 //! A connection and a listener that tasks wait on: one system call per read, one per write, by rustix. (libc's `recv`
 //! and `send` are cancellation points, which costs every call of a process with threads two atomic operations;
 //! measured: 0.6 µs per message in lock step.)
-use crate::batch::GATHERED_BYTES;
+use crate::batch::MAX_BATCHED_WRITE;
 use crate::endpoint::Endpoint;
-use crate::reactor::{Reactor, Watch};
+use crate::reactor::{Reactor, SourceKind};
 use crate::timers::sleep;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
@@ -19,7 +19,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// Pause before a unix-domain server whose queue is full is tried again.
-const QUEUE_BREATH: Duration = Duration::from_millis(1);
+const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// A connection. It belongs to the task that made it.
 pub struct Socket {
@@ -33,8 +33,8 @@ impl Socket {
     ///
     /// # Errors
     /// Those of `epoll_ctl`.
-    pub fn adopt(descriptor: OwnedFd) -> io::Result<Self> {
-        Self::watch(descriptor, Watch::Connection)
+    pub fn from_accepted(descriptor: OwnedFd) -> io::Result<Self> {
+        Self::register(descriptor, SourceKind::Connection)
     }
 
     /// Connects, with TCP_NODELAY.
@@ -79,7 +79,7 @@ impl Socket {
             let descriptor = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
             match rustix::net::connect(&descriptor, &path) {
                 Ok(()) | Err(Errno::INPROGRESS) => return Self::from_connecting(descriptor).await,
-                Err(Errno::AGAIN) => sleep(QUEUE_BREATH).await,
+                Err(Errno::AGAIN) => sleep(CONNECT_RETRY_DELAY).await,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -91,7 +91,7 @@ impl Socket {
     /// # Errors
     /// As [`Socket::connect`].
     pub async fn from_connecting(descriptor: OwnedFd) -> io::Result<Self> {
-        let socket = Self::watch(descriptor, Watch::Connecting)?;
+        let socket = Self::register(descriptor, SourceKind::Connecting)?;
         poll_fn(|_| socket.poll_writable()).await;
         if socket.reactor.has_ended(socket.key)
             && let Err(error) = sockopt::socket_error(&socket.descriptor)?
@@ -102,10 +102,10 @@ impl Socket {
         Ok(socket)
     }
 
-    fn watch(descriptor: OwnedFd, watch: Watch) -> io::Result<Self> {
+    fn register(descriptor: OwnedFd, watch: SourceKind) -> io::Result<Self> {
         let reactor = Reactor::current();
         let descriptor = Rc::new(descriptor);
-        let key = reactor.watch_connection(&descriptor, watch)?;
+        let key = reactor.register_connection(&descriptor, watch)?;
         Ok(Self { descriptor, key, reactor })
     }
 
@@ -140,7 +140,7 @@ impl Socket {
         match retry_on_intr(|| recv(&*self.descriptor, &mut *room, RecvFlags::PEEK)) {
             Ok((_, count)) => Poll::Ready(Ok(count)),
             Err(Errno::AGAIN) => {
-                self.reactor.ran_dry(self.key);
+                self.reactor.clear_readable(self.key);
                 Poll::Pending
             }
             Err(error) => Poll::Ready(Err(error.into())),
@@ -149,7 +149,7 @@ impl Socket {
 
     /// Notes that the available bytes are not enough: the task is polled again when there are more.
     pub(crate) fn wait_for_more(&self) {
-        self.reactor.ran_dry(self.key);
+        self.reactor.clear_readable(self.key);
     }
 
     /// Reports whether the peer has closed, or the connection failed.
@@ -166,8 +166,8 @@ impl Socket {
     ///
     /// # Errors
     /// Those of `send` and `shutdown`; `WouldBlock` if the socket has not taken all that was written.
-    pub(crate) fn finish(&self) -> io::Result<()> {
-        self.reactor.write_before(self.key)?;
+    pub(crate) fn shutdown_write(&self) -> io::Result<()> {
+        self.reactor.flush_before_write(self.key)?;
         rustix::net::shutdown(&*self.descriptor, Shutdown::Write).map_err(Errno::into)
     }
 
@@ -186,17 +186,17 @@ impl Socket {
             self.reactor.await_input(self.key);
             return Poll::Pending;
         }
-        if let Some(read) = self.reactor.take_ahead(self.key, room) {
+        if let Some(read) = self.reactor.take_read_ahead(self.key, room) {
             return Poll::Ready(read.map_err(Errno::into));
         }
         match retry_on_intr(|| recv(&*self.descriptor, &mut *room, RecvFlags::empty())) {
-            Ok((_, 0)) => Poll::Ready(self.end()),
+            Ok((_, 0)) => Poll::Ready(self.eof_or_error()),
             Ok((_, count)) => {
-                self.reactor.brought(self.key, count, room.len());
+                self.reactor.did_read(self.key, count, room.len());
                 Poll::Ready(Ok(count))
             }
             Err(Errno::AGAIN) => {
-                self.reactor.ran_dry(self.key);
+                self.reactor.clear_readable(self.key);
                 self.reactor.await_input(self.key);
                 Poll::Pending
             }
@@ -205,8 +205,8 @@ impl Socket {
     }
 
     /// Returns the peer's end, or the error of an earlier write.
-    fn end(&self) -> io::Result<usize> {
-        self.reactor.failure(self.key).map_or(Ok(0), |error| Err(error.into()))
+    fn eof_or_error(&self) -> io::Result<usize> {
+        self.reactor.error(self.key).map_or(Ok(0), |error| Err(error.into()))
     }
 
     /// Time at which the last input had been read, by [`crate::clock::now`].
@@ -219,7 +219,7 @@ impl Socket {
     /// # Errors
     /// Those of `recv`; `WouldBlock` if nothing has come.
     pub(crate) fn try_read(&self, room: &mut [u8]) -> io::Result<usize> {
-        if let Some(read) = self.reactor.take_ahead(self.key, room) {
+        if let Some(read) = self.reactor.take_read_ahead(self.key, room) {
             return read.map_err(Errno::into);
         }
         let (_, count) = retry_on_intr(|| recv(&*self.descriptor, &mut *room, RecvFlags::empty()))?;
@@ -227,8 +227,8 @@ impl Socket {
     }
 
     /// Lets the next read be tried, whatever the last events said.
-    pub(crate) fn suppose_readable(&self) {
-        self.reactor.suppose_readable(self.key);
+    pub(crate) fn mark_readable(&self) {
+        self.reactor.mark_readable(self.key);
     }
 
     /// Writes what the socket takes. A short write is gathered with the others of its turn ([`crate::batch`]); if that
@@ -237,12 +237,12 @@ impl Socket {
     /// # Errors
     /// Those of `send`; `WouldBlock` if it takes nothing: [`Socket::poll_writable`] then waits until it does.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() <= GATHERED_BYTES {
-            self.reactor.gather(self.key, &self.descriptor, bytes)?;
+        if bytes.len() <= MAX_BATCHED_WRITE {
+            self.reactor.batch_write(self.key, &self.descriptor, bytes)?;
             return Ok(bytes.len());
         }
-        self.reactor.write_before(self.key)?;
-        self.noting_full(|| send(&*self.descriptor, bytes, SendFlags::NOSIGNAL))
+        self.reactor.flush_before_write(self.key)?;
+        self.try_io(|| send(&*self.descriptor, bytes, SendFlags::NOSIGNAL))
     }
 
     /// Writes what the socket takes of several pieces.
@@ -250,8 +250,8 @@ impl Socket {
     /// # Errors
     /// As [`Socket::try_write`]. SIGPIPE is ignored in a Rust program, so `writev` needs no flag for it.
     pub(crate) fn try_write_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.reactor.write_before(self.key)?;
-        self.noting_full(|| rustix::io::writev(&*self.descriptor, pieces))
+        self.reactor.flush_before_write(self.key)?;
+        self.try_io(|| rustix::io::writev(&*self.descriptor, pieces))
     }
 
     /// Reports whether all output has been handed to the kernel, or will be when this turn ends.
@@ -260,8 +260,8 @@ impl Socket {
     }
 
     /// Reports whether the last output waits for the end of the turn of all sessions.
-    pub(crate) fn is_gathered(&self) -> bool {
-        self.reactor.is_gathered(self.key)
+    pub(crate) fn is_write_batched(&self) -> bool {
+        self.reactor.is_write_batched(self.key)
     }
 
     /// Turns on the timing of writes ([`Socket::written_at`]).
@@ -274,10 +274,10 @@ impl Socket {
         self.reactor.written_at(self.key)
     }
 
-    fn noting_full(&self, write: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
+    fn try_io(&self, write: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
         let outcome = retry_on_intr(write);
         if outcome == Err(Errno::AGAIN) {
-            self.reactor.ran_full(self.key);
+            self.reactor.clear_writable(self.key);
         }
         outcome.map_err(Errno::into)
     }
@@ -290,7 +290,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        self.reactor.forget(self.key);
+        self.reactor.deregister(self.key);
     }
 }
 
@@ -307,21 +307,21 @@ impl AsFd for Socket {
 }
 
 /// A listener that accepts connections. It belongs to the task that made it.
-pub struct Door {
+pub struct Acceptor {
     listener: OwnedFd,
     key: usize,
     reactor: Rc<Reactor>,
 }
 
-impl Door {
+impl Acceptor {
     /// Watches a listener. It must not block ([`crate::listener::listen`]); it may be a unix-domain socket.
     ///
     /// # Errors
     /// Those of `epoll_ctl`.
-    pub fn open(listener: impl Into<OwnedFd>) -> io::Result<Self> {
+    pub fn new(listener: impl Into<OwnedFd>) -> io::Result<Self> {
         let listener = listener.into();
         let reactor = Reactor::current();
-        let key = reactor.watch(&listener, Watch::Listener)?;
+        let key = reactor.register(&listener, SourceKind::Listener)?;
         Ok(Self { listener, key, reactor })
     }
 
@@ -339,7 +339,7 @@ impl Door {
     /// connection, the task is polled again when one comes.
     ///
     /// # Errors
-    /// As [`Door::accept`].
+    /// As [`Acceptor::accept`].
     pub fn poll_accept(&self) -> Poll<io::Result<(OwnedFd, Option<SocketAddr>)>> {
         if !self.reactor.may_read(self.key) {
             return Poll::Pending;
@@ -350,7 +350,7 @@ impl Door {
                 Poll::Ready(Ok((descriptor, address.and_then(|address| address.try_into().ok()))))
             }
             Err(Errno::AGAIN) => {
-                self.reactor.ran_dry(self.key);
+                self.reactor.clear_readable(self.key);
                 Poll::Pending
             }
             Err(error) => Poll::Ready(Err(error.into())),
@@ -358,14 +358,14 @@ impl Door {
     }
 }
 
-impl fmt::Debug for Door {
+impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Door").field(&self.listener).finish()
     }
 }
 
-impl Drop for Door {
+impl Drop for Acceptor {
     fn drop(&mut self) {
-        self.reactor.forget(self.key);
+        self.reactor.deregister(self.key);
     }
 }

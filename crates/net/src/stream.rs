@@ -2,10 +2,10 @@
 use crate::proxied::take_header;
 use crate::reactor::with_scratch;
 use crate::socket::Socket;
-use crate::tls::{Handshake, Tls, of_server};
+use crate::tls::{Handshake, TlsLayer, with_handshake_fault};
 use crate::tls_setup::{ClientTls, ServerTls};
 use rustix::fd::{AsFd, BorrowedFd};
-use smtp::proxy::Header;
+use smtp::proxy::ProxyHeader;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::task::Poll;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A connection. It belongs to the task that made it.
 pub struct Stream {
     socket: Socket,
-    tls: Option<Box<Tls>>,
+    tls: Option<Box<TlsLayer>>,
 }
 
 impl From<Socket> for Stream {
@@ -30,8 +30,8 @@ impl Stream {
     /// Those of the connection, and `InvalidData` if the peer is not trusted or does not speak TLS; the connection is
     /// useless then. A fault that a user can repair is a [`trust::HandshakeFault`] within.
     pub async fn connect_tls(&mut self, setup: &ClientTls) -> io::Result<Handshake> {
-        let outcome = self.begin(Box::new(Tls::client(setup)?)).await;
-        outcome.map_err(|error| of_server(error, setup))
+        let outcome = self.handshake(Box::new(TlsLayer::client(setup)?)).await;
+        outcome.map_err(|error| with_handshake_fault(error, setup))
     }
 
     /// Begins TLS as the server.
@@ -39,17 +39,17 @@ impl Stream {
     /// # Errors
     /// As [`Stream::connect_tls`].
     pub async fn accept_tls(&mut self, setup: &ServerTls) -> io::Result<Handshake> {
-        self.begin(Box::new(Tls::server(setup)?)).await
+        self.handshake(Box::new(TlsLayer::server(setup)?)).await
     }
 
     /// Takes the PROXY header that the connection begins with.
-    pub(crate) async fn take_proxy_header(&self) -> io::Result<Header> {
+    pub(crate) async fn take_proxy_header(&self) -> io::Result<ProxyHeader> {
         take_header(&self.socket).await
     }
 
-    async fn begin(&mut self, tls: Box<Tls>) -> io::Result<Handshake> {
+    async fn handshake(&mut self, tls: Box<TlsLayer>) -> io::Result<Handshake> {
         // Boxed: the memory that a handshake needs must not make every session larger.
-        Box::pin(self.tls.insert(tls).shake_hands(&self.socket)).await
+        Box::pin(self.tls.insert(tls).complete_handshake(&self.socket)).await
     }
 
     /// Reads the available bytes; 0 is the peer's end. If there are none, the task is polled again when some come.
@@ -68,7 +68,7 @@ impl Stream {
         if self.tls.is_none() {
             return self.socket.try_read(room);
         }
-        self.socket.suppose_readable();
+        self.socket.mark_readable();
         match self.poll_read(room) {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
@@ -122,8 +122,8 @@ impl Stream {
     }
 
     /// Reports whether the last output waits for the end of the turn of all sessions.
-    pub(crate) fn is_gathered(&self) -> bool {
-        self.socket.is_gathered()
+    pub(crate) fn is_write_batched(&self) -> bool {
+        self.socket.is_write_batched()
     }
 
     /// Turns on the timing of writes ([`Stream::written_at`]).
@@ -145,11 +145,11 @@ impl Stream {
     ///
     /// # Errors
     /// Those of `send` and `shutdown`; `WouldBlock` if the connection has not taken all that was written.
-    pub(crate) fn finish(&mut self) -> io::Result<()> {
+    pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
         if let Some(mut tls) = self.tls.take() {
-            tls.say_goodbye(&self.socket);
+            tls.send_close_notify(&self.socket);
         }
-        self.socket.finish()
+        self.socket.shutdown_write()
     }
 
     /// Reads the available bytes, under TLS too, and drops them; 0 is the peer's end.
@@ -180,7 +180,7 @@ impl AsFd for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Some(tls) = &mut self.tls {
-            tls.say_goodbye(&self.socket);
+            tls.send_close_notify(&self.socket);
         }
     }
 }

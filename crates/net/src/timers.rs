@@ -14,23 +14,23 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// Key of a timer: the time at which it is due, and a number of its own.
-type Name = (Duration, u64);
+type TimerKey = (Duration, u64);
 
 /// All timers of a worker.
 pub(crate) struct Timers {
     timerfd: OwnedFd,
     /// The task that each wakes.
-    tasks: RefCell<BTreeMap<Name, usize>>,
+    tasks: RefCell<BTreeMap<TimerKey, usize>>,
     /// Time that the timerfd is set to.
     armed_for: Cell<Option<Duration>>,
-    numbers: Cell<u64>,
+    next_number: Cell<u64>,
 }
 
 impl Timers {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timerfd = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { timerfd, tasks: RefCell::default(), armed_for: Cell::default(), numbers: Cell::default() })
+        Ok(Self { timerfd, tasks: RefCell::default(), armed_for: Cell::default(), next_number: Cell::default() })
     }
 
     /// Descriptor to watch: it becomes readable, edge by edge, when a timer is due.
@@ -38,15 +38,15 @@ impl Timers {
         self.timerfd.as_fd()
     }
 
-    fn set(&self, at: Duration, task: usize) -> Name {
-        let number = self.numbers.get();
-        self.numbers.set(number + 1);
+    fn set(&self, at: Duration, task: usize) -> TimerKey {
+        let number = self.next_number.get();
+        self.next_number.set(number + 1);
         self.tasks.borrow_mut().insert((at, number), task);
         (at, number)
     }
 
-    fn unset(&self, name: Name) {
-        self.tasks.borrow_mut().remove(&name);
+    fn cancel(&self, key: TimerKey) {
+        self.tasks.borrow_mut().remove(&key);
     }
 
     /// Sets the timerfd so that the loop wakes for the earliest timer.
@@ -76,19 +76,19 @@ impl Timers {
 /// A timer that gets its deadline at each poll and is set again only when it fires: a deadline that moves with every
 /// message costs nothing. It belongs to the task that polls it.
 #[derive(Default)]
-pub struct Alarm(Option<Armed>);
+pub struct Timer(Option<ArmedTimer>);
 
-struct Armed {
-    name: Name,
+struct ArmedTimer {
+    key: TimerKey,
     reactor: Rc<Reactor>,
 }
 
-impl Alarm {
+impl Timer {
     /// Ready once `deadline` has passed; never without one. The task is polled again then. `now` is a time read since
     /// the task was last polled.
     pub fn poll_due(&mut self, deadline: Option<Duration>, now: Duration) -> Poll<()> {
         let Some(deadline) = deadline else { return Poll::Pending };
-        if self.0.as_ref().is_some_and(|Armed { name: (at, _), .. }| now < *at && *at <= deadline) {
+        if self.0.as_ref().is_some_and(|ArmedTimer { key: (at, _), .. }| now < *at && *at <= deadline) {
             return Poll::Pending;
         }
         if now >= deadline {
@@ -99,13 +99,13 @@ impl Alarm {
     }
 
     fn arm(&mut self, deadline: Duration) {
-        let reactor = self.0.take().map_or_else(Reactor::current, |armed| armed.unset());
-        let name = reactor.timers.set(deadline, reactor.turn());
-        self.0 = Some(Armed { name, reactor });
+        let reactor = self.0.take().map_or_else(Reactor::current, |armed| armed.cancel());
+        let key = reactor.timers.set(deadline, reactor.current_task());
+        self.0 = Some(ArmedTimer { key, reactor });
     }
 
     /// Runs `work` until `deadline`; `None` if it has not ended by then.
-    pub async fn limit<T>(&mut self, deadline: Duration, work: impl Future<Output = T>) -> Option<T> {
+    pub async fn timeout_at<T>(&mut self, deadline: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
@@ -115,29 +115,29 @@ impl Alarm {
     }
 }
 
-impl Armed {
-    fn unset(self) -> Rc<Reactor> {
-        self.reactor.timers.unset(self.name);
+impl ArmedTimer {
+    fn cancel(self) -> Rc<Reactor> {
+        self.reactor.timers.cancel(self.key);
         self.reactor
     }
 }
 
-impl Drop for Alarm {
+impl Drop for Timer {
     fn drop(&mut self) {
-        self.0.take().map(Armed::unset);
+        self.0.take().map(ArmedTimer::cancel);
     }
 }
 
-impl fmt::Debug for Alarm {
+impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Alarm").field(&self.0.as_ref().map(|armed| armed.name.0)).finish()
+        f.debug_tuple("Alarm").field(&self.0.as_ref().map(|armed| armed.key.0)).finish()
     }
 }
 
 /// Sleeps until that time of [`clock::now`], to the microsecond. Only on a worker's thread.
 pub async fn sleep_until(deadline: Duration) {
-    let mut alarm = Alarm::default();
-    poll_fn(|_| alarm.poll_due(Some(deadline), clock::now())).await;
+    let mut timer = Timer::default();
+    poll_fn(|_| timer.poll_due(Some(deadline), clock::now())).await;
 }
 
 /// Sleeps for that long. Only on a worker's thread.

@@ -20,7 +20,7 @@ use trust::HandshakeFault;
 const CHUNK_BYTES: usize = 64 * 1024;
 const RECORD_BYTES: usize = 16 * 1024;
 /// Memory that a session keeps of an emptied buffer.
-const KEPT_BYTES: usize = 1024;
+const MAX_KEPT_BYTES: usize = 1024;
 
 /// Parameters that a handshake agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,27 +36,27 @@ pub struct Handshake {
 }
 
 /// One end's state.
-enum Side {
+enum TlsConnection {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
 }
 
 /// The TLS on a connection.
-pub(crate) struct Tls {
-    side: Side,
-    buffers: Buffers,
+pub(crate) struct TlsLayer {
+    connection: TlsConnection,
+    buffers: TlsBuffers,
 }
 
 /// Data in transit.
 #[derive(Default)]
-struct Buffers {
+struct TlsBuffers {
     /// The beginning of a record whose end has not come; after the handshake, the bytes that came behind its end.
     incoming: Vec<u8>,
     /// `incoming` is as the handshake left it: it may hold whole records.
     is_fresh: bool,
     /// Decrypted bytes that there was no space for yet.
     plain: Vec<u8>,
-    outgoing: Outgoing,
+    outgoing: OutgoingRecords,
     /// The peer has closed its sending direction.
     is_closed: bool,
     /// The peer broke the protocol, or is not trusted.
@@ -65,7 +65,7 @@ struct Buffers {
 
 /// Encrypted bytes, not all of them sent.
 #[derive(Default)]
-struct Outgoing {
+struct OutgoingRecords {
     /// Lent by the worker while there is something in it. It keeps its length: extending it again would write zeros
     /// where records go.
     memory: Vec<u8>,
@@ -80,32 +80,32 @@ thread_local! {
 }
 
 /// Results of one step of the state machine.
-enum Step {
+enum TlsStep {
     /// There may be another step.
     Again,
     /// More input has to come first.
-    Starved,
+    NeedsInput,
 }
 
-impl Tls {
+impl TlsLayer {
     /// The client's side, before the handshake.
     pub(crate) fn client(setup: &ClientTls) -> io::Result<Self> {
-        let side = UnbufferedClientConnection::new(setup.config(), setup.name()).map_err(refused)?;
-        Ok(Self { side: Side::Client(side), buffers: Buffers::default() })
+        let side = UnbufferedClientConnection::new(setup.config(), setup.name()).map_err(tls_error)?;
+        Ok(Self { connection: TlsConnection::Client(side), buffers: TlsBuffers::default() })
     }
 
     /// The server's side, before the handshake.
     pub(crate) fn server(setup: &ServerTls) -> io::Result<Self> {
-        let side = UnbufferedServerConnection::new(setup.config()).map_err(refused)?;
-        Ok(Self { side: Side::Server(side), buffers: Buffers::default() })
+        let side = UnbufferedServerConnection::new(setup.config()).map_err(tls_error)?;
+        Ok(Self { connection: TlsConnection::Server(side), buffers: TlsBuffers::default() })
     }
 
     /// Makes the handshake.
-    pub(crate) async fn shake_hands(&mut self, socket: &Socket) -> io::Result<Handshake> {
+    pub(crate) async fn complete_handshake(&mut self, socket: &Socket) -> io::Result<Handshake> {
         let began = clock::now();
         loop {
             let mut incoming = std::mem::take(&mut self.buffers.incoming);
-            let outcome = self.digest(socket, &mut incoming, &mut []);
+            let outcome = self.process_records(socket, &mut incoming, &mut []);
             poll_fn(|_| self.poll_flush(socket)).await?;
             let (used, _) = outcome?;
             incoming.drain(..used);
@@ -126,16 +126,20 @@ impl Tls {
     }
 
     fn is_handshaking(&self) -> bool {
-        match &self.side {
-            Side::Client(side) => side.is_handshaking(),
-            Side::Server(side) => side.is_handshaking(),
+        match &self.connection {
+            TlsConnection::Client(side) => side.is_handshaking(),
+            TlsConnection::Server(side) => side.is_handshaking(),
         }
     }
 
     fn handshake(&self, took: Duration) -> Handshake {
-        let (version, cipher, kind) = match &self.side {
-            Side::Client(side) => (side.protocol_version(), side.negotiated_cipher_suite(), side.handshake_kind()),
-            Side::Server(side) => (side.protocol_version(), side.negotiated_cipher_suite(), side.handshake_kind()),
+        let (version, cipher, kind) = match &self.connection {
+            TlsConnection::Client(side) => {
+                (side.protocol_version(), side.negotiated_cipher_suite(), side.handshake_kind())
+            }
+            TlsConnection::Server(side) => {
+                (side.protocol_version(), side.negotiated_cipher_suite(), side.handshake_kind())
+            }
         };
         Handshake {
             took,
@@ -147,18 +151,18 @@ impl Tls {
 
     /// Decrypts `incoming` into `room`, and keeps what does not fit there. Returns the number of bytes of `incoming`
     /// that were used, and the number of bytes in `room` that were filled.
-    fn digest(&mut self, socket: &Socket, incoming: &mut [u8], room: &mut [u8]) -> io::Result<(usize, usize)> {
+    fn process_records(&mut self, socket: &Socket, incoming: &mut [u8], room: &mut [u8]) -> io::Result<(usize, usize)> {
         let mut used = 0;
         let mut filled = 0;
         loop {
             let (discard, step) = self.step(&mut incoming[used..], room, &mut filled);
             used += discard;
             match step {
-                Ok(Step::Again) => {}
-                Ok(Step::Starved) => return Ok((used, filled)),
+                Ok(TlsStep::Again) => {}
+                Ok(TlsStep::NeedsInput) => return Ok((used, filled)),
                 Err(error) => {
-                    self.sound_alert(socket, &mut incoming[used..]);
-                    return Err(refused(error));
+                    self.send_alert(socket, &mut incoming[used..]);
+                    return Err(tls_error(error));
                 }
             }
         }
@@ -169,20 +173,20 @@ impl Tls {
         incoming: &mut [u8],
         room: &mut [u8],
         filled: &mut usize,
-    ) -> (usize, Result<Step, rustls::Error>) {
-        match &mut self.side {
-            Side::Client(side) => self.buffers.take(side.process_tls_records(incoming), room, filled),
-            Side::Server(side) => self.buffers.take(side.process_tls_records(incoming), room, filled),
+    ) -> (usize, Result<TlsStep, rustls::Error>) {
+        match &mut self.connection {
+            TlsConnection::Client(side) => self.buffers.process(side.process_tls_records(incoming), room, filled),
+            TlsConnection::Server(side) => self.buffers.process(side.process_tls_records(incoming), room, filled),
         }
     }
 
     /// Sends, after an error, the alert that tells the peer the reason, as far as it can be sent at once. The state
     /// machine must not be called for anything else after that, or it panics.
-    fn sound_alert(&mut self, socket: &Socket, incoming: &mut [u8]) {
+    fn send_alert(&mut self, socket: &Socket, incoming: &mut [u8]) {
         self.buffers.has_failed = true;
-        let has_alert = match &self.side {
-            Side::Client(side) => side.wants_write(),
-            Side::Server(side) => side.wants_write(),
+        let has_alert = match &self.connection {
+            TlsConnection::Client(side) => side.wants_write(),
+            TlsConnection::Server(side) => side.wants_write(),
         };
         if has_alert {
             // A second error changes nothing, nor does a peer that is gone.
@@ -228,34 +232,34 @@ impl Tls {
 
     /// Decrypts whole records and keeps the beginning of the next.
     fn decrypt(&mut self, socket: &Socket, records: &mut [u8], room: &mut [u8]) -> io::Result<usize> {
-        let (used, filled) = self.digest(socket, records, room)?;
+        let (used, filled) = self.process_records(socket, records, room)?;
         let rest = &records[used..];
         self.buffers.incoming = if rest.is_empty() { Vec::new() } else { rest.to_vec() };
         Ok(filled)
     }
 
-    /// Encrypts and sends what the socket takes. Encrypted bytes count as written: [`Tls::flush`] reports when all have
+    /// Encrypts and sends what the socket takes. Encrypted bytes count as written: [`TlsLayer::flush`] reports when all have
     /// been sent.
     pub(crate) fn try_write(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
         if !self.flush(socket)? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let chunk = &bytes[..bytes.len().min(CHUNK_BYTES)];
-        while let Step::Again = self.encrypt(chunk)? {}
+        while let TlsStep::Again = self.encrypt(chunk)? {}
         self.flush(socket)?;
         Ok(chunk.len())
     }
 
     /// Runs one step of writing: output of the state machine itself goes first. It gets the input that has not been
     /// read, because it may have begun to process that.
-    fn encrypt(&mut self, chunk: &[u8]) -> io::Result<Step> {
+    fn encrypt(&mut self, chunk: &[u8]) -> io::Result<TlsStep> {
         if self.buffers.has_failed {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let mut incoming = std::mem::take(&mut self.buffers.incoming);
-        let (discard, step) = match &mut self.side {
-            Side::Client(side) => self.buffers.encrypt(side.process_tls_records(&mut incoming), chunk),
-            Side::Server(side) => self.buffers.encrypt(side.process_tls_records(&mut incoming), chunk),
+        let (discard, step) = match &mut self.connection {
+            TlsConnection::Client(side) => self.buffers.encrypt(side.process_tls_records(&mut incoming), chunk),
+            TlsConnection::Server(side) => self.buffers.encrypt(side.process_tls_records(&mut incoming), chunk),
         };
         incoming.drain(..discard);
         self.buffers.incoming = incoming;
@@ -281,14 +285,14 @@ impl Tls {
     }
 
     /// Sends a close alert (close_notify), as far as the socket takes it.
-    pub(crate) fn say_goodbye(&mut self, socket: &Socket) {
+    pub(crate) fn send_close_notify(&mut self, socket: &Socket) {
         if self.buffers.has_failed {
             return;
         }
         let mut incoming = std::mem::take(&mut self.buffers.incoming);
-        let said = match &mut self.side {
-            Side::Client(side) => self.buffers.goodbye(side.process_tls_records(&mut incoming)),
-            Side::Server(side) => self.buffers.goodbye(side.process_tls_records(&mut incoming)),
+        let said = match &mut self.connection {
+            TlsConnection::Client(side) => self.buffers.queue_close_notify(side.process_tls_records(&mut incoming)),
+            TlsConnection::Server(side) => self.buffers.queue_close_notify(side.process_tls_records(&mut incoming)),
         };
         if said {
             // Best effort: a peer that is gone needs no close alert.
@@ -297,24 +301,24 @@ impl Tls {
     }
 }
 
-impl Buffers {
+impl TlsBuffers {
     /// Runs one step of reading.
-    fn take<Data>(
+    fn process<Data>(
         &mut self,
         status: UnbufferedStatus<'_, '_, Data>,
         room: &mut [u8],
         filled: &mut usize,
-    ) -> (usize, Result<Step, rustls::Error>) {
+    ) -> (usize, Result<TlsStep, rustls::Error>) {
         let UnbufferedStatus { mut discard, state } = status;
         let step = match state {
             Err(error) => Err(error),
             Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
                 match traffic.next_record() {
-                    None => break Ok(Step::Again),
+                    None => break Ok(TlsStep::Again),
                     Some(Err(error)) => break Err(error),
                     Some(Ok(record)) => {
                         discard += record.discard;
-                        *filled += self.place(record.payload, &mut room[*filled..]);
+                        *filled += self.store_plaintext(record.payload, &mut room[*filled..]);
                     }
                 }
             },
@@ -328,29 +332,29 @@ impl Buffers {
                         Err(EncodeError::AlreadyEncoded) => Ok(Ok(0)),
                     })
                     .expect("encoding fails for want of room only");
-                Ok(Step::Again)
+                Ok(TlsStep::Again)
             }
             Ok(ConnectionState::TransmitTlsData(data)) => {
                 // It is in `outgoing`, which is sent before anything else.
                 data.done();
-                Ok(Step::Again)
+                Ok(TlsStep::Again)
             }
             Ok(ConnectionState::PeerClosed) => {
                 self.is_closed = true;
-                Ok(Step::Again)
+                Ok(TlsStep::Again)
             }
             Ok(ConnectionState::Closed) => {
                 self.is_closed = true;
-                Ok(Step::Starved)
+                Ok(TlsStep::NeedsInput)
             }
-            Ok(_) => Ok(Step::Starved),
+            Ok(_) => Ok(TlsStep::NeedsInput),
         };
         (discard, step)
     }
 
     /// Places as much of `payload` as there is space for, and returns its length; if other plaintext waits already, all
     /// of it waits behind that.
-    fn place(&mut self, payload: &[u8], room: &mut [u8]) -> usize {
+    fn store_plaintext(&mut self, payload: &[u8], room: &mut [u8]) -> usize {
         let count = if self.plain.is_empty() { payload.len().min(room.len()) } else { 0 };
         room[..count].copy_from_slice(&payload[..count]);
         self.plain.extend_from_slice(&payload[count..]);
@@ -358,14 +362,14 @@ impl Buffers {
     }
 
     /// Runs one step of writing.
-    fn encrypt<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>, chunk: &[u8]) -> (usize, io::Result<Step>) {
+    fn encrypt<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>, chunk: &[u8]) -> (usize, io::Result<TlsStep>) {
         let UnbufferedStatus { discard, state } = status;
         let Ok(ConnectionState::WriteTraffic(mut traffic)) = state else {
-            let (discard, step) = self.take(UnbufferedStatus { discard, state }, &mut [], &mut 0);
+            let (discard, step) = self.process(UnbufferedStatus { discard, state }, &mut [], &mut 0);
             let step = match step {
-                Ok(Step::Again) => Ok(Step::Again),
-                Ok(Step::Starved) => Err(io::ErrorKind::BrokenPipe.into()),
-                Err(error) => Err(refused(error)),
+                Ok(TlsStep::Again) => Ok(TlsStep::Again),
+                Ok(TlsStep::NeedsInput) => Err(io::ErrorKind::BrokenPipe.into()),
+                Err(error) => Err(tls_error(error)),
             };
             return (discard, step);
         };
@@ -374,10 +378,10 @@ impl Buffers {
             Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
             Err(error) => Ok(Err(io::Error::other(error))),
         });
-        (discard, written.map(|()| Step::Starved))
+        (discard, written.map(|()| TlsStep::NeedsInput))
     }
 
-    fn goodbye<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>) -> bool {
+    fn queue_close_notify<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>) -> bool {
         let Ok(ConnectionState::WriteTraffic(mut traffic)) = status.state else { return false };
         self.outgoing
             .append(|outgoing| match traffic.queue_close_notify(outgoing) {
@@ -389,7 +393,7 @@ impl Buffers {
     }
 }
 
-impl Outgoing {
+impl OutgoingRecords {
     fn is_empty(&self) -> bool {
         self.filled == 0
     }
@@ -405,7 +409,7 @@ impl Outgoing {
                 Ok(outcome) => {
                     self.filled += *outcome.as_ref().unwrap_or(&0);
                     if self.is_empty() {
-                        self.give_back();
+                        self.return_memory();
                     }
                     return outcome.map(|_| ());
                 }
@@ -423,12 +427,12 @@ impl Outgoing {
             }
         }
         if !self.is_empty() {
-            self.give_back();
+            self.return_memory();
         }
         Ok(true)
     }
 
-    fn give_back(&mut self) {
+    fn return_memory(&mut self) {
         (self.filled, self.sent) = (0, 0);
         let memory = std::mem::take(&mut self.memory);
         // A thread that ends has no use for it.
@@ -444,19 +448,19 @@ fn take_front(from: &mut Vec<u8>, room: &mut [u8]) -> usize {
     let count = from.len().min(room.len());
     room[..count].copy_from_slice(&from[..count]);
     from.drain(..count);
-    from.shrink_to(KEPT_BYTES);
+    from.shrink_to(MAX_KEPT_BYTES);
     count
 }
 
 /// Wraps an error of TLS itself: always of the kind [`io::ErrorKind::InvalidData`], so that a caller can tell it from a
 /// broken connection.
-fn refused(error: rustls::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, TlsRefusal(error))
+fn tls_error(error: rustls::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, TlsError(error))
 }
 
 /// Adds a [`HandshakeFault`] to the error of a handshake with that server, if it is one.
-pub(crate) fn of_server(error: io::Error, setup: &ClientTls) -> io::Error {
-    let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsRefusal>());
+pub(crate) fn with_handshake_fault(error: io::Error, setup: &ClientTls) -> io::Error {
+    let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
     match refusal.and_then(|refusal| HandshakeFault::of(&refusal.0, &setup.name().to_str())) {
         Some(fault) => io::Error::new(io::ErrorKind::InvalidData, fault),
         None => error,
@@ -465,11 +469,11 @@ pub(crate) fn of_server(error: io::Error, setup: &ClientTls) -> io::Error {
 
 /// An error that rustls reports, or the peer's side of TLS.
 #[derive(Debug)]
-struct TlsRefusal(rustls::Error);
+struct TlsError(rustls::Error);
 
-impl Error for TlsRefusal {}
+impl Error for TlsError {}
 
-impl fmt::Display for TlsRefusal {
+impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             rustls::Error::AlertReceived(alert @ AlertDescription::DecryptError) => {
@@ -501,7 +505,7 @@ fn is_about_certificate(alert: AlertDescription) -> bool {
 mod tests {
     use super::*;
 
-    fn write(outgoing: &mut Outgoing, octets: &[u8]) {
+    fn write(outgoing: &mut OutgoingRecords, octets: &[u8]) {
         let fill = |room: &mut [u8]| match room.get_mut(..octets.len()) {
             Some(room) => {
                 room.copy_from_slice(octets);
@@ -514,16 +518,16 @@ mod tests {
 
     #[test]
     fn a_workers_memory_is_lent_to_one_session_at_a_time() {
-        let mut first = Outgoing::default();
-        let mut second = Outgoing::default();
+        let mut first = OutgoingRecords::default();
+        let mut second = OutgoingRecords::default();
         write(&mut first, b"abc");
         write(&mut second, &[7; 5000]);
         write(&mut first, b"defg");
         assert_eq!(&first.memory[..first.filled], b"abcdefg");
         assert_eq!(&second.memory[..second.filled], [7; 5000]);
         let lent = second.memory.as_ptr();
-        second.give_back();
-        first.give_back();
+        second.return_memory();
+        first.return_memory();
         assert!(first.is_empty() && first.memory.is_empty() && second.memory.is_empty());
         write(&mut first, b"h");
         assert_eq!((first.filled, first.memory.as_ptr()), (1, lent), "the larger of the two was kept");
@@ -531,9 +535,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_holds_no_memory() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutgoingRecords::default();
         write(&mut outgoing, &[1; 100]);
-        outgoing.give_back();
+        outgoing.return_memory();
         let failed = outgoing.append(|_| Ok(Err(io::ErrorKind::BrokenPipe.into())));
         assert!(failed.is_err() && outgoing.memory.is_empty());
         assert!(SPARE.take().len() >= 100);

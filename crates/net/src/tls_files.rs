@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Interval between looks at the files. A changed file is read after it has been unchanged for as long, since
 /// certificate and key are not replaced in one step.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Files from which a server's side of TLS is made, all in PEM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub struct TlsWatch {
     read: [FileStamp; 3],
     /// State of the files at the last look, if it differs from that.
     changing: Option<[FileStamp; 3]>,
-    next_look: Duration,
+    next_check: Duration,
     /// State of the files that were reported as unreadable. The reason may be temporary, so they are tried again.
     unreadable: Option<[FileStamp; 3]>,
 }
@@ -105,16 +105,16 @@ impl TlsWatch {
     /// Watches files from which `setup` has been made.
     pub fn new(files: TlsFiles, setup: ServerTls) -> Self {
         let read = files.stamps();
-        Self { files, setup, read, changing: None, next_look: Duration::ZERO, unreadable: None }
+        Self { files, setup, read, changing: None, next_check: Duration::ZERO, unreadable: None }
     }
 
     /// Looks at the files, at most once a second. If they have changed, and have not changed again since the last look,
     /// they are read; `Some` has the result. Unusable files change nothing, and are reported once.
-    pub fn look(&mut self, now: Duration) -> Option<Result<(), TlsFilesError>> {
-        if now < self.next_look {
+    pub fn check(&mut self, now: Duration) -> Option<Result<(), TlsFilesError>> {
+        if now < self.next_check {
             return None;
         }
-        self.next_look = now + LOOK_INTERVAL;
+        self.next_check = now + CHECK_INTERVAL;
         let stamps = self.files.stamps();
         if stamps == self.read {
             self.changing = None;
@@ -123,7 +123,7 @@ impl TlsWatch {
         if self.changing.replace(stamps) != Some(stamps) {
             return None;
         }
-        let outcome = self.read_again();
+        let outcome = self.reload();
         if !matches!(outcome, Err(TlsFilesError::Unreadable { .. })) {
             self.unreadable = None;
             return Some(outcome);
@@ -138,7 +138,7 @@ impl TlsWatch {
     ///
     /// # Errors
     /// [`TlsFilesError`]; the server continues as before.
-    pub fn read_again(&mut self) -> Result<(), TlsFilesError> {
+    pub fn reload(&mut self) -> Result<(), TlsFilesError> {
         // Before they are read, so that a change meanwhile is noticed and read again.
         self.read = self.files.stamps();
         self.changing = None;
@@ -153,13 +153,13 @@ mod tests {
     use std::fs;
     use std::sync::Arc;
 
-    struct Place {
+    struct WatchedFiles {
         directory: tempfile::TempDir,
         files: TlsFiles,
         now: Duration,
     }
 
-    impl Place {
+    impl WatchedFiles {
         fn new() -> Self {
             let directory = tempfile::tempdir().unwrap();
             let path = |name: &str| directory.path().join(name);
@@ -181,8 +181,8 @@ mod tests {
         fn seconds(&mut self, watch: &mut TlsWatch) -> Vec<Result<(), String>> {
             let mut said = Vec::new();
             for _ in 0..40 {
-                self.now += LOOK_INTERVAL / 10;
-                said.extend(watch.look(self.now).map(|outcome| outcome.map_err(|why| why.to_string())));
+                self.now += CHECK_INTERVAL / 10;
+                said.extend(watch.check(self.now).map(|outcome| outcome.map_err(|why| why.to_string())));
             }
             said
         }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_new_certificate_is_in_force_for_every_clone() {
-        let mut place = Place::new();
+        let mut place = WatchedFiles::new();
         let setup = place.files.load().unwrap();
         let server = setup.clone();
         let mut watch = TlsWatch::new(place.files.clone(), setup);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_said_once_and_the_old_one_stays() {
-        let mut place = Place::new();
+        let mut place = WatchedFiles::new();
         let setup = place.files.load().unwrap();
         let mut watch = TlsWatch::new(place.files.clone(), setup.clone());
         let old = in_force(&setup);
@@ -230,22 +230,22 @@ mod tests {
 
     #[test]
     fn files_in_the_midst_of_a_change_are_left_to_settle() {
-        let mut place = Place::new();
+        let mut place = WatchedFiles::new();
         let setup = place.files.load().unwrap();
         let mut watch = TlsWatch::new(place.files.clone(), setup);
         let other = Certificate::self_signed(&["localhost"]).unwrap();
         fs::write(&place.files.certificate, other.to_pem()).unwrap();
-        assert!(watch.look(LOOK_INTERVAL).is_none());
+        assert!(watch.check(CHECK_INTERVAL).is_none());
         fs::write(&place.files.key, other.key_to_pem()).unwrap();
-        assert!(watch.look(LOOK_INTERVAL * 2).is_none(), "the key has changed since");
-        assert!(watch.look(LOOK_INTERVAL * 3).is_some_and(|outcome| outcome.is_ok()));
-        place.now = LOOK_INTERVAL * 3;
+        assert!(watch.check(CHECK_INTERVAL * 2).is_none(), "the key has changed since");
+        assert!(watch.check(CHECK_INTERVAL * 3).is_some_and(|outcome| outcome.is_ok()));
+        place.now = CHECK_INTERVAL * 3;
         assert!(place.seconds(&mut watch).is_empty());
     }
 
     #[test]
     fn a_symbolic_link_that_leads_elsewhere_is_a_change() {
-        let place = Place::new();
+        let place = WatchedFiles::new();
         let link = place.directory.path().join("link");
         std::os::unix::fs::symlink(&place.files.key, &link).unwrap();
         let before = FileStamp::of(&link);

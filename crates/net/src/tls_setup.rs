@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Tickets of TLS 1.3 that a client keeps. Each is good for one handshake, so with fewer tickets than sessions at a
 /// time some handshakes would be full ones. (rustls' own store keeps eight per server.)
-const REMEMBERED: usize = 1024;
+const MAX_TICKETS: usize = 1024;
 
 /// Reasons why input cannot be used for TLS.
 #[derive(Debug, thiserror::Error)]
@@ -168,7 +168,7 @@ impl ServerTls {
 
 /// The time at which a server begins TLS.
 #[derive(Clone, Debug, Default)]
-pub enum Security {
+pub enum ServerSecurity {
     /// Never.
     #[default]
     None,
@@ -207,14 +207,14 @@ impl ClientTls {
         certificate: Option<Certificate>,
         resumption: SessionResumption,
     ) -> Result<Self, TlsSetupError> {
-        Self::of_versions(TlsVersions::All, name, trust, certificate, resumption)
+        Self::with_versions(TlsVersions::All, name, trust, certificate, resumption)
     }
 
     /// The same with only these versions.
     ///
     /// # Errors
     /// [`TlsSetupError`].
-    pub fn of_versions(
+    pub fn with_versions(
         versions: TlsVersions,
         name: &str,
         trust: &Trust,
@@ -236,7 +236,7 @@ impl ClientTls {
             Some(Certificate { chain, key }) => builder.with_client_auth_cert(chain, key)?,
         };
         config.resumption = match resumption {
-            SessionResumption::On => Resumption::store(Arc::new(Remembered::default())),
+            SessionResumption::On => Resumption::store(Arc::new(SessionStore::default())),
             SessionResumption::Off => Resumption::disabled(),
         };
         Ok(Self { config: Arc::new(config), name })
@@ -253,61 +253,61 @@ impl ClientTls {
 
 /// Sessions that a client remembers of the one server that it connects to.
 #[derive(Default)]
-struct Remembered(Mutex<Memory>);
+struct SessionStore(Mutex<StoredSessions>);
 
 #[derive(Default)]
-struct Memory {
+struct StoredSessions {
     group: Option<NamedGroup>,
     session: Option<Tls12ClientSessionValue>,
     /// The latest is last.
     tickets: Vec<Tls13ClientSessionValue>,
 }
 
-impl Remembered {
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+impl SessionStore {
+    fn lock(&self) -> MutexGuard<'_, StoredSessions> {
         // A panic leaves a whole value behind: none is changed in more than one step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Remembered {
+impl fmt::Debug for SessionStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Sessions are secrets.
-        f.debug_struct("Remembered").field("tickets", &self.memory().tickets.len()).finish_non_exhaustive()
+        f.debug_struct("Remembered").field("tickets", &self.lock().tickets.len()).finish_non_exhaustive()
     }
 }
 
-impl ClientSessionStore for Remembered {
+impl ClientSessionStore for SessionStore {
     fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
-        self.memory().group = Some(group);
+        self.lock().group = Some(group);
     }
 
     fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
-        self.memory().group
+        self.lock().group
     }
 
     fn set_tls12_session(&self, _: ServerName<'static>, session: Tls12ClientSessionValue) {
-        self.memory().session = Some(session);
+        self.lock().session = Some(session);
     }
 
     fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
-        self.memory().session.clone()
+        self.lock().session.clone()
     }
 
     fn remove_tls12_session(&self, _: &ServerName<'static>) {
-        self.memory().session = None;
+        self.lock().session = None;
     }
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
-        let tickets = &mut self.memory().tickets;
+        let tickets = &mut self.lock().tickets;
         // A full store needs no more: the tickets in it are younger than the run, and a server sets their lifetime.
-        if tickets.len() < REMEMBERED {
+        if tickets.len() < MAX_TICKETS {
             tickets.push(ticket);
         }
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        self.memory().tickets.pop()
+        self.lock().tickets.pop()
     }
 }
 
@@ -351,7 +351,7 @@ mod tests {
     use rustls::{ClientConnection, HandshakeKind, ProtocolVersion, ServerConnection};
 
     fn client_of(versions: TlsVersions) -> ClientTls {
-        ClientTls::of_versions(versions, "localhost", &Trust::Anybody, None, SessionResumption::On).unwrap()
+        ClientTls::with_versions(versions, "localhost", &Trust::Anybody, None, SessionResumption::On).unwrap()
     }
 
     fn server() -> ServerTls {

@@ -1,6 +1,6 @@
 //! A worker: a thread with an event loop, and the buffers that all its sessions share.
 use crate::outbox::Outbox;
-pub use crate::reactor::Files;
+pub use crate::reactor::FdTable;
 use crate::reactor::{self, Reactor};
 use std::cell::RefCell;
 use std::future::Future;
@@ -14,19 +14,19 @@ pub(crate) const READ_BYTES: usize = 256 * 1024;
 
 /// Buffers that the sessions of a worker share: a session borrows them for one turn, and never while it waits.
 #[derive(Clone, Debug)]
-pub struct Desk(Rc<RefCell<Buffers>>);
+pub struct WorkerBuffers(Rc<RefCell<IoBuffers>>);
 
 /// The shared buffers.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers {
-    pub(crate) input: Input,
+pub(crate) struct IoBuffers {
+    pub(crate) input: PageAlignedBuffer,
     pub(crate) outbox: Outbox,
 }
 
 /// Buffer of reads, at the start of a page: the kernel's copy of 10 MB costs twice the processor time if it goes to 16
 /// bytes past one (measured: 4.2 ms against 1.9 ms).
 #[derive(Debug)]
-pub(crate) struct Input {
+pub(crate) struct PageAlignedBuffer {
     memory: Vec<u8>,
     start: usize,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Input {
 /// Alignment that makes the kernel's copy fast.
 const PAGE_BYTES: usize = 4096;
 
-impl Default for Input {
+impl Default for PageAlignedBuffer {
     fn default() -> Self {
         let memory = vec![0; READ_BYTES + PAGE_BYTES];
         let start = memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
@@ -42,22 +42,22 @@ impl Default for Input {
     }
 }
 
-impl Input {
+impl PageAlignedBuffer {
     /// The buffer.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + READ_BYTES]
     }
 }
 
-impl Default for Desk {
+impl Default for WorkerBuffers {
     fn default() -> Self {
-        Self(Rc::new(RefCell::new(Buffers::default())))
+        Self(Rc::new(RefCell::new(IoBuffers::default())))
     }
 }
 
-impl Desk {
+impl WorkerBuffers {
     /// Lends the buffers for one turn.
-    pub(crate) fn lend<T>(&self, turn: impl FnOnce(&mut Buffers) -> T) -> T {
+    pub(crate) fn with<T>(&self, turn: impl FnOnce(&mut IoBuffers) -> T) -> T {
         turn(&mut self.0.borrow_mut())
     }
 }
@@ -65,7 +65,7 @@ impl Desk {
 /// Number of sessions of this process that ended by a panic: each is a defect, with details on standard error. The
 /// others continue, so a program that reports on sessions has to ask for it.
 pub fn failed_sessions() -> u64 {
-    reactor::failed()
+    reactor::failed_tasks()
 }
 
 /// Starts a worker thread that runs `work` and everything it spawns with [`spawn_local`]. Tasks that still run when
@@ -75,22 +75,24 @@ pub fn failed_sessions() -> u64 {
 /// Those of starting a thread.
 pub fn spawn<T, W>(
     name: &str,
-    files: Files,
-    work: impl FnOnce(Desk) -> W + Send + 'static,
+    fd_table: FdTable,
+    work: impl FnOnce(WorkerBuffers) -> W + Send + 'static,
 ) -> io::Result<JoinHandle<io::Result<T>>>
 where
     T: Send + 'static,
     W: Future<Output = T> + 'static,
 {
-    std::thread::Builder::new().name(name.to_owned()).spawn(move || Reactor::run(files, work(Desk::default())))
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || Reactor::run(fd_table, work(WorkerBuffers::default())))
 }
 
 /// Runs `work` as a worker on this thread.
 ///
 /// # Errors
 /// Those of making an event loop: descriptors have run out.
-pub fn run<T: 'static, W: Future<Output = T> + 'static>(work: impl FnOnce(Desk) -> W) -> io::Result<T> {
-    Reactor::run(Files::Shared, work(Desk::default()))
+pub fn run<T: 'static, W: Future<Output = T> + 'static>(work: impl FnOnce(WorkerBuffers) -> W) -> io::Result<T> {
+    Reactor::run(FdTable::Shared, work(WorkerBuffers::default()))
 }
 
 /// Adds a task to the worker that runs on this thread.
@@ -108,12 +110,12 @@ pub fn default_count() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Files, failed_sessions, spawn, spawn_local};
+    use super::{FdTable, failed_sessions, spawn, spawn_local};
 
     #[test]
     fn a_session_that_panics_ends_alone_and_is_counted() {
         let before = failed_sessions();
-        let thread = spawn("two", Files::Shared, |_| async {
+        let thread = spawn("two", FdTable::Shared, |_| async {
             let (give, mut take) = tokio::sync::mpsc::channel(2);
             let other = give.clone();
             spawn_local(async move {

@@ -1,6 +1,6 @@
 //! Speed at which a message is read off the wire: end of data, dots, line endings and line length, in GB/s.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
-use smtp::data::{DataReader, END, Piece, stuff};
+use smtp::data::{DataPiece, DataReader, END_OF_DATA, stuff};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ fn message(line: usize, first: u8) -> Vec<u8> {
     let message: Vec<u8> = line.iter().copied().cycle().take(MESSAGE_BYTES / line.len() * line.len()).collect();
     let mut wire = Vec::new();
     stuff(&message, &mut wire);
-    wire.extend_from_slice(END);
+    wire.extend_from_slice(END_OF_DATA);
     wire
 }
 
@@ -43,9 +43,9 @@ fn read(wire: &[u8]) -> f64 {
     for block in wire.chunks(256 * 1024) {
         let mut input = block;
         while let Some(piece) = reader.next(&mut input) {
-            is_ended |= matches!(black_box(piece), Piece::End);
+            is_ended |= matches!(black_box(piece), DataPiece::End);
         }
     }
-    assert!(is_ended && reader.flaw().is_none());
+    assert!(is_ended && reader.fault().is_none());
     began.elapsed().as_secs_f64()
 }

@@ -6,11 +6,11 @@
 //! <>                     the null reverse-path
 //! <Postmaster>           the one mailbox that needs no domain
 //! ```
-use crate::limits::{DOMAIN_BYTES, LOCAL_PART_BYTES, PATH_BYTES};
+use crate::limits::{MAX_DOMAIN_BYTES, MAX_LOCAL_PART_BYTES, MAX_PATH_BYTES};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Longest label of a domain (RFC 1035 §2.3.4).
-const LABEL_BYTES: usize = 63;
+const MAX_LABEL_BYTES: usize = 63;
 
 /// A path with correct syntax; borrowed from the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Path<'a> {
 
 /// Faults of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadPath {
+pub enum PathError {
     /// It does not follow the grammar.
     #[error("the address is not of the form <local-part@domain>")]
     Syntax,
@@ -34,12 +34,12 @@ impl<'a> Path<'a> {
     /// Reads a path at the start of `text`; returns it and the rest of the text.
     ///
     /// # Errors
-    /// [`BadPath`], by the grammar and lengths of RFC 5321.
-    pub fn parse(text: &'a [u8]) -> Result<(Self, &'a [u8]), BadPath> {
-        let inner = text.strip_prefix(b"<").ok_or(BadPath::Syntax)?;
-        let end = closing_bracket(inner).ok_or(BadPath::Syntax)?;
-        if end + 2 > PATH_BYTES {
-            return Err(BadPath::TooLong);
+    /// [`PathError`], by the grammar and lengths of RFC 5321.
+    pub fn parse(text: &'a [u8]) -> Result<(Self, &'a [u8]), PathError> {
+        let inner = text.strip_prefix(b"<").ok_or(PathError::Syntax)?;
+        let end = closing_bracket(inner).ok_or(PathError::Syntax)?;
+        if end + 2 > MAX_PATH_BYTES {
+            return Err(PathError::TooLong);
         }
         let mailbox = without_route(&inner[..end])?;
         Ok((Self::mailbox(mailbox)?, &inner[end + 1..]))
@@ -48,20 +48,20 @@ impl<'a> Path<'a> {
     /// Checks a bare mailbox, as a user types it: `local@domain`, or nothing for the null path.
     ///
     /// # Errors
-    /// [`BadPath`], by the grammar and lengths of RFC 5321.
-    pub fn mailbox(mailbox: &'a [u8]) -> Result<Self, BadPath> {
+    /// [`PathError`], by the grammar and lengths of RFC 5321.
+    pub fn mailbox(mailbox: &'a [u8]) -> Result<Self, PathError> {
         if mailbox.is_empty() {
             return Ok(Self { mailbox, at: None });
         }
-        let length = local_part_length(mailbox).ok_or(BadPath::Syntax)?;
-        if length > LOCAL_PART_BYTES || mailbox.len() + "<>".len() > PATH_BYTES {
-            return Err(BadPath::TooLong);
+        let length = local_part_length(mailbox).ok_or(PathError::Syntax)?;
+        if length > MAX_LOCAL_PART_BYTES || mailbox.len() + "<>".len() > MAX_PATH_BYTES {
+            return Err(PathError::TooLong);
         }
         match &mailbox[length..] {
             [] if mailbox.eq_ignore_ascii_case(b"postmaster") => Ok(Self { mailbox, at: None }),
-            [b'@', domain @ ..] if domain.len() > DOMAIN_BYTES => Err(BadPath::TooLong),
+            [b'@', domain @ ..] if domain.len() > MAX_DOMAIN_BYTES => Err(PathError::TooLong),
             [b'@', domain @ ..] if is_domain(domain) => Ok(Self { mailbox, at: Some(length) }),
-            _ => Err(BadPath::Syntax),
+            _ => Err(PathError::Syntax),
         }
     }
 
@@ -118,16 +118,16 @@ fn closing_bracket(text: &[u8]) -> Option<usize> {
 }
 
 /// Drops a source route: `@a,@b:` before the mailbox.
-fn without_route(path: &[u8]) -> Result<&[u8], BadPath> {
+fn without_route(path: &[u8]) -> Result<&[u8], PathError> {
     if path.first() != Some(&b'@') {
         return Ok(path);
     }
-    let colon = memchr::memchr(b':', path).ok_or(BadPath::Syntax)?;
+    let colon = memchr::memchr(b':', path).ok_or(PathError::Syntax)?;
     let hops_are_domains = path[..colon].split(|&byte| byte == b',').all(|hop| match hop {
         [b'@', domain @ ..] => is_domain(domain),
         _ => false,
     });
-    if hops_are_domains && colon + 1 < path.len() { Ok(&path[colon + 1..]) } else { Err(BadPath::Syntax) }
+    if hops_are_domains && colon + 1 < path.len() { Ok(&path[colon + 1..]) } else { Err(PathError::Syntax) }
 }
 
 /// Length of the dot-string or quoted string that `mailbox` starts with.
@@ -278,7 +278,7 @@ fn groups(text: &[u8]) -> Option<([u16; 8], usize)> {
 
 /// Reports whether text of characters allowed in a label is a label.
 fn is_label(text: &[u8]) -> bool {
-    (1..=LABEL_BYTES).contains(&text.len()) && !text.starts_with(b"-") && !text.ends_with(b"-")
+    (1..=MAX_LABEL_BYTES).contains(&text.len()) && !text.starts_with(b"-") && !text.ends_with(b"-")
 }
 
 /// Reports whether text is UTF-8; `seen` holds the classes of all its bytes.
@@ -293,8 +293,8 @@ mod tests {
 
     #[test]
     fn a_table_of_paths() {
-        type Row<'a> = (&'a [u8], &'a [u8], Option<&'a [u8]>, &'a [u8]);
-        let good: &[Row<'_>] = &[
+        type PathCase<'a> = (&'a [u8], &'a [u8], Option<&'a [u8]>, &'a [u8]);
+        let good: &[PathCase<'_>] = &[
             (b"<a@b>", b"a", Some(b"b"), b""),
             (b"<>", b"", None, b""),
             (b"<a.b+3@example.com> SIZE=1", b"a.b+3", Some(b"example.com"), b" SIZE=1"),
@@ -344,7 +344,7 @@ mod tests {
             b"<a@b c>",
         ];
         for text in bad {
-            assert_eq!(Path::parse(text), Err(BadPath::Syntax), "{}", String::from_utf8_lossy(text));
+            assert_eq!(Path::parse(text), Err(PathError::Syntax), "{}", String::from_utf8_lossy(text));
         }
     }
 
@@ -436,9 +436,9 @@ mod tests {
             [b"<".as_slice(), "l".repeat(local).as_bytes(), b"@", &labels, b">"].concat()
         };
         assert!(Path::parse(&path(64, 100)).is_ok());
-        assert_eq!(Path::parse(&path(65, 100)), Err(BadPath::TooLong));
+        assert_eq!(Path::parse(&path(65, 100)), Err(PathError::TooLong));
         assert!(Path::parse(&path(64, 186)).is_ok());
-        assert_eq!(Path::parse(&path(64, 200)), Err(BadPath::TooLong));
+        assert_eq!(Path::parse(&path(64, 200)), Err(PathError::TooLong));
         for (local, domain, fits) in [(64, 187, true), (64, 188, false), (1, 249, true), (1, 250, false)] {
             let path = path(local, domain);
             assert_eq!(Path::parse(&path).is_ok(), fits, "<{local}@{domain}>");

@@ -3,11 +3,11 @@
 //! A message that is not declared as binary consists of lines nevertheless, and the rules of DATA apply to its line
 //! endings and lengths: a message that comes by BDAT may have to be forwarded by DATA.
 use crate::command::Chunk;
-use crate::data::{Flaw, Text};
+use crate::data::{LineChecker, LineFault};
 
 /// Bytes that a message may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Octets {
+pub enum ContentKind {
     /// Lines of text.
     Lines,
     /// Anything: BODY=BINARYMIME.
@@ -16,7 +16,7 @@ pub enum Octets {
 
 /// A part of the message as it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum ChunkPiece<'a> {
     /// Bytes of the message.
     Content(&'a [u8]),
     /// The chunk has been read.
@@ -26,8 +26,8 @@ pub enum Piece<'a> {
 /// Reads one message, chunk by chunk.
 #[derive(Clone, Debug)]
 pub struct ChunkReader {
-    text: Text,
-    octets: Octets,
+    lines: LineChecker,
+    content_kind: ContentKind,
     chunk: Chunk,
     left: u64,
     is_open: bool,
@@ -35,9 +35,9 @@ pub struct ChunkReader {
 
 impl ChunkReader {
     /// Creates a reader at the start of a message. If it has lines, they may have `line_limit` bytes.
-    pub fn new(octets: Octets, line_limit: usize) -> Self {
+    pub fn new(content_kind: ContentKind, line_limit: usize) -> Self {
         let chunk = Chunk { bytes: 0, last: false };
-        Self { text: Text::new(line_limit), octets, chunk, left: 0, is_open: false }
+        Self { lines: LineChecker::new(line_limit), content_kind, chunk, left: 0, is_open: false }
     }
 
     /// Begins a chunk.
@@ -52,29 +52,29 @@ impl ChunkReader {
 
     /// Bytes of content so far.
     pub fn bytes(&self) -> u64 {
-        self.text.bytes
+        self.lines.bytes
     }
 
     /// The worst fault so far.
-    pub fn flaw(&self) -> Option<Flaw> {
-        match self.octets {
-            Octets::Any => None,
+    pub fn fault(&self) -> Option<LineFault> {
+        match self.content_kind {
+            ContentKind::Any => None,
             // The message has ended, or may have: no byte follows that could complete the line end.
-            Octets::Lines if !self.is_open && self.chunk.last && self.text.previous == b'\r' => {
-                Some(Flaw::BareLineEnding)
+            ContentKind::Lines if !self.is_open && self.chunk.last && self.lines.previous == b'\r' => {
+                Some(LineFault::BareLineEnding)
             }
-            Octets::Lines => self.text.flaw,
+            ContentKind::Lines => self.lines.fault,
         }
     }
 
     /// Takes the next piece off the front of `input`; `None` needs more bytes, or a chunk.
-    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<ChunkPiece<'a>> {
         if !self.is_open {
             return None;
         }
         if self.left == 0 {
             self.is_open = false;
-            return Some(Piece::End(self.chunk));
+            return Some(ChunkPiece::End(self.chunk));
         }
         if input.is_empty() {
             return None;
@@ -83,11 +83,11 @@ impl ChunkReader {
         let (content, rest) = input.split_at(length);
         *input = rest;
         self.left -= length as u64;
-        match self.octets {
-            Octets::Lines => self.text.look(content),
-            Octets::Any => self.text.bytes += length as u64,
+        match self.content_kind {
+            ContentKind::Lines => self.lines.check(content),
+            ContentKind::Any => self.lines.bytes += length as u64,
         }
-        Some(Piece::Content(content))
+        Some(ChunkPiece::Content(content))
     }
 }
 
@@ -96,10 +96,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BARE: Option<Flaw> = Some(Flaw::BareLineEnding);
+    const BARE: Option<LineFault> = Some(LineFault::BareLineEnding);
 
     /// Returns content and flaw of a message whose chunks are `sizes` bytes long, from blocks.
-    fn read(octets: Octets, sizes: &[u64], blocks: &[&[u8]]) -> Option<(Vec<u8>, Option<Flaw>, Vec<u8>)> {
+    fn read(octets: ContentKind, sizes: &[u64], blocks: &[&[u8]]) -> Option<(Vec<u8>, Option<LineFault>, Vec<u8>)> {
         let mut reader = ChunkReader::new(octets, 10);
         let mut sizes = sizes.iter().enumerate().map(|(at, &bytes)| Chunk { bytes, last: at + 1 == sizes.len() });
         let mut content = Vec::new();
@@ -108,13 +108,13 @@ mod tests {
             let mut input = *block;
             while let Some(piece) = reader.next(&mut input) {
                 match piece {
-                    Piece::Content(bytes) => content.extend_from_slice(bytes),
-                    Piece::End(chunk) if chunk.last => {
+                    ChunkPiece::Content(bytes) => content.extend_from_slice(bytes),
+                    ChunkPiece::End(chunk) if chunk.last => {
                         assert_eq!(reader.bytes(), content.len() as u64);
                         let left = [input.to_vec(), blocks[number + 1..].concat()].concat();
-                        return Some((content, reader.flaw(), left));
+                        return Some((content, reader.fault(), left));
                     }
-                    Piece::End(_) => reader.begin(sizes.next()?),
+                    ChunkPiece::End(_) => reader.begin(sizes.next()?),
                 }
             }
             assert!(input.is_empty(), "a block is read to its end");
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_table_of_messages_reads_the_same_however_it_is_cut() {
-        let rows: &[(&[u64], &[u8], Option<Flaw>)] = &[
+        let rows: &[(&[u64], &[u8], Option<LineFault>)] = &[
             (&[3], b"abc", None),
             (&[5], b"abc\r\n", None),
             (&[2, 3], b"abc\r\n", None),
@@ -134,7 +134,7 @@ mod tests {
             (&[5], b"\r\n.\r\n", None),
             (&[1, 1, 1, 1, 1], b"\r\n.\r\n", None),
             (&[10], b"12345678\r\n", None),
-            (&[6, 5], b"123456789\r\n", Some(Flaw::LineTooLong)),
+            (&[6, 5], b"123456789\r\n", Some(LineFault::LineTooLong)),
             (&[3], b"a\nb", BARE),
             (&[3], b"a\rb", BARE),
             (&[2, 1], b"a\rb", BARE),
@@ -144,7 +144,7 @@ mod tests {
             (&[13], b"123456789\r\na\n", BARE),
         ];
         for (sizes, wire, flaw) in rows {
-            for (octets, flaw) in [(Octets::Lines, *flaw), (Octets::Any, None)] {
+            for (octets, flaw) in [(ContentKind::Lines, *flaw), (ContentKind::Any, None)] {
                 let name = format!("{sizes:?} {:?}", String::from_utf8_lossy(wire));
                 let expected = Some((wire.to_vec(), flaw, Vec::new()));
                 assert_eq!(read(octets, sizes, &[wire]), expected, "{name}");
@@ -158,12 +158,12 @@ mod tests {
 
     #[test]
     fn a_chunk_may_be_larger_than_memory_and_a_reader_waits_for_its_chunk() {
-        let mut reader = ChunkReader::new(Octets::Any, 10);
+        let mut reader = ChunkReader::new(ContentKind::Any, 10);
         assert_eq!(reader.next(&mut b"x".as_slice()), None);
         assert!(!reader.is_open());
         reader.begin(Chunk { bytes: u64::MAX, last: true });
         let mut input = b"abc".as_slice();
-        assert_eq!(reader.next(&mut input), Some(Piece::Content(b"abc")));
+        assert_eq!(reader.next(&mut input), Some(ChunkPiece::Content(b"abc")));
         assert_eq!((reader.next(&mut input), reader.is_open(), reader.bytes()), (None, true, 3));
     }
 
@@ -177,8 +177,8 @@ mod tests {
             cuts.extend([0, wire.len()]);
             cuts.sort_unstable();
             let sizes: Vec<u64> = cuts.windows(2).map(|pair| (pair[1] - pair[0]) as u64).collect();
-            let whole = read(Octets::Lines, &[wire.len() as u64], &[&wire]);
-            prop_assert_eq!(read(Octets::Lines, &sizes, &[&wire]), whole);
+            let whole = read(ContentKind::Lines, &[wire.len() as u64], &[&wire]);
+            prop_assert_eq!(read(ContentKind::Lines, &sizes, &[&wire]), whole);
         }
     }
 }

@@ -17,14 +17,14 @@
 //! The session keeps the queue of replies it expects, so pipelined and lock-step dialogues are one machine: they differ
 //! only in the number of commands that [`Client::begin`] writes at once. The caller asks [`Client::wants`] for the
 //! session's next request, and writes the message itself, uncopied.
-use crate::data::END;
+use crate::data::END_OF_DATA;
 use crate::envelope::Envelope;
 use crate::extensions::Extensions;
-use crate::limits::COMMAND_LINE_BYTES;
-use crate::reply::{Malformed, Received, ReplyReader};
-use crate::sasl::client::{Exchange, Failure};
+use crate::limits::MAX_COMMAND_LINE_BYTES;
+use crate::reply::{ReceivedReply, ReplyError, ReplyReader};
+use crate::sasl::client::{ClientExchange, ExchangeError};
 use crate::sasl::{self, Credentials, Mechanism, Nonce};
-use crate::xclient::Introduction;
+use crate::xclient::XclientRequest;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub struct Event<'a> {
     /// The command that it belongs to.
     pub to: Verb,
     /// The reply.
-    pub reply: Received<'a>,
+    pub reply: ReceivedReply<'a>,
     /// The transaction it belongs to is over.
     pub ends: Option<Outcome>,
 }
@@ -102,7 +102,7 @@ pub enum Want {
 
 /// Number of commands that are sent before their replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pipelining {
+pub enum PipelineMode {
     /// One command at a time.
     #[default]
     Off,
@@ -144,7 +144,7 @@ pub enum Notifications {
 
 /// Position of a chunk in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ChunkPosition {
     /// More chunks follow.
     Middle,
     /// The chunk ends the message.
@@ -157,7 +157,7 @@ pub struct Options {
     /// Protocol to speak.
     pub protocol: Protocol,
     /// Number of commands that are sent before their replies.
-    pub pipelining: Pipelining,
+    pub pipelining: PipelineMode,
     /// Use of STARTTLS.
     pub tls: StartTls,
     /// Credentials to log in with.
@@ -165,7 +165,7 @@ pub struct Options {
     /// Way to send a message.
     pub chunking: Chunking,
     /// Client to introduce with XCLIENT.
-    pub introduction: Option<Introduction>,
+    pub xclient: Option<XclientRequest>,
     /// Use of the parameters of DSN in envelopes.
     pub notifications: Notifications,
     /// Number of messages that may be under way at a time if they go by BDAT and commands in groups; 0 means two: the
@@ -174,7 +174,7 @@ pub struct Options {
     /// many is unknown.
     pub burst: u32,
     /// Longest wait for the answer to QUIT, if it is shorter than for other replies: nothing depends on it any more.
-    pub quit_patience: Option<Duration>,
+    pub quit_timeout: Option<Duration>,
 }
 
 /// Reasons why a session sent QUIT before it sent anything else.
@@ -194,7 +194,7 @@ pub enum GaveUp {
     NotAuthenticated,
     /// The exchange could not continue.
     #[error("AUTH: {0}")]
-    Exchange(Failure),
+    Exchange(ExchangeError),
     /// XCLIENT is not offered, or with none of the attributes to be sent.
     #[error("the server does not offer XCLIENT")]
     NoXclient,
@@ -211,7 +211,7 @@ pub enum GaveUp {
 pub enum Violation {
     /// A line that is not a reply.
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] ReplyError),
     /// A reply that no command asked for.
     #[error("the peer sent an unexpected reply {0}")]
     Unasked(u16),
@@ -224,24 +224,24 @@ pub enum Violation {
 #[derive(Debug)]
 pub struct Client {
     reader: ReplyReader,
-    dialogue: Dialogue,
+    core: ClientCore,
 }
 
 impl Client {
     /// Creates a session on an established connection; the peer speaks first. `name` goes into EHLO.
-    pub fn new(name: Arc<str>, pipelining: Pipelining, now: Duration) -> Self {
-        Self { reader: ReplyReader::default(), dialogue: Dialogue::new(name, pipelining, now) }
+    pub fn new(name: Arc<str>, pipelining: PipelineMode, now: Duration) -> Self {
+        Self { reader: ReplyReader::default(), core: ClientCore::new(name, pipelining, now) }
     }
 
     /// Creates a session with options; SCRAM-SHA-256 is not chosen without a nonce.
     pub fn with_options(name: Arc<str>, options: Arc<Options>, nonce: Option<Nonce>, now: Duration) -> Self {
-        let mut dialogue = Dialogue::new(name, options.pipelining, now);
+        let mut dialogue = ClientCore::new(name, options.pipelining, now);
         dialogue.protocol = options.protocol;
         dialogue.chunking = options.chunking;
         dialogue.burst = options.burst;
-        dialogue.quit_patience = options.quit_patience;
-        dialogue.setup = Some(Box::new(Setup { options, nonce, ..Setup::default() }));
-        Self { reader: ReplyReader::default(), dialogue }
+        dialogue.quit_timeout = options.quit_timeout;
+        dialogue.setup = Some(Box::new(SessionSetup { options, nonce, ..SessionSetup::default() }));
+        Self { reader: ReplyReader::default(), core: dialogue }
     }
 
     /// Takes one reply off the front of `input`; the commands that follow from it go to `out`. `None` needs more bytes.
@@ -255,29 +255,29 @@ impl Client {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event<'s>>, Violation> {
-        match self.dialogue.progress {
-            Progress::Closed => {
+        match self.core.state {
+            ClientState::Closed => {
                 *input = &[];
                 return Ok(None);
             }
-            Progress::Tls if !input.is_empty() => {
-                self.dialogue.progress = Progress::Closed;
+            ClientState::Tls if !input.is_empty() => {
+                self.core.state = ClientState::Closed;
                 return Err(Violation::Injected(std::mem::take(input).len()));
             }
             _ => {}
         }
-        let read = self.reader.next(input).inspect_err(|_| self.dialogue.progress = Progress::Closed)?;
+        let read = self.reader.next(input).inspect_err(|_| self.core.state = ClientState::Closed)?;
         let Some(reply) = read else { return Ok(None) };
-        self.dialogue.heard = now;
-        let Some(to) = self.dialogue.expected.pop_front() else {
-            let (to, ends) = self.dialogue.interrupted(&reply)?;
+        self.core.last_received = now;
+        let Some(to) = self.core.expected.pop_front() else {
+            let (to, ends) = self.core.interrupted(&reply)?;
             return Ok(Some(Event { to, reply, ends }));
         };
-        let to = self.dialogue.of_recipient(to);
-        let ends = self.dialogue.step(to, &reply, out);
-        self.dialogue.under_way = self.dialogue.under_way.saturating_sub(u32::from(ends.is_some()));
+        let to = self.core.of_recipient(to);
+        let ends = self.core.step(to, &reply, out);
+        self.core.under_way = self.core.under_way.saturating_sub(u32::from(ends.is_some()));
         if reply.code() == 421 {
-            self.dialogue.progress = Progress::Closed;
+            self.core.state = ClientState::Closed;
         }
         Ok(Some(Event { to, reply, ends }))
     }
@@ -285,53 +285,53 @@ impl Client {
     /// Makes transactions probes: MAIL and each RCPT in lock step, and RSET in place of DATA.
     #[must_use]
     pub fn probing(mut self) -> Self {
-        self.dialogue.is_probe = true;
-        self.dialogue.pipelining = Pipelining::Off;
+        self.core.is_probe = true;
+        self.core.pipelining = PipelineMode::Off;
         self
     }
 
     /// Begins a transaction: MAIL, or MAIL, RCPT and DATA if groups are agreed.
     pub fn begin(&mut self, envelope: Arc<Envelope>, now: Duration, out: &mut Vec<u8>) {
-        self.dialogue.heard = now;
-        self.dialogue.begin(envelope, out);
+        self.core.last_received = now;
+        self.core.begin(envelope, out);
     }
 
     /// Notes that the message and its end of data are being sent: a reply is due. A session that is over does not wait
     /// for it.
     pub fn message_sent(&mut self, now: Duration) {
-        if self.dialogue.progress != Progress::GoAhead {
+        if self.core.state != ClientState::GoAhead {
             return;
         }
-        self.dialogue.heard = now;
-        self.dialogue.expected.push_back(Verb::Message);
-        self.dialogue.progress = Progress::Idle;
-        self.dialogue.mail_stands = false;
+        self.core.last_received = now;
+        self.core.expected.push_back(Verb::Message);
+        self.core.state = ClientState::Idle;
+        self.core.mail_stands = false;
     }
 
     /// Announces a chunk of `bytes` bytes of the message, which the caller appends to `out` as they are. If no [chunk
     /// is wanted](Want::Chunk) it writes nothing and returns `false`.
-    pub fn chunk(&mut self, bytes: u64, part: Part, now: Duration, out: &mut Vec<u8>) -> bool {
+    pub fn chunk(&mut self, bytes: u64, part: ChunkPosition, now: Duration, out: &mut Vec<u8>) -> bool {
         if self.wants() != Want::Chunk {
             return false;
         }
-        self.dialogue.heard = now;
-        self.dialogue.chunk(bytes, part, out);
+        self.core.last_received = now;
+        self.core.chunk(bytes, part, out);
         true
     }
 
     /// Notes that part of a message was sent: the peer is not silent, but receiving.
     pub fn progressed(&mut self, now: Duration) {
-        self.dialogue.heard = now;
+        self.core.last_received = now;
     }
 
     /// Notes that TLS has begun. If [it was requested](Want::Tls) EHLO is sent again, for nothing that was said in the
     /// clear counts (RFC 3207 §4.2). If TLS began before the greeting this is called before the first reply.
     pub fn tls_started(&mut self, now: Duration, out: &mut Vec<u8>) {
-        let dialogue = &mut self.dialogue;
-        dialogue.heard = now;
+        let dialogue = &mut self.core;
+        dialogue.last_received = now;
         dialogue.is_over_tls = true;
-        if dialogue.progress == Progress::Tls {
-            dialogue.progress = Progress::Idle;
+        if dialogue.state == ClientState::Tls {
+            dialogue.state = ClientState::Idle;
             dialogue.extensions = Extensions::default();
             dialogue.greeting = Greeting::Ehlo;
             dialogue.hello(out);
@@ -340,19 +340,19 @@ impl Client {
 
     /// Sends QUIT.
     pub fn quit(&mut self, now: Duration, out: &mut Vec<u8>) {
-        self.dialogue.heard = now;
-        self.dialogue.quit(out);
+        self.core.last_received = now;
+        self.core.quit(out);
     }
 
     /// The session's next request.
     pub fn wants(&self) -> Want {
-        let dialogue = &self.dialogue;
-        match dialogue.progress {
-            Progress::Closed => Want::Close,
-            Progress::GoAhead => Want::Message,
-            Progress::Tls => Want::Tls,
-            Progress::Chunks if dialogue.expected.is_empty() || dialogue.is_hopeful() => Want::Chunk,
-            Progress::Idle if dialogue.expected.is_empty() => Want::Transaction,
+        let dialogue = &self.core;
+        match dialogue.state {
+            ClientState::Closed => Want::Close,
+            ClientState::GoAhead => Want::Message,
+            ClientState::Tls => Want::Tls,
+            ClientState::Chunks if dialogue.expected.is_empty() || dialogue.is_hopeful() => Want::Chunk,
+            ClientState::Idle if dialogue.expected.is_empty() => Want::Transaction,
             _ => Want::Replies,
         }
     }
@@ -363,13 +363,13 @@ impl Client {
     /// message itself is sent too, so that the results of at most two are unknown if the connection breaks; unless
     /// [more](Options::burst) were requested.
     pub fn may_begin_early(&self) -> bool {
-        let dialogue = &self.dialogue;
+        let dialogue = &self.core;
         if dialogue.bursts() && dialogue.under_way > 0 {
-            return dialogue.progress == Progress::Idle && dialogue.under_way < dialogue.burst;
+            return dialogue.state == ClientState::Idle && dialogue.under_way < dialogue.burst;
         }
         let is_between = |verb: &Verb| matches!(verb, Verb::Message | Verb::Reset);
         let is_message = dialogue.expected.front() == Some(&Verb::Message);
-        dialogue.progress == Progress::Idle
+        dialogue.state == ClientState::Idle
             && dialogue.groups()
             && dialogue.expected.iter().all(is_between)
             && !(is_message && dialogue.is_doomed)
@@ -377,44 +377,44 @@ impl Client {
 
     /// Reports whether several messages may be [under way](Options::burst) at a time.
     pub fn bursts(&self) -> bool {
-        self.dialogue.bursts()
+        self.core.bursts()
     }
 
     /// The extensions in the peer's latest reply to EHLO.
     pub fn extensions(&self) -> &Extensions {
-        &self.dialogue.extensions
+        &self.core.extensions
     }
 
     /// The reason why the session ended itself before it sent anything else.
     pub fn gave_up(&self) -> Option<GaveUp> {
-        self.dialogue.setup.as_ref().and_then(|setup| setup.gave_up)
+        self.core.setup.as_ref().and_then(|setup| setup.gave_up)
     }
 
     /// The mechanism by which the session logged in, or is trying to.
     pub fn mechanism(&self) -> Option<Mechanism> {
-        self.dialogue.setup.as_ref().and_then(|setup| setup.exchange.as_ref()).map(Exchange::mechanism)
+        self.core.setup.as_ref().and_then(|setup| setup.exchange.as_ref()).map(ClientExchange::mechanism)
     }
 
     /// The command whose reply is awaited, if any.
     pub fn waits_for(&self) -> Option<Verb> {
-        let front = self.dialogue.expected.front().copied();
-        match (front, self.dialogue.taken.front()) {
+        let front = self.core.expected.front().copied();
+        match (front, self.core.accepted_recipients.front()) {
             (Some(Verb::Message), Some(number)) => Some(Verb::Delivery(*number)),
             _ => front,
         }
     }
 
     /// Time at which `patience` with the peer ends, if a reply is awaited.
-    pub fn deadline(&self, patience: Duration) -> Option<Duration> {
-        let quits = self.dialogue.progress == Progress::Closing;
-        let patience = self.dialogue.quit_patience.filter(|_| quits).map_or(patience, |short| short.min(patience));
-        (!self.dialogue.expected.is_empty()).then(|| self.dialogue.heard + patience)
+    pub fn deadline(&self, timeout: Duration) -> Option<Duration> {
+        let quits = self.core.state == ClientState::Closing;
+        let patience = self.core.quit_timeout.filter(|_| quits).map_or(timeout, |short| short.min(timeout));
+        (!self.core.expected.is_empty()).then(|| self.core.last_received + patience)
     }
 }
 
 /// Progress of the session in the current transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
+enum ClientState {
     /// None is open.
     Idle,
     /// STARTTLS was granted.
@@ -439,37 +439,37 @@ enum Greeting {
 
 /// Steps between EHLO and the first transaction, with their progress.
 #[derive(Debug, Default)]
-struct Setup {
+struct SessionSetup {
     options: Arc<Options>,
     nonce: Option<Nonce>,
     has_asked_for_tls: bool,
     /// Lines of XCLIENT that are still to be sent, once they are known.
-    introduction: Option<VecDeque<String>>,
-    exchange: Option<Exchange>,
+    xclient_lines: Option<VecDeque<String>>,
+    exchange: Option<ClientExchange>,
     /// The reason why the exchange was cancelled.
-    failure: Option<Failure>,
+    failure: Option<ExchangeError>,
     gave_up: Option<GaveUp>,
 }
 
 #[derive(Debug)]
-struct Dialogue {
+struct ClientCore {
     name: Arc<str>,
     protocol: Protocol,
-    pipelining: Pipelining,
+    pipelining: PipelineMode,
     chunking: Chunking,
     burst: u32,
-    quit_patience: Option<Duration>,
+    quit_timeout: Option<Duration>,
     /// Transactions that have begun and are not over.
     under_way: u32,
     expected: VecDeque<Verb>,
     extensions: Extensions,
     greeting: Greeting,
-    progress: Progress,
+    state: ClientState,
     envelope: Option<Arc<Envelope>>,
     /// Recipients of the current transaction that the peer accepted.
     accepted: u32,
     /// LMTP: numbers of the accepted recipients, until the result of their message is known.
-    taken: VecDeque<u32>,
+    accepted_recipients: VecDeque<u32>,
     /// LMTP: the message was accepted for one of them.
     is_delivered: bool,
     /// MAIL was accepted, so a failed transaction needs RSET before the next.
@@ -479,39 +479,39 @@ struct Dialogue {
     is_over_tls: bool,
     /// Transactions end before their message.
     is_probe: bool,
-    setup: Option<Box<Setup>>,
-    heard: Duration,
+    setup: Option<Box<SessionSetup>>,
+    last_received: Duration,
 }
 
-impl Dialogue {
-    fn new(name: Arc<str>, pipelining: Pipelining, now: Duration) -> Self {
+impl ClientCore {
+    fn new(name: Arc<str>, pipelining: PipelineMode, now: Duration) -> Self {
         Self {
             name,
             protocol: Protocol::Smtp,
             pipelining,
             chunking: Chunking::Never,
             burst: 0,
-            quit_patience: None,
+            quit_timeout: None,
             under_way: 0,
             expected: VecDeque::from([Verb::Greeting]),
             extensions: Extensions::default(),
             greeting: Greeting::Ehlo,
-            progress: Progress::Idle,
+            state: ClientState::Idle,
             envelope: None,
             accepted: 0,
-            taken: VecDeque::new(),
+            accepted_recipients: VecDeque::new(),
             is_delivered: false,
             mail_stands: false,
             is_doomed: false,
             is_over_tls: false,
             is_probe: false,
             setup: None,
-            heard: now,
+            last_received: now,
         }
     }
 
     fn groups(&self) -> bool {
-        self.pipelining == Pipelining::Group && self.extensions.pipelining
+        self.pipelining == PipelineMode::Group && self.extensions.pipelining
     }
 
     fn chunks(&self) -> bool {
@@ -535,11 +535,11 @@ impl Dialogue {
 
     fn quit(&mut self, out: &mut Vec<u8>) {
         self.send(b"QUIT\r\n", Verb::Quit, out);
-        self.progress = Progress::Closing;
+        self.state = ClientState::Closing;
     }
 
     fn begin(&mut self, envelope: Arc<Envelope>, out: &mut Vec<u8>) {
-        self.progress = Progress::Asking;
+        self.state = ClientState::Asking;
         if self.under_way > 0 && self.bursts() {
             self.send(b"RSET\r\n", Verb::Reset, out);
         }
@@ -549,7 +549,7 @@ impl Dialogue {
             self.expected.extend((0..envelope.recipients()).map(|number| Verb::Recipient(number as u32)));
             if self.chunks() {
                 out.extend_from_slice(envelope.addresses());
-                self.progress = Progress::Chunks;
+                self.state = ClientState::Chunks;
             } else {
                 out.extend_from_slice(envelope.group());
                 self.expected.push_back(Verb::Data);
@@ -560,28 +560,28 @@ impl Dialogue {
         self.envelope = Some(envelope);
     }
 
-    fn chunk(&mut self, bytes: u64, part: Part, out: &mut Vec<u8>) {
+    fn chunk(&mut self, bytes: u64, part: ChunkPosition, out: &mut Vec<u8>) {
         use std::io::Write;
         let (last, verb) = match part {
-            Part::Middle => ("", Verb::Chunk),
-            Part::Last => (" LAST", Verb::Message),
+            ChunkPosition::Middle => ("", Verb::Chunk),
+            ChunkPosition::Last => (" LAST", Verb::Message),
         };
         write!(out, "BDAT {bytes}{last}\r\n").expect("a Vec takes any bytes");
         self.expected.push_back(verb);
-        if part == Part::Last {
-            self.progress = Progress::Idle;
+        if part == ChunkPosition::Last {
+            self.state = ClientState::Idle;
         }
     }
 
     /// Assigns a reply to the message in LMTP to its recipient.
     fn of_recipient(&mut self, to: Verb) -> Verb {
         match to {
-            Verb::Message => self.taken.pop_front().map_or(Verb::Message, Verb::Delivery),
+            Verb::Message => self.accepted_recipients.pop_front().map_or(Verb::Message, Verb::Delivery),
             _ => to,
         }
     }
 
-    fn step(&mut self, to: Verb, reply: &Received<'_>, out: &mut Vec<u8>) -> Option<Outcome> {
+    fn step(&mut self, to: Verb, reply: &ReceivedReply<'_>, out: &mut Vec<u8>) -> Option<Outcome> {
         let yes = reply.code() / 100 == 2;
         let ends = match to {
             Verb::Mail => self.mail_answered(yes, out),
@@ -591,7 +591,7 @@ impl Dialogue {
                 if !yes {
                     // The transaction is over, so the rest of it has one reply in LMTP too.
                     self.is_doomed = true;
-                    self.taken.clear();
+                    self.accepted_recipients.clear();
                 }
                 None
             }
@@ -602,24 +602,24 @@ impl Dialogue {
                 None
             }
         };
-        if self.progress == Progress::Chunks && self.is_doomed && self.expected.is_empty() {
+        if self.state == ClientState::Chunks && self.is_doomed && self.expected.is_empty() {
             return self.refused(out);
         }
         ends
     }
 
     /// Handles a reply that belongs to no transaction.
-    fn step_between(&mut self, to: Verb, yes: bool, reply: &Received<'_>, out: &mut Vec<u8>) {
+    fn step_between(&mut self, to: Verb, yes: bool, reply: &ReceivedReply<'_>, out: &mut Vec<u8>) {
         match to {
             Verb::Greeting if yes => self.hello(out),
             // A peer that refuses to serve waits for QUIT (RFC 5321 §3.1); with 421 it closes by itself (§3.8).
             Verb::Greeting if reply.code() != 421 => self.quit(out),
-            Verb::Greeting | Verb::Quit => self.progress = Progress::Closed,
+            Verb::Greeting | Verb::Quit => self.state = ClientState::Closed,
             Verb::Hello => self.greeted(reply, out),
-            Verb::Reset if self.expected.is_empty() => self.progress = Progress::Idle,
-            Verb::StartTls if yes => self.progress = Progress::Tls,
+            Verb::Reset if self.expected.is_empty() => self.state = ClientState::Idle,
+            Verb::StartTls if yes => self.state = ClientState::Tls,
             Verb::StartTls => self.set_up(out),
-            Verb::Xclient if yes => self.introduced(out),
+            Verb::Xclient if yes => self.next_xclient(out),
             Verb::Xclient => self.give_up(GaveUp::XclientRefused, out),
             Verb::Auth => self.auth_answered(reply, out),
             _ => {}
@@ -629,10 +629,12 @@ impl Dialogue {
     /// Handles a reply that no command asked for. A refusal while the message is being written is the peer's final
     /// reply to it (too big, time-out): the message can be neither finished nor recalled, so the session is over. A 421
     /// between messages is the end of the session (RFC 5321 §3.8), as after QUIT.
-    fn interrupted(&mut self, reply: &Received<'_>) -> Result<(Verb, Option<Outcome>), Violation> {
-        match std::mem::replace(&mut self.progress, Progress::Closed) {
-            Progress::GoAhead | Progress::Chunks if !reply.is_positive() => Ok((Verb::Message, Some(Outcome::Refused))),
-            Progress::Idle if reply.code() == 421 => Ok((Verb::Quit, None)),
+    fn interrupted(&mut self, reply: &ReceivedReply<'_>) -> Result<(Verb, Option<Outcome>), Violation> {
+        match std::mem::replace(&mut self.state, ClientState::Closed) {
+            ClientState::GoAhead | ClientState::Chunks if !reply.is_positive() => {
+                Ok((Verb::Message, Some(Outcome::Refused)))
+            }
+            ClientState::Idle if reply.code() == 421 => Ok((Verb::Quit, None)),
             _ => Err(Violation::Unasked(reply.code())),
         }
     }
@@ -648,7 +650,7 @@ impl Dialogue {
     }
 
     /// Handles the reply to EHLO: a permanent refusal falls back to HELO (RFC 5321 §3.2); LHLO has no fallback.
-    fn greeted(&mut self, reply: &Received<'_>, out: &mut Vec<u8>) {
+    fn greeted(&mut self, reply: &ReceivedReply<'_>, out: &mut Vec<u8>) {
         match (reply.code() / 100, self.greeting) {
             (2, Greeting::Ehlo) => {
                 self.extensions = Extensions::parse(reply.lines());
@@ -678,7 +680,7 @@ impl Dialogue {
     fn recipient_answered(&mut self, number: u32, yes: bool, out: &mut Vec<u8>) -> Option<Outcome> {
         self.accepted += u32::from(yes);
         if yes && self.protocol == Protocol::Lmtp {
-            self.taken.push_back(number);
+            self.accepted_recipients.push_back(number);
         }
         if !self.groups() {
             return self.ask(number as usize + 1, out);
@@ -696,7 +698,7 @@ impl Dialogue {
         } else if self.accepted == 0 || self.is_probe {
             return self.refused(out);
         } else if self.chunks() {
-            self.progress = Progress::Chunks;
+            self.state = ClientState::Chunks;
         } else {
             self.send(envelope.data(), Verb::Data, out);
         }
@@ -707,16 +709,16 @@ impl Dialogue {
     /// empty message (RFC 2920 §3.1). In LMTP there is no recipient that such a message could have a reply for.
     fn data_answered(&mut self, go_ahead: bool, out: &mut Vec<u8>) -> Option<Outcome> {
         if go_ahead && self.accepted > 0 && self.mail_stands {
-            self.progress = Progress::GoAhead;
+            self.state = ClientState::GoAhead;
             return None;
         }
         if go_ahead && self.protocol == Protocol::Lmtp {
-            out.extend_from_slice(END);
+            out.extend_from_slice(END_OF_DATA);
             return self.refused(out);
         }
         if go_ahead {
-            self.send(END, Verb::Reset, out);
-            self.progress = Progress::Asking;
+            self.send(END_OF_DATA, Verb::Reset, out);
+            self.state = ClientState::Asking;
             return Some(Outcome::Refused);
         }
         self.refused(out)
@@ -734,7 +736,7 @@ impl Dialogue {
     /// Handles a refused message. RFC 3030 §2: RSET follows a BDAT that was refused, unless the next transaction is
     /// under way.
     fn message_refused(&mut self, out: &mut Vec<u8>) -> Option<Outcome> {
-        if self.progress == Progress::Idle && self.expected.is_empty() {
+        if self.state == ClientState::Idle && self.expected.is_empty() {
             self.refused(out)
         } else {
             Some(Outcome::Refused)
@@ -743,11 +745,11 @@ impl Dialogue {
 
     fn delivery_answered(&mut self, yes: bool, is_end: bool, out: &mut Vec<u8>) -> Option<Outcome> {
         self.is_delivered |= yes && !self.is_doomed;
-        if !self.taken.is_empty() && !is_end {
+        if !self.accepted_recipients.is_empty() && !is_end {
             self.expected.push_front(Verb::Message);
             return None;
         }
-        self.taken.clear();
+        self.accepted_recipients.clear();
         if self.is_delivered {
             self.mail_stands = false;
             return Some(Outcome::Accepted);
@@ -756,8 +758,8 @@ impl Dialogue {
     }
 
     fn refused(&mut self, out: &mut Vec<u8>) -> Option<Outcome> {
-        self.progress = Progress::Idle;
-        self.taken.clear();
+        self.state = ClientState::Idle;
+        self.accepted_recipients.clear();
         if std::mem::take(&mut self.mail_stands) {
             self.send(b"RSET\r\n", Verb::Reset, out);
         }
@@ -766,7 +768,7 @@ impl Dialogue {
 }
 
 /// Steps between EHLO and the first transaction: TLS, then XCLIENT, then AUTH.
-impl Dialogue {
+impl ClientCore {
     fn set_up(&mut self, out: &mut Vec<u8>) {
         let Some(setup) = &mut self.setup else { return };
         let options = Arc::clone(&setup.options);
@@ -779,13 +781,13 @@ impl Dialogue {
                 _ => {}
             }
         }
-        if let (Some(introduction), None) = (&options.introduction, &setup.introduction) {
+        if let (Some(introduction), None) = (&options.xclient, &setup.xclient_lines) {
             let lines: VecDeque<String> = introduction.lines(self.extensions.xclient).into();
             if lines.is_empty() {
                 return self.give_up(GaveUp::NoXclient, out);
             }
-            setup.introduction = Some(lines);
-            return self.introduced(out);
+            setup.xclient_lines = Some(lines);
+            return self.next_xclient(out);
         }
         if options.notifications == Notifications::Asked && !self.extensions.dsn {
             return self.give_up(GaveUp::NoDsn, out);
@@ -803,8 +805,8 @@ impl Dialogue {
     }
 
     /// Sends the next line of XCLIENT, or EHLO again after the last.
-    fn introduced(&mut self, out: &mut Vec<u8>) {
-        let lines = self.setup.as_mut().and_then(|setup| setup.introduction.as_mut());
+    fn next_xclient(&mut self, out: &mut Vec<u8>) {
+        let lines = self.setup.as_mut().and_then(|setup| setup.xclient_lines.as_mut());
         match lines.and_then(VecDeque::pop_front) {
             Some(line) => self.send(line.as_bytes(), Verb::Xclient, out),
             None => {
@@ -821,10 +823,10 @@ impl Dialogue {
         let mut left = credentials.mechanisms.and(self.extensions.auth);
         while let Some(mechanism) = left.strongest() {
             left = left.without(mechanism);
-            let Ok(mut exchange) = Exchange::new(mechanism, credentials, setup.nonce.as_ref()) else { continue };
+            let Ok(mut exchange) = ClientExchange::new(mechanism, credentials, setup.nonce.as_ref()) else { continue };
             let mut line = format!("AUTH {}", mechanism.name());
             let initial = exchange.initial().map(|response| format!(" {}\r\n", sasl::encode(response)));
-            match initial.filter(|initial| line.len() + initial.len() <= COMMAND_LINE_BYTES) {
+            match initial.filter(|initial| line.len() + initial.len() <= MAX_COMMAND_LINE_BYTES) {
                 Some(initial) => {
                     line += &initial;
                     exchange.initial_sent();
@@ -837,17 +839,18 @@ impl Dialogue {
         self.give_up(GaveUp::NoMechanism, out);
     }
 
-    fn auth_answered(&mut self, reply: &Received<'_>, out: &mut Vec<u8>) {
+    fn auth_answered(&mut self, reply: &ReceivedReply<'_>, out: &mut Vec<u8>) {
         let Some(setup) = &mut self.setup else { return };
         let Some(exchange) = &mut setup.exchange else { return };
         match (reply.code(), setup.failure) {
             (_, Some(failure)) => self.give_up(GaveUp::Exchange(failure), out),
             (334, None) => {
                 let challenge = reply.lines().last().and_then(|text| sasl::decode(text.trim_ascii()));
-                let response = challenge.ok_or(Failure::Challenge).and_then(|challenge| exchange.respond(&challenge));
-                let fits = |line: &String| line.len() + 2 <= sasl::EXCHANGE_LINE_BYTES;
+                let response =
+                    challenge.ok_or(ExchangeError::Challenge).and_then(|challenge| exchange.respond(&challenge));
+                let fits = |line: &String| line.len() + 2 <= sasl::MAX_EXCHANGE_LINE_BYTES;
                 let line = response.map(|response| sasl::encode(&response));
-                let line = match line.and_then(|line| Some(line).filter(fits).ok_or(Failure::Credentials)) {
+                let line = match line.and_then(|line| Some(line).filter(fits).ok_or(ExchangeError::Credentials)) {
                     Ok(line) => line,
                     Err(failure) => {
                         setup.failure = Some(failure);
@@ -874,7 +877,7 @@ mod tests {
 
     /// Runs a dialogue: `< reply` lines are input, and the client's output is compared with the `> ` lines after them.
     /// A message is one `> (message)`, one in chunks `hello` and nothing, and the beginning of TLS `> (tls)`.
-    fn dialogue(pipelining: Pipelining, recipients: &[&str], messages: u32, script: &str) {
+    fn dialogue(pipelining: PipelineMode, recipients: &[&str], messages: u32, script: &str) {
         play(Client::new("me".into(), pipelining, NOW), recipients, messages, script);
     }
 
@@ -886,7 +889,7 @@ mod tests {
 
     fn play(mut client: Client, recipients: &[&str], messages: u32, script: &str) -> Client {
         let envelope = Arc::new(Envelope::new("a@b", "", recipients.iter().copied()).unwrap());
-        let mut caller = Caller { left: messages, envelope, is_half_way: false };
+        let mut caller = ScriptedCaller { left: messages, envelope, is_half_way: false };
         let mut said = String::new();
         let mut expected = String::new();
         for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -909,14 +912,14 @@ mod tests {
     }
 
     /// A caller with messages.
-    struct Caller {
+    struct ScriptedCaller {
         left: u32,
         envelope: Arc<Envelope>,
         /// The first chunk of a message has been sent.
         is_half_way: bool,
     }
 
-    impl Caller {
+    impl ScriptedCaller {
         /// Fulfils the session's request, and reports whether there may be another.
         fn act(&mut self, client: &mut Client, out: &mut Vec<u8>) -> bool {
             match client.wants() {
@@ -932,7 +935,8 @@ mod tests {
                     client.message_sent(NOW);
                 }
                 Want::Chunk => {
-                    let (text, part) = if self.is_half_way { ("", Part::Last) } else { ("hello\r\n", Part::Middle) };
+                    let (text, part) =
+                        if self.is_half_way { ("", ChunkPosition::Last) } else { ("hello\r\n", ChunkPosition::Middle) };
                     self.is_half_way = !self.is_half_way;
                     assert!(client.chunk(text.len() as u64, part, NOW, out));
                     out.extend_from_slice(text.as_bytes());
@@ -952,7 +956,7 @@ mod tests {
 
     #[test]
     fn a_probe_resets_in_place_of_sending_a_message() {
-        let mut client = Client::new("me".into(), Pipelining::Group, Duration::ZERO).probing();
+        let mut client = Client::new("me".into(), PipelineMode::Group, Duration::ZERO).probing();
         let mut said = Vec::new();
         let hear = |client: &mut Client, text: &str, said: &mut Vec<u8>| {
             let mut input = text.as_bytes();
@@ -972,59 +976,64 @@ mod tests {
     fn lock_step_sends_one_command_at_a_time() {
         let rest = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> DATA\n< 354 go\n> (message)\n< 250 \
                     ok\n> QUIT\n< 221 bye";
-        dialogue(Pipelining::Off, &["c@d"], 1, &[READY, rest].concat());
+        dialogue(PipelineMode::Off, &["c@d"], 1, &[READY, rest].concat());
     }
 
     #[test]
     fn a_group_goes_out_in_one_piece_and_only_where_offered() {
         let group = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n< 250 ok\n< 250 ok\n< 354 go\n> (message)\n< 250 \
                      ok\n> QUIT\n< 221 bye";
-        dialogue(Pipelining::Group, &["c@d"], 1, &[READY, group].concat());
+        dialogue(PipelineMode::Group, &["c@d"], 1, &[READY, group].concat());
         let plain =
             "< 220 hi\n> EHLO me\n< 500 what\n> HELO me\n< 250 hi\n> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n";
-        dialogue(Pipelining::Group, &["c@d"], 1, plain);
+        dialogue(PipelineMode::Group, &["c@d"], 1, plain);
     }
 
     #[test]
     fn refusals_reset_only_what_stands() {
         let mail = "> MAIL FROM:<a@b>\n< 550 no\n> QUIT\n< 221 bye";
-        dialogue(Pipelining::Off, &["c@d"], 1, &[READY, mail].concat());
+        dialogue(PipelineMode::Off, &["c@d"], 1, &[READY, mail].concat());
         let all = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 550 no\n> RCPT TO:<e@f>\n< 450 no\n> RSET\n< 250 \
                    ok\n> QUIT\n< 221 bye";
-        dialogue(Pipelining::Off, &["c@d", "e@f"], 1, &[READY, all].concat());
+        dialogue(PipelineMode::Off, &["c@d", "e@f"], 1, &[READY, all].concat());
         let one = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 550 no\n> RCPT TO:<e@f>\n< 250 ok\n> DATA\n< 451 \
                    no\n> RSET\n< 250 ok\n> QUIT";
-        dialogue(Pipelining::Off, &["c@d", "e@f"], 1, &[READY, one].concat());
+        dialogue(PipelineMode::Off, &["c@d", "e@f"], 1, &[READY, one].concat());
         let group = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n< 250 ok\n< 550 no\n< 554 no\n> RSET\n< 250 ok\n> \
                      MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n";
-        dialogue(Pipelining::Group, &["c@d"], 2, &[READY, group].concat());
+        dialogue(PipelineMode::Group, &["c@d"], 2, &[READY, group].concat());
         let empty = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n< 250 ok\n< 550 no\n< 354 go\n> .\n< 554 no\n> QUIT\n";
-        dialogue(Pipelining::Group, &["c@d"], 1, &[READY, empty].concat());
+        dialogue(PipelineMode::Group, &["c@d"], 1, &[READY, empty].concat());
         let no_mail =
             "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n< 550 no\n< 250 ok\n< 354 go\n> .\n< 250 ok\n> QUIT\n";
-        dialogue(Pipelining::Group, &["c@d"], 1, &[READY, no_mail].concat());
+        dialogue(PipelineMode::Group, &["c@d"], 1, &[READY, no_mail].concat());
     }
 
     #[test]
     fn ehlo_put_off_is_not_answered_with_helo() {
-        dialogue(Pipelining::Off, &["c@d"], 1, "< 220 hi\n> EHLO me\n< 450 not now\n> QUIT\n< 221 bye");
-        dialogue(Pipelining::Off, &["c@d"], 1, "< 220 hi\n> EHLO me\n< 500 no\n> HELO me\n< 500 no\n> QUIT\n< 221 bye");
+        dialogue(PipelineMode::Off, &["c@d"], 1, "< 220 hi\n> EHLO me\n< 450 not now\n> QUIT\n< 221 bye");
+        dialogue(
+            PipelineMode::Off,
+            &["c@d"],
+            1,
+            "< 220 hi\n> EHLO me\n< 500 no\n> HELO me\n< 500 no\n> QUIT\n< 221 bye",
+        );
     }
 
     #[test]
     fn go_ahead_is_a_yes_to_data_only() {
         let mail = "> MAIL FROM:<a@b>\n< 354 go\n> QUIT\n< 221 bye";
-        dialogue(Pipelining::Off, &["c@d"], 1, &[READY, mail].concat());
+        dialogue(PipelineMode::Off, &["c@d"], 1, &[READY, mail].concat());
         let message =
             "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> DATA\n< 250 ok\n> RSET\n< 250 ok\n> QUIT\n";
-        dialogue(Pipelining::Off, &["c@d"], 1, &[READY, message].concat());
+        dialogue(PipelineMode::Off, &["c@d"], 1, &[READY, message].concat());
     }
 
     #[test]
     fn a_421_or_a_refused_greeting_ends_it() {
-        dialogue(Pipelining::Off, &["c@d"], 1, "< 554 no\n> QUIT\n< 221 bye\n");
+        dialogue(PipelineMode::Off, &["c@d"], 1, "< 554 no\n> QUIT\n< 221 bye\n");
         for bytes in ["421 no\r\n", "220 hi\r\n421 bye\r\n"] {
-            let mut client = Client::new("me".into(), Pipelining::Off, NOW);
+            let mut client = Client::new("me".into(), PipelineMode::Off, NOW);
             let mut input = bytes.as_bytes();
             while client.next_event(&mut input, NOW, &mut Vec::new()).unwrap().is_some() {}
             assert_eq!(client.wants(), Want::Close);
@@ -1033,7 +1042,7 @@ mod tests {
 
     #[test]
     fn a_refusal_in_mid_message_is_the_answer_to_it_and_ends_the_session() {
-        let mut client = Client::new("me".into(), Pipelining::Off, NOW);
+        let mut client = Client::new("me".into(), PipelineMode::Off, NOW);
         let mut input = b"220 hi\r\n250 x\r\n".as_slice();
         let mut out = Vec::new();
         while client.next_event(&mut input, NOW, &mut out).unwrap().is_some() {}
@@ -1055,22 +1064,22 @@ mod tests {
     fn nothing_a_peer_says_makes_a_session_grow() {
         let endless: [&[u8]; 4] = [b"2", b"250-and on\r\n", b"250 ", b"250\r"];
         for endless in endless {
-            let mut client = Client::new("me".into(), Pipelining::Off, NOW);
+            let mut client = Client::new("me".into(), PipelineMode::Off, NOW);
             let mut outcome = Ok(());
             let block = endless.repeat(16);
             for _ in 0..10_000 {
                 let mut input = block.as_slice();
                 outcome = outcome.and(client.next_event(&mut input, NOW, &mut Vec::new()).map(|_| ()));
-                assert!(client.reader.heap_bytes() <= 2 * crate::reply::MOST_BYTES);
+                assert!(client.reader.heap_bytes() <= 2 * crate::reply::MAX_REPLY_BYTES);
             }
-            assert_eq!(outcome, Err(Violation::Malformed(Malformed::TooLong)));
+            assert_eq!(outcome, Err(Violation::Malformed(ReplyError::TooLong)));
             assert_eq!(client.wants(), Want::Close, "nothing is wanted of such a peer");
         }
     }
 
     #[test]
     fn a_reply_to_nothing_is_a_violation() {
-        let mut client = Client::new("me".into(), Pipelining::Off, NOW);
+        let mut client = Client::new("me".into(), PipelineMode::Off, NOW);
         let mut input = b"220 hi\r\n250 x\r\n250 again\r\n".as_slice();
         let mut out = Vec::new();
         assert!(client.next_event(&mut input, NOW, &mut out).unwrap().is_some());
@@ -1082,7 +1091,7 @@ mod tests {
     fn the_answer_to_quit_may_be_worth_less_patience() {
         let second = Duration::from_secs;
         for (quit_patience, expected) in [(None, 300), (Some(second(10)), 10), (Some(second(900)), 300)] {
-            let options = Options { quit_patience, ..Options::default() };
+            let options = Options { quit_timeout: quit_patience, ..Options::default() };
             let mut client = Client::with_options("me".into(), Arc::new(options), None, NOW);
             assert_eq!(client.deadline(second(300)), Some(NOW + second(300)), "the greeting");
             client.quit(NOW, &mut Vec::new());
@@ -1092,14 +1101,14 @@ mod tests {
 
     const CHUNKS: Options = Options {
         protocol: Protocol::Smtp,
-        pipelining: Pipelining::Group,
+        pipelining: PipelineMode::Group,
         tls: StartTls::Never,
         credentials: None,
         chunking: Chunking::IfOffered,
-        introduction: None,
+        xclient: None,
         notifications: Notifications::Unasked,
         burst: 0,
-        quit_patience: None,
+        quit_timeout: None,
     };
     const OFFERED: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 CHUNKING\n";
     const ALONE: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 CHUNKING\n";
@@ -1155,9 +1164,9 @@ mod tests {
         };
         hear(&mut client, "220 hi\r\n250-x\r\n250-PIPELINING\r\n250 CHUNKING\r\n");
         client.begin(Arc::new(Envelope::new("a@b", "", ["c@d"]).unwrap()), NOW, &mut Vec::new());
-        assert!(client.chunk(5, Part::Middle, NOW, &mut Vec::new()));
+        assert!(client.chunk(5, ChunkPosition::Middle, NOW, &mut Vec::new()));
         assert_eq!((hear(&mut client, "250 ok\r\n550 no\r\n"), client.wants()), (vec![], Want::Replies));
-        assert!(!client.chunk(5, Part::Middle, NOW, &mut Vec::new()), "no chunk is wanted any more");
+        assert!(!client.chunk(5, ChunkPosition::Middle, NOW, &mut Vec::new()), "no chunk is wanted any more");
         assert_eq!(hear(&mut client, "554 no\r\n"), [Outcome::Refused]);
         assert_eq!((client.wants(), client.waits_for()), (Want::Replies, Some(Verb::Reset)));
         assert!(hear(&mut client, "250 ok\r\n").is_empty());
@@ -1228,7 +1237,7 @@ mod tests {
     fn what_was_offered_in_the_clear_does_not_count_over_tls() {
         let script = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 STARTTLS\n> STARTTLS\n< 220 go\n> \
                       (tls)\n> EHLO me\n< 250 x\n> MAIL FROM:<a@b>\n";
-        let options = Options { pipelining: Pipelining::Group, ..with_tls(StartTls::Required) };
+        let options = Options { pipelining: PipelineMode::Group, ..with_tls(StartTls::Required) };
         let client = dialogue_with(options, &["c@d"], 1, script);
         assert!(!client.extensions().pipelining && !client.extensions().starttls);
     }
@@ -1315,7 +1324,7 @@ mod tests {
         dialogue_with(logging_in(credentials), &["c@d"], 0, &script);
         let script = [AUTH, "LOGIN\n> AUTH LOGIN\n< 334 VXNlcm5hbWU6\n> *\n< 501 ok\n> QUIT\n"].concat();
         let client = dialogue_with(logging_in(Credentials::new(&"n".repeat(9215), "x")), &["c@d"], 0, &script);
-        assert_eq!(client.gave_up(), Some(GaveUp::Exchange(Failure::Credentials)), "12290 octets with CRLF");
+        assert_eq!(client.gave_up(), Some(GaveUp::Exchange(ExchangeError::Credentials)), "12290 octets with CRLF");
     }
 
     #[test]
@@ -1323,11 +1332,11 @@ mod tests {
         let rows = [
             ("GSSAPI\n> QUIT\n", GaveUp::NoMechanism),
             ("PLAIN\n> AUTH PLAIN AHRpbQB0YW5zdGFhZnRhbnN0YWFm\n< 535 no\n> QUIT\n", GaveUp::NotAuthenticated),
-            ("LOGIN\n> AUTH LOGIN\n< 334 what?\n> *\n< 501 ok\n> QUIT\n", GaveUp::Exchange(Failure::Challenge)),
-            ("LOGIN\n> AUTH LOGIN\n< 334 what?\n> *\n< 334 more\n> QUIT\n", GaveUp::Exchange(Failure::Challenge)),
+            ("LOGIN\n> AUTH LOGIN\n< 334 what?\n> *\n< 501 ok\n> QUIT\n", GaveUp::Exchange(ExchangeError::Challenge)),
+            ("LOGIN\n> AUTH LOGIN\n< 334 what?\n> *\n< 334 more\n> QUIT\n", GaveUp::Exchange(ExchangeError::Challenge)),
             (
                 "PLAIN\n> AUTH PLAIN AHRpbQB0YW5zdGFhZnRhbnN0YWFm\n< 334 \n> *\n< 235 ok\n> QUIT\n",
-                GaveUp::Exchange(Failure::Challenge),
+                GaveUp::Exchange(ExchangeError::Challenge),
             ),
         ];
         for (rest, why) in rows {
@@ -1338,7 +1347,7 @@ mod tests {
         let first = sasl::encode(format!("n,,n=tim,r={}", sasl::encode(&[7; 18])).as_bytes());
         let script = [AUTH, "SCRAM-SHA-256\n> AUTH SCRAM-SHA-256 ", &first, "\n< 235 ok\n> QUIT\n"].concat();
         let scram = play(scram, &["c@d"], 1, &script);
-        assert_eq!(scram.gave_up(), Some(GaveUp::Exchange(Failure::Impostor)), "a yes without proof");
+        assert_eq!(scram.gave_up(), Some(GaveUp::Exchange(ExchangeError::ServerUnverified)), "a yes without proof");
     }
 
     #[test]
@@ -1358,11 +1367,11 @@ mod tests {
     #[test]
     fn who_the_client_is_is_told_before_it_logs_in() {
         use crate::xclient::Attribute;
-        let introduction = Introduction::default()
-            .telling(Attribute::Name, "client.example")
-            .and_then(|it| it.telling(Attribute::Address, "192.0.2.1"))
+        let introduction = XclientRequest::default()
+            .with_attribute(Attribute::Name, "client.example")
+            .and_then(|it| it.with_attribute(Attribute::Address, "192.0.2.1"))
             .unwrap();
-        let options = Options { introduction: Some(introduction), ..logging_in(tim()) };
+        let options = Options { xclient: Some(introduction), ..logging_in(tim()) };
         let script = "< 220 hi\n> EHLO me\n< 250-x\n< 250-AUTH PLAIN\n< 250 XCLIENT ADDR PORT\n> XCLIENT \
                       ADDR=192.0.2.1\n< 220 hi\n> EHLO me\n< 250-x\n< 250 AUTH PLAIN\n> AUTH PLAIN \
                       AHRpbQB0YW5zdGFhZnRhbnN0YWFm\n< 235 ok\n> QUIT\n";

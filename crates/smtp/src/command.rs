@@ -1,16 +1,16 @@
 //! Command lines, read strictly (RFC 5321 §4.1.1); an invalid one gets a verdict.
-use crate::address::{BadPath, Path};
+use crate::address::{Path, PathError};
 use crate::dsn::{Notify, OriginalRecipient, Return, envelope_id};
 use crate::extensions::number;
-use crate::limits::{COMMAND_LINE_BYTES, MAIL_PARAMETER_BYTES, RCPT_PARAMETER_BYTES};
-use crate::sasl::{EXCHANGE_LINE_BYTES, Mechanism};
-use crate::verdict::Verdict;
+use crate::limits::{MAX_COMMAND_LINE_BYTES, MAX_MAIL_PARAMETER_BYTES, MAX_RCPT_PARAMETER_BYTES};
+use crate::sasl::{MAX_EXCHANGE_LINE_BYTES, Mechanism};
+use crate::verdict::ReplyReason;
 use crate::xclient::Xclient;
 use crate::xtext::Xtext;
 use std::ops::Deref;
 
 /// The longest command line of any verb except AUTH.
-pub(crate) const LONGEST_LINE_BYTES: usize = COMMAND_LINE_BYTES + MAIL_PARAMETER_BYTES;
+pub(crate) const MAX_LINE_BYTES: usize = MAX_COMMAND_LINE_BYTES + MAX_MAIL_PARAMETER_BYTES;
 
 /// Kinds of greeting of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,14 +117,14 @@ impl<'a> Command<'a> {
     /// Reads a command line without its `<CRLF>`.
     ///
     /// # Errors
-    /// The [`Verdict`] to answer with.
-    pub fn parse(line: &'a [u8]) -> Result<Self, Verdict> {
+    /// The [`ReplyReason`] to answer with.
+    pub fn parse(line: &'a [u8]) -> Result<Self, ReplyReason> {
         if memchr::memchr2(b'\r', 0, line).is_some() {
-            return Err(Verdict::BareLineFeed);
+            return Err(ReplyReason::BareLineFeed);
         }
         let (verb, argument) = split_verb(line);
-        if line.len() + 2 > longest(verb) {
-            return Err(Verdict::LineTooLong);
+        if line.len() + 2 > max_line_bytes(verb) {
+            return Err(ReplyReason::LineTooLong);
         }
         match &verb {
             b"EHLO" => hello(Hello::Extended, argument),
@@ -139,11 +139,11 @@ impl<'a> Command<'a> {
             b"NOOP" => Ok(Self::Noop),
             b"HELP" => Ok(Self::Help),
             b"AUTH" => auth(argument),
-            b"VRFY" if argument.is_empty() => Err(Verdict::Syntax),
+            b"VRFY" if argument.is_empty() => Err(ReplyReason::Syntax),
             b"VRFY" => Ok(Self::Verify(argument)),
-            b"EXPN" | b"TURN" | b"ETRN" | b"SEND" | b"SOML" | b"SAML" => Err(Verdict::NotImplemented),
+            b"EXPN" | b"TURN" | b"ETRN" | b"SEND" | b"SOML" | b"SAML" => Err(ReplyReason::NotImplemented),
             LONG_VERB => long_verb(line, argument),
-            _ => Err(Verdict::UnknownCommand),
+            _ => Err(ReplyReason::UnknownCommand),
         }
     }
 }
@@ -152,13 +152,13 @@ impl<'a> Command<'a> {
 const LONG_VERB: &[u8; 4] = b"\0\0\0\0";
 
 /// Longest line of that verb, `<CRLF>` included.
-fn longest(verb: [u8; 4]) -> usize {
+fn max_line_bytes(verb: [u8; 4]) -> usize {
     match &verb {
-        b"MAIL" => LONGEST_LINE_BYTES,
-        b"RCPT" => COMMAND_LINE_BYTES + RCPT_PARAMETER_BYTES,
+        b"MAIL" => MAX_LINE_BYTES,
+        b"RCPT" => MAX_COMMAND_LINE_BYTES + MAX_RCPT_PARAMETER_BYTES,
         // Tokens are long: RFC 4954 §4 has the limit for responses, and peers send them here.
-        b"AUTH" => EXCHANGE_LINE_BYTES,
-        _ => COMMAND_LINE_BYTES,
+        b"AUTH" => MAX_EXCHANGE_LINE_BYTES,
+        _ => MAX_COMMAND_LINE_BYTES,
     }
 }
 
@@ -174,68 +174,68 @@ fn split_verb(line: &[u8]) -> ([u8; 4], &[u8]) {
     (verb, argument.trim_ascii())
 }
 
-fn long_verb<'a>(line: &'a [u8], argument: &'a [u8]) -> Result<Command<'a>, Verdict> {
+fn long_verb<'a>(line: &'a [u8], argument: &'a [u8]) -> Result<Command<'a>, ReplyReason> {
     let word = line.split(|octet| *octet == b' ').next().unwrap_or_default();
     if word.eq_ignore_ascii_case(b"STARTTLS") {
         return bare(argument, Command::StartTls);
     }
     if word.eq_ignore_ascii_case(b"XCLIENT") {
-        return Xclient::parse(argument).map(Command::Xclient).ok_or(Verdict::Syntax);
+        return Xclient::parse(argument).map(Command::Xclient).ok_or(ReplyReason::Syntax);
     }
-    Err(Verdict::UnknownCommand)
+    Err(ReplyReason::UnknownCommand)
 }
 
 /// Reads BDAT. A size that cannot be read ends the session: the bytes that follow may be the message or may be
 /// commands.
-fn chunk(argument: &[u8]) -> Result<Command<'_>, Verdict> {
+fn chunk(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
     let mut words = argument.split(|octet| *octet == b' ').filter(|word| !word.is_empty());
-    let bytes = words.next().and_then(number).ok_or(Verdict::BadChunk)?;
+    let bytes = words.next().and_then(number).ok_or(ReplyReason::BadChunk)?;
     let last = match words.next() {
         None => false,
         Some(word) if word.eq_ignore_ascii_case(b"LAST") => true,
-        Some(_) => return Err(Verdict::BadChunk),
+        Some(_) => return Err(ReplyReason::BadChunk),
     };
     if words.next().is_some() {
-        return Err(Verdict::BadChunk);
+        return Err(ReplyReason::BadChunk);
     }
     Ok(Command::Chunk(Chunk { bytes, last }))
 }
 
-fn auth(argument: &[u8]) -> Result<Command<'_>, Verdict> {
+fn auth(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
     let mut words = argument.splitn(2, |octet| *octet == b' ');
-    let mechanism = words.next().filter(|name| !name.is_empty()).ok_or(Verdict::Syntax)?;
+    let mechanism = words.next().filter(|name| !name.is_empty()).ok_or(ReplyReason::Syntax)?;
     Ok(Command::Auth(Mechanism::parse(mechanism), words.next().map(<[u8]>::trim_ascii)))
 }
 
-fn bare<'a>(argument: &[u8], command: Command<'a>) -> Result<Command<'a>, Verdict> {
-    if argument.is_empty() { Ok(command) } else { Err(Verdict::Syntax) }
+fn bare<'a>(argument: &[u8], command: Command<'a>) -> Result<Command<'a>, ReplyReason> {
+    if argument.is_empty() { Ok(command) } else { Err(ReplyReason::Syntax) }
 }
 
 /// Reads a greeting. The name is only checked to be one word of printable text. RFC 5321 §4.1.4 forbids refusing mail
 /// for a name that is not the client's. A domain or an address literal could be required (§4.1.3), but many an honest
 /// client says `[::1]` or a name with an underscore, and nothing here depends on it.
-fn hello(kind: Hello, name: &[u8]) -> Result<Command<'_>, Verdict> {
+fn hello(kind: Hello, name: &[u8]) -> Result<Command<'_>, ReplyReason> {
     if name.is_empty() || name.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
-        return Err(Verdict::HelloNeedsName);
+        return Err(ReplyReason::HelloNeedsName);
     }
     Ok(Command::Hello(kind, name))
 }
 
 /// Returns the path after `FROM:` or `TO:` and the parameters after it. A blank after the colon is accepted.
-fn path_after<'a>(keyword: &[u8], argument: &'a [u8], bad: Verdict) -> Result<(Path<'a>, &'a [u8]), Verdict> {
+fn path_after<'a>(keyword: &[u8], argument: &'a [u8], bad: ReplyReason) -> Result<(Path<'a>, &'a [u8]), ReplyReason> {
     let matches = argument.len() >= keyword.len() && argument[..keyword.len()].eq_ignore_ascii_case(keyword);
     if !matches {
-        return Err(Verdict::Syntax);
+        return Err(ReplyReason::Syntax);
     }
     let (path, rest) = Path::parse(argument[keyword.len()..].trim_ascii_start()).map_err(|why| match why {
-        BadPath::Syntax => bad,
-        BadPath::TooLong => Verdict::PathTooLong,
+        PathError::Syntax => bad,
+        PathError::TooLong => ReplyReason::PathTooLong,
     })?;
     if rest.is_empty() || rest[0] == b' ' { Ok((path, rest)) } else { Err(bad) }
 }
 
-fn mail(argument: &[u8]) -> Result<Command<'_>, Verdict> {
-    let (sender, rest) = path_after(b"FROM:", argument, Verdict::BadSender)?;
+fn mail(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
+    let (sender, rest) = path_after(b"FROM:", argument, ReplyReason::BadSender)?;
     let mut mail = Mail {
         sender,
         size: None,
@@ -268,16 +268,16 @@ fn split_parameter(word: &[u8]) -> (&[u8], Option<&[u8]>) {
 }
 
 /// Sets the value of a parameter; each may occur once (RFC 5321 §4.1.2: esmtp-param), and must have a valid value.
-fn set<T>(place: &mut Option<T>, value: Option<T>) -> Result<(), Verdict> {
-    if place.is_some() || value.is_none() {
-        return Err(Verdict::BadParameter);
+fn set<T>(target: &mut Option<T>, value: Option<T>) -> Result<(), ReplyReason> {
+    if target.is_some() || value.is_none() {
+        return Err(ReplyReason::BadParameter);
     }
-    *place = value;
+    *target = value;
     Ok(())
 }
 
 /// Reads one parameter of MAIL.
-fn mail_parameter<'a>(word: &'a [u8], mail: &mut Mail<'a>, body: &mut Option<BodyType>) -> Result<(), Verdict> {
+fn mail_parameter<'a>(word: &'a [u8], mail: &mut Mail<'a>, body: &mut Option<BodyType>) -> Result<(), ReplyReason> {
     let (keyword, value) = split_parameter(word);
     let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
     if is(b"SIZE") {
@@ -287,7 +287,7 @@ fn mail_parameter<'a>(word: &'a [u8], mail: &mut Mail<'a>, body: &mut Option<Bod
     } else if is(b"SMTPUTF8") {
         let is_new = !mail.smtp_utf8 && value.is_none();
         mail.smtp_utf8 = true;
-        if is_new { Ok(()) } else { Err(Verdict::BadParameter) }
+        if is_new { Ok(()) } else { Err(ReplyReason::BadParameter) }
     } else if is(b"RET") {
         set(&mut mail.returns, value.and_then(Return::parse))
     } else if is(b"ENVID") {
@@ -295,7 +295,7 @@ fn mail_parameter<'a>(word: &'a [u8], mail: &mut Mail<'a>, body: &mut Option<Bod
     } else if is(b"AUTH") {
         set(&mut mail.auth, value.filter(|value| !value.is_empty()).and_then(Xtext::parse))
     } else {
-        Err(Verdict::UnknownParameter)
+        Err(ReplyReason::UnknownParameter)
     }
 }
 
@@ -308,10 +308,10 @@ fn body_type(value: Option<&[u8]>) -> Option<BodyType> {
     }
 }
 
-fn recipient(argument: &[u8]) -> Result<Command<'_>, Verdict> {
-    let (path, rest) = path_after(b"TO:", argument, Verdict::BadRecipient)?;
+fn recipient(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
+    let (path, rest) = path_after(b"TO:", argument, ReplyReason::BadRecipient)?;
     if path.is_null() {
-        return Err(Verdict::BadRecipient);
+        return Err(ReplyReason::BadRecipient);
     }
     let mut recipient = Recipient { path, notify: None, original: None };
     if !rest.is_empty() {
@@ -323,14 +323,14 @@ fn recipient(argument: &[u8]) -> Result<Command<'_>, Verdict> {
 }
 
 /// Reads one parameter of RCPT.
-fn recipient_parameter<'a>(word: &'a [u8], recipient: &mut Recipient<'a>) -> Result<(), Verdict> {
+fn recipient_parameter<'a>(word: &'a [u8], recipient: &mut Recipient<'a>) -> Result<(), ReplyReason> {
     let (keyword, value) = split_parameter(word);
     if keyword.eq_ignore_ascii_case(b"NOTIFY") {
         set(&mut recipient.notify, value.and_then(Notify::parse))
     } else if keyword.eq_ignore_ascii_case(b"ORCPT") {
         set(&mut recipient.original, value.and_then(OriginalRecipient::parse))
     } else {
-        Err(Verdict::UnknownParameter)
+        Err(ReplyReason::UnknownParameter)
     }
 }
 
@@ -480,13 +480,13 @@ mod tests {
     fn a_command_line_is_512_octets_and_some_have_room_for_their_parameters() {
         assert_eq!(said(&format!("NOOP {}", "x".repeat(505))), "Noop");
         assert_eq!(said(&format!("NOOP {}", "x".repeat(506))), "500 LineTooLong");
-        let mail = format!("MAIL FROM:<a@b>{}SIZE=1", " ".repeat(LONGEST_LINE_BYTES - 2 - 15 - 6));
+        let mail = format!("MAIL FROM:<a@b>{}SIZE=1", " ".repeat(MAX_LINE_BYTES - 2 - 15 - 6));
         assert_eq!(said(&mail), "mail a@b Some(1) SevenBit false");
         assert_eq!(said(&format!("{mail}1")), "500 LineTooLong");
-        let rcpt = format!("RCPT TO:<a@b>{}", " ".repeat(COMMAND_LINE_BYTES + RCPT_PARAMETER_BYTES - 2 - 13));
+        let rcpt = format!("RCPT TO:<a@b>{}", " ".repeat(MAX_COMMAND_LINE_BYTES + MAX_RCPT_PARAMETER_BYTES - 2 - 13));
         assert_eq!(said(&rcpt), "rcpt a@b");
         assert_eq!(said(&format!("{rcpt} ")), "500 LineTooLong");
-        let auth = format!("AUTH PLAIN {}", "A".repeat(EXCHANGE_LINE_BYTES - 2 - 11));
+        let auth = format!("AUTH PLAIN {}", "A".repeat(MAX_EXCHANGE_LINE_BYTES - 2 - 11));
         assert!(said(&auth).starts_with("auth Some(Plain)"));
         assert_eq!(said(&format!("{auth}A")), "500 LineTooLong");
     }

@@ -22,11 +22,11 @@ use std::sync::LazyLock;
 static DOT_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n."));
 
 /// The end of a message whose last line is complete.
-pub const END: &[u8] = b".\r\n";
+pub const END_OF_DATA: &[u8] = b".\r\n";
 
 /// Faults in the lines of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub enum LineFault {
     /// CR or LF without the other, or NUL.
     BareLineEnding,
     /// A line above the limit.
@@ -35,7 +35,7 @@ pub enum Flaw {
 
 /// A part of the message as it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum DataPiece<'a> {
     /// Bytes of the message, unstuffed, any number of them.
     Content(&'a [u8]),
     /// `<CRLF>.<CRLF>` has been read.
@@ -43,7 +43,7 @@ pub enum Piece<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum DataState {
     LineStart,
     Dot,
     DotCr,
@@ -53,98 +53,98 @@ enum At {
 /// Reads one message off the wire.
 #[derive(Clone, Debug)]
 pub struct DataReader {
-    at: At,
-    text: Text,
+    state: DataState,
+    lines: LineChecker,
 }
 
 impl DataReader {
     /// Creates a reader at the start of a message whose lines, `<CRLF>` included, may have `line_limit` bytes.
     pub fn new(line_limit: usize) -> Self {
-        Self { at: At::LineStart, text: Text::new(line_limit) }
+        Self { state: DataState::LineStart, lines: LineChecker::new(line_limit) }
     }
 
     /// Bytes of content so far.
     pub fn bytes(&self) -> u64 {
-        self.text.bytes
+        self.lines.bytes
     }
 
     /// The worst fault so far: a bare line ending ranks before a long line, whichever came first, so that the reply
     /// does not depend on how the message was cut into blocks.
-    pub fn flaw(&self) -> Option<Flaw> {
-        self.text.flaw
+    pub fn fault(&self) -> Option<LineFault> {
+        self.lines.fault
     }
 
     /// Takes the next piece off the front of `input`; `None` needs more bytes.
-    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<DataPiece<'a>> {
         loop {
             let first = *input.first()?;
-            match (self.at, first) {
-                (At::LineStart, b'.') => self.pass(input, At::Dot),
-                (At::Dot, b'\r') => self.pass(input, At::DotCr),
-                (At::DotCr, b'\n') => {
-                    self.pass(input, At::LineStart);
-                    return Some(Piece::End);
+            match (self.state, first) {
+                (DataState::LineStart, b'.') => self.advance(input, DataState::Dot),
+                (DataState::Dot, b'\r') => self.advance(input, DataState::DotCr),
+                (DataState::DotCr, b'\n') => {
+                    self.advance(input, DataState::LineStart);
+                    return Some(DataPiece::End);
                 }
-                (At::DotCr, _) => {
-                    self.at = At::Text;
+                (DataState::DotCr, _) => {
+                    self.state = DataState::Text;
                     return Some(self.content(b"\r"));
                 }
-                (At::LineStart | At::Dot, _) => self.at = At::Text,
-                (At::Text, b'\n') if self.text.previous == b'\r' => {
-                    self.pass(input, At::LineStart);
+                (DataState::LineStart | DataState::Dot, _) => self.state = DataState::Text,
+                (DataState::Text, b'\n') if self.lines.previous == b'\r' => {
+                    self.advance(input, DataState::LineStart);
                     return Some(self.content(b"\n"));
                 }
-                (At::Text, _) => return Some(self.text(input)),
+                (DataState::Text, _) => return Some(self.take_text(input)),
             }
         }
     }
 
-    fn pass(&mut self, input: &mut &[u8], at: At) {
+    fn advance(&mut self, input: &mut &[u8], at: DataState) {
         *input = &input[1..];
-        self.at = at;
+        self.state = at;
     }
 
     /// Takes everything up to the next line that begins with a dot, or to the end of the block.
-    fn text<'a>(&mut self, input: &mut &'a [u8]) -> Piece<'a> {
+    fn take_text<'a>(&mut self, input: &mut &'a [u8]) -> DataPiece<'a> {
         let length = DOT_LINE.find(input).map_or(input.len(), |at| at + 2);
         let (content, rest) = input.split_at(length);
         *input = rest;
         if content.ends_with(b"\r\n") {
-            self.at = At::LineStart;
+            self.state = DataState::LineStart;
         }
         self.content(content)
     }
 
-    fn content<'a>(&mut self, content: &'a [u8]) -> Piece<'a> {
-        self.text.look(content);
-        Piece::Content(content)
+    fn content<'a>(&mut self, content: &'a [u8]) -> DataPiece<'a> {
+        self.lines.check(content);
+        DataPiece::Content(content)
     }
 }
 
 /// State of the check of a message's lines, whether it comes by DATA or by BDAT.
 #[derive(Clone, Debug)]
-pub(crate) struct Text {
+pub(crate) struct LineChecker {
     /// The last byte of content; a message begins as if after a line.
     pub(crate) previous: u8,
     line_bytes: usize,
     line_limit: usize,
     pub(crate) bytes: u64,
-    pub(crate) flaw: Option<Flaw>,
+    pub(crate) fault: Option<LineFault>,
 }
 
-impl Text {
+impl LineChecker {
     pub(crate) fn new(line_limit: usize) -> Self {
-        Self { previous: b'\n', line_bytes: 0, line_limit, bytes: 0, flaw: None }
+        Self { previous: b'\n', line_bytes: 0, line_limit, bytes: 0, fault: None }
     }
 
     /// Checks the next bytes.
-    pub(crate) fn look(&mut self, content: &[u8]) {
+    pub(crate) fn check(&mut self, content: &[u8]) {
         self.bytes += content.len() as u64;
         if has_bare_line_ending(self.previous, content) {
-            self.flaw = Some(Flaw::BareLineEnding);
+            self.fault = Some(LineFault::BareLineEnding);
         }
         if !self.lines_fit(content) {
-            self.flaw.get_or_insert(Flaw::LineTooLong);
+            self.fault.get_or_insert(LineFault::LineTooLong);
         }
         self.previous = content.last().copied().unwrap_or(self.previous);
     }
@@ -234,18 +234,18 @@ mod tests {
     use proptest::prelude::*;
 
     /// Returns content, flaw, and the input after the end; or `None` if there is no end.
-    fn read(blocks: &[&[u8]], limit: usize) -> Option<(Vec<u8>, Option<Flaw>, Vec<u8>)> {
+    fn read(blocks: &[&[u8]], limit: usize) -> Option<(Vec<u8>, Option<LineFault>, Vec<u8>)> {
         let mut reader = DataReader::new(limit);
         let mut content = Vec::new();
         for (number, block) in blocks.iter().enumerate() {
             let mut input = *block;
             while let Some(piece) = reader.next(&mut input) {
                 match piece {
-                    Piece::Content(bytes) => content.extend_from_slice(bytes),
-                    Piece::End => {
+                    DataPiece::Content(bytes) => content.extend_from_slice(bytes),
+                    DataPiece::End => {
                         let left = [input.to_vec(), blocks[number + 1..].concat()].concat();
                         assert_eq!(reader.bytes(), content.len() as u64);
-                        return Some((content, reader.flaw(), left));
+                        return Some((content, reader.fault(), left));
                     }
                 }
             }
@@ -254,11 +254,11 @@ mod tests {
         None
     }
 
-    const BARE: Option<Flaw> = Some(Flaw::BareLineEnding);
+    const BARE: Option<LineFault> = Some(LineFault::BareLineEnding);
 
     #[test]
     fn a_table_of_messages_reads_the_same_however_it_is_cut() {
-        let rows: &[(&[u8], &[u8], Option<Flaw>)] = &[
+        let rows: &[(&[u8], &[u8], Option<LineFault>)] = &[
             (b".\r\n", b"", None),
             (b"a\r\n.\r\n", b"a\r\n", None),
             (b"..\r\n.\r\n", b".\r\n", None),
@@ -267,7 +267,7 @@ mod tests {
             (b"\r\n\r\n.\r\n", b"\r\n\r\n", None),
             (b"a.\r\n.b.\r\n.\r\n", b"a.\r\nb.\r\n", None),
             (b"12345678\r\n.\r\n", b"12345678\r\n", None),
-            (b"123456789\r\n.\r\n", b"123456789\r\n", Some(Flaw::LineTooLong)),
+            (b"123456789\r\n.\r\n", b"123456789\r\n", Some(LineFault::LineTooLong)),
             // None of these ends the data (RFC 5321 §4.1.1.4; SMTP smuggling, CVE-2023-51764).
             (b"a\n.\n\r\n.\r\n", b"a\n.\n\r\n", BARE),
             (b"a\r.\rb\r\n.\r\n", b"a\r.\rb\r\n", BARE),
@@ -304,9 +304,9 @@ mod tests {
         for long_at in 0..40 {
             let line = |length: usize| [vec![b'x'; length - 2], b"\r\n".to_vec()].concat();
             let with = |length: usize| (0..40).map(|n| line(if n == long_at { length } else { 7 })).collect::<Vec<_>>();
-            let end = |lines: Vec<Vec<u8>>| [lines.concat(), END.to_vec()].concat();
+            let end = |lines: Vec<Vec<u8>>| [lines.concat(), END_OF_DATA.to_vec()].concat();
             assert_eq!(read(&[&end(with(100))], 100).unwrap().1, None);
-            assert_eq!(read(&[&end(with(101))], 100).unwrap().1, Some(Flaw::LineTooLong));
+            assert_eq!(read(&[&end(with(101))], 100).unwrap().1, Some(LineFault::LineTooLong));
         }
     }
 
@@ -337,7 +337,7 @@ mod tests {
             let mut wire = Vec::new();
             stuff(&message, &mut wire);
             prop_assert_eq!(&unstuffed(&wire), &message);
-            wire.extend_from_slice(END);
+            wire.extend_from_slice(END_OF_DATA);
             let cut = cut.min(wire.len());
             prop_assert_eq!(read(&[&wire[..cut], &wire[cut..]], 1000), Some((message, None, Vec::new())));
         }

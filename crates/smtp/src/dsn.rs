@@ -90,9 +90,9 @@ pub struct OriginalRecipient<'a> {
 }
 
 /// The longest value of ORCPT (RFC 3461 §4.2).
-const ORIGINAL_RECIPIENT_BYTES: usize = 500;
+const MAX_ORIGINAL_RECIPIENT_BYTES: usize = 500;
 /// The longest ENVID (RFC 3461 §4.4).
-const ENVELOPE_ID_BYTES: usize = 100;
+const MAX_ENVELOPE_ID_BYTES: usize = 100;
 
 impl<'a> OriginalRecipient<'a> {
     /// Reads the value of ORCPT.
@@ -101,7 +101,7 @@ impl<'a> OriginalRecipient<'a> {
         let kind = &value[..at];
         let address = &value[at + 1..];
         let is_atom = !kind.is_empty() && kind.iter().all(|octet| octet.is_ascii_alphanumeric() || *octet == b'-');
-        let fits = value.len() <= ORIGINAL_RECIPIENT_BYTES && !address.is_empty();
+        let fits = value.len() <= MAX_ORIGINAL_RECIPIENT_BYTES && !address.is_empty();
         let is_address = match is_utf8(kind) {
             true => is_utf8_address(address),
             false => Xtext::parse(address).is_some_and(|address| address.is_printable()),
@@ -183,7 +183,7 @@ pub fn ascii_form(address: &[u8]) -> Cow<'_, [u8]> {
 pub fn forwarded_original_recipient(kind: &[u8], address: &[u8], may_be_utf8: bool) -> Option<String> {
     let address = if may_be_utf8 || !is_utf8(kind) { Cow::Borrowed(address) } else { ascii_form(address) };
     let value = format!("{};{}", String::from_utf8_lossy(kind), String::from_utf8_lossy(&address));
-    (value.len() <= ORIGINAL_RECIPIENT_BYTES).then_some(value)
+    (value.len() <= MAX_ORIGINAL_RECIPIENT_BYTES).then_some(value)
 }
 
 /// Returns the value of ORCPT for that mailbox: `rfc822;a+2Bb@c`, or, if it is not ASCII, `utf-8;` and an escape for
@@ -194,7 +194,7 @@ pub fn render_original_recipient(mailbox: &str) -> Option<String> {
         false => ("utf-8;", mailbox.chars().map(escaped).collect()),
     };
     let value = kind.to_owned() + &address;
-    (value.len() <= ORIGINAL_RECIPIENT_BYTES).then_some(value)
+    (value.len() <= MAX_ORIGINAL_RECIPIENT_BYTES).then_some(value)
 }
 
 fn escaped(character: char) -> String {
@@ -208,7 +208,7 @@ fn escaped(character: char) -> String {
 /// Reads the value of ENVID: 1 to 100 bytes of [`crate::xtext`].
 pub fn envelope_id(value: &[u8]) -> Option<Xtext<'_>> {
     let id = Xtext::parse(value)?;
-    (!value.is_empty() && value.len() <= ENVELOPE_ID_BYTES && id.is_printable()).then_some(id)
+    (!value.is_empty() && value.len() <= MAX_ENVELOPE_ID_BYTES && id.is_printable()).then_some(id)
 }
 
 #[cfg(test)]

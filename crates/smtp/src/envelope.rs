@@ -1,5 +1,5 @@
 //! Rendered MAIL, RCPT and DATA, to be sent many times: whole, or one command at a time.
-use crate::address::{BadPath, Path};
+use crate::address::{Path, PathError};
 
 /// Commands of a transaction in the form in which they are sent.
 ///
@@ -21,12 +21,12 @@ impl Envelope {
     /// null path.
     ///
     /// # Errors
-    /// [`BadPath`] if an address is invalid: no command can be injected through it.
+    /// [`PathError`] if an address is invalid: no command can be injected through it.
     pub fn new<'a>(
         sender: &str,
         parameters: &str,
         recipients: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Self, BadPath> {
+    ) -> Result<Self, PathError> {
         let mut envelope = Self { wire: Vec::new(), ends: Vec::new() };
         let recipients = recipients.into_iter().map(str::as_bytes);
         envelope.rewrite(sender.as_bytes(), parameters.as_bytes(), recipients)?;
@@ -41,7 +41,7 @@ impl Envelope {
         sender: &str,
         parameters: &str,
         recipients: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, BadPath> {
+    ) -> Result<Self, PathError> {
         let mut envelope = Self { wire: Vec::new(), ends: Vec::new() };
         let recipients = recipients.into_iter().map(|(path, parameters)| (path.as_bytes(), parameters.as_bytes()));
         envelope.fill(sender.as_bytes(), parameters.as_bytes(), recipients)?;
@@ -57,7 +57,7 @@ impl Envelope {
         sender: &[u8],
         parameters: &[u8],
         recipients: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<(), BadPath> {
+    ) -> Result<(), PathError> {
         self.fill(sender, parameters, recipients.map(|recipient| (recipient, b"".as_slice())))
     }
 
@@ -70,7 +70,7 @@ impl Envelope {
         sender: &[u8],
         parameters: &[u8],
         recipients: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> Result<(), BadPath> {
+    ) -> Result<(), PathError> {
         self.fill(sender, parameters, recipients)
     }
 
@@ -79,26 +79,26 @@ impl Envelope {
         sender: &[u8],
         parameters: &[u8],
         recipients: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> Result<(), BadPath> {
+    ) -> Result<(), PathError> {
         self.wire.clear();
         self.ends.clear();
         Path::mailbox(sender)?;
         self.push_line([b"MAIL FROM:<", sender, b">"], parameters)?;
         for (recipient, parameters) in recipients {
             if Path::mailbox(recipient)?.is_null() {
-                return Err(BadPath::Syntax);
+                return Err(PathError::Syntax);
             }
             self.push_line([b"RCPT TO:<", recipient, b">"], parameters)?;
         }
         self.wire.extend_from_slice(DATA);
-        if self.ends.len() < 2 { Err(BadPath::Syntax) } else { Ok(()) }
+        if self.ends.len() < 2 { Err(PathError::Syntax) } else { Ok(()) }
     }
 
-    fn push_line(&mut self, command: [&[u8]; 3], parameters: &[u8]) -> Result<(), BadPath> {
+    fn push_line(&mut self, command: [&[u8]; 3], parameters: &[u8]) -> Result<(), PathError> {
         command.into_iter().for_each(|part| self.wire.extend_from_slice(part));
         if !parameters.is_empty() {
             if parameters.iter().any(u8::is_ascii_control) {
-                return Err(BadPath::Syntax);
+                return Err(PathError::Syntax);
             }
             self.wire.push(b' ');
             self.wire.extend_from_slice(parameters);

@@ -1,9 +1,9 @@
 //! Settings that all sessions of a server share: its name, its offer and its requirements.
-use crate::command::LONGEST_LINE_BYTES;
+use crate::command::MAX_LINE_BYTES;
 use crate::extensions::Extensions;
 use crate::limits::Limits;
 use crate::reply::Reply;
-use crate::sasl::{EXCHANGE_LINE_BYTES, Mechanisms};
+use crate::sasl::{MAX_EXCHANGE_LINE_BYTES, Mechanisms};
 
 /// Protocols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Offer {
 
 /// Settings that all sessions of a server share: its limits, and the replies that contain its name.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct ServerSettings {
     /// Limits of its sessions.
     pub limits: Limits,
     /// Extensions in EHLO without TLS.
@@ -65,15 +65,15 @@ pub struct Identity {
     ehlo_over_tls: Reply,
 }
 
-impl Identity {
+impl ServerSettings {
     /// Creates a server's settings with that name, those limits, and the offer of [`Offer::new`].
     pub fn new(name: &str, limits: Limits) -> Self {
         let offer = Offer::new(&limits);
-        Self::offering(name, limits, offer)
+        Self::with_offer(name, limits, offer)
     }
 
     /// Creates a server's settings with that name, those limits and that offer.
-    pub fn offering(name: &str, limits: Limits, offer: Offer) -> Self {
+    pub fn with_offer(name: &str, limits: Limits, offer: Offer) -> Self {
         let Offer { protocol, extensions: offered, requires } = offer;
         // RFC 3030 §3: BINARYMIME is useless without CHUNKING.
         let offered = Extensions { binary_mime: offered.binary_mime && offered.chunking, ..offered };
@@ -106,6 +106,6 @@ impl Identity {
 
     /// Longest line of a command, except AUTH with its long responses.
     pub(crate) fn line_bytes(&self) -> usize {
-        if self.extensions_over_tls.auth.is_empty() { LONGEST_LINE_BYTES } else { EXCHANGE_LINE_BYTES }
+        if self.extensions_over_tls.auth.is_empty() { MAX_LINE_BYTES } else { MAX_EXCHANGE_LINE_BYTES }
     }
 }

@@ -63,5 +63,5 @@ pub use client::Client;
 pub use envelope::Envelope;
 pub use extensions::Extensions;
 pub use limits::Limits;
-pub use reply::{Received, Reply};
+pub use reply::{ReceivedReply, Reply};
 pub use server::Server;

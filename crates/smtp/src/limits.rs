@@ -2,18 +2,18 @@
 use std::time::Duration;
 
 /// Longest command line, `<CRLF>` included (RFC 5321 §4.5.3.1.4).
-pub const COMMAND_LINE_BYTES: usize = 512;
+pub const MAX_COMMAND_LINE_BYTES: usize = 512;
 /// Length that extensions add to MAIL: SIZE 26 (RFC 1870 §3), BODY 17 (RFC 6152 §2), SMTPUTF8 10 (RFC 6531 §3.1), RET 9
 /// and ENVID 107 (RFC 3461 §4.3, §4.4), AUTH 500 (RFC 4954 §3).
-pub const MAIL_PARAMETER_BYTES: usize = 26 + 17 + 10 + 9 + 107 + 500;
+pub const MAX_MAIL_PARAMETER_BYTES: usize = 26 + 17 + 10 + 9 + 107 + 500;
 /// Length that extensions add to RCPT: NOTIFY 29 and ORCPT 507 (RFC 3461 §4.1, §4.2).
-pub const RCPT_PARAMETER_BYTES: usize = 29 + 507;
+pub const MAX_RCPT_PARAMETER_BYTES: usize = 29 + 507;
 /// Longest path, with its brackets and any source route (RFC 5321 §4.5.3.1.3).
-pub const PATH_BYTES: usize = 256;
+pub const MAX_PATH_BYTES: usize = 256;
 /// Longest local part (RFC 5321 §4.5.3.1.1).
-pub const LOCAL_PART_BYTES: usize = 64;
+pub const MAX_LOCAL_PART_BYTES: usize = 64;
 /// Longest domain (RFC 5321 §4.5.3.1.2).
-pub const DOMAIN_BYTES: usize = 255;
+pub const MAX_DOMAIN_BYTES: usize = 255;
 
 /// Limits of a session. The sizes are the smallest that RFC 5321 lets a server offer, except where a larger one costs
 /// nothing.
@@ -40,12 +40,12 @@ pub struct Limits {
     pub junk_commands: u32,
     /// Longest time from one complete command, or block of a message, to the next (RFC 5321 §4.5.3.2.7: at least 5
     /// minutes).
-    pub idle: Duration,
+    pub idle_timeout: Duration,
     /// Longest time from DATA to the end of the message: a sender that sends one byte at a time is not idle.
-    pub message_time: Duration,
+    pub message_timeout: Duration,
     /// Longest time from the greeting, or the last message, to the next: a session that keeps itself alive by NOOP is
     /// not idle. A message that has begun is not counted here.
-    pub without_message: Duration,
+    pub no_message_timeout: Duration,
     /// Failed logins of one session, after which it ends.
     pub login_failures: u32,
 }
@@ -61,9 +61,9 @@ impl Default for Limits {
             unknown_before_hello: 3,
             idle_commands: 1000,
             junk_commands: 100,
-            idle: Duration::from_secs(300),
-            message_time: Duration::from_secs(3600),
-            without_message: Duration::from_secs(1800),
+            idle_timeout: Duration::from_secs(300),
+            message_timeout: Duration::from_secs(3600),
+            no_message_timeout: Duration::from_secs(1800),
             login_failures: 5,
         }
     }

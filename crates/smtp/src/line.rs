@@ -2,7 +2,7 @@
 
 /// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line<'a> {
+pub(crate) enum ReadLine<'a> {
     /// A whole line, without its `<CRLF>`.
     Whole(&'a [u8]),
     /// A line that ended in a bare `<LF>`, without it.
@@ -24,7 +24,7 @@ pub(crate) struct LineReader {
 
 impl LineReader {
     /// Takes one line off the front of `input`. `limit` counts the `<CRLF>`.
-    pub(crate) fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8], limit: usize) -> Line<'s> {
+    pub(crate) fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8], limit: usize) -> ReadLine<'s> {
         if self.spent {
             self.held = Vec::new();
             self.spent = false;
@@ -32,7 +32,7 @@ impl LineReader {
         let Some(end) = memchr::memchr(b'\n', input) else {
             self.hold(input, limit);
             *input = &[];
-            return Line::Partial;
+            return ReadLine::Partial;
         };
         let (line, rest) = input.split_at(end + 1);
         *input = rest;
@@ -41,7 +41,7 @@ impl LineReader {
         }
         self.hold(line, limit);
         self.spent = true;
-        if std::mem::take(&mut self.overlong) { Line::TooLong } else { whole(&self.held, limit) }
+        if std::mem::take(&mut self.overlong) { ReadLine::TooLong } else { whole(&self.held, limit) }
     }
 
     /// Reports whether the next byte is the first of a line.
@@ -65,13 +65,13 @@ impl LineReader {
     }
 }
 
-fn whole(line: &[u8], limit: usize) -> Line<'_> {
+fn whole(line: &[u8], limit: usize) -> ReadLine<'_> {
     if line.len() > limit {
-        return Line::TooLong;
+        return ReadLine::TooLong;
     }
     match line {
-        [text @ .., b'\r', b'\n'] => Line::Whole(text),
-        _ => Line::BareLf(line.strip_suffix(b"\n").unwrap_or(line)),
+        [text @ .., b'\r', b'\n'] => ReadLine::Whole(text),
+        _ => ReadLine::BareLf(line.strip_suffix(b"\n").unwrap_or(line)),
     }
 }
 
@@ -86,13 +86,13 @@ mod tests {
             let mut input = *block;
             while !input.is_empty() {
                 match reader.next(&mut input, limit) {
-                    Line::Whole(line) => seen.push(String::from_utf8_lossy(line).into_owned()),
-                    Line::BareLf(line) => {
+                    ReadLine::Whole(line) => seen.push(String::from_utf8_lossy(line).into_owned()),
+                    ReadLine::BareLf(line) => {
                         assert!(!line.contains(&b'\n'));
                         seen.push("bare".into());
                     }
-                    Line::TooLong => seen.push("long".into()),
-                    Line::Partial => {}
+                    ReadLine::TooLong => seen.push("long".into()),
+                    ReadLine::Partial => {}
                 }
             }
         }
@@ -124,11 +124,11 @@ mod tests {
         let mut reader = LineReader::default();
         for _ in 0..1000 {
             let mut input = [b'x'; 100].as_slice();
-            assert_eq!(reader.next(&mut input, 512), Line::Partial);
+            assert_eq!(reader.next(&mut input, 512), ReadLine::Partial);
         }
         assert!(reader.held.capacity() == 0 && !reader.is_at_start());
         let mut input = b"\r\nQUIT\r\n".as_slice();
-        assert_eq!(reader.next(&mut input, 512), Line::TooLong);
-        assert_eq!(reader.next(&mut input, 512), Line::Whole(b"QUIT"));
+        assert_eq!(reader.next(&mut input, 512), ReadLine::TooLong);
+        assert_eq!(reader.next(&mut input, 512), ReadLine::Whole(b"QUIT"));
     }
 }

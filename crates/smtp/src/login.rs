@@ -1,8 +1,8 @@
 //! AUTH in a server session (RFC 4954): an exchange, its lines on the wire, and the questions to the application.
 use crate::reply::Reply;
-use crate::sasl::server::{Exchange, Turn};
+use crate::sasl::server::{ExchangeStep, ServerExchange};
 use crate::sasl::{self, Mechanism, Nonce, Secret};
-use crate::verdict::Verdict;
+use crate::verdict::ReplyReason;
 use std::fmt;
 
 /// A question to the application about a client that logs in.
@@ -42,27 +42,27 @@ impl fmt::Debug for Auth<'_> {
 
 /// States of an exchange, by what it waits for.
 #[derive(Debug)]
-pub(crate) enum Login {
+pub(crate) enum AuthState {
     /// A nonce, at the beginning; holds the response that came with AUTH.
     Nonce(Mechanism, Option<Vec<u8>>),
     /// The next response.
-    Response(Exchange),
+    Response(ServerExchange),
     /// The application's verdict.
-    Check(Exchange),
+    Check(ServerExchange),
     /// The secret from the application.
-    Lookup(Exchange),
+    Lookup(ServerExchange),
     /// The application's permission to check this proof.
-    Proof(Exchange, Vec<u8>),
+    Proof(ServerExchange, Vec<u8>),
     /// XOAUTH2 was refused, and the client has been sent the reason: its empty response, then this reply.
     Acknowledgement(Reply),
     /// Nothing: it is over. A verdict is still to be sent.
-    Over(Result<(), Option<Verdict>>),
+    Over(Result<(), Option<ReplyReason>>),
 }
 
 /// Reason that XOAUTH2 sends to a client that it refuses.
 const XOAUTH2_REFUSAL: &[u8] = br#"{"status":"401","schemes":"bearer"}"#;
 
-impl Login {
+impl AuthState {
     /// Begins an exchange, with the response that came with AUTH: `=` is an empty one.
     pub(crate) fn new(mechanism: Mechanism, initial: Option<&[u8]>) -> Result<Self, ()> {
         let initial = match initial {
@@ -74,7 +74,7 @@ impl Login {
     }
 
     /// Reports whether it has a question or a result, before another line is read.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_event(&self) -> bool {
         matches!(self, Self::Check(_) | Self::Lookup(_) | Self::Proof(..) | Self::Over(_))
     }
 
@@ -84,7 +84,7 @@ impl Login {
     }
 
     /// The result, if it is over.
-    pub(crate) fn outcome(&self) -> Option<Result<(), Option<Verdict>>> {
+    pub(crate) fn outcome(&self) -> Option<Result<(), Option<ReplyReason>>> {
         if let Self::Over(outcome) = self { Some(*outcome) } else { None }
     }
 
@@ -100,19 +100,19 @@ impl Login {
 
     pub(crate) fn begin(&mut self, nonce: &Nonce, host: &str, out: &mut Vec<u8>) {
         let Self::Nonce(mechanism, initial) = self else { return };
-        let mut exchange = Exchange::new(*mechanism, nonce, host);
+        let mut exchange = ServerExchange::new(*mechanism, nonce, host);
         let turn = exchange.begin(initial.as_deref());
-        self.turn(exchange, turn, out);
+        self.apply_step(exchange, turn, out);
     }
 
     /// Takes a line of the client.
-    pub(crate) fn response(&mut self, line: Result<&[u8], Verdict>, out: &mut Vec<u8>) {
+    pub(crate) fn response(&mut self, line: Result<&[u8], ReplyReason>, out: &mut Vec<u8>) {
         let decoded = match line {
             Err(verdict) => Err(verdict),
-            Ok(b"*") => Err(Verdict::AuthCancelled),
-            Ok(text) => sasl::decode(text).ok_or(Verdict::BadResponse),
+            Ok(b"*") => Err(ReplyReason::AuthCancelled),
+            Ok(text) => sasl::decode(text).ok_or(ReplyReason::BadResponse),
         };
-        match (std::mem::replace(self, Self::Over(Err(Some(Verdict::BadResponse)))), decoded) {
+        match (std::mem::replace(self, Self::Over(Err(Some(ReplyReason::BadResponse)))), decoded) {
             (Self::Acknowledgement(reply), _) => self.refused(&reply, out),
             (_, Err(verdict)) => *self = Self::Over(Err(Some(verdict))),
             (Self::Response(exchange), Ok(response)) if exchange.awaits_proof() => {
@@ -120,34 +120,34 @@ impl Login {
             }
             (Self::Response(mut exchange), Ok(response)) => {
                 let turn = exchange.receive(&response);
-                self.turn(exchange, turn, out);
+                self.apply_step(exchange, turn, out);
             }
             _ => {}
         }
     }
 
     /// Takes the secret from the application, or `None` if the name is unknown.
-    pub(crate) fn know(&mut self, secret: Option<&Secret>, out: &mut Vec<u8>) {
-        if let Self::Lookup(exchange) = std::mem::replace(self, Self::Over(Err(Some(Verdict::AuthUnavailable)))) {
+    pub(crate) fn provide_secret(&mut self, secret: Option<&Secret>, out: &mut Vec<u8>) {
+        if let Self::Lookup(exchange) = std::mem::replace(self, Self::Over(Err(Some(ReplyReason::AuthUnavailable)))) {
             let mut exchange = exchange;
-            let turn = exchange.know(secret);
-            self.turn(exchange, turn, out);
+            let turn = exchange.provide_secret(secret);
+            self.apply_step(exchange, turn, out);
         }
     }
 
     /// Checks the proof, because the application permits it.
     pub(crate) fn check_proof(&mut self, out: &mut Vec<u8>) {
-        match std::mem::replace(self, Self::Over(Err(Some(Verdict::AuthUnavailable)))) {
+        match std::mem::replace(self, Self::Over(Err(Some(ReplyReason::AuthUnavailable)))) {
             Self::Proof(mut exchange, response) => {
                 let turn = exchange.receive(&response);
-                self.turn(exchange, turn, out);
+                self.apply_step(exchange, turn, out);
             }
             other => *self = other,
         }
     }
 
     /// Takes the application's verdict.
-    pub(crate) fn checked(&mut self, answer: Option<&Reply>, out: &mut Vec<u8>) {
+    pub(crate) fn apply_verdict(&mut self, answer: Option<&Reply>, out: &mut Vec<u8>) {
         let Self::Check(exchange) = self else { return };
         match answer {
             Some(reply) if !reply.is_positive() => {
@@ -170,25 +170,25 @@ impl Login {
 
     /// Ends the exchange because there is no nonce, or no meaningful answer.
     pub(crate) fn unavailable(&mut self) {
-        *self = Self::Over(Err(Some(Verdict::AuthUnavailable)));
+        *self = Self::Over(Err(Some(ReplyReason::AuthUnavailable)));
     }
 
     fn granted(&mut self, reply: Option<&Reply>, out: &mut Vec<u8>) {
-        out.extend_from_slice(reply.unwrap_or(Verdict::Authenticated.reply()).wire());
+        out.extend_from_slice(reply.unwrap_or(ReplyReason::Authenticated.reply()).wire());
         *self = Self::Over(Ok(()));
     }
 
-    fn turn(&mut self, exchange: Exchange, turn: Turn, out: &mut Vec<u8>) {
+    fn apply_step(&mut self, exchange: ServerExchange, turn: ExchangeStep, out: &mut Vec<u8>) {
         *self = match turn {
-            Turn::Challenge(text) => {
+            ExchangeStep::Challenge(text) => {
                 challenge(&text, out);
                 Self::Response(exchange)
             }
-            Turn::Check => Self::Check(exchange),
-            Turn::Lookup => Self::Lookup(exchange),
-            Turn::Accepted => return self.granted(None, out),
-            Turn::Refused => Self::Over(Err(Some(Verdict::NotAuthenticated))),
-            Turn::Malformed => Self::Over(Err(Some(Verdict::BadResponse))),
+            ExchangeStep::Check => Self::Check(exchange),
+            ExchangeStep::Lookup => Self::Lookup(exchange),
+            ExchangeStep::Accepted => return self.granted(None, out),
+            ExchangeStep::Refused => Self::Over(Err(Some(ReplyReason::NotAuthenticated))),
+            ExchangeStep::Malformed => Self::Over(Err(Some(ReplyReason::BadResponse))),
         };
     }
 }

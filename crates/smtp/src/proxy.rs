@@ -10,13 +10,13 @@ use crc_fast::{CrcAlgorithm, Digest};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The longest header of version 1, `<CRLF>` included.
-pub const LONGEST_V1_BYTES: usize = 107;
+pub const MAX_V1_BYTES: usize = 107;
 /// The longest header of version 2 that names a client: the addresses of UNIX sockets, and extensions, of which a
 /// client's certificate may be one. The protocol would allow 64 KB.
-const LONGEST_PROXIED_BYTES: usize = V2_HEAD_BYTES + 216 + (16 << 10);
+const MAX_PROXIED_BYTES: usize = V2_HEAD_BYTES + 216 + (16 << 10);
 /// The longest header of version 2 at all: one without useful content may be as long as its length field can express,
 /// and is skipped.
-pub const LONGEST_V2_BYTES: usize = V2_HEAD_BYTES + u16::MAX as usize;
+pub const MAX_V2_BYTES: usize = V2_HEAD_BYTES + u16::MAX as usize;
 
 const V1: &[u8] = b"PROXY ";
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -29,7 +29,7 @@ const UNSPECIFIED: u8 = 0x00;
 
 /// Content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Header {
+pub enum ProxyHeader {
     /// The proxy speaks for itself, probably for a health check; or it does not know the client. The connection's own
     /// addresses are valid.
     Local,
@@ -46,7 +46,7 @@ pub enum Header {
 
 /// Faults of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadHeader {
+pub enum ProxyHeaderError {
     /// The bytes are not the beginning of a header.
     #[error("the connection does not begin with a PROXY header")]
     Absent,
@@ -65,48 +65,48 @@ pub enum BadHeader {
 /// bytes.
 ///
 /// # Errors
-/// [`BadHeader`], as soon as it is certain: no further byte is waited for.
-pub fn parse(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
+/// [`ProxyHeaderError`], as soon as it is certain: no further byte is waited for.
+pub fn parse(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
     let Some(length) = length(bytes)? else { return Ok(None) };
     let Some(whole) = bytes.get(..length) else { return Ok(None) };
     let header = if whole.starts_with(V2) { parse_v2(whole)? } else { parse_v1(whole)? };
     Ok(Some((header, length)))
 }
 
-/// Length of the header that `bytes` begin with, which need not hold all of it: the first [`LONGEST_V1_BYTES`] of any
+/// Length of the header that `bytes` begin with, which need not hold all of it: the first [`MAX_V1_BYTES`] of any
 /// header are enough. `None` needs more bytes.
 ///
 /// # Errors
 /// As [`parse`].
-pub fn length(bytes: &[u8]) -> Result<Option<usize>, BadHeader> {
+pub fn length(bytes: &[u8]) -> Result<Option<usize>, ProxyHeaderError> {
     let begins = |whole: &[u8]| whole.starts_with(&bytes[..bytes.len().min(whole.len())]);
     match () {
         () if bytes.starts_with(V2) => length_v2(bytes),
         () if bytes.starts_with(V1) => length_v1(bytes),
         () if begins(V1) || begins(V2) => Ok(None),
-        () => Err(BadHeader::Absent),
+        () => Err(ProxyHeaderError::Absent),
     }
 }
 
-fn length_v1(bytes: &[u8]) -> Result<Option<usize>, BadHeader> {
-    let window = &bytes[..bytes.len().min(LONGEST_V1_BYTES)];
+fn length_v1(bytes: &[u8]) -> Result<Option<usize>, ProxyHeaderError> {
+    let window = &bytes[..bytes.len().min(MAX_V1_BYTES)];
     match memchr::memchr(b'\n', window) {
         Some(end) => Ok(Some(end + 1)),
-        None if window.len() < LONGEST_V1_BYTES => Ok(None),
-        None => Err(BadHeader::TooLong),
+        None if window.len() < MAX_V1_BYTES => Ok(None),
+        None => Err(ProxyHeaderError::TooLong),
     }
 }
 
-fn parse_v1(whole: &[u8]) -> Result<Header, BadHeader> {
-    let line = whole.strip_suffix(b"\r\n").ok_or(BadHeader::Malformed)?;
-    let text = std::str::from_utf8(&line[V1.len()..]).map_err(|_| BadHeader::Malformed)?;
-    v1_header(text).ok_or(BadHeader::Malformed)
+fn parse_v1(whole: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
+    let line = whole.strip_suffix(b"\r\n").ok_or(ProxyHeaderError::Malformed)?;
+    let text = std::str::from_utf8(&line[V1.len()..]).map_err(|_| ProxyHeaderError::Malformed)?;
+    v1_header(text).ok_or(ProxyHeaderError::Malformed)
 }
 
-fn v1_header(text: &str) -> Option<Header> {
+fn v1_header(text: &str) -> Option<ProxyHeader> {
     // Anything that follows UNKNOWN is ignored.
     if text == "UNKNOWN" || text.starts_with("UNKNOWN ") {
-        return Some(Header::Local);
+        return Some(ProxyHeader::Local);
     }
     let mut words = text.split(' ');
     let family = words.next()?;
@@ -121,7 +121,7 @@ fn v1_header(text: &str) -> Option<Header> {
     };
     let source = SocketAddr::new(address(source)?, source_port);
     let destination = SocketAddr::new(address(destination)?, destination_port);
-    words.next().is_none().then_some(Header::Proxied { source, destination })
+    words.next().is_none().then_some(ProxyHeader::Proxied { source, destination })
 }
 
 /// Reads a port without a sign or leading zeros.
@@ -130,30 +130,30 @@ fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| is_plain)
 }
 
-fn length_v2(bytes: &[u8]) -> Result<Option<usize>, BadHeader> {
+fn length_v2(bytes: &[u8]) -> Result<Option<usize>, ProxyHeaderError> {
     let Some(head) = bytes.get(..V2_HEAD_BYTES) else {
         // Version and command come before the rest: a wrong one is reported without waiting.
         return bytes.get(12).map_or(Ok(None), |command| is_command(*command).map(|()| None));
     };
     is_command(head[12])?;
     let length = V2_HEAD_BYTES + usize::from(u16::from_be_bytes([head[14], head[15]]));
-    let longest = if is_skipped(head) { LONGEST_V2_BYTES } else { LONGEST_PROXIED_BYTES };
-    if length <= longest { Ok(Some(length)) } else { Err(BadHeader::TooLong) }
+    let longest = if is_skipped(head) { MAX_V2_BYTES } else { MAX_PROXIED_BYTES };
+    if length <= longest { Ok(Some(length)) } else { Err(ProxyHeaderError::TooLong) }
 }
 
-fn parse_v2(whole: &[u8]) -> Result<Header, BadHeader> {
+fn parse_v2(whole: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
     let (head, body) = whole.split_at(V2_HEAD_BYTES);
     if is_skipped(head) {
-        return Ok(Header::Local);
+        return Ok(ProxyHeader::Local);
     }
-    let (header, extensions) = v2_header(head[13], body).ok_or(BadHeader::Malformed)?;
+    let (header, extensions) = v2_header(head[13], body).ok_or(ProxyHeaderError::Malformed)?;
     check_extensions(extensions, whole)?;
     Ok(header)
 }
 
 /// Checks that it is version 2, LOCAL or PROXY.
-fn is_command(octet: u8) -> Result<(), BadHeader> {
-    if matches!(octet, LOCAL | PROXY) { Ok(()) } else { Err(BadHeader::Malformed) }
+fn is_command(octet: u8) -> Result<(), ProxyHeaderError> {
+    if matches!(octet, LOCAL | PROXY) { Ok(()) } else { Err(ProxyHeaderError::Malformed) }
 }
 
 /// Reports whether the block behind the head is skipped, whatever its content (§2.2): all of it for a LOCAL connection,
@@ -164,18 +164,18 @@ fn is_skipped(head: &[u8]) -> bool {
 
 /// Reads the addresses, and returns the bytes that follow them too. SMTP only runs over streams, so datagrams are
 /// rejected.
-fn v2_header(family: u8, body: &[u8]) -> Option<(Header, &[u8])> {
+fn v2_header(family: u8, body: &[u8]) -> Option<(ProxyHeader, &[u8])> {
     let (header, length) = match family {
         0x11 => (proxied::<4>(body)?, 12),
         0x21 => (proxied::<16>(body)?, 36),
-        0x31 if body.len() >= 216 => (Header::Unix, 216),
+        0x31 if body.len() >= 216 => (ProxyHeader::Unix, 216),
         _ => return None,
     };
     Some((header, &body[length..]))
 }
 
 /// Reads two addresses of `N` bytes, then two ports.
-fn proxied<const N: usize>(body: &[u8]) -> Option<Header>
+fn proxied<const N: usize>(body: &[u8]) -> Option<ProxyHeader>
 where
     IpAddr: From<[u8; N]>,
 {
@@ -184,24 +184,24 @@ where
     let (ports, _) = rest.split_first_chunk::<4>()?;
     let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
     let source = SocketAddr::new(IpAddr::from(*source), port(0));
-    Some(Header::Proxied { source, destination: SocketAddr::new(IpAddr::from(*destination), port(2)) })
+    Some(ProxyHeader::Proxied { source, destination: SocketAddr::new(IpAddr::from(*destination), port(2)) })
 }
 
 /// The extension that holds a CRC32c of the header (PP2_TYPE_CRC32C).
 const CHECKSUM: u8 = 0x03;
 
 /// Checks that every extension ends where it states, and that a checksum is right.
-fn check_extensions(extensions: &[u8], whole: &[u8]) -> Result<(), BadHeader> {
+fn check_extensions(extensions: &[u8], whole: &[u8]) -> Result<(), ProxyHeaderError> {
     let mut rest = extensions;
     while !rest.is_empty() {
-        let [kind, high, low, after @ ..] = rest else { return Err(BadHeader::Malformed) };
+        let [kind, high, low, after @ ..] = rest else { return Err(ProxyHeaderError::Malformed) };
         let length = usize::from(u16::from_be_bytes([*high, *low]));
-        let (value, after) = after.split_at_checked(length).ok_or(BadHeader::Malformed)?;
+        let (value, after) = after.split_at_checked(length).ok_or(ProxyHeaderError::Malformed)?;
         if *kind == CHECKSUM {
-            let claimed = u32::from_be_bytes(value.try_into().map_err(|_| BadHeader::Malformed)?);
+            let claimed = u32::from_be_bytes(value.try_into().map_err(|_| ProxyHeaderError::Malformed)?);
             let at = whole.len() - after.len() - value.len();
             if checksum(&whole[..at], &whole[at + 4..]) != claimed {
-                return Err(BadHeader::Checksum);
+                return Err(ProxyHeaderError::Checksum);
             }
         }
         rest = after;
@@ -219,23 +219,23 @@ fn checksum(before: &[u8], after: &[u8]) -> u32 {
 }
 
 /// Writes a header of version 1. Addresses of two families are written as IPv6 ones.
-pub fn render_v1(header: &Header) -> String {
-    let Header::Proxied { source, destination } = header else { return "PROXY UNKNOWN\r\n".to_owned() };
+pub fn render_v1(header: &ProxyHeader) -> String {
+    let ProxyHeader::Proxied { source, destination } = header else { return "PROXY UNKNOWN\r\n".to_owned() };
     let (from, to) = same_family(source.ip(), destination.ip());
     let family = if from.is_ipv4() { "TCP4" } else { "TCP6" };
     format!("PROXY {family} {from} {to} {} {}\r\n", source.port(), destination.port())
 }
 
 /// Writes a header of version 2. Addresses of two families are written as IPv6 ones; UNIX sockets without their names.
-pub fn render_v2(header: &Header) -> Vec<u8> {
+pub fn render_v2(header: &ProxyHeader) -> Vec<u8> {
     let mut body = Vec::with_capacity(36);
     let (command, family) = match header {
-        Header::Local => (0x20, 0x00),
-        Header::Unix => {
+        ProxyHeader::Local => (0x20, 0x00),
+        ProxyHeader::Unix => {
             body.resize(216, 0);
             (0x21, 0x31)
         }
-        Header::Proxied { source, destination } => {
+        ProxyHeader::Proxied { source, destination } => {
             let (from, to) = same_family(source.ip(), destination.ip());
             for address in [from, to] {
                 match address {
@@ -264,12 +264,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn proxied(source: &str, destination: &str) -> Header {
-        Header::Proxied { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
+    fn proxied(source: &str, destination: &str) -> ProxyHeader {
+        ProxyHeader::Proxied { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
     }
 
     /// Reads a header three ways: whole, as it grows byte by byte, and with bytes behind it.
-    fn read(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
+    fn read(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
         let whole = parse(bytes);
         let grown = (0..=bytes.len()).map(|length| parse(&bytes[..length])).find(|outcome| *outcome != Ok(None));
         assert_eq!(grown.unwrap_or(Ok(None)), whole, "however it comes");
@@ -289,8 +289,8 @@ mod tests {
             ("PROXY TCP4 0.0.0.0 255.255.255.255 0 65535\r\n", proxied("0.0.0.0:0", "255.255.255.255:65535")),
             ("PROXY TCP6 2001:db8::1 ::1 56324 25\r\n", proxied("[2001:db8::1]:56324", "[::1]:25")),
             (longest, proxied(end, end)),
-            ("PROXY UNKNOWN\r\n", Header::Local),
-            ("PROXY UNKNOWN ffff::1 anything at all\r\n", Header::Local),
+            ("PROXY UNKNOWN\r\n", ProxyHeader::Local),
+            ("PROXY UNKNOWN ffff::1 anything at all\r\n", ProxyHeader::Local),
         ];
         for (text, header) in good {
             assert_eq!(read(text.as_bytes()), Ok(Some((header, text.len()))), "{text}");
@@ -316,18 +316,18 @@ mod tests {
             "PROXY TCP4 192.0.2.1\r 198.51.100.7 5 25\r\n",
         ];
         for text in malformed {
-            assert_eq!(read(text.as_bytes()), Err(BadHeader::Malformed), "{text:?}");
+            assert_eq!(read(text.as_bytes()), Err(ProxyHeaderError::Malformed), "{text:?}");
         }
-        assert_eq!(read(b"PROXY TCP4 \xff\r\n"), Err(BadHeader::Malformed));
+        assert_eq!(read(b"PROXY TCP4 \xff\r\n"), Err(ProxyHeaderError::Malformed));
         assert_eq!(read(format!("PROXY UNKNOWN {}\r\n", "x".repeat(91)).as_bytes()).map(|it| it.is_some()), Ok(true));
-        assert_eq!(read(format!("PROXY UNKNOWN {}\r\n", "x".repeat(92)).as_bytes()), Err(BadHeader::TooLong));
-        assert_eq!(read(format!("PROXY {}", "x".repeat(1000)).as_bytes()), Err(BadHeader::TooLong));
+        assert_eq!(read(format!("PROXY UNKNOWN {}\r\n", "x".repeat(92)).as_bytes()), Err(ProxyHeaderError::TooLong));
+        assert_eq!(read(format!("PROXY {}", "x".repeat(1000)).as_bytes()), Err(ProxyHeaderError::TooLong));
     }
 
     #[test]
     fn what_is_no_header_is_told_at_its_first_octet_that_is_not() {
         for text in ["EHLO a\r\n", "proxy TCP4", "PROXYTCP4", "\r\nQUIT\r\n", "\x16\x03\x01", "PROXX"] {
-            assert_eq!(read(text.as_bytes()), Err(BadHeader::Absent), "{text:?}");
+            assert_eq!(read(text.as_bytes()), Err(ProxyHeaderError::Absent), "{text:?}");
         }
         assert_eq!((read(b""), read(b"PROX"), read(b"\r\n\r\n\0")), (Ok(None), Ok(None), Ok(None)));
     }
@@ -345,24 +345,24 @@ mod tests {
         let with = |extensions: &[u8]| [FOUR.as_slice(), extensions].concat();
         let good = [
             (v2(0x21, 0x11, &FOUR), four),
-            (v2(0x20, 0x11, &FOUR), Header::Local),
-            (v2(0x20, 0x00, b""), Header::Local),
+            (v2(0x20, 0x11, &FOUR), ProxyHeader::Local),
+            (v2(0x20, 0x00, b""), ProxyHeader::Local),
             // Of LOCAL only the length is read (§2.2): an invalid family, half an address, a wrong checksum.
-            (v2(0x20, 0x12, &FOUR), Header::Local),
-            (v2(0x20, 0xff, b"anything"), Header::Local),
-            (v2(0x20, 0x11, &FOUR[..11]), Header::Local),
-            (v2(0x20, 0x11, b""), Header::Local),
-            (v2(0x20, 0x21, b"\x03\0\x04\0\0\0\0"), Header::Local),
-            (v2(0x20, 0x31, &[b'x'; 215]), Header::Local),
-            (v2(0x20, 0x11, &with(b"\x03\0\x04\0\0\0\0")), Header::Local),
-            (v2(0x20, 0x00, &[0; 40_000]), Header::Local),
-            (v2(0x21, 0x00, &[0; 40_000]), Header::Local),
-            (v2(0x21, 0x00, b"\x03\0\x04\0\0\0\0"), Header::Local),
-            (v2(0x21, 0x31, &[[b'x'; 216].as_slice(), b"\x04\0\x01x"].concat()), Header::Unix),
+            (v2(0x20, 0x12, &FOUR), ProxyHeader::Local),
+            (v2(0x20, 0xff, b"anything"), ProxyHeader::Local),
+            (v2(0x20, 0x11, &FOUR[..11]), ProxyHeader::Local),
+            (v2(0x20, 0x11, b""), ProxyHeader::Local),
+            (v2(0x20, 0x21, b"\x03\0\x04\0\0\0\0"), ProxyHeader::Local),
+            (v2(0x20, 0x31, &[b'x'; 215]), ProxyHeader::Local),
+            (v2(0x20, 0x11, &with(b"\x03\0\x04\0\0\0\0")), ProxyHeader::Local),
+            (v2(0x20, 0x00, &[0; 40_000]), ProxyHeader::Local),
+            (v2(0x21, 0x00, &[0; 40_000]), ProxyHeader::Local),
+            (v2(0x21, 0x00, b"\x03\0\x04\0\0\0\0"), ProxyHeader::Local),
+            (v2(0x21, 0x31, &[[b'x'; 216].as_slice(), b"\x04\0\x01x"].concat()), ProxyHeader::Unix),
             // A client's certificate, which is longer than any address.
             (v2(0x21, 0x11, &with(&[&[0x20, 0x10, 0], [0; 4096].as_slice()].concat())), four),
-            (v2(0x21, 0x00, b"anything"), Header::Local),
-            (v2(0x21, 0x31, &[b'x'; 216]), Header::Unix),
+            (v2(0x21, 0x00, b"anything"), ProxyHeader::Local),
+            (v2(0x21, 0x31, &[b'x'; 216]), ProxyHeader::Unix),
             (v2(0x21, 0x11, &with(b"\x04\0\x02xx\x05\0\0")), four),
             (v2(0x21, 0x11, &with(&[&[4, 8, 0], [0; 2048].as_slice()].concat())), four),
         ];
@@ -388,21 +388,21 @@ mod tests {
             v2(0x21, 0x11, &with(b"\x03\0\x03xxx")),
         ];
         for bytes in malformed {
-            assert_eq!(read(&bytes), Err(BadHeader::Malformed), "{bytes:?}");
+            assert_eq!(read(&bytes), Err(ProxyHeaderError::Malformed), "{bytes:?}");
         }
-        assert_eq!(read(&v2(0x21, 0x11, &[0; LONGEST_PROXIED_BYTES])), Err(BadHeader::TooLong));
+        assert_eq!(read(&v2(0x21, 0x11, &[0; MAX_PROXIED_BYTES])), Err(ProxyHeaderError::TooLong));
         let longest = v2(0x20, 0x11, &[0xff; u16::MAX as usize]);
-        assert_eq!(longest.len(), LONGEST_V2_BYTES);
-        assert_eq!(parse(&longest), Ok(Some((Header::Local, LONGEST_V2_BYTES))));
-        assert_eq!(parse(&longest[..LONGEST_V2_BYTES - 1]), Ok(None));
-        assert_eq!(length(&longest[..V2_HEAD_BYTES]), Ok(Some(LONGEST_V2_BYTES)));
+        assert_eq!(longest.len(), MAX_V2_BYTES);
+        assert_eq!(parse(&longest), Ok(Some((ProxyHeader::Local, MAX_V2_BYTES))));
+        assert_eq!(parse(&longest[..MAX_V2_BYTES - 1]), Ok(None));
+        assert_eq!(length(&longest[..V2_HEAD_BYTES]), Ok(Some(MAX_V2_BYTES)));
         assert_eq!(read(&v2(0x21, 0x11, &FOUR)[..27]), Ok(None));
     }
 
     #[test]
     fn a_checksum_must_be_right() {
         let mut bytes = v2(0x21, 0x11, &[FOUR.as_slice(), b"\x03\0\x04\0\0\0\0\x04\0\0"].concat());
-        assert_eq!(parse(&bytes), Err(BadHeader::Checksum));
+        assert_eq!(parse(&bytes), Err(ProxyHeaderError::Checksum));
         let at = bytes.len() - 7;
         // Bit by bit, from the polynomial (RFC 3720 §12.1): another way than the one under test.
         let mut crc = u32::MAX;
@@ -413,15 +413,15 @@ mod tests {
         bytes[at..at + 4].copy_from_slice(&(!crc).to_be_bytes());
         assert_eq!(parse(&bytes), Ok(Some((proxied("192.0.2.1:56324", "198.51.100.7:25"), bytes.len()))));
         bytes[at - 8] ^= 1;
-        assert_eq!(parse(&bytes), Err(BadHeader::Checksum));
+        assert_eq!(parse(&bytes), Err(ProxyHeaderError::Checksum));
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read_back(source in any::<(IpAddr, u16)>(), destination in any::<(IpAddr, u16)>()) {
             let (from, to) = same_family(source.0, destination.0);
-            let header = Header::Proxied { source: source.into(), destination: destination.into() };
-            let expected = Header::Proxied { source: (from, source.1).into(), destination: (to, destination.1).into() };
+            let header = ProxyHeader::Proxied { source: source.into(), destination: destination.into() };
+            let expected = ProxyHeader::Proxied { source: (from, source.1).into(), destination: (to, destination.1).into() };
             let v1 = render_v1(&header);
             prop_assert_eq!(read(v1.as_bytes()), Ok(Some((expected, v1.len()))));
             let v2 = render_v2(&header);
@@ -432,10 +432,10 @@ mod tests {
         fn no_bytes_do_harm(head in 0usize..3, bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let bytes = [[b"".as_slice(), V1, V2][head], &bytes].concat();
             if let Ok(Some((_, length))) = parse(&bytes) {
-                prop_assert!(length <= bytes.len() && length <= LONGEST_V2_BYTES);
+                prop_assert!(length <= bytes.len() && length <= MAX_V2_BYTES);
                 prop_assert_eq!(parse(&bytes[..length]), parse(&bytes));
                 prop_assert_eq!(parse(&bytes[..length - 1]), Ok(None));
-                let told = super::length(&bytes[..bytes.len().min(LONGEST_V1_BYTES)]);
+                let told = super::length(&bytes[..bytes.len().min(MAX_V1_BYTES)]);
                 prop_assert_eq!(told, Ok(Some(length)), "the first bytes tell the length");
             }
         }
@@ -443,10 +443,10 @@ mod tests {
 
     #[test]
     fn those_that_tell_of_nobody_are_read_back_too() {
-        for header in [Header::Local, Header::Unix] {
+        for header in [ProxyHeader::Local, ProxyHeader::Unix] {
             let bytes = render_v2(&header);
             assert_eq!(read(&bytes), Ok(Some((header, bytes.len()))));
-            assert_eq!(read(render_v1(&header).as_bytes()).unwrap().unwrap().0, Header::Local);
+            assert_eq!(read(render_v1(&header).as_bytes()).unwrap().unwrap().0, ProxyHeader::Local);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Meaning of the first digit of a code (RFC 5321 §4.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ReplySeverity {
     /// 2yz: done.
     Completion,
     /// 3yz: continue.
@@ -15,7 +15,7 @@ pub enum Kind {
     Permanent,
 }
 
-impl Kind {
+impl ReplySeverity {
     fn of(code: u16) -> Self {
         match code / 100 {
             3 => Self::Intermediate,
@@ -69,8 +69,8 @@ impl Reply {
     }
 
     /// Meaning of the first digit.
-    pub fn kind(&self) -> Kind {
-        Kind::of(self.code)
+    pub fn kind(&self) -> ReplySeverity {
+        ReplySeverity::of(self.code)
     }
 
     /// Reports whether it is 2yz or 3yz.
@@ -95,20 +95,20 @@ pub(crate) use say;
 
 /// A received reply with all its lines, unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received<'a> {
+pub struct ReceivedReply<'a> {
     code: u16,
     wire: &'a [u8],
 }
 
-impl<'a> Received<'a> {
+impl<'a> ReceivedReply<'a> {
     /// The three digits of its last line.
     pub fn code(&self) -> u16 {
         self.code
     }
 
     /// Meaning of the first digit.
-    pub fn kind(&self) -> Kind {
-        Kind::of(self.code)
+    pub fn kind(&self) -> ReplySeverity {
+        ReplySeverity::of(self.code)
     }
 
     /// Reports whether it is 2yz or 3yz.
@@ -132,16 +132,16 @@ impl<'a> Received<'a> {
     }
 
     /// The enhanced status code, if the reply has one (RFC 2034).
-    pub fn enhanced(&self) -> Option<Enhanced> {
-        Enhanced::parse(self.lines().last()?)
+    pub fn enhanced(&self) -> Option<EnhancedStatusCode> {
+        EnhancedStatusCode::parse(self.lines().last()?)
     }
 }
 
 /// An enhanced status code: class, subject, detail (RFC 3463 §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Enhanced(pub u8, pub u16, pub u16);
+pub struct EnhancedStatusCode(pub u8, pub u16, pub u16);
 
-impl Enhanced {
+impl EnhancedStatusCode {
     /// Reads a code at the start of a reply's text.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let word = text.split(|&byte| byte == b' ').next()?;
@@ -157,7 +157,7 @@ impl Enhanced {
     }
 }
 
-impl fmt::Display for Enhanced {
+impl fmt::Display for EnhancedStatusCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.0, self.1, self.2)
     }
@@ -165,17 +165,17 @@ impl fmt::Display for Enhanced {
 
 /// Violations in a peer's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum ReplyError {
     /// A line that does not start with three digits from 200 to 599.
     #[error("the peer sent a line that is not an SMTP reply")]
     NoCode,
     /// More text than any reply needs.
-    #[error("the peer sent a reply of more than {MOST_BYTES} bytes")]
+    #[error("the peer sent a reply of more than {MAX_REPLY_BYTES} bytes")]
     TooLong,
 }
 
 /// The longest reply that is accepted, all lines together. EHLO replies of real servers stay below 2 KB.
-pub const MOST_BYTES: usize = 64 * 1024;
+pub const MAX_REPLY_BYTES: usize = 64 * 1024;
 
 /// Gathers a reply's lines over blocks.
 #[derive(Debug, Default)]
@@ -189,21 +189,21 @@ impl ReplyReader {
     /// can be smuggled to a client that way.
     ///
     /// # Errors
-    /// [`Malformed`], after which the rest of the conversation is meaningless.
-    pub fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<Received<'s>>, Malformed> {
+    /// [`ReplyError`], after which the rest of the conversation is meaningless.
+    pub fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<ReceivedReply<'s>>, ReplyError> {
         if self.spent {
             self.held = Vec::new();
             self.spent = false;
         }
         if self.held.is_empty() {
-            if let Some((code, length)) = whole_reply(&input[..input.len().min(MOST_BYTES)])? {
+            if let Some((code, length)) = whole_reply(&input[..input.len().min(MAX_REPLY_BYTES)])? {
                 let (wire, rest) = input.split_at(length);
                 *input = rest;
-                return Ok(Some(Received { code, wire }));
+                return Ok(Some(ReceivedReply { code, wire }));
             }
             self.held.extend_from_slice(input);
             *input = &[];
-            return if self.held.len() > MOST_BYTES { Err(Malformed::TooLong) } else { Ok(None) };
+            return if self.held.len() > MAX_REPLY_BYTES { Err(ReplyError::TooLong) } else { Ok(None) };
         }
         self.next_held(input)
     }
@@ -215,19 +215,19 @@ impl ReplyReader {
     }
 
     /// Reads a reply that began in an earlier block: moves one line at a time to the held bytes.
-    fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<Received<'_>>, Malformed> {
+    fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<ReceivedReply<'_>>, ReplyError> {
         while !input.is_empty() {
             let end = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);
             let (line, rest) = input.split_at(end);
             *input = rest;
             self.held.extend_from_slice(line);
-            if self.held.len() > MOST_BYTES {
-                return Err(Malformed::TooLong);
+            if self.held.len() > MAX_REPLY_BYTES {
+                return Err(ReplyError::TooLong);
             }
             let start = memchr::memrchr(b'\n', &self.held[..self.held.len() - 1]).map_or(0, |at| at + 1);
             if let Some((code, _)) = whole_reply(&self.held[start..])? {
                 self.spent = true;
-                return Ok(Some(Received { code, wire: &self.held }));
+                return Ok(Some(ReceivedReply { code, wire: &self.held }));
             }
         }
         Ok(None)
@@ -235,11 +235,11 @@ impl ReplyReader {
 }
 
 /// Returns code and length of the whole reply that `bytes` start with, if they hold one.
-fn whole_reply(bytes: &[u8]) -> Result<Option<(u16, usize)>, Malformed> {
+fn whole_reply(bytes: &[u8]) -> Result<Option<(u16, usize)>, ReplyError> {
     let mut start = 0;
     while let Some(at) = memchr::memchr(b'\n', &bytes[start..]) {
         let line = &bytes[start..start + at];
-        let code = code_of(line).ok_or(Malformed::NoCode)?;
+        let code = code_of(line).ok_or(ReplyError::NoCode)?;
         start += at + 1;
         if line.get(3) != Some(&b'-') {
             return Ok(Some((code, start)));
@@ -260,9 +260,9 @@ fn code_of(line: &[u8]) -> Option<u16> {
 mod tests {
     use super::*;
 
-    type Row<'a> = (&'a [u8], Result<&'a [(u16, &'a str)], Malformed>);
+    type ReplyParseCase<'a> = (&'a [u8], Result<&'a [(u16, &'a str)], ReplyError>);
 
-    fn read(blocks: &[&[u8]]) -> Result<Vec<(u16, String)>, Malformed> {
+    fn read(blocks: &[&[u8]]) -> Result<Vec<(u16, String)>, ReplyError> {
         let mut reader = ReplyReader::default();
         let mut seen = Vec::new();
         for block in blocks {
@@ -278,18 +278,18 @@ mod tests {
 
     #[test]
     fn a_table_of_replies_reads_the_same_however_it_is_cut() {
-        let rows: &[Row<'_>] = &[
+        let rows: &[ReplyParseCase<'_>] = &[
             (b"250 2.0.0 Ok\r\n", Ok(&[(250, "2.0.0 Ok")])),
             (b"250\r\n", Ok(&[(250, "")])),
             (b"250-a\r\n250-b\r\n250 c\r\n354 go\r\n", Ok(&[(250, "a b c"), (354, "go")])),
             (b"220 x\n250 y\r\n", Ok(&[(220, "x"), (250, "y")])),
             (b"250-a\r\n550 b\r\n", Ok(&[(550, "a b")])),
             (b"250 a\x07b\r\n", Ok(&[(250, "a?b")])),
-            (b"hello\r\n", Err(Malformed::NoCode)),
-            (b"99 x\r\n", Err(Malformed::NoCode)),
-            (b"2500 x\r\n", Err(Malformed::NoCode)),
-            (b"\r\n", Err(Malformed::NoCode)),
-            (b"650 x\r\n", Err(Malformed::NoCode)),
+            (b"hello\r\n", Err(ReplyError::NoCode)),
+            (b"99 x\r\n", Err(ReplyError::NoCode)),
+            (b"2500 x\r\n", Err(ReplyError::NoCode)),
+            (b"\r\n", Err(ReplyError::NoCode)),
+            (b"650 x\r\n", Err(ReplyError::NoCode)),
         ];
         for (bytes, expected) in rows {
             let expected =
@@ -306,19 +306,19 @@ mod tests {
     fn an_endless_reply_is_an_error_and_not_memory() {
         let mut reader = ReplyReader::default();
         let outcome = (0..100_000).find_map(|_| reader.next(&mut b"250-and on\r\n".as_slice()).err());
-        assert_eq!(outcome, Some(Malformed::TooLong));
+        assert_eq!(outcome, Some(ReplyError::TooLong));
         let mut reader = ReplyReader::default();
         let outcome = (0..100_000).find_map(|_| reader.next(&mut b"250 on and".as_slice()).err());
-        assert_eq!(outcome, Some(Malformed::TooLong));
+        assert_eq!(outcome, Some(ReplyError::TooLong));
     }
 
     #[test]
     fn a_reply_above_the_limit_is_refused_whole_as_well_as_cut() {
         let reply = |text: usize| [b"250 ".as_slice(), &vec![b'x'; text], b"\r\n"].concat();
-        assert!(read(&[&reply(MOST_BYTES - 6)]).is_ok());
-        let long = reply(MOST_BYTES - 5);
-        assert_eq!(read(&[&long]), Err(Malformed::TooLong));
-        assert_eq!(read(&[&long[..9], &long[9..]]), Err(Malformed::TooLong));
+        assert!(read(&[&reply(MAX_REPLY_BYTES - 6)]).is_ok());
+        let long = reply(MAX_REPLY_BYTES - 5);
+        assert_eq!(read(&[&long]), Err(ReplyError::TooLong));
+        assert_eq!(read(&[&long[..9], &long[9..]]), Err(ReplyError::TooLong));
     }
 
     #[test]
@@ -330,9 +330,9 @@ mod tests {
 
     #[test]
     fn enhanced_codes_are_read_strictly() {
-        assert_eq!(Enhanced::parse(b"5.7.1 no"), Some(Enhanced(5, 7, 1)));
+        assert_eq!(EnhancedStatusCode::parse(b"5.7.1 no"), Some(EnhancedStatusCode(5, 7, 1)));
         for text in [b"no".as_slice(), b"3.1.1 x", b"5.7 x", b"5.7.1.2", b"5.9999.1", b""] {
-            assert_eq!(Enhanced::parse(text), None);
+            assert_eq!(EnhancedStatusCode::parse(text), None);
         }
     }
 }

@@ -18,21 +18,21 @@
 //! ```
 //! An event that [asks](Event::asks) waits for [`Server::answer`]; until then no further event comes, so that replies
 //! leave in the order of their commands (RFC 2920 §3.2). The session answers all other commands by itself.
-use crate::chunk::{self, ChunkReader, Octets};
+use crate::chunk::{self, ChunkReader, ContentKind};
 use crate::command::{BodyType, Chunk, Command, Hello, Mail, Recipient};
-use crate::data::{DataReader, Flaw, Piece};
+use crate::data::{DataPiece, DataReader, LineFault};
 use crate::extensions::Extensions;
 use crate::foreign;
-use crate::line::{Line, LineReader};
-use crate::login::{Auth, Login};
-use crate::reply::{Kind, Reply, say};
+use crate::line::{LineReader, ReadLine};
+use crate::login::{Auth, AuthState};
+use crate::reply::{Reply, ReplySeverity, say};
 use crate::sasl::{Mechanism, Nonce, Secret};
-use crate::verdict::Verdict;
+use crate::verdict::ReplyReason;
 use crate::xclient::Xclient;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::identity::{Identity, Offer, Protocol, Requires};
+pub use crate::identity::{Offer, Protocol, Requires, ServerSettings};
 
 /// Events of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub enum Event<'a> {
         recipient: u32,
     },
     /// The message ended and was refused; the transaction is over.
-    Discarded(Verdict),
+    Discarded(ReplyReason),
     /// Asks: RSET; if granted, the transaction, if there was one, is over. (A granted [`Event::Hello`] ends it too.)
     Reset,
     /// Asks: NOOP.
@@ -104,31 +104,31 @@ impl Event<'_> {
 enum State {
     ExpectHello,
     ExpectMail,
-    ExpectRecipient(Transaction),
+    ExpectRecipient(TransactionState),
     ExpectMessage { reader: DataReader, since: Duration, recipients: u32 },
     ExpectChunk { reader: ChunkReader, since: Duration, recipients: u32 },
     ExpectDelivery { next: u32, recipients: u32 },
     ExpectTls,
-    Authenticate(Box<Login>),
-    Skip(Box<Skip>),
+    Authenticate(Box<AuthState>),
+    Skip(Box<SkippedChunk>),
     ExpectQuit,
     Closed,
 }
 
 /// A transaction before its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Transaction {
+struct TransactionState {
     accepted: u32,
     refused: u32,
     addresses: Addresses,
-    octets: Octets,
+    content_kind: ContentKind,
 }
 
-impl Transaction {
+impl TransactionState {
     fn new(mail: &Mail<'_>) -> Self {
         let addresses = if mail.smtp_utf8 { Addresses::Utf8 } else { Addresses::Ascii };
-        let octets = if mail.body == BodyType::Binary { Octets::Any } else { Octets::Lines };
-        Self { accepted: 0, refused: 0, addresses, octets }
+        let octets = if mail.body == BodyType::Binary { ContentKind::Any } else { ContentKind::Lines };
+        Self { accepted: 0, refused: 0, addresses, content_kind: octets }
     }
 }
 
@@ -141,33 +141,33 @@ enum Addresses {
 
 /// Remaining bytes of a chunk that is refused: they are read nevertheless (RFC 3030 §2).
 #[derive(Debug)]
-struct Skip {
+struct SkippedChunk {
     left: u64,
     since: Duration,
     then: State,
-    say: Refusal,
+    say: ChunkRefusal,
     /// Number of replies: LMTP has one for each recipient.
     times: u32,
 }
 
 /// Reply after a chunk that was skipped.
 #[derive(Debug)]
-enum Refusal {
+enum ChunkRefusal {
     /// The command was out of order.
-    Command(Verdict),
+    Command(ReplyReason),
     /// The message was refused.
-    Message(Verdict),
+    Message(ReplyReason),
     /// The application refused with this reply.
     Said(Reply),
 }
 
 /// The question that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum OpenQuestion {
     Nothing,
     Greeting,
     Hello(Hello),
-    Mail(Transaction),
+    Mail(TransactionState),
     Recipient,
     Data,
     Chunk(Chunk),
@@ -189,16 +189,16 @@ enum Asked {
 #[derive(Debug)]
 pub struct Server {
     lines: LineReader,
-    dialogue: Dialogue,
+    core: ServerCore,
 }
 
 impl Server {
     /// Creates a session: it asks for the greeting, so the first call is [`Server::answer`].
-    pub fn new(identity: Arc<Identity>, now: Duration) -> Self {
-        let dialogue = Dialogue {
-            identity,
+    pub fn new(identity: Arc<ServerSettings>, now: Duration) -> Self {
+        let dialogue = ServerCore {
+            settings: identity,
             state: State::ExpectHello,
-            asked: Asked::Greeting,
+            asked: OpenQuestion::Greeting,
             errors: 0,
             unknown: 0,
             idle_commands: 0,
@@ -206,14 +206,14 @@ impl Server {
             junk_commands: 0,
             has_open_mail: false,
             gave_up: None,
-            heard: now,
+            last_received: now,
             last_message: now,
             injected: 0,
             has_quit: false,
             is_over_tls: false,
             is_authenticated: false,
         };
-        Self { lines: LineReader::default(), dialogue }
+        Self { lines: LineReader::default(), core: dialogue }
     }
 
     /// Takes one event off the front of `input`. Replies of the session itself go to `out`. `None` needs more bytes, or
@@ -224,45 +224,45 @@ impl Server {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<Event<'s>> {
-        if self.dialogue.asked != Asked::Nothing {
+        if self.core.asked != OpenQuestion::Nothing {
             return None;
         }
-        match &mut self.dialogue.state {
+        match &mut self.core.state {
             State::ExpectHello | State::ExpectMail | State::ExpectRecipient(_) | State::ExpectQuit => {}
             State::ExpectMessage { reader, .. } => {
                 let piece = reader.next(input)?;
-                return Some(self.dialogue.piece(piece, now, out));
+                return Some(self.core.piece(piece, now, out));
             }
             State::ExpectChunk { reader, .. } if reader.is_open() => {
                 let piece = reader.next(input)?;
-                return Some(self.dialogue.chunk_piece(piece, now, out));
+                return Some(self.core.chunk_piece(piece, now, out));
             }
             State::ExpectChunk { .. } => {}
             State::ExpectDelivery { next, .. } => {
-                self.dialogue.asked = Asked::Delivery;
+                self.core.asked = OpenQuestion::Delivery;
                 return Some(Event::Delivery { recipient: *next });
             }
             State::Authenticate(_) => return self.next_of_login(input, now, out),
             State::ExpectTls => {
-                self.dialogue.injected += input.len() as u64;
+                self.core.injected += input.len() as u64;
                 *input = &[];
                 return None;
             }
-            State::Skip(_) => return self.dialogue.skip_on(input, now, out),
+            State::Skip(_) => return self.core.skip_on(input, now, out),
             State::Closed => return None,
         }
         if self.lines.is_at_start() && foreign::begins_otherwise(*input.first()?) {
             // At once: a ClientHello may lack a line's end.
-            return Some(self.dialogue.give_up(Verdict::OtherProtocol, out));
+            return Some(self.core.give_up(ReplyReason::OtherProtocol, out));
         }
-        let line = self.lines.next(input, self.dialogue.identity.line_bytes());
+        let line = self.lines.next(input, self.core.settings.line_bytes());
         let command = match line {
-            Line::Partial => return None,
-            Line::Whole(line) => Command::parse(line).map_err(|verdict| refusal(line, verdict)),
-            Line::BareLf(line) => Err(refusal(line, Verdict::BareLineFeed)),
-            Line::TooLong => Err(Verdict::LineTooLong),
+            ReadLine::Partial => return None,
+            ReadLine::Whole(line) => Command::parse(line).map_err(|verdict| refusal(line, verdict)),
+            ReadLine::BareLf(line) => Err(refusal(line, ReplyReason::BareLineFeed)),
+            ReadLine::TooLong => Err(ReplyReason::LineTooLong),
         };
-        Some(self.dialogue.command(command, now, out))
+        Some(self.core.command(command, now, out))
     }
 
     /// Returns the next event of an exchange of AUTH: a question, its end, or the next response.
@@ -272,17 +272,17 @@ impl Server {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<Event<'s>> {
-        if self.dialogue.login_has_news() {
-            return Some(self.dialogue.login_news(out));
+        if self.core.login_has_news() {
+            return Some(self.core.login_news(out));
         }
-        let line = match self.lines.next(input, crate::sasl::EXCHANGE_LINE_BYTES) {
-            Line::Partial => return None,
-            Line::Whole(line) => Ok(line),
-            Line::BareLf(_) => Err(Verdict::BareLineFeed),
-            Line::TooLong => Err(Verdict::ResponseTooLong),
+        let line = match self.lines.next(input, crate::sasl::MAX_EXCHANGE_LINE_BYTES) {
+            ReadLine::Partial => return None,
+            ReadLine::Whole(line) => Ok(line),
+            ReadLine::BareLf(_) => Err(ReplyReason::BareLineFeed),
+            ReadLine::TooLong => Err(ReplyReason::ResponseTooLong),
         };
-        self.dialogue.heard = now;
-        self.dialogue.response(line, out);
+        self.core.last_received = now;
+        self.core.response(line, out);
         Some(Event::Answered)
     }
 
@@ -290,128 +290,129 @@ impl Server {
     /// other refusal to greet the session waits for QUIT and answers 503 to everything else (RFC 5321 §3.1), within its
     /// limits.
     pub fn answer(&mut self, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
-        self.dialogue.answer(answer, now, out);
+        self.core.answer(answer, now, out);
     }
 
     /// Answers [`Event::Nonce`].
     pub fn answer_nonce(&mut self, nonce: &Nonce, now: Duration, out: &mut Vec<u8>) {
-        if self.dialogue.asked == Asked::Nonce {
-            self.dialogue.asked = Asked::Nothing;
-            self.dialogue.heard = now;
-            self.dialogue.begin_login(nonce, out);
+        if self.core.asked == OpenQuestion::Nonce {
+            self.core.asked = OpenQuestion::Nothing;
+            self.core.last_received = now;
+            self.core.begin_login(nonce, out);
         }
     }
 
     /// Answers an [`Event::Auth`] that asks for the secret; `None` if the name is unknown.
     pub fn answer_secret(&mut self, secret: Option<&Secret>, now: Duration, out: &mut Vec<u8>) {
-        if self.dialogue.asked == Asked::Secret {
-            self.dialogue.asked = Asked::Nothing;
-            self.dialogue.heard = now;
-            self.dialogue.know(secret, out);
+        if self.core.asked == OpenQuestion::Secret {
+            self.core.asked = OpenQuestion::Nothing;
+            self.core.last_received = now;
+            self.core.know(secret, out);
         }
     }
 
     /// Reports whether it waits for [`Server::answer_secret`].
     pub fn awaits_secret(&self) -> bool {
-        self.dialogue.asked == Asked::Secret
+        self.core.asked == OpenQuestion::Secret
     }
 
     /// Reports whether STARTTLS was granted: send `out`, then begin TLS, then call [`Server::tls_started`]. Bytes in
     /// the clear behind STARTTLS are dropped ([`Server::injected_bytes`]).
     pub fn wants_tls(&self) -> bool {
-        matches!(self.dialogue.state, State::ExpectTls)
+        matches!(self.core.state, State::ExpectTls)
     }
 
     /// Notes that TLS has begun: the session begins anew, without a greeting (RFC 3207 §4.2). If TLS began before the
     /// greeting this is called before the greeting is answered.
     pub fn tls_started(&mut self, now: Duration) {
-        if self.wants_tls() || self.dialogue.asked == Asked::Greeting {
+        if self.wants_tls() || self.core.asked == OpenQuestion::Greeting {
             self.lines = LineReader::default();
-            self.dialogue.state = State::ExpectHello;
-            self.dialogue.is_over_tls = true;
-            self.dialogue.is_authenticated = false;
-            self.dialogue.heard = now;
+            self.core.state = State::ExpectHello;
+            self.core.is_over_tls = true;
+            self.core.is_authenticated = false;
+            self.core.last_received = now;
         }
     }
 
     /// Bytes in the clear behind STARTTLS that were dropped: no honest client sends any (CVE-2011-0411).
     pub fn injected_bytes(&self) -> u64 {
-        self.dialogue.injected
+        self.core.injected
     }
 
     /// Reports whether the session is over TLS.
     pub fn is_over_tls(&self) -> bool {
-        self.dialogue.is_over_tls
+        self.core.is_over_tls
     }
 
     /// Reports whether AUTH succeeded.
     pub fn is_authenticated(&self) -> bool {
-        self.dialogue.is_authenticated
+        self.core.is_authenticated
     }
 
     /// Time at which [`Server::tick`] has work to do: none while an answer is awaited, for then the peer is not to
     /// blame for the silence.
     pub fn deadline(&self) -> Option<Duration> {
-        self.dialogue.deadline()
+        self.core.deadline()
     }
 
     /// Ends the session with 421 if it has been silent, or without a message, for too long.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
         if self.deadline().is_some_and(|deadline| now >= deadline) {
-            let is_silent = now >= self.dialogue.heard + self.dialogue.identity.limits.idle;
-            let is_in_message = self.dialogue.message_since().is_some();
-            let verdict = if is_silent || is_in_message { Verdict::Timeout } else { Verdict::TooLongWithoutMessage };
+            let is_silent = now >= self.core.last_received + self.core.settings.limits.idle_timeout;
+            let is_in_message = self.core.message_since().is_some();
+            let verdict =
+                if is_silent || is_in_message { ReplyReason::Timeout } else { ReplyReason::TooLongWithoutMessage };
             self.close(verdict, out);
         }
     }
 
     /// Ends the session with the verdict's reply. An open question stays without an answer.
-    pub fn close(&mut self, verdict: Verdict, out: &mut Vec<u8>) {
+    pub fn close(&mut self, verdict: ReplyReason, out: &mut Vec<u8>) {
         self.hang_up(Some(verdict.reply()), out);
     }
 
     /// Ends the session without a reply, or with one that is not 421. An open question stays without an answer.
-    pub fn hang_up(&mut self, last_word: Option<&Reply>, out: &mut Vec<u8>) {
+    pub fn hang_up(&mut self, final_reply: Option<&Reply>, out: &mut Vec<u8>) {
         if !self.is_closed() {
-            out.extend_from_slice(last_word.map_or(&[], Reply::wire));
-            self.dialogue.state = State::Closed;
-            self.dialogue.asked = Asked::Nothing;
+            out.extend_from_slice(final_reply.map_or(&[], Reply::wire));
+            self.core.state = State::Closed;
+            self.core.asked = OpenQuestion::Nothing;
         }
     }
 
     /// Reports whether the session is over: nothing more is read; send `out`, then close the connection.
     pub fn is_closed(&self) -> bool {
-        matches!(self.dialogue.state, State::Closed)
+        matches!(self.core.state, State::Closed)
     }
 
     /// The reason why the session gave the client up, if it did: another protocol, too many errors, commands without
     /// mail. An endless message is reported by [`Event::Discarded`].
-    pub fn gave_up(&self) -> Option<Verdict> {
-        self.dialogue.gave_up
+    pub fn gave_up(&self) -> Option<ReplyReason> {
+        self.core.gave_up
     }
 
     /// Reports whether the client ended the session, with QUIT.
     pub fn has_quit(&self) -> bool {
-        self.dialogue.has_quit
+        self.core.has_quit
     }
 
     /// Reports whether the session waits for [`Server::answer`].
     pub fn awaits_answer(&self) -> bool {
-        self.dialogue.asked != Asked::Nothing
+        self.core.asked != OpenQuestion::Nothing
     }
 }
 
 /// The verdict on a line that is no command: that of another protocol ends the session, whatever else is wrong with it.
-fn refusal(line: &[u8], verdict: Verdict) -> Verdict {
-    if foreign::is_foreign(line) { Verdict::OtherProtocol } else { verdict }
+fn refusal(line: &[u8], verdict: ReplyReason) -> ReplyReason {
+    if foreign::is_foreign(line) { ReplyReason::OtherProtocol } else { verdict }
 }
 
 /// State of a session except its half-read line.
 #[derive(Debug)]
-struct Dialogue {
-    identity: Arc<Identity>,
+struct ServerCore {
+    settings: Arc<ServerSettings>,
     state: State,
-    asked: Asked,
+    asked: OpenQuestion,
     errors: u32,
     /// Unknown commands before EHLO, over the whole session.
     unknown: u32,
@@ -420,8 +421,8 @@ struct Dialogue {
     junk_commands: u32,
     /// MAIL was granted, and neither RSET nor the end of its message has come since.
     has_open_mail: bool,
-    gave_up: Option<Verdict>,
-    heard: Duration,
+    gave_up: Option<ReplyReason>,
+    last_received: Duration,
     /// The end of the last message, or the beginning of the session, plus the application's time since then.
     last_message: Duration,
     /// Bytes dropped behind STARTTLS.
@@ -432,16 +433,16 @@ struct Dialogue {
     is_authenticated: bool,
 }
 
-impl Dialogue {
+impl ServerCore {
     fn deadline(&self) -> Option<Duration> {
-        if matches!(self.state, State::Closed) || self.asked != Asked::Nothing {
+        if matches!(self.state, State::Closed) || self.asked != OpenQuestion::Nothing {
             return None;
         }
-        let limits = &self.identity.limits;
-        let idle = self.heard + limits.idle;
+        let limits = &self.settings.limits;
+        let idle = self.last_received + limits.idle_timeout;
         Some(match self.message_since() {
-            Some(since) => idle.min(since + limits.message_time),
-            None => idle.min(self.last_message.saturating_add(limits.without_message)),
+            Some(since) => idle.min(since + limits.message_timeout),
+            None => idle.min(self.last_message.saturating_add(limits.no_message_timeout)),
         })
     }
 
@@ -455,22 +456,27 @@ impl Dialogue {
     }
 
     fn offers(&self) -> &Extensions {
-        self.identity.offers(self.is_over_tls)
+        self.settings.offers(self.is_over_tls)
     }
 
-    fn say(&self, verdict: Verdict, out: &mut Vec<u8>) {
+    fn say(&self, verdict: ReplyReason, out: &mut Vec<u8>) {
         out.extend_from_slice(verdict.reply().wire());
     }
 
     /// Handles a command, or a fault, in the current state.
-    fn command<'a>(&mut self, command: Result<Command<'a>, Verdict>, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
-        self.heard = now;
+    fn command<'a>(
+        &mut self,
+        command: Result<Command<'a>, ReplyReason>,
+        now: Duration,
+        out: &mut Vec<u8>,
+    ) -> Event<'a> {
+        self.last_received = now;
         self.idle_commands += 1;
-        if self.idle_commands > self.identity.limits.idle_commands {
-            return self.give_up(Verdict::TooManyCommands, out);
+        if self.idle_commands > self.settings.limits.idle_commands {
+            return self.give_up(ReplyReason::TooManyCommands, out);
         }
         match command {
-            Ok(command) if self.is_too_much_junk(&command) => self.give_up(Verdict::TooManyCommands, out),
+            Ok(command) if self.is_too_much_junk(&command) => self.give_up(ReplyReason::TooManyCommands, out),
             Ok(Command::Chunk(chunk)) => self.chunk(chunk, now, out),
             Ok(command) => match self.in_order(&command) {
                 Ok(()) => self.take(command, out),
@@ -489,31 +495,31 @@ impl Dialogue {
             _ => false,
         };
         self.junk_commands += u32::from(is_junk);
-        is_junk && self.junk_commands > self.identity.limits.junk_commands
+        is_junk && self.junk_commands > self.settings.limits.junk_commands
     }
 
     fn take<'a>(&mut self, command: Command<'a>, out: &mut Vec<u8>) -> Event<'a> {
         let (asked, event) = match command {
-            Command::Hello(kind, name) => (Asked::Hello(kind), Event::Hello(kind, name)),
-            Command::Mail(mail) => (Asked::Mail(Transaction::new(&mail)), Event::Mail(mail)),
-            Command::Recipient(recipient) => (Asked::Recipient, Event::Recipient(recipient)),
-            Command::Data => (Asked::Data, Event::Data),
-            Command::Verify(who) => (Asked::Verify, Event::Verify(who)),
-            Command::Noop => (Asked::Noop, Event::Noop),
-            Command::Reset => (Asked::Reset, Event::Reset),
-            Command::Quit => (Asked::Quit, Event::Quit),
-            Command::StartTls => (Asked::StartTls, Event::StartTls),
+            Command::Hello(kind, name) => (OpenQuestion::Hello(kind), Event::Hello(kind, name)),
+            Command::Mail(mail) => (OpenQuestion::Mail(TransactionState::new(&mail)), Event::Mail(mail)),
+            Command::Recipient(recipient) => (OpenQuestion::Recipient, Event::Recipient(recipient)),
+            Command::Data => (OpenQuestion::Data, Event::Data),
+            Command::Verify(who) => (OpenQuestion::Verify, Event::Verify(who)),
+            Command::Noop => (OpenQuestion::Noop, Event::Noop),
+            Command::Reset => (OpenQuestion::Reset, Event::Reset),
+            Command::Quit => (OpenQuestion::Quit, Event::Quit),
+            Command::StartTls => (OpenQuestion::StartTls, Event::StartTls),
             Command::Xclient(xclient) => {
-                (Asked::Xclient { is_logged_in: xclient.is_logged_in() }, Event::Xclient(xclient))
+                (OpenQuestion::Xclient { is_logged_in: xclient.is_logged_in() }, Event::Xclient(xclient))
             }
             Command::Auth(mechanism, initial) => return self.auth(mechanism, initial, out),
-            Command::Help | Command::Chunk(_) => return self.answered(Verdict::Help, out),
+            Command::Help | Command::Chunk(_) => return self.answered(ReplyReason::Help, out),
         };
         self.asked = asked;
         event
     }
 
-    fn answered<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
+    fn answered<'a>(&mut self, verdict: ReplyReason, out: &mut Vec<u8>) -> Event<'a> {
         self.say(verdict, out);
         Event::Answered
     }
@@ -521,18 +527,18 @@ impl Dialogue {
     /// Refuses a command. Recipients beyond the limit are no error: the sender will send the others later (RFC 5321
     /// §4.5.3.1.10), so closing the connection would lose the message for the accepted ones. RCPT or BDAT after a
     /// refused MAIL or BDAT is what a pipelining client sends in good faith (RFC 2920 §3.1, RFC 3030 §4.2).
-    fn refuse<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
+    fn refuse<'a>(&mut self, verdict: ReplyReason, out: &mut Vec<u8>) -> Event<'a> {
         let verdict = match verdict {
-            Verdict::BadChunk if !self.offers().chunking => Verdict::NotImplemented,
-            Verdict::BadChunk | Verdict::OtherProtocol => return self.give_up(verdict, out),
-            _ if matches!(self.state, State::ExpectQuit) => Verdict::NoService,
+            ReplyReason::BadChunk if !self.offers().chunking => ReplyReason::NotImplemented,
+            ReplyReason::BadChunk | ReplyReason::OtherProtocol => return self.give_up(verdict, out),
+            _ if matches!(self.state, State::ExpectQuit) => ReplyReason::NoService,
             verdict => verdict,
         };
         if !self.bears(verdict) {
-            return self.give_up(Verdict::TooManyCommands, out);
+            return self.give_up(ReplyReason::TooManyCommands, out);
         }
-        if let State::ExpectRecipient(Transaction { refused, .. }) = &mut self.state
-            && matches!(verdict, Verdict::BadRecipient | Verdict::PathTooLong | Verdict::NeedsSmtpUtf8)
+        if let State::ExpectRecipient(TransactionState { refused, .. }) = &mut self.state
+            && matches!(verdict, ReplyReason::BadRecipient | ReplyReason::PathTooLong | ReplyReason::NeedsSmtpUtf8)
         {
             *refused += 1;
         }
@@ -540,16 +546,16 @@ impl Dialogue {
     }
 
     /// Counts an error, and reports whether the limit still permits it.
-    fn bears(&mut self, verdict: Verdict) -> bool {
-        let is_error = !matches!(verdict, Verdict::TooManyRecipients | Verdict::MailFirst);
+    fn bears(&mut self, verdict: ReplyReason) -> bool {
+        let is_error = !matches!(verdict, ReplyReason::TooManyRecipients | ReplyReason::MailFirst);
         self.errors += u32::from(is_error);
-        let is_unknown = verdict == Verdict::UnknownCommand && matches!(self.state, State::ExpectHello);
+        let is_unknown = verdict == ReplyReason::UnknownCommand && matches!(self.state, State::ExpectHello);
         self.unknown += u32::from(is_unknown);
-        let limits = &self.identity.limits;
+        let limits = &self.settings.limits;
         self.errors <= limits.errors && self.unknown <= limits.unknown_before_hello
     }
 
-    fn give_up<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
+    fn give_up<'a>(&mut self, verdict: ReplyReason, out: &mut Vec<u8>) -> Event<'a> {
         self.state = State::Closed;
         self.gave_up = Some(verdict);
         self.answered(verdict, out)
@@ -557,35 +563,35 @@ impl Dialogue {
 
     /// The largest number of bytes of a message that are read.
     fn most_bytes(&self) -> u64 {
-        let limits = &self.identity.limits;
+        let limits = &self.settings.limits;
         limits.message_bytes.saturating_mul(limits.oversize_factor.max(1))
     }
 
     /// Handles a piece of the message. Bytes beyond the size limit are read and dropped, because the sender reads a
     /// reply only at the end; at many times the limit the session ends, for that end may never come.
-    fn piece<'a>(&mut self, piece: Piece<'a>, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
-        self.heard = now;
+    fn piece<'a>(&mut self, piece: DataPiece<'a>, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
+        self.last_received = now;
         let State::ExpectMessage { reader, recipients, .. } = &self.state else { return Event::Answered };
         let bytes = reader.bytes();
-        let flaw = reader.flaw();
-        let limit = self.identity.limits.message_bytes;
+        let flaw = reader.fault();
+        let limit = self.settings.limits.message_bytes;
         match piece {
-            Piece::Content(_) if bytes > self.most_bytes() => self.overwhelmed(Verdict::MessageEndless, out),
-            Piece::Content(_) if bytes > limit => Event::Answered,
-            Piece::Content(content) => Event::Block(content),
-            Piece::End if bytes > limit => self.discard(Verdict::MessageTooBig, self.answers(*recipients), out),
-            Piece::End => self.whole(bytes, flaw, *recipients, out),
+            DataPiece::Content(_) if bytes > self.most_bytes() => self.overwhelmed(ReplyReason::MessageEndless, out),
+            DataPiece::Content(_) if bytes > limit => Event::Answered,
+            DataPiece::Content(content) => Event::Block(content),
+            DataPiece::End if bytes > limit => self.discard(ReplyReason::MessageTooBig, self.answers(*recipients), out),
+            DataPiece::End => self.whole(bytes, flaw, *recipients, out),
         }
     }
 
     /// Handles the end of the message.
-    fn whole<'a>(&mut self, bytes: u64, flaw: Option<Flaw>, recipients: u32, out: &mut Vec<u8>) -> Event<'a> {
+    fn whole<'a>(&mut self, bytes: u64, flaw: Option<LineFault>, recipients: u32, out: &mut Vec<u8>) -> Event<'a> {
         let times = self.answers(recipients);
         match flaw {
-            Some(Flaw::BareLineEnding) => self.discard(Verdict::BareLineEnding, times, out),
-            Some(Flaw::LineTooLong) => self.discard(Verdict::LineTooLong, times, out),
+            Some(LineFault::BareLineEnding) => self.discard(ReplyReason::BareLineEnding, times, out),
+            Some(LineFault::LineTooLong) => self.discard(ReplyReason::LineTooLong, times, out),
             None => {
-                self.asked = Asked::Message;
+                self.asked = OpenQuestion::Message;
                 Event::Message { bytes }
             }
         }
@@ -593,34 +599,36 @@ impl Dialogue {
 
     /// Number of replies to the end of a message (RFC 2033 §4.2).
     fn answers(&self, recipients: u32) -> u32 {
-        if self.identity.protocol == Protocol::Lmtp { recipients.max(1) } else { 1 }
+        if self.settings.protocol == Protocol::Lmtp { recipients.max(1) } else { 1 }
     }
 
-    fn discard<'a>(&mut self, verdict: Verdict, times: u32, out: &mut Vec<u8>) -> Event<'a> {
+    fn discard<'a>(&mut self, verdict: ReplyReason, times: u32, out: &mut Vec<u8>) -> Event<'a> {
         self.state = State::ExpectMail;
         self.has_brought_mail();
         (0..times).for_each(|_| self.say(verdict, out));
         Event::Discarded(verdict)
     }
 
-    fn overwhelmed<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
+    fn overwhelmed<'a>(&mut self, verdict: ReplyReason, out: &mut Vec<u8>) -> Event<'a> {
         self.state = State::Closed;
         self.say(verdict, out);
         Event::Discarded(verdict)
     }
 
     fn answer(&mut self, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
-        let asked = std::mem::replace(&mut self.asked, Asked::Nothing);
-        if asked == Asked::Nothing {
+        let asked = std::mem::replace(&mut self.asked, OpenQuestion::Nothing);
+        if asked == OpenQuestion::Nothing {
             return;
         }
         // The application's time is not counted against the peer.
-        self.last_message += now.saturating_sub(self.heard);
-        self.heard = now;
+        self.last_message += now.saturating_sub(self.last_received);
+        self.last_received = now;
         match asked {
-            Asked::Message if self.identity.protocol == Protocol::Lmtp => self.deliver(answer, out),
-            Asked::Chunk(chunk) => self.begin_chunks(chunk, answer, now, out),
-            Asked::Nonce | Asked::Check | Asked::Secret | Asked::Proof => self.login_answered(asked, answer, out),
+            OpenQuestion::Message if self.settings.protocol == Protocol::Lmtp => self.deliver(answer, out),
+            OpenQuestion::Chunk(chunk) => self.begin_chunks(chunk, answer, now, out),
+            OpenQuestion::Nonce | OpenQuestion::Check | OpenQuestion::Secret | OpenQuestion::Proof => {
+                self.login_answered(asked, answer, out)
+            }
             _ => {
                 let reply = answer.unwrap_or_else(|| self.default_reply(asked));
                 out.extend_from_slice(reply.wire());
@@ -633,39 +641,41 @@ impl Dialogue {
     }
 
     /// Sets the state after an answer.
-    fn step(&mut self, asked: Asked, kind: Kind, now: Duration) {
-        let positive = matches!(kind, Kind::Completion | Kind::Intermediate);
+    fn step(&mut self, asked: OpenQuestion, kind: ReplySeverity, now: Duration) {
+        let positive = matches!(kind, ReplySeverity::Completion | ReplySeverity::Intermediate);
         match asked {
-            Asked::Greeting if !positive => self.state = State::ExpectQuit,
-            Asked::Hello(_) if positive => self.state = State::ExpectMail,
-            Asked::Reset if positive && !matches!(self.state, State::ExpectHello) => self.state = State::ExpectMail,
-            Asked::Quit if positive => {
+            OpenQuestion::Greeting if !positive => self.state = State::ExpectQuit,
+            OpenQuestion::Hello(_) if positive => self.state = State::ExpectMail,
+            OpenQuestion::Reset if positive && !matches!(self.state, State::ExpectHello) => {
+                self.state = State::ExpectMail
+            }
+            OpenQuestion::Quit if positive => {
                 self.has_quit = true;
                 self.state = State::Closed;
             }
-            Asked::Mail(transaction) if positive => {
+            OpenQuestion::Mail(transaction) if positive => {
                 self.has_open_mail = true;
                 self.state = State::ExpectRecipient(transaction);
             }
-            Asked::Recipient => {
+            OpenQuestion::Recipient => {
                 // An accepted recipient is progress: a message may have as many as the limit says.
                 self.idle_commands -= u32::from(positive);
-                if let State::ExpectRecipient(Transaction { accepted, refused, .. }) = &mut self.state {
+                if let State::ExpectRecipient(TransactionState { accepted, refused, .. }) = &mut self.state {
                     *(if positive { accepted } else { refused }) += 1;
                 }
             }
-            Asked::Data if kind == Kind::Intermediate => {
-                let reader = DataReader::new(self.identity.limits.text_line_bytes);
-                let State::ExpectRecipient(Transaction { accepted, .. }) = self.state else { return };
+            OpenQuestion::Data if kind == ReplySeverity::Intermediate => {
+                let reader = DataReader::new(self.settings.limits.text_line_bytes);
+                let State::ExpectRecipient(TransactionState { accepted, .. }) = self.state else { return };
                 self.state = State::ExpectMessage { reader, since: now, recipients: accepted };
             }
-            Asked::Message => self.settled(),
-            Asked::Delivery => match &mut self.state {
+            OpenQuestion::Message => self.settled(),
+            OpenQuestion::Delivery => match &mut self.state {
                 State::ExpectDelivery { next, recipients } if *next + 1 < *recipients => *next += 1,
                 _ => self.settled(),
             },
-            Asked::StartTls if positive => self.state = State::ExpectTls,
-            Asked::Xclient { is_logged_in } if positive => {
+            OpenQuestion::StartTls if positive => self.state = State::ExpectTls,
+            OpenQuestion::Xclient { is_logged_in } if positive => {
                 self.is_authenticated = is_logged_in;
                 self.state = State::ExpectHello;
             }
@@ -685,7 +695,7 @@ impl Dialogue {
         self.idle_commands = 0;
         self.junk_commands = 0;
         self.has_open_mail = false;
-        self.last_message = self.heard;
+        self.last_message = self.last_received;
     }
 
     /// Handles the answers for each recipient in LMTP, which the application gives for all at once or for each.
@@ -704,28 +714,32 @@ impl Dialogue {
     }
 
     /// The replies that let a session continue.
-    fn default_reply(&self, asked: Asked) -> &Reply {
+    fn default_reply(&self, asked: OpenQuestion) -> &Reply {
         match asked {
-            Asked::Greeting | Asked::Xclient { .. } => &self.identity.greeting,
-            Asked::Hello(Hello::Extended | Hello::Lmtp) => self.identity.ehlo(self.is_over_tls),
-            Asked::Hello(Hello::Plain) => &self.identity.helo,
-            Asked::Mail(_) => say!("250 2.1.0 Ok"),
-            Asked::Recipient => say!("250 2.1.5 Ok"),
-            Asked::Data => say!("354 End data with <CR><LF>.<CR><LF>"),
-            Asked::Reset => Verdict::Reset.reply(),
-            Asked::Noop => Verdict::Idle.reply(),
-            Asked::Quit => Verdict::Bye.reply(),
-            Asked::Verify => say!("252 2.5.2 Cannot VRFY user, but will take mail and try"),
-            Asked::StartTls => say!("220 2.0.0 Ready to start TLS"),
-            Asked::Message | Asked::Delivery | Asked::Chunk(_) | Asked::Nothing => say!("250 2.0.0 Ok"),
-            Asked::Nonce | Asked::Check | Asked::Secret | Asked::Proof => Verdict::Authenticated.reply(),
+            OpenQuestion::Greeting | OpenQuestion::Xclient { .. } => &self.settings.greeting,
+            OpenQuestion::Hello(Hello::Extended | Hello::Lmtp) => self.settings.ehlo(self.is_over_tls),
+            OpenQuestion::Hello(Hello::Plain) => &self.settings.helo,
+            OpenQuestion::Mail(_) => say!("250 2.1.0 Ok"),
+            OpenQuestion::Recipient => say!("250 2.1.5 Ok"),
+            OpenQuestion::Data => say!("354 End data with <CR><LF>.<CR><LF>"),
+            OpenQuestion::Reset => ReplyReason::Reset.reply(),
+            OpenQuestion::Noop => ReplyReason::Noop.reply(),
+            OpenQuestion::Quit => ReplyReason::Quit.reply(),
+            OpenQuestion::Verify => say!("252 2.5.2 Cannot VRFY user, but will take mail and try"),
+            OpenQuestion::StartTls => say!("220 2.0.0 Ready to start TLS"),
+            OpenQuestion::Message | OpenQuestion::Delivery | OpenQuestion::Chunk(_) | OpenQuestion::Nothing => {
+                say!("250 2.0.0 Ok")
+            }
+            OpenQuestion::Nonce | OpenQuestion::Check | OpenQuestion::Secret | OpenQuestion::Proof => {
+                ReplyReason::Authenticated.reply()
+            }
         }
     }
 }
 
 /// Checks of the order of commands (RFC 5321 §4.1.4), and of the offer.
-impl Dialogue {
-    fn in_order(&self, command: &Command<'_>) -> Result<(), Verdict> {
+impl ServerCore {
+    fn in_order(&self, command: &Command<'_>) -> Result<(), ReplyReason> {
         self.admitted(command)?;
         match command {
             Command::Mail(mail) => self.mail_in_order(mail),
@@ -739,165 +753,167 @@ impl Dialogue {
 
     /// Checks the requirements of the server (RFC 3207 §4, RFC 4954 §6); only QUIT is admitted after a refusal to
     /// greet.
-    fn admitted(&self, command: &Command<'_>) -> Result<(), Verdict> {
+    fn admitted(&self, command: &Command<'_>) -> Result<(), ReplyReason> {
         if matches!(self.state, State::ExpectQuit) && !matches!(command, Command::Quit) {
-            return Err(Verdict::NoService);
+            return Err(ReplyReason::NoService);
         }
-        let requires = &self.identity.requires;
+        let requires = &self.settings.requires;
         let is_free = matches!(command, Command::Hello(..) | Command::Noop | Command::Quit | Command::StartTls);
         if requires.tls && !self.is_over_tls && !is_free {
-            return Err(Verdict::NeedsTls);
+            return Err(ReplyReason::NeedsTls);
         }
         let is_free = is_free || matches!(command, Command::Reset | Command::Auth(..) | Command::Xclient(_));
         if requires.auth && !self.is_authenticated && !is_free && !matches!(self.state, State::ExpectHello) {
-            return Err(Verdict::NeedsAuth);
+            return Err(ReplyReason::NeedsAuth);
         }
         Ok(())
     }
 
-    fn hello_in_order(&self, kind: Hello) -> Result<(), Verdict> {
-        match (self.identity.protocol, kind) {
-            (Protocol::Lmtp, Hello::Extended | Hello::Plain) => Err(Verdict::LmtpSpoken),
-            (Protocol::Smtp, Hello::Lmtp) => Err(Verdict::SmtpSpoken),
+    fn hello_in_order(&self, kind: Hello) -> Result<(), ReplyReason> {
+        match (self.settings.protocol, kind) {
+            (Protocol::Lmtp, Hello::Extended | Hello::Plain) => Err(ReplyReason::NeedsLhlo),
+            (Protocol::Smtp, Hello::Lmtp) => Err(ReplyReason::NeedsEhlo),
             _ => Ok(()),
         }
     }
 
-    fn mail_in_order(&self, mail: &Mail<'_>) -> Result<(), Verdict> {
+    fn mail_in_order(&self, mail: &Mail<'_>) -> Result<(), ReplyReason> {
         let offers = self.offers();
         match &self.state {
-            State::ExpectHello => Err(Verdict::HelloFirst),
-            State::ExpectRecipient(_) | State::ExpectChunk { .. } => Err(Verdict::NestedMail),
-            _ if mail.size.is_some_and(|size| size > self.identity.limits.message_bytes) => Err(Verdict::MessageTooBig),
-            _ if mail.sender.is_internationalized() && !mail.smtp_utf8 => Err(Verdict::NeedsSmtpUtf8),
-            _ if mail.body == BodyType::Binary && !offers.binary_mime => Err(Verdict::BadParameter),
-            _ if (mail.returns.is_some() || mail.envelope_id.is_some()) && !offers.dsn => {
-                Err(Verdict::UnknownParameter)
+            State::ExpectHello => Err(ReplyReason::HelloFirst),
+            State::ExpectRecipient(_) | State::ExpectChunk { .. } => Err(ReplyReason::NestedMail),
+            _ if mail.size.is_some_and(|size| size > self.settings.limits.message_bytes) => {
+                Err(ReplyReason::MessageTooBig)
             }
-            _ if mail.auth.is_some() && self.identity.extensions_over_tls.auth.is_empty() => {
-                Err(Verdict::UnknownParameter)
+            _ if mail.sender.is_internationalized() && !mail.smtp_utf8 => Err(ReplyReason::NeedsSmtpUtf8),
+            _ if mail.body == BodyType::Binary && !offers.binary_mime => Err(ReplyReason::BadParameter),
+            _ if (mail.returns.is_some() || mail.envelope_id.is_some()) && !offers.dsn => {
+                Err(ReplyReason::UnknownParameter)
+            }
+            _ if mail.auth.is_some() && self.settings.extensions_over_tls.auth.is_empty() => {
+                Err(ReplyReason::UnknownParameter)
             }
             _ => Ok(()),
         }
     }
 
-    fn recipient_in_order(&self, recipient: &Recipient<'_>) -> Result<(), Verdict> {
+    fn recipient_in_order(&self, recipient: &Recipient<'_>) -> Result<(), ReplyReason> {
         let transaction = match &self.state {
-            State::ExpectHello => return Err(Verdict::HelloFirst),
+            State::ExpectHello => return Err(ReplyReason::HelloFirst),
             State::ExpectRecipient(transaction) => transaction,
-            State::ExpectChunk { .. } => return Err(Verdict::MessageBegun),
-            _ => return Err(Verdict::MailFirst),
+            State::ExpectChunk { .. } => return Err(ReplyReason::MessageBegun),
+            _ => return Err(ReplyReason::MailFirst),
         };
         if transaction.addresses == Addresses::Ascii && recipient.path.is_internationalized() {
-            return Err(Verdict::NeedsSmtpUtf8);
+            return Err(ReplyReason::NeedsSmtpUtf8);
         }
         if (recipient.notify.is_some() || recipient.original.is_some()) && !self.offers().dsn {
-            return Err(Verdict::UnknownParameter);
+            return Err(ReplyReason::UnknownParameter);
         }
         // RFC 6533 §3: that form is for servers that offer SMTPUTF8, whatever MAIL said.
         if recipient.original.is_some_and(|it| it.is_internationalized()) && !self.offers().smtp_utf8 {
-            return Err(Verdict::BadParameter);
+            return Err(ReplyReason::BadParameter);
         }
-        if transaction.accepted as usize >= self.identity.limits.recipients {
-            return Err(Verdict::TooManyRecipients);
+        if transaction.accepted as usize >= self.settings.limits.recipients {
+            return Err(ReplyReason::TooManyRecipients);
         }
         Ok(())
     }
 
-    fn data_in_order(&self) -> Result<(), Verdict> {
+    fn data_in_order(&self) -> Result<(), ReplyReason> {
         match &self.state {
-            State::ExpectHello => Err(Verdict::HelloFirst),
-            State::ExpectChunk { .. } => Err(Verdict::MessageBegun),
+            State::ExpectHello => Err(ReplyReason::HelloFirst),
+            State::ExpectChunk { .. } => Err(ReplyReason::MessageBegun),
             State::ExpectRecipient(transaction) => match self.has_recipients(transaction) {
-                Ok(()) if transaction.octets == Octets::Any => Err(Verdict::BinaryNeedsChunks),
+                Ok(()) if transaction.content_kind == ContentKind::Any => Err(ReplyReason::BinaryNeedsChunks),
                 outcome => outcome,
             },
-            _ => Err(Verdict::MailFirst),
+            _ => Err(ReplyReason::MailFirst),
         }
     }
 
     /// Checks that there are recipients. LMTP has 503 if no recipient was accepted (RFC 2033 §4.2), whatever the
     /// reason.
-    fn has_recipients(&self, transaction: &Transaction) -> Result<(), Verdict> {
+    fn has_recipients(&self, transaction: &TransactionState) -> Result<(), ReplyReason> {
         match transaction {
-            Transaction { accepted: 1.., .. } => Ok(()),
-            Transaction { refused: 1.., .. } if self.identity.protocol == Protocol::Smtp => {
-                Err(Verdict::NoValidRecipients)
+            TransactionState { accepted: 1.., .. } => Ok(()),
+            TransactionState { refused: 1.., .. } if self.settings.protocol == Protocol::Smtp => {
+                Err(ReplyReason::NoValidRecipients)
             }
-            _ => Err(Verdict::RecipientFirst),
+            _ => Err(ReplyReason::RecipientFirst),
         }
     }
 
-    fn chunk_in_order(&self, chunk: Chunk) -> Result<(), Verdict> {
+    fn chunk_in_order(&self, chunk: Chunk) -> Result<(), ReplyReason> {
         self.admitted(&Command::Chunk(chunk))?;
         match &self.state {
-            State::ExpectHello => Err(Verdict::HelloFirst),
+            State::ExpectHello => Err(ReplyReason::HelloFirst),
             State::ExpectChunk { .. } => Ok(()),
             State::ExpectRecipient(transaction) => self.has_recipients(transaction),
-            _ => Err(Verdict::MailFirst),
+            _ => Err(ReplyReason::MailFirst),
         }
     }
 
     /// Checks the order of STARTTLS, AUTH and XCLIENT: none of them is allowed within a transaction.
-    fn extension_in_order(&self, command: &Command<'_>) -> Result<(), Verdict> {
+    fn extension_in_order(&self, command: &Command<'_>) -> Result<(), ReplyReason> {
         let offers = self.offers();
         let is_offered = match command {
-            Command::StartTls => offers.starttls || self.is_over_tls && self.identity.extensions.starttls,
-            Command::Auth(..) => !self.identity.extensions_over_tls.auth.is_empty(),
+            Command::StartTls => offers.starttls || self.is_over_tls && self.settings.extensions.starttls,
+            Command::Auth(..) => !self.settings.extensions_over_tls.auth.is_empty(),
             _ => !offers.xclient.is_empty(),
         };
         match (&self.state, command) {
-            _ if !is_offered => Err(Verdict::NotImplemented),
-            (State::ExpectRecipient(_) | State::ExpectChunk { .. }, _) => Err(Verdict::NestedMail),
-            (_, Command::StartTls) if self.is_over_tls => Err(Verdict::TlsIsOn),
-            (State::ExpectHello, Command::StartTls | Command::Auth(..)) => Err(Verdict::HelloFirst),
-            (_, Command::Auth(..)) if self.is_authenticated => Err(Verdict::AlreadyAuthenticated),
+            _ if !is_offered => Err(ReplyReason::NotImplemented),
+            (State::ExpectRecipient(_) | State::ExpectChunk { .. }, _) => Err(ReplyReason::NestedMail),
+            (_, Command::StartTls) if self.is_over_tls => Err(ReplyReason::TlsActive),
+            (State::ExpectHello, Command::StartTls | Command::Auth(..)) => Err(ReplyReason::HelloFirst),
+            (_, Command::Auth(..)) if self.is_authenticated => Err(ReplyReason::AlreadyAuthenticated),
             (_, Command::Auth(mechanism, _)) => self.mechanism_in_order(*mechanism),
             _ => Ok(()),
         }
     }
 
-    fn mechanism_in_order(&self, mechanism: Option<Mechanism>) -> Result<(), Verdict> {
+    fn mechanism_in_order(&self, mechanism: Option<Mechanism>) -> Result<(), ReplyReason> {
         let here = self.offers().auth;
-        let over_tls = self.identity.extensions_over_tls.auth;
+        let over_tls = self.settings.extensions_over_tls.auth;
         match mechanism {
             Some(mechanism) if here.has(mechanism) => Ok(()),
-            Some(mechanism) if over_tls.has(mechanism) => Err(Verdict::AuthNeedsTls),
-            _ => Err(Verdict::UnknownMechanism),
+            Some(mechanism) if over_tls.has(mechanism) => Err(ReplyReason::AuthNeedsTls),
+            _ => Err(ReplyReason::UnknownMechanism),
         }
     }
 }
 
 /// Messages by BDAT (RFC 3030).
-impl Dialogue {
+impl ServerCore {
     fn chunk<'a>(&mut self, chunk: Chunk, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
         if !self.offers().chunking {
-            return self.refuse(Verdict::NotImplemented, out);
+            return self.refuse(ReplyReason::NotImplemented, out);
         }
         let so_far = if let State::ExpectChunk { reader, .. } = &self.state { reader.bytes() } else { 0 };
         let total = so_far.saturating_add(chunk.bytes);
-        let limit = self.identity.limits.message_bytes;
+        let limit = self.settings.limits.message_bytes;
         if total > self.most_bytes() {
-            return self.overwhelmed(Verdict::MessageTooBig, out);
+            return self.overwhelmed(ReplyReason::MessageTooBig, out);
         }
         if let Err(verdict) = self.chunk_in_order(chunk) {
-            return self.skip(chunk, Refusal::Command(verdict), 1, now);
+            return self.skip(chunk, ChunkRefusal::Command(verdict), 1, now);
         }
         match &mut self.state {
-            State::ExpectRecipient(Transaction { accepted, .. }) if total > limit => {
+            State::ExpectRecipient(TransactionState { accepted, .. }) if total > limit => {
                 let times = *accepted;
-                self.skip(chunk, Refusal::Message(Verdict::MessageTooBig), times, now)
+                self.skip(chunk, ChunkRefusal::Message(ReplyReason::MessageTooBig), times, now)
             }
             State::ExpectChunk { recipients, .. } if total > limit => {
                 let times = *recipients;
-                self.skip(chunk, Refusal::Message(Verdict::MessageTooBig), times, now)
+                self.skip(chunk, ChunkRefusal::Message(ReplyReason::MessageTooBig), times, now)
             }
             State::ExpectChunk { reader, .. } => {
                 reader.begin(chunk);
                 Event::Answered
             }
             _ => {
-                self.asked = Asked::Chunk(chunk);
+                self.asked = OpenQuestion::Chunk(chunk);
                 Event::Data
             }
         }
@@ -905,17 +921,19 @@ impl Dialogue {
 
     /// Handles the application's answer to the first BDAT of a message.
     fn begin_chunks(&mut self, chunk: Chunk, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
-        let State::ExpectRecipient(Transaction { accepted, octets, .. }) = self.state else { return };
+        let State::ExpectRecipient(TransactionState { accepted, content_kind: octets, .. }) = self.state else {
+            return;
+        };
         match answer {
             // It is the final reply: nothing more is read.
             Some(reply) if reply.code() == 421 => out.extend_from_slice(reply.wire()),
             Some(reply) if !reply.is_positive() => {
                 // The chunks that follow in the pipeline must not be accepted as the message (RFC 3030 §2).
                 self.state = State::ExpectMail;
-                self.skip(chunk, Refusal::Said(reply.clone()), accepted, now);
+                self.skip(chunk, ChunkRefusal::Said(reply.clone()), accepted, now);
             }
             _ => {
-                let mut reader = ChunkReader::new(octets, self.identity.limits.text_line_bytes);
+                let mut reader = ChunkReader::new(octets, self.settings.limits.text_line_bytes);
                 reader.begin(chunk);
                 self.state = State::ExpectChunk { reader, since: now, recipients: accepted };
             }
@@ -923,10 +941,10 @@ impl Dialogue {
     }
 
     /// Refuses a chunk after its bytes have been read; in LMTP with a reply for each recipient if it was the last.
-    fn skip<'a>(&mut self, chunk: Chunk, say: Refusal, recipients: u32, now: Duration) -> Event<'a> {
+    fn skip<'a>(&mut self, chunk: Chunk, say: ChunkRefusal, recipients: u32, now: Duration) -> Event<'a> {
         let then = std::mem::replace(&mut self.state, State::ExpectMail);
         let times = if chunk.last { self.answers(recipients) } else { 1 };
-        self.state = State::Skip(Box::new(Skip { left: chunk.bytes, since: now, then, say, times }));
+        self.state = State::Skip(Box::new(SkippedChunk { left: chunk.bytes, since: now, then, say, times }));
         Event::Answered
     }
 
@@ -936,50 +954,53 @@ impl Dialogue {
         *input = &input[length..];
         skip.left -= length as u64;
         if length > 0 {
-            self.heard = now;
+            self.last_received = now;
         }
         if skip.left > 0 {
             return None;
         }
         let State::Skip(skip) = std::mem::replace(&mut self.state, State::ExpectMail) else { return None };
         Some(match skip.say {
-            Refusal::Command(verdict) => {
+            ChunkRefusal::Command(verdict) => {
                 self.state = skip.then;
                 // If every RCPT was refused, so is every chunk that was already in the pipeline: these are no errors.
-                let is_in_good_faith = matches!(self.state, State::ExpectRecipient(Transaction { refused: 1.., .. }));
+                let is_in_good_faith =
+                    matches!(self.state, State::ExpectRecipient(TransactionState { refused: 1.., .. }));
                 if is_in_good_faith { self.answered(verdict, out) } else { self.refuse(verdict, out) }
             }
-            Refusal::Message(verdict) => self.discard(verdict, skip.times, out),
-            Refusal::Said(reply) => {
+            ChunkRefusal::Message(verdict) => self.discard(verdict, skip.times, out),
+            ChunkRefusal::Said(reply) => {
                 (0..skip.times).for_each(|_| out.extend_from_slice(reply.wire()));
                 Event::Answered
             }
         })
     }
 
-    fn chunk_piece<'a>(&mut self, piece: chunk::Piece<'a>, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
-        self.heard = now;
+    fn chunk_piece<'a>(&mut self, piece: chunk::ChunkPiece<'a>, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
+        self.last_received = now;
         let State::ExpectChunk { reader, recipients, .. } = &self.state else { return Event::Answered };
         match piece {
-            chunk::Piece::Content(content) => Event::Block(content),
-            chunk::Piece::End(Chunk { last: true, .. }) => self.whole(reader.bytes(), reader.flaw(), *recipients, out),
-            chunk::Piece::End(chunk) => {
+            chunk::ChunkPiece::Content(content) => Event::Block(content),
+            chunk::ChunkPiece::End(Chunk { last: true, .. }) => {
+                self.whole(reader.bytes(), reader.fault(), *recipients, out)
+            }
+            chunk::ChunkPiece::End(chunk) => {
                 // A chunk that is not empty is progress, as a recipient is.
                 self.idle_commands -= u32::from(chunk.bytes > 0);
-                self.answered(Verdict::ChunkTaken, out)
+                self.answered(ReplyReason::ChunkAccepted, out)
             }
         }
     }
 }
 
-/// AUTH (RFC 4954): replies and events of an exchange; [`Login`] has its states.
-impl Dialogue {
+/// AUTH (RFC 4954): replies and events of an exchange; [`AuthState`] has its states.
+impl ServerCore {
     fn auth<'a>(&mut self, mechanism: Option<Mechanism>, initial: Option<&[u8]>, out: &mut Vec<u8>) -> Event<'a> {
-        let Some(mechanism) = mechanism else { return self.refuse(Verdict::UnknownMechanism, out) };
-        let Ok(login) = Login::new(mechanism, initial) else { return self.refuse(Verdict::BadResponse, out) };
+        let Some(mechanism) = mechanism else { return self.refuse(ReplyReason::UnknownMechanism, out) };
+        let Ok(login) = AuthState::new(mechanism, initial) else { return self.refuse(ReplyReason::BadResponse, out) };
         self.state = State::Authenticate(Box::new(login));
         if mechanism.needs_server_nonce() {
-            self.asked = Asked::Nonce;
+            self.asked = OpenQuestion::Nonce;
             return Event::Nonce;
         }
         self.begin_login(&[0; 18], out);
@@ -987,7 +1008,7 @@ impl Dialogue {
     }
 
     /// Changes the exchange, and returns the event that follows.
-    fn with_login(&mut self, out: &mut Vec<u8>, change: impl FnOnce(&mut Login, &mut Vec<u8>)) {
+    fn with_login(&mut self, out: &mut Vec<u8>, change: impl FnOnce(&mut AuthState, &mut Vec<u8>)) {
         let State::Authenticate(login) = &mut self.state else { return };
         change(login, out);
         match login.outcome() {
@@ -996,7 +1017,7 @@ impl Dialogue {
                 if self.bears(verdict) {
                     self.say(verdict, out);
                 } else {
-                    self.give_up(Verdict::TooManyCommands, out);
+                    self.give_up(ReplyReason::TooManyCommands, out);
                 }
             }
             Some(Err(None)) | None => {}
@@ -1004,30 +1025,30 @@ impl Dialogue {
     }
 
     fn begin_login(&mut self, nonce: &Nonce, out: &mut Vec<u8>) {
-        let identity = Arc::clone(&self.identity);
+        let identity = Arc::clone(&self.settings);
         self.with_login(out, |login, out| login.begin(nonce, &identity.name, out));
     }
 
-    fn response(&mut self, line: Result<&[u8], Verdict>, out: &mut Vec<u8>) {
+    fn response(&mut self, line: Result<&[u8], ReplyReason>, out: &mut Vec<u8>) {
         self.with_login(out, |login, out| login.response(line, out));
     }
 
     fn know(&mut self, secret: Option<&Secret>, out: &mut Vec<u8>) {
-        self.with_login(out, |login, out| login.know(secret, out));
+        self.with_login(out, |login, out| login.provide_secret(secret, out));
     }
 
-    fn login_answered(&mut self, asked: Asked, answer: Option<&Reply>, out: &mut Vec<u8>) {
+    fn login_answered(&mut self, asked: OpenQuestion, answer: Option<&Reply>, out: &mut Vec<u8>) {
         self.with_login(out, |login, out| match (asked, answer) {
-            (Asked::Secret, None) => login.know(Some(&Secret::Any), out),
-            (Asked::Check, answer) => login.checked(answer, out),
-            (Asked::Proof, None) => login.check_proof(out),
+            (OpenQuestion::Secret, None) => login.provide_secret(Some(&Secret::Any), out),
+            (OpenQuestion::Check, answer) => login.apply_verdict(answer, out),
+            (OpenQuestion::Proof, None) => login.check_proof(out),
             (_, Some(reply)) if !reply.is_positive() => login.refused(reply, out),
             _ => login.unavailable(),
         });
     }
 
     fn login_has_news(&self) -> bool {
-        matches!(&self.state, State::Authenticate(login) if login.has_news())
+        matches!(&self.state, State::Authenticate(login) if login.has_event())
     }
 
     /// Returns the exchange's question, or its result.
@@ -1038,23 +1059,23 @@ impl Dialogue {
             if self.is_authenticated {
                 return Event::Authenticated;
             }
-            let is_wrong = matches!(outcome, Err(None | Some(Verdict::NotAuthenticated)));
+            let is_wrong = matches!(outcome, Err(None | Some(ReplyReason::NotAuthenticated)));
             self.failed_logins += u32::from(is_wrong);
             // A refusal by the application is an error like a refusal by the session itself.
-            if outcome == Err(None) && !self.bears(Verdict::NotAuthenticated) {
-                self.give_up(Verdict::TooManyCommands, out);
-            } else if self.failed_logins >= self.identity.limits.login_failures {
-                self.give_up(Verdict::TooManyLogins, out);
+            if outcome == Err(None) && !self.bears(ReplyReason::NotAuthenticated) {
+                self.give_up(ReplyReason::TooManyCommands, out);
+            } else if self.failed_logins >= self.settings.limits.login_failures {
+                self.give_up(ReplyReason::TooManyLogins, out);
             }
             return Event::NotAuthenticated;
         }
         let State::Authenticate(login) = &self.state else { return Event::Answered };
         let Some(auth) = login.question() else { return Event::Answered };
         if login.holds_proof() {
-            self.asked = Asked::Proof;
+            self.asked = OpenQuestion::Proof;
             return Event::Proof(auth);
         }
-        self.asked = if auth.is_lookup() { Asked::Secret } else { Asked::Check };
+        self.asked = if auth.is_lookup() { OpenQuestion::Secret } else { OpenQuestion::Check };
         Event::Auth(auth)
     }
 }
@@ -1063,7 +1084,7 @@ impl Dialogue {
 mod tests {
     use super::*;
     use crate::limits::Limits;
-    use crate::sasl::EXCHANGE_LINE_BYTES;
+    use crate::sasl::MAX_EXCHANGE_LINE_BYTES;
     use proptest::prelude::*;
 
     const NOW: Duration = Duration::ZERO;
@@ -1080,7 +1101,7 @@ mod tests {
         };
         let mut offer = Offer::new(&limits);
         offer.extensions.auth = crate::sasl::Mechanisms::ALL;
-        let mut server = Server::new(Arc::new(Identity::offering("test", limits, offer)), NOW);
+        let mut server = Server::new(Arc::new(ServerSettings::with_offer("test", limits, offer)), NOW);
         server.answer(None, NOW, &mut Vec::new());
         server
     }
@@ -1128,7 +1149,7 @@ mod tests {
             let mut server = patient();
             heap_bytes(&mut server, before, 1);
             let most = heap_bytes(&mut server, endless, 5_000);
-            assert!(most <= 2 * EXCHANGE_LINE_BYTES, "{most} bytes for {:?}", String::from_utf8_lossy(endless));
+            assert!(most <= 2 * MAX_EXCHANGE_LINE_BYTES, "{most} bytes for {:?}", String::from_utf8_lossy(endless));
         }
         assert!(size_of::<Server>() <= 256, "{} bytes a session", size_of::<Server>());
     }
@@ -1136,7 +1157,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_block_of_anything_holds_one_line_at_most(block in proptest::collection::vec(any::<u8>(), 1..2000)) {
-            prop_assert!(heap_bytes(&mut patient(), &block, 3) <= 2 * EXCHANGE_LINE_BYTES);
+            prop_assert!(heap_bytes(&mut patient(), &block, 3) <= 2 * MAX_EXCHANGE_LINE_BYTES);
         }
     }
 }

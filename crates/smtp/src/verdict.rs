@@ -3,13 +3,13 @@ use crate::reply::{Reply, say};
 
 /// Reasons for a reply that a server session gives without asking the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub enum ReplyReason {
     /// NOOP.
-    Idle,
+    Noop,
     /// RSET.
     Reset,
     /// QUIT.
-    Bye,
+    Quit,
     /// HELP.
     Help,
     /// An unknown verb.
@@ -71,9 +71,9 @@ pub enum Verdict {
     /// More sessions than allowed.
     TooManySessions,
     /// EHLO or HELO to an LMTP server.
-    LmtpSpoken,
+    NeedsLhlo,
     /// LHLO to an SMTP server.
-    SmtpSpoken,
+    NeedsEhlo,
     /// A command that is not allowed in the middle of a message sent by BDAT.
     MessageBegun,
     /// DATA for a message that is declared as binary.
@@ -81,9 +81,9 @@ pub enum Verdict {
     /// BDAT without a size: its end is unknown, and so is everything after it.
     BadChunk,
     /// A chunk was accepted.
-    ChunkTaken,
+    ChunkAccepted,
     /// STARTTLS where TLS is on.
-    TlsIsOn,
+    TlsActive,
     /// A command that needs TLS first.
     NeedsTls,
     /// AUTH that needs TLS first.
@@ -108,13 +108,13 @@ pub enum Verdict {
     ResponseTooLong,
 }
 
-impl Verdict {
+impl ReplyReason {
     /// The reply with its text.
     pub fn reply(self) -> &'static Reply {
         match self {
-            Self::Idle => say!("250 2.0.0 Ok"),
+            Self::Noop => say!("250 2.0.0 Ok"),
             Self::Reset => say!("250 2.0.0 Ok"),
-            Self::Bye => say!("221 2.0.0 Bye"),
+            Self::Quit => say!("221 2.0.0 Bye"),
             Self::Help => say!("214 2.0.0 EHLO HELO MAIL RCPT DATA BDAT RSET NOOP VRFY HELP QUIT"),
             Self::UnknownCommand => say!("500 5.5.1 Unknown command"),
             Self::NotImplemented => say!("502 5.5.1 Command not implemented"),
@@ -145,13 +145,13 @@ impl Verdict {
             Self::ShuttingDown => say!("421 4.3.2 Shutting down"),
             Self::NoService => say!("503 5.5.1 No service here: send QUIT"),
             Self::TooManySessions => say!("421 4.3.2 Too many sessions, try again later"),
-            Self::LmtpSpoken => say!("500 5.5.1 This is LMTP: say LHLO"),
-            Self::SmtpSpoken => say!("500 5.5.1 This is SMTP: say EHLO"),
+            Self::NeedsLhlo => say!("500 5.5.1 This is LMTP: say LHLO"),
+            Self::NeedsEhlo => say!("500 5.5.1 This is SMTP: say EHLO"),
             Self::MessageBegun => say!("503 5.5.1 The message has begun: send BDAT or RSET"),
             Self::BinaryNeedsChunks => say!("503 5.5.1 A binary message is sent by BDAT"),
             Self::BadChunk => say!("421 4.5.2 BDAT needs a size: what follows cannot be told from commands"),
-            Self::ChunkTaken => say!("250 2.0.0 Ok"),
-            Self::TlsIsOn => say!("503 5.5.1 TLS is on"),
+            Self::ChunkAccepted => say!("250 2.0.0 Ok"),
+            Self::TlsActive => say!("503 5.5.1 TLS is on"),
             Self::NeedsTls => say!("530 5.7.0 Must issue a STARTTLS command first"),
             Self::AuthNeedsTls => say!("538 5.7.11 Encryption required for requested authentication mechanism"),
             Self::UnknownMechanism => say!("504 5.5.4 Unrecognized authentication mechanism"),

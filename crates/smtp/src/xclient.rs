@@ -1,5 +1,5 @@
 //! XCLIENT: a proxy names the client behind it to a server (Postfix, XCLIENT_README).
-use crate::limits::COMMAND_LINE_BYTES;
+use crate::limits::MAX_COMMAND_LINE_BYTES;
 use crate::xtext::{self, Xtext};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -107,7 +107,7 @@ impl Attributes {
 
 /// Value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told<'a> {
+pub enum AttributeValue<'a> {
     /// A value; [`Xtext::decode`] decodes it.
     Value(Xtext<'a>),
     /// The value is unknown.
@@ -116,7 +116,7 @@ pub enum Told<'a> {
     TemporarilyUnavailable,
 }
 
-impl<'a> Told<'a> {
+impl<'a> AttributeValue<'a> {
     fn parse(value: &'a [u8]) -> Option<Self> {
         match value {
             _ if value.eq_ignore_ascii_case(b"[UNAVAILABLE]") => Some(Self::Unavailable),
@@ -139,8 +139,8 @@ impl<'a> Xclient<'a> {
         for word in words(arguments) {
             let (attribute, told) = pair(word)?;
             let fits = match told {
-                Told::Value(value) => attribute.takes(&value.decode()),
-                Told::Unavailable | Told::TemporarilyUnavailable => true,
+                AttributeValue::Value(value) => attribute.takes(&value.decode()),
+                AttributeValue::Unavailable | AttributeValue::TemporarilyUnavailable => true,
             };
             if !fits || seen.has(attribute) {
                 return None;
@@ -151,26 +151,26 @@ impl<'a> Xclient<'a> {
     }
 
     /// All attributes in their order.
-    pub fn attributes(&self) -> impl Iterator<Item = (Attribute, Told<'a>)> + use<'a> {
+    pub fn attributes(&self) -> impl Iterator<Item = (Attribute, AttributeValue<'a>)> + use<'a> {
         words(self.arguments).filter_map(pair)
     }
 
     /// The value of one attribute.
-    pub fn told(&self, wanted: Attribute) -> Option<Told<'a>> {
+    pub fn value(&self, wanted: Attribute) -> Option<AttributeValue<'a>> {
         self.attributes().find(|(attribute, _)| *attribute == wanted).map(|(_, told)| told)
     }
 
     /// The client's address, if it was sent.
     pub fn address(&self) -> Option<IpAddr> {
-        match self.told(Attribute::Address)? {
-            Told::Value(value) => address(&value.decode()),
-            Told::Unavailable | Told::TemporarilyUnavailable => None,
+        match self.value(Attribute::Address)? {
+            AttributeValue::Value(value) => address(&value.decode()),
+            AttributeValue::Unavailable | AttributeValue::TemporarilyUnavailable => None,
         }
     }
 
     /// Reports whether the client is said to be logged in.
     pub(crate) fn is_logged_in(&self) -> bool {
-        matches!(self.told(Attribute::Login), Some(Told::Value(_)))
+        matches!(self.value(Attribute::Login), Some(AttributeValue::Value(_)))
     }
 }
 
@@ -178,9 +178,9 @@ fn words(arguments: &[u8]) -> impl Iterator<Item = &[u8]> {
     arguments.split(|octet| *octet == b' ').filter(|word| !word.is_empty())
 }
 
-fn pair(word: &[u8]) -> Option<(Attribute, Told<'_>)> {
+fn pair(word: &[u8]) -> Option<(Attribute, AttributeValue<'_>)> {
     let at = memchr::memchr(b'=', word)?;
-    Some((Attribute::parse(&word[..at])?, Told::parse(&word[at + 1..])?))
+    Some((Attribute::parse(&word[..at])?, AttributeValue::parse(&word[at + 1..])?))
 }
 
 /// Reads `127.0.0.1`, or `IPV6:::1`.
@@ -199,47 +199,47 @@ fn port(value: &[u8]) -> Option<u16> {
 
 /// Attributes that a client sends about another client with XCLIENT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Introduction {
-    told: Vec<(Attribute, String)>,
+pub struct XclientRequest {
+    attributes: Vec<(Attribute, String)>,
 }
 
 /// A value that XCLIENT cannot carry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("XCLIENT cannot set {} to {value:?}", .attribute.name())]
-pub struct CannotTell {
+pub struct XclientError {
     attribute: Attribute,
     value: String,
 }
 
-impl Introduction {
+impl XclientRequest {
     /// Adds an attribute. `[UNAVAILABLE]` and `[TEMPUNAVAIL]` are values of any attribute; an IPv6 address is written
     /// `IPV6:::1`.
     ///
     /// # Errors
-    /// [`CannotTell`] if it is not a value of that attribute, or the attribute has a value already.
-    pub fn telling(mut self, attribute: Attribute, value: &str) -> Result<Self, CannotTell> {
-        let rendered = match Told::parse(value.as_bytes()) {
-            Some(Told::Unavailable | Told::TemporarilyUnavailable) => value.to_owned(),
+    /// [`XclientError`] if it is not a value of that attribute, or the attribute has a value already.
+    pub fn with_attribute(mut self, attribute: Attribute, value: &str) -> Result<Self, XclientError> {
+        let rendered = match AttributeValue::parse(value.as_bytes()) {
+            Some(AttributeValue::Unavailable | AttributeValue::TemporarilyUnavailable) => value.to_owned(),
             _ => xtext::encode(value.as_bytes()),
         };
         let word = format!("{}={rendered}", attribute.name());
-        let is_new = self.told.iter().all(|(told, _)| *told != attribute);
+        let is_new = self.attributes.iter().all(|(told, _)| *told != attribute);
         if !is_new
             || Xclient::parse(word.as_bytes()).is_none()
-            || "XCLIENT \r\n".len() + word.len() > COMMAND_LINE_BYTES
+            || "XCLIENT \r\n".len() + word.len() > MAX_COMMAND_LINE_BYTES
         {
-            return Err(CannotTell { attribute, value: value.to_owned() });
+            return Err(XclientError { attribute, value: value.to_owned() });
         }
-        self.told.push((attribute, word));
+        self.attributes.push((attribute, word));
         Ok(self)
     }
 
     /// Returns the command lines with those attributes that the peer accepts; each within the length of a command.
     pub(crate) fn lines(&self, offered: Attributes) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
-        for (_, word) in self.told.iter().filter(|(attribute, _)| offered.has(*attribute)) {
+        for (_, word) in self.attributes.iter().filter(|(attribute, _)| offered.has(*attribute)) {
             match lines.last_mut() {
-                Some(line) if line.len() + 1 + word.len() + 2 <= COMMAND_LINE_BYTES => *line += &format!(" {word}"),
+                Some(line) if line.len() + 1 + word.len() + 2 <= MAX_COMMAND_LINE_BYTES => *line += &format!(" {word}"),
                 _ => lines.push(format!("XCLIENT {word}")),
             }
         }
@@ -297,9 +297,9 @@ mod tests {
     fn what_was_told_is_told_on() {
         let xclient = Xclient::parse(b"ADDR=IPV6:::1 LOGIN=a+2Bb NAME=[UNAVAILABLE]").unwrap();
         assert_eq!(xclient.address(), Some("::1".parse().unwrap()));
-        assert_eq!(xclient.told(Attribute::Name), Some(Told::Unavailable));
-        assert_eq!(xclient.told(Attribute::Port), None);
-        let Some(Told::Value(login)) = xclient.told(Attribute::Login) else { panic!("LOGIN was told") };
+        assert_eq!(xclient.value(Attribute::Name), Some(AttributeValue::Unavailable));
+        assert_eq!(xclient.value(Attribute::Port), None);
+        let Some(AttributeValue::Value(login)) = xclient.value(Attribute::Login) else { panic!("LOGIN was told") };
         assert_eq!(login.decode().as_ref(), b"a+b");
         assert!(xclient.is_logged_in());
         assert_eq!(xclient.attributes().count(), 3);
@@ -307,22 +307,22 @@ mod tests {
 
     #[test]
     fn a_client_tells_what_the_peer_takes_in_lines_of_512_octets() {
-        let introduction = Introduction::default()
-            .telling(Attribute::Name, &"n".repeat(250))
-            .and_then(|it| it.telling(Attribute::Helo, &"h".repeat(250)))
-            .and_then(|it| it.telling(Attribute::Login, "a b+c"))
-            .and_then(|it| it.telling(Attribute::Address, "[UNAVAILABLE]"))
+        let introduction = XclientRequest::default()
+            .with_attribute(Attribute::Name, &"n".repeat(250))
+            .and_then(|it| it.with_attribute(Attribute::Helo, &"h".repeat(250)))
+            .and_then(|it| it.with_attribute(Attribute::Login, "a b+c"))
+            .and_then(|it| it.with_attribute(Attribute::Address, "[UNAVAILABLE]"))
             .unwrap();
         let lines = introduction.lines(Attributes::ALL);
         assert_eq!(lines.len(), 2);
-        assert!(lines.iter().all(|line| line.len() <= COMMAND_LINE_BYTES && line.ends_with("\r\n")));
+        assert!(lines.iter().all(|line| line.len() <= MAX_COMMAND_LINE_BYTES && line.ends_with("\r\n")));
         assert!(lines[1].ends_with(" LOGIN=a+20b+2Bc ADDR=[UNAVAILABLE]\r\n"), "{lines:?}");
         assert_eq!(introduction.lines(Attributes::NONE.with(Attribute::Address)), ["XCLIENT ADDR=[UNAVAILABLE]\r\n"]);
         assert!(introduction.lines(Attributes::NONE).is_empty());
-        assert!(introduction.clone().telling(Attribute::Login, "again").is_err());
-        assert!(introduction.telling(Attribute::Port, "x").is_err());
-        assert!(Introduction::default().telling(Attribute::Name, "a\r\nQUIT").is_err());
-        assert!(Introduction::default().telling(Attribute::Login, &"+".repeat(200)).is_err());
+        assert!(introduction.clone().with_attribute(Attribute::Login, "again").is_err());
+        assert!(introduction.with_attribute(Attribute::Port, "x").is_err());
+        assert!(XclientRequest::default().with_attribute(Attribute::Name, "a\r\nQUIT").is_err());
+        assert!(XclientRequest::default().with_attribute(Attribute::Login, &"+".repeat(200)).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! `SPOOL_BENCH_DIR` sets the directory; without it, the build directory. Rounds of spool and raw alternate; medians
 //! are printed.
 #![allow(clippy::print_stdout)]
-use spool::{Draft, Options, RealDisk, Receipt, Spool};
+use spool::{NewMessage, Options, RealDisk, Receipt, Spool};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::IoSlice;
@@ -44,7 +44,7 @@ fn reopen(directory: &Path) {
     let body: Arc<[u8]> = vec![b'x'; 400].into();
     let (spool, _) = open();
     for _ in 0..QUEUED / 10_000 {
-        let draft = || Draft { received_ns: 1, envelope: ENVELOPE.to_vec(), body: Arc::clone(&body) };
+        let draft = || NewMessage { received_ns: 1, envelope: ENVELOPE.to_vec(), body: Arc::clone(&body) };
         let receipts: Vec<Receipt> = (0..10_000).map(|_| spool.store(draft())).collect();
         receipts.into_iter().for_each(|receipt| assert!(receipt.wait().is_ok()));
     }
@@ -80,14 +80,14 @@ fn compare(directory: &Path, raw: &File, bytes: usize, batch: usize) {
     let body: Arc<[u8]> = vec![b'x'; bytes].into();
     // One round is not measured: it makes the segments that later rounds use again.
     spool_rate(&spool, &body, batch);
-    let before = spool.usage();
+    let before = spool.stats();
     let mut ours = Vec::new();
     let mut raws = Vec::new();
     for _ in 0..ROUNDS {
         ours.push(spool_rate(&spool, &body, batch));
         raws.push(raw_rate(raw, &body, batch));
     }
-    let usage = spool.usage();
+    let usage = spool.stats();
     spool.close();
     let a_sync = (usage.stored - before.stored) as f64 / (usage.syncs - before.syncs).max(1) as f64;
     let ours = median(ours);
@@ -103,7 +103,7 @@ fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
     let mut stored = 0;
     while start.elapsed() < ROUND || !waiting.is_empty() {
         while waiting.len() < in_flight && start.elapsed() < ROUND {
-            waiting.push_back(spool.store(Draft {
+            waiting.push_back(spool.store(NewMessage {
                 received_ns: 1,
                 envelope: ENVELOPE.to_vec(),
                 body: Arc::clone(body),

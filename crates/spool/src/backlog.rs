@@ -1,26 +1,26 @@
 //! The unfinished messages of a spool that is opened.
-use crate::live::SharedLive;
+use crate::live::SharedIndex;
 use crate::tidying::notes_of;
-use crate::{Error, Id, Left};
+use crate::{Error, Id, RecoveredMessage};
 use std::sync::Arc;
 
 /// The messages that were not done when the spool was opened, in the order of the log. Costs 8 bytes per message; each
 /// is read when it is asked for, and left out if it is done by then.
 pub struct Backlog {
-    live: Arc<SharedLive>,
+    index: Arc<SharedIndex>,
     ids: std::vec::IntoIter<Id>,
     /// Messages whose body is damaged, in the order of their numbers.
     damaged_bodies: Vec<Id>,
 }
 
 impl Backlog {
-    pub(crate) fn new(live: Arc<SharedLive>, damaged_bodies: &[Id]) -> Self {
-        let ids = live.lock().in_log_order().into_iter();
-        Self { live, ids, damaged_bodies: damaged_bodies.to_vec() }
+    pub(crate) fn new(index: Arc<SharedIndex>, damaged_bodies: &[Id]) -> Self {
+        let ids = index.lock().in_log_order().into_iter();
+        Self { index, ids, damaged_bodies: damaged_bodies.to_vec() }
     }
 
     pub(crate) fn empty() -> Self {
-        Self { live: Arc::default(), ids: Vec::new().into_iter(), damaged_bodies: Vec::new() }
+        Self { index: Arc::default(), ids: Vec::new().into_iter(), damaged_bodies: Vec::new() }
     }
 
     /// Largest number of messages still to come.
@@ -33,16 +33,16 @@ impl Backlog {
         self.ids.len() == 0
     }
 
-    fn read(&self, id: Id) -> Result<Left, Error> {
-        self.live.read(id, |whereabouts| {
-            let segment = &whereabouts.segment;
-            let spot = whereabouts.spot;
-            let head = segment.head(spot)?.ok_or_else(|| segment.damaged(spot.at()))?;
-            Ok(Left {
+    fn read(&self, id: Id) -> Result<RecoveredMessage, Error> {
+        self.index.read(id, |locations| {
+            let segment = &locations.segment;
+            let location = locations.record;
+            let head = segment.read_metadata(location)?.ok_or_else(|| segment.damage_error(location.offset()))?;
+            Ok(RecoveredMessage {
                 id,
                 received_ns: head.record.received_ns,
                 envelope: head.envelope().to_vec(),
-                notes: notes_of(whereabouts, &head)?,
+                notes: notes_of(locations, &head)?,
                 body_bytes: u64::from(head.record.body_bytes),
                 is_body_damaged: self.damaged_bodies.binary_search(&id).is_ok(),
             })
@@ -51,7 +51,7 @@ impl Backlog {
 }
 
 impl Iterator for Backlog {
-    type Item = Result<Left, Error>;
+    type Item = Result<RecoveredMessage, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

@@ -1,42 +1,42 @@
 //! A batch under construction: small parts are copied into one buffer, large bodies stay where they are.
-use crate::format::{BATCH_BYTES, BLOCK, Batch, Record};
+use crate::format::{BATCH_HEADER_BYTES, BLOCK, BatchHeader, RecordHeader};
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Bodies up to this length are copied: that costs less than a piece of their own in the system call.
-const COPIED_BYTES: usize = 4096;
+const MAX_COPIED_BYTES: usize = 4096;
 
-pub(crate) struct Building {
+pub(crate) struct BatchBuilder {
     bytes: Vec<u8>,
     /// End of the part of `bytes` that the pieces cover.
-    pieced: usize,
-    pieces: Vec<Piece>,
+    covered_end: usize,
+    pieces: Vec<BatchPiece>,
     length: u64,
     records: u32,
 }
 
-enum Piece {
+enum BatchPiece {
     Own(Range<usize>),
     Body(Arc<[u8]>),
 }
 
 /// A body on its way into a batch, with the fields that go with it.
-pub(crate) struct Content<'a> {
-    pub(crate) record: Record,
+pub(crate) struct RecordParts<'a> {
+    pub(crate) record: RecordHeader,
     pub(crate) envelope: &'a [u8],
     pub(crate) notes: &'a [u8],
     pub(crate) body: Option<&'a Arc<[u8]>>,
 }
 
-impl Default for Building {
+impl Default for BatchBuilder {
     fn default() -> Self {
-        let bytes = vec![0; BATCH_BYTES];
-        Self { bytes, pieced: 0, pieces: Vec::new(), length: BATCH_BYTES as u64, records: 0 }
+        let bytes = vec![0; BATCH_HEADER_BYTES];
+        Self { bytes, covered_end: 0, pieces: Vec::new(), length: BATCH_HEADER_BYTES as u64, records: 0 }
     }
 }
 
-impl Building {
+impl BatchBuilder {
     /// Length of the batch so far, its own header included.
     pub(crate) fn length(&self) -> u64 {
         self.length
@@ -47,18 +47,18 @@ impl Building {
     }
 
     /// Adds a record, and returns its offset in the batch.
-    pub(crate) fn push(&mut self, content: &Content<'_>, seed: u32) -> u64 {
+    pub(crate) fn push(&mut self, content: &RecordParts<'_>, seed: u32) -> u64 {
         let at = self.length;
-        content.record.write(content.envelope, content.notes, seed, &mut self.bytes);
+        content.record.encode(content.envelope, content.notes, seed, &mut self.bytes);
         match content.body {
-            Some(body) if body.len() > COPIED_BYTES => {
+            Some(body) if body.len() > MAX_COPIED_BYTES => {
                 self.piece();
-                self.pieces.push(Piece::Body(Arc::clone(body)));
+                self.pieces.push(BatchPiece::Body(Arc::clone(body)));
             }
             Some(body) => self.bytes.extend_from_slice(body),
             None => {}
         }
-        let padding = content.record.bytes() - content.record.head_bytes() - u64::from(content.record.body_bytes);
+        let padding = content.record.bytes() - content.record.metadata_bytes() - u64::from(content.record.body_bytes);
         self.bytes.resize(self.bytes.len() + padding as usize, 0);
         self.length += content.record.bytes();
         self.records += 1;
@@ -67,22 +67,22 @@ impl Building {
 
     /// Makes a piece of the bytes that were added to `bytes` since the last one.
     fn piece(&mut self) {
-        if self.pieced < self.bytes.len() {
-            self.pieces.push(Piece::Own(self.pieced..self.bytes.len()));
-            self.pieced = self.bytes.len();
+        if self.covered_end < self.bytes.len() {
+            self.pieces.push(BatchPiece::Own(self.covered_end..self.bytes.len()));
+            self.covered_end = self.bytes.len();
         }
     }
 
     /// Completes the batch, up to the end of its last block, and returns the pieces to be written at once.
     pub(crate) fn finish(&mut self, seed: u32, synced: u64) -> Vec<IoSlice<'_>> {
-        let batch = Batch { records: self.records, bytes: self.length, synced };
-        self.bytes[..BATCH_BYTES].copy_from_slice(&batch.written(seed));
+        let batch = BatchHeader { records: self.records, bytes: self.length, synced };
+        self.bytes[..BATCH_HEADER_BYTES].copy_from_slice(&batch.encode(seed));
         let padding = self.length.next_multiple_of(BLOCK) - self.length;
         self.bytes.resize(self.bytes.len() + padding as usize, 0);
         self.piece();
         let slice_of = |piece| match piece {
-            &Piece::Own(Range { start, end }) => IoSlice::new(&self.bytes[start..end]),
-            Piece::Body(body) => IoSlice::new(body),
+            &BatchPiece::Own(Range { start, end }) => IoSlice::new(&self.bytes[start..end]),
+            BatchPiece::Body(body) => IoSlice::new(body),
         };
         self.pieces.iter().map(slice_of).collect()
     }
@@ -90,21 +90,21 @@ impl Building {
     /// Empties the batch, and keeps its buffers.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
-        self.bytes.resize(BATCH_BYTES, 0);
+        self.bytes.resize(BATCH_HEADER_BYTES, 0);
         self.pieces.clear();
-        (self.pieced, self.length, self.records) = (0, BATCH_BYTES as u64, 0);
-        self.bytes.shrink_to(MOST_KEPT_BYTES);
+        (self.covered_end, self.length, self.records) = (0, BATCH_HEADER_BYTES as u64, 0);
+        self.bytes.shrink_to(MAX_KEPT_BYTES);
     }
 }
 
 /// A buffer that a burst has made larger than this is freed.
-const MOST_KEPT_BYTES: usize = 4 << 20;
+const MAX_KEPT_BYTES: usize = 4 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Id;
-    use crate::format::{Kind, RECORD_BYTES, checksum};
+    use crate::format::{RECORD_HEADER_BYTES, RecordKind, checksum};
 
     fn joined(pieces: &[IoSlice<'_>]) -> Vec<u8> {
         pieces.iter().flat_map(|piece| piece.to_vec()).collect()
@@ -114,20 +114,24 @@ mod tests {
     fn large_bodies_are_not_copied() {
         let large: Arc<[u8]> = vec![7; 10_001].into();
         let small: Arc<[u8]> = vec![8; 10].into();
-        let mut building = Building::default();
+        let mut building = BatchBuilder::default();
         for body in [&small, &large, &small] {
-            let record = Record { body_bytes: body.len() as u32, ..Record::bare(Kind::Stored, Id(1)) };
-            building.push(&Content { record, envelope: b"", notes: b"", body: Some(body) }, 3);
+            let record =
+                RecordHeader { body_bytes: body.len() as u32, ..RecordHeader::bare(RecordKind::Stored, Id(1)) };
+            building.push(&RecordParts { record, envelope: b"", notes: b"", body: Some(body) }, 3);
         }
         let length = building.length();
-        assert_eq!(length, 32 + 3 * RECORD_BYTES as u64 + 2 * 16 + 10_008);
+        assert_eq!(length, 32 + 3 * RECORD_HEADER_BYTES as u64 + 2 * 16 + 10_008);
         let pieces = building.finish(3, 0);
         assert_eq!(pieces.len(), 3);
         assert!(std::ptr::eq(&raw const pieces[1][0], &raw const large[0]));
         let all = joined(&pieces);
         assert_eq!(all.len() as u64, length.next_multiple_of(BLOCK));
-        assert_eq!(Batch::read(&all, 3, 8192, 1 << 20).map(|batch| (batch.records, batch.bytes)), Some((3, length)));
-        let body_at = 32 + 2 * RECORD_BYTES + 16;
+        assert_eq!(
+            BatchHeader::decode(&all, 3, 8192, 1 << 20).map(|batch| (batch.records, batch.bytes)),
+            Some((3, length))
+        );
+        let body_at = 32 + 2 * RECORD_HEADER_BYTES + 16;
         assert_eq!(checksum(&all[body_at..body_at + large.len()]), checksum(&large));
         building.clear();
         assert!(building.is_empty() && joined(&building.finish(0, 0)).len() == 4096);

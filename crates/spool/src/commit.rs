@@ -1,48 +1,48 @@
 //! The commit thread: takes the gathered messages, writes and syncs them, resolves the receipts, makes room.
-use crate::inbox::{Inbox, Meanwhile, Taken};
+use crate::inbox::{CommitBatch, CommitQueue, WhenIdle};
 use crate::log::Log;
-use crate::tidying::Progress;
+use crate::tidying::CompactionProgress;
 use crate::{Error, Id};
 use std::io;
 use std::sync::Arc;
 
 /// Runs until the spool is closed or its disk fails. `unproven` are messages of a former run that are written anew
 /// before anything else.
-pub(crate) fn run(inbox: &Arc<Inbox>, mut log: Log, unproven: Vec<Id>) {
-    let _guard = Guard(Arc::clone(inbox));
-    if let Err(error) = log.write_anew(unproven).and_then(|()| until_closed(inbox, &mut log)) {
-        inbox.stop(Error::poisoned(&error));
+pub(crate) fn run(queue: &Arc<CommitQueue>, mut log: Log, unproven: Vec<Id>) {
+    let _guard = CommitGuard(Arc::clone(queue));
+    if let Err(error) = log.rewrite(unproven).and_then(|()| run_until_closed(queue, &mut log)) {
+        queue.stop(Error::poisoned(&error));
     }
 }
 
-fn until_closed(inbox: &Inbox, log: &mut Log) -> io::Result<()> {
-    let mut taken = Taken::default();
-    let mut meanwhile = Meanwhile::Chores;
+fn run_until_closed(queue: &CommitQueue, log: &mut Log) -> io::Result<()> {
+    let mut batch = CommitBatch::default();
+    let mut when_idle = WhenIdle::Compact;
     loop {
-        inbox.take(&mut taken, meanwhile);
-        if !taken.is_empty() {
-            match log.commit(&mut taken) {
-                Ok(refused) => taken.settle(Ok(refused)),
+        queue.take(&mut batch, when_idle);
+        if !batch.is_empty() {
+            match log.commit(&mut batch) {
+                Ok(refused) => batch.resolve(Ok(refused)),
                 Err(error) => {
-                    taken.settle(Err(Error::poisoned(&error)));
+                    batch.resolve(Err(Error::poisoned(&error)));
                     return Err(error);
                 }
             }
         }
-        if taken.is_last {
+        if batch.is_last {
             return log.close();
         }
-        meanwhile = match log.tidy()? {
-            Progress::More => Meanwhile::Chores,
-            Progress::Nothing => Meanwhile::Nothing,
+        when_idle = match log.compact()? {
+            CompactionProgress::More => WhenIdle::Compact,
+            CompactionProgress::Done => WhenIdle::Wait,
         };
     }
 }
 
 /// Ends all waits when the thread ends, for whatever reason. `Taken` answers for what the thread had taken.
-struct Guard(Arc<Inbox>);
+struct CommitGuard(Arc<CommitQueue>);
 
-impl Drop for Guard {
+impl Drop for CommitGuard {
     fn drop(&mut self) {
         let reason =
             if std::thread::panicking() { Error::Poisoned("the commit thread failed".into()) } else { Error::Closed };

@@ -16,7 +16,7 @@ pub struct Damage {
     /// The loss that it causes.
     pub cost: Cost,
     /// The lost messages, as far as their numbers are known: from the legible parts, or because their numbers are
-    /// missing in the row. At most [`Damage::MOST_NAMED`].
+    /// missing in the row. At most [`Damage::MAX_NAMED`].
     pub messages: Vec<Id>,
     /// Number of messages that may be lost besides those that are named.
     pub unnamed: u64,
@@ -56,7 +56,7 @@ pub enum Cost {
 
 impl Damage {
     /// Limit of messages that are named.
-    pub const MOST_NAMED: usize = 10_000;
+    pub const MAX_NAMED: usize = 10_000;
 
     /// Reports whether an administrator must act: the damage costs something, and is not what a crash leaves.
     pub fn is_alarming(&self) -> bool {

@@ -25,7 +25,7 @@ pub trait Disk: Send + Sync {
     /// Returns when the creation and removal of files before it are durable.
     fn sync_directory(&self) -> io::Result<()>;
     /// Number of bytes that further files may have, as far as that is known.
-    fn room(&self) -> io::Result<u64> {
+    fn available_bytes(&self) -> io::Result<u64> {
         Ok(u64::MAX)
     }
 }
@@ -41,7 +41,7 @@ pub trait DiskFile: Send + Sync {
     /// Extends an empty file to that length and fills it with zeros, so that a later write changes nothing but data: no
     /// block has to be allocated, and a sync of it needs no commit of the file system's journal. It works in portions,
     /// and after each calls `rest` with the time that it took: a caller without hurry then leaves the disk to others.
-    fn preallocate(&self, bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<()>;
+    fn preallocate(&self, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<()>;
     /// Reports whether blocks are allocated for all of it: a copy of a file may have holes, and a write into a hole may
     /// find no space.
     fn is_allocated(&self) -> io::Result<bool> {
@@ -52,7 +52,7 @@ pub trait DiskFile: Send + Sync {
 }
 
 /// Reads, and repeats a failed read once: no message is given up for a single error.
-pub(crate) fn read_twice(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+pub(crate) fn read_with_retry(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     file.read_at(buffer, at).or_else(|_| file.read_at(buffer, at))
 }
 
@@ -73,7 +73,7 @@ impl RealDisk {
     pub fn new(directory: impl Into<PathBuf>) -> io::Result<Self> {
         let directory = directory.into();
         DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-        sync_names_of(&directory)?;
+        sync_ancestors(&directory)?;
         let opened = File::open(&directory)?;
         Ok(Self { directory, opened, has_quarantined: AtomicBool::new(false) })
     }
@@ -98,7 +98,7 @@ impl Disk for RealDisk {
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        names_in(&self.directory)
+        file_names(&self.directory)
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
@@ -125,7 +125,7 @@ impl Disk for RealDisk {
         self.opened.sync_all()
     }
 
-    fn room(&self) -> io::Result<u64> {
+    fn available_bytes(&self) -> io::Result<u64> {
         let system = rustix::fs::statvfs(&self.directory)?;
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
@@ -146,7 +146,7 @@ impl ReadOnlyDisk {
         match File::open(self.directory.join(RealDisk::LOCK)) {
             Ok(file) => match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
                 Ok(()) => Ok(Box::new(file)),
-                Err(rustix::io::Errno::WOULDBLOCK) => Err(crate::Error::Held),
+                Err(rustix::io::Errno::WOULDBLOCK) => Err(crate::Error::Locked),
                 Err(error) => Err(io::Error::from(error).into()),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Box::new(())),
@@ -165,7 +165,7 @@ impl Disk for ReadOnlyDisk {
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        names_in(&self.directory)
+        file_names(&self.directory)
     }
 
     fn create(&self, _name: &str) -> io::Result<Arc<dyn DiskFile>> {
@@ -188,7 +188,7 @@ impl Disk for ReadOnlyDisk {
 /// Returns when the directory's own name survives a power failure, and the names of those above it. Every process must
 /// call it before it relies on the directory: a former process may have created it, and have ended or failed before the
 /// sync.
-pub fn sync_names_of(directory: &Path) -> io::Result<()> {
+pub fn sync_ancestors(directory: &Path) -> io::Result<()> {
     for above in directory.canonicalize()?.ancestors().skip(1) {
         match File::open(above).and_then(|opened| opened.sync_all()) {
             // In a directory that this user may not read, or that nobody may write, this user has created nothing.
@@ -201,7 +201,7 @@ pub fn sync_names_of(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn names_in(directory: &Path) -> io::Result<Vec<String>> {
+fn file_names(directory: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         names.extend(entry?.file_name().into_string());
@@ -230,7 +230,7 @@ impl DiskFile for File {
     fn write_at(&self, mut pieces: &mut [IoSlice<'_>], mut at: u64) -> io::Result<()> {
         IoSlice::advance_slices(&mut pieces, 0); // drops empty ones at the front
         while !pieces.is_empty() {
-            match rustix::io::pwritev(self, &pieces[..pieces.len().min(MOST_PIECES)], at) {
+            match rustix::io::pwritev(self, &pieces[..pieces.len().min(MAX_IOVECS)], at) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     at += written as u64;
@@ -243,22 +243,22 @@ impl DiskFile for File {
         Ok(())
     }
 
-    fn preallocate(&self, bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<()> {
+    fn preallocate(&self, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<()> {
         match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, bytes) {
             // Not every file system can allocate; writing the zeros does it too.
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
-        let zeros = vec![0; ZEROS_BYTES];
+        let zeros = vec![0; ZERO_CHUNK_BYTES];
         let mut at = 0;
         while at < bytes {
             let began = Instant::now();
-            let length = (bytes - at).min(ZEROS_BYTES as u64);
+            let length = (bytes - at).min(ZERO_CHUNK_BYTES as u64);
             self.write_all_at(&zeros[..length as usize], at)?;
             at += length;
             // In portions, so that a sync of another file does not have to wait for all of it.
             self.sync_data()?;
-            rest(began.elapsed());
+            throttle(began.elapsed());
         }
         self.sync_all()
     }
@@ -276,6 +276,6 @@ impl DiskFile for File {
 /// The directory in a spool's directory; its files are named with it and a slash.
 const QUARANTINE: &str = "quarantine";
 /// IOV_MAX: the pieces that Linux takes in one call.
-const MOST_PIECES: usize = 1024;
+const MAX_IOVECS: usize = 1024;
 /// Size of a portion: some milliseconds of a disk's time.
-const ZEROS_BYTES: usize = 1 << 20;
+const ZERO_CHUNK_BYTES: usize = 1 << 20;

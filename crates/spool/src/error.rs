@@ -26,7 +26,7 @@ pub enum Error {
     DamageRefused(Arc<[Damage]>),
     /// A copy of damaged bytes could not be kept. Nothing was removed.
     #[error("cannot copy damaged bytes to {file}, so the spool is not opened: {error}")]
-    NotKept {
+    QuarantineFailed {
         /// The file in the spool's directory.
         file: String,
         /// The reason.
@@ -34,7 +34,7 @@ pub enum Error {
     },
     /// A later mailrun has written this segment.
     #[error("{file} was written by a later version of mailrun (spool format {version}): open it with that one")]
-    Newer {
+    NewerVersion {
         /// Its name in the spool's directory.
         file: String,
         /// The version that its header states.
@@ -42,7 +42,7 @@ pub enum Error {
     },
     /// Another process has this spool open.
     #[error("another process has this spool open")]
-    Held,
+    Locked,
     /// The message, or its envelope, is larger than the options allow, whatever room there is.
     #[error("{bytes} bytes are more than the limit of {most} per message")]
     TooLarge {

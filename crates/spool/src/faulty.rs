@@ -8,25 +8,25 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Unit that is written whole or not at all; each unsynced sector may be old, new, or neither after a crash.
-const SECTOR: usize = 512;
+const SECTOR_BYTES: usize = 512;
 
 /// A disk in memory. Clones refer to the same disk.
 #[derive(Clone, Default)]
-pub struct FaultyDisk(Arc<Shared>);
+pub struct FaultyDisk(Arc<FaultyDiskShared>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct FaultyDiskShared {
+    state: Mutex<FaultyDiskState>,
     released: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct FaultyDiskState {
     /// The files by their names, as a process sees them.
     files: BTreeMap<String, usize>,
     /// The files by their names, as they are stored durably.
     durable_files: BTreeMap<String, usize>,
-    contents: Vec<Content>,
+    contents: Vec<FileContent>,
     operations: u64,
     syncs: u64,
     writes: Vec<WriteSize>,
@@ -37,14 +37,14 @@ struct State {
     fail_operation: Option<(u64, i32)>,
     failed: Option<FailedOperation>,
     /// Parts of files that cannot be read.
-    bad: Vec<(usize, Range<usize>)>,
+    unreadable: Vec<(usize, Range<usize>)>,
     reads: u64,
     /// Every n-th read fails.
     fail_one_read_of: Option<u64>,
     is_frozen: bool,
     capacity: Option<u64>,
     holds_syncs: bool,
-    lies: bool,
+    ignores_syncs: bool,
     is_locked: bool,
 }
 
@@ -52,7 +52,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedOperation {
     /// A file that has never held more than its first header: a segment was being made.
-    Making,
+    NewSegment,
     /// A file that holds, or has held, a log.
     Log,
     /// The directory, or a file's removal.
@@ -60,10 +60,10 @@ pub enum FailedOperation {
 }
 
 /// Results of an operation.
-enum Course {
+enum OperationOutcome {
     Done,
-    Freezes,
-    Fails(io::Error),
+    Freeze,
+    Fail(io::Error),
 }
 
 /// Size of a write and the number of its pieces.
@@ -76,18 +76,18 @@ pub struct WriteSize {
 }
 
 #[derive(Clone, Default)]
-struct Content {
-    seen: Vec<u8>,
+struct FileContent {
+    current: Vec<u8>,
     durable: Vec<u8>,
     /// Ranges that were written since the last sync.
     dirty: Vec<Range<usize>>,
 }
 
 /// A random generator that is good enough to choose sectors.
-struct Dice(u64);
+struct DiskRng(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+impl DiskRng {
+    fn below(&mut self, sides: u64) -> u64 {
         // splitmix64
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -103,7 +103,7 @@ impl FaultyDisk {
         Self::default()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FaultyDiskState> {
         self.0.state.lock().expect("nothing panics while it holds the disk")
     }
 
@@ -159,7 +159,7 @@ impl FaultyDisk {
     pub fn fail_reads(&self, name: &str, range: Range<usize>) {
         let mut state = self.state();
         let file = state.files[name];
-        state.bad.push((file, range));
+        state.unreadable.push((file, range));
     }
 
     /// Makes every n-th read fail, for `reads` of 2 or more: the next try succeeds.
@@ -169,16 +169,16 @@ impl FaultyDisk {
 
     /// Brings all writes to the media, as a kernel does with old ones.
     pub fn write_back(&self) {
-        self.state().contents.iter_mut().for_each(Content::sync);
+        self.state().contents.iter_mut().for_each(FileContent::sync);
     }
 
     /// Reports success for every sync of a file, and does nothing: for tests of tests.
-    pub fn lie_about_syncs(&self) {
-        self.state().lies = true;
+    pub fn ignore_syncs(&self) {
+        self.state().ignores_syncs = true;
     }
 
     /// Limits its capacity to so many bytes; `None` removes the limit.
-    pub fn limit(&self, capacity: Option<u64>) {
+    pub fn limit_capacity(&self, capacity: Option<u64>) {
         self.state().capacity = capacity;
     }
 
@@ -197,32 +197,37 @@ impl FaultyDisk {
     pub fn after_kill(&self) -> Self {
         let state = self.state();
         let contents = state.contents.clone();
-        let fresh = State {
+        let fresh = FaultyDiskState {
             files: state.files.clone(),
             durable_files: state.durable_files.clone(),
             contents,
-            ..State::default()
+            ..FaultyDiskState::default()
         };
-        Self::of(fresh)
+        Self::with_state(fresh)
     }
 
     /// Returns the disk as it may be after a power failure: `seed` chooses which unsynced writes are there.
     pub fn after_power_loss(&self, seed: u64) -> Self {
-        let mut dice = Dice(seed);
+        let mut dice = DiskRng(seed);
         let state = self.state();
         let mut files = state.durable_files.clone();
         for (name, file) in state.files.iter().filter(|(name, _)| !state.durable_files.contains_key(*name)) {
-            if dice.roll(2) == 0 {
+            if dice.below(2) == 0 {
                 files.insert(name.clone(), *file);
             }
         }
-        files.retain(|name, _| state.files.contains_key(name) || dice.roll(2) == 0);
+        files.retain(|name, _| state.files.contains_key(name) || dice.below(2) == 0);
         let contents = state.contents.iter().map(|content| content.after_power_loss(&mut dice)).collect();
-        Self::of(State { durable_files: files.clone(), files, contents, ..State::default() })
+        Self::with_state(FaultyDiskState {
+            durable_files: files.clone(),
+            files,
+            contents,
+            ..FaultyDiskState::default()
+        })
     }
 
-    fn of(state: State) -> Self {
-        Self(Arc::new(Shared { state: Mutex::new(state), released: Condvar::new() }))
+    fn with_state(state: FaultyDiskState) -> Self {
+        Self(Arc::new(FaultyDiskShared { state: Mutex::new(state), released: Condvar::new() }))
     }
 
     /// The names of all files.
@@ -233,13 +238,13 @@ impl FaultyDisk {
     /// Content of a file; `None` if there is no file of that name.
     pub fn octets(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
-        state.files.get(name).map(|file| state.contents[*file].seen.clone())
+        state.files.get(name).map(|file| state.contents[*file].current.clone())
     }
 
     /// Stores a file durably.
     pub fn put(&self, name: &str, octets: &[u8]) {
         let mut state = self.state();
-        let content = Content { seen: octets.to_vec(), durable: octets.to_vec(), dirty: Vec::new() };
+        let content = FileContent { current: octets.to_vec(), durable: octets.to_vec(), dirty: Vec::new() };
         state.contents.push(content);
         let file = state.contents.len() - 1;
         state.files.insert(name.to_owned(), file);
@@ -247,52 +252,53 @@ impl FaultyDisk {
     }
 }
 
-impl Content {
+impl FileContent {
     fn write(&mut self, bytes: &[u8], at: usize) {
         if bytes.is_empty() {
             return;
         }
         let end = at + bytes.len();
-        if self.seen.len() < end {
-            self.seen.resize(end, 0);
+        if self.current.len() < end {
+            self.current.resize(end, 0);
         }
-        self.seen[at..end].copy_from_slice(bytes);
+        self.current[at..end].copy_from_slice(bytes);
         self.dirty.push(at..end);
     }
 
     fn sync(&mut self) {
-        self.durable.resize(self.seen.len(), 0);
+        self.durable.resize(self.current.len(), 0);
         for range in std::mem::take(&mut self.dirty) {
-            self.durable[range.clone()].copy_from_slice(&self.seen[range]);
+            self.durable[range.clone()].copy_from_slice(&self.current[range]);
         }
     }
 
-    fn after_power_loss(&self, dice: &mut Dice) -> Self {
+    fn after_power_loss(&self, dice: &mut DiskRng) -> Self {
         let mut octets = self.durable.clone();
         // All unsynced writes, none, or some.
-        let mood = dice.roll(4);
+        let mood = dice.below(4);
         let sectors: BTreeSet<usize> =
-            self.dirty.iter().flat_map(|range| range.start / SECTOR..range.end.div_ceil(SECTOR)).collect();
+            self.dirty.iter().flat_map(|range| range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES)).collect();
         for sector in sectors {
-            let from = sector * SECTOR;
-            let new = &self.seen[from.min(self.seen.len())..((sector + 1) * SECTOR).min(self.seen.len())];
+            let from = sector * SECTOR_BYTES;
+            let new =
+                &self.current[from.min(self.current.len())..((sector + 1) * SECTOR_BYTES).min(self.current.len())];
             let (takes, tears) = match mood {
                 0 => (true, false),
                 1 => (false, false),
-                2 => (dice.roll(2) == 0, false),
-                _ => (dice.roll(2) == 0, dice.roll(8) == 0),
+                2 => (dice.below(2) == 0, false),
+                _ => (dice.below(2) == 0, dice.below(8) == 0),
             };
             if takes && octets.len() < from + new.len() {
                 octets.resize(from + new.len(), 0);
             }
             // Only bytes that were never written before are torn within a sector: an assumption about the media.
-            let is_fresh = octets.get(from..from + new.len()).is_some_and(|old| *old == [0; SECTOR][..old.len()]);
-            let length = if tears && is_fresh { dice.roll(new.len() as u64 + 1) as usize } else { new.len() };
+            let is_fresh = octets.get(from..from + new.len()).is_some_and(|old| *old == [0; SECTOR_BYTES][..old.len()]);
+            let length = if tears && is_fresh { dice.below(new.len() as u64 + 1) as usize } else { new.len() };
             if takes {
                 octets[from..from + length].copy_from_slice(&new[..length]);
             }
         }
-        Self { seen: octets.clone(), durable: octets, dirty: Vec::new() }
+        Self { current: octets.clone(), durable: octets, dirty: Vec::new() }
     }
 }
 
@@ -300,9 +306,9 @@ fn frozen() -> io::Error {
     io::Error::other("the disk is frozen")
 }
 
-impl State {
+impl FaultyDiskState {
     /// Counts an operation, and returns its result; `about` gives its target.
-    fn count(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Course> {
+    fn count_operation(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<OperationOutcome> {
         if self.is_frozen {
             return Err(frozen());
         }
@@ -311,48 +317,48 @@ impl State {
         self.is_frozen = self.freeze_at_operation == Some(number);
         if let Some((_, errno)) = self.fail_operation.filter(|(operation, _)| *operation == number) {
             self.failed = Some(about(self));
-            return Ok(Course::Fails(io::Error::from_raw_os_error(errno)));
+            return Ok(OperationOutcome::Fail(io::Error::from_raw_os_error(errno)));
         }
-        Ok(if self.is_frozen { Course::Freezes } else { Course::Done })
+        Ok(if self.is_frozen { OperationOutcome::Freeze } else { OperationOutcome::Done })
     }
 
     /// Returns the target: a log, or a segment that is being made.
-    fn about(&self, content: usize) -> FailedOperation {
-        let used = self.contents[content].seen.get(4096..).unwrap_or_default();
+    fn target_of(&self, content: usize) -> FailedOperation {
+        let used = self.contents[content].current.get(4096..).unwrap_or_default();
         let is_new = used.iter().all(|byte| *byte == 0);
-        if is_new { FailedOperation::Making } else { FailedOperation::Log }
+        if is_new { FailedOperation::NewSegment } else { FailedOperation::Log }
     }
 
     /// Counts an operation on the directory that is done or not.
-    fn step(&mut self) -> io::Result<()> {
-        match self.count(|_| FailedOperation::Directory)? {
-            Course::Done => Ok(()),
-            Course::Freezes => Err(frozen()),
-            Course::Fails(error) => Err(error),
+    fn count_directory_operation(&mut self) -> io::Result<()> {
+        match self.count_operation(|_| FailedOperation::Directory)? {
+            OperationOutcome::Done => Ok(()),
+            OperationOutcome::Freeze => Err(frozen()),
+            OperationOutcome::Fail(error) => Err(error),
         }
     }
 
     /// Counts a sync, and returns the error with which it fails, if it does.
-    fn sync(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Option<io::Error>> {
-        let course = self.count(about)?;
+    fn count_sync(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Option<io::Error>> {
+        let course = self.count_operation(about)?;
         let number = self.syncs;
         self.syncs += 1;
         match course {
-            Course::Freezes => Err(frozen()),
-            Course::Fails(error) => Ok(Some(error)),
-            Course::Done if self.freeze_at_sync == Some(number) => {
+            OperationOutcome::Freeze => Err(frozen()),
+            OperationOutcome::Fail(error) => Ok(Some(error)),
+            OperationOutcome::Done if self.freeze_at_sync == Some(number) => {
                 self.is_frozen = true;
                 Err(frozen())
             }
-            Course::Done => Ok((self.fail_sync == Some(number)).then(|| io::Error::other("the sync failed"))),
+            OperationOutcome::Done => Ok((self.fail_sync == Some(number)).then(|| io::Error::other("the sync failed"))),
         }
     }
 
-    fn check_room(&self, file: usize, end: u64) -> io::Result<()> {
+    fn check_capacity(&self, file: usize, end: u64) -> io::Result<()> {
         let others = self.files.values().filter(|other| **other != file);
-        let others: u64 = others.map(|other| self.contents[*other].seen.len() as u64).sum();
+        let others: u64 = others.map(|other| self.contents[*other].current.len() as u64).sum();
         match self.capacity {
-            Some(capacity) if others + end.max(self.contents[file].seen.len() as u64) > capacity => {
+            Some(capacity) if others + end.max(self.contents[file].current.len() as u64) > capacity => {
                 Err(ErrorKind::StorageFull.into())
             }
             _ => Ok(()),
@@ -365,9 +371,9 @@ struct FaultyFile {
     content: usize,
 }
 
-struct Lock(FaultyDisk);
+struct DiskLock(FaultyDisk);
 
-impl Drop for Lock {
+impl Drop for DiskLock {
     fn drop(&mut self) {
         self.0.state().is_locked = false;
     }
@@ -380,7 +386,7 @@ impl Disk for FaultyDisk {
             return Err(ErrorKind::WouldBlock.into());
         }
         state.is_locked = true;
-        Ok(Box::new(Lock(self.clone())))
+        Ok(Box::new(DiskLock(self.clone())))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -389,8 +395,8 @@ impl Disk for FaultyDisk {
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.state();
-        state.step()?;
-        state.contents.push(Content::default());
+        state.count_directory_operation()?;
+        state.contents.push(FileContent::default());
         let content = state.contents.len() - 1;
         state.files.insert(name.to_owned(), content);
         Ok(Arc::new(FaultyFile { disk: self.clone(), content }))
@@ -403,29 +409,29 @@ impl Disk for FaultyDisk {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.state();
-        state.step()?;
+        state.count_directory_operation()?;
         state.files.remove(name).map(|_| ()).ok_or_else(|| ErrorKind::NotFound.into())
     }
 
     fn sync_directory(&self) -> io::Result<()> {
         let mut state = self.state();
-        if let Some(error) = state.sync(|_| FailedOperation::Directory)? {
+        if let Some(error) = state.count_sync(|_| FailedOperation::Directory)? {
             return Err(error);
         }
         state.durable_files = state.files.clone();
         Ok(())
     }
 
-    fn room(&self) -> io::Result<u64> {
+    fn available_bytes(&self) -> io::Result<u64> {
         let state = self.state();
-        let used: u64 = state.files.values().map(|file| state.contents[*file].seen.len() as u64).sum();
+        let used: u64 = state.files.values().map(|file| state.contents[*file].current.len() as u64).sum();
         Ok(state.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(used)))
     }
 }
 
 impl DiskFile for FaultyFile {
     fn bytes(&self) -> io::Result<u64> {
-        Ok(self.disk.state().contents[self.content].seen.len() as u64)
+        Ok(self.disk.state().contents[self.content].current.len() as u64)
     }
 
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
@@ -436,10 +442,10 @@ impl DiskFile for FaultyFile {
         let is_bad = |(content, bad): &(usize, Range<usize>)| {
             *content == self.content && bad.start < asked.end && asked.start < bad.end
         };
-        if fails_now || state.bad.iter().any(is_bad) {
+        if fails_now || state.unreadable.iter().any(is_bad) {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
         }
-        let seen = &state.contents[self.content].seen;
+        let seen = &state.contents[self.content].current;
         let from = seen.len().min(at as usize);
         let length = buffer.len().min(seen.len() - from);
         buffer[..length].copy_from_slice(&seen[from..from + length]);
@@ -449,14 +455,14 @@ impl DiskFile for FaultyFile {
     fn write_at(&self, pieces: &mut [IoSlice<'_>], at: u64) -> io::Result<()> {
         let bytes = pieces.iter().map(|piece| &**piece).collect::<Vec<&[u8]>>().concat();
         let mut state = self.disk.state();
-        let course = state.count(|state| state.about(self.content))?;
-        state.check_room(self.content, at + bytes.len() as u64)?;
+        let course = state.count_operation(|state| state.target_of(self.content))?;
+        state.check_capacity(self.content, at + bytes.len() as u64)?;
         state.writes.push(WriteSize { bytes: bytes.len() as u64, pieces: pieces.len() });
-        let part = Dice(at).roll(bytes.len() as u64 + 1) as usize;
+        let part = DiskRng(at).below(bytes.len() as u64 + 1) as usize;
         let (length, outcome) = match course {
-            Course::Done => (bytes.len(), Ok(())),
-            Course::Freezes => (part, Err(frozen())),
-            Course::Fails(error) => (part, Err(error)),
+            OperationOutcome::Done => (bytes.len(), Ok(())),
+            OperationOutcome::Freeze => (part, Err(frozen())),
+            OperationOutcome::Fail(error) => (part, Err(error)),
         };
         state.contents[self.content].write(&bytes[..length], at as usize);
         outcome
@@ -464,15 +470,15 @@ impl DiskFile for FaultyFile {
 
     fn preallocate(&self, bytes: u64, _rest: &dyn Fn(Duration)) -> io::Result<()> {
         let mut state = self.disk.state();
-        let course = state.count(|_| FailedOperation::Making)?;
-        state.check_room(self.content, bytes)?;
+        let course = state.count_operation(|_| FailedOperation::NewSegment)?;
+        state.check_capacity(self.content, bytes)?;
         let (length, outcome) = match course {
-            Course::Done => (bytes, Ok(())),
-            Course::Freezes => (bytes / 2, Err(frozen())),
-            Course::Fails(error) => (bytes / 2, Err(error)),
+            OperationOutcome::Done => (bytes, Ok(())),
+            OperationOutcome::Freeze => (bytes / 2, Err(frozen())),
+            OperationOutcome::Fail(error) => (bytes / 2, Err(error)),
         };
         let content = &mut state.contents[self.content];
-        content.seen.resize(length as usize, 0);
+        content.current.resize(length as usize, 0);
         outcome?;
         content.sync();
         Ok(())
@@ -483,8 +489,8 @@ impl DiskFile for FaultyFile {
         while state.holds_syncs && !state.is_frozen {
             state = self.disk.0.released.wait(state).expect("nothing panics while it holds the disk");
         }
-        let failure = state.sync(|state| state.about(self.content))?;
-        if state.lies {
+        let failure = state.count_sync(|state| state.target_of(self.content))?;
+        if state.ignores_syncs {
             return Ok(());
         }
         let content = &mut state.contents[self.content];

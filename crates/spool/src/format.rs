@@ -7,21 +7,21 @@ use std::hash::{BuildHasher, RandomState};
 /// Batches begin at multiples of this, so that no write touches a block that an earlier sync has made durable.
 pub(crate) const BLOCK: u64 = 4096;
 /// Two blocks for the header, which is written to one and the other alternately; then the batches.
-pub(crate) const BATCHES_AT: u64 = 2 * BLOCK;
+pub(crate) const BATCHES_OFFSET: u64 = 2 * BLOCK;
 pub(crate) const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"mrspool\0";
 /// No counter has ever reached this; a header with a larger one would make the next number overflow.
-const MOST_COUNTED: u64 = u64::MAX >> 1;
+const MAX_COUNTER: u64 = u64::MAX >> 1;
 
 pub(crate) const HEADER_BYTES: usize = 64;
-pub(crate) const BATCH_BYTES: usize = 32;
-pub(crate) const RECORD_BYTES: usize = 40;
+pub(crate) const BATCH_HEADER_BYTES: usize = 32;
+pub(crate) const RECORD_HEADER_BYTES: usize = 40;
 /// Offset of the checksum of its body in a record.
-pub(crate) const BODY_CRC_AT: usize = 36;
+pub(crate) const BODY_CRC_OFFSET: usize = 36;
 
 /// Uses of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SegmentHeaderState {
     /// Nothing in it counts.
     Free,
     /// It holds batches.
@@ -30,12 +30,12 @@ pub(crate) enum State {
 
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) state: State,
+pub(crate) struct SegmentHeader {
+    pub(crate) state: SegmentHeaderState,
     /// Number of times that this file's header has been written; it determines which of its two places holds this one.
-    pub(crate) turn: u64,
+    pub(crate) revision: u64,
     /// The number of this use: each use of any segment has the next one. In a free segment, the number of the last use.
-    pub(crate) use_number: u64,
+    pub(crate) generation: u64,
     /// A secret number, so that no message can contain bytes that would read as a record.
     pub(crate) salt: u64,
     /// Every number below has been given to a message.
@@ -46,31 +46,38 @@ pub(crate) struct Header {
 
 /// Content of one of the two places of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Header(Header),
+pub(crate) enum HeaderSlot {
+    Valid(SegmentHeader),
     Newer(u32),
     /// Zeros: nothing was ever written here.
     Blank,
     Illegible,
 }
 
-impl Header {
+impl SegmentHeader {
     /// Offset of this header.
-    pub(crate) fn at(&self) -> u64 {
-        self.turn % 2 * BLOCK
+    pub(crate) fn offset(&self) -> u64 {
+        self.revision % 2 * BLOCK
     }
 
     /// Seed that the checksums of this use are combined with.
     pub(crate) fn seed(&self) -> u32 {
         let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.use_number.to_le_bytes());
+        bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
         bytes[8..].copy_from_slice(&self.salt.to_le_bytes());
         checksum(&bytes)
     }
 
     /// Makes the header with which a new use of this segment begins.
     pub(crate) fn begin(self, use_number: u64, next_id: u64, previous_end: u64) -> Self {
-        let mut next = Self { state: State::Used, turn: self.turn + 1, use_number, salt: 0, next_id, previous_end };
+        let mut next = Self {
+            state: SegmentHeaderState::Used,
+            revision: self.revision + 1,
+            generation: use_number,
+            salt: 0,
+            next_id,
+            previous_end,
+        };
         loop {
             next.salt = RandomState::new().hash_one((use_number, next.salt));
             if next.seed() != self.seed() {
@@ -81,16 +88,16 @@ impl Header {
 
     /// Makes the header with which a use ends.
     pub(crate) fn end(self, next_id: u64) -> Self {
-        Self { state: State::Free, turn: self.turn + 1, next_id, previous_end: 0, ..self }
+        Self { state: SegmentHeaderState::Free, revision: self.revision + 1, next_id, previous_end: 0, ..self }
     }
 
-    pub(crate) fn written(&self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        let state: u32 = if self.state == State::Free { 1 } else { 2 };
+        let state: u32 = if self.state == SegmentHeaderState::Free { 1 } else { 2 };
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&state.to_le_bytes());
-        let numbers = [self.turn, self.use_number, self.salt, self.next_id, self.previous_end];
+        let numbers = [self.revision, self.generation, self.salt, self.next_id, self.previous_end];
         for (at, number) in numbers.into_iter().enumerate() {
             bytes[16 + 8 * at..24 + 8 * at].copy_from_slice(&number.to_le_bytes());
         }
@@ -105,8 +112,8 @@ impl Header {
     }
 }
 
-impl Place {
-    pub(crate) fn read(bytes: &[u8; HEADER_BYTES]) -> Self {
+impl HeaderSlot {
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Self {
         if bytes[..8] != MAGIC {
             return if *bytes == [0; HEADER_BYTES] { Self::Blank } else { Self::Illegible };
         }
@@ -116,52 +123,59 @@ impl Place {
             return Self::Newer(version);
         }
         let state = match u32_at(bytes, 12) {
-            1 => State::Free,
-            2 => State::Used,
+            1 => SegmentHeaderState::Free,
+            2 => SegmentHeaderState::Used,
             _ => return Self::Illegible,
         };
         if version != VERSION || u32_at(bytes, 60) != checksum(&bytes[..60]) || u32_at(bytes, 56) != 0 {
             return Self::Illegible;
         }
-        let header = Header {
+        let header = SegmentHeader {
             state,
-            turn: u64_at(bytes, 16),
-            use_number: u64_at(bytes, 24),
+            revision: u64_at(bytes, 16),
+            generation: u64_at(bytes, 24),
             salt: u64_at(bytes, 32),
             next_id: u64_at(bytes, 40),
             previous_end: u64_at(bytes, 48),
         };
-        let is_countable = [header.turn, header.use_number, header.next_id].into_iter().all(|n| n <= MOST_COUNTED);
-        if is_countable { Self::Header(header) } else { Self::Illegible }
+        let is_countable = [header.revision, header.generation, header.next_id].into_iter().all(|n| n <= MAX_COUNTER);
+        if is_countable { Self::Valid(header) } else { Self::Illegible }
     }
 }
 
-impl Header {
+impl SegmentHeader {
     /// Returns the header that those bytes were before one bit of them was flipped. A CRC of 32 bits shows which bit it
     /// was.
     pub(crate) fn corrected(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         (0..HEADER_BYTES * 8).find_map(|bit| {
             let mut flipped = *bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            match Place::read(&flipped) {
-                Place::Header(header) => Some(header),
+            match HeaderSlot::decode(&flipped) {
+                HeaderSlot::Valid(header) => Some(header),
                 _ => None,
             }
         })
     }
 
     /// Reads the numbers of an illegible header, which may be wrong: use and salt.
-    pub(crate) fn illegible_use(bytes: &[u8; HEADER_BYTES]) -> Option<(u64, u32)> {
+    pub(crate) fn generation_hint(bytes: &[u8; HEADER_BYTES]) -> Option<(u64, u32)> {
         let use_number = u64_at(bytes, 24);
         let salt = u64_at(bytes, 32);
-        let header = Self { state: State::Used, turn: 0, use_number, salt, next_id: 0, previous_end: 0 };
-        (use_number <= MOST_COUNTED).then(|| (use_number, header.seed()))
+        let header = Self {
+            state: SegmentHeaderState::Used,
+            revision: 0,
+            generation: use_number,
+            salt,
+            next_id: 0,
+            previous_end: 0,
+        };
+        (use_number <= MAX_COUNTER).then(|| (use_number, header.seed()))
     }
 }
 
 /// The header of the records of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Batch {
+pub(crate) struct BatchHeader {
     pub(crate) records: u32,
     /// Its length, this header included, without the padding of its last block.
     pub(crate) bytes: u64,
@@ -169,9 +183,9 @@ pub(crate) struct Batch {
     pub(crate) synced: u64,
 }
 
-impl Batch {
-    pub(crate) fn written(&self, seed: u32) -> [u8; BATCH_BYTES] {
-        let mut bytes = [0; BATCH_BYTES];
+impl BatchHeader {
+    pub(crate) fn encode(&self, seed: u32) -> [u8; BATCH_HEADER_BYTES] {
+        let mut bytes = [0; BATCH_HEADER_BYTES];
         bytes[4] = BATCH_KIND;
         bytes[8..12].copy_from_slice(&self.records.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
@@ -182,25 +196,25 @@ impl Batch {
 
     /// Returns the seed for the checksum of a batch that may begin here.
     pub(crate) fn seed_of(bytes: &[u8]) -> Option<u32> {
-        let bytes: &[u8; BATCH_BYTES] = bytes.first_chunk()?;
+        let bytes: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk()?;
         (bytes[4] == BATCH_KIND).then(|| u32_at(bytes, 0) ^ checksum(&bytes[4..]))
     }
 
     /// Reads the batch that begins at `at`, if it could be there in a segment of `segment_bytes`.
-    pub(crate) fn read(bytes: &[u8], seed: u32, at: u64, segment_bytes: u64) -> Option<Self> {
-        let bytes: &[u8; BATCH_BYTES] = bytes.first_chunk()?;
+    pub(crate) fn decode(bytes: &[u8], seed: u32, at: u64, segment_bytes: u64) -> Option<Self> {
+        let bytes: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk()?;
         if bytes[4] != BATCH_KIND || u32_at(bytes, 0) != checksum(&bytes[4..]) ^ seed {
             return None;
         }
         let batch = Self { records: u32_at(bytes, 8), bytes: u64_at(bytes, 16), synced: u64_at(bytes, 24) };
-        let fits = batch.bytes >= BATCH_BYTES as u64 && batch.bytes <= segment_bytes.saturating_sub(at);
+        let fits = batch.bytes >= BATCH_HEADER_BYTES as u64 && batch.bytes <= segment_bytes.saturating_sub(at);
         (fits && batch.synced <= at).then_some(batch)
     }
 }
 
 /// Kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RecordKind {
     /// A message: envelope and body.
     Stored = 1,
     /// A message that was stored elsewhere before, with all its notes.
@@ -215,8 +229,8 @@ const BATCH_KIND: u8 = b'B';
 
 /// The fixed part of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) kind: Kind,
+pub(crate) struct RecordHeader {
+    pub(crate) kind: RecordKind,
     pub(crate) id: Id,
     pub(crate) received_ns: u64,
     /// The length of the envelope, or of the note.
@@ -227,24 +241,24 @@ pub(crate) struct Record {
     pub(crate) body_crc: u32,
 }
 
-impl Record {
+impl RecordHeader {
     /// Makes a record without envelope, notes and body.
-    pub(crate) fn bare(kind: Kind, id: Id) -> Self {
+    pub(crate) fn bare(kind: RecordKind, id: Id) -> Self {
         Self { kind, id, received_ns: 0, envelope_bytes: 0, notes_bytes: 0, body_bytes: 0, body_crc: 0 }
     }
 
     /// Length from its first byte to its body: the part that its own checksum covers.
-    pub(crate) fn head_bytes(&self) -> u64 {
-        RECORD_BYTES as u64 + u64::from(self.envelope_bytes) + u64::from(self.notes_bytes)
+    pub(crate) fn metadata_bytes(&self) -> u64 {
+        RECORD_HEADER_BYTES as u64 + u64::from(self.envelope_bytes) + u64::from(self.notes_bytes)
     }
 
     /// Length of all of it; records begin at multiples of 8.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.head_bytes() + u64::from(self.body_bytes)).next_multiple_of(8)
+        (self.metadata_bytes() + u64::from(self.body_bytes)).next_multiple_of(8)
     }
 
     /// Appends the head to `out`.
-    pub(crate) fn write(&self, envelope: &[u8], notes: &[u8], seed: u32, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, envelope: &[u8], notes: &[u8], seed: u32, out: &mut Vec<u8>) {
         let from = out.len();
         out.extend_from_slice(&[0, 0, 0, 0, self.kind as u8, 0, 0, 0]);
         out.extend_from_slice(&self.id.0.to_le_bytes());
@@ -258,16 +272,16 @@ impl Record {
     }
 
     /// Reads the fixed part, without a check.
-    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; RECORD_BYTES] = bytes.first_chunk()?;
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; RECORD_HEADER_BYTES] = bytes.first_chunk()?;
         let kind = match bytes[4] {
-            1 => Kind::Stored,
-            2 => Kind::Moved,
-            3 => Kind::Note,
-            4 => Kind::Done,
+            1 => RecordKind::Stored,
+            2 => RecordKind::Moved,
+            3 => RecordKind::Note,
+            4 => RecordKind::Done,
             _ => return None,
         };
-        let id = Some(Id(u64_at(bytes, 8))).filter(|id| id.0 <= MOST_COUNTED)?;
+        let id = Some(Id(u64_at(bytes, 8))).filter(|id| id.0 <= MAX_COUNTER)?;
         Some(Self {
             kind,
             id,
@@ -281,7 +295,7 @@ impl Record {
 
     /// Reports whether `head`, from first byte to body, is as it was written.
     pub(crate) fn is_intact(head: &[u8], seed: u32) -> bool {
-        head.len() >= RECORD_BYTES && u32_at(head, 0) == checksum(&head[4..]) ^ seed
+        head.len() >= RECORD_HEADER_BYTES && u32_at(head, 0) == checksum(&head[4..]) ^ seed
     }
 }
 
@@ -330,47 +344,60 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn header() -> Header {
-        Header { state: State::Free, turn: 4, use_number: 3, salt: 77, next_id: 9, previous_end: 0 }
+    fn header() -> SegmentHeader {
+        SegmentHeader {
+            state: SegmentHeaderState::Free,
+            revision: 4,
+            generation: 3,
+            salt: 77,
+            next_id: 9,
+            previous_end: 0,
+        }
     }
 
     #[test]
     fn a_use_has_a_seed_of_its_own() {
         let begun = header().begin(4, 12, 8192);
-        assert_eq!((begun.state, begun.turn, begun.use_number, begun.previous_end), (State::Used, 5, 4, 8192));
+        assert_eq!(
+            (begun.state, begun.revision, begun.generation, begun.previous_end),
+            (SegmentHeaderState::Used, 5, 4, 8192)
+        );
         assert_ne!(begun.seed(), header().seed());
-        assert_ne!(begun.at(), header().at());
-        assert_eq!(begun.end(20), Header { state: State::Free, turn: 6, next_id: 20, previous_end: 0, ..begun });
+        assert_ne!(begun.offset(), header().offset());
+        assert_eq!(
+            begun.end(20),
+            SegmentHeader { state: SegmentHeaderState::Free, revision: 6, next_id: 20, previous_end: 0, ..begun }
+        );
     }
 
     #[test]
     fn any_changed_octet_makes_a_header_illegible_or_newer() {
-        let good = header().written();
-        assert_eq!(Place::read(&good), Place::Header(header()));
+        let good = header().encode();
+        assert_eq!(HeaderSlot::decode(&good), HeaderSlot::Valid(header()));
         for at in 0..HEADER_BYTES {
             let mut bad = good;
             bad[at] ^= 0x55;
-            assert_ne!(Place::read(&bad), Place::Header(header()));
-            assert_eq!(matches!(Place::read(&bad), Place::Newer(_)), (8..12).contains(&at), "{at}");
+            assert_ne!(HeaderSlot::decode(&bad), HeaderSlot::Valid(header()));
+            assert_eq!(matches!(HeaderSlot::decode(&bad), HeaderSlot::Newer(_)), (8..12).contains(&at), "{at}");
         }
     }
 
     proptest! {
         #[test]
         fn batches_are_read_as_written(records: u32, bytes in 32u64..5000, seed: u32, at in 0usize..32, flip in 1u8..) {
-            let batch = Batch { records, bytes, synced: 8192 };
-            let mut written = batch.written(seed);
-            prop_assert_eq!(Batch::read(&written, seed, 8192, 8192 + bytes), Some(batch));
-            prop_assert_eq!(Batch::read(&written, seed, 8192, 8191 + bytes), None);
-            prop_assert_eq!(Batch::read(&written, seed, 4096, 1 << 20), None);
-            prop_assert_eq!(Batch::read(&written, seed ^ 1, 8192, 1 << 20), None);
+            let batch = BatchHeader { records, bytes, synced: 8192 };
+            let mut written = batch.encode(seed);
+            prop_assert_eq!(BatchHeader::decode(&written, seed, 8192, 8192 + bytes), Some(batch));
+            prop_assert_eq!(BatchHeader::decode(&written, seed, 8192, 8191 + bytes), None);
+            prop_assert_eq!(BatchHeader::decode(&written, seed, 4096, 1 << 20), None);
+            prop_assert_eq!(BatchHeader::decode(&written, seed ^ 1, 8192, 1 << 20), None);
             written[at] ^= flip;
-            prop_assert_eq!(Batch::read(&written, seed, 8192, 1 << 20), None);
+            prop_assert_eq!(BatchHeader::decode(&written, seed, 8192, 1 << 20), None);
         }
 
         #[test]
         fn records_are_read_as_written(
-            id in 0..=MOST_COUNTED,
+            id in 0..=MAX_COUNTER,
             received_ns: u64,
             body_bytes: u32,
             envelope: Vec<u8>,
@@ -380,26 +407,26 @@ mod tests {
         ) {
             let joined = join_notes(&notes);
             prop_assert_eq!(split_notes(&joined), Some(notes));
-            let record = Record {
-                kind: Kind::Moved, id: Id(id), received_ns, body_bytes, body_crc: 5,
+            let record = RecordHeader {
+                kind: RecordKind::Moved, id: Id(id), received_ns, body_bytes, body_crc: 5,
                 envelope_bytes: envelope.len() as u32, notes_bytes: joined.len() as u32,
             };
             let mut written = Vec::new();
-            record.write(&envelope, &joined, seed, &mut written);
-            prop_assert_eq!(written.len() as u64, record.head_bytes());
-            prop_assert_eq!(Record::read(&written), Some(record));
-            prop_assert!(Record::is_intact(&written, seed) && !Record::is_intact(&written, !seed));
+            record.encode(&envelope, &joined, seed, &mut written);
+            prop_assert_eq!(written.len() as u64, record.metadata_bytes());
+            prop_assert_eq!(RecordHeader::decode(&written), Some(record));
+            prop_assert!(RecordHeader::is_intact(&written, seed) && !RecordHeader::is_intact(&written, !seed));
             let at = at.index(written.len());
             written[at] ^= 1;
-            prop_assert!(!Record::is_intact(&written, seed));
+            prop_assert!(!RecordHeader::is_intact(&written, seed));
         }
 
         #[test]
         fn no_octets_make_a_reader_panic(bytes: Vec<u8>, seed: u32) {
             _ = split_notes(&bytes);
-            _ = Record::read(&bytes);
-            _ = Record::is_intact(&bytes, seed);
-            _ = Batch::read(&bytes, seed, 8192, 1 << 20);
+            _ = RecordHeader::decode(&bytes);
+            _ = RecordHeader::is_intact(&bytes, seed);
+            _ = BatchHeader::decode(&bytes, seed, 8192, 1 << 20);
         }
     }
 }

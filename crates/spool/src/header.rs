@@ -2,37 +2,40 @@
 //!
 //! A header is written to two places alternately. A place that is neither legible nor zeros is damaged, and so is one
 //! with zeros where something must have been written. For a use whose header was lost, the first batch gives the seed.
-use crate::disk::{DiskFile, read_twice};
-use crate::format::{BATCH_BYTES, BATCHES_AT, BLOCK, Batch, HEADER_BYTES, Header, Kind, Place, State};
-use crate::scan::{Bodies, Found, Scan, read_what_can_be};
+use crate::disk::{DiskFile, read_with_retry};
+use crate::format::{
+    BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, BatchHeader, HEADER_BYTES, HeaderSlot, RecordKind, SegmentHeader,
+    SegmentHeaderState,
+};
+use crate::scan::{BodyMode, Scan, ScanResult, read_lossy};
 use crate::{Error, Id};
 use std::io;
 use std::sync::Arc;
 
 /// No segment is longer: the largest record has 4 GiB and the length of two notes.
-const MOST_SEGMENT_BYTES: u64 = 8 << 30;
+const MAX_SEGMENT_BYTES: u64 = 8 << 30;
 
 /// A file of the spool that has been examined.
-pub(crate) struct Look {
+pub(crate) struct ExaminedFile {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) bytes: u64,
-    pub(crate) role: Role,
+    pub(crate) role: FileRole,
     /// Offsets of the places of its header that are damaged.
-    pub(crate) bad_places: Vec<u64>,
+    pub(crate) bad_slots: Vec<u64>,
 }
 
 /// Roles of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Used(Header),
+pub(crate) enum FileRole {
+    Used(SegmentHeader),
     /// A use whose header is damaged: its number, if the damaged header still has it, and its seed.
-    Headless {
-        use_number: Option<u64>,
+    Headerless {
+        generation: Option<u64>,
         seed: u32,
         first_id: Option<Id>,
     },
-    Free(Header),
+    Free(SegmentHeader),
     /// A file that was being made when the power failed.
     Unfinished,
     /// Something other than a segment, or a segment of which neither header nor first batch is legible.
@@ -40,68 +43,68 @@ pub(crate) enum Role {
 }
 
 /// Content of the two places of a header.
-struct Places {
+struct HeaderSlots {
     /// The newest header; one flipped bit in it has been corrected.
-    newest: Option<Header>,
+    newest: Option<SegmentHeader>,
     bad: Vec<u64>,
     /// Use and seed, as far as damaged places still have them.
     hints: Vec<(u64, u32)>,
 }
 
 /// Examines a file.
-pub(crate) fn look_at(name: &str, file: Arc<dyn DiskFile>) -> Result<Look, Error> {
-    let bytes = file.bytes()?.min(MOST_SEGMENT_BYTES);
-    let places = read_places(name, &*file)?;
+pub(crate) fn examine(name: &str, file: Arc<dyn DiskFile>) -> Result<ExaminedFile, Error> {
+    let bytes = file.bytes()?.min(MAX_SEGMENT_BYTES);
+    let places = read_slots(name, &*file)?;
     let first = first_batch(&file, bytes)?;
     let role = match role_of(&places, first, is_blank(&*file)?) {
-        Role::Free(header) if has_later_batch(&places, header.next_id, &file, bytes)? => Role::Illegible,
-        Role::Unfinished if has_later_batch(&places, 0, &file, bytes)? => Role::Illegible,
+        FileRole::Free(header) if has_later_batch(&places, header.next_id, &file, bytes)? => FileRole::Illegible,
+        FileRole::Unfinished if has_later_batch(&places, 0, &file, bytes)? => FileRole::Illegible,
         role => role,
     };
-    Ok(Look { name: name.to_owned(), file, bytes, role, bad_places: places.bad })
+    Ok(ExaminedFile { name: name.to_owned(), file, bytes, role, bad_slots: places.bad })
 }
 
-fn read_places(name: &str, file: &dyn DiskFile) -> Result<Places, Error> {
-    let mut places = Places { newest: None, bad: Vec::new(), hints: Vec::new() };
+fn read_slots(name: &str, file: &dyn DiskFile) -> Result<HeaderSlots, Error> {
+    let mut places = HeaderSlots { newest: None, bad: Vec::new(), hints: Vec::new() };
     let mut blank = Vec::new();
     let mut failures = Vec::new();
     for at in [0, BLOCK] {
         let mut bytes = [0; HEADER_BYTES];
-        if let Err(error) = read_twice(file, &mut bytes, at) {
+        if let Err(error) = read_with_retry(file, &mut bytes, at) {
             failures.push(error);
             places.bad.push(at);
             continue;
         }
-        let legible = match Place::read(&bytes) {
-            Place::Header(header) => Some(header),
-            Place::Blank => {
+        let legible = match HeaderSlot::decode(&bytes) {
+            HeaderSlot::Valid(header) => Some(header),
+            HeaderSlot::Blank => {
                 blank.push(at);
                 continue;
             }
             place => {
-                let corrected = Header::corrected(&bytes);
-                if let (Place::Newer(version), None) = (place, corrected) {
-                    return Err(Error::Newer { file: name.to_owned(), version });
+                let corrected = SegmentHeader::corrected(&bytes);
+                if let (HeaderSlot::Newer(version), None) = (place, corrected) {
+                    return Err(Error::NewerVersion { file: name.to_owned(), version });
                 }
                 places.bad.push(at);
-                places.hints.extend(Header::illegible_use(&bytes));
+                places.hints.extend(SegmentHeader::generation_hint(&bytes));
                 corrected
             }
         };
-        let Some(header) = legible.filter(|header| header.at() == at) else {
+        let Some(header) = legible.filter(|header| header.offset() == at) else {
             if !places.bad.contains(&at) {
                 places.bad.push(at);
             }
             continue;
         };
-        places.newest = places.newest.filter(|other| other.turn > header.turn).or(Some(header));
+        places.newest = places.newest.filter(|other| other.revision > header.revision).or(Some(header));
     }
     if failures.len() == 2 {
         // This is no bad place but a bad disk: its content may be sound.
         return Err(Error::from(failures.swap_remove(0)));
     }
     // The first header goes to the first place, and each of the others has been written before.
-    let must_be_there = |at: u64| places.newest.is_some_and(|newest| at == 0 || newest.turn >= 2);
+    let must_be_there = |at: u64| places.newest.is_some_and(|newest| at == 0 || newest.revision >= 2);
     places.bad.extend(blank.into_iter().filter(|at| must_be_there(*at)).collect::<Vec<_>>());
     Ok(places)
 }
@@ -117,20 +120,25 @@ struct FirstBatch {
 
 /// Reports whether a file with a damaged header, and without a first batch, has batches of a use that the header does
 /// not mention. A message could have caused that too, so an administrator has to examine that file.
-fn has_later_batch(places: &Places, next_id: u64, file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<bool> {
+fn has_later_batch(
+    places: &HeaderSlots,
+    next_id: u64,
+    file: &Arc<dyn DiskFile>,
+    segment_bytes: u64,
+) -> io::Result<bool> {
     if places.bad.is_empty() {
         return Ok(false);
     }
     let mut block = vec![0; BLOCK as usize];
-    for at in (BATCHES_AT..segment_bytes).step_by(BLOCK as usize) {
-        let read = read_what_can_be(&**file, &mut block, at)?;
-        let Some(seed) = Batch::seed_of(&block[..read]) else { continue };
-        if Batch::read(&block[..read], seed, at, segment_bytes).is_none() {
+    for at in (BATCHES_OFFSET..segment_bytes).step_by(BLOCK as usize) {
+        let read = read_lossy(&**file, &mut block, at)?;
+        let Some(seed) = BatchHeader::seed_of(&block[..read]) else { continue };
+        if BatchHeader::decode(&block[..read], seed, at, segment_bytes).is_none() {
             continue;
         }
         let mut seen = Vec::new();
-        Scan::starting(Arc::clone(file), seed, segment_bytes, at).next(&mut seen)?;
-        if seen.iter().any(|one| one.kind == Kind::Stored && one.id.0 >= next_id) {
+        Scan::starting_at(Arc::clone(file), seed, segment_bytes, at).next_batch(&mut seen)?;
+        if seen.iter().any(|one| one.kind == RecordKind::Stored && one.id.0 >= next_id) {
             return Ok(true);
         }
     }
@@ -140,29 +148,29 @@ fn has_later_batch(places: &Places, next_id: u64, file: &Arc<dyn DiskFile>, segm
 /// Reads the first batch of a segment by the seed that its own checksum gives. It counts only if the checksum of a record
 /// agrees.
 fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Option<FirstBatch>> {
-    let mut bytes = [0; BATCH_BYTES];
-    if read_what_can_be(&**file, &mut bytes, BATCHES_AT)? < BATCH_BYTES {
+    let mut bytes = [0; BATCH_HEADER_BYTES];
+    if read_lossy(&**file, &mut bytes, BATCHES_OFFSET)? < BATCH_HEADER_BYTES {
         return Ok(None);
     }
-    let Some(seed) = Batch::seed_of(&bytes) else { return Ok(None) };
-    if Batch::read(&bytes, seed, BATCHES_AT, segment_bytes).is_none() {
+    let Some(seed) = BatchHeader::seed_of(&bytes) else { return Ok(None) };
+    if BatchHeader::decode(&bytes, seed, BATCHES_OFFSET, segment_bytes).is_none() {
         return Ok(None);
     }
-    let mut scan = Scan::new(Arc::clone(file), seed, segment_bytes, Bodies::Skipped);
+    let mut scan = Scan::new(Arc::clone(file), seed, segment_bytes, BodyMode::Skip);
     let mut seen = Vec::new();
     // Several batches are read: the first may hold only notes.
     let mut first = None;
-    for _ in 0..MOST_PROBED {
-        let found = scan.next(&mut seen)?;
+    for _ in 0..MAX_PROBED_BATCHES {
+        let found = scan.next_batch(&mut seen)?;
         for one in &seen {
             let batch = first.get_or_insert(FirstBatch { seed, first_id: None, last_id: None, has_moved: false });
-            batch.has_moved |= one.kind == Kind::Moved;
-            if one.kind == Kind::Stored {
+            batch.has_moved |= one.kind == RecordKind::Moved;
+            if one.kind == RecordKind::Stored {
                 batch.first_id = batch.first_id.or(Some(one.id));
                 batch.last_id = Some(one.id);
             }
         }
-        if found != Found::Batch || first.is_some_and(|batch: FirstBatch| batch.first_id.is_some()) {
+        if found != ScanResult::Batch || first.is_some_and(|batch: FirstBatch| batch.first_id.is_some()) {
             break;
         }
     }
@@ -170,28 +178,28 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
 }
 
 /// Number of batches that are searched for a message's number.
-const MOST_PROBED: u32 = 4096;
+const MAX_PROBED_BATCHES: u32 = 4096;
 
-fn role_of(places: &Places, first: Option<FirstBatch>, is_blank: bool) -> Role {
+fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> FileRole {
     let headless = |first: FirstBatch| {
         let hint = places.hints.iter().find(|(_, seed)| *seed == first.seed);
-        Role::Headless { use_number: hint.map(|(number, _)| *number), seed: first.seed, first_id: first.first_id }
+        FileRole::Headerless { generation: hint.map(|(number, _)| *number), seed: first.seed, first_id: first.first_id }
     };
     match (places.newest, first) {
-        (Some(header), _) if header.state == State::Used => Role::Used(header),
+        (Some(header), _) if header.state == SegmentHeaderState::Used => FileRole::Used(header),
         (Some(header), Some(first)) if first.seed != header.seed() && is_later(places, &header, first) => {
             headless(first)
         }
-        (Some(header), _) => Role::Free(header),
+        (Some(header), _) => FileRole::Free(header),
         (None, Some(first)) => headless(first),
-        (None, None) if is_blank => Role::Unfinished,
-        (None, None) => Role::Illegible,
+        (None, None) if is_blank => FileRole::Unfinished,
+        (None, None) => FileRole::Illegible,
     }
 }
 
 /// Reports whether that first batch belongs to a use after the free header, and not to one long before: a use whose
 /// header never reached the disk, or was lost.
-fn is_later(places: &Places, free: &Header, first: FirstBatch) -> bool {
+fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);
     is_new || is_hinted || (!places.bad.is_empty() && first.first_id.is_none() && first.has_moved)
@@ -201,6 +209,6 @@ fn is_later(places: &Places, free: &Header, first: FirstBatch) -> bool {
 /// written, so a file without a header and with a batch is damaged; one without either was just being made.
 fn is_blank(file: &dyn DiskFile) -> io::Result<bool> {
     let mut block = [0; BLOCK as usize];
-    let read = read_what_can_be(file, &mut block, BATCHES_AT)?;
+    let read = read_lossy(file, &mut block, BATCHES_OFFSET)?;
     Ok(block[..read].iter().all(|byte| *byte == 0))
 }

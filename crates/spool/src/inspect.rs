@@ -1,7 +1,7 @@
 //! Inspection of a spool from outside: read as opening it would, without a change.
 use crate::disk::ReadOnlyDisk;
-use crate::live::SharedLive;
-use crate::reading::read;
+use crate::live::SharedIndex;
+use crate::reading::load;
 use crate::{Backlog, Damage, Error, Id, format, quarantine};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use std::sync::Arc;
 /// While this lives, no relay can open the spool: it does not wait, and reports that another process has it.
 pub struct Inspection {
     /// All segments, in the order of the log; after them those that are free or hold nothing.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<SegmentInfo>,
     /// All damage, in no particular order.
     pub damage: Vec<Damage>,
     /// Number of bytes that a crash has torn at the end of the log: no message in them was answered 250.
     pub cut_bytes: u64,
-    live: Arc<SharedLive>,
+    index: Arc<SharedIndex>,
     damaged_bodies: Vec<Id>,
     _lock: Box<dyn Send + Sync>,
 }
 
 /// A file of a spool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct SegmentInfo {
     /// Its name in the directory.
     pub name: String,
     /// Its state.
@@ -40,7 +40,7 @@ pub enum SegmentState {
     /// It holds batches.
     Used {
         /// The number of this use.
-        use_number: u64,
+        generation: u64,
         /// End of its batches.
         end: u64,
     },
@@ -54,7 +54,7 @@ pub enum SegmentState {
 
 /// A message that is not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct InspectedMessage {
     /// Its number.
     pub id: Id,
     /// Time at which it was received, in nanoseconds of Unix time.
@@ -64,12 +64,12 @@ pub struct Message {
     /// Its notes, oldest first.
     pub notes: Vec<Vec<u8>>,
     /// Its content.
-    pub body: Body,
+    pub body: InspectedBody,
 }
 
 /// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum InspectedBody {
     /// As it was written.
     Sound(Arc<[u8]>),
     /// Not as it was written: the parts that cannot be read are zeros.
@@ -84,18 +84,18 @@ pub enum Body {
 pub fn inspect(directory: &Path) -> Result<Inspection, Error> {
     let disk = ReadOnlyDisk::new(directory);
     let lock = disk.lock_shared()?;
-    let mut reading = read(&disk)?;
-    quarantine::compare(&disk, &mut reading);
-    let count_in = |order| reading.live.count_in(order);
-    let used = reading.used.iter().map(|(segment, end)| Segment {
+    let mut reading = load(&disk)?;
+    quarantine::mark_known(&disk, &mut reading);
+    let count_in = |order| reading.index.message_count(order);
+    let used = reading.used.iter().map(|(segment, end)| SegmentInfo {
         name: segment.name.clone(),
-        state: SegmentState::Used { use_number: segment.header.use_number, end: *end },
+        state: SegmentState::Used { generation: segment.header.generation, end: *end },
         bytes: segment.bytes,
-        messages: count_in(segment.order),
+        messages: count_in(segment.position),
     });
-    let mut segments: Vec<Segment> = used.collect();
-    let other = |name: &str, state, bytes| Segment { name: name.to_owned(), state, bytes, messages: 0 };
-    segments.extend(reading.spares.iter().map(|spare| other(&spare.name, SegmentState::Free, spare.bytes)));
+    let mut segments: Vec<SegmentInfo> = used.collect();
+    let other = |name: &str, state, bytes| SegmentInfo { name: name.to_owned(), state, bytes, messages: 0 };
+    segments.extend(reading.free_segments.iter().map(|spare| other(&spare.name, SegmentState::Free, spare.bytes)));
     for name in &reading.unfinished {
         segments.push(other(name, SegmentState::Unfinished, crate::Disk::open(&disk, name)?.bytes()?));
     }
@@ -106,7 +106,7 @@ pub fn inspect(directory: &Path) -> Result<Inspection, Error> {
         segments,
         damage: reading.damage,
         cut_bytes: reading.cut_bytes,
-        live: Arc::new(SharedLive::new(reading.live)),
+        index: Arc::new(SharedIndex::new(reading.index)),
         damaged_bodies: reading.damaged_bodies,
         _lock: lock,
     })
@@ -119,30 +119,30 @@ impl Inspection {
     }
 
     /// Returns all messages that are not done, in the order of the log; each is read when it is asked for.
-    pub fn messages(&self) -> Messages<'_> {
-        let backlog = Backlog::new(Arc::clone(&self.live), &self.damaged_bodies);
-        Messages { inspection: self, backlog }
+    pub fn messages(&self) -> InspectedMessages<'_> {
+        let backlog = Backlog::new(Arc::clone(&self.index), &self.damaged_bodies);
+        InspectedMessages { inspection: self, backlog }
     }
 
-    fn body(&self, id: Id) -> Result<Body, Error> {
-        self.live.read(id, |whereabouts| {
-            let segment = &whereabouts.segment;
-            let spot = whereabouts.spot;
-            let head = segment.head(spot)?.ok_or_else(|| segment.damaged(spot.at()))?;
-            let body = segment.readable_body(spot, &head.record);
+    fn body(&self, id: Id) -> Result<InspectedBody, Error> {
+        self.index.read(id, |locations| {
+            let segment = &locations.segment;
+            let location = locations.record;
+            let head = segment.read_metadata(location)?.ok_or_else(|| segment.damage_error(location.offset()))?;
+            let body = segment.read_body_lossy(location, &head.record);
             let is_sound = format::checksum(&body) == head.record.body_crc;
-            Ok(if is_sound { Body::Sound(body) } else { Body::Damaged(body) })
+            Ok(if is_sound { InspectedBody::Sound(body) } else { InspectedBody::Damaged(body) })
         })
     }
 }
 
 /// The messages of an [`Inspection`].
-pub struct Messages<'a> {
+pub struct InspectedMessages<'a> {
     inspection: &'a Inspection,
     backlog: Backlog,
 }
 
-impl Messages<'_> {
+impl InspectedMessages<'_> {
     /// Number of messages still to come.
     pub fn len(&self) -> usize {
         self.backlog.len()
@@ -154,9 +154,9 @@ impl Messages<'_> {
     }
 }
 
-impl Iterator for Messages<'_> {
+impl Iterator for InspectedMessages<'_> {
     /// A message, or the reason why it cannot be read any more.
-    type Item = Result<Message, Error>;
+    type Item = Result<InspectedMessage, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let left = match self.backlog.next()? {
@@ -164,7 +164,7 @@ impl Iterator for Messages<'_> {
             Err(error) => return Some(Err(error)),
         };
         let body = self.inspection.body(left.id);
-        Some(body.map(|body| Message {
+        Some(body.map(|body| InspectedMessage {
             id: left.id,
             received_ns: left.received_ns,
             envelope: left.envelope,

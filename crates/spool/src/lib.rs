@@ -82,13 +82,13 @@ mod usage;
 
 pub use backlog::Backlog;
 pub use damage::{Cost, Damage, DamageKind};
-pub use disk::{Disk, DiskFile, RealDisk, sync_names_of};
+pub use disk::{Disk, DiskFile, RealDisk, sync_ancestors};
 pub use error::Error;
-pub use inspect::{Body, Inspection, Message, Messages, Segment, SegmentState, inspect};
-pub use message::{Draft, Id, Left, Stored, StoredEnvelope};
+pub use inspect::{InspectedBody, InspectedMessage, InspectedMessages, Inspection, SegmentInfo, SegmentState, inspect};
+pub use message::{Id, NewMessage, RecoveredMessage, Stored, StoredEnvelope};
 pub use options::{Durability, OnDamage, Options};
 pub use receipt::{NotesReceipt, Receipt};
 #[doc(hidden)]
 pub use recovery::{try_octets, with_checksums};
 pub use spool::{NotesMark, Spool};
-pub use usage::Usage;
+pub use usage::SpoolStats;

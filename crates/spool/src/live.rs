@@ -1,27 +1,27 @@
 //! Index of the messages that are not done: the places of each message and its notes, and the live bytes of each
 //! segment.
-use crate::segment::{Segment, Spot};
+use crate::segment::{RecordLocation, Segment};
 use crate::{Error, Id};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Messages that are not done, and the segments in use, oldest first, in a row without a gap.
 #[derive(Default)]
-pub(crate) struct Live {
-    messages: HashMap<u64, Entry, foldhash::fast::FixedState>,
-    segments: VecDeque<Tenant>,
+pub(crate) struct MessageIndex {
+    messages: HashMap<u64, IndexEntry, foldhash::fast::FixedState>,
+    segments: VecDeque<SegmentUsage>,
     bytes: u64,
 }
 
 /// A message: 24 bytes, and 8 for its number.
-struct Entry {
-    spot: Spot,
+struct IndexEntry {
+    location: RecordLocation,
     /// Places of its notes; most messages have none.
     #[expect(clippy::box_collection, reason = "a third of a vector's size, for every message")]
-    notes: Option<Box<Vec<Spot>>>,
+    notes: Option<Box<Vec<RecordLocation>>>,
 }
 
-struct Tenant {
+struct SegmentUsage {
     segment: Arc<Segment>,
     messages: u32,
     bytes: u64,
@@ -29,15 +29,15 @@ struct Tenant {
 
 /// Places of a message and its notes, and their segment.
 #[derive(Clone)]
-pub(crate) struct Whereabouts {
+pub(crate) struct MessageLocations {
     pub(crate) segment: Arc<Segment>,
-    pub(crate) spot: Spot,
-    pub(crate) notes: Vec<(Arc<Segment>, Spot)>,
+    pub(crate) record: RecordLocation,
+    pub(crate) notes: Vec<(Arc<Segment>, RecordLocation)>,
 }
 
 /// Fill level of the segments.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Fill {
+pub(crate) struct FillLevel {
     pub(crate) messages: u64,
     pub(crate) live_bytes: u64,
     pub(crate) segments: u64,
@@ -46,15 +46,15 @@ pub(crate) struct Fill {
     pub(crate) wasted_bytes: u64,
 }
 
-impl Live {
+impl MessageIndex {
     /// Adds a new segment.
-    pub(crate) fn begin(&mut self, segment: Arc<Segment>) {
-        debug_assert!(self.newest().is_none_or(|newest| newest.wrapping_add(1) == segment.order));
-        self.segments.push_back(Tenant { segment, messages: 0, bytes: 0 });
+    pub(crate) fn push_segment(&mut self, segment: Arc<Segment>) {
+        debug_assert!(self.newest().is_none_or(|newest| newest.wrapping_add(1) == segment.position));
+        self.segments.push_back(SegmentUsage { segment, messages: 0, bytes: 0 });
     }
 
     fn newest(&self) -> Option<u64> {
-        self.segments.back().map(|tenant| tenant.segment.order)
+        self.segments.back().map(|tenant| tenant.segment.position)
     }
 
     /// Returns the oldest segment, unless it is also the newest, and the number of messages in it that are not done.
@@ -70,95 +70,102 @@ impl Live {
         Some(tenant.segment)
     }
 
-    fn tenant(&mut self, order: u64) -> Option<&mut Tenant> {
-        let oldest = self.segments.front()?.segment.order;
+    fn segment_usage(&mut self, order: u64) -> Option<&mut SegmentUsage> {
+        let oldest = self.segments.front()?.segment.position;
         self.segments.get_mut(order.checked_sub(oldest)? as usize)
     }
 
     fn segment(&self, order: u64) -> Option<&Arc<Segment>> {
-        let oldest = self.segments.front()?.segment.order;
+        let oldest = self.segments.front()?.segment.position;
         self.segments.get(order.checked_sub(oldest)? as usize).map(|tenant| &tenant.segment)
     }
 
     /// Sets the place of a message, and forgets its former one. Its notes are in the same record.
-    pub(crate) fn place(&mut self, id: Id, spot: Spot) {
-        if let Some(former) = self.messages.insert(id.0, Entry { spot, notes: None }) {
-            self.leave(former.spot);
+    pub(crate) fn insert(&mut self, id: Id, location: RecordLocation) {
+        if let Some(former) = self.messages.insert(id.0, IndexEntry { location, notes: None }) {
+            self.subtract(former.location);
         }
-        self.bytes += spot.bytes();
-        if let Some(tenant) = self.tenant(spot.order) {
+        self.bytes += location.bytes();
+        if let Some(tenant) = self.segment_usage(location.position) {
             tenant.messages += 1;
-            tenant.bytes += spot.bytes();
+            tenant.bytes += location.bytes();
         }
     }
 
     /// Adds the place of a note. Notes of messages that are done are forgotten.
-    pub(crate) fn note(&mut self, id: Id, spot: Spot) {
+    pub(crate) fn add_note(&mut self, id: Id, location: RecordLocation) {
         if let Some(entry) = self.messages.get_mut(&id.0) {
-            entry.notes.get_or_insert_default().push(spot);
+            entry.notes.get_or_insert_default().push(location);
         }
     }
 
     /// Removes a message that is done.
-    pub(crate) fn done(&mut self, id: Id) {
+    pub(crate) fn remove(&mut self, id: Id) {
         if let Some(entry) = self.messages.remove(&id.0) {
-            self.leave(entry.spot);
+            self.subtract(entry.location);
         }
     }
 
-    fn leave(&mut self, spot: Spot) {
-        self.bytes -= spot.bytes();
-        if let Some(tenant) = self.tenant(spot.order) {
+    fn subtract(&mut self, location: RecordLocation) {
+        self.bytes -= location.bytes();
+        if let Some(tenant) = self.segment_usage(location.position) {
             tenant.messages -= 1;
-            tenant.bytes -= spot.bytes();
+            tenant.bytes -= location.bytes();
         }
     }
 
     /// Reports whether that message is known, and not done.
-    pub(crate) fn has(&self, id: Id) -> bool {
+    pub(crate) fn contains(&self, id: Id) -> bool {
         self.messages.contains_key(&id.0)
     }
 
     /// Reports whether that message is stored exactly there.
-    pub(crate) fn is_at(&self, id: Id, spot: Spot) -> bool {
-        self.messages.get(&id.0).is_some_and(|entry| entry.spot == spot)
+    pub(crate) fn is_at(&self, id: Id, location: RecordLocation) -> bool {
+        self.messages.get(&id.0).is_some_and(|entry| entry.location == location)
     }
 
-    pub(crate) fn whereabouts(&self, id: Id) -> Option<Whereabouts> {
+    pub(crate) fn locate(&self, id: Id) -> Option<MessageLocations> {
         let entry = self.messages.get(&id.0)?;
-        let segment_of = |spot: &Spot| Some((Arc::clone(self.segment(spot.order)?), *spot));
+        let segment_of = |location: &RecordLocation| Some((Arc::clone(self.segment(location.position)?), *location));
         let notes = entry.notes.iter().flat_map(|notes| notes.iter()).map(segment_of).collect::<Option<_>>()?;
-        Some(Whereabouts { segment: Arc::clone(self.segment(entry.spot.order)?), spot: entry.spot, notes })
+        Some(MessageLocations {
+            segment: Arc::clone(self.segment(entry.location.position)?),
+            record: entry.location,
+            notes,
+        })
     }
 
     /// Number of messages in that segment that are not done.
-    pub(crate) fn count_in(&self, order: u64) -> u64 {
-        let found = self.segments.iter().find(|tenant| tenant.segment.order == order);
+    pub(crate) fn message_count(&self, order: u64) -> u64 {
+        let found = self.segments.iter().find(|tenant| tenant.segment.position == order);
         found.map_or(0, |tenant| u64::from(tenant.messages))
     }
 
     /// Returns the messages in that segment. Goes through all messages.
-    pub(crate) fn in_segment(&self, segment: &Segment) -> Vec<Id> {
-        let is_there = |entry: &Entry| entry.spot.order == segment.order;
+    pub(crate) fn messages_in(&self, segment: &Segment) -> Vec<Id> {
+        let is_there = |entry: &IndexEntry| entry.location.position == segment.position;
         self.messages.iter().filter(|(_, entry)| is_there(entry)).map(|(id, _)| Id(*id)).collect()
     }
 
     /// Returns the messages in any of those segments (given by their place in the row) from that offset on.
-    pub(crate) fn behind(&self, tails: &[(u64, u64)]) -> Vec<Id> {
-        let is_there = |spot: Spot| tails.iter().any(|(order, from)| spot.order == *order && spot.at() >= *from);
-        self.messages.iter().filter(|(_, entry)| is_there(entry.spot)).map(|(id, _)| Id(*id)).collect()
+    pub(crate) fn messages_after(&self, tails: &[(u64, u64)]) -> Vec<Id> {
+        let is_there = |location: RecordLocation| {
+            tails.iter().any(|(order, from)| location.position == *order && location.offset() >= *from)
+        };
+        self.messages.iter().filter(|(_, entry)| is_there(entry.location)).map(|(id, _)| Id(*id)).collect()
     }
 
     /// Returns all messages, in the order of the log.
     pub(crate) fn in_log_order(&self) -> Vec<Id> {
-        let mut all: Vec<(Spot, u64)> = self.messages.iter().map(|(id, entry)| (entry.spot, *id)).collect();
+        let mut all: Vec<(RecordLocation, u64)> =
+            self.messages.iter().map(|(id, entry)| (entry.location, *id)).collect();
         all.sort_unstable();
         all.into_iter().map(|(_, id)| Id(id)).collect()
     }
 
-    pub(crate) fn fill(&self) -> Fill {
+    pub(crate) fn fill_level(&self) -> FillLevel {
         let older = self.segments.iter().rev().skip(1);
-        Fill {
+        FillLevel {
             wasted_bytes: older.map(|tenant| tenant.segment.bytes - tenant.bytes).sum(),
             messages: self.messages.len() as u64,
             live_bytes: self.bytes,
@@ -170,24 +177,28 @@ impl Live {
 
 /// The index that the commit thread writes and readers look up.
 #[derive(Default)]
-pub(crate) struct SharedLive(Mutex<Live>);
+pub(crate) struct SharedIndex(Mutex<MessageIndex>);
 
-impl SharedLive {
-    pub(crate) fn new(live: Live) -> Self {
-        Self(Mutex::new(live))
+impl SharedIndex {
+    pub(crate) fn new(index: MessageIndex) -> Self {
+        Self(Mutex::new(index))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Live> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, MessageIndex> {
         self.0.lock().expect("nothing panics while it holds the index")
     }
 
     /// Reads a part of a message. During `read`, the message may have been moved and its segment used anew: wrong bytes
     /// are damage only if the message is still stored there.
-    pub(crate) fn read<T>(&self, id: Id, mut read: impl FnMut(&Whereabouts) -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn read<T>(
+        &self,
+        id: Id,
+        mut read: impl FnMut(&MessageLocations) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         loop {
-            let Some(whereabouts) = self.lock().whereabouts(id) else { return Err(Error::Unknown(id)) };
-            match read(&whereabouts) {
-                Err(Error::Damaged { .. }) if !self.lock().is_at(id, whereabouts.spot) => {}
+            let Some(locations) = self.lock().locate(id) else { return Err(Error::Unknown(id)) };
+            match read(&locations) {
+                Err(Error::Damaged { .. }) if !self.lock().is_at(id, locations.record) => {}
                 outcome => return outcome,
             }
         }

@@ -1,5 +1,5 @@
 //! Input and output of a spool: drafts, receipts' content, unfinished messages of a former run.
-use crate::supply::Purpose;
+use crate::supply::Reserve;
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ impl fmt::Display for Id {
 
 /// A message that is to be stored.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub struct NewMessage {
     /// Time at which it was received, in nanoseconds of Unix time.
     pub received_ns: u64,
     /// Everything to be stored of it besides its content; opaque to the spool.
@@ -48,7 +48,7 @@ impl Stored {
 
 /// An unfinished message, as opening a spool finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct RecoveredMessage {
     /// Its number.
     pub id: Id,
     /// Time at which it was received, in nanoseconds of Unix time.
@@ -65,16 +65,16 @@ pub struct Left {
 
 /// A message and the number it was given, on its way into the log.
 #[derive(Debug)]
-pub(crate) struct Numbered {
+pub(crate) struct NumberedMessage {
     pub(crate) id: Id,
     pub(crate) body_crc: u32,
-    pub(crate) draft: Draft,
-    pub(crate) purpose: Purpose,
+    pub(crate) message: NewMessage,
+    pub(crate) reserve: Reserve,
 }
 
 /// A record that is written with some later batch.
 #[derive(Debug)]
-pub(crate) enum Lazy {
+pub(crate) enum DeferredRecord {
     Note(Id, Box<[u8]>),
     Done(Id),
 }

@@ -20,9 +20,9 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Disk space that the spool may use, free segments included. One segment's worth of it is reserved for notes and
     /// notices, and another for messages that are moved, so that a full spool can empty itself.
-    pub most_bytes: u64,
+    pub max_bytes: u64,
     /// The largest body; at most 4 GiB less 64 KiB, the limit of a record.
-    pub most_message_bytes: u64,
+    pub max_message_bytes: u64,
     /// Durability that a receipt promises.
     pub durability: Durability,
     /// Reaction to damage that is found when the spool is opened.
@@ -44,8 +44,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             segment_bytes: 64 << 20,
-            most_bytes: 16 << 30,
-            most_message_bytes: 1 << 30,
+            max_bytes: 16 << 30,
+            max_message_bytes: 1 << 30,
             durability: Durability::default(),
             on_damage: OnDamage::default(),
         }
@@ -54,16 +54,16 @@ impl Default for Options {
 
 impl Options {
     /// The smallest segment; every size is a whole number of blocks.
-    pub const LEAST_SEGMENT_BYTES: u64 = 64 << 10;
+    pub const MIN_SEGMENT_BYTES: u64 = 64 << 10;
     /// The longest envelope, and the longest note.
-    pub const MOST_ENVELOPE_BYTES: u64 = 16 << 20;
+    pub const MAX_ENVELOPE_BYTES: u64 = 16 << 20;
 
     /// Adjusts the values so that they fit each other.
     pub(crate) fn fitted(mut self) -> Self {
-        let wanted = self.segment_bytes.min(self.most_bytes / 8).clamp(Self::LEAST_SEGMENT_BYTES, 4 << 30);
-        self.segment_bytes = wanted / Self::LEAST_SEGMENT_BYTES * Self::LEAST_SEGMENT_BYTES;
-        self.most_bytes = self.most_bytes.max(4 * self.segment_bytes);
-        self.most_message_bytes = self.most_message_bytes.min(u64::from(u32::MAX) - (64 << 10));
+        let wanted = self.segment_bytes.min(self.max_bytes / 8).clamp(Self::MIN_SEGMENT_BYTES, 4 << 30);
+        self.segment_bytes = wanted / Self::MIN_SEGMENT_BYTES * Self::MIN_SEGMENT_BYTES;
+        self.max_bytes = self.max_bytes.max(4 * self.segment_bytes);
+        self.max_message_bytes = self.max_message_bytes.min(u64::from(u32::MAX) - (64 << 10));
         self
     }
 }

@@ -1,6 +1,6 @@
 //! The receipt of a message that is being stored: a future that any runtime can await.
 use crate::message::Stored;
-use crate::usage::Counters;
+use crate::usage::SpoolCounters;
 use crate::{Error, Id};
 use std::future::Future;
 use std::pin::Pin;
@@ -11,31 +11,31 @@ use std::task::{Context, Poll, Waker};
 /// Dropping it changes nothing: the message may be stored nevertheless.
 #[derive(Debug)]
 #[must_use = "only the receipt tells whether the message was stored"]
-pub struct Receipt(Awaited);
+pub struct Receipt(ReceiptState);
 
 #[derive(Debug)]
-enum Awaited {
-    Batch { ticket: Arc<Ticket>, place: u32, id: Id },
-    Known(Option<Result<Stored, Error>>),
+enum ReceiptState {
+    Batch { ticket: Arc<BatchStatus>, place: u32, id: Id },
+    Resolved(Option<Result<Stored, Error>>),
 }
 
 impl Receipt {
-    pub(crate) fn of_batch(ticket: Arc<Ticket>, place: u32, id: Id) -> Self {
-        Self(Awaited::Batch { ticket, place, id })
+    pub(crate) fn of_batch(ticket: Arc<BatchStatus>, place: u32, id: Id) -> Self {
+        Self(ReceiptState::Batch { ticket, place, id })
     }
 
-    pub(crate) fn known(outcome: Result<Id, Error>) -> Self {
-        Self(Awaited::Known(Some(outcome.map(|id| Stored { id }))))
+    pub(crate) fn resolved(outcome: Result<Id, Error>) -> Self {
+        Self(ReceiptState::Resolved(Some(outcome.map(|id| Stored { id }))))
     }
 
     /// Blocks the thread until it resolves.
     pub fn wait(self) -> Result<Stored, Error> {
-        wait_for(self)
+        block_on(self)
     }
 }
 
-fn wait_for<F: Future + Unpin>(mut future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Sleeper(std::thread::current())));
+fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(outcome) = Pin::new(&mut future).poll(&mut context) {
@@ -52,35 +52,35 @@ fn wait_for<F: Future + Unpin>(mut future: F) -> F::Output {
 #[must_use = "only the receipt tells whether the notes are durable"]
 pub struct NotesReceipt {
     receipt: Receipt,
-    unwritten: Option<Unwritten>,
+    unwritten: Option<UnwrittenNotes>,
 }
 
 /// The counter of notes that found no room, and its former value.
 #[derive(Debug)]
-struct Unwritten {
-    counters: Arc<Counters>,
+struct UnwrittenNotes {
+    counters: Arc<SpoolCounters>,
     before: u64,
 }
 
 impl NotesReceipt {
     /// The id is a placeholder, because a receipt needs one.
-    pub(crate) fn of_batch(ticket: Arc<Ticket>, place: u32) -> Self {
+    pub(crate) fn of_batch(ticket: Arc<BatchStatus>, place: u32) -> Self {
         Self { receipt: Receipt::of_batch(ticket, place, Id(0)), unwritten: None }
     }
 
-    pub(crate) fn known(outcome: Result<(), Error>) -> Self {
-        Self { receipt: Receipt::known(outcome.map(|()| Id(0))), unwritten: None }
+    pub(crate) fn resolved(outcome: Result<(), Error>) -> Self {
+        Self { receipt: Receipt::resolved(outcome.map(|()| Id(0))), unwritten: None }
     }
 
     /// Makes it fail also if more notes than `before` have found no room by then.
-    pub(crate) fn unless_unwritten(mut self, counters: &Arc<Counters>, before: u64) -> Self {
-        self.unwritten = Some(Unwritten { counters: Arc::clone(counters), before });
+    pub(crate) fn fail_if_unwritten(mut self, counters: &Arc<SpoolCounters>, before: u64) -> Self {
+        self.unwritten = Some(UnwrittenNotes { counters: Arc::clone(counters), before });
         self
     }
 
     /// Blocks the thread until it resolves.
     pub fn wait(self) -> Result<(), Error> {
-        wait_for(self)
+        block_on(self)
     }
 }
 
@@ -103,12 +103,12 @@ impl Future for Receipt {
     /// Panics if it is polled again after it has resolved, as futures may.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Awaited::Known(outcome) => Poll::Ready(outcome.take().expect("a receipt resolves once")),
-            Awaited::Batch { ticket, place, id } => {
+            ReceiptState::Resolved(outcome) => Poll::Ready(outcome.take().expect("a receipt resolves once")),
+            ReceiptState::Batch { ticket, place, id } => {
                 let outcome = ticket.outcome(*place, context.waker());
                 let id = *id;
                 outcome.map(|outcome| {
-                    self.0 = Awaited::Known(None);
+                    self.0 = ReceiptState::Resolved(None);
                     outcome.map(|()| Stored { id })
                 })
             }
@@ -116,9 +116,9 @@ impl Future for Receipt {
     }
 }
 
-struct Sleeper(std::thread::Thread);
+struct ThreadWaker(std::thread::Thread);
 
-impl std::task::Wake for Sleeper {
+impl std::task::Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -126,37 +126,37 @@ impl std::task::Wake for Sleeper {
 
 /// Shared state of the receipts of one batch: one allocation for all of them.
 #[derive(Debug, Default)]
-pub(crate) struct Ticket(Mutex<Waiting>);
+pub(crate) struct BatchStatus(Mutex<BatchWaiters>);
 
 #[derive(Debug, Default)]
-struct Waiting {
-    outcome: Option<Outcome>,
+struct BatchWaiters {
+    outcome: Option<BatchOutcome>,
     wakers: Vec<Option<Waker>>,
 }
 
 /// Number of receipts that a batch has room for at first.
-const USUAL_BATCH: usize = 32;
+const INITIAL_WAKERS: usize = 32;
 
 /// Results of a batch.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum BatchOutcome {
     /// All are stored except these, each with its place in the batch, in that order.
-    StoredBut(Vec<(u32, Error)>),
+    StoredExcept(Vec<(u32, Error)>),
     /// None is.
     Failed(Error),
 }
 
-impl Ticket {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+impl BatchStatus {
+    fn lock(&self) -> MutexGuard<'_, BatchWaiters> {
         self.0.lock().expect("nothing panics while it holds a ticket")
     }
 
     fn outcome(&self, place: u32, waker: &Waker) -> Poll<Result<(), Error>> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.lock();
         match &waiting.outcome {
             None => {}
-            Some(Outcome::Failed(error)) => return Poll::Ready(Err(error.clone())),
-            Some(Outcome::StoredBut(failed)) => {
+            Some(BatchOutcome::Failed(error)) => return Poll::Ready(Err(error.clone())),
+            Some(BatchOutcome::StoredExcept(failed)) => {
                 let found = failed.binary_search_by_key(&place, |(place, _)| *place);
                 return Poll::Ready(found.map_or(Ok(()), |at| Err(failed[at].1.clone())));
             }
@@ -164,7 +164,7 @@ impl Ticket {
         let place = place as usize;
         if waiting.wakers.len() <= place {
             if waiting.wakers.is_empty() {
-                waiting.wakers.reserve(USUAL_BATCH.max(place + 1));
+                waiting.wakers.reserve(INITIAL_WAKERS.max(place + 1));
             }
             waiting.wakers.resize(place + 1, None);
         }
@@ -176,9 +176,9 @@ impl Ticket {
     }
 
     /// Resolves all receipts. The first result stays.
-    pub(crate) fn settle(&self, outcome: Outcome) {
+    pub(crate) fn resolve(&self, outcome: BatchOutcome) {
         let wakers = {
-            let mut waiting = self.waiting();
+            let mut waiting = self.lock();
             waiting.outcome.get_or_insert(outcome);
             std::mem::take(&mut waiting.wakers)
         };
@@ -191,9 +191,9 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    struct Count(AtomicUsize);
+    struct CountingWaker(AtomicUsize);
 
-    impl std::task::Wake for Count {
+    impl std::task::Wake for CountingWaker {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -201,8 +201,8 @@ mod tests {
 
     #[test]
     fn every_receipt_of_a_batch_is_woken_once_and_hears_its_own() {
-        let ticket = Arc::new(Ticket::default());
-        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let ticket = Arc::new(BatchStatus::default());
+        let count = Arc::new(CountingWaker(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&count));
         let mut context = Context::from_waker(&waker);
         let mut receipts: Vec<_> =
@@ -211,7 +211,7 @@ mod tests {
             assert!(Pin::new(&mut *receipt).poll(&mut context).is_pending());
             assert!(Pin::new(&mut *receipt).poll(&mut context).is_pending());
         }
-        ticket.settle(Outcome::StoredBut(vec![(1, Error::Full), (3, Error::Closed)]));
+        ticket.resolve(BatchOutcome::StoredExcept(vec![(1, Error::Full), (3, Error::Closed)]));
         assert_eq!(count.0.load(Ordering::Relaxed), 4, "the last one had not yet asked");
         let heard: Vec<_> = receipts.into_iter().map(Receipt::wait).collect();
         assert!(matches!(heard[1], Err(Error::Full)) && matches!(heard[3], Err(Error::Closed)));
@@ -221,10 +221,10 @@ mod tests {
 
     #[test]
     fn a_receipt_can_be_awaited_by_a_thread() {
-        let ticket = Arc::new(Ticket::default());
+        let ticket = Arc::new(BatchStatus::default());
         let receipt = Receipt::of_batch(Arc::clone(&ticket), 0, Id(1));
         let waiter = std::thread::spawn(move || receipt.wait());
-        ticket.settle(Outcome::Failed(Error::Closed));
+        ticket.resolve(BatchOutcome::Failed(Error::Closed));
         assert!(matches!(waiter.join().unwrap(), Err(Error::Closed)));
     }
 }

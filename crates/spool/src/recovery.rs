@@ -3,20 +3,20 @@ use crate::damage::Damage;
 use crate::disk::Disk;
 use crate::faulty::FaultyDisk;
 use crate::format::{
-    BATCH_BYTES, BATCHES_AT, BLOCK, BODY_CRC_AT, Batch, HEADER_BYTES, Header, Place, RECORD_BYTES, Record, checksum,
-    seal,
+    BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, BODY_CRC_OFFSET, BatchHeader, HEADER_BYTES, HeaderSlot,
+    RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, checksum, seal,
 };
-use crate::live::{Live, SharedLive};
-use crate::log::Resumption;
-use crate::reading::{Reading, read};
-use crate::supply::Supply;
+use crate::live::{MessageIndex, SharedIndex};
+use crate::log::ResumePoint;
+use crate::reading::{LoadedSpool, load};
+use crate::supply::SegmentPool;
 use crate::{Backlog, Durability, Error, Id, OnDamage, Options, quarantine};
 use std::sync::Arc;
 
-pub(crate) struct Recovered {
-    pub(crate) live: Live,
-    pub(crate) supply: Supply,
-    pub(crate) resumption: Resumption,
+pub(crate) struct RecoveredState {
+    pub(crate) index: MessageIndex,
+    pub(crate) segment_pool: SegmentPool,
+    pub(crate) resume_point: ResumePoint,
     pub(crate) cut_bytes: u64,
     pub(crate) damage: Vec<Damage>,
     /// Messages whose envelope is sound, but not their body.
@@ -27,9 +27,9 @@ pub(crate) struct Recovered {
 
 /// Reads the whole spool. The only changes are those that make it whole: damaged bytes are copied, and unfinished files
 /// are removed.
-pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recovered, Error> {
-    let mut reading = read(&**disk)?;
-    quarantine::compare(&**disk, &mut reading);
+pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<RecoveredState, Error> {
+    let mut reading = load(&**disk)?;
+    quarantine::mark_known(&**disk, &mut reading);
     let is_refused = |damage: &&Damage| damage.is_alarming() && !damage.is_known;
     if options.on_damage == OnDamage::Refuse && reading.damage.iter().any(|damage| is_refused(&damage)) {
         return Err(Error::DamageRefused(reading.damage.iter().filter(is_refused).cloned().collect()));
@@ -40,46 +40,54 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     for (segment, _) in &reading.used {
         segment.file.sync_data()?;
     }
-    for spare in &reading.spares {
+    for spare in &reading.free_segments {
         spare.file.sync_data()?;
     }
-    quarantine::keep(&**disk, &reading)?;
-    reading.drop_sparse_spares();
+    quarantine::copy_damage(&**disk, &reading)?;
+    reading.drop_sparse_segments();
     // A sync that failed in a former process has left its pages clean: they are read from the cache, the syncs above
     // succeed, and the media has none of them. So messages without proof of a sync are written anew.
     let unproven =
         if options.durability == Durability::Sync { std::mem::take(&mut reading.unproven) } else { Vec::new() };
     if !unproven.is_empty() {
-        reading.resumption.previous_end = 0;
+        reading.resume_point.previous_end = 0;
     }
-    let Reading {
-        live,
+    let LoadedSpool {
+        index: live,
         used,
-        spares,
+        free_segments: spares,
         unfinished,
         illegible,
-        resumption,
+        resume_point: resumption,
         damage,
         damaged_bodies,
         cut_bytes,
         next_file,
         ..
     } = reading;
-    let mut supply = Supply {
+    let mut segment_pool = SegmentPool {
         disk: Arc::clone(disk),
         segment_bytes: options.segment_bytes,
-        most_bytes: options.most_bytes,
-        spares,
+        max_bytes: options.max_bytes,
+        free_segments: spares,
         used_bytes: used.iter().map(|(segment, _)| segment.bytes).sum(),
         next_file,
-        is_making: false,
+        is_preallocating: false,
         has_failed: false,
         is_closed: false,
     };
     unfinished.iter().try_for_each(|name| disk.remove(name))?;
     illegible.iter().try_for_each(|(name, _)| disk.remove(name))?;
-    supply.drop_odd_ones()?;
-    Ok(Recovered { live, supply, resumption, cut_bytes, damage, damaged_bodies, unproven })
+    segment_pool.remove_odd_sizes()?;
+    Ok(RecoveredState {
+        index: live,
+        segment_pool,
+        resume_point: resumption,
+        cut_bytes,
+        damage,
+        damaged_bodies,
+        unproven,
+    })
 }
 
 /// Reads a segment with any bytes, and returns the number of messages that it would hold: for fuzzing.
@@ -89,8 +97,8 @@ pub fn try_octets(octets: &[u8]) -> Result<u64, Error> {
     disk.put("segment-00000000", octets);
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let recovered = recover(&disk, &Options::default().fitted())?;
-    let live = Arc::new(SharedLive::new(recovered.live));
-    Backlog::new(Arc::clone(&live), &recovered.damaged_bodies).try_fold(0, |messages, left| left.map(|_| messages + 1))
+    let index = Arc::new(SharedIndex::new(recovered.index));
+    Backlog::new(Arc::clone(&index), &recovered.damaged_bodies).try_fold(0, |messages, left| left.map(|_| messages + 1))
 }
 
 /// Returns those bytes, with every possible checksum made right: for fuzzing, to get behind the checksums.
@@ -98,18 +106,18 @@ pub fn try_octets(octets: &[u8]) -> Result<u64, Error> {
 pub fn with_checksums(octets: &[u8]) -> Vec<u8> {
     let mut octets = octets.to_vec();
     let Some(header) = octets.first_chunk_mut::<HEADER_BYTES>() else { return octets };
-    Header::seal(header);
-    let Place::Header(header) = Place::read(header) else { return octets };
-    let mut at = BATCHES_AT as usize;
+    SegmentHeader::seal(header);
+    let HeaderSlot::Valid(header) = HeaderSlot::decode(header) else { return octets };
+    let mut at = BATCHES_OFFSET as usize;
     let length = octets.len() as u64;
-    while let Some(batch) = octets.get_mut(at..).filter(|rest| rest.len() >= BATCH_BYTES) {
-        seal(&mut batch[..BATCH_BYTES], header.seed());
-        let Some(read) = Batch::read(batch, header.seed(), at as u64, length) else { return octets };
-        let mut rest = batch.get_mut(BATCH_BYTES..(read.bytes as usize).min(batch.len())).unwrap_or_default();
-        while let Some(record) = Record::read(rest).filter(|record| record.bytes() <= rest.len() as u64) {
-            let (head, body) = rest.split_at_mut(record.head_bytes() as usize);
+    while let Some(batch) = octets.get_mut(at..).filter(|rest| rest.len() >= BATCH_HEADER_BYTES) {
+        seal(&mut batch[..BATCH_HEADER_BYTES], header.seed());
+        let Some(read) = BatchHeader::decode(batch, header.seed(), at as u64, length) else { return octets };
+        let mut rest = batch.get_mut(BATCH_HEADER_BYTES..(read.bytes as usize).min(batch.len())).unwrap_or_default();
+        while let Some(record) = RecordHeader::decode(rest).filter(|record| record.bytes() <= rest.len() as u64) {
+            let (head, body) = rest.split_at_mut(record.metadata_bytes() as usize);
             let body_crc = checksum(&body[..record.body_bytes as usize]);
-            head[BODY_CRC_AT..RECORD_BYTES].copy_from_slice(&body_crc.to_le_bytes());
+            head[BODY_CRC_OFFSET..RECORD_HEADER_BYTES].copy_from_slice(&body_crc.to_le_bytes());
             seal(head, header.seed());
             rest = &mut rest[record.bytes() as usize..];
         }
@@ -121,7 +129,7 @@ pub fn with_checksums(octets: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Draft, Spool};
+    use crate::{NewMessage, Spool};
     use proptest::prelude::*;
 
     /// Bytes of a segment with messages, notes and one message that is done.
@@ -130,7 +138,7 @@ mod tests {
         let options = Options { segment_bytes: 1 << 16, ..Options::default() };
         let (spool, _) = Spool::open(Arc::new(disk.clone()), options).unwrap();
         for bytes in [0, 10, 300, 5000] {
-            let draft = Draft { received_ns: 1, envelope: vec![b'e'; 9], body: vec![b'b'; bytes].into() };
+            let draft = NewMessage { received_ns: 1, envelope: vec![b'e'; 9], body: vec![b'b'; bytes].into() };
             let id = spool.store(draft).wait().unwrap().id();
             spool.note(id, b"a note");
             if bytes == 10 {

@@ -1,17 +1,17 @@
 //! Goes through the records of all segments in their order, and keeps an account of the damage: often only later
 //! records show which messages it costs.
 use crate::damage::{Cost, Damage, DamageKind};
-use crate::format::{BATCHES_AT, Kind, RECORD_BYTES};
-use crate::live::Live;
-use crate::scan::{Bodies, Hole, Named, Region, Scan, Seen, Step};
-use crate::segment::{Segment, Spot};
+use crate::format::{BATCHES_OFFSET, RECORD_HEADER_BYTES, RecordKind};
+use crate::live::MessageIndex;
+use crate::scan::{BodyMode, DamagedRecord, DamagedRegion, Hole, Scan, ScanStep, ScannedRecord};
+use crate::segment::{RecordLocation, Segment};
 use crate::{Error, Id};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The account of the damage.
 pub(crate) struct Replay {
-    live: Live,
+    index: MessageIndex,
     pub(crate) damage: Vec<Damage>,
     next_id: u64,
     previous_end: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Replay {
     /// The last message in the row of numbers, or the number before the first one that the first segment may hold.
     last_stored: Option<u64>,
     /// Holes that no message has followed yet.
-    pending: Vec<Pending>,
+    pending: Vec<PendingHole>,
     /// Messages that were done or moved since the first of these.
     settled: HashSet<u64>,
     /// Messages that may have been in a hole, with the index of that damage.
@@ -33,21 +33,21 @@ pub(crate) struct Replay {
 }
 
 /// A hole, and the known facts about its content.
-struct Pending {
+struct PendingHole {
     damage: usize,
     /// The last message before it.
     after: Option<u64>,
     /// Number of records missing in its region, if that is known.
     records: Option<u64>,
-    most_records: u64,
-    named: Option<Named>,
+    max_records: u64,
+    record: Option<DamagedRecord>,
     /// The number that the next one had not yet given when it began.
     before: Option<u64>,
 }
 
 /// Result of an account.
-pub(crate) struct Done {
-    pub(crate) live: Live,
+pub(crate) struct ReplayResult {
+    pub(crate) index: MessageIndex,
     pub(crate) damage: Vec<Damage>,
     pub(crate) damaged_bodies: Vec<Id>,
     pub(crate) next_id: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Done {
 impl Replay {
     pub(crate) fn new(damage: Vec<Damage>, next_id: u64) -> Self {
         Self {
-            live: Live::default(),
+            index: MessageIndex::default(),
             damage,
             next_id,
             previous_end: 0,
@@ -75,7 +75,7 @@ impl Replay {
         }
     }
 
-    fn found(&mut self, segment: &Segment, range: std::ops::Range<u64>, kind: DamageKind) -> usize {
+    fn add_damage(&mut self, segment: &Segment, range: std::ops::Range<u64>, kind: DamageKind) -> usize {
         self.damage.push(Damage {
             segment: segment.name.clone(),
             offset: range.start,
@@ -93,67 +93,67 @@ impl Replay {
     }
 
     /// Compares a segment's number with that of the one before it.
-    pub(crate) fn check_row(&mut self, segment: &Segment, before: u64, is_guess: bool) {
-        let number = segment.header.use_number;
+    pub(crate) fn check_sequence(&mut self, segment: &Segment, before: u64, is_guess: bool) {
+        let number = segment.header.generation;
         if number == before && !is_guess {
-            let at = self.found(segment, 0..0, DamageKind::DoubledSegment);
+            let at = self.add_damage(segment, 0..0, DamageKind::DoubledSegment);
             self.damage[at].cost = Cost::Notes;
         }
         if number > before + 1 {
-            let damage = self.found(segment, 0..0, DamageKind::MissingSegment);
+            let damage = self.add_damage(segment, 0..0, DamageKind::MissingSegment);
             let after = self.last_stored;
-            self.pending.push(Pending { damage, after, records: None, most_records: 0, named: None, before: None });
+            self.pending.push(PendingHole { damage, after, records: None, max_records: 0, record: None, before: None });
         }
     }
 
     /// Goes through a segment, up to `claimed_end`, which the next one states, or to its own end (0). Returns the
     /// offset of the end.
-    pub(crate) fn segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
-        self.live.begin(Arc::clone(segment));
+    pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
+        self.index.push_segment(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
             // The message for which a segment is begun gets its number before the header is written.
             self.last_stored = Some(segment.header.next_id.saturating_sub(2));
         }
         let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);
         self.pending.iter_mut().for_each(|pending| pending.before = pending.before.or(bound));
-        let mut scan = Scan::new(Arc::clone(&segment.file), segment.seed, segment.bytes, Bodies::Checked);
+        let mut scan = Scan::new(Arc::clone(&segment.file), segment.seed, segment.bytes, BodyMode::Check);
         let mut seen = Vec::new();
         // Offset where it is cut, if nothing sound comes behind that.
         let mut cut = None;
         loop {
-            match scan.pass(&mut seen, claimed_end)? {
-                Step::Batch => {
+            match scan.next_part(&mut seen, claimed_end)? {
+                ScanStep::Batch => {
                     // A claim of the next segment would make the torn end here look like damage.
                     cut = cut.map(|_| 0);
                     for one in &seen {
                         self.apply(segment, one);
                     }
                 }
-                Step::Region(region) => {
+                ScanStep::Region(region) => {
                     let begin = region.range.start;
-                    if !region.is_vouched {
+                    if !region.was_synced {
                         cut = Some(if cut.is_none() && seen.is_empty() { begin } else { 0 });
                     }
                     self.region(segment, &region, &seen);
                 }
-                Step::End => break,
+                ScanStep::End => break,
             }
         }
-        self.previous_end = cut.unwrap_or(scan.at());
-        self.unproven.extend(scan.unproven_from(claimed_end).map(|from| (segment.order, from)));
-        Ok(scan.at())
+        self.previous_end = cut.unwrap_or(scan.offset());
+        self.unproven.extend(scan.unproven_from(claimed_end).map(|from| (segment.position, from)));
+        Ok(scan.offset())
     }
 
-    fn region(&mut self, segment: &Segment, region: &Region, seen: &[Seen]) {
+    fn region(&mut self, segment: &Segment, region: &DamagedRegion, seen: &[ScannedRecord]) {
         let begin = region.range.start;
         let is_nothing = seen.is_empty() && region.holes.is_empty();
-        if !region.is_vouched && is_nothing {
+        if !region.was_synced && is_nothing {
             return;
         }
-        let kind = if region.is_vouched { DamageKind::Records } else { DamageKind::TornEnd };
-        let damage = self.found(segment, region.bad_at.max(begin)..region.range.end, kind);
+        let kind = if region.was_synced { DamageKind::Records } else { DamageKind::TornEnd };
+        let damage = self.add_damage(segment, region.damage_offset.max(begin)..region.range.end, kind);
         let lost: u64 = region.holes.iter().map(|hole| hole.range.end - hole.range.start).sum();
-        if !region.is_vouched {
+        if !region.was_synced {
             self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
         }
         let stated = region.batch.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
@@ -169,42 +169,49 @@ impl Replay {
     }
 
     fn hole(&mut self, damage: usize, hole: &Hole, records: Option<u64>) {
-        let most_records = (hole.range.end - hole.range.start).div_ceil(RECORD_BYTES as u64);
+        let most_records = (hole.range.end - hole.range.start).div_ceil(RECORD_HEADER_BYTES as u64);
         let after = self.last_stored;
-        let records = records.or(hole.named.map(|_| 1));
-        self.pending.push(Pending { damage, after, records, most_records, named: hole.named, before: None });
+        let records = records.or(hole.record.map(|_| 1));
+        self.pending.push(PendingHole {
+            damage,
+            after,
+            records,
+            max_records: most_records,
+            record: hole.record,
+            before: None,
+        });
     }
 
-    fn apply(&mut self, segment: &Segment, one: &Seen) {
-        let spot = Spot::new(segment.order, one.at, one.bytes);
+    fn apply(&mut self, segment: &Segment, one: &ScannedRecord) {
+        let location = RecordLocation::new(segment.position, one.at, one.bytes);
         self.next_id = self.next_id.max(one.id.0.saturating_add(1));
         match one.kind {
-            Kind::Stored | Kind::Moved => {
-                if one.kind == Kind::Stored {
-                    self.stored(one.id);
+            RecordKind::Stored | RecordKind::Moved => {
+                if one.kind == RecordKind::Stored {
+                    self.resolve_pending(one.id);
                 }
-                self.is_settled(one.id);
-                self.live.place(one.id, spot);
+                self.mark_settled(one.id);
+                self.index.insert(one.id, location);
                 if one.is_body_damaged {
-                    let damage = self.found(segment, one.at..one.at + one.bytes, DamageKind::Body);
+                    let damage = self.add_damage(segment, one.at..one.at + one.bytes, DamageKind::Body);
                     self.bodies.insert(one.id.0, damage);
                 }
             }
-            Kind::Note => {
-                if !self.live.has(one.id) {
+            RecordKind::Note => {
+                if !self.index.contains(one.id) {
                     self.orphans.insert(one.id.0);
                 }
-                self.live.note(one.id, spot);
+                self.index.add_note(one.id, location);
             }
-            Kind::Done => {
-                self.is_settled(one.id);
-                self.live.done(one.id);
+            RecordKind::Done => {
+                self.mark_settled(one.id);
+                self.index.remove(one.id);
             }
         }
     }
 
     /// Notes that a message is done, or stored here: its records elsewhere cost nothing.
-    fn is_settled(&mut self, id: Id) {
+    fn mark_settled(&mut self, id: Id) {
         // Most spools are sound: nothing is hashed for them.
         if !self.orphans.is_empty() {
             self.orphans.remove(&id.0);
@@ -221,7 +228,7 @@ impl Replay {
     }
 
     /// Handles a message in the row of numbers: those between the last one and it were in the holes between.
-    fn stored(&mut self, id: Id) {
+    fn resolve_pending(&mut self, id: Id) {
         for pending in std::mem::take(&mut self.pending) {
             self.resolve(&pending, Some(id.0));
         }
@@ -230,7 +237,7 @@ impl Replay {
     }
 
     /// Names the messages that were in a hole, up to the next message's number.
-    fn resolve(&mut self, pending: &Pending, next: Option<u64>) {
+    fn resolve(&mut self, pending: &PendingHole, next: Option<u64>) {
         let next = next.or(pending.before);
         let before_next = next.unwrap_or_else(|| {
             // Nothing comes after it: as many as there were, if that is known.
@@ -241,20 +248,20 @@ impl Replay {
         let is_explained = gap > 0 && pending.records.is_some_and(|records| records <= gap);
         let is_in_row = |id: Id| pending.after.is_none_or(|after| id.0 > after) && next.is_none_or(|next| id.0 < next);
         let mut cost = Cost::Nothing;
-        match pending.named {
-            Some(Named::Message(id)) if is_in_row(id) => self.miss(pending.damage, id.0..id.0 + 1),
-            Some(Named::Message(id)) => {
+        match pending.record {
+            Some(DamagedRecord::Message(id)) if is_in_row(id) => self.mark_missing(pending.damage, id.0..id.0 + 1),
+            Some(DamagedRecord::Message(id)) => {
                 // It was moved and has an older number; or the number itself is damaged.
                 if id.0 < self.next_id {
-                    self.miss(pending.damage, id.0..id.0 + 1);
+                    self.mark_missing(pending.damage, id.0..id.0 + 1);
                 }
-                self.miss(pending.damage, first..before_next);
+                self.mark_missing(pending.damage, first..before_next);
                 cost = if is_explained || id.0 < self.next_id { Cost::Nothing } else { Cost::Unknown };
             }
-            _ if is_explained => self.miss(pending.damage, first..before_next),
-            Some(Named::Mark) => cost = Cost::Notes,
+            _ if is_explained => self.mark_missing(pending.damage, first..before_next),
+            Some(DamagedRecord::Mark) => cost = Cost::Notes,
             None => {
-                self.miss(pending.damage, first..before_next);
+                self.mark_missing(pending.damage, first..before_next);
                 cost = Cost::Unknown;
             }
         }
@@ -262,21 +269,21 @@ impl Replay {
         damage.cost = damage.cost.max(cost);
         if next.is_none() && pending.before.is_none() {
             // Numbers that the lost records had are not given again.
-            let given = pending.most_records.min(self.next_id);
+            let given = pending.max_records.min(self.next_id);
             self.next_id = self.next_id.saturating_add(given);
         }
     }
 
-    fn miss(&mut self, damage: usize, ids: std::ops::Range<u64>) {
-        self.damage[damage].unnamed += ids.end.saturating_sub(ids.start).saturating_sub(Damage::MOST_NAMED as u64);
-        let wanted = ids.filter(|id| !self.settled.contains(id) && !self.live.has(Id(*id)));
-        for id in wanted.take(Damage::MOST_NAMED) {
+    fn mark_missing(&mut self, damage: usize, ids: std::ops::Range<u64>) {
+        self.damage[damage].unnamed += ids.end.saturating_sub(ids.start).saturating_sub(Damage::MAX_NAMED as u64);
+        let wanted = ids.filter(|id| !self.settled.contains(id) && !self.index.contains(Id(*id)));
+        for id in wanted.take(Damage::MAX_NAMED) {
             self.missing.entry(id).or_insert(damage);
         }
     }
 
     /// Completes the account.
-    pub(crate) fn finish(mut self) -> Done {
+    pub(crate) fn finish(mut self) -> ReplayResult {
         for pending in std::mem::take(&mut self.pending) {
             self.resolve(&pending, None);
         }
@@ -292,15 +299,15 @@ impl Replay {
         for damage in &mut self.damage {
             damage.messages.sort_unstable();
             damage.messages.dedup();
-            damage.messages.truncate(Damage::MOST_NAMED);
+            damage.messages.truncate(Damage::MAX_NAMED);
             if !damage.messages.is_empty() {
                 damage.cost = Cost::Messages;
             }
         }
-        let previous_end = if self.previous_end == 0 { 0 } else { self.previous_end.max(BATCHES_AT) };
-        Done {
-            unproven: self.live.behind(&self.unproven),
-            live: self.live,
+        let previous_end = if self.previous_end == 0 { 0 } else { self.previous_end.max(BATCHES_OFFSET) };
+        ReplayResult {
+            unproven: self.index.messages_after(&self.unproven),
+            index: self.index,
             damage: self.damage,
             damaged_bodies,
             next_id: self.next_id,

@@ -1,15 +1,17 @@
 //! Goes through the batches of a segment: batch by batch where they are whole, and record by record elsewhere.
 use crate::Id;
-use crate::disk::{DiskFile, read_twice};
-use crate::format::{BATCH_BYTES, BATCHES_AT, BLOCK, Batch, Kind, RECORD_BYTES, Record, checksum};
+use crate::disk::{DiskFile, read_with_retry};
+use crate::format::{
+    BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, BatchHeader, RECORD_HEADER_BYTES, RecordHeader, RecordKind, checksum,
+};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// A record that has been passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) kind: Kind,
+pub(crate) struct ScannedRecord {
+    pub(crate) kind: RecordKind,
     pub(crate) id: Id,
     pub(crate) at: u64,
     pub(crate) bytes: u64,
@@ -19,41 +21,41 @@ pub(crate) struct Seen {
 
 /// Tells whether bodies are read and checked, or skipped.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bodies {
-    Checked,
-    Skipped,
+pub(crate) enum BodyMode {
+    Check,
+    Skip,
 }
 
 /// Content at the scan's offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum ScanResult {
     Batch,
     /// No whole batch; the offset is that of the first wrong byte.
-    Nothing(u64),
+    Invalid(u64),
 }
 
 /// Steps on the way through a segment.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum ScanStep {
     /// A batch that is whole, except perhaps for bodies.
     Batch,
     /// A part that is no whole batch; its sound records have been seen.
-    Region(Region),
+    Region(DamagedRegion),
     /// The end.
     End,
 }
 
 /// A part of a segment that does not read as batches.
 #[derive(Debug)]
-pub(crate) struct Region {
+pub(crate) struct DamagedRegion {
     /// From the beginning of a batch to the beginning of another, or the end of the log.
     pub(crate) range: Range<u64>,
     /// The first byte that is wrong.
-    pub(crate) bad_at: u64,
+    pub(crate) damage_offset: u64,
     /// There is proof that all of it had been synced.
-    pub(crate) is_vouched: bool,
+    pub(crate) was_synced: bool,
     /// The batch's header, if that is legible.
-    pub(crate) batch: Option<Batch>,
+    pub(crate) batch: Option<BatchHeader>,
     /// Ranges between the sound parts that may hold records.
     pub(crate) holes: Vec<Hole>,
 }
@@ -65,24 +67,24 @@ pub(crate) struct Hole {
     /// Number of the region's sound records before it.
     pub(crate) after: usize,
     /// The record that this would be, if its own length is right.
-    pub(crate) named: Option<Named>,
+    pub(crate) record: Option<DamagedRecord>,
 }
 
 /// Content of a damaged record, by its own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Named {
+pub(crate) enum DamagedRecord {
     /// It has fields that only messages have.
     Message(Id),
     /// A note, or a mark that a message is done.
     Mark,
 }
 
-impl Named {
+impl DamagedRecord {
     /// Reads the fixed part of a record that is not sound, whatever its kind seems to be.
     fn read(bytes: &[u8]) -> Option<(Self, u64)> {
-        let mut bytes: [u8; RECORD_BYTES] = *bytes.first_chunk()?;
-        bytes[KIND_AT] = Kind::Moved as u8;
-        let record = Record::read(&bytes)?;
+        let mut bytes: [u8; RECORD_HEADER_BYTES] = *bytes.first_chunk()?;
+        bytes[KIND_OFFSET] = RecordKind::Moved as u8;
+        let record = RecordHeader::decode(&bytes)?;
         let is_message = record.received_ns > 0 || record.notes_bytes > 0 || record.body_bytes > 0;
         let named = if is_message { Self::Message(record.id) } else { Self::Mark };
         Some((named, record.bytes()))
@@ -90,14 +92,14 @@ impl Named {
 }
 
 /// Offset of the kind in a record.
-const KIND_AT: usize = 4;
+const KIND_OFFSET: usize = 4;
 
 /// A pass through one use of a segment.
 pub(crate) struct Scan {
-    window: Window,
+    window: ReadWindow,
     seed: u32,
     segment_bytes: u64,
-    bodies: Bodies,
+    bodies: BodyMode,
     at: u64,
     /// The last batch stated that the log was closed behind it.
     is_closed: bool,
@@ -106,18 +108,19 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    pub(crate) fn new(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, bodies: Bodies) -> Self {
-        let window = Window { file, from: 0, buffer: Vec::new(), filled: 0, ahead: segment_bytes.min(AHEAD) };
-        Self { window, seed, segment_bytes, bodies, at: BATCHES_AT, is_closed: false, synced: 0 }
+    pub(crate) fn new(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, bodies: BodyMode) -> Self {
+        let window =
+            ReadWindow { file, from: 0, buffer: Vec::new(), filled: 0, ahead: segment_bytes.min(READ_AHEAD_BYTES) };
+        Self { window, seed, segment_bytes, bodies, at: BATCHES_OFFSET, is_closed: false, synced: 0 }
     }
 
     /// Creates a scan that begins at an offset, and skips bodies.
-    pub(crate) fn starting(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, at: u64) -> Self {
-        Self { at, ..Self::new(file, seed, segment_bytes, Bodies::Skipped) }
+    pub(crate) fn starting_at(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, at: u64) -> Self {
+        Self { at, ..Self::new(file, seed, segment_bytes, BodyMode::Skip) }
     }
 
     /// Offset of the next batch, if there is one.
-    pub(crate) fn at(&self) -> u64 {
+    pub(crate) fn offset(&self) -> u64 {
         self.at
     }
 
@@ -128,65 +131,72 @@ impl Scan {
     }
 
     /// Passes one batch; `seen` gets its records, if it is whole. Damage of a body leaves it whole.
-    pub(crate) fn next(&mut self, seen: &mut Vec<Seen>) -> io::Result<Found> {
+    pub(crate) fn next_batch(&mut self, seen: &mut Vec<ScannedRecord>) -> io::Result<ScanResult> {
         seen.clear();
-        let Some(batch) = self.batch(self.at)? else { return Ok(Found::Nothing(self.at)) };
+        let Some(batch) = self.batch(self.at)? else { return Ok(ScanResult::Invalid(self.at)) };
         let end = self.at + batch.bytes;
-        let mut at = self.at + BATCH_BYTES as u64;
+        let mut at = self.at + BATCH_HEADER_BYTES as u64;
         for _ in 0..batch.records {
-            let Some(record) = self.record(at, end)? else { return Ok(Found::Nothing(at)) };
+            let Some(record) = self.record(at, end)? else { return Ok(ScanResult::Invalid(at)) };
             at += record.bytes;
             seen.push(record);
         }
         if at != end {
-            return Ok(Found::Nothing(at));
+            return Ok(ScanResult::Invalid(at));
         }
         self.is_closed = batch.records == 0 && batch.synced == self.at;
         self.synced = self.synced.max(batch.synced);
         self.at = end.next_multiple_of(BLOCK);
-        Ok(Found::Batch)
+        Ok(ScanResult::Batch)
     }
 
     /// Passes the next part, up to `claimed_end`, where another segment states that the batches end (0: none does).
     /// `seen` gets the sound records in it.
-    pub(crate) fn pass(&mut self, seen: &mut Vec<Seen>, claimed_end: u64) -> io::Result<Step> {
+    pub(crate) fn next_part(&mut self, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
         seen.clear();
         let begin = self.at;
         if (claimed_end > 0 && begin >= claimed_end) || self.is_closed {
-            return Ok(Step::End);
+            return Ok(ScanStep::End);
         }
-        match self.next(seen)? {
-            Found::Nothing(bad_at) => self.pass_region(bad_at, seen, claimed_end),
-            Found::Batch if seen.iter().any(|one| one.is_body_damaged) => self.pass_bodies(begin, seen, claimed_end),
-            Found::Batch => Ok(Step::Batch),
+        match self.next_batch(seen)? {
+            ScanResult::Invalid(bad_at) => self.pass_region(bad_at, seen, claimed_end),
+            ScanResult::Batch if seen.iter().any(|one| one.is_body_damaged) => {
+                self.pass_bodies(begin, seen, claimed_end)
+            }
+            ScanResult::Batch => Ok(ScanStep::Batch),
         }
     }
 
     /// Passes a batch, from `begin` to the scan's offset, in which bodies are damaged, or only torn if nothing proves
     /// that it had been synced.
-    fn pass_bodies(&mut self, begin: u64, seen: &mut Vec<Seen>, claimed_end: u64) -> io::Result<Step> {
-        let is_vouched = claimed_end > begin || self.later_batches(begin, self.segment_bytes)?.synced > begin;
-        if is_vouched {
-            return Ok(Step::Batch);
+    fn pass_bodies(&mut self, begin: u64, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
+        let was_synced = claimed_end > begin || self.later_batches(begin, self.segment_bytes)?.synced > begin;
+        if was_synced {
+            return Ok(ScanStep::Batch);
         }
         seen.retain(|one| !one.is_body_damaged);
         let batch = self.batch(begin)?;
         let end = self.at;
         let holes = self.holes(begin, batch.map_or(end, |batch| begin + batch.bytes), seen)?;
-        let bad_at = holes.first().map_or(begin, |hole| hole.range.start);
-        Ok(Step::Region(Region { range: begin..end, bad_at, is_vouched, batch, holes }))
+        let damage_offset = holes.first().map_or(begin, |hole| hole.range.start);
+        Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_synced, batch, holes }))
     }
 
-    fn pass_region(&mut self, bad_at: u64, seen: &mut Vec<Seen>, claimed_end: u64) -> io::Result<Step> {
+    fn pass_region(
+        &mut self,
+        damage_offset: u64,
+        seen: &mut Vec<ScannedRecord>,
+        claimed_end: u64,
+    ) -> io::Result<ScanStep> {
         seen.clear();
         let begin = self.at;
         let batch = self.batch(begin)?;
         let is_claimed = claimed_end > begin;
         let last = if is_claimed { claimed_end.min(self.segment_bytes) } else { self.segment_bytes };
-        let Later { first: next, synced, is_blank } = self.later_batches(begin, last)?;
+        let LaterBatches { first: next, synced, is_blank } = self.later_batches(begin, last)?;
         let to = next.unwrap_or(last).max(begin);
         if !is_blank {
-            self.salvage(begin + BATCH_BYTES as u64, to, seen)?;
+            self.salvage(begin + BATCH_HEADER_BYTES as u64, to, seen)?;
         }
         let stated_end = batch.map_or(begin, |batch| begin + batch.bytes);
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
@@ -194,23 +204,23 @@ impl Scan {
         let is_last = next.is_none() && !is_claimed;
         let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
         if end == begin {
-            return Ok(Step::End);
+            return Ok(ScanStep::End);
         }
         self.at = end;
         let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
-        let is_vouched = is_claimed || synced > begin;
-        if !is_vouched {
+        let was_synced = is_claimed || synced > begin;
+        if !was_synced {
             // Torn within the body: the message was not answered 250.
             seen.retain(|one| !one.is_body_damaged);
         }
         let holes = self.holes(begin, if is_stated { stated_end } else { end }, seen)?;
-        Ok(Step::Region(Region { range: begin..end, bad_at, is_vouched, batch, holes }))
+        Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_synced, batch, holes }))
     }
 
     /// Finds the beginning of the first later batch before `last`, and the largest offset that any later batch states
     /// as synced.
-    fn later_batches(&mut self, begin: u64, last: u64) -> io::Result<Later> {
-        let mut later = Later { first: None, synced: 0, is_blank: self.is_blank(begin)? };
+    fn later_batches(&mut self, begin: u64, last: u64) -> io::Result<LaterBatches> {
+        let mut later = LaterBatches { first: None, synced: 0, is_blank: self.is_blank(begin)? };
         let mut at = begin + BLOCK;
         while at < last && (later.first.is_none() || later.synced <= begin) {
             if later.is_blank {
@@ -232,10 +242,10 @@ impl Scan {
     }
 
     /// Searches for single sound records at every possible offset.
-    fn salvage(&mut self, from: u64, to: u64, seen: &mut Vec<Seen>) -> io::Result<()> {
+    fn salvage(&mut self, from: u64, to: u64, seen: &mut Vec<ScannedRecord>) -> io::Result<()> {
         let mut at = from;
         let mut budget = SALVAGE_LIMIT;
-        while at + RECORD_BYTES as u64 <= to {
+        while at + RECORD_HEADER_BYTES as u64 <= to {
             let part = (to - at).min(BLOCK - at % BLOCK);
             let Some(bytes) = self.window.bytes(at, part)? else { return Ok(()) };
             let plausible = if *bytes == ZEROS[..bytes.len()] { None } else { first_plausible(bytes) };
@@ -257,9 +267,9 @@ impl Scan {
 
     /// Returns the record at `at`, if it is sound. Long heads are read only while there is `budget` left, since
     /// arbitrary bytes may claim any length.
-    fn sound_record(&mut self, at: u64, to: u64, budget: &mut u64) -> io::Result<Option<Seen>> {
-        let head = match self.window.bytes(at, RECORD_BYTES as u64)?.and_then(Record::read) {
-            Some(record) if record.bytes() <= to - at => record.head_bytes(),
+    fn sound_record(&mut self, at: u64, to: u64, budget: &mut u64) -> io::Result<Option<ScannedRecord>> {
+        let head = match self.window.bytes(at, RECORD_HEADER_BYTES as u64)?.and_then(RecordHeader::decode) {
+            Some(record) if record.bytes() <= to - at => record.metadata_bytes(),
             _ => return Ok(None),
         };
         if head > BLOCK && *budget < head {
@@ -270,13 +280,13 @@ impl Scan {
     }
 
     /// Returns the ranges of a region between its batch's header and `end` that hold nothing sound, without padding.
-    fn holes(&mut self, begin: u64, end: u64, seen: &[Seen]) -> io::Result<Vec<Hole>> {
+    fn holes(&mut self, begin: u64, end: u64, seen: &[ScannedRecord]) -> io::Result<Vec<Hole>> {
         let mut holes = Vec::new();
-        let mut at = begin + BATCH_BYTES as u64;
+        let mut at = begin + BATCH_HEADER_BYTES as u64;
         let ends = seen.iter().map(|one| (one.at, one.at + one.bytes)).chain([(end, end)]);
         for (after, (next, next_end)) in ends.enumerate() {
             // Bytes at the place of a batch's first record are no padding.
-            let is_first = at == begin + BATCH_BYTES as u64;
+            let is_first = at == begin + BATCH_HEADER_BYTES as u64;
             if at < next && (is_first || !self.is_padding(at, next)?) {
                 self.divide(at..next, after, &mut holes)?;
             }
@@ -289,10 +299,10 @@ impl Scan {
     fn divide(&mut self, range: Range<u64>, after: usize, holes: &mut Vec<Hole>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
-            let named = self.window.bytes(at, RECORD_BYTES as u64)?.and_then(Named::read);
+            let named = self.window.bytes(at, RECORD_HEADER_BYTES as u64)?.and_then(DamagedRecord::read);
             let named = named.filter(|(_, bytes)| at + bytes <= range.end);
             let end = named.map_or(range.end, |(_, bytes)| at + bytes);
-            holes.push(Hole { range: at..end, after, named: named.map(|(named, _)| named) });
+            holes.push(Hole { range: at..end, after, record: named.map(|(named, _)| named) });
             at = end;
         }
         Ok(())
@@ -301,43 +311,43 @@ impl Scan {
     /// Reports whether the range is the padding of a batch's last block, and the header of another batch.
     fn is_padding(&mut self, from: u64, to: u64) -> io::Result<bool> {
         let block_end = from.next_multiple_of(BLOCK);
-        if to < block_end || to > block_end + BATCH_BYTES as u64 {
+        if to < block_end || to > block_end + BATCH_HEADER_BYTES as u64 {
             return Ok(false);
         }
         let bytes = self.window.bytes(from, block_end - from)?;
         Ok(bytes.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0)))
     }
 
-    fn batch(&mut self, at: u64) -> io::Result<Option<Batch>> {
+    fn batch(&mut self, at: u64) -> io::Result<Option<BatchHeader>> {
         let seed = self.seed;
         let segment_bytes = self.segment_bytes;
-        let bytes = self.window.bytes(at, BATCH_BYTES as u64)?;
-        Ok(bytes.and_then(|bytes| Batch::read(bytes, seed, at, segment_bytes)))
+        let bytes = self.window.bytes(at, BATCH_HEADER_BYTES as u64)?;
+        Ok(bytes.and_then(|bytes| BatchHeader::decode(bytes, seed, at, segment_bytes)))
     }
 
     /// Returns the record at `at`, before `end`, if all of it except its body is as it was written.
-    fn record(&mut self, at: u64, end: u64) -> io::Result<Option<Seen>> {
-        let Some(bytes) = self.window.bytes(at, RECORD_BYTES as u64)? else { return Ok(None) };
-        let Some(record) = Record::read(bytes).filter(|record| record.bytes() <= end - at.min(end)) else {
+    fn record(&mut self, at: u64, end: u64) -> io::Result<Option<ScannedRecord>> {
+        let Some(bytes) = self.window.bytes(at, RECORD_HEADER_BYTES as u64)? else { return Ok(None) };
+        let Some(record) = RecordHeader::decode(bytes).filter(|record| record.bytes() <= end - at.min(end)) else {
             return Ok(None);
         };
         let seed = self.seed;
-        let head = self.window.bytes(at, record.head_bytes())?;
-        if !head.is_some_and(|head| Record::is_intact(head, seed)) {
+        let head = self.window.bytes(at, record.metadata_bytes())?;
+        if !head.is_some_and(|head| RecordHeader::is_intact(head, seed)) {
             return Ok(None);
         }
-        let is_body_damaged = self.bodies == Bodies::Checked && {
-            let body_at = at + record.head_bytes();
+        let is_body_damaged = self.bodies == BodyMode::Check && {
+            let body_at = at + record.metadata_bytes();
             self.window.checksum(body_at, u64::from(record.body_bytes))? != Some(record.body_crc)
         };
-        Ok(Some(Seen { kind: record.kind, id: record.id, at, bytes: record.bytes(), is_body_damaged }))
+        Ok(Some(ScannedRecord { kind: record.kind, id: record.id, at, bytes: record.bytes(), is_body_damaged }))
     }
 }
 
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
 /// Content behind a part that is no batch.
-struct Later {
+struct LaterBatches {
     /// Beginning of the first batch.
     first: Option<u64>,
     /// The largest offset that any batch states as synced.
@@ -357,10 +367,10 @@ fn first_plausible(bytes: &[u8]) -> Option<u64> {
 }
 
 /// Bytes of a file that are read at once.
-const AHEAD: u64 = 1 << 20;
+const READ_AHEAD_BYTES: u64 = 1 << 20;
 
 /// A part of a file that is read ahead.
-struct Window {
+struct ReadWindow {
     file: Arc<dyn DiskFile>,
     from: u64,
     buffer: Vec<u8>,
@@ -368,7 +378,7 @@ struct Window {
     ahead: u64,
 }
 
-impl Window {
+impl ReadWindow {
     /// Returns those bytes; `None` if the file ends before.
     fn bytes(&mut self, at: u64, length: u64) -> io::Result<Option<&[u8]>> {
         if at < self.from || at + length > self.from + self.filled as u64 {
@@ -383,19 +393,19 @@ impl Window {
             self.buffer = vec![0; length];
         }
         (self.from, self.filled) = (at, 0);
-        self.filled = read_what_can_be(&*self.file, &mut self.buffer[..length], at)?;
+        self.filled = read_lossy(&*self.file, &mut self.buffer[..length], at)?;
         Ok(())
     }
 
     /// Computes their checksum.
     fn checksum(&mut self, mut at: u64, length: u64) -> io::Result<Option<u32>> {
-        if length <= AHEAD {
+        if length <= READ_AHEAD_BYTES {
             return Ok(self.bytes(at, length)?.map(checksum));
         }
         let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
         let end = at + length;
         while at < end {
-            let part = (end - at).min(AHEAD);
+            let part = (end - at).min(READ_AHEAD_BYTES);
             let Some(bytes) = self.bytes(at, part)? else { return Ok(None) };
             digest.update(bytes);
             at += part;
@@ -406,7 +416,7 @@ impl Window {
 
 /// Reads what the disk returns, and zeros where it returns an error: the checksums will show that. Returns the number
 /// of bytes.
-pub(crate) fn read_what_can_be(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     if let Ok(read) = file.read_at(buffer, at) {
         return Ok(read);
     }
@@ -416,7 +426,7 @@ pub(crate) fn read_what_can_be(file: &dyn DiskFile, buffer: &mut [u8], at: u64) 
         // Up to the next multiple of a block of the disk.
         let to = (from + (BLOCK - (at + from as u64) % BLOCK) as usize).min(length);
         let part = &mut buffer[from..to];
-        if read_twice(file, part, at + from as u64).is_err() {
+        if read_with_retry(file, part, at + from as u64).is_err() {
             part.fill(0);
         }
         from = to;

@@ -1,17 +1,17 @@
 //! The spool's public handle: store, note, read and close.
 use crate::disk::Disk;
-use crate::inbox::Inbox;
-use crate::live::SharedLive;
+use crate::inbox::CommitQueue;
+use crate::live::SharedIndex;
 use crate::log::Log;
-use crate::memory::Memory;
-use crate::message::Lazy;
+use crate::memory::MemoryBackend;
+use crate::message::DeferredRecord;
 use crate::recovery::recover;
-use crate::supply::{Purpose, fitted_to};
-use crate::tender::Tended;
-use crate::usage::Counters;
+use crate::supply::{Reserve, fit_to_disk};
+use crate::tender::SharedSegmentPool;
+use crate::usage::SpoolCounters;
 use crate::{
-    Backlog, Damage, Draft, Durability, Error, Id, NotesReceipt, Options, Receipt, StoredEnvelope, Usage, commit,
-    format,
+    Backlog, Damage, Durability, Error, Id, NewMessage, NotesReceipt, Options, Receipt, SpoolStats, StoredEnvelope,
+    commit, format,
 };
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,24 +21,24 @@ use std::thread::{Builder, JoinHandle};
 /// with the last.
 #[derive(Clone)]
 pub struct Spool {
-    keeper: Arc<Keeper>,
-    most_message_bytes: u64,
+    backend: Arc<Backend>,
+    max_message_bytes: u64,
 }
 
 /// A point in the row of notes.
 #[derive(Clone, Copy, Debug)]
 pub struct NotesMark(u64);
 
-enum Keeper {
-    Log(Keeping),
-    Memory(Memory),
+enum Backend {
+    Log(LogBackend),
+    Memory(MemoryBackend),
 }
 
-struct Keeping {
-    inbox: Arc<Inbox>,
-    live: Arc<SharedLive>,
-    supply: Arc<Tended>,
-    counters: Arc<Counters>,
+struct LogBackend {
+    commit_queue: Arc<CommitQueue>,
+    index: Arc<SharedIndex>,
+    segment_pool: Arc<SharedSegmentPool>,
+    counters: Arc<SpoolCounters>,
     damage: Vec<Damage>,
     lost_messages: u64,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -50,77 +50,77 @@ impl Spool {
     /// ([`Spool::damage`]), or the reason not to open it ([`Options::on_damage`]).
     pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Self, Backlog), Error> {
         let options = options.fitted();
-        let most_message_bytes = options.most_message_bytes;
+        let most_message_bytes = options.max_message_bytes;
         let (keeper, backlog) = if options.durability == Durability::Memory {
-            (Keeper::Memory(Memory::new(&options)), Backlog::empty())
+            (Backend::Memory(MemoryBackend::new(&options)), Backlog::empty())
         } else {
-            let (keeping, backlog) = Keeping::open(&disk, options)?;
-            (Keeper::Log(keeping), backlog)
+            let (keeping, backlog) = LogBackend::open(&disk, options)?;
+            (Backend::Log(keeping), backlog)
         };
-        Ok((Self { keeper: Arc::new(keeper), most_message_bytes }, backlog))
+        Ok((Self { backend: Arc::new(keeper), max_message_bytes: most_message_bytes }, backlog))
     }
 
     /// Stores a message with the next batch: together with all that gathers while the last one is synced. It never
     /// blocks on the disk; the receipt resolves when the message is as durable as the mode promises.
-    pub fn store(&self, draft: Draft) -> Receipt {
-        self.store_for(draft, Purpose::Messages)
+    pub fn store(&self, draft: NewMessage) -> Receipt {
+        self.store_for(draft, Reserve::Messages)
     }
 
     /// Stores a message that lets others end, for example a notice to their sender: if new ones are rejected for lack
     /// of room, it may use the reserve for notes. Otherwise a spool that is full of messages whose senders must be
     /// notified would stay full.
-    pub fn store_from_reserve(&self, draft: Draft) -> Receipt {
-        self.store_for(draft, Purpose::Notes)
+    pub fn store_from_reserve(&self, draft: NewMessage) -> Receipt {
+        self.store_for(draft, Reserve::Notes)
     }
 
-    fn store_for(&self, draft: Draft, purpose: Purpose) -> Receipt {
+    fn store_for(&self, draft: NewMessage, reserve: Reserve) -> Receipt {
         let too_large = |bytes: usize, most: u64| (bytes as u64 > most).then_some((bytes as u64, most));
-        let checked = too_large(draft.body.len(), self.most_message_bytes)
-            .or_else(|| too_large(draft.envelope.len(), Options::MOST_ENVELOPE_BYTES));
+        let checked = too_large(draft.body.len(), self.max_message_bytes)
+            .or_else(|| too_large(draft.envelope.len(), Options::MAX_ENVELOPE_BYTES));
         if let Some((bytes, most)) = checked {
-            return Receipt::known(Err(Error::TooLarge { bytes, most }));
+            return Receipt::resolved(Err(Error::TooLarge { bytes, most }));
         }
-        match &*self.keeper {
-            Keeper::Log(keeping) => keeping.inbox.store(draft, purpose),
-            Keeper::Memory(memory) => memory.store(draft, purpose),
+        match &*self.backend {
+            Backend::Log(keeping) => keeping.commit_queue.store(draft, reserve),
+            Backend::Memory(memory) => memory.store(draft, reserve),
         }
     }
 
     /// Adds a note to a message: the recipients that are done, the time of the next try. It is written with the next
     /// batch or after at most about a second, and never synced by itself: after a crash the last notes may be missing,
-    /// so that work is repeated, but never left out. A note above [`Options::MOST_ENVELOPE_BYTES`] is not taken, and
+    /// so that work is repeated, but never left out. A note above [`Options::MAX_ENVELOPE_BYTES`] is not taken, and
     /// the oldest notes of a message are dropped if together they exceed that.
     pub fn note(&self, id: Id, note: &[u8]) {
-        let Keeper::Log(keeping) = &*self.keeper else { return };
-        if note.len() as u64 > Options::MOST_ENVELOPE_BYTES {
+        let Backend::Log(keeping) = &*self.backend else { return };
+        if note.len() as u64 > Options::MAX_ENVELOPE_BYTES {
             return keeping.counters.unwritten.add(1);
         }
-        keeping.inbox.add(Lazy::Note(id, note.into()));
+        keeping.commit_queue.add_deferred(DeferredRecord::Note(id, note.into()));
     }
 
     /// Marks a message as done. Written as notes are.
     pub fn done(&self, id: Id) {
-        match &*self.keeper {
-            Keeper::Log(keeping) => keeping.inbox.add(Lazy::Done(id)),
-            Keeper::Memory(memory) => memory.done(id),
+        match &*self.backend {
+            Backend::Log(keeping) => keeping.commit_queue.add_deferred(DeferredRecord::Done(id)),
+            Backend::Memory(memory) => memory.done(id),
         }
     }
 
     /// Returns the point from which a later [`Spool::sync_notes`] answers for notes: to be taken before the first of
     /// them.
     pub fn notes_mark(&self) -> NotesMark {
-        match &*self.keeper {
-            Keeper::Log(keeping) => NotesMark(keeping.counters.unwritten.value()),
-            Keeper::Memory(_) => NotesMark(0),
+        match &*self.backend {
+            Backend::Log(keeping) => NotesMark(keeping.counters.unwritten.value()),
+            Backend::Memory(_) => NotesMark(0),
         }
     }
 
     /// Makes durable, at once, all notes so far and all marks of done messages: as durable as the mode promises for a
     /// stored message. Fails with [`Error::Full`] if any note was left out for lack of room since `mark`.
     pub fn sync_notes(&self, mark: NotesMark) -> NotesReceipt {
-        match &*self.keeper {
-            Keeper::Log(keeping) => keeping.inbox.sync_notes().unless_unwritten(&keeping.counters, mark.0),
-            Keeper::Memory(_) => NotesReceipt::known(Ok(())),
+        match &*self.backend {
+            Backend::Log(keeping) => keeping.commit_queue.sync_notes().fail_if_unwritten(&keeping.counters, mark.0),
+            Backend::Memory(_) => NotesReceipt::resolved(Ok(())),
         }
     }
 
@@ -130,148 +130,161 @@ impl Spool {
     }
 
     /// Reads all of a message that is stored and not done, as it was handed in. Blocks like [`Spool::read`].
-    pub fn fetch(&self, id: Id) -> Result<Draft, Error> {
-        match &*self.keeper {
-            Keeper::Log(keeping) => keeping.fetch(id),
-            Keeper::Memory(memory) => memory.fetch(id),
+    pub fn fetch(&self, id: Id) -> Result<NewMessage, Error> {
+        match &*self.backend {
+            Backend::Log(keeping) => keeping.fetch(id),
+            Backend::Memory(memory) => memory.fetch(id),
         }
     }
 
     /// Reads only the envelope of a message that is stored and not done, checked by its own checksum: it can be read
     /// even if the body is damaged. Blocks like [`Spool::read`].
     pub fn fetch_envelope(&self, id: Id) -> Result<StoredEnvelope, Error> {
-        match &*self.keeper {
-            Keeper::Log(keeping) => keeping.fetch_envelope(id),
-            Keeper::Memory(memory) => {
-                memory.fetch(id).map(|Draft { received_ns, envelope, .. }| StoredEnvelope { received_ns, envelope })
-            }
+        match &*self.backend {
+            Backend::Log(keeping) => keeping.fetch_envelope(id),
+            Backend::Memory(memory) => memory
+                .fetch(id)
+                .map(|NewMessage { received_ns, envelope, .. }| StoredEnvelope { received_ns, envelope }),
         }
     }
 
     /// The reason why it accepts nothing any more ([`Error::Poisoned`]), even if no caller waited for what failed.
     pub fn failure(&self) -> Option<Error> {
-        match &*self.keeper {
-            Keeper::Log(keeping) => keeping.inbox.failure(),
-            Keeper::Memory(_) => None,
+        match &*self.backend {
+            Backend::Log(keeping) => keeping.commit_queue.failure(),
+            Backend::Memory(_) => None,
         }
     }
 
     /// The damage that was found when it was opened, in no particular order.
     pub fn damage(&self) -> &[Damage] {
-        match &*self.keeper {
-            Keeper::Log(keeping) => &keeping.damage,
-            Keeper::Memory(_) => &[],
+        match &*self.backend {
+            Backend::Log(keeping) => &keeping.damage,
+            Backend::Memory(_) => &[],
         }
     }
 
     /// Fill level, and counters of its work.
-    pub fn usage(&self) -> Usage {
-        match &*self.keeper {
-            Keeper::Log(keeping) => keeping.usage(),
-            Keeper::Memory(memory) => memory.usage(),
+    pub fn stats(&self) -> SpoolStats {
+        match &*self.backend {
+            Backend::Log(keeping) => keeping.stats(),
+            Backend::Memory(memory) => memory.stats(),
         }
     }
 
     /// Stores the gathered messages, writes the waiting notes, syncs, and releases the directory. Later requests of
     /// other handles are rejected.
     pub fn close(self) {
-        match &*self.keeper {
-            Keeper::Log(keeping) => keeping.close(),
-            Keeper::Memory(memory) => memory.close(),
+        match &*self.backend {
+            Backend::Log(keeping) => keeping.close(),
+            Backend::Memory(memory) => memory.close(),
         }
     }
 }
 
 impl std::fmt::Debug for Spool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Spool").field("usage", &self.usage()).finish_non_exhaustive()
+        f.debug_struct("Spool").field("usage", &self.stats()).finish_non_exhaustive()
     }
 }
 
-impl Keeping {
+impl LogBackend {
     fn open(disk: &Arc<dyn Disk>, options: Options) -> Result<(Self, Backlog), Error> {
         let lock: Arc<dyn Send + Sync> = disk.lock().map(Arc::from).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => Error::Held,
+            io::ErrorKind::WouldBlock => Error::Locked,
             _ => Error::from(error),
         })?;
-        let options = fitted_to(&**disk, options)?;
+        let options = fit_to_disk(&**disk, options)?;
         let mut recovered = recover(disk, &options)?;
-        recovered.supply.prepare();
-        let live = Arc::new(SharedLive::new(recovered.live));
-        let supply = Arc::new(Tended::new(recovered.supply));
-        let counters = Arc::new(Counters::default());
+        recovered.segment_pool.prepare();
+        let index = Arc::new(SharedIndex::new(recovered.index));
+        let segment_pool = Arc::new(SharedSegmentPool::new(recovered.segment_pool));
+        let counters = Arc::new(SpoolCounters::default());
         counters.cut_bytes.add(recovered.cut_bytes);
-        let inbox = Arc::new(Inbox::new(recovered.resumption.next_id));
-        let backlog = Backlog::new(Arc::clone(&live), &recovered.damaged_bodies);
+        let commit_queue = Arc::new(CommitQueue::new(recovered.resume_point.next_id));
+        let backlog = Backlog::new(Arc::clone(&index), &recovered.damaged_bodies);
         let damage = recovered.damage;
         let alarming = damage.iter().filter(|one| one.is_alarming());
         let lost_messages = alarming.map(|one| one.messages.len() as u64 + one.unnamed).sum();
         let unproven = recovered.unproven;
-        let log =
-            Log::new(options, Arc::clone(&live), Arc::clone(&supply), Arc::clone(&counters), &recovered.resumption);
-        let tender = Builder::new().name("spool-tender".to_owned()).spawn({
-            let supply = Arc::clone(&supply);
+        let log = Log::new(
+            options,
+            Arc::clone(&index),
+            Arc::clone(&segment_pool),
+            Arc::clone(&counters),
+            &recovered.resume_point,
+        );
+        let preallocator = Builder::new().name("spool-tender".to_owned()).spawn({
+            let segment_pool = Arc::clone(&segment_pool);
             let lock = Arc::clone(&lock);
             move || {
-                supply.tend();
+                segment_pool.run();
                 drop(lock);
             }
         })?;
         let committer = Builder::new().name("spool".to_owned()).spawn({
-            let inbox = Arc::clone(&inbox);
+            let commit_queue = Arc::clone(&commit_queue);
             move || {
-                commit::run(&inbox, log, unproven);
+                commit::run(&commit_queue, log, unproven);
                 drop(lock);
             }
         });
-        let committer = committer.inspect_err(|_| supply.close())?;
+        let committer = committer.inspect_err(|_| segment_pool.close())?;
         Ok((
-            Self { inbox, live, supply, counters, damage, lost_messages, threads: Mutex::new(vec![tender, committer]) },
+            Self {
+                commit_queue,
+                index,
+                segment_pool,
+                counters,
+                damage,
+                lost_messages,
+                threads: Mutex::new(vec![preallocator, committer]),
+            },
             backlog,
         ))
     }
 
-    fn fetch(&self, id: Id) -> Result<Draft, Error> {
-        self.live.read(id, |whereabouts| {
-            let segment = &whereabouts.segment;
-            let spot = whereabouts.spot;
-            let damaged = || segment.damaged(spot.at());
-            let head = segment.head(spot)?.ok_or_else(damaged)?;
-            let body = segment.body(spot, &head.record)?.ok_or_else(damaged)?;
+    fn fetch(&self, id: Id) -> Result<NewMessage, Error> {
+        self.index.read(id, |locations| {
+            let segment = &locations.segment;
+            let location = locations.record;
+            let damaged = || segment.damage_error(location.offset());
+            let head = segment.read_metadata(location)?.ok_or_else(damaged)?;
+            let body = segment.read_body(location, &head.record)?.ok_or_else(damaged)?;
             if head.record.id != id || format::checksum(&body) != head.record.body_crc {
                 return Err(damaged());
             }
-            Ok(Draft { received_ns: head.record.received_ns, envelope: head.envelope().to_vec(), body })
+            Ok(NewMessage { received_ns: head.record.received_ns, envelope: head.envelope().to_vec(), body })
         })
     }
 
     fn fetch_envelope(&self, id: Id) -> Result<StoredEnvelope, Error> {
-        self.live.read(id, |whereabouts| {
-            let segment = &whereabouts.segment;
-            let spot = whereabouts.spot;
-            let head = segment.head(spot)?.filter(|head| head.record.id == id);
-            let head = head.ok_or_else(|| segment.damaged(spot.at()))?;
+        self.index.read(id, |locations| {
+            let segment = &locations.segment;
+            let location = locations.record;
+            let head = segment.read_metadata(location)?.filter(|head| head.record.id == id);
+            let head = head.ok_or_else(|| segment.damage_error(location.offset()))?;
             Ok(StoredEnvelope { received_ns: head.record.received_ns, envelope: head.envelope().to_vec() })
         })
     }
 
-    fn usage(&self) -> Usage {
-        let fill = self.live.lock().fill();
-        let disk_bytes = self.supply.lock().bytes();
-        Usage {
+    fn stats(&self) -> SpoolStats {
+        let fill = self.index.lock().fill_level();
+        let disk_bytes = self.segment_pool.lock().bytes();
+        SpoolStats {
             messages: fill.messages,
             bytes: fill.live_bytes,
             segments: fill.segments,
             disk_bytes,
             damaged: self.damage.iter().filter(|one| one.is_alarming()).count() as u64,
             lost_messages: self.lost_messages,
-            ..self.counters.usage()
+            ..self.counters.stats()
         }
     }
 
     fn close(&self) {
-        self.inbox.close();
-        self.supply.close();
+        self.commit_queue.close();
+        self.segment_pool.close();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // The threads end by themselves, even if one panicked: then its guard has resolved all waits.
@@ -280,7 +293,7 @@ impl Keeping {
     }
 }
 
-impl Drop for Keeping {
+impl Drop for LogBackend {
     fn drop(&mut self) {
         self.close();
     }

@@ -3,21 +3,21 @@
 //! Segments are given up in order, so one message that waits for days would hold up all after it. Moving it costs
 //! writes, so it is done only if the segments in use hold more than twice the bytes that count. Then at most about half
 //! of the written bytes are moved messages.
-use crate::building::Content;
-use crate::format::{Kind, Record, join_notes, split_notes};
-use crate::live::{Fill, Whereabouts};
-use crate::log::{Flush, Log};
-use crate::scan::{Bodies, Found, Scan, Seen};
-use crate::segment::{Segment, Spot};
-use crate::supply::Shortage;
+use crate::building::RecordParts;
+use crate::format::{RecordHeader, RecordKind, join_notes, split_notes};
+use crate::live::{FillLevel, MessageLocations};
+use crate::log::{FlushMode, Log};
+use crate::scan::{BodyMode, Scan, ScanResult, ScannedRecord};
+use crate::segment::{RecordLocation, Segment};
+use crate::supply::LogWriteError;
 use crate::{Error, Id, Options};
 use std::io;
 use std::sync::Arc;
 
 /// Progress in the oldest segment.
 #[derive(Default)]
-pub(crate) struct Tidying {
-    at: Option<(u64, Scan)>,
+pub(crate) struct CompactionState {
+    scan: Option<(u64, Scan)>,
     /// Records could not be read or found no room; tried again after a change.
     is_stuck: bool,
 }
@@ -29,13 +29,13 @@ const SLICE_BATCHES: u32 = 256;
 
 /// Tells whether there is more to do at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum CompactionProgress {
     More,
-    Nothing,
+    Done,
 }
 
 /// Reports whether the oldest segment is worth emptying.
-fn is_worth_it(fill: Fill, is_pressed: bool, options: &Options) -> bool {
+fn is_worthwhile(fill: FillLevel, is_pressed: bool, options: &Options) -> bool {
     let segment = options.segment_bytes;
     let is_sparse = fill.segments > 4 && fill.segment_bytes > 2 * fill.live_bytes + 2 * segment;
     is_sparse || (is_pressed && fill.wasted_bytes >= segment)
@@ -43,78 +43,78 @@ fn is_worth_it(fill: Fill, is_pressed: bool, options: &Options) -> bool {
 
 impl Log {
     /// Works between batches: gives up segments, and makes part of the progress to the next one.
-    pub(crate) fn tidy(&mut self) -> io::Result<Progress> {
+    pub(crate) fn compact(&mut self) -> io::Result<CompactionProgress> {
         self.retire()?;
-        if !self.has_to_tidy() {
-            return Ok(Progress::Nothing);
+        if !self.needs_compaction() {
+            return Ok(CompactionProgress::Done);
         }
-        let Some(oldest) = self.live.lock().oldest().map(|(segment, _)| Arc::clone(segment)) else {
-            return Ok(Progress::Nothing);
+        let Some(oldest) = self.index.lock().oldest().map(|(segment, _)| Arc::clone(segment)) else {
+            return Ok(CompactionProgress::Done);
         };
-        self.tidying.is_stuck = false;
-        match self.empty_some(&oldest) {
+        self.compaction.is_stuck = false;
+        match self.compact_slice(&oldest) {
             Ok(()) => {}
-            Err(Shortage::Room) => self.tidying.is_stuck = true,
-            Err(Shortage::Disk(error)) => return Err(error),
+            Err(LogWriteError::NoSpace) => self.compaction.is_stuck = true,
+            Err(LogWriteError::Disk(error)) => return Err(error),
         }
-        self.flush(Flush::Buffered)?;
+        self.flush(FlushMode::Buffered)?;
         self.retire()?;
-        let is_emptied = self.live.lock().oldest().is_none_or(|(segment, _)| !Arc::ptr_eq(segment, &oldest));
-        let more = (is_emptied || !self.tidying.is_stuck) && self.has_to_tidy();
-        Ok(if more { Progress::More } else { Progress::Nothing })
+        let is_emptied = self.index.lock().oldest().is_none_or(|(segment, _)| !Arc::ptr_eq(segment, &oldest));
+        let more = (is_emptied || !self.compaction.is_stuck) && self.needs_compaction();
+        Ok(if more { CompactionProgress::More } else { CompactionProgress::Done })
     }
 
     /// Writes those messages again at the end of the log and syncs them, as far as there is room. Older copies of them
     /// are still in the spool: no segment may be released before this.
-    pub(crate) fn write_anew(&mut self, messages: Vec<Id>) -> io::Result<()> {
+    pub(crate) fn rewrite(&mut self, messages: Vec<Id>) -> io::Result<()> {
         for id in messages {
-            let Some(whereabouts) = self.live.lock().whereabouts(id) else { continue };
-            match self.relocate_one(&whereabouts) {
+            let Some(locations) = self.index.lock().locate(id) else { continue };
+            match self.relocate_one(&locations) {
                 Ok(()) => {}
-                Err(Shortage::Room) => break,
-                Err(Shortage::Disk(error)) => return Err(error),
+                Err(LogWriteError::NoSpace) => break,
+                Err(LogWriteError::Disk(error)) => return Err(error),
             }
         }
-        self.flush(Flush::Synced)
+        self.flush(FlushMode::Synced)
     }
 
-    fn has_to_tidy(&self) -> bool {
-        let fill = self.live.lock().fill();
-        is_worth_it(fill, self.is_pressed, &self.options)
+    fn needs_compaction(&self) -> bool {
+        let fill = self.index.lock().fill_level();
+        is_worthwhile(fill, self.is_under_pressure, &self.options)
     }
 
     /// Moves some of the messages that count in that segment.
-    fn empty_some(&mut self, oldest: &Arc<Segment>) -> Result<(), Shortage> {
-        let mut scan = match self.tidying.at.take() {
-            Some((order, scan)) if order == oldest.order => scan,
-            _ => Scan::new(Arc::clone(&oldest.file), oldest.seed, oldest.bytes, Bodies::Skipped),
+    fn compact_slice(&mut self, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
+        let mut scan = match self.compaction.scan.take() {
+            Some((order, scan)) if order == oldest.position => scan,
+            _ => Scan::new(Arc::clone(&oldest.file), oldest.seed, oldest.bytes, BodyMode::Skip),
         };
         let mut seen = Vec::new();
         let mut moved = 0;
         for _ in 0..SLICE_BATCHES {
-            match scan.next(&mut seen) {
-                Ok(Found::Batch) => moved += self.relocate_all(oldest, &seen)?,
+            match scan.next_batch(&mut seen) {
+                Ok(ScanResult::Batch) => moved += self.relocate_all(oldest, &seen)?,
                 // The end, or damage.
-                Ok(Found::Nothing(_)) | Err(_) => return self.empty_the_rest(oldest),
+                Ok(ScanResult::Invalid(_)) | Err(_) => return self.compact_rest(oldest),
             }
             if moved >= SLICE_BYTES {
                 break;
             }
         }
-        self.tidying.at = Some((oldest.order, scan));
+        self.compaction.scan = Some((oldest.position, scan));
         Ok(())
     }
 
-    fn relocate_all(&mut self, segment: &Arc<Segment>, seen: &[Seen]) -> Result<u64, Shortage> {
+    fn relocate_all(&mut self, segment: &Arc<Segment>, seen: &[ScannedRecord]) -> Result<u64, LogWriteError> {
         let mut moved = 0;
-        for one in seen.iter().filter(|one| matches!(one.kind, Kind::Stored | Kind::Moved)) {
-            let spot = Spot::new(segment.order, one.at, one.bytes);
-            let whereabouts = {
-                let live = self.live.lock();
-                live.is_at(one.id, spot).then(|| live.whereabouts(one.id)).flatten()
+        for one in seen.iter().filter(|one| matches!(one.kind, RecordKind::Stored | RecordKind::Moved)) {
+            let location = RecordLocation::new(segment.position, one.at, one.bytes);
+            let locations = {
+                let index = self.index.lock();
+                index.is_at(one.id, location).then(|| index.locate(one.id)).flatten()
             };
-            if let Some(whereabouts) = whereabouts {
-                self.relocate_one(&whereabouts)?;
+            if let Some(locations) = locations {
+                self.relocate_one(&locations)?;
                 moved += one.bytes;
             }
         }
@@ -123,44 +123,48 @@ impl Log {
 
     /// Moves the messages that the scan did not reach because it ended at damage. A message that cannot be moved keeps
     /// the segment until a restart, which reads it as damage.
-    fn empty_the_rest(&mut self, oldest: &Arc<Segment>) -> Result<(), Shortage> {
-        self.tidying.is_stuck = true;
-        self.flush(Flush::Buffered).map_err(Shortage::Disk)?;
+    fn compact_rest(&mut self, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
+        self.compaction.is_stuck = true;
+        self.flush(FlushMode::Buffered).map_err(LogWriteError::Disk)?;
         let ids = {
-            let live = self.live.lock();
-            let is_empty = live.oldest().is_none_or(|(_, messages)| messages == 0);
-            if is_empty { Vec::new() } else { live.in_segment(oldest) }
+            let index = self.index.lock();
+            let is_empty = index.oldest().is_none_or(|(_, messages)| messages == 0);
+            if is_empty { Vec::new() } else { index.messages_in(oldest) }
         };
         for id in ids {
-            let whereabouts = self.live.lock().whereabouts(id);
-            if let Some(whereabouts) = whereabouts {
-                self.relocate_one(&whereabouts)?;
+            let locations = self.index.lock().locate(id);
+            if let Some(locations) = locations {
+                self.relocate_one(&locations)?;
             }
         }
         Ok(())
     }
 
-    fn relocate_one(&mut self, whereabouts: &Whereabouts) -> Result<(), Shortage> {
-        let Whereabouts { segment, spot, .. } = whereabouts;
+    fn relocate_one(&mut self, locations: &MessageLocations) -> Result<(), LogWriteError> {
+        let MessageLocations { segment, record: spot, .. } = locations;
         // A message that cannot be read stays, and so does its segment.
-        let Ok(Some(head)) = segment.head(*spot) else { return Ok(()) };
-        let Ok(mut notes) = notes_of(whereabouts, &head) else { return Ok(()) };
-        while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MOST_ENVELOPE_BYTES {
+        let Ok(Some(head)) = segment.read_metadata(*spot) else { return Ok(()) };
+        let Ok(mut notes) = notes_of(locations, &head) else { return Ok(()) };
+        while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MAX_ENVELOPE_BYTES {
             notes.remove(0);
         }
         let notes = join_notes(&notes);
         // It keeps its checksum: a damaged body remains recognizable.
-        let body = segment.readable_body(*spot, &head.record);
-        let record = Record { kind: Kind::Moved, notes_bytes: notes.len() as u32, ..head.record };
-        self.relocate(&Content { record, envelope: head.envelope(), notes: &notes, body: Some(&body) })
+        let body = segment.read_body_lossy(*spot, &head.record);
+        let record = RecordHeader { kind: RecordKind::Moved, notes_bytes: notes.len() as u32, ..head.record };
+        self.relocate(&RecordParts { record, envelope: head.envelope(), notes: &notes, body: Some(&body) })
     }
 }
 
 /// Returns all notes of a message whose head has been read: those that it carries, and those that follow.
-pub(crate) fn notes_of(whereabouts: &Whereabouts, head: &crate::segment::Head) -> Result<Vec<Vec<u8>>, Error> {
-    let mut notes = split_notes(head.notes()).ok_or_else(|| whereabouts.segment.damaged(whereabouts.spot.at()))?;
-    for (segment, spot) in &whereabouts.notes {
-        let head = segment.head(*spot)?.ok_or_else(|| segment.damaged(spot.at()))?;
+pub(crate) fn notes_of(
+    locations: &MessageLocations,
+    head: &crate::segment::RecordMetadata,
+) -> Result<Vec<Vec<u8>>, Error> {
+    let mut notes =
+        split_notes(head.notes()).ok_or_else(|| locations.segment.damage_error(locations.record.offset()))?;
+    for (segment, spot) in &locations.notes {
+        let head = segment.read_metadata(*spot)?.ok_or_else(|| segment.damage_error(spot.offset()))?;
         notes.push(head.envelope().to_vec());
     }
     Ok(notes)

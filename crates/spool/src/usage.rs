@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Fill level of a spool, and counters of its work since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct SpoolStats {
     /// Messages that are not done.
     pub messages: u64,
     /// Bytes that they take in the log.
@@ -33,9 +33,9 @@ pub struct Usage {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct RelaxedCounter(AtomicU64);
 
-impl Counter {
+impl RelaxedCounter {
     pub(crate) fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
@@ -46,20 +46,20 @@ impl Counter {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) commits: Counter,
-    pub(crate) syncs: Counter,
-    pub(crate) stored: Counter,
-    pub(crate) refused: Counter,
-    pub(crate) moved: Counter,
-    pub(crate) unwritten: Counter,
-    pub(crate) cut_bytes: Counter,
+pub(crate) struct SpoolCounters {
+    pub(crate) commits: RelaxedCounter,
+    pub(crate) syncs: RelaxedCounter,
+    pub(crate) stored: RelaxedCounter,
+    pub(crate) refused: RelaxedCounter,
+    pub(crate) moved: RelaxedCounter,
+    pub(crate) unwritten: RelaxedCounter,
+    pub(crate) cut_bytes: RelaxedCounter,
 }
 
-impl Counters {
+impl SpoolCounters {
     /// Returns the counters, without the fill level.
-    pub(crate) fn usage(&self) -> Usage {
-        Usage {
+    pub(crate) fn stats(&self) -> SpoolStats {
+        SpoolStats {
             commits: self.commits.value(),
             syncs: self.syncs.value(),
             stored: self.stored.value(),
@@ -67,7 +67,7 @@ impl Counters {
             moved: self.moved.value(),
             unwritten: self.unwritten.value(),
             cut_bytes: self.cut_bytes.value(),
-            ..Usage::default()
+            ..SpoolStats::default()
         }
     }
 }

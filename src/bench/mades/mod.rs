@@ -11,13 +11,13 @@ mod unrecorded;
 
 use super::directory::RunDirectory;
 use super::gather::fill_costs;
-use super::parties::{self, Order, Process};
-use super::progress::Screen;
-use crate::interrupt::{Asked, Interrupt, Interrupted};
-use crate::live::{Event, Progress};
-use crate::live_line::{Line, RateWindow};
-use crate::party::Live;
-use crate::surroundings::{self, Sight};
+use super::parties::{self, PartyCommand, PartyProcess};
+use super::progress::ProgressDisplay;
+use crate::interrupt::{Interrupt, Interrupted, StopRequest};
+use crate::live::{LiveEvent, LiveProgress};
+use crate::live_line::{LiveLine, RateWindow};
+use crate::party::LiveMode;
+use crate::surroundings::{self, HostSampler};
 use crate::{host, usage};
 use anyhow::{Context, Result, bail, ensure};
 use journey::judge::{self, Reason};
@@ -27,18 +27,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use truth::Totals;
+use truth::StandInTotals;
 
 /// Limit of the time that a turn waits for a report.
-const TURN: Duration = Duration::from_millis(50);
+const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
 /// Limit of the time until the endpoint says that it is ready.
-const READY_WITHIN: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of the time in which a party writes its files and exits, once asked to.
-const STOP_WITHIN: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Options of a rehearsal.
 #[derive(Clone, Debug)]
-pub(crate) struct RehearsalOptions {
+pub(crate) struct MadesBenchOptions {
     /// The user's name for the run.
     pub(crate) name: String,
     /// The run directory; `None` for a new one under `mailrun-results/`.
@@ -58,14 +58,14 @@ pub(crate) struct RehearsalOptions {
     /// Thresholds that the run must meet.
     pub(crate) thresholds: Vec<Threshold>,
     /// Progress output while it runs.
-    pub(crate) live: Live,
+    pub(crate) live: LiveMode,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
 }
 
 /// Result of a rehearsal.
 #[derive(Debug)]
-pub(crate) struct RehearsalOutcome {
+pub(crate) struct MadesBenchOutcome {
     /// All that the run learned.
     pub(crate) record: Record,
     /// Directory of its files.
@@ -79,22 +79,22 @@ pub(crate) struct RehearsalOutcome {
 /// # Errors
 ///
 /// If it could not run: a party did not start, the directory cannot be made; or the user wants no report.
-pub(crate) fn run(options: &RehearsalOptions) -> Result<RehearsalOutcome> {
+pub(crate) fn run(options: &MadesBenchOptions) -> Result<MadesBenchOutcome> {
     let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
-    let conducted = conduct(&program, options, &directory);
+    let conducted = run_parties(&program, options, &directory);
     let (record, complaint) = conducted.inspect_err(|_| directory.discard())?;
-    let unwritten = directory.keep(&record).err().or(complaint);
-    Ok(RehearsalOutcome { record, directory: directory.path().to_owned(), unwritten })
+    let unwritten = directory.save(&record).err().or(complaint);
+    Ok(MadesBenchOutcome { record, directory: directory.path().to_owned(), unwritten })
 }
 
 /// With what the bench of MADES complained of, where it could not write its files.
-fn conduct(
+fn run_parties(
     program: &Path,
-    options: &RehearsalOptions,
+    options: &MadesBenchOptions,
     directory: &RunDirectory,
 ) -> Result<(Record, Option<anyhow::Error>)> {
-    let sight = Sight::now();
+    let sight = HostSampler::start();
     let (plan, totals) = (directory.path().join("plan.toml"), directory.path().join("endpoint.json"));
     directory.write("plan.toml", &options.plan)?;
     // An older run's must not be taken for this one's.
@@ -103,18 +103,18 @@ fn conduct(
         ["mades-endpoint", "--embedded", "--listen", "127.0.0.1:0", "--live", "json"].map(str::to_owned).to_vec();
     words.extend(["--plan".to_owned(), path(&plan), "--summary".to_owned(), path(&totals)]);
     words.extend(options.endpoint_options.iter().cloned());
-    let endpoint = Order::named("endpoint", program, words, directory, Role::Relay);
-    let mut course = Course::begin(endpoint, options.live)?;
+    let endpoint = PartyCommand::named("endpoint", program, words, directory, Role::Relay);
+    let mut course = MadesBenchSupervisor::start(endpoint, options.live)?;
     let address = course.await_ready()?;
     let mut words = ["mades", "--live", "json", "--broker"].map(str::to_owned).to_vec();
     words.extend([format!("amqp://{address}"), "--out".to_owned(), path(directory.path())]);
     words.extend(["--label".to_owned(), options.name.clone()]);
     words.extend(options.bench_options.iter().cloned());
     let started_at = jiff::Timestamp::now();
-    let Followed { mades, complaint, death } =
-        course.follow(Order::named("mades", program, words, directory, Role::Source))?;
+    let FinishedBench { mades, exit_error: complaint, death } =
+        course.run_bench(PartyCommand::named("mades", program, words, directory, Role::Source))?;
     course.stop_endpoint()?;
-    let around = sight.until_now();
+    let around = sight.finish();
     let written = read(&directory.path().join("run.json"));
     let (mut record, complaint) = match (course.unwritten.take(), written, death) {
         (Some(record), _, _) | (None, Ok(record), _) => (record, complaint),
@@ -126,24 +126,24 @@ fn conduct(
     record.command.clone_from(&options.command);
     record.host = host::facts();
     record.parties.push(Party { died: course.death.clone(), ..endpoint_party(options) });
-    fill_costs(&mut record, &mades.watched());
-    fill_costs(&mut record, &course.endpoint.watched());
+    fill_costs(&mut record, &mades.observation());
+    fill_costs(&mut record, &course.endpoint.observation());
     let used_s: f64 = record.parties.iter().filter_map(|party| Some(party.user_s? + party.sys_s?)).sum();
     let own = usage::own();
     record.surroundings = Some(around);
     if let Some(around) = &mut record.surroundings {
-        surroundings::leave_to_others(around, used_s + own.user_s + own.sys_s);
+        surroundings::set_other_busy_share(around, used_s + own.user_s + own.sys_s);
     }
     match &course.death {
-        None => truth::hold_against(&mut record, &read::<Told>(&totals)?.totals, &options.faults),
-        Some(death) => note_death(&mut record, death, course.interrupt.asked()),
+        None => truth::compare(&mut record, &read::<EndpointSummary>(&totals)?.totals, &options.faults),
+        Some(death) => record_death(&mut record, death, course.interrupt.requested()),
     }
     Ok((record, complaint))
 }
 
 /// Puts the endpoint's end into the verdict: its work before that can no longer be proved.
-fn note_death(record: &mut Record, death: &Death, asked: Asked) {
-    let pass = judge::pass(record);
+fn record_death(record: &mut Record, death: &Death, asked: StopRequest) {
+    let pass = judge::pass_text(record);
     let verdict = &mut record.verdict;
     let texts = std::mem::take(&mut verdict.reasons).into_iter().zip(std::mem::take(&mut verdict.causes));
     // The bench saw connections that were lost, and was asked to stop: this death is the reason.
@@ -151,9 +151,9 @@ fn note_death(record: &mut Record, death: &Death, asked: Asked) {
     let others = others.map(|(text, cause)| Reason { cause, text });
     let closed = verdict.closed;
     // If the bench died too, it died first: the endpoint is not watched after that.
-    let reasons = others.chain([Reason::new(Cause::Died, judge::death("endpoint", death))]).collect();
-    *verdict = Verdict { closed, ..judge::weigh(reasons, &pass) };
-    if asked == Asked::Nothing {
+    let reasons = others.chain([Reason::new(Cause::Died, judge::death_text("endpoint", death))]).collect();
+    *verdict = Verdict { closed, ..judge::decide(reasons, &pass) };
+    if asked == StopRequest::Nothing {
         record.ending = Some(Ending::ServerEnded);
     }
 }
@@ -164,8 +164,8 @@ fn path(path: &Path) -> String {
 
 /// Result that the endpoint writes at its end.
 #[derive(Debug, serde::Deserialize)]
-struct Told {
-    totals: Totals,
+struct EndpointSummary {
+    totals: StandInTotals,
 }
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
@@ -174,7 +174,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_str(&text).with_context(unreadable)
 }
 
-fn endpoint_party(options: &RehearsalOptions) -> Party {
+fn endpoint_party(options: &MadesBenchOptions) -> Party {
     Party {
         role: Role::Relay,
         name: "mades-endpoint".to_owned(),
@@ -194,16 +194,16 @@ fn endpoint_party(options: &RehearsalOptions) -> Party {
 
 /// A run on its way.
 #[derive(Debug)]
-struct Course {
-    events: Receiver<(Role, Event)>,
-    mouth: std::sync::mpsc::Sender<(Role, Event)>,
+struct MadesBenchSupervisor {
+    events: Receiver<(Role, LiveEvent)>,
+    events_tx: std::sync::mpsc::Sender<(Role, LiveEvent)>,
     interrupt: Interrupt,
-    screen: Screen,
+    display: ProgressDisplay,
     rate: RateWindow,
-    endpoint: Process,
+    endpoint: PartyProcess,
     address: Option<String>,
     /// Latest progress that the bench reported.
-    progress: Progress,
+    progress: LiveProgress,
     /// The endpoint's end, if it had not been asked to end.
     death: Option<Death>,
     /// The record that the bench could not write to its file.
@@ -211,28 +211,28 @@ struct Course {
 }
 
 /// The bench of MADES, at its end.
-struct Followed {
-    mades: Process,
+struct FinishedBench {
+    mades: PartyProcess,
     /// Reason why it could not run, or could not write its files.
-    complaint: Option<anyhow::Error>,
+    exit_error: Option<anyhow::Error>,
     /// Its end, if it had not been asked to end.
     death: Option<Death>,
 }
 
-impl Course {
-    fn begin(endpoint: Order, live: Live) -> Result<Self> {
+impl MadesBenchSupervisor {
+    fn start(endpoint: PartyCommand, live: LiveMode) -> Result<Self> {
         let (mouth, events) = channel();
         let interrupt = Interrupt::watch()?;
-        let endpoint = Process::start(endpoint, mouth.clone())?;
+        let endpoint = PartyProcess::start(endpoint, mouth.clone())?;
         Ok(Self {
             events,
-            mouth,
+            events_tx: mouth,
             interrupt,
-            screen: Screen::new(live, None),
+            display: ProgressDisplay::new(live, None),
             rate: RateWindow::default(),
             endpoint,
             address: None,
-            progress: Progress::default(),
+            progress: LiveProgress::default(),
             death: None,
             unwritten: None,
         })
@@ -240,63 +240,63 @@ impl Course {
 
     /// Waits until the endpoint attends to its outbox; where it listens.
     fn await_ready(&mut self) -> Result<String> {
-        let limit = Instant::now() + READY_WITHIN;
+        let limit = Instant::now() + READY_TIMEOUT;
         loop {
             let ended = self.endpoint.poll()?;
             // Read after the poll: the last reports of a party that has ended have then arrived.
-            self.turn();
+            self.process_events();
             if let Some(address) = self.address.take() {
                 return Ok(address);
             }
             if let Some(status) = ended {
-                self.endpoint.judge(status)?;
-                bail!("the endpoint ended before it was ready: {}", self.endpoint.last_words("no output"));
+                self.endpoint.check_exit(status)?;
+                bail!("the endpoint ended before it was ready: {}", self.endpoint.last_stderr_line("no output"));
             }
-            ensure!(Instant::now() < limit, "the endpoint was not ready within {} s", READY_WITHIN.as_secs());
-            ensure!(self.interrupt.asked() == Asked::Nothing, Interrupted::BEFORE_LOAD);
+            ensure!(Instant::now() < limit, "the endpoint was not ready within {} s", READY_TIMEOUT.as_secs());
+            ensure!(self.interrupt.requested() == StopRequest::Nothing, Interrupted::BEFORE_LOAD);
         }
     }
 
     /// Starts the bench and follows it to its end. The first signal has it stop, the second wait for nothing.
-    fn follow(&mut self, order: Order) -> Result<Followed> {
-        let mut mades = Process::start(order, self.mouth.clone())?;
+    fn run_bench(&mut self, order: PartyCommand) -> Result<FinishedBench> {
+        let mut mades = PartyProcess::start(order, self.events_tx.clone())?;
         let began = Instant::now();
-        let mut told = (Asked::Nothing, began);
+        let mut told = (StopRequest::Nothing, began);
         loop {
-            self.turn();
-            self.look_after_endpoint(began)?;
+            self.process_events();
+            self.check_endpoint(began)?;
             if let Some(status) = mades.poll()? {
-                self.turn();
-                self.screen.clear();
-                let complaint = mades.judge(status).err();
+                self.process_events();
+                self.display.clear();
+                let complaint = mades.check_exit(status).err();
                 // Status 2 is an error that the bench reported itself; no exit status, and any other, is an end
                 // that it did not choose.
                 let has_died = complaint.is_some() && status.code() != Some(2);
                 if !has_died {
-                    return Ok(Followed { mades, complaint, death: None });
+                    return Ok(FinishedBench { mades, exit_error: complaint, death: None });
                 }
-                let (how, said) = (parties::how(status), mades.last_words(""));
+                let (how, said) = (parties::describe_exit(status), mades.last_stderr_line(""));
                 let death = Some(Death { at_s: began.elapsed().as_secs_f64(), how, said });
-                return Ok(Followed { mades, complaint: None, death });
+                return Ok(FinishedBench { mades, exit_error: None, death });
             }
-            let wanted = if self.death.is_some() { Asked::Stop } else { Asked::Nothing };
-            let asked = self.interrupt.asked().max(wanted);
-            ensure!(asked < Asked::Quit, Interrupted::WITHOUT_REPORT);
+            let wanted = if self.death.is_some() { StopRequest::Stop } else { StopRequest::Nothing };
+            let asked = self.interrupt.requested().max(wanted);
+            ensure!(asked < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
             if asked > told.0 {
                 mades.terminate();
                 told = (asked, Instant::now());
             }
-            let patience = told.0 == Asked::Nothing || told.1.elapsed() < STOP_WITHIN;
-            ensure!(patience, "the bench did not stop within {} s", STOP_WITHIN.as_secs());
+            let patience = told.0 == StopRequest::Nothing || told.1.elapsed() < STOP_TIMEOUT;
+            ensure!(patience, "the bench did not stop within {} s", STOP_TIMEOUT.as_secs());
         }
     }
 
-    fn look_after_endpoint(&mut self, began: Instant) -> Result<()> {
+    fn check_endpoint(&mut self, began: Instant) -> Result<()> {
         if self.death.is_none()
             && let Some(status) = self.endpoint.poll()?
         {
-            let said = self.endpoint.last_words("");
-            self.death = Some(Death { at_s: began.elapsed().as_secs_f64(), how: parties::how(status), said });
+            let said = self.endpoint.last_stderr_line("");
+            self.death = Some(Death { at_s: began.elapsed().as_secs_f64(), how: parties::describe_exit(status), said });
         }
         Ok(())
     }
@@ -306,35 +306,35 @@ impl Course {
         if self.death.is_some() {
             return Ok(());
         }
-        self.endpoint.look();
-        self.endpoint.settle();
+        self.endpoint.sample();
+        self.endpoint.stop_sampling();
         self.endpoint.terminate();
-        let limit = Instant::now() + STOP_WITHIN;
+        let limit = Instant::now() + STOP_TIMEOUT;
         loop {
             if let Some(status) = self.endpoint.poll()? {
-                return self.endpoint.judge(status);
+                return self.endpoint.check_exit(status);
             }
-            self.turn();
-            ensure!(self.interrupt.asked() < Asked::Quit, Interrupted::WITHOUT_REPORT);
-            ensure!(Instant::now() < limit, "the endpoint did not stop within {} s", STOP_WITHIN.as_secs());
+            self.process_events();
+            ensure!(self.interrupt.requested() < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
+            ensure!(Instant::now() < limit, "the endpoint did not stop within {} s", STOP_TIMEOUT.as_secs());
         }
     }
 
     /// Reads the parties' reports.
-    fn turn(&mut self) {
-        let limit = Instant::now() + TURN;
+    fn process_events(&mut self) {
+        let limit = Instant::now() + EVENT_TIMEOUT;
         loop {
             match self.events.recv_timeout(limit.saturating_duration_since(Instant::now())) {
-                Ok((Role::Relay, Event::Ready { amqp })) => {
+                Ok((Role::Relay, LiveEvent::Ready { amqp })) => {
                     self.address = amqp.into_iter().next();
                     return;
                 }
-                Ok((Role::Source, Event::Progress(progress))) => {
+                Ok((Role::Source, LiveEvent::Progress(progress))) => {
                     self.progress = progress;
                     self.rate.add(progress.elapsed_s, progress.delivered);
-                    self.screen.show(|| Line::of_mades(&progress, self.rate.per_s()));
+                    self.display.show(|| LiveLine::of_mades(&progress, self.rate.per_s()));
                 }
-                Ok((Role::Source, Event::Unwritten { record })) => self.unwritten = Some(*record),
+                Ok((Role::Source, LiveEvent::Unwritten { record })) => self.unwritten = Some(*record),
                 Ok(_) => {}
                 // `mouth` is ours: it cannot be closed.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,

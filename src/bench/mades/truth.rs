@@ -1,12 +1,12 @@
 //! Compares the stand-in's counts with what the bench saw: every count must be equal, or the account is not closed.
-use journey::judge::{self, Reason, is_asked};
+use journey::judge::{self, Reason, has_threshold};
 use journey::record::Cause;
 use journey::record::{LatencyMs, Mades, MadesCount, MadesStage, MadesTimes, MadesTruth, Record};
 use journey::threshold::Fate;
 use serde::Deserialize;
 
 /// Causes of failure that a stand-in with faults brings about.
-const BY_FAULTS: [Cause; 7] = [
+const FAULT_CAUSES: [Cause; 7] = [
     Cause::Lost,
     Cause::Duplicates,
     Cause::Corrupt,
@@ -19,24 +19,24 @@ const BY_FAULTS: [Cause; 7] = [
 /// The totals of the stand-in that are compared.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Totals {
+pub(super) struct StandInTotals {
     consumed: u64,
     refused: u64,
     lost: u64,
     failed: u64,
     inboxed: u64,
-    events: Events,
+    events: EventTotals,
     unanswered: u64,
     duplicated: u64,
     corrupt_copies: u64,
     failed_silently: u64,
     overtaken: u64,
-    latency_ms: Times,
+    latency_ms: StandInLatencies,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Events {
+struct EventTotals {
     delivered: u64,
     received: u64,
     tracing: u64,
@@ -44,7 +44,7 @@ struct Events {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Times {
+struct StandInLatencies {
     replied: Option<LatencyMs>,
     inboxed: Option<LatencyMs>,
     delivered: Option<LatencyMs>,
@@ -53,7 +53,7 @@ struct Times {
 
 /// Puts the truth into the record, and what does not agree with it into the verdict. Where all agrees and the user asked
 /// for `faults`, what went wrong is what was ordered.
-pub(super) fn hold_against(record: &mut Record, totals: &Totals, faults: &[String]) {
+pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[String]) {
     let Some(mades) = &record.mades else { return };
     // The broker alone is under test: the endpoint pair had nothing to do.
     if mades.mode == "amqp" {
@@ -62,28 +62,29 @@ pub(super) fn hold_against(record: &mut Record, totals: &Totals, faults: &[Strin
     let truth = MadesTruth { counts: counts(record, mades, totals), times: times(mades, totals) };
     // What was on its way at the end one of them has seen and the other has not.
     let is_whole = record.ledger.in_flight == Some(0);
-    let pass = judge::pass(record);
+    let pass = judge::pass_text(record);
     let is_true = truth.counts.iter().all(|row| row.done == row.seen);
     for row in truth.counts.iter().filter(|row| is_whole && row.done != row.seen) {
         let text = format!(
             "The bench counted {} where the stand-in counted {}: {}. Please report this bug of mailrun.",
             row.seen, row.done, row.name
         );
-        judge::add(&mut record.verdict, Reason::new(Cause::Unaccounted, text), &pass);
+        judge::add_reason(&mut record.verdict, Reason::new(Cause::Unaccounted, text), &pass);
     }
     if is_whole && is_true && !faults.is_empty() {
         let ordered = format!("As ordered ({}): all counts of the bench and the stand-in agree.", faults.join(", "));
         // A threshold counts, whatever was ordered.
-        let asked: Vec<Cause> = Fate::ALL.into_iter().filter(|fate| is_asked(record, *fate)).map(Fate::cause).collect();
-        let excused: Vec<Cause> = BY_FAULTS.into_iter().filter(|cause| !asked.contains(cause)).collect();
-        judge::accept(&mut record.verdict, &excused, Reason::new(Cause::Ordered, ordered), &pass);
+        let asked: Vec<Cause> =
+            Fate::ALL.into_iter().filter(|fate| has_threshold(record, *fate)).map(Fate::cause).collect();
+        let excused: Vec<Cause> = FAULT_CAUSES.into_iter().filter(|cause| !asked.contains(cause)).collect();
+        judge::accept_ordered(&mut record.verdict, &excused, Reason::new(Cause::Ordered, ordered), &pass);
     }
     if let Some(mades) = &mut record.mades {
         mades.truth = Some(truth);
     }
 }
 
-fn counts(record: &Record, mades: &Mades, totals: &Totals) -> Vec<MadesCount> {
+fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCount> {
     let stage = |name: &str| mades.stages.iter().find(|row| row.name == name).cloned().unwrap_or_default();
     let arrivals = |row: MadesStage| row.count + row.duplicates;
     let troubles = |kind: &str| mades.troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum::<u64>();
@@ -116,7 +117,7 @@ fn counts(record: &Record, mades: &Mades, totals: &Totals) -> Vec<MadesCount> {
     rows.into_iter().map(|(name, done, seen)| MadesCount { name: name.to_owned(), done, seen }).collect()
 }
 
-fn times(mades: &Mades, totals: &Totals) -> Vec<MadesTimes> {
+fn times(mades: &Mades, totals: &StandInTotals) -> Vec<MadesTimes> {
     let told = &totals.latency_ms;
     let by_stage = |name: &str| match name {
         "replied" => told.replied,
@@ -139,17 +140,18 @@ mod tests {
     use journey::record::{Outcome, Verdict};
 
     /// A run in which everything got through but for one message that was lost, and the totals to it.
-    fn run() -> (Record, Totals) {
+    fn run() -> (Record, StandInTotals) {
         let mut record = sample::mades();
         (record.ledger.accepted, record.ledger.lost, record.ledger.in_flight) = (Some(10_000), Some(1), Some(0));
         (record.ledger.corrupt, record.verdict.closed) = (Some(0), true);
         let mades = record.mades.as_mut().unwrap();
         mades.troubles.clear();
         mades.stages.iter_mut().for_each(|row| row.missing = 0);
-        let events = Events { delivered: 9_999, received: 9_999, ..Events::default() };
+        let events = EventTotals { delivered: 9_999, received: 9_999, ..EventTotals::default() };
         let told = LatencyMs { p50: 7.0, ..LatencyMs::default() };
-        let latency_ms = Times { inboxed: Some(told), ..Times::default() };
-        let totals = Totals { consumed: 10_000, lost: 1, inboxed: 9_999, events, latency_ms, ..Totals::default() };
+        let latency_ms = StandInLatencies { inboxed: Some(told), ..StandInLatencies::default() };
+        let totals =
+            StandInTotals { consumed: 10_000, lost: 1, inboxed: 9_999, events, latency_ms, ..StandInTotals::default() };
         (record, totals)
     }
 
@@ -157,7 +159,7 @@ mod tests {
     fn who_agrees_closes_the_account() {
         let (mut record, totals) = run();
         let reasons = record.verdict.reasons.len();
-        hold_against(&mut record, &totals, &[]);
+        compare(&mut record, &totals, &[]);
         let truth = record.mades.unwrap().truth.unwrap();
         assert!(truth.counts.iter().all(|row| row.done == row.seen), "{truth:?}");
         assert!(truth.counts.len() == 11 && truth.times.len() == 1, "{truth:?}");
@@ -169,22 +171,22 @@ mod tests {
         let lost = Reason::new(Cause::Lost, "1 of 10,000 lost.");
         for (told, outcome) in [(1, Outcome::Pass), (2, Outcome::Fail)] {
             let (mut record, mut totals) = run();
-            record.verdict = judge::weigh(vec![lost.clone()], "");
+            record.verdict = judge::decide(vec![lost.clone()], "");
             totals.lost = told;
-            hold_against(&mut record, &totals, &["drop 0.1".to_owned()]);
+            compare(&mut record, &totals, &["drop 0.1".to_owned()]);
             assert_eq!(record.verdict.outcome, Some(outcome), "{:?}", record.verdict);
         }
         let (mut record, totals) = run();
-        record.verdict = judge::weigh(vec![lost], "");
-        hold_against(&mut record, &totals, &[]);
+        record.verdict = judge::decide(vec![lost], "");
+        compare(&mut record, &totals, &[]);
         assert_eq!(record.verdict.outcome, Some(Outcome::Fail), "nobody ordered it");
         assert_ne!(record.verdict, Verdict::default());
     }
 
     #[test]
     fn who_does_not_leaves_it_open_by_name() {
-        type Change = fn(&mut Totals);
-        let changes: [(Change, &str); 4] = [
+        type TotalsEdit = fn(&mut StandInTotals);
+        let changes: [(TotalsEdit, &str); 4] = [
             (|totals| totals.lost = 2, "lost"),
             (|totals| totals.overtaken = 1, "overtaken"),
             (|totals| totals.refused = 5, "refused"),
@@ -193,14 +195,14 @@ mod tests {
         for (change, name) in changes {
             let (mut record, mut totals) = run();
             change(&mut totals);
-            hold_against(&mut record, &totals, &[]);
+            compare(&mut record, &totals, &[]);
             assert!(!record.verdict.closed, "{name}");
             assert!(record.verdict.reasons.iter().any(|reason| reason.contains(name)), "{:?}", record.verdict);
             assert_eq!(record.verdict.outcome, Some(Outcome::Fail));
             let (mut record, mut totals) = run();
             change(&mut totals);
             record.ledger.in_flight = Some(3);
-            hold_against(&mut record, &totals, &[]);
+            compare(&mut record, &totals, &[]);
             assert!(record.verdict.closed, "{name}: what is on its way is counted by one of them");
         }
     }

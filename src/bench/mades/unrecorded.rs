@@ -1,7 +1,7 @@
 //! The record of a bench of MADES that died and left none: its options, its last progress, and the way it ended.
-use super::RehearsalOptions;
+use super::MadesBenchOptions;
 use crate::bench::gather;
-use crate::live::Progress;
+use crate::live::LiveProgress;
 use crate::party;
 use crate::report::numbers::count;
 use journey::judge::{self, Reason};
@@ -10,22 +10,25 @@ use journey::record::{Cause, Death, LedgerRow, Mades, MadesStage, Party, Record,
 /// Builds the record of such a run from what is known; `said` is its last progress, and `address` is where the
 /// endpoint listened.
 pub(super) fn record(
-    options: &RehearsalOptions,
+    options: &MadesBenchOptions,
     address: &str,
     started_at: jiff::Timestamp,
-    said: &Progress,
+    said: &LiveProgress,
     death: Death,
 ) -> Record {
     let url = format!("amqp://{address}");
     let workload = Workload { target: url.clone(), ..options.workload.clone() };
-    let mut record = party::blank_record(None, &options.name, started_at, workload);
+    let mut record = party::new_record(None, &options.name, started_at, workload);
     record.duration_s = said.elapsed_s;
     record.ledger =
         LedgerRow { accepted: Some(said.accepted), delivered: Some(said.delivered), ..LedgerRow::default() };
     record.mades =
         Some(Mades { outbox_url: url.clone(), inbox_url: url, stages: stages(options, said), ..options.mades.clone() });
-    record.parties =
-        vec![Party { name: "mades".to_owned(), died: Some(death.clone()), ..gather::party_as_seen(Role::Source) }];
+    record.parties = vec![Party {
+        name: "mades".to_owned(),
+        died: Some(death.clone()),
+        ..gather::party_without_record(Role::Source)
+    }];
     record.thresholds = options.thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
     let figures = format!(
         "The bench last reported at {:.1} s: {} created, {} settled, {} delivered.",
@@ -34,13 +37,14 @@ pub(super) fn record(
         count(said.accepted),
         count(said.delivered)
     );
-    let reasons = vec![Reason::new(Cause::Died, judge::death("bench", &death)), Reason::new(Cause::Remark, figures)];
-    record.verdict = Verdict { closed: false, valid: false, ..judge::weigh(reasons, "") };
+    let reasons =
+        vec![Reason::new(Cause::Died, judge::death_text("bench", &death)), Reason::new(Cause::Remark, figures)];
+    record.verdict = Verdict { closed: false, valid: false, ..judge::decide(reasons, "") };
     record
 }
 
 /// The stages that a progress counts, in its order.
-fn stages(options: &RehearsalOptions, said: &Progress) -> Vec<MadesStage> {
+fn stages(options: &MadesBenchOptions, said: &LiveProgress) -> Vec<MadesStage> {
     let rate = |count: u64| if said.elapsed_s > 0.0 { count as f64 / said.elapsed_s } else { 0.0 };
     let counts = [said.created, said.sent, said.accepted, said.delivered];
     let row = |(row, reached): (&MadesStage, u64)| MadesStage {

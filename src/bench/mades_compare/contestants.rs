@@ -1,6 +1,6 @@
 //! The contestants and their command lines: the same queues, the same messages, the same windows.
-use super::ground::Address;
-use super::{CompareOptions, Way, Window};
+use super::ground::BrokerAddress;
+use super::{CompareMode, CompareOptions, SendWindow};
 use crate::bench::tables;
 use crate::users::PASSWORD_VARIABLE;
 use anyhow::Result;
@@ -9,14 +9,14 @@ use std::process::Command;
 
 /// A program that measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tool {
+pub(super) enum MadesTool {
     /// The program that ours is compared with.
     GoMadesBench,
     /// This program, called `mailrun mades`.
     Mailrun,
 }
 
-impl Tool {
+impl MadesTool {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::GoMadesBench => "go-mades-bench",
@@ -27,96 +27,102 @@ impl Tool {
 
 /// A row: who does it, with how many sends outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Case {
-    pub(super) tool: Tool,
-    pub(super) window: Window,
+pub(super) struct CompareCase {
+    pub(super) tool: MadesTool,
+    pub(super) window: SendWindow,
 }
 
-impl Case {
-    pub(super) fn words(&self) -> String {
+impl CompareCase {
+    pub(super) fn description(&self) -> String {
         match self.window {
-            Window::Same(window) => format!("{}, window {window}", self.tool.name()),
-            Window::Defaults => format!("{}, its defaults", self.tool.name()),
+            SendWindow::Same(window) => format!("{}, window {window}", self.tool.name()),
+            SendWindow::Defaults => format!("{}, its defaults", self.tool.name()),
         }
     }
 }
 
 /// The contestants that were found, and their paths.
 #[derive(Clone, Debug)]
-pub(super) struct Field {
+pub(super) struct MadesContestants {
     pub(super) own: PathBuf,
     go_mades_bench: Option<PathBuf>,
 }
 
-impl Field {
-    pub(super) fn survey() -> Result<Self> {
-        let (own, go_mades_bench) = tables::peer(Tool::GoMadesBench.name())?;
+impl MadesContestants {
+    pub(super) fn find() -> Result<Self> {
+        let (own, go_mades_bench) = tables::peer(MadesTool::GoMadesBench.name())?;
         Ok(Self { own, go_mades_bench })
     }
 
     /// The tools that were found.
-    pub(super) fn tools(&self) -> Vec<Tool> {
-        [Tool::GoMadesBench, Tool::Mailrun].into_iter().filter(|tool| self.program(*tool).is_some()).collect()
+    pub(super) fn tools(&self) -> Vec<MadesTool> {
+        [MadesTool::GoMadesBench, MadesTool::Mailrun].into_iter().filter(|tool| self.program(*tool).is_some()).collect()
     }
 
-    pub(super) fn program(&self, tool: Tool) -> Option<&Path> {
+    pub(super) fn program(&self, tool: MadesTool) -> Option<&Path> {
         match tool {
-            Tool::GoMadesBench => self.go_mades_bench.as_deref(),
-            Tool::Mailrun => Some(&self.own),
+            MadesTool::GoMadesBench => self.go_mades_bench.as_deref(),
+            MadesTool::Mailrun => Some(&self.own),
         }
     }
 }
 
 /// All rows, those that are to be compared next to each other.
-pub(super) fn cases(tools: &[Tool], windows: &[Window]) -> Vec<Case> {
-    windows.iter().flat_map(|&window| tools.iter().map(move |&tool| Case { tool, window })).collect()
+pub(super) fn cases(tools: &[MadesTool], windows: &[SendWindow]) -> Vec<CompareCase> {
+    windows.iter().flat_map(|&window| tools.iter().map(move |&tool| CompareCase { tool, window })).collect()
 }
 
 /// The names of the queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Queues {
+pub(super) struct CompareQueues {
     pub(super) outbox: String,
     pub(super) reply: String,
     pub(super) event: String,
     pub(super) inbox: String,
 }
 
-impl Queues {
+impl CompareQueues {
     pub(super) fn of(options: &CompareOptions) -> Self {
         let name = |rest: &str| format!("{}.{rest}", options.prefix);
-        let reply = if options.way == Way::Toolbox { "reply" } else { "outbox.reply" };
+        let reply = if options.mode == CompareMode::Toolbox { "reply" } else { "outbox.reply" };
         Self { outbox: name("outbox"), reply: name(reply), event: name("send.event"), inbox: name("inbox") }
     }
 }
 
-impl Queues {
+impl CompareQueues {
     /// Queues that a way uses, as options of `mailrun mades` and of the stand-in.
-    pub(super) fn words(&self, way: Way) -> Vec<&str> {
+    pub(super) fn arguments(&self, way: CompareMode) -> Vec<&str> {
         let outbox = ["--outbox", &self.outbox, "--outbox-reply", &self.reply];
         let event = ["--send-event", &self.event];
         let inbox = ["--inbox", &self.inbox];
         match way {
-            Way::Amqp => inbox.to_vec(),
-            Way::Endpoint => [outbox.as_slice(), &event, &inbox].concat(),
-            Way::Toolbox => [outbox.as_slice(), &inbox].concat(),
-            Way::Tracing => [outbox.as_slice(), &event].concat(),
+            CompareMode::Amqp => inbox.to_vec(),
+            CompareMode::Endpoint => [outbox.as_slice(), &event, &inbox].concat(),
+            CompareMode::Toolbox => [outbox.as_slice(), &inbox].concat(),
+            CompareMode::Tracing => [outbox.as_slice(), &event].concat(),
         }
     }
 }
 
 /// The command by which a contestant does its work; what it learned goes into `place`.
-pub(super) fn command(program: &Path, case: &Case, options: &CompareOptions, at: &Address, place: &Path) -> Command {
+pub(super) fn command(
+    program: &Path,
+    case: &CompareCase,
+    options: &CompareOptions,
+    at: &BrokerAddress,
+    place: &Path,
+) -> Command {
     let mut command = Command::new(program);
     match case.tool {
-        Tool::GoMadesBench => tell_original(&mut command, case, options, at),
-        Tool::Mailrun => tell_own(&mut command, case, options, at, place),
+        MadesTool::GoMadesBench => original_arguments(&mut command, case, options, at),
+        MadesTool::Mailrun => own_arguments(&mut command, case, options, at, place),
     }
     command
 }
 
-fn tell_original(command: &mut Command, case: &Case, options: &CompareOptions, at: &Address) {
-    let queues = Queues::of(options);
-    command.args(["-mode", options.way.name()]);
+fn original_arguments(command: &mut Command, case: &CompareCase, options: &CompareOptions, at: &BrokerAddress) {
+    let queues = CompareQueues::of(options);
+    command.args(["-mode", options.mode.name()]);
     command.args(["-n", &options.messages.to_string(), "-size", &options.message_bytes.to_string()]);
     for (side, queue) in [("outbox", &queues.outbox), ("inbox", &queues.inbox)] {
         command.args([&format!("-{side}"), queue, &format!("-{side}-addr"), &at.url]);
@@ -124,16 +130,22 @@ fn tell_original(command: &mut Command, case: &Case, options: &CompareOptions, a
         command.args([&format!("-{side}-user"), &at.user, &format!("-{side}-pass"), &at.password]);
     }
     command.args(["-outbox-reply", &queues.reply, "-outbox-send-event", &queues.event]);
-    if let Window::Same(window) = case.window {
+    if let SendWindow::Same(window) = case.window {
         command.args(["-goroutines", &window.to_string(), "-max-in-transit", &options.max_in_transit.to_string()]);
     }
 }
 
-fn tell_own(command: &mut Command, case: &Case, options: &CompareOptions, at: &Address, place: &Path) {
-    let queues = Queues::of(options);
-    command.args(["mades", "--live", "off", "--mode", options.way.name(), "--broker", &at.url]);
+fn own_arguments(
+    command: &mut Command,
+    case: &CompareCase,
+    options: &CompareOptions,
+    at: &BrokerAddress,
+    place: &Path,
+) {
+    let queues = CompareQueues::of(options);
+    command.args(["mades", "--live", "off", "--mode", options.mode.name(), "--broker", &at.url]);
     command.args(["--messages", &options.messages.to_string(), "--payload-size", &options.message_bytes.to_string()]);
-    command.args(queues.words(options.way));
+    command.args(queues.arguments(options.mode));
     // What is lost is given up before the run is.
     let patience_s = (options.max_time.as_secs_f64() / 3.0).max(1.0);
     command.args(["--message-timeout", &format!("{patience_s:.0}s")]).arg("--out").arg(place);
@@ -145,7 +157,7 @@ fn tell_own(command: &mut Command, case: &Case, options: &CompareOptions, at: &A
     if let Some(cacert) = &at.cacert {
         command.arg("--cacert").arg(cacert);
     }
-    if let Window::Same(window) = case.window {
+    if let SendWindow::Same(window) = case.window {
         command.args(["--max-unsettled", &window.to_string(), "--max-in-transit", &options.max_in_transit.to_string()]);
     }
 }
@@ -153,17 +165,17 @@ fn tell_own(command: &mut Command, case: &Case, options: &CompareOptions, at: &A
 #[cfg(test)]
 pub(super) fn sample() -> CompareOptions {
     CompareOptions {
-        way: Way::Amqp,
+        mode: CompareMode::Amqp,
         messages: 500,
         message_bytes: 3000,
         rounds: 3,
-        windows: vec![Window::Same(16), Window::Defaults],
+        windows: vec![SendWindow::Same(16), SendWindow::Defaults],
         max_in_transit: 1000,
         broker: None,
         prefix: "p".to_owned(),
         drop: 0.0,
         max_time: std::time::Duration::from_secs(30),
-        live: crate::party::Live::Off,
+        live: crate::party::LiveMode::Off,
     }
 }
 
@@ -171,8 +183,8 @@ pub(super) fn sample() -> CompareOptions {
 mod tests {
     use super::*;
 
-    fn words(case: &Case, options: &CompareOptions, is_shared: bool) -> String {
-        let at = Address {
+    fn words(case: &CompareCase, options: &CompareOptions, is_shared: bool) -> String {
+        let at = BrokerAddress {
             url: "amqp://127.0.0.1:5672".to_owned(),
             user: "u".to_owned(),
             password: "secret".to_owned(),
@@ -186,13 +198,13 @@ mod tests {
 
     #[test]
     fn both_are_told_the_same() {
-        let case = |tool| Case { tool, window: Window::Same(16) };
-        let theirs = words(&case(Tool::GoMadesBench), &sample(), true);
+        let case = |tool| CompareCase { tool, window: SendWindow::Same(16) };
+        let theirs = words(&case(MadesTool::GoMadesBench), &sample(), true);
         let queues = "-outbox p.outbox -outbox-addr amqp://127.0.0.1:5672 -outbox-user u -outbox-pass secret -inbox p.inbox \
                       -inbox-addr amqp://127.0.0.1:5672 -inbox-user u -inbox-pass secret -outbox-reply p.outbox.reply \
                       -outbox-send-event p.send.event";
         assert_eq!(theirs, format!("-mode amqp -n 500 -size 3000 {queues} -goroutines 16 -max-in-transit 1000"));
-        let own = words(&case(Tool::Mailrun), &sample(), true);
+        let own = words(&case(MadesTool::Mailrun), &sample(), true);
         assert!(own.starts_with(
             "mades --live off --mode amqp --broker amqp://127.0.0.1:5672 --messages 500 --payload-size 3000 "
         ));
@@ -205,9 +217,9 @@ mod tests {
 
     #[test]
     fn defaults_are_left_to_each() {
-        let options = CompareOptions { way: Way::Toolbox, ..sample() };
-        for tool in [Tool::GoMadesBench, Tool::Mailrun] {
-            let words = words(&Case { tool, window: Window::Defaults }, &options, false);
+        let options = CompareOptions { mode: CompareMode::Toolbox, ..sample() };
+        for tool in [MadesTool::GoMadesBench, MadesTool::Mailrun] {
+            let words = words(&CompareCase { tool, window: SendWindow::Defaults }, &options, false);
             let is_told = ["-goroutines", "--max-unsettled", "-max-in-transit", "--purge"]
                 .iter()
                 .any(|word| words.contains(word));
@@ -217,8 +229,8 @@ mod tests {
 
     #[test]
     fn the_compared_stand_next_to_each_other() {
-        let cases = cases(&[Tool::GoMadesBench, Tool::Mailrun], &sample().windows);
-        let words: Vec<String> = cases.iter().map(Case::words).collect();
+        let cases = cases(&[MadesTool::GoMadesBench, MadesTool::Mailrun], &sample().windows);
+        let words: Vec<String> = cases.iter().map(CompareCase::description).collect();
         let expected = ["go-mades-bench, window 16", "mailrun mades, window 16", "go-mades-bench, its defaults"];
         assert_eq!((words.len(), &words[..3]), (4, expected.map(str::to_owned).as_slice()));
     }

@@ -1,12 +1,12 @@
 //! Runs the comparison's cases in their order, each on a ground of its own and within a time limit, until all are
 //! done or Ctrl-C.
 use super::CompareOptions;
-use super::contestants::{Case, Field, Tool, cases, command};
-use super::findings::{self, Findings};
-use super::ground::Ground;
-use crate::bench::tables::{Costs, Timed, order};
-use crate::interrupt::{Asked, Interrupt};
-use crate::live_line::{Display, Elsewhere, Line};
+use super::contestants::{CompareCase, MadesContestants, MadesTool, cases, command};
+use super::findings::{self, ReportedResult};
+use super::ground::CompareEnvironment;
+use crate::bench::tables::{Costs, TimedChild, order};
+use crate::interrupt::{Interrupt, StopRequest};
+use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
 use crate::report::numbers::seconds;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// A run that was completed.
 #[derive(Clone, Debug)]
-pub(super) struct Measured {
-    pub(super) findings: Findings,
+pub(super) struct CompareMeasurement {
+    pub(super) reported: ReportedResult,
     pub(super) costs: Costs,
     /// CPU time of the stand-in, where there was one.
     pub(super) stand_in_cpu_s: Option<f64>,
@@ -24,104 +24,109 @@ pub(super) struct Measured {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub(super) enum Run {
-    Done(Box<Measured>),
+pub(super) enum CompareRun {
+    Done(Box<CompareMeasurement>),
     /// The run could not start, failed or hung, with the reason.
     Failed(String),
 }
 
 /// A case and its runs, one for each round that was begun.
 #[derive(Clone, Debug)]
-pub(super) struct Lane {
-    pub(super) case: Case,
-    pub(super) runs: Vec<Run>,
+pub(super) struct CompareSeries {
+    pub(super) case: CompareCase,
+    pub(super) runs: Vec<CompareRun>,
 }
 
 /// All that was run.
 #[derive(Clone, Debug)]
-pub(super) struct Finds {
-    pub(super) lanes: Vec<Lane>,
+pub(super) struct CompareResults {
+    pub(super) series: Vec<CompareSeries>,
     pub(super) has_original: bool,
     pub(super) done: usize,
     pub(super) planned: usize,
 }
 
 /// Runs all there is to run.
-pub(super) fn follow(options: &CompareOptions) -> Result<Finds> {
-    let field = Field::survey()?;
+pub(super) fn run_all(options: &CompareOptions) -> Result<CompareResults> {
+    let field = MadesContestants::find()?;
     let tools = field.tools();
     let cases = cases(&tools, &options.windows);
     let order = order(cases.len(), tools.len(), options.rounds);
     let planned = order.len();
-    let mut lanes: Vec<Lane> = cases.into_iter().map(|case| Lane { case, runs: Vec::new() }).collect();
+    let mut lanes: Vec<CompareSeries> =
+        cases.into_iter().map(|case| CompareSeries { case, runs: Vec::new() }).collect();
     let interrupt = Interrupt::watch()?;
-    let mut course =
-        Course { options, field: &field, interrupt, display: Display::on_stderr(options.live, Elsewhere::Lines) };
+    let mut course = CompareRunner {
+        options,
+        contestants: &field,
+        interrupt,
+        display: LiveDisplay::on_stderr(options.live, NonTerminalOutput::Lines),
+    };
     let (began, mut done) = (Instant::now(), 0);
     for number in order {
         let lane = &mut lanes[number];
-        let line = Line::of_runs(done, planned, &lane.case.words(), began);
+        let line = LiveLine::of_runs(done, planned, &lane.case.description(), began);
         let Some(run) = course.run(&lane.case, &line) else { break };
         lane.runs.push(run);
         done += 1;
     }
     course.display.clear();
-    Ok(Finds { lanes, has_original: tools.contains(&Tool::GoMadesBench), done, planned })
+    Ok(CompareResults { series: lanes, has_original: tools.contains(&MadesTool::GoMadesBench), done, planned })
 }
 
-struct Course<'o> {
+struct CompareRunner<'o> {
     options: &'o CompareOptions,
-    field: &'o Field,
+    contestants: &'o MadesContestants,
     interrupt: Interrupt,
-    display: Display,
+    display: LiveDisplay,
 }
 
-impl Course<'_> {
+impl CompareRunner<'_> {
     /// Measures one run; `None` if the user wants no more runs.
-    fn run(&mut self, case: &Case, line: &Line) -> Option<Run> {
-        if self.interrupt.asked() != Asked::Nothing {
+    fn run(&mut self, case: &CompareCase, line: &LiveLine) -> Option<CompareRun> {
+        if self.interrupt.requested() != StopRequest::Nothing {
             return None;
         }
         match self.measure(case, line) {
-            Ok(measured) => measured.map(|measured| Run::Done(Box::new(measured))),
-            Err(error) => Some(Run::Failed(format!("{error:#}"))),
+            Ok(measured) => measured.map(|measured| CompareRun::Done(Box::new(measured))),
+            Err(error) => Some(CompareRun::Failed(format!("{error:#}"))),
         }
     }
 
-    fn measure(&mut self, case: &Case, line: &Line) -> Result<Option<Measured>> {
+    fn measure(&mut self, case: &CompareCase, line: &LiveLine) -> Result<Option<CompareMeasurement>> {
         let place = tempfile::Builder::new().prefix("mailrun-compare-").tempdir();
         let place = place.context("cannot create a temporary directory")?;
-        let ground = Ground::prepare(&self.field.own, self.options, place.path())?;
-        let program = self.field.program(case.tool).context("it is not installed")?;
+        let ground = CompareEnvironment::prepare(&self.contestants.own, self.options, place.path())?;
+        let program = self.contestants.program(case.tool).context("it is not installed")?;
         let mut command = command(program, case, self.options, &ground.address, place.path());
         let said = place.path().join("said");
         command.stdout(File::create(&said).context("cannot create a temporary file")?);
-        let mut contestant = Timed::start(command)?;
-        while !contestant.ends()? {
+        let mut contestant = TimedChild::start(command)?;
+        while !contestant.poll_exit()? {
             self.display.show(|| line.clone());
-            if self.interrupt.asked() != Asked::Nothing {
+            if self.interrupt.requested() != StopRequest::Nothing {
                 return Ok(None);
             }
             if contestant.age() >= self.options.max_time {
-                bail!("{}", hung(self.options.max_time, &said));
+                bail!("{}", time_limit_message(self.options.max_time, &said));
             }
         }
         let (status, costs) = contestant.reap()?;
         // Our status 1 means that the account does not close: the run's record has the reason.
-        if !(status.success() || case.tool == Tool::Mailrun && status.code() == Some(1)) {
-            let words = contestant.last_words();
+        if !(status.success() || case.tool == MadesTool::Mailrun && status.code() == Some(1)) {
+            let words = contestant.last_stderr_line();
             bail!("it ended with {status}: {}", words.as_deref().unwrap_or("no output"));
         }
         let findings = match case.tool {
-            Tool::GoMadesBench => findings::of_original(&fs::read_to_string(&said)?)?,
-            Tool::Mailrun => findings::of_own(place.path())?,
+            MadesTool::GoMadesBench => findings::of_original(&fs::read_to_string(&said)?)?,
+            MadesTool::Mailrun => findings::of_own(place.path())?,
         };
-        Ok(Some(Measured { findings, costs, stand_in_cpu_s: ground.clear()? }))
+        Ok(Some(CompareMeasurement { reported: findings, costs, stand_in_cpu_s: ground.stop()? }))
     }
 }
 
 /// Describes a contestant that was killed at the time limit.
-fn hung(limit: Duration, said: &Path) -> String {
+fn time_limit_message(limit: Duration, said: &Path) -> String {
     let said = fs::read_to_string(said).unwrap_or_default();
     let progress = findings::progress(&said).map(|words| format!(": {words}")).unwrap_or_default();
     format!("it did not end within {} and was killed{progress}", seconds(limit.as_secs_f64()))

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Result of a run, by the contestant's own account.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Findings {
+pub(super) struct ReportedResult {
     /// Completed messages per second.
     pub(super) rate_per_s: f64,
     /// Fault of the run, if there is one.
@@ -15,7 +15,7 @@ pub(super) struct Findings {
 
 /// A line of go-mades-bench's table.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Line<'t> {
+pub(super) struct StatisticsLine<'t> {
     pub(super) name: &'t str,
     pub(super) rate_per_s: f64,
     pub(super) count: u64,
@@ -23,7 +23,7 @@ pub(super) struct Line<'t> {
 }
 
 /// Reads `Sent to outbox    : 2371.734 msgs/s  7.115 mb/s  200/200 msgs …`.
-pub(super) fn line(text: &str) -> Option<Line<'_>> {
+pub(super) fn line(text: &str) -> Option<StatisticsLine<'_>> {
     let (name, rest) = text.split_once(": ")?;
     let mut words = rest.split_whitespace();
     let rate = words.next()?;
@@ -32,11 +32,11 @@ pub(super) fn line(text: &str) -> Option<Line<'_>> {
     }
     let (count, limit) = words.nth(2)?.split_once('/')?;
     let rate_per_s = rate.parse().ok()?;
-    Some(Line { name: name.trim(), rate_per_s, count: count.parse().ok()?, limit: limit.parse().ok()? })
+    Some(StatisticsLine { name: name.trim(), rate_per_s, count: count.parse().ok()?, limit: limit.parse().ok()? })
 }
 
 /// The table that was printed last, line by line.
-pub(super) fn last_table(said: &str) -> Vec<Line<'_>> {
+pub(super) fn last_table(said: &str) -> Vec<StatisticsLine<'_>> {
     let begin = said.rfind("=== Statistics").unwrap_or(said.len());
     said[begin..].lines().filter_map(line).collect()
 }
@@ -45,12 +45,12 @@ pub(super) fn last_table(said: &str) -> Vec<Line<'_>> {
 ///
 /// # Errors
 /// If there is no report.
-pub(super) fn of_original(said: &str) -> Result<Findings> {
+pub(super) fn of_original(said: &str) -> Result<ReportedResult> {
     let lines = last_table(said);
     let last = lines.last().context("it printed no report")?;
     let short = lines.iter().find(|line| line.count != line.limit);
     let fault = short.map(|line| format!("{}: {} of {} messages", line.name, line.count, line.limit));
-    Ok(Findings { rate_per_s: last.rate_per_s, fault })
+    Ok(ReportedResult { rate_per_s: last.rate_per_s, fault })
 }
 
 /// Reads the progress of go-mades-bench at the time when it was stopped.
@@ -64,7 +64,7 @@ pub(super) fn progress(said: &str) -> Option<String> {
 ///
 /// # Errors
 /// If there is no record, or none of such a run.
-pub(super) fn of_own(directory: &Path) -> Result<Findings> {
+pub(super) fn of_own(directory: &Path) -> Result<ReportedResult> {
     let path = directory.join("run.json");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let record: Record =
@@ -72,7 +72,7 @@ pub(super) fn of_own(directory: &Path) -> Result<Findings> {
     let mades = record.mades.context("it wrote no record of stages")?;
     let last = mades.stages.last().context("it wrote no stage")?;
     let fault = (!record.verdict.closed).then(|| record.verdict.reasons.first().cloned().unwrap_or_default());
-    Ok(Findings { rate_per_s: last.rate_per_s, fault })
+    Ok(ReportedResult { rate_per_s: last.rate_per_s, fault })
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The broker of a run: the stand-in with queues of its own, the stand-in on a broker, or a broker alone.
-use super::contestants::Queues;
-use super::{CompareOptions, Way};
-use crate::bench::tables::Timed;
-use crate::live::Event;
+use super::contestants::CompareQueues;
+use super::{CompareMode, CompareOptions};
+use crate::bench::tables::TimedChild;
+use crate::live::LiveEvent;
 use crate::users::PASSWORD_VARIABLE;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
@@ -11,14 +11,14 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Limit of the time in which a stand-in gets ready, and in which it ends when asked.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STAND_IN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The default user of go-mades-bench; the embedded listener lets anybody in.
 const USER: &str = "endpoint";
 const PASSWORD: &str = "password";
 
 /// Address of a contestant's broker.
 #[derive(Clone)]
-pub(super) struct Address {
+pub(super) struct BrokerAddress {
     pub(super) url: String,
     pub(super) user: String,
     pub(super) password: String,
@@ -28,42 +28,44 @@ pub(super) struct Address {
 }
 
 /// A broker, and the stand-in on it where the way needs one.
-pub(super) struct Ground {
-    pub(super) address: Address,
-    stand_in: Option<Timed>,
+pub(super) struct CompareEnvironment {
+    pub(super) address: BrokerAddress,
+    stand_in: Option<TimedChild>,
 }
 
-impl Ground {
+impl CompareEnvironment {
     /// Makes it ready; `place` is where its output goes.
     ///
     /// # Errors
     /// If the stand-in cannot start.
     pub(super) fn prepare(own: &Path, options: &CompareOptions, place: &Path) -> Result<Self> {
         let Some(broker) = &options.broker else {
-            let (stand_in, url) = start(own, options, place, |command| {
+            let (stand_in, url) = start_stand_in(own, options, place, |command| {
                 command.args(["--embedded", "--listen", "127.0.0.1:0"]);
             })?;
             let (user, password) = (USER.to_owned(), PASSWORD.to_owned());
             let url = url.context("the stand-in did not report its address")?;
-            let address = Address { url, user, password, cacert: None, is_shared: false };
+            let address = BrokerAddress { url, user, password, cacert: None, is_shared: false };
             return Ok(Self { address, stand_in: Some(stand_in) });
         };
-        let address = Address {
+        let address = BrokerAddress {
             url: broker.url.clone(),
             user: broker.user.clone(),
             password: broker.password.clone(),
             cacert: broker.cacert.clone(),
             is_shared: true,
         };
-        let stand_in = match options.way {
-            Way::Amqp => None,
-            Way::Endpoint | Way::Toolbox | Way::Tracing => Some(start(own, options, place, |command| {
-                command.args(["--broker", &broker.url]);
-                command.args(["--user", &broker.user]).env(PASSWORD_VARIABLE, &broker.password);
-                if let Some(cacert) = &broker.cacert {
-                    command.arg("--cacert").arg(cacert);
-                }
-            })?),
+        let stand_in = match options.mode {
+            CompareMode::Amqp => None,
+            CompareMode::Endpoint | CompareMode::Toolbox | CompareMode::Tracing => {
+                Some(start_stand_in(own, options, place, |command| {
+                    command.args(["--broker", &broker.url]);
+                    command.args(["--user", &broker.user]).env(PASSWORD_VARIABLE, &broker.password);
+                    if let Some(cacert) = &broker.cacert {
+                        command.arg("--cacert").arg(cacert);
+                    }
+                })?)
+            }
         };
         Ok(Self { address, stand_in: stand_in.map(|(process, _)| process) })
     }
@@ -72,32 +74,32 @@ impl Ground {
     ///
     /// # Errors
     /// If the stand-in has ended by itself.
-    pub(super) fn clear(mut self) -> Result<Option<f64>> {
+    pub(super) fn stop(mut self) -> Result<Option<f64>> {
         let Some(mut stand_in) = self.stand_in.take() else { return Ok(None) };
-        if stand_in.ends()? {
-            let words = stand_in.last_words();
+        if stand_in.poll_exit()? {
+            let words = stand_in.last_stderr_line();
             bail!("the stand-in ended during the run: {}", words.as_deref().unwrap_or("no output"));
         }
-        let (_, costs) = stand_in.stop(PATIENCE)?;
+        let (_, costs) = stand_in.stop(STAND_IN_TIMEOUT)?;
         Ok(Some(costs.cpu_s()))
     }
 }
 
 /// Starts a stand-in and waits until it is ready; where it listens itself.
-fn start(
+fn start_stand_in(
     own: &Path,
     options: &CompareOptions,
     place: &Path,
     tell: impl FnOnce(&mut Command),
-) -> Result<(Timed, Option<String>)> {
+) -> Result<(TimedChild, Option<String>)> {
     let mut command = Command::new(own);
     command.args(["mades-endpoint", "--live", "json"]);
     tell(&mut command);
-    command.args(Queues::of(options).words(options.way));
-    match options.way {
-        Way::Amqp => {}
+    command.args(CompareQueues::of(options).arguments(options.mode));
+    match options.mode {
+        CompareMode::Amqp => {}
         // go-mades-bench waits for ever for what the protocol has.
-        Way::Tracing => drop(command.args(["--mode", "tracing", "--go-mades-bench-compat"])),
+        CompareMode::Tracing => drop(command.args(["--mode", "tracing", "--go-mades-bench-compat"])),
         way => drop(command.args(["--mode", way.name()])),
     }
     if options.drop > 0.0 {
@@ -105,21 +107,21 @@ fn start(
     }
     let said = place.join("stand-in.out");
     command.stdout(File::create(&said).with_context(|| format!("cannot write {}", said.display()))?);
-    let mut process = Timed::start(command)?;
+    let mut process = TimedChild::start(command)?;
     loop {
-        let has_ended = process.ends()?;
+        let has_ended = process.poll_exit()?;
         let text = fs::read_to_string(&said).unwrap_or_default();
-        let ready = text.lines().find_map(|line| match Event::from_line(line) {
-            Some(Event::Ready { amqp }) => Some(amqp),
+        let ready = text.lines().find_map(|line| match LiveEvent::from_line(line) {
+            Some(LiveEvent::Ready { amqp }) => Some(amqp),
             _ => None,
         });
         if let Some(amqp) = ready.filter(|_| !has_ended) {
             return Ok((process, amqp.first().map(|address| format!("amqp://{address}"))));
         }
         if has_ended {
-            let words = process.last_words();
+            let words = process.last_stderr_line();
             bail!("the stand-in ended before it was ready: {}", words.as_deref().unwrap_or("no output"));
         }
-        ensure!(process.age() < PATIENCE, "the stand-in was not ready within {} s", PATIENCE.as_secs());
+        ensure!(process.age() < STAND_IN_TIMEOUT, "the stand-in was not ready within {} s", STAND_IN_TIMEOUT.as_secs());
     }
 }

@@ -13,15 +13,15 @@ mod findings;
 mod ground;
 mod sheet;
 
-use super::tables::Sheet;
-use crate::party::Live;
+use super::tables::TextReport;
+use crate::party::LiveMode;
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Path that the messages take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum CompareMode {
     /// The broker alone.
     Amqp,
     /// An ECP endpoint.
@@ -32,7 +32,7 @@ pub(crate) enum Way {
     Tracing,
 }
 
-impl Way {
+impl CompareMode {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Amqp => "amqp",
@@ -45,7 +45,7 @@ impl Way {
 
 /// Number of sends that may be outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Window {
+pub(crate) enum SendWindow {
     /// The same number for all.
     Same(u32),
     /// The default number of each.
@@ -54,7 +54,7 @@ pub(crate) enum Window {
 
 /// A broker that is running.
 #[derive(Clone)]
-pub(crate) struct Broker {
+pub(crate) struct CompareBroker {
     pub(crate) url: String,
     pub(crate) user: String,
     pub(crate) password: String,
@@ -62,7 +62,7 @@ pub(crate) struct Broker {
     pub(crate) cacert: Option<PathBuf>,
 }
 
-impl std::fmt::Debug for Broker {
+impl std::fmt::Debug for CompareBroker {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Neither the password nor a URL that may hold one.
         out.debug_struct("Broker").field("user", &self.user).field("cacert", &self.cacert).finish_non_exhaustive()
@@ -72,17 +72,17 @@ impl std::fmt::Debug for Broker {
 /// Options of the comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct CompareOptions {
-    pub(crate) way: Way,
+    pub(crate) mode: CompareMode,
     /// Messages of a run.
     pub(crate) messages: u64,
     pub(crate) message_bytes: u64,
     /// Runs of each row; figures are their medians.
     pub(crate) rounds: u32,
-    pub(crate) windows: Vec<Window>,
+    pub(crate) windows: Vec<SendWindow>,
     /// Messages under way, where the window is the same for all.
     pub(crate) max_in_transit: u32,
     /// `None`: the embedded stand-in, a new one for each run.
-    pub(crate) broker: Option<Broker>,
+    pub(crate) broker: Option<CompareBroker>,
     /// Prefix of the queues' names.
     pub(crate) prefix: String,
     /// The share of messages that the stand-in loses.
@@ -90,7 +90,7 @@ pub(crate) struct CompareOptions {
     /// The longest that a run may take.
     pub(crate) max_time: Duration,
     /// Progress output while it runs.
-    pub(crate) live: Live,
+    pub(crate) live: LiveMode,
 }
 
 /// Runs the comparison to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
@@ -98,6 +98,6 @@ pub(crate) struct CompareOptions {
 /// # Errors
 ///
 /// If it could not run at all. A contestant that fails or hangs is named in the table.
-pub(crate) fn run(options: &CompareOptions) -> Result<Sheet> {
-    Ok(sheet::of(&course::follow(options)?, options))
+pub(crate) fn run(options: &CompareOptions) -> Result<TextReport> {
+    Ok(sheet::of(&course::run_all(options)?, options))
 }

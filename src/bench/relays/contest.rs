@@ -1,13 +1,13 @@
 //! The published contest: a number of messages over 250 sessions to 5 domains, a new connection each; how long until
 //! all are accepted, and until all are delivered. Several relays take turns, so that a slow minute affects all.
 use super::contestant::Contestant;
-use super::grounds::{Grounds, Occasion, Shape};
-use super::measure::Measure;
+use super::grounds::{LoadShape, ScenarioOptions, ScenarioRun};
+use super::measure::RelayMeasurement;
 use super::sheet;
 use super::starting;
-use super::strace::{self, Calls};
-use crate::bench::plan::{BenchOptions, Tracing};
-use crate::bench::tables::Sheet;
+use super::strace::{self, SyscallCounts};
+use crate::bench::plan::{BenchOptions, SyscallCounting};
+use crate::bench::tables::TextReport;
 use crate::report::numbers::{count, rate, seconds};
 use anyhow::{Context, Result};
 use journey::record::{Record, Workload};
@@ -18,28 +18,28 @@ const TRACED_MESSAGES: u64 = 1_000;
 
 /// Options of a contest.
 #[derive(Clone, Debug)]
-pub(crate) struct ContestOptions {
-    pub(crate) occasion: Occasion,
+pub(crate) struct RelayComparisonOptions {
+    pub(crate) scenario: ScenarioOptions,
     pub(crate) contestants: Vec<Contestant>,
     pub(crate) messages: u64,
-    pub(crate) shape: Shape,
+    pub(crate) shape: LoadShape,
     /// Runs of each contestant.
     pub(crate) rounds: u32,
     /// Says whether system calls are counted, in runs of their own.
-    pub(crate) counts_calls: bool,
+    pub(crate) counts_syscalls: bool,
 }
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub(super) enum Run {
-    Done(Box<Measure>),
+pub(super) enum RelayRun {
+    Done(Box<RelayMeasurement>),
     /// The run could not start or finish, with the reason.
     Failed(String),
 }
 
 /// System calls a message.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum CallsEach {
+pub(super) enum SyscallsPerMessage {
     Counted {
         all: f64,
         syncs: f64,
@@ -50,16 +50,16 @@ pub(super) enum CallsEach {
 
 /// A contestant and its runs, one for each round that was begun.
 #[derive(Clone, Debug)]
-pub(super) struct Lane {
+pub(super) struct RelaySeries {
     pub(super) contestant: Contestant,
-    pub(super) runs: Vec<Run>,
-    pub(super) calls: CallsEach,
+    pub(super) runs: Vec<RelayRun>,
+    pub(super) syscalls: SyscallsPerMessage,
 }
 
 /// All that was run.
 #[derive(Clone, Debug)]
-pub(super) struct Finds {
-    pub(super) lanes: Vec<Lane>,
+pub(super) struct RelayComparisonResults {
+    pub(super) series: Vec<RelaySeries>,
     pub(super) done: usize,
     pub(super) planned: usize,
 }
@@ -69,14 +69,14 @@ pub(super) struct Finds {
 /// # Errors
 ///
 /// If it could not run at all. A relay that fails is named in the table.
-pub(crate) fn run(options: &ContestOptions) -> Result<Sheet> {
+pub(crate) fn run(options: &RelayComparisonOptions) -> Result<TextReport> {
     options.contestants.iter().try_for_each(starting::check)?;
-    let contest = Contest { options, grounds: Grounds::prepare(&options.occasion)? };
-    let mut finds = contest.hold();
-    if options.counts_calls {
-        contest.count_calls(&mut finds.lanes);
+    let contest = RelayComparison { options, scenario: ScenarioRun::prepare(&options.scenario)? };
+    let mut finds = contest.run_all();
+    if options.counts_syscalls {
+        contest.count_syscalls(&mut finds.series);
     }
-    contest.grounds.keep(sheet::of(&finds, options))
+    contest.scenario.save(sheet::of(&finds, options))
 }
 
 /// The order of the runs, as numbers of contestants: in every other round the opposite, so that none is always first.
@@ -88,17 +88,20 @@ fn order(contestants: usize, rounds: u32) -> Vec<(u32, usize)> {
     (0..rounds).flat_map(round).collect()
 }
 
-struct Contest<'o> {
-    options: &'o ContestOptions,
-    grounds: Grounds,
+struct RelayComparison<'o> {
+    options: &'o RelayComparisonOptions,
+    scenario: ScenarioRun,
 }
 
-impl Contest<'_> {
-    fn hold(&self) -> Finds {
-        let not_asked = || CallsEach::NotMeasured("--syscalls was not said".to_owned());
-        let lane =
-            |contestant: &Contestant| Lane { contestant: contestant.clone(), runs: Vec::new(), calls: not_asked() };
-        let mut lanes: Vec<Lane> = self.options.contestants.iter().map(lane).collect();
+impl RelayComparison<'_> {
+    fn run_all(&self) -> RelayComparisonResults {
+        let not_asked = || SyscallsPerMessage::NotMeasured("--syscalls was not said".to_owned());
+        let lane = |contestant: &Contestant| RelaySeries {
+            contestant: contestant.clone(),
+            runs: Vec::new(),
+            syscalls: not_asked(),
+        };
+        let mut lanes: Vec<RelaySeries> = self.options.contestants.iter().map(lane).collect();
         let order = order(lanes.len(), self.options.rounds);
         let (planned, mut done) = (order.len(), 0);
         for (round, number) in order {
@@ -108,66 +111,75 @@ impl Contest<'_> {
             let bench = BenchOptions { title, ..self.bench(&name, &lane.contestant, self.options.messages) };
             let Some(run) = self.measure(&bench) else { break };
             done += 1;
-            self.grounds.say(&format!("mailrun: run {done} of {planned}: {}: {}", lane.contestant, run.words()));
+            self.scenario.print_line(&format!(
+                "mailrun: run {done} of {planned}: {}: {}",
+                lane.contestant,
+                run.description()
+            ));
             lane.runs.push(run);
         }
-        Finds { lanes, done, planned }
+        RelayComparisonResults { series: lanes, done, planned }
     }
 
     fn bench(&self, place: &str, contestant: &Contestant, messages: u64) -> BenchOptions {
         let load = Workload { messages: Some(messages), ..Workload::default() };
-        self.grounds.bench(place, contestant, &self.options.shape, load)
+        self.scenario.bench(place, contestant, &self.options.shape, load)
     }
 
     /// Measures one run; `None` if the user wants no more runs.
-    fn measure(&self, bench: &BenchOptions) -> Option<Run> {
-        let outcome = self.grounds.run_whole(bench)?;
-        let measure =
-            outcome.and_then(|outcome| Measure::of(&outcome.record, outcome.disk_bytes, self.options.messages));
-        Some(measure.map_or_else(|error| Run::Failed(format!("{error:#}")), |measure| Run::Done(Box::new(measure))))
+    fn measure(&self, bench: &BenchOptions) -> Option<RelayRun> {
+        let outcome = self.scenario.run_complete(bench)?;
+        let measure = outcome
+            .and_then(|outcome| RelayMeasurement::of(&outcome.record, outcome.disk_bytes, self.options.messages));
+        Some(
+            measure.map_or_else(
+                |error| RelayRun::Failed(format!("{error:#}")),
+                |measure| RelayRun::Done(Box::new(measure)),
+            ),
+        )
     }
 
     /// Counts the system calls of each relay that the bench starts itself.
-    fn count_calls(&self, lanes: &mut [Lane]) {
+    fn count_syscalls(&self, lanes: &mut [RelaySeries]) {
         let strace = strace::find();
         for lane in lanes {
-            lane.calls = match (&lane.contestant, &strace) {
-                (Contestant::None, _) => CallsEach::NotMeasured("there is no relay".to_owned()),
-                (Contestant::Running { .. }, _) => CallsEach::NotMeasured("it was already running".to_owned()),
-                (_, None) => CallsEach::NotMeasured("strace is not installed".to_owned()),
-                (contestant, Some(strace)) => match self.calls_each(contestant, strace) {
-                    Ok((all, syncs)) => CallsEach::Counted { all, syncs },
-                    Err(error) => CallsEach::NotMeasured(format!("{error:#}")),
+            lane.syscalls = match (&lane.contestant, &strace) {
+                (Contestant::None, _) => SyscallsPerMessage::NotMeasured("there is no relay".to_owned()),
+                (Contestant::Running { .. }, _) => SyscallsPerMessage::NotMeasured("it was already running".to_owned()),
+                (_, None) => SyscallsPerMessage::NotMeasured("strace is not installed".to_owned()),
+                (contestant, Some(strace)) => match self.syscalls_per_message(contestant, strace) {
+                    Ok((all, syncs)) => SyscallsPerMessage::Counted { all, syncs },
+                    Err(error) => SyscallsPerMessage::NotMeasured(format!("{error:#}")),
                 },
             };
         }
     }
 
-    fn calls_each(&self, contestant: &Contestant, strace: &Path) -> Result<(f64, f64)> {
+    fn syscalls_per_message(&self, contestant: &Contestant, strace: &Path) -> Result<(f64, f64)> {
         let messages = self.options.messages.min(TRACED_MESSAGES);
-        let one = self.traced(contestant, strace, 1)?;
-        let many = self.traced(contestant, strace, messages)?;
-        Ok(strace::each(one, many, messages))
+        let one = self.run_under_strace(contestant, strace, 1)?;
+        let many = self.run_under_strace(contestant, strace, messages)?;
+        Ok(strace::per_message(one, many, messages))
     }
 
-    fn traced(&self, contestant: &Contestant, strace: &Path, messages: u64) -> Result<Calls> {
+    fn run_under_strace(&self, contestant: &Contestant, strace: &Path, messages: u64) -> Result<SyscallCounts> {
         let name = format!("syscalls-{messages}-{}", contestant.file_name());
         let mut bench = self.bench(&name, contestant, messages);
-        bench.tracing = Tracing::Strace(strace.to_owned());
-        let outcome = self.grounds.run_whole(&bench).context("it was interrupted")??;
+        bench.syscall_counting = SyscallCounting::Strace(strace.to_owned());
+        let outcome = self.scenario.run_complete(&bench).context("it was interrupted")??;
         let is_closed = |record: &Record| record.verdict.closed && record.ledger.accepted == Some(messages);
         anyhow::ensure!(is_closed(&outcome.record), "messages were missing under strace");
         let counted = format!("mailrun: counted system calls of {contestant} for {} messages", count(messages));
-        self.grounds.say(&counted);
+        self.scenario.print_line(&counted);
         strace::read(&outcome.directory)
     }
 }
 
-impl Run {
-    fn words(&self) -> String {
+impl RelayRun {
+    fn description(&self) -> String {
         match self {
             Self::Done(measure) => {
-                let passage = &measure.passage;
+                let passage = &measure.figures;
                 let figures = format!(
                     "accepted in {}, delivered in {}, {} msg/s",
                     seconds(passage.accept_s),

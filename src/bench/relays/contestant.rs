@@ -1,5 +1,5 @@
 //! The party between source and sink, in the words of `--relay` and `--compare`.
-use crate::bench::Target;
+use crate::bench::BenchTarget;
 use journey::record::Role;
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ pub(crate) enum Contestant {
     /// No relay: the source sends to the sink.
     None,
     /// `mailrun relay`.
-    Mailrun(Durability),
+    Mailrun(ContestantDurability),
     /// A private Postfix.
     Postfix,
     /// A program of the user's, word by word; `{listen}`, `{to}` and `{spool}` are filled in.
@@ -29,7 +29,7 @@ pub(crate) enum Contestant {
 
 /// The point at which our own relay answers 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Durability {
+pub(crate) enum ContestantDurability {
     /// The message is on disk.
     #[default]
     Sync,
@@ -39,11 +39,11 @@ pub(crate) enum Durability {
     Memory,
 }
 
-impl Durability {
+impl ContestantDurability {
     const ALL: [Self; 3] = [Self::Sync, Self::Write, Self::Memory];
 
     /// The value of the relay's own option.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn option_value(self) -> &'static str {
         match self {
             Self::Sync => "sync",
             Self::Write => "write",
@@ -54,16 +54,16 @@ impl Durability {
 
 impl Contestant {
     /// Target of a run's load.
-    pub(crate) fn target(self) -> Target {
+    pub(crate) fn target(self) -> BenchTarget {
         match self {
-            Self::None => Target::OwnSink,
-            relay => Target::Relay(relay),
+            Self::None => BenchTarget::OwnSink,
+            relay => BenchTarget::Relay(relay),
         }
     }
 
     /// Reports whether it is our own relay, whose queue the bench can read when it has stopped.
     pub(in crate::bench) fn is_own(&self) -> bool {
-        matches!(self, Self::Mailrun(durability) if *durability != Durability::Memory)
+        matches!(self, Self::Mailrun(durability) if *durability != ContestantDurability::Memory)
     }
 
     /// The point at which it answers 250, as far as that is known: Postfix syncs each message's file first
@@ -71,7 +71,7 @@ impl Contestant {
     pub(super) fn durability(&self) -> &'static str {
         match self {
             Self::None => "none",
-            Self::Mailrun(durability) => durability.word(),
+            Self::Mailrun(durability) => durability.option_value(),
             Self::Postfix => "sync",
             Self::Command(_) | Self::Running { .. } => "unknown",
         }
@@ -95,12 +95,12 @@ impl FromStr for Contestant {
     fn from_str(typed: &str) -> Result<Self, String> {
         match typed.trim() {
             "none" => return Ok(Self::None),
-            "mailrun" => return Ok(Self::Mailrun(Durability::Sync)),
+            "mailrun" => return Ok(Self::Mailrun(ContestantDurability::Sync)),
             "postfix" => return Ok(Self::Postfix),
             _ => {}
         }
         if let Some(word) = typed.strip_prefix("mailrun:") {
-            let known = Durability::ALL.into_iter().find(|durability| durability.word() == word);
+            let known = ContestantDurability::ALL.into_iter().find(|durability| durability.option_value() == word);
             return known.map(Self::Mailrun).ok_or_else(|| format!("{word} is not one of sync, write, memory"));
         }
         let words: Vec<String> = typed.split_whitespace().map(str::to_owned).collect();
@@ -119,8 +119,8 @@ impl fmt::Display for Contestant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("none"),
-            Self::Mailrun(Durability::Sync) => f.write_str("mailrun"),
-            Self::Mailrun(durability) => write!(f, "mailrun:{}", durability.word()),
+            Self::Mailrun(ContestantDurability::Sync) => f.write_str("mailrun"),
+            Self::Mailrun(durability) => write!(f, "mailrun:{}", durability.option_value()),
             Self::Postfix => f.write_str("postfix"),
             Self::Command(words) => f.write_str(words[0].rsplit('/').next().unwrap_or_default()),
             Self::Running { address, .. } => f.write_str(address),
@@ -136,15 +136,15 @@ mod tests {
     fn each_word_means_one_and_is_written_as_it_is_read() {
         for (word, expected) in [
             ("none", Contestant::None),
-            ("mailrun", Contestant::Mailrun(Durability::Sync)),
-            ("mailrun:write", Contestant::Mailrun(Durability::Write)),
-            ("mailrun:memory", Contestant::Mailrun(Durability::Memory)),
+            ("mailrun", Contestant::Mailrun(ContestantDurability::Sync)),
+            ("mailrun:write", Contestant::Mailrun(ContestantDurability::Write)),
+            ("mailrun:memory", Contestant::Mailrun(ContestantDurability::Memory)),
             ("postfix", Contestant::Postfix),
         ] {
             let read: Contestant = word.parse().unwrap();
             assert_eq!((&read, read.to_string().as_str()), (&expected, word));
         }
-        assert_eq!("mailrun:sync".parse(), Ok(Contestant::Mailrun(Durability::Sync)));
+        assert_eq!("mailrun:sync".parse(), Ok(Contestant::Mailrun(ContestantDurability::Sync)));
     }
 
     #[test]
@@ -161,6 +161,6 @@ mod tests {
     fn a_name_is_fit_for_a_path() {
         let command: Contestant = "../../x:y {to}".parse().unwrap();
         assert_eq!(command.file_name(), "x-y");
-        assert_eq!(Contestant::Mailrun(Durability::Write).file_name(), "mailrun-write");
+        assert_eq!(Contestant::Mailrun(ContestantDurability::Write).file_name(), "mailrun-write");
     }
 }

@@ -15,12 +15,12 @@ const SECTORS_WRITTEN: usize = 6;
 
 /// A disk as it stood when it was looked at.
 #[derive(Clone, Debug)]
-pub(in crate::bench) struct Disk {
+pub(in crate::bench) struct DiskCounter {
     counters: PathBuf,
     sectors: u64,
 }
 
-impl Disk {
+impl DiskCounter {
     /// The one under that directory; `None` where there is no single device, as in memory or on a network.
     pub(in crate::bench) fn under(directory: &Path) -> Option<Self> {
         let device = directory.metadata().ok()?.dev();
@@ -50,7 +50,7 @@ mod tests {
     fn what_is_synced_is_seen() {
         let place = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         // Some file systems have no device of their own.
-        let Some(disk) = Disk::under(place.path()) else { return };
+        let Some(disk) = DiskCounter::under(place.path()) else { return };
         let mut file = File::create(place.path().join("x")).unwrap();
         // Not zeroes: those a disk may merely note.
         let block: Vec<u8> =
@@ -61,6 +61,6 @@ mod tests {
 
     #[test]
     fn memory_is_no_disk() {
-        assert!(Disk::under(Path::new("/proc")).is_none());
+        assert!(DiskCounter::under(Path::new("/proc")).is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Targets of a scenario: what is wanted, what was measured, and PASS, FAIL or INCONCLUSIVE.
-use super::sheet::Spread;
-use crate::bench::tables::{Conclusion, Sheet, Wrong};
+use super::sheet::MedianRange;
+use crate::bench::tables::{Conclusion, Defects, TextReport};
 use crate::report::numbers::counted;
 use crate::report::table::{Align, Table};
 
@@ -9,12 +9,12 @@ use crate::report::table::{Align, Table};
 pub(super) struct Goal {
     what: String,
     wanted: String,
-    found: Found,
+    result: GoalResult,
 }
 
 /// Result of a target: reached, missed, or not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum GoalResult {
     /// The target was reached, with the figure.
     Pass(String),
     /// The target was missed, with the figure.
@@ -26,31 +26,36 @@ pub(super) enum Found {
 }
 
 impl Goal {
-    pub(super) fn new(what: impl Into<String>, wanted: impl Into<String>, found: Found) -> Self {
-        Self { what: what.into(), wanted: wanted.into(), found }
+    pub(super) fn new(what: impl Into<String>, wanted: impl Into<String>, found: GoalResult) -> Self {
+        Self { what: what.into(), wanted: wanted.into(), result: found }
     }
 
     /// A figure of several rounds whose middle is to stay below a limit.
-    pub(super) fn median_below(what: impl Into<String>, values: Spread, limit: f64, show: fn(f64) -> String) -> Self {
-        let found = if values.is_median_below(limit) { Found::Pass } else { Found::Missed };
-        Self::new(what, format!("< {}", show(limit)), found(values.shown(show)))
+    pub(super) fn median_below(
+        what: impl Into<String>,
+        values: MedianRange,
+        limit: f64,
+        show: fn(f64) -> String,
+    ) -> Self {
+        let found = if values.is_median_below(limit) { GoalResult::Pass } else { GoalResult::Missed };
+        Self::new(what, format!("< {}", show(limit)), found(values.render(show)))
     }
 
     /// The target that something holds.
-    pub(super) fn that(what: impl Into<String>, is_so: bool, found: String, wanted: impl Into<String>) -> Self {
-        Self::new(what, wanted, if is_so { Found::Pass(found) } else { Found::Missed(found) })
+    pub(super) fn condition(what: impl Into<String>, is_so: bool, found: String, wanted: impl Into<String>) -> Self {
+        Self::new(what, wanted, if is_so { GoalResult::Pass(found) } else { GoalResult::Missed(found) })
     }
 
     /// The target that the account of all mail closes.
     pub(super) fn account(what: impl Into<String>, is_closed: bool, found: String, wanted: impl Into<String>) -> Self {
-        Self::new(what, wanted, if is_closed { Found::Pass(found) } else { Found::Unaccounted(found) })
+        Self::new(what, wanted, if is_closed { GoalResult::Pass(found) } else { GoalResult::Unaccounted(found) })
     }
 
     fn row(&self) -> Vec<String> {
-        let (measured, verdict) = match &self.found {
-            Found::Pass(measured) => (measured, "PASS"),
-            Found::Missed(measured) | Found::Unaccounted(measured) => (measured, "FAIL"),
-            Found::Unknown(why) => (why, "INCONCLUSIVE"),
+        let (measured, verdict) = match &self.result {
+            GoalResult::Pass(measured) => (measured, "PASS"),
+            GoalResult::Missed(measured) | GoalResult::Unaccounted(measured) => (measured, "FAIL"),
+            GoalResult::Unknown(why) => (why, "INCONCLUSIVE"),
         };
         vec![self.what.clone(), self.wanted.clone(), measured.clone(), verdict.to_owned()]
     }
@@ -58,29 +63,29 @@ impl Goal {
 
 /// A scenario's sheet: its tables, the targets below them, and what must be known besides. It passes if all targets are
 /// reached, and nothing else is wrong.
-pub(super) fn sheet(
+pub(super) fn report(
     title: &str,
     mut tables: Vec<Table>,
     goals: &[Goal],
-    mut wrong: Wrong,
+    mut wrong: Defects,
     remarks: Vec<String>,
-) -> Sheet {
+) -> TextReport {
     let columns = ["target", "wanted", "measured", "verdict"].map(|title| (title, Align::Wrapped));
     let mut table = Table::new(columns);
     goals.iter().for_each(|goal| table.row(goal.row()));
     tables.push(table);
     for goal in goals {
-        let Goal { what, wanted, found } = goal;
+        let Goal { what, wanted, result: found } = goal;
         match found {
-            Found::Pass(_) => {}
-            Found::Missed(found) => wrong.missed.push(format!("{what}: wanted {wanted}, was {found}")),
-            Found::Unaccounted(found) => wrong.failed.push(format!("{what}: wanted {wanted}, was {found}")),
-            Found::Unknown(why) => wrong.unseen.push(format!("{what}: {why}")),
+            GoalResult::Pass(_) => {}
+            GoalResult::Missed(found) => wrong.missed.push(format!("{what}: wanted {wanted}, was {found}")),
+            GoalResult::Unaccounted(found) => wrong.failed.push(format!("{what}: wanted {wanted}, was {found}")),
+            GoalResult::Unknown(why) => wrong.unobserved.push(format!("{what}: {why}")),
         }
     }
     let pass = format!("all {} met", counted(goals.len() as u64, "target"));
     let conclusion = Conclusion::of(&wrong, &pass, true);
-    Sheet::new(title, tables, remarks, conclusion)
+    TextReport::new(title, tables, remarks, conclusion)
 }
 
 #[cfg(test)]
@@ -89,20 +94,20 @@ mod tests {
     use crate::report::numbers::latency;
 
     fn text(goals: &[Goal]) -> (String, bool) {
-        let sheet = sheet("relay-x: what", Vec::new(), goals, Wrong::default(), vec!["A remark.".to_owned()]);
+        let sheet = report("relay-x: what", Vec::new(), goals, Defects::default(), vec!["A remark.".to_owned()]);
         let is_good = sheet.is_good();
         (sheet.text, is_good)
     }
 
     #[test]
     fn each_target_has_its_verdict_and_one_missed_is_enough() {
-        let p99 = |value| Goal::median_below("accept p99", Spread::of([value].into_iter()), 20.0, latency);
+        let p99 = |value| Goal::median_below("accept p99", MedianRange::of([value].into_iter()), 20.0, latency);
         let (passed, missed) = (p99(4.0), p99(20.0));
         let (all, is_good) = text(std::slice::from_ref(&passed));
         assert!(is_good && all.contains("< 20.00 ms") && all.contains("4.00 ms") && all.contains("PASS"), "{all}");
         let (all, is_good) = text(&[passed.clone(), missed]);
         assert!(!is_good && all.contains("FAIL") && all.ends_with("A remark."), "{all}");
-        let unknown = Goal::new("drain", "all", Found::Unknown("stopped before".to_owned()));
+        let unknown = Goal::new("drain", "all", GoalResult::Unknown("stopped before".to_owned()));
         let (all, is_good) = text(&[passed, unknown]);
         assert!(!is_good && all.contains("stopped before") && all.contains("INCONCLUSIVE"), "{all}");
     }

@@ -2,11 +2,11 @@
 use super::contestant::Contestant;
 use super::listener::ListenerOptions;
 use crate::bench::directory::{self, RunDirectory};
-use crate::bench::plan::{BenchOptions, Preflight, Tracing};
-use crate::bench::tables::Sheet;
+use crate::bench::plan::{BenchOptions, BenchPreflight, SyscallCounting};
+use crate::bench::tables::TextReport;
 use crate::bench::{self, BenchOutcome};
-use crate::interrupt::{Asked, Interrupt};
-use crate::party::Live;
+use crate::interrupt::{Interrupt, StopRequest};
+use crate::party::LiveMode;
 use crate::report::numbers::{counted, octets};
 use anyhow::{Context, Result, bail};
 use journey::judge;
@@ -19,7 +19,7 @@ const RECIPIENTS: &str = "to@{one.example,two.example,three.example,four.example
 
 /// Name, directory, thresholds and output of a scenario.
 #[derive(Clone, Debug)]
-pub(crate) struct Occasion {
+pub(crate) struct ScenarioOptions {
     /// Its name in reports.
     pub(crate) name: String,
     /// Directory for all files; `None` for a new directory under `mailrun-results/`.
@@ -29,12 +29,12 @@ pub(crate) struct Occasion {
     /// Thresholds that each measured run must meet.
     pub(crate) thresholds: Vec<Threshold>,
     /// Progress output while it runs.
-    pub(crate) live: Live,
+    pub(crate) live: LiveMode,
 }
 
 /// Shape of the load.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct LoadShape {
     pub(crate) sessions: u32,
     /// Bytes of a message, header included.
     pub(crate) message_bytes: u64,
@@ -43,9 +43,9 @@ pub(crate) struct Shape {
     pub(crate) pipelining: Pipelining,
 }
 
-impl Shape {
+impl LoadShape {
     /// `messages of 400 B over 100 sessions, connections reused`
-    pub(super) fn words(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let reuse = match self.reuse {
             None => "connections reused".to_owned(),
             Some(1) => "a new connection per message".to_owned(),
@@ -63,19 +63,19 @@ impl Shape {
 
 /// The grounds.
 #[derive(Debug)]
-pub(super) struct Grounds {
+pub(super) struct ScenarioRun {
     program: PathBuf,
-    occasion: Occasion,
+    options: ScenarioOptions,
     directory: RunDirectory,
     interrupt: Interrupt,
 }
 
-impl Grounds {
+impl ScenarioRun {
     /// Makes the directory, and hears Ctrl-C from now on.
-    pub(super) fn prepare(occasion: &Occasion) -> Result<Self> {
+    pub(super) fn prepare(occasion: &ScenarioOptions) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
         let directory = RunDirectory::create(occasion.out.as_deref(), &occasion.name, jiff::Timestamp::now())?;
-        Ok(Self { program, occasion: occasion.clone(), directory, interrupt: Interrupt::watch()? })
+        Ok(Self { program, options: occasion.clone(), directory, interrupt: Interrupt::watch()? })
     }
 
     pub(super) fn program(&self) -> &Path {
@@ -92,55 +92,67 @@ impl Grounds {
 
     /// Reports whether the user wants no more runs.
     pub(super) fn is_stopped(&self) -> bool {
-        self.interrupt.asked() != Asked::Nothing
+        self.interrupt.requested() != StopRequest::Nothing
     }
 
     /// Options of a run that is kept in its own directory below the scenario's.
-    pub(super) fn bench(&self, place: &str, contestant: &Contestant, shape: &Shape, load: Workload) -> BenchOptions {
+    pub(super) fn bench(
+        &self,
+        place: &str,
+        contestant: &Contestant,
+        shape: &LoadShape,
+        load: Workload,
+    ) -> BenchOptions {
         let out = self.directory.path().join(place);
-        self.occasion.bench(out, contestant, shape, load)
+        self.options.bench(out, contestant, shape, load)
     }
 
     /// Runs it; `None` if the user wants no more runs.
     pub(super) fn run(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
-        (!self.is_stopped()).then(|| whole(bench::run_with(&self.program, bench)?))
+        (!self.is_stopped()).then(|| ensure_complete(bench::run_with(&self.program, bench)?))
     }
 
     /// The same; `None` also if it was stopped in its middle: figures of half a run are none.
-    pub(super) fn run_whole(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
+    pub(super) fn run_complete(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
         self.run(bench).filter(|_| !self.is_stopped())
     }
 
     /// Keeps the table beside the runs.
-    pub(super) fn keep(&self, mut sheet: Sheet) -> Result<Sheet> {
+    pub(super) fn save(&self, mut sheet: TextReport) -> Result<TextReport> {
         sheet.conclusion.is_interrupted |= self.is_stopped();
         self.directory.write("table.txt", &format!("{}\n\n{}\n", sheet.text, sheet.conclusion.line()))?;
-        sheet.kept = Some(self.directory.path().join("table.txt"));
-        self.say(&format!("written to {}", self.directory.path().display()));
+        sheet.file = Some(self.directory.path().join("table.txt"));
+        self.print_line(&format!("written to {}", self.directory.path().display()));
         Ok(sheet)
     }
 
     /// Prints a line on standard error, unless output is off.
-    pub(super) fn say(&self, line: &str) {
-        if self.occasion.live == Live::Line {
+    pub(super) fn print_line(&self, line: &str) {
+        if self.options.live == LiveMode::Line {
             tell!("{line}");
         }
     }
 }
 
 /// Fails unless the run has its files and no party died: others cannot be compared.
-fn whole(outcome: BenchOutcome) -> Result<BenchOutcome> {
+fn ensure_complete(outcome: BenchOutcome) -> Result<BenchOutcome> {
     let died = outcome.record.parties.iter().find_map(|party| Some((party.role, party.died.as_ref()?)));
     match (died, outcome.unwritten) {
-        (Some((role, death)), _) => bail!("{}", judge::death(directory::name(role), death)),
+        (Some((role, death)), _) => bail!("{}", judge::death_text(directory::name(role), death)),
         (None, Some(error)) => Err(error),
         (None, None) => Ok(BenchOutcome { unwritten: None, ..outcome }),
     }
 }
 
-impl Occasion {
+impl ScenarioOptions {
     /// A run of it, in that directory.
-    pub(super) fn bench(&self, out: PathBuf, contestant: &Contestant, shape: &Shape, load: Workload) -> BenchOptions {
+    pub(super) fn bench(
+        &self,
+        out: PathBuf,
+        contestant: &Contestant,
+        shape: &LoadShape,
+        load: Workload,
+    ) -> BenchOptions {
         let reuse = shape.reuse.map_or_else(|| "--reuse".to_owned(), |messages| format!("--reuse={messages}"));
         let size = format!("--message-size={}", shape.message_bytes);
         BenchOptions {
@@ -150,12 +162,12 @@ impl Occasion {
             workload: Workload { sessions: shape.sessions, pipelining: shape.pipelining, seed: 1, ..load },
             source_options: vec![size, "--recipients=1".to_owned(), reuse, format!("--to={RECIPIENTS}")],
             sink_options: Vec::new(),
-            tracing: Tracing::Off,
+            syscall_counting: SyscallCounting::Off,
             trusts_own_sink: false,
             trusts_own_relay: false,
             listener: ListenerOptions::default(),
             thresholds: self.thresholds.clone(),
-            preflight: Preflight::Off,
+            preflight: BenchPreflight::Off,
             live: self.live,
             title: None,
             command: self.command.clone(),
@@ -169,14 +181,17 @@ mod tests {
 
     #[test]
     fn a_shape_is_said_to_the_source_and_to_the_reader() {
-        let shape = Shape { sessions: 250, message_bytes: 65_536, reuse: Some(1), pipelining: Pipelining::Off };
-        assert_eq!(shape.words(), "messages of 64 KiB over 250 sessions to 5 domains, a new connection per message");
-        let occasion = Occasion {
+        let shape = LoadShape { sessions: 250, message_bytes: 65_536, reuse: Some(1), pipelining: Pipelining::Off };
+        assert_eq!(
+            shape.description(),
+            "messages of 64 KiB over 250 sessions to 5 domains, a new connection per message"
+        );
+        let occasion = ScenarioOptions {
             name: "relay-64k".to_owned(),
             out: None,
             command: Vec::new(),
             thresholds: Vec::new(),
-            live: Live::Line,
+            live: LiveMode::Line,
         };
         let bench = occasion.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
         let words = bench.source_options.join(" ");
@@ -185,8 +200,12 @@ mod tests {
         );
         assert_eq!((bench.workload.sessions, bench.workload.pipelining), (250, Pipelining::Off));
         assert_eq!(RECIPIENTS.matches(".example").count(), 5);
-        let shape = Shape { reuse: None, pipelining: Pipelining::Stream, ..shape };
-        assert!(shape.words().ends_with("connections reused, one round trip per message"), "{}", shape.words());
+        let shape = LoadShape { reuse: None, pipelining: Pipelining::Stream, ..shape };
+        assert!(
+            shape.description().ends_with("connections reused, one round trip per message"),
+            "{}",
+            shape.description()
+        );
         let bench = occasion.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
         assert!(bench.source_options.contains(&"--reuse".to_owned()));
     }

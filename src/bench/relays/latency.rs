@@ -7,14 +7,14 @@
 //! A rate is sustained if all that was due in a step was accepted and delivered as soon as the step was over: then
 //! accepting keeps up, and the queue does not grow. Latency counts from when a message was due.
 use super::contestant::Contestant;
-use super::goals::{self, Found, Goal};
-use super::grounds::{Grounds, Occasion, Shape};
-use super::measure::Measure;
+use super::goals::{self, Goal, GoalResult};
+use super::grounds::{LoadShape, ScenarioOptions, ScenarioRun};
+use super::measure::RelayMeasurement;
 use super::search::Search;
-use super::sheet::Spread;
+use super::sheet::MedianRange;
 use super::starting;
 use crate::bench::plan::BenchOptions;
-use crate::bench::tables::{Sheet, Wrong};
+use crate::bench::tables::{Defects, TextReport};
 use crate::report::numbers::{count, figure, latency, rate, seconds};
 use crate::report::table::{Align, Table};
 use anyhow::{Context, Result};
@@ -26,18 +26,18 @@ use std::time::Duration;
 const ACCEPT_P99_MS: f64 = 20.0;
 /// A step may be over so much later than its last message was due, and so much of its length besides: what is on its way
 /// at its end is no queue that grows.
-const LATE_S: f64 = 0.1;
-const LATE_SHARE: f64 = 0.05;
+const MAX_DELAY_S: f64 = 0.1;
+const MAX_DELAY_SHARE: f64 = 0.05;
 /// Share of the offered messages that must have been sent: when the time is over, those are missing that became due
 /// while all sessions waited for a relay that falls behind.
-const OFFERED_SHARE: f64 = 0.98;
+const MIN_OFFERED_SHARE: f64 = 0.98;
 
 /// Options of the scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct LatencyOptions {
-    pub(crate) occasion: Occasion,
+    pub(crate) scenario: ScenarioOptions,
     pub(crate) contestant: Contestant,
-    pub(crate) shape: Shape,
+    pub(crate) shape: LoadShape,
     /// Duration of a step of the search, and of the closed loop before it.
     pub(crate) step: Duration,
     /// Steps at most.
@@ -52,20 +52,20 @@ pub(crate) struct LatencyOptions {
 
 /// A run and what came of it.
 #[derive(Clone, Debug)]
-struct Row {
-    what: String,
+struct LatencyRow {
+    name: String,
     /// Offered rate; `None` at closed loop.
     offered_per_s: Option<f64>,
-    measure: Measure,
+    measurement: RelayMeasurement,
     accept: LatencyMs,
-    flight: LatencyMs,
+    delivery: LatencyMs,
     verdict: &'static str,
 }
 
 /// Results, as far as the scenario came.
 #[derive(Clone, Debug, Default)]
-struct Finds {
-    rows: Vec<Row>,
+struct LatencyResults {
+    rows: Vec<LatencyRow>,
     /// The highest rate that was sustained.
     sustained_per_s: Option<f64>,
     /// Rounds of the measurement, among the rows.
@@ -76,21 +76,21 @@ struct Finds {
 ///
 /// # Errors
 /// If it could not run.
-pub(crate) fn run(options: &LatencyOptions) -> Result<Sheet> {
+pub(crate) fn run(options: &LatencyOptions) -> Result<TextReport> {
     starting::check(&options.contestant)?;
-    let course = Course { options, grounds: Grounds::prepare(&options.occasion)? };
-    let mut finds = Finds::default();
-    course.follow(&mut finds)?;
-    course.grounds.keep(sheet(&finds, options))
+    let course = LatencyScenario { options, scenario: ScenarioRun::prepare(&options.scenario)? };
+    let mut finds = LatencyResults::default();
+    course.run(&mut finds)?;
+    course.scenario.save(report(&finds, options))
 }
 
-struct Course<'o> {
+struct LatencyScenario<'o> {
     options: &'o LatencyOptions,
-    grounds: Grounds,
+    scenario: ScenarioRun,
 }
 
-impl Course<'_> {
-    fn follow(&self, finds: &mut Finds) -> Result<()> {
+impl LatencyScenario<'_> {
+    fn run(&self, finds: &mut LatencyResults) -> Result<()> {
         let rate_per_s = match self.options.rate_per_s {
             Some(rate_per_s) => rate_per_s,
             None => {
@@ -109,16 +109,16 @@ impl Course<'_> {
     }
 
     /// Searches for the rate; `None` if the user wants no more runs.
-    fn search(&self, finds: &mut Finds) -> Result<Option<()>> {
+    fn search(&self, finds: &mut LatencyResults) -> Result<Option<()>> {
         let closed = Workload { duration_limit_s: Some(self.options.step.as_secs_f64()), ..Workload::default() };
         let Some(row) = self.measure("closed-loop", closed, |_, _| "estimate")? else { return Ok(None) };
-        let mut search = Search::new(row.measure.passage.delivered_per_s.max(1.0), self.options.steps);
+        let mut search = Search::new(row.measurement.figures.delivered_per_s.max(1.0), self.options.steps);
         finds.rows.push(row);
         while let Some(rate_per_s) = search.next().map(f64::round) {
             let load = open(rate_per_s, Arrival::Constant, self.options.step);
             let name = format!("step-{}", finds.rows.len());
             let Some(row) = self.measure(&name, load, verdict)? else { return Ok(None) };
-            search.learn(rate_per_s, row.verdict == SUSTAINED);
+            search.record(rate_per_s, row.verdict == SUSTAINED);
             finds.rows.push(row);
             finds.sustained_per_s = search.found();
         }
@@ -126,24 +126,29 @@ impl Course<'_> {
     }
 
     /// Measures one run; `None` if the user wants no more runs.
-    fn measure(&self, name: &str, load: Workload, judge: fn(&Measure, &Record) -> &'static str) -> Result<Option<Row>> {
+    fn measure(
+        &self,
+        name: &str,
+        load: Workload,
+        judge: fn(&RelayMeasurement, &Record) -> &'static str,
+    ) -> Result<Option<LatencyRow>> {
         let offered_per_s = load.rate_per_s;
-        let bench = self.grounds.bench(name, &self.options.contestant, &self.options.shape, load);
+        let bench = self.scenario.bench(name, &self.options.contestant, &self.options.shape, load);
         let bench = BenchOptions { title: Some(name.replace('-', " ")), ..bench };
-        let Some(outcome) = self.grounds.run_whole(&bench) else { return Ok(None) };
+        let Some(outcome) = self.scenario.run_complete(&bench) else { return Ok(None) };
         let outcome = outcome.with_context(|| format!("in {name}"))?;
         let record = &outcome.record;
-        let measure = Measure::of(record, outcome.disk_bytes, record.ledger.created.unwrap_or_default())?;
+        let measure = RelayMeasurement::of(record, outcome.disk_bytes, record.ledger.created.unwrap_or_default())?;
         let (accept, flight) = (times(record, Stage::Accepted)?, times(record, Stage::Delivered)?);
-        let row = Row {
-            what: name.replace('-', " "),
+        let row = LatencyRow {
+            name: name.replace('-', " "),
             offered_per_s,
             verdict: judge(&measure, record),
-            measure,
+            measurement: measure,
             accept,
-            flight,
+            delivery: flight,
         };
-        self.grounds.say(&format!("mailrun: {}", row.words()));
+        self.scenario.print_line(&format!("mailrun: {}", row.description()));
         Ok(Some(row))
     }
 }
@@ -165,28 +170,28 @@ fn open(rate_per_s: f64, arrival: Arrival, length: Duration) -> Workload {
 const SUSTAINED: &str = "sustained";
 
 /// Verdict on a step: sustained, or the reason why not.
-fn verdict(measure: &Measure, record: &Record) -> &'static str {
+fn verdict(measure: &RelayMeasurement, record: &Record) -> &'static str {
     let load = &record.workload;
     let (length_s, rate_per_s) = (load.duration_limit_s.unwrap_or_default(), load.rate_per_s.unwrap_or_default());
-    let latest_s = length_s * (1.0 + LATE_SHARE) + LATE_S;
+    let latest_s = length_s * (1.0 + MAX_DELAY_SHARE) + MAX_DELAY_S;
     let created = record.ledger.created.unwrap_or_default() as f64;
-    match &measure.passage {
+    match &measure.figures {
         _ if measure.fault.is_some() => "not all were accepted",
-        _ if created < rate_per_s * length_s * OFFERED_SHARE => "not all was sent",
+        _ if created < rate_per_s * length_s * MIN_OFFERED_SHARE => "not all was sent",
         passage if passage.accept_s > latest_s => "accepting fell behind",
         passage if passage.deliver_s > latest_s => "the queue grew",
         _ => SUSTAINED,
     }
 }
 
-impl Row {
-    fn words(&self) -> String {
-        let passage = &self.measure.passage;
+impl LatencyRow {
+    fn description(&self) -> String {
+        let passage = &self.measurement.figures;
         let offered =
             self.offered_per_s.map(|offered| format!("{} msg/s offered, ", rate(offered))).unwrap_or_default();
         let figures = format!(
             "{}: {offered}{} accepted, {} delivered, accept p99 {}",
-            self.what,
+            self.name,
             rate(passage.accepted_per_s),
             rate(passage.delivered_per_s),
             latency(self.accept.p99)
@@ -195,11 +200,11 @@ impl Row {
     }
 }
 
-fn sheet(finds: &Finds, options: &LatencyOptions) -> Sheet {
+fn report(finds: &LatencyResults, options: &LatencyOptions) -> TextReport {
     let title = format!(
         "{}: {} through {} (durability {})",
-        options.occasion.name,
-        options.shape.words(),
+        options.scenario.name,
+        options.shape.description(),
         options.contestant,
         options.contestant.durability()
     );
@@ -214,32 +219,33 @@ fn sheet(finds: &Finds, options: &LatencyOptions) -> Sheet {
             "Highest sustainable rate found: {} msg/s; everything was accepted and delivered within {} after a step \
              of {}.",
             count(sustained as u64),
-            seconds(options.step.as_secs_f64() * LATE_SHARE + LATE_S),
+            seconds(options.step.as_secs_f64() * MAX_DELAY_SHARE + MAX_DELAY_S),
             seconds(options.step.as_secs_f64())
         ));
     }
     let faults =
-        finds.rows.iter().filter_map(|row| Some(format!("NOT OK: {}: {}", row.what, row.measure.fault.as_ref()?)));
+        finds.rows.iter().filter_map(|row| Some(format!("NOT OK: {}: {}", row.name, row.measurement.fault.as_ref()?)));
     remarks.extend(faults);
-    let doubts = rounds.iter().flat_map(|row| row.measure.remarks.iter().map(|doubt| format!("{}: {doubt}", row.what)));
+    let doubts =
+        rounds.iter().flat_map(|row| row.measurement.notes.iter().map(|doubt| format!("{}: {doubt}", row.name)));
     remarks.extend(doubts);
     let tables = vec![throughput(&finds.rows), latencies(rounds, options)];
-    goals::sheet(&title, tables, &goals(finds, rounds, options), wrong(rounds), remarks)
+    goals::report(&title, tables, &goals(finds, rounds, options), defects(rounds), remarks)
 }
 
 /// Reasons why the rounds are not valid, and thresholds that they missed. Steps of the search may miss any threshold.
-fn wrong(rounds: &[Row]) -> Wrong {
-    let mut wrong = Wrong::default();
-    for Row { what, measure, .. } in rounds {
+fn defects(rounds: &[LatencyRow]) -> Defects {
+    let mut wrong = Defects::default();
+    for LatencyRow { name: what, measurement: measure, .. } in rounds {
         let named = |text: &String| format!("{what}: {text}");
         wrong.invalid.extend(measure.invalid.as_ref().map(named));
         wrong.missed.extend(measure.missed.iter().map(named));
-        wrong.unseen.extend(measure.unseen.iter().map(named));
+        wrong.unobserved.extend(measure.unobserved.iter().map(named));
     }
     wrong
 }
 
-fn throughput(rows: &[Row]) -> Table {
+fn throughput(rows: &[LatencyRow]) -> Table {
     let right = |title| (title, Align::Right);
     let mut table = Table::new([
         ("run", Align::Left),
@@ -253,10 +259,10 @@ fn throughput(rows: &[Row]) -> Table {
     ])
     .leave_out(&["queue", "late", "accepted/s"]);
     for row in rows {
-        let passage = &row.measure.passage;
+        let passage = &row.measurement.figures;
         let late = row.offered_per_s.map(|offered| passage.deliver_s - passage.accepted as f64 / offered);
         table.row(vec![
-            row.what.clone(),
+            row.name.clone(),
             row.offered_per_s.map_or_else(|| "–".to_owned(), rate),
             rate(passage.accepted_per_s),
             rate(passage.delivered_per_s),
@@ -269,7 +275,7 @@ fn throughput(rows: &[Row]) -> Table {
     table
 }
 
-fn latencies(rounds: &[Row], options: &LatencyOptions) -> Table {
+fn latencies(rounds: &[LatencyRow], options: &LatencyOptions) -> Table {
     let right = |title| (title, Align::Right);
     let rate = if options.rate_per_s.is_some() { "at that rate" } else { "at half of it" };
     let mut table = Table::new([
@@ -282,24 +288,25 @@ fn latencies(rounds: &[Row], options: &LatencyOptions) -> Table {
     ])
     .leave_out(&["p99.9", "max"]);
     for row in rounds {
-        for (until, times) in [("accepted", &row.accept), ("delivered", &row.flight)] {
+        for (until, times) in [("accepted", &row.accept), ("delivered", &row.delivery)] {
             let cells = [times.p50, times.p99, times.p999, times.max].map(latency);
-            table.row([row.what.clone(), until.to_owned()].into_iter().chain(cells).collect());
+            table.row([row.name.clone(), until.to_owned()].into_iter().chain(cells).collect());
         }
     }
     table
 }
 
-fn goals(finds: &Finds, rounds: &[Row], options: &LatencyOptions) -> Vec<Goal> {
+fn goals(finds: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptions) -> Vec<Goal> {
     let offered = rounds.first().and_then(|row| row.offered_per_s).map(figure).unwrap_or_default();
     let what = match options.rate_per_s {
         Some(_) => format!("accept p99 at {offered} msg/s, median of the rounds"),
         None => format!("accept p99 at {offered} msg/s, half the highest sustainable rate, median of the rounds"),
     };
-    let p99 = Spread::of(rounds.iter().map(|row| row.accept.p99));
-    let closed = finds.rows.iter().all(|row| row.measure.fault.is_none());
-    let unknown =
-        |why: &str| Goal::new("accept p99", format!("< {}", latency(ACCEPT_P99_MS)), Found::Unknown(why.to_owned()));
+    let p99 = MedianRange::of(rounds.iter().map(|row| row.accept.p99));
+    let closed = finds.rows.iter().all(|row| row.measurement.fault.is_none());
+    let unknown = |why: &str| {
+        Goal::new("accept p99", format!("< {}", latency(ACCEPT_P99_MS)), GoalResult::Unknown(why.to_owned()))
+    };
     let p99 = match rounds.len() {
         0 if finds.rows.len() > 1 && finds.sustained_per_s.is_none() => unknown("no rate was sustained"),
         0 => unknown("stopped before"),
@@ -315,14 +322,21 @@ mod tests {
     use super::*;
     use crate::report::sample;
 
-    fn row(rate_per_s: f64, deliver_s: f64, p99: f64) -> Row {
+    fn row(rate_per_s: f64, deliver_s: f64, p99: f64) -> LatencyRow {
         let mut record = sample::relayed();
         record.workload = open(rate_per_s, Arrival::Constant, Duration::from_secs(4));
-        let mut measure = Measure::of(&record, None, 200_000).unwrap();
-        measure.passage.deliver_s = deliver_s;
+        let mut measure = RelayMeasurement::of(&record, None, 200_000).unwrap();
+        measure.figures.deliver_s = deliver_s;
         let accept = LatencyMs { p99, ..LatencyMs::default() };
         let verdict = verdict(&measure, &record);
-        Row { what: "round 1".to_owned(), offered_per_s: Some(rate_per_s), measure, accept, flight: accept, verdict }
+        LatencyRow {
+            name: "round 1".to_owned(),
+            offered_per_s: Some(rate_per_s),
+            measurement: measure,
+            accept,
+            delivery: accept,
+            verdict,
+        }
     }
 
     #[test]
@@ -332,21 +346,21 @@ mod tests {
         assert_eq!(row(50_000.0, 4.4, 1.0).verdict, "the queue grew");
         assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");
         let mut lossy = row(50_000.0, 4.0, 1.0);
-        lossy.measure.fault = Some("lost 1".to_owned());
-        assert_eq!(verdict(&lossy.measure, &sample::relayed()), "not all were accepted");
+        lossy.measurement.fault = Some("lost 1".to_owned());
+        assert_eq!(verdict(&lossy.measurement, &sample::relayed()), "not all were accepted");
     }
 
     fn options(rounds: u32) -> LatencyOptions {
         LatencyOptions {
-            occasion: Occasion {
+            scenario: ScenarioOptions {
                 name: "relay-latency".to_owned(),
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
-                live: crate::party::Live::Off,
+                live: crate::party::LiveMode::Off,
             },
             contestant: Contestant::Postfix,
-            shape: Shape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },
+            shape: LoadShape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },
             step: Duration::from_secs(4),
             steps: 5,
             rate_per_s: None,
@@ -358,20 +372,20 @@ mod tests {
 
     #[test]
     fn the_median_round_decides() {
-        let finds = |p99s: &[f64]| Finds {
+        let finds = |p99s: &[f64]| LatencyResults {
             rows: p99s.iter().map(|p99| row(50_000.0, 4.0, *p99)).collect(),
             sustained_per_s: Some(100_000.0),
             rounds: p99s.len() as u32,
         };
-        let good = sheet(&finds(&[42.0, 3.0, 19.0]), &options(3));
+        let good = report(&finds(&[42.0, 3.0, 19.0]), &options(3));
         assert!(good.is_good() && good.text.contains("PASS"), "{}", good.text);
         assert!(good.text.contains("19.00 ms (3.00 ms–42.00 ms)"), "{}", good.text);
         assert!(good.text.contains("100,000 msg/s"), "{}", good.text);
-        let bad = sheet(&finds(&[3.0, 21.0, 22.0]), &options(3));
+        let bad = report(&finds(&[3.0, 21.0, 22.0]), &options(3));
         assert!(!bad.is_good() && bad.text.contains("FAIL") && bad.text.contains("21.00 ms"), "{}", bad.text);
-        let cut = sheet(&finds(&[3.0, 3.0]), &options(3));
+        let cut = report(&finds(&[3.0, 3.0]), &options(3));
         assert!(!cut.is_good() && cut.text.contains("INCONCLUSIVE"), "{}", cut.text);
-        let none = sheet(&Finds::default(), &options(3));
+        let none = report(&LatencyResults::default(), &options(3));
         assert!(!none.is_good() && none.text.contains("stopped before"), "{}", none.text);
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct ListenerOptions {
     /// Certificate for TLS; made for this run.
     pub(crate) certificate: Option<OwnCertificate>,
     /// The user that the load logs in as.
-    pub(crate) login: Option<Login>,
+    pub(crate) login: Option<RelayLogin>,
     pub(crate) speaks_lmtp: bool,
     /// Connections begin with a PROXY header.
     pub(crate) proxy_protocol: bool,
@@ -41,12 +41,12 @@ impl fmt::Debug for OwnCertificate {
 
 /// A name and its password.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Login {
+pub(crate) struct RelayLogin {
     pub(crate) name: String,
     pub(crate) password: String,
 }
 
-impl fmt::Debug for Login {
+impl fmt::Debug for RelayLogin {
     /// Leaves the password out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Login({:?}, …)", self.name)
@@ -54,10 +54,10 @@ impl fmt::Debug for Login {
 }
 
 /// The certificate's file in the run directory.
-pub(in crate::bench) const CERTIFICATE: &str = "relay-certificate.pem";
-const KEY: &str = "relay-key.pem";
-const USERS: &str = "relay-users";
-const CONFIGURATION: &str = "relay.toml";
+pub(in crate::bench) const CERTIFICATE_FILE: &str = "relay-certificate.pem";
+const KEY_FILE: &str = "relay-key.pem";
+const USERS_FILE: &str = "relay-users";
+const CONFIGURATION_FILE: &str = "relay.toml";
 
 impl ListenerOptions {
     /// Reports whether a plain SMTP listener is enough.
@@ -74,19 +74,19 @@ impl ListenerOptions {
             written.with_context(|| format!("cannot write {}", path.display()))
         };
         if let Some(OwnCertificate { chain, key }) = &self.certificate {
-            directory.write(CERTIFICATE, chain)?;
-            secret(KEY, key)?;
+            directory.write(CERTIFICATE_FILE, chain)?;
+            secret(KEY_FILE, key)?;
         }
-        if let Some(Login { name, password }) = &self.login {
-            secret(USERS, &format!("{name}:{password}\n"))?;
+        if let Some(RelayLogin { name, password }) = &self.login {
+            secret(USERS_FILE, &format!("{name}:{password}\n"))?;
         }
-        directory.write(CONFIGURATION, &self.configuration(sink))?;
-        Ok(directory.path().join(CONFIGURATION).to_string_lossy().into_owned())
+        directory.write(CONFIGURATION_FILE, &self.configuration(sink))?;
+        Ok(directory.path().join(CONFIGURATION_FILE).to_string_lossy().into_owned())
     }
 
     /// Removes the files with secrets: the relay has read them.
-    pub(in crate::bench) fn forget(&self, directory: &RunDirectory) {
-        for name in [KEY, USERS] {
+    pub(in crate::bench) fn remove_secrets(&self, directory: &RunDirectory) {
+        for name in [KEY_FILE, USERS_FILE] {
             // What was not written is not there.
             let _ = std::fs::remove_file(directory.path().join(name));
         }
@@ -103,8 +103,8 @@ impl ListenerOptions {
         let parts = [
             (self.proxy_protocol, "proxy_protocol = true\n".to_owned()),
             (self.xclient, "xclient = [\"127.0.0.0/8\", \"::1\"]\n".to_owned()),
-            (self.certificate.is_some(), format!("\n[tls]\ncert = \"{CERTIFICATE}\"\nkey = \"{KEY}\"\n")),
-            (self.login.is_some(), format!("\n[auth]\nusers = \"{USERS}\"\n")),
+            (self.certificate.is_some(), format!("\n[tls]\ncert = \"{CERTIFICATE_FILE}\"\nkey = \"{KEY_FILE}\"\n")),
+            (self.login.is_some(), format!("\n[auth]\nusers = \"{USERS_FILE}\"\n")),
         ];
         text.extend(parts.into_iter().filter(|(is_set, _)| *is_set).map(|(_, part)| part));
         text + &format!(

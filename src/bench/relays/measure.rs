@@ -1,21 +1,21 @@
 //! Figures of one run of a contest for its table: times, rates, costs and faults.
 use crate::report::numbers::count;
-use crate::report::relay::{self, Passage};
+use crate::report::relay::{self, RelayFigures};
 use anyhow::{Context, Result};
-use journey::judge::{self, Reason, is_asked};
+use journey::judge::{self, Reason, has_threshold};
 use journey::record::{Cause, Outcome, Record, Verdict};
 use journey::threshold::Fate;
 
 /// A run's figures.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Measure {
-    pub(super) passage: Passage,
+pub(super) struct RelayMeasurement {
+    pub(super) figures: RelayFigures,
     /// Milliseconds of the relay's whole tree for 1,000 messages; `None` where it was not seen.
     pub(super) cpu_ms_per_1000: Option<f64>,
     /// Bytes that the kernel charged the relay's processes with for a message.
-    pub(super) written_each: Option<f64>,
+    pub(super) written_per_message: Option<f64>,
     /// Bytes that the disk wrote per message, including writes of others on the host.
-    pub(super) disk_each: Option<f64>,
+    pub(super) disk_per_message: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
     /// Reason why the account does not close, or why not all messages that were sent were accepted.
     pub(super) fault: Option<String>,
@@ -24,38 +24,39 @@ pub(super) struct Measure {
     /// Thresholds that were missed, and the rate that was asked for.
     pub(super) missed: Vec<String>,
     /// Thresholds on figures that were not observed.
-    pub(super) unseen: Vec<String>,
+    pub(super) unobserved: Vec<String>,
     /// Remarks that a reader must know: why its figures say something else than they seem to, and what disturbed it.
-    pub(super) remarks: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
-impl Measure {
+impl RelayMeasurement {
     /// Takes the figures from a run's record.
     ///
     /// # Errors
     /// If one of its ends was not observed.
     pub(super) fn of(record: &Record, disk_bytes: Option<u64>, messages: u64) -> Result<Self> {
-        let passage = Passage::of(record).context("the record has no figures of delivery")?;
+        let passage = RelayFigures::of(record).context("the record has no figures of delivery")?;
         let relay = relay::party(record);
         let written = relay.and_then(|party| party.write_bytes).filter(|_| passage.accepted > 0);
         let each = |bytes: u64| bytes as f64 / passage.accepted as f64;
         let is_unseen = |reason: &Reason| reason.cause.outcome() == Some(Outcome::Inconclusive);
-        let (unseen, missed): (Vec<Reason>, Vec<Reason>) = judge::asked(record).into_iter().partition(is_unseen);
+        let (unseen, missed): (Vec<Reason>, Vec<Reason>) =
+            judge::threshold_reasons(record).into_iter().partition(is_unseen);
         let texts = |reasons: Vec<Reason>| reasons.into_iter().map(|reason| reason.text);
         let is_rate = |(_, cause): &(&String, &Cause)| **cause == Cause::RateMissed;
         let rate = record.verdict.reasons.iter().zip(&record.verdict.causes).find(is_rate);
         Ok(Self {
             cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, passage.accepted)),
-            written_each: written.map(each),
-            disk_each: disk_bytes.filter(|_| passage.accepted > 0).map(each),
+            written_per_message: written.map(each),
+            disk_per_message: disk_bytes.filter(|_| passage.accepted > 0).map(each),
             max_rss_bytes: relay.and_then(|party| party.max_rss_bytes),
             fault: fault(record, messages),
             invalid: Some(&record.verdict).filter(|verdict| verdict.outcome == Some(Outcome::Invalid)).map(why),
             missed: texts(missed).chain(rate.map(|(text, _)| text.clone())).collect(),
-            unseen: texts(unseen).collect(),
+            unobserved: texts(unseen).collect(),
             // Bytes written have a column of their own.
-            remarks: record.verdict.reasons.iter().filter(|reason| !reason.starts_with("The disk ")).cloned().collect(),
-            passage,
+            notes: record.verdict.reasons.iter().filter(|reason| !reason.starts_with("The disk ")).cloned().collect(),
+            figures: passage,
         })
     }
 }
@@ -69,9 +70,9 @@ fn fault(record: &Record, messages: u64) -> Option<String> {
     let ledger = &record.ledger;
     let number = |field: Option<u64>| field.unwrap_or_default();
     let (accepted, delivered) = (number(ledger.accepted), number(ledger.delivered));
-    let asked = |fate: Fate| if is_asked(record, fate) { number(fate.count(ledger)) } else { 0 };
+    let asked = |fate: Fate| if has_threshold(record, fate) { number(fate.count(ledger)) } else { 0 };
     let (refused, lost) = (asked(Fate::Rejected) + asked(Fate::Failed), asked(Fate::Lost));
-    let is_whole = |fate: Fate| is_asked(record, fate) || number(fate.count(ledger)) == 0;
+    let is_whole = |fate: Fate| has_threshold(record, fate) || number(fate.count(ledger)) == 0;
     let is_closed = record.verdict.closed || [Fate::Lost, Fate::Duplicates, Fate::Corrupt].into_iter().all(is_whole);
     if is_closed && accepted + refused == messages && delivered + refused + lost == messages {
         return None;
@@ -103,24 +104,24 @@ mod tests {
 
     #[test]
     fn a_run_that_held_has_figures_and_no_fault() {
-        let measure = Measure::of(&sample::relayed(), Some(200_000 * 512), 200_000).unwrap();
-        assert_eq!((measure.cpu_ms_per_1000, measure.written_each), (Some(25.0), Some(1024.0)));
-        assert_eq!(measure.disk_each, Some(512.0));
-        assert_eq!((measure.fault, measure.passage.drain_s()), (None, 1.5));
+        let measure = RelayMeasurement::of(&sample::relayed(), Some(200_000 * 512), 200_000).unwrap();
+        assert_eq!((measure.cpu_ms_per_1000, measure.written_per_message), (Some(25.0), Some(1024.0)));
+        assert_eq!(measure.disk_per_message, Some(512.0));
+        assert_eq!((measure.fault, measure.figures.drain_s()), (None, 1.5));
     }
 
     #[test]
     fn what_is_missing_is_said() {
-        let fault = Measure::of(&sample::lossy(), None, 200_000).unwrap().fault.unwrap();
+        let fault = RelayMeasurement::of(&sample::lossy(), None, 200_000).unwrap().fault.unwrap();
         assert_eq!(fault, "of 200,000 messages 200,000 were accepted and 199,800 delivered, lost 200");
         // All that was accepted came, but not all was accepted.
-        let fault = Measure::of(&sample::held(), None, 200_001).unwrap().fault.unwrap();
+        let fault = RelayMeasurement::of(&sample::held(), None, 200_001).unwrap().fault.unwrap();
         assert!(fault.starts_with("of 200,001 messages 200,000 were accepted"), "{fault}");
     }
 
     #[test]
     fn without_a_far_end_there_is_nothing_to_compare() {
-        assert!(Measure::of(&sample::unwatched(), None, 200_000).is_err());
+        assert!(RelayMeasurement::of(&sample::unwatched(), None, 200_000).is_err());
     }
 
     #[test]
@@ -128,6 +129,6 @@ mod tests {
         let mut record = sample::held();
         record.verdict.valid = false;
         record.verdict.reasons = vec!["The sink was the limit.".to_owned()];
-        assert_eq!(Measure::of(&record, None, 200_000).unwrap().remarks, ["The sink was the limit."]);
+        assert_eq!(RelayMeasurement::of(&record, None, 200_000).unwrap().notes, ["The sink was the limit."]);
     }
 }

@@ -5,19 +5,19 @@ use std::fmt::Write;
 
 /// Limit of the samples that are kept: a day, at four per second, has five times as many. Above it every other one is
 /// dropped.
-const MOST_LOOKS: usize = 65_536;
+const MAX_SAMPLES: usize = 65_536;
 /// Bars of the curve in a report.
 const BARS: usize = 60;
 
 /// Resident memory over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::bench) struct MemoryCurve {
-    looks: Vec<MemoryLook>,
+    looks: Vec<MemorySample>,
 }
 
 /// Resident memory at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct MemoryLook {
+struct MemorySample {
     /// CLOCK_MONOTONIC, as `origin_ns` of a record.
     at_ns: u64,
     bytes: u64,
@@ -32,9 +32,9 @@ pub(super) fn now_ns() -> u64 {
 impl MemoryCurve {
     /// Adds a sample, if there is one.
     pub(in crate::bench) fn add(&mut self, bytes: Option<u64>) {
-        let look = bytes.map(|bytes| MemoryLook { at_ns: now_ns(), bytes });
+        let look = bytes.map(|bytes| MemorySample { at_ns: now_ns(), bytes });
         self.looks.extend(look);
-        if self.looks.len() > MOST_LOOKS {
+        if self.looks.len() > MAX_SAMPLES {
             let mut keeps = false;
             self.looks.retain(|_| {
                 keeps = !keeps;
@@ -50,7 +50,7 @@ impl MemoryCurve {
     }
 
     /// The highest sample in that time, its ends included; `None` if there is no sample.
-    pub(super) fn most(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
+    pub(super) fn peak(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
         let within = self.looks.iter().filter(|look| (from_ns..=to_ns).contains(&look.at_ns));
         within.map(|look| look.bytes).max()
     }
@@ -65,7 +65,7 @@ impl MemoryCurve {
     pub(super) fn lines(&self) -> String {
         let began_ns = self.looks.first().map_or(0, |look| look.at_ns);
         let mut text = "seconds\trss_bytes\n".to_owned();
-        for MemoryLook { at_ns, bytes } in &self.looks {
+        for MemorySample { at_ns, bytes } in &self.looks {
             let _ = writeln!(text, "{:.3}\t{bytes}", (at_ns - began_ns) as f64 / 1e9);
         }
         text
@@ -74,7 +74,7 @@ impl MemoryCurve {
 
 #[cfg(test)]
 pub(super) fn curve(looks: &[(u64, u64)]) -> MemoryCurve {
-    MemoryCurve { looks: looks.iter().map(|(at_ns, bytes)| MemoryLook { at_ns: *at_ns, bytes: *bytes }).collect() }
+    MemoryCurve { looks: looks.iter().map(|(at_ns, bytes)| MemorySample { at_ns: *at_ns, bytes: *bytes }).collect() }
 }
 
 #[cfg(test)]
@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn a_peak_is_found_in_its_time() {
         let curve = curve(&[(0, 5), (10, 50), (20, 7), (30, 9)]);
-        assert_eq!((curve.most(0, 9), curve.most(0, 10), curve.most(11, u64::MAX)), (Some(5), Some(50), Some(9)));
-        assert_eq!(curve.most(40, 50), None);
+        assert_eq!((curve.peak(0, 9), curve.peak(0, 10), curve.peak(11, u64::MAX)), (Some(5), Some(50), Some(9)));
+        assert_eq!(curve.peak(40, 50), None);
         assert_eq!(curve.bars().chars().count(), 4);
         assert!(curve.lines().ends_with("0.000\t9\n"), "{}", curve.lines());
     }
@@ -94,10 +94,10 @@ mod tests {
     fn however_long_it_lasts_it_stays_bounded_and_keeps_its_time() {
         let mut long = MemoryCurve::default();
         long.add(None);
-        (0..MOST_LOOKS as u64 + 10).for_each(|bytes| long.add(Some(bytes)));
-        assert!((MOST_LOOKS / 2..=MOST_LOOKS).contains(&long.looks.len()), "{}", long.looks.len());
+        (0..MAX_SAMPLES as u64 + 10).for_each(|bytes| long.add(Some(bytes)));
+        assert!((MAX_SAMPLES / 2..=MAX_SAMPLES).contains(&long.looks.len()), "{}", long.looks.len());
         assert!(long.looks.is_sorted_by_key(|look| look.at_ns));
         let joined = curve(&[(0, 1)]).then(long.clone());
-        assert_eq!(joined.most(0, u64::MAX), long.most(0, u64::MAX));
+        assert_eq!(joined.peak(0, u64::MAX), long.peak(0, u64::MAX));
     }
 }

@@ -34,18 +34,18 @@ mod strace;
 pub(super) mod tree;
 
 pub(crate) use backlog::{BacklogOptions, run as run_backlog};
-pub(crate) use contest::{ContestOptions, run};
-pub(crate) use contestant::{Contestant, Durability};
-pub(super) use disk::Disk;
-pub(crate) use grounds::{Occasion, Shape};
+pub(crate) use contest::{RelayComparisonOptions, run};
+pub(crate) use contestant::{Contestant, ContestantDurability};
+pub(super) use disk::DiskCounter;
+pub(crate) use grounds::{LoadShape, ScenarioOptions};
 pub(crate) use latency::{LatencyOptions, run as run_latency};
-pub(super) use listener::CERTIFICATE;
-pub(crate) use listener::{ListenerOptions, Login, OwnCertificate};
+pub(super) use listener::CERTIFICATE_FILE;
+pub(crate) use listener::{ListenerOptions, OwnCertificate, RelayLogin};
 pub(super) use memory::MemoryCurve;
-pub(super) use room::{Store, taken};
-pub(super) use sheet::Spread;
+pub(super) use room::{DiskUsage, used_bytes};
+pub(super) use sheet::MedianRange;
 pub(crate) use soak::{SoakOptions, run as run_soak};
-pub(super) use starting::{Ready, Starting, prepare};
+pub(super) use starting::{ReadySignal, RelayLaunch, prepare};
 
 use crate::bench::directory::RunDirectory;
 use anyhow::{Context, Result, ensure};
@@ -58,7 +58,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// File systems without permanent storage: tmpfs, ramfs (statfs(2)).
-const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// The relay as a party of the run.
 pub(super) fn party(contestant: &Contestant, own: Option<&Record>) -> Option<Party> {
@@ -99,7 +99,7 @@ pub(super) fn queued(program: &Path, directory: &RunDirectory, run: RunId) -> Re
 }
 
 /// The last complaint in the log that a relay has in its directory. Postfix reports to no other place.
-pub(super) fn last_complaint(directory: &RunDirectory) -> Option<String> {
+pub(super) fn last_log_error(directory: &RunDirectory) -> Option<String> {
     let log = std::fs::read(directory.spool().join("log")).ok()?;
     let log = String::from_utf8_lossy(&log);
     let is_complaint = |line: &&str| ["fatal:", "panic:", "error:"].iter().any(|word| line.contains(word));
@@ -108,5 +108,5 @@ pub(super) fn last_complaint(directory: &RunDirectory) -> Option<String> {
 
 /// Reports whether the files below that directory are in memory, so that a sync proves nothing.
 pub(super) fn is_in_memory(directory: &Path) -> bool {
-    rustix::fs::statfs(directory).is_ok_and(|filesystem| IN_MEMORY.contains(&(filesystem.f_type as u64)))
+    rustix::fs::statfs(directory).is_ok_and(|filesystem| MEMORY_FILESYSTEMS.contains(&(filesystem.f_type as u64)))
 }

@@ -5,19 +5,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// A relay answers at once, or is too busy to.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Its HTTP side.
 #[derive(Debug)]
-pub(super) struct Status {
+pub(super) struct RelayStatusClient {
     base: String,
     agent: ureq::Agent,
 }
 
-impl Status {
+impl RelayStatusClient {
     /// The status server at HOST:PORT.
     pub(super) fn at(address: &str) -> Self {
-        let agent = ureq::Agent::config_builder().timeout_global(Some(ANSWER_WITHIN)).proxy(None).build();
+        let agent = ureq::Agent::config_builder().timeout_global(Some(RESPONSE_TIMEOUT)).proxy(None).build();
         Self { base: format!("http://{address}"), agent: agent.into() }
     }
 
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn nobody_there_is_not_ready() {
-        let nobody = Status::at("127.0.0.1:1");
+        let nobody = RelayStatusClient::at("127.0.0.1:1");
         assert!(!nobody.is_ready() && nobody.queued().is_none());
     }
 }

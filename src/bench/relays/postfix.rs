@@ -4,9 +4,9 @@
 //! Its master(8) is started as `postfix start-fg` would start it, so it is a child of the bench's: its processor time,
 //! with that of all daemons that have ended, is in the kernel's accounts (`tree`), and it cannot outlive a run.
 use super::port;
-use super::starting::{Ready, Starting};
+use super::starting::{ReadySignal, RelayLaunch};
 use crate::bench::directory::RunDirectory;
-use crate::bench::parties::{Group, Order};
+use crate::bench::parties::{GroupLeader, PartyCommand};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -17,11 +17,11 @@ use std::process::{Command, Stdio};
 
 /// main.cf, as far as every private Postfix of ours has it, those of the tests too: all of it in a directory of its own, no
 /// DNS, no other users.
-const OWN: &str = include_str!("postfix/main.cf");
+const BASE_CONFIG: &str = include_str!("postfix/main.cf");
 
 /// The rest of main.cf. The published benchmark's own was never published; this is Debian's Postfix made to relay
 /// everything to one sink as fast as it can: 250 connections to it from the beginning (stock: 5), no limits in the way.
-const FAST: &str = "\
+const FAST_CONFIG: &str = "\
 smtpd_helo_restrictions =
 smtpd_sender_restrictions =
 smtpd_recipient_restrictions =
@@ -54,32 +54,32 @@ pub(super) fn find() -> Result<PathBuf> {
 }
 
 /// Sets one up that hands on to `sink`.
-pub(super) fn prepare(directory: &RunDirectory, sink: &str) -> Result<Starting> {
+pub(super) fn prepare(directory: &RunDirectory, sink: &str) -> Result<RelayLaunch> {
     let program = find()?;
     let sink: SocketAddr = sink.parse().with_context(|| format!("Postfix cannot deliver to {sink}"))?;
     let listen = port::free()?;
     let home = directory.spool();
-    settle_in(&home, listen, sink)?;
+    write_config(&home, listen, sink)?;
     let configuration = home.join("conf");
     // Postfix makes the rest of the tree, with the owners that it needs.
-    succeed(&program, &["-c".as_ref(), configuration.as_os_str(), "check".as_ref()])?;
+    run_command(&program, &["-c".as_ref(), configuration.as_os_str(), "check".as_ref()])?;
     let words: [&OsStr; 4] = ["-c".as_ref(), configuration.as_os_str(), "-h".as_ref(), "daemon_directory".as_ref()];
-    let daemons = succeed(&program.with_file_name("postconf"), &words)?;
+    let daemons = run_command(&program.with_file_name("postconf"), &words)?;
     let words = ["-s", "-c", &configuration.to_string_lossy()].map(str::to_owned).to_vec();
-    let mut order = Order::relay(&Path::new(daemons.trim()).join("master"), words, directory);
+    let mut order = PartyCommand::relay(&Path::new(daemons.trim()).join("master"), words, directory);
     order.environment.push(("MAIL_CONFIG", configuration));
-    order.group = Group::ByItself;
-    Ok(Starting { order, ready: Ready::Answers(listen) })
+    order.group_leader = GroupLeader::Party;
+    Ok(RelayLaunch { command: order, ready_signal: ReadySignal::Greeting(listen) })
 }
 
-fn settle_in(home: &Path, listen: SocketAddr, sink: SocketAddr) -> Result<()> {
+fn write_config(home: &Path, listen: SocketAddr, sink: SocketAddr) -> Result<()> {
     let cannot = || format!("cannot set up Postfix in {}", home.display());
     let configuration = home.join("conf");
     for place in [&configuration, &home.join("queue")] {
         fs::create_dir_all(place).with_context(cannot)?;
     }
     fs::set_permissions(home, Permissions::from_mode(0o755)).with_context(cannot)?;
-    if let Some(closed) = home.ancestors().skip(1).find(|place| !lets_through(place)) {
+    if let Some(closed) = home.ancestors().skip(1).find(|place| !is_traversable(place)) {
         bail!(
             "cannot set up Postfix in {}: its daemons run as other users without access to {}; chmod o+x it, or use \
              --out to name another directory",
@@ -92,7 +92,7 @@ fn settle_in(home: &Path, listen: SocketAddr, sink: SocketAddr) -> Result<()> {
 }
 
 fn main(home: &Path, sink: SocketAddr) -> String {
-    let main = OWN.replace("DIR", &home.to_string_lossy()) + FAST;
+    let main = BASE_CONFIG.replace("DIR", &home.to_string_lossy()) + FAST_CONFIG;
     main.replace("HOST", &sink.ip().to_string()).replace("PORT", &sink.port().to_string())
 }
 
@@ -100,12 +100,12 @@ fn master(listen: SocketAddr) -> String {
     LISTENER.replace("LISTEN", &listen.to_string()) + SERVICES
 }
 
-fn lets_through(place: &Path) -> bool {
+fn is_traversable(place: &Path) -> bool {
     place.as_os_str().is_empty() || place.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0)
 }
 
 /// Runs a command to its end; what it wrote.
-fn succeed(program: &Path, words: &[&OsStr]) -> Result<String> {
+fn run_command(program: &Path, words: &[&OsStr]) -> Result<String> {
     let name = program.display();
     let output = Command::new(program).args(words).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot start {name}"))?;
@@ -135,9 +135,9 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         fs::set_permissions(place.path(), Permissions::from_mode(0o700)).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let why = settle_in(&place.path().join("a/relay.spool"), address, address).unwrap_err().to_string();
+        let why = write_config(&place.path().join("a/relay.spool"), address, address).unwrap_err().to_string();
         assert!(why.contains("its daemons run as other users") && why.contains("--out"), "{why}");
         fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
-        settle_in(&place.path().join("a/relay.spool"), address, address).unwrap();
+        write_config(&place.path().join("a/relay.spool"), address, address).unwrap();
     }
 }

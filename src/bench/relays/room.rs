@@ -10,7 +10,7 @@ const BLOCK_BYTES: u64 = 512;
 
 /// Disk space of the relay's directory, at both ends of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::bench) struct Store {
+pub(in crate::bench) struct DiskUsage {
     /// Bytes when it listened, and no mail had come yet.
     pub(in crate::bench) at_start: u64,
     /// Bytes when all mail was delivered.
@@ -18,7 +18,7 @@ pub(in crate::bench) struct Store {
 }
 
 /// Bytes of disk that the files below a directory take. What goes away meanwhile takes none.
-pub(in crate::bench) fn taken(directory: &Path) -> u64 {
+pub(in crate::bench) fn used_bytes(directory: &Path) -> u64 {
     let mut sum = 0;
     let mut open = vec![directory.to_owned()];
     while let Some(place) = open.pop() {
@@ -68,11 +68,11 @@ mod tests {
         let deep = place.path().join("a/b");
         fs::create_dir_all(&deep).unwrap();
         fs::write(deep.join("x"), vec![b'x'; 100_000]).unwrap();
-        let one = taken(place.path());
+        let one = used_bytes(place.path());
         assert!((100_000..200_000).contains(&one), "{one}");
         std::os::unix::fs::symlink("/", place.path().join("all")).unwrap();
-        assert!(taken(place.path()) < 200_000);
-        assert_eq!(taken(&place.path().join("nowhere")), 0);
+        assert!(used_bytes(place.path()) < 200_000);
+        assert_eq!(used_bytes(&place.path().join("nowhere")), 0);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //! one did not, then between these two.
 
 /// Factor of a step where no limit is known on that side.
-const STRIDE: f64 = 1.25;
+const STEP_FACTOR: f64 = 1.25;
 /// Precision of the search: steps of a few seconds allow no better.
-const NEAR: f64 = 1.05;
+const PRECISION: f64 = 1.05;
 
 /// A search on its way.
 #[derive(Clone, Debug)]
@@ -29,15 +29,15 @@ impl Search {
         }
         match (self.held, self.failed) {
             (None, None) => Some(self.estimate),
-            (Some(held), None) => Some(held * STRIDE),
-            (None, Some(failed)) => Some(failed / STRIDE),
-            (Some(held), Some(failed)) if failed / held <= NEAR => None,
+            (Some(held), None) => Some(held * STEP_FACTOR),
+            (None, Some(failed)) => Some(failed / STEP_FACTOR),
+            (Some(held), Some(failed)) if failed / held <= PRECISION => None,
             (Some(held), Some(failed)) => Some((held * failed).sqrt()),
         }
     }
 
     /// Records the result of a rate.
-    pub(super) fn learn(&mut self, rate_per_s: f64, is_sustained: bool) {
+    pub(super) fn record(&mut self, rate_per_s: f64, is_sustained: bool) {
         self.steps_left = self.steps_left.saturating_sub(1);
         if is_sustained {
             self.held = Some(self.held.map_or(rate_per_s, |held| held.max(rate_per_s)));
@@ -60,7 +60,7 @@ mod tests {
     fn search(limit: f64, estimate: f64, steps: u32) -> (Option<f64>, u32) {
         let (mut search, mut taken) = (Search::new(estimate, steps), 0);
         while let Some(rate) = search.next() {
-            search.learn(rate, rate <= limit);
+            search.record(rate, rate <= limit);
             taken += 1;
         }
         (search.found(), taken)
@@ -80,7 +80,7 @@ mod tests {
         fn what_is_found_held_and_is_near(limit in 10.0..100_000.0_f64, off in 0.2..4.0_f64) {
             let (found, steps) = search(limit, limit * off, 40);
             let found = found.expect("forty steps are enough");
-            prop_assert!(found <= limit && limit / found <= NEAR, "{found} of {limit} in {steps} steps");
+            prop_assert!(found <= limit && limit / found <= PRECISION, "{found} of {limit} in {steps} steps");
             prop_assert!(steps <= 16);
         }
     }

@@ -1,14 +1,14 @@
 //! A long run: whether a relay's memory stays as it was after the first tenth, whether its disk is given back at the end,
 //! and whether the account of a million messages closes.
 use super::contestant::Contestant;
-use super::goals::{self, Found, Goal};
-use super::grounds::{Grounds, Occasion, Shape};
-use super::measure::Measure;
+use super::goals::{self, Goal, GoalResult};
+use super::grounds::{LoadShape, ScenarioOptions, ScenarioRun};
+use super::measure::RelayMeasurement;
 use super::memory::MemoryCurve;
-use super::room::Store;
+use super::room::DiskUsage;
 use super::starting;
 use crate::bench::BenchOutcome;
-use crate::bench::tables::{Sheet, Wrong};
+use crate::bench::tables::{Defects, TextReport};
 use crate::report::numbers::{count, counted, figure, memory, rate};
 use crate::report::table::{Align, Table};
 use anyhow::{Context, Result};
@@ -17,20 +17,20 @@ use journey::record::{Arrival, Record, SeriesRow, Workload};
 /// Growth up to which memory counts as flat: the maximum of the last nine tenths over that of the first tenth. A
 /// queue is never twice equally deep, and a hash table doubles at once: a leak of 100 bytes per message, which is
 /// less than any of its parts, would still add 90 MB to a million messages.
-const GROWTH: f64 = 1.2;
+const MAX_GROWTH: f64 = 1.2;
 /// Growth that is allowed on top: of a small process a fifth is less than an allocator takes from the kernel at a
 /// time.
-const SLACK_BYTES: u64 = 16 << 20;
+const GROWTH_ALLOWANCE_BYTES: u64 = 16 << 20;
 /// Disk space that our own relay keeps when no message waits: the segment in use and four free ones of 64 MiB
 /// (docs/spool-format.md), and small files.
-const FLOOR_BYTES: u64 = (5 * 64 + 1) << 20;
+const MAX_IDLE_SPOOL_BYTES: u64 = (5 * 64 + 1) << 20;
 
 /// Options of the scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct SoakOptions {
-    pub(crate) occasion: Occasion,
+    pub(crate) scenario: ScenarioOptions,
     pub(crate) contestant: Contestant,
-    pub(crate) shape: Shape,
+    pub(crate) shape: LoadShape,
     pub(crate) messages: u64,
     /// Messages a second, at open loop; `None` for as fast as the relay takes them.
     pub(crate) rate_per_s: Option<f64>,
@@ -40,26 +40,26 @@ pub(crate) struct SoakOptions {
 ///
 /// # Errors
 /// If it could not run.
-pub(crate) fn run(options: &SoakOptions) -> Result<Sheet> {
+pub(crate) fn run(options: &SoakOptions) -> Result<TextReport> {
     starting::check(&options.contestant)?;
-    let grounds = Grounds::prepare(&options.occasion)?;
+    let grounds = ScenarioRun::prepare(&options.scenario)?;
     let arrival = if options.rate_per_s.is_some() { Arrival::Constant } else { Arrival::Closed };
     let load =
         Workload { messages: Some(options.messages), rate_per_s: options.rate_per_s, arrival, ..Workload::default() };
     let bench = grounds.bench("", &options.contestant, &options.shape, load);
     let outcome = grounds.run(&bench).context("interrupted before the first message")??;
     grounds.directory().write("memory.tsv", &outcome.relay_memory.lines())?;
-    grounds.keep(sheet(&outcome, options)?)
+    grounds.save(report(&outcome, options)?)
 }
 
 /// The most memory in the first tenth of the run, by messages accepted, and in the rest of it.
-fn tenths(record: &Record, memory: &MemoryCurve) -> Option<[u64; 2]> {
-    let tenth_ns = tenth_ns(&record.series, record.origin_ns)?;
-    Some([memory.most(0, tenth_ns)?, memory.most(tenth_ns + 1, u64::MAX)?])
+fn memory_peaks(record: &Record, memory: &MemoryCurve) -> Option<[u64; 2]> {
+    let tenth_ns = first_tenth_end_ns(&record.series, record.origin_ns)?;
+    Some([memory.peak(0, tenth_ns)?, memory.peak(tenth_ns + 1, u64::MAX)?])
 }
 
 /// The end of the second in which a tenth of all messages had been accepted.
-fn tenth_ns(series: &[SeriesRow], origin_ns: u64) -> Option<u64> {
+fn first_tenth_end_ns(series: &[SeriesRow], origin_ns: u64) -> Option<u64> {
     let all: u64 = series.iter().map(|row| row.accepted).sum();
     let mut sum = 0;
     let row = series.iter().find(|row| {
@@ -69,38 +69,38 @@ fn tenth_ns(series: &[SeriesRow], origin_ns: u64) -> Option<u64> {
     Some(origin_ns + (row.second + 1) * 1_000_000_000)
 }
 
-fn sheet(outcome: &BenchOutcome, options: &SoakOptions) -> Result<Sheet> {
+fn report(outcome: &BenchOutcome, options: &SoakOptions) -> Result<TextReport> {
     let record = &outcome.record;
-    let measure = Measure::of(record, outcome.disk_bytes, options.messages)?;
+    let measure = RelayMeasurement::of(record, outcome.disk_bytes, options.messages)?;
     let title = format!(
         "{}: {} {} through {} (durability {})",
-        options.occasion.name,
+        options.scenario.name,
         count(options.messages),
-        options.shape.words(),
+        options.shape.description(),
         options.contestant,
         options.contestant.durability()
     );
-    let tenths = tenths(record, &outcome.relay_memory);
-    let mut goals = vec![account(record, &measure, options.messages), flat(tenths)];
+    let tenths = memory_peaks(record, &outcome.relay_memory);
+    let mut goals = vec![account_goal(record, &measure, options.messages), memory_goal(tenths)];
     if matches!(options.contestant, Contestant::Mailrun(_)) {
-        goals.push(floor(outcome.store));
+        goals.push(disk_goal(outcome.disk_usage));
     }
     let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", outcome.relay_memory.bars())];
     remarks.extend(measure.fault.iter().map(|fault| format!("NOT OK: {fault}")));
-    remarks.extend(measure.remarks.iter().cloned());
-    let wrong = Wrong {
+    remarks.extend(measure.notes.iter().cloned());
+    let wrong = Defects {
         invalid: measure.invalid.iter().cloned().collect(),
         missed: measure.missed.clone(),
-        unseen: measure.unseen.clone(),
-        ..Wrong::default()
+        unobserved: measure.unobserved.clone(),
+        ..Defects::default()
     };
-    Ok(goals::sheet(&title, vec![figures(&measure), places(tenths, outcome)], &goals, wrong, remarks))
+    Ok(goals::report(&title, vec![figures(&measure), memory_and_disk(tenths, outcome)], &goals, wrong, remarks))
 }
 
-fn figures(measure: &Measure) -> Table {
+fn figures(measure: &RelayMeasurement) -> Table {
     let titles = ["accept s", "accepted/s", "deliver s", "delivered/s", "drain s", "queue", "CPU ms/1,000", "disk/msg"];
     let mut table = Table::new(titles.map(|title| (title, Align::Right)));
-    let passage = &measure.passage;
+    let passage = &measure.figures;
     let known = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
     table.row(vec![
         figure(passage.accept_s),
@@ -110,48 +110,56 @@ fn figures(measure: &Measure) -> Table {
         figure(passage.drain_s()),
         known(passage.deepest.map(|(most, _)| count(most))),
         known(measure.cpu_ms_per_1000.map(figure)),
-        known(measure.disk_each.map(|bytes| memory(bytes.round() as u64))),
+        known(measure.disk_per_message.map(|bytes| memory(bytes.round() as u64))),
     ]);
     table
 }
 
-fn places(tenths: Option<[u64; 2]>, outcome: &BenchOutcome) -> Table {
+fn memory_and_disk(tenths: Option<[u64; 2]>, outcome: &BenchOutcome) -> Table {
     let titles = ["RSS, first tenth", "RSS, the rest", "disk at the start", "disk at the end"];
     let mut table = Table::new(titles.map(|title| (title, Align::Right)));
     let rss = |at: usize| tenths.map_or_else(|| "–".to_owned(), |tenths| memory(tenths[at]));
-    table.row(vec![rss(0), rss(1), memory(outcome.store.at_start), memory(outcome.store.at_end)]);
+    table.row(vec![rss(0), rss(1), memory(outcome.disk_usage.at_start), memory(outcome.disk_usage.at_end)]);
     table
 }
 
-fn account(record: &Record, measure: &Measure, messages: u64) -> Goal {
+fn account_goal(record: &Record, measure: &RelayMeasurement, messages: u64) -> Goal {
     let accepted = record.ledger.accepted.unwrap_or_default();
     let found = match &measure.fault {
-        None => Found::Pass(format!("{} delivered, each once", counted(messages, "message"))),
+        None => GoalResult::Pass(format!("{} delivered, each once", counted(messages, "message"))),
         Some(_) if record.verdict.closed && accepted < messages => {
-            Found::Unknown(format!("stopped after {}, all delivered", counted(accepted, "message")))
+            GoalResult::Unknown(format!("stopped after {}, all delivered", counted(accepted, "message")))
         }
-        Some(_) => Found::Unaccounted("see below".to_owned()),
+        Some(_) => GoalResult::Unaccounted("see below".to_owned()),
     };
     Goal::new("every message accounted for", "closes", found)
 }
 
-fn flat(tenths: Option<[u64; 2]>) -> Goal {
-    let what = format!("peak RSS after the first tenth, limit: peak in it × {GROWTH} + {}", memory(SLACK_BYTES));
+fn memory_goal(tenths: Option<[u64; 2]>) -> Goal {
+    let what = format!(
+        "peak RSS after the first tenth, limit: peak in it × {MAX_GROWTH} + {}",
+        memory(GROWTH_ALLOWANCE_BYTES)
+    );
     let Some([first, rest]) = tenths else {
-        return Goal::new(what, "no more", Found::Unknown("too short to measure".to_owned()));
+        return Goal::new(what, "no more", GoalResult::Unknown("too short to measure".to_owned()));
     };
-    let most = (first as f64 * GROWTH) as u64 + SLACK_BYTES;
-    Goal::that(what, rest <= most, memory(rest), format!("≤ {}", memory(most)))
+    let most = (first as f64 * MAX_GROWTH) as u64 + GROWTH_ALLOWANCE_BYTES;
+    Goal::condition(what, rest <= most, memory(rest), format!("≤ {}", memory(most)))
 }
 
-fn floor(store: Store) -> Goal {
+fn disk_goal(store: DiskUsage) -> Goal {
     let what = "disk used by the spool when everything is delivered";
-    Goal::that(what, store.at_end <= FLOOR_BYTES, memory(store.at_end), format!("≤ {}", memory(FLOOR_BYTES)))
+    Goal::condition(
+        what,
+        store.at_end <= MAX_IDLE_SPOOL_BYTES,
+        memory(store.at_end),
+        format!("≤ {}", memory(MAX_IDLE_SPOOL_BYTES)),
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::contestant::Durability;
+    use super::super::contestant::ContestantDurability;
     use super::super::memory::curve;
     use super::*;
     use crate::report::sample;
@@ -160,44 +168,51 @@ mod tests {
         let record = sample::relayed();
         let at = |second: u64| record.origin_ns + second * 1_000_000_000 + 500_000_000;
         let relay_memory = curve(&[(at(0), first), (at(1), rest), (at(4), rest - 1)]);
-        let store = Store { at_start: 128 << 20, at_end };
-        BenchOutcome { record, directory: "d".into(), disk_bytes: None, relay_memory, store, unwritten: None }
+        let store = DiskUsage { at_start: 128 << 20, at_end };
+        BenchOutcome {
+            record,
+            directory: "d".into(),
+            disk_bytes: None,
+            relay_memory,
+            disk_usage: store,
+            unwritten: None,
+        }
     }
 
-    fn judged(outcome: &BenchOutcome, messages: u64) -> Sheet {
+    fn judged(outcome: &BenchOutcome, messages: u64) -> TextReport {
         let options = SoakOptions {
-            occasion: Occasion {
+            scenario: ScenarioOptions {
                 name: "relay-soak".to_owned(),
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
-                live: crate::party::Live::Off,
+                live: crate::party::LiveMode::Off,
             },
-            contestant: Contestant::Mailrun(Durability::Sync),
-            shape: Shape { sessions: 100, message_bytes: 400, reuse: None, pipelining: Default::default() },
+            contestant: Contestant::Mailrun(ContestantDurability::Sync),
+            shape: LoadShape { sessions: 100, message_bytes: 400, reuse: None, pipelining: Default::default() },
             messages,
             rate_per_s: None,
         };
-        sheet(outcome, &options).unwrap()
+        report(outcome, &options).unwrap()
     }
 
     #[test]
     fn the_first_tenth_ends_with_the_second_in_which_it_was_full() {
         // 20,000 of 200,000 in second 0.
         let record = sample::relayed();
-        assert_eq!(tenth_ns(&record.series, 7), Some(1_000_000_007));
-        assert_eq!(tenth_ns(&[], 7), None);
+        assert_eq!(first_tenth_end_ns(&record.series, 7), Some(1_000_000_007));
+        assert_eq!(first_tenth_end_ns(&[], 7), None);
         let empty = MemoryCurve::default();
-        assert_eq!(tenths(&record, &empty), None);
+        assert_eq!(memory_peaks(&record, &empty), None);
     }
 
     #[test]
     fn memory_that_stays_and_disk_that_is_given_back_pass() {
-        let good = judged(&outcome(100 << 20, 130 << 20, FLOOR_BYTES), 200_000);
+        let good = judged(&outcome(100 << 20, 130 << 20, MAX_IDLE_SPOOL_BYTES), 200_000);
         assert!(good.is_good() && good.text.matches("PASS").count() == 3, "{}", good.text);
-        let leak = judged(&outcome(100 << 20, 140 << 20, FLOOR_BYTES), 200_000);
+        let leak = judged(&outcome(100 << 20, 140 << 20, MAX_IDLE_SPOOL_BYTES), 200_000);
         assert!(!leak.is_good() && leak.text.matches("FAIL").count() == 1, "{}", leak.text);
-        let full = judged(&outcome(100 << 20, 100 << 20, FLOOR_BYTES + 1), 200_000);
+        let full = judged(&outcome(100 << 20, 100 << 20, MAX_IDLE_SPOOL_BYTES + 1), 200_000);
         assert!(!full.is_good() && full.text.matches("FAIL").count() == 1, "{}", full.text);
     }
 

@@ -2,8 +2,8 @@
 use super::contestant::Contestant;
 use super::{port, postfix};
 use crate::bench::directory::RunDirectory;
-use crate::bench::parties::Order;
-use crate::bench::plan::{BenchOptions, Tracing};
+use crate::bench::parties::PartyCommand;
+use crate::bench::plan::{BenchOptions, SyscallCounting};
 use anyhow::{Context, Result};
 use journey::record::Role;
 use std::fs::DirBuilder;
@@ -14,30 +14,30 @@ use std::path::Path;
 use std::time::Duration;
 
 /// A connection on this host stands at once or not at all; a greeting may take a process to be started first.
-const GREETING_WITHIN: Duration = Duration::from_secs(5);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A relay that is to be started.
 #[derive(Debug)]
-pub(in crate::bench) struct Starting {
-    pub(in crate::bench) order: Order,
-    pub(in crate::bench) ready: Ready,
+pub(in crate::bench) struct RelayLaunch {
+    pub(in crate::bench) command: PartyCommand,
+    pub(in crate::bench) ready_signal: ReadySignal,
 }
 
 /// The sign that a party takes mail.
 #[derive(Debug)]
-pub(in crate::bench) enum Ready {
+pub(in crate::bench) enum ReadySignal {
     /// It reports it on its standard output (`live::Event::Listening`).
-    Says,
+    Reported,
     /// A connection to that address is greeted; or it reports that it listens.
-    Answers(SocketAddr),
+    Greeting(SocketAddr),
 }
 
-impl Ready {
+impl ReadySignal {
     /// Its address, if a greeting of 220 comes from there.
-    pub(in crate::bench) fn answers(&self) -> Option<String> {
-        let Self::Answers(address) = self else { return None };
+    pub(in crate::bench) fn greeted_address(&self) -> Option<String> {
+        let Self::Greeting(address) = self else { return None };
         let mut stream = TcpStream::connect(address).ok()?;
-        stream.set_read_timeout(Some(GREETING_WITHIN)).ok()?;
+        stream.set_read_timeout(Some(GREETING_TIMEOUT)).ok()?;
         let mut greeting = [0; 512];
         let length = stream.read(&mut greeting).ok()?;
         stream.write_all(b"QUIT\r\n").ok()?;
@@ -57,14 +57,14 @@ pub(in crate::bench) fn prepare(
     program: &Path,
     directory: &RunDirectory,
     sink: &str,
-) -> Result<Option<Starting>> {
+) -> Result<Option<RelayLaunch>> {
     let spool = directory.spool();
     let starting = match contestant {
         Contestant::None | Contestant::Running { .. } => return Ok(None),
         Contestant::Mailrun(durability) => {
-            let record = directory.party(Role::Relay).record;
+            let record = directory.party_files(Role::Relay).record;
             let [spool, record] = [&spool, &record].map(|path| path.to_string_lossy().into_owned());
-            let durability = durability.word();
+            let durability = durability.option_value();
             let mut words: Vec<String> = match options.listener.is_plain() {
                 true => ["relay", "--listen", "127.0.0.1:0", "--to", sink, "--spool", &spool].map(str::to_owned).into(),
                 false => {
@@ -73,8 +73,8 @@ pub(in crate::bench) fn prepare(
                 }
             };
             words.extend(["--durability", durability, "--json", &record, "--live", "json"].map(str::to_owned));
-            let order = Order::relay(program, words, directory);
-            Starting { order, ready: Ready::Says }
+            let order = PartyCommand::relay(program, words, directory);
+            RelayLaunch { command: order, ready_signal: ReadySignal::Reported }
         }
         Contestant::Postfix => postfix::prepare(directory, sink)?,
         Contestant::Command(words) => {
@@ -82,20 +82,20 @@ pub(in crate::bench) fn prepare(
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
             made.with_context(|| format!("cannot create {}", spool.display()))?;
             let listen = port::free()?;
-            let words = filled(words, &listen, sink, &spool);
-            let order = Order::relay(Path::new(&words[0]), words[1..].to_vec(), directory);
-            Starting { order, ready: Ready::Answers(listen) }
+            let words = fill_placeholders(words, &listen, sink, &spool);
+            let order = PartyCommand::relay(Path::new(&words[0]), words[1..].to_vec(), directory);
+            RelayLaunch { command: order, ready_signal: ReadySignal::Greeting(listen) }
         }
     };
-    Ok(Some(match &options.tracing {
-        Tracing::Off => starting,
-        Tracing::Strace(strace) => {
-            Starting { order: super::strace::wrapped(starting.order, strace, directory), ..starting }
+    Ok(Some(match &options.syscall_counting {
+        SyscallCounting::Off => starting,
+        SyscallCounting::Strace(strace) => {
+            RelayLaunch { command: super::strace::wrap_command(starting.command, strace, directory), ..starting }
         }
     }))
 }
 
-fn filled(words: &[String], listen: &SocketAddr, sink: &str, spool: &Path) -> Vec<String> {
+fn fill_placeholders(words: &[String], listen: &SocketAddr, sink: &str, spool: &Path) -> Vec<String> {
     let fill = |word: &String| {
         let word = word.replace("{listen}", &listen.to_string()).replace("{to}", sink);
         word.replace("{spool}", &spool.to_string_lossy())
@@ -123,7 +123,7 @@ mod tests {
     fn a_command_is_told_where() {
         let words = ["mta", "-l", "{listen}", "--next={to}", "-q{spool}"].map(str::to_owned);
         let listen = SocketAddr::from(([127, 0, 0, 1], 20_001));
-        let filled = filled(&words, &listen, "127.0.0.1:9", Path::new("/d/relay.spool"));
+        let filled = fill_placeholders(&words, &listen, "127.0.0.1:9", Path::new("/d/relay.spool"));
         assert_eq!(filled, ["mta", "-l", "127.0.0.1:20001", "--next=127.0.0.1:9", "-q/d/relay.spool"]);
     }
 
@@ -138,10 +138,14 @@ mod tests {
                 // Until the client has sent QUIT or hung up.
                 let _ = stream.shutdown(std::net::Shutdown::Write).and_then(|()| stream.read(&mut [0; 64]));
             });
-            assert_eq!(Ready::Answers(address).answers(), expected.then(|| address.to_string()), "{greeting:?}");
+            assert_eq!(
+                ReadySignal::Greeting(address).greeted_address(),
+                expected.then(|| address.to_string()),
+                "{greeting:?}"
+            );
             server.join().unwrap();
-            assert_eq!(Ready::Answers(address).answers(), None, "nobody listens now");
+            assert_eq!(ReadySignal::Greeting(address).greeted_address(), None, "nobody listens now");
         }
-        assert_eq!(Ready::Says.answers(), None);
+        assert_eq!(ReadySignal::Reported.greeted_address(), None);
     }
 }

@@ -3,7 +3,7 @@
 //! Two runs, one of a single message and one of many: the difference is what messages cost, without what starting
 //! and stopping does.
 use crate::bench::directory::RunDirectory;
-use crate::bench::parties::{Extent, Order};
+use crate::bench::parties::{PartyCommand, ProcessScope};
 use anyhow::{Context, Result};
 use journey::record::Role;
 use std::fs;
@@ -14,7 +14,7 @@ const SYNCS: [&str; 6] = ["fsync", "fdatasync", "msync", "sync", "syncfs", "sync
 
 /// Calls that were counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Calls {
+pub(super) struct SyscallCounts {
     pub(super) all: u64,
     pub(super) syncs: u64,
 }
@@ -26,14 +26,14 @@ pub(super) fn find() -> Option<PathBuf> {
 }
 
 /// The relay under strace.
-pub(super) fn wrapped(order: Order, strace: &Path, directory: &RunDirectory) -> Order {
+pub(super) fn wrap_command(order: PartyCommand, strace: &Path, directory: &RunDirectory) -> PartyCommand {
     let words = ["-f", "-c", "-o"].map(str::to_owned).into_iter();
-    let words = words.chain([&counts(directory), &order.program].map(|path| path.to_string_lossy().into_owned()));
+    let words = words.chain([&counts_file(directory), &order.program].map(|path| path.to_string_lossy().into_owned()));
     let arguments = words.chain(order.arguments).collect();
-    Order { program: strace.to_owned(), arguments, extent: Extent::Tree, ..order }
+    PartyCommand { program: strace.to_owned(), arguments, scope: ProcessScope::Tree, ..order }
 }
 
-fn counts(directory: &RunDirectory) -> PathBuf {
+fn counts_file(directory: &RunDirectory) -> PathBuf {
     directory.file(Role::Relay, "strace")
 }
 
@@ -41,17 +41,17 @@ fn counts(directory: &RunDirectory) -> PathBuf {
 ///
 /// # Errors
 /// If there is nothing to be read.
-pub(super) fn read(run: &Path) -> Result<Calls> {
+pub(super) fn read(run: &Path) -> Result<SyscallCounts> {
     let path = run.join("relay.strace");
     let text = fs::read_to_string(&path).with_context(|| format!("strace wrote no {}", path.display()))?;
-    let calls = parsed(&text);
+    let calls = parse(&text);
     anyhow::ensure!(calls.all > 0, "strace has counted nothing: see {}", path.display());
     Ok(calls)
 }
 
 /// Reads the table of `strace -c`: `% time, seconds, usecs/call, calls, [errors], syscall`.
-fn parsed(text: &str) -> Calls {
-    let mut calls = Calls::default();
+fn parse(text: &str) -> SyscallCounts {
+    let mut calls = SyscallCounts::default();
     for line in text.lines() {
         let cells: Vec<&str> = line.split_ascii_whitespace().collect();
         let Some(number) = cells.get(3).and_then(|cell| cell.parse::<u64>().ok()) else { continue };
@@ -69,7 +69,7 @@ fn parsed(text: &str) -> Calls {
 }
 
 /// Calls a message, from a run of one message and a run of `messages`.
-pub(super) fn each(one: Calls, many: Calls, messages: u64) -> (f64, f64) {
+pub(super) fn per_message(one: SyscallCounts, many: SyscallCounts, messages: u64) -> (f64, f64) {
     let more = messages.saturating_sub(1).max(1) as f64;
     (many.all.saturating_sub(one.all) as f64 / more, many.syncs.saturating_sub(one.syncs) as f64 / more)
 }
@@ -91,14 +91,14 @@ mod tests {
 
     #[test]
     fn calls_are_summed_and_syncs_are_told() {
-        assert_eq!(parsed(TABLE), Calls { all: 1512, syncs: 12 });
-        assert_eq!(parsed("strace: Process 1 attached\n"), Calls::default());
+        assert_eq!(parse(TABLE), SyscallCounts { all: 1512, syncs: 12 });
+        assert_eq!(parse("strace: Process 1 attached\n"), SyscallCounts::default());
     }
 
     #[test]
     fn starting_and_stopping_is_no_message() {
-        let (one, many) = (Calls { all: 1000, syncs: 3 }, Calls { all: 2000, syncs: 53 });
-        assert_eq!(each(one, many, 101), (10.0, 0.5));
-        assert_eq!(each(one, one, 1), (0.0, 0.0));
+        let (one, many) = (SyscallCounts { all: 1000, syncs: 3 }, SyscallCounts { all: 2000, syncs: 53 });
+        assert_eq!(per_message(one, many, 101), (10.0, 0.5));
+        assert_eq!(per_message(one, one, 1), (0.0, 0.0));
     }
 }

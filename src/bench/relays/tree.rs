@@ -13,13 +13,13 @@
 //!
 //! A child that ends while the tree is looked at may be counted twice or not at all, so the look that counts is
 //! taken when the tree rests. What has left the tree (a daemon that was disowned) is not seen.
-use crate::usage::Usage;
+use crate::usage::ProcessUsage;
 use std::collections::HashMap;
 use std::fs;
 
 /// A process, as `/proc/PID/stat` describes it. Times are in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::bench) struct Member {
+pub(in crate::bench) struct ProcessStat {
     pub(in crate::bench) pid: u32,
     parent: u32,
     user: u64,
@@ -29,11 +29,11 @@ pub(in crate::bench) struct Member {
 }
 
 /// `root` and all that descends from it; empty if it is gone.
-pub(in crate::bench) fn members(root: u32) -> Vec<Member> {
+pub(in crate::bench) fn members(root: u32) -> Vec<ProcessStat> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let all: Vec<Member> = pids.filter_map(|pid| stat(pid, &read(pid, "stat")?)).collect();
-    descendants(root, &all)
+    let all: Vec<ProcessStat> = pids.filter_map(|pid| stat(pid, &read(pid, "stat")?)).collect();
+    subtree(root, &all)
 }
 
 /// The children of a process.
@@ -42,13 +42,14 @@ pub(in crate::bench) fn children(parent: u32) -> Vec<u32> {
 }
 
 /// Resources that the tree has used until now; `None` if its root is gone.
-pub(in crate::bench) fn usage(root: u32) -> Option<Usage> {
+pub(in crate::bench) fn usage(root: u32) -> Option<ProcessUsage> {
     let members = members(root);
     if members.is_empty() {
         return None;
     }
     let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
-    let (mut total, mut held) = (Usage { write_bytes: Some(0), ..Usage::default() }, Held::default());
+    let (mut total, mut held) =
+        (ProcessUsage { write_bytes: Some(0), ..ProcessUsage::default() }, TreeMemory::default());
     for member in &members {
         let (user_s, sys_s) = processor_s(member, ticks_per_s);
         total.user_s += user_s + member.children_user as f64 / ticks_per_s;
@@ -59,21 +60,21 @@ pub(in crate::bench) fn usage(root: u32) -> Option<Usage> {
         total.write_bytes = total.write_bytes.zip(written).map(|(all, one)| all + one);
         held.add(member.pid);
     }
-    (total.rss_bytes, total.max_rss_bytes) = (held.now(), held.most());
+    (total.rss_bytes, total.max_rss_bytes) = (held.resident(), held.peak());
     Some(total)
 }
 
 /// Memory of a tree: what each process has for itself, and the largest share that one maps from files, which is mostly
 /// the same program and libraries in all of them. That is of this moment; of a single process the kernel knows the peak.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct TreeMemory {
     own: u64,
     mapped: u64,
     /// The most that one process ever held.
     peak: u64,
 }
 
-impl Held {
+impl TreeMemory {
     fn add(&mut self, pid: u32) {
         let Some(status) = read(pid, "status") else { return };
         let kib = |name| field(&status, name).unwrap_or_default() << 10;
@@ -82,17 +83,17 @@ impl Held {
         self.mapped = self.mapped.max(kib("RssFile:") + kib("RssShmem:"));
     }
 
-    fn now(self) -> Option<u64> {
+    fn resident(self) -> Option<u64> {
         Some(self.own + self.mapped).filter(|bytes| *bytes > 0)
     }
 
-    fn most(self) -> Option<u64> {
-        self.now().max(Some(self.peak).filter(|bytes| *bytes > 0))
+    fn peak(self) -> Option<u64> {
+        self.resident().max(Some(self.peak).filter(|bytes| *bytes > 0))
     }
 }
 
 /// User and system time of a living process itself.
-fn processor_s(member: &Member, ticks_per_s: f64) -> (f64, f64) {
+fn processor_s(member: &ProcessStat, ticks_per_s: f64) -> (f64, f64) {
     let (user_s, sys_s) = (member.user as f64 / ticks_per_s, member.sys as f64 / ticks_per_s);
     let exact_s = scheduled_s(member.pid);
     match user_s + sys_s {
@@ -113,12 +114,12 @@ fn scheduled_s(pid: u32) -> f64 {
     threads.filter_map(|thread| of_thread(thread.path())).sum::<u64>() as f64 / 1e9
 }
 
-fn descendants(root: u32, all: &[Member]) -> Vec<Member> {
-    let mut of_parent: HashMap<u32, Vec<Member>> = HashMap::new();
+fn subtree(root: u32, all: &[ProcessStat]) -> Vec<ProcessStat> {
+    let mut of_parent: HashMap<u32, Vec<ProcessStat>> = HashMap::new();
     for member in all {
         of_parent.entry(member.parent).or_default().push(*member);
     }
-    let mut found: Vec<Member> = all.iter().filter(|member| member.pid == root).copied().collect();
+    let mut found: Vec<ProcessStat> = all.iter().filter(|member| member.pid == root).copied().collect();
     let mut next = 0;
     while next < found.len() {
         // Taken out: a list of processes that was read while they changed might go round in a circle.
@@ -133,11 +134,11 @@ fn read(pid: u32, file: &str) -> Option<String> {
 }
 
 /// Fields 4 and 14 to 17 of `/proc/PID/stat`, proc(5). The command's name, field 2, may hold spaces and brackets.
-fn stat(pid: u32, text: &str) -> Option<Member> {
+fn stat(pid: u32, text: &str) -> Option<ProcessStat> {
     let (_, after_name) = text.rsplit_once(')')?;
     let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    Some(Member {
+    Some(ProcessStat {
         pid,
         parent: u32::try_from(number(4)?).ok()?,
         user: number(14)?,
@@ -157,41 +158,41 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
-    fn member(pid: u32, parent: u32) -> Member {
-        Member { pid, parent, ..Member::default() }
+    fn member(pid: u32, parent: u32) -> ProcessStat {
+        ProcessStat { pid, parent, ..ProcessStat::default() }
     }
 
-    fn pids(members: &[Member]) -> Vec<u32> {
+    fn pids(members: &[ProcessStat]) -> Vec<u32> {
         members.iter().map(|member| member.pid).collect()
     }
 
     #[test]
     fn a_tree_is_the_root_and_all_below_and_nobody_else() {
         let all = [member(1, 0), member(10, 1), member(11, 10), member(12, 11), member(20, 1), member(13, 10)];
-        assert_eq!(pids(&descendants(10, &all)), [10, 11, 13, 12]);
-        assert!(descendants(99, &all).is_empty());
+        assert_eq!(pids(&subtree(10, &all)), [10, 11, 13, 12]);
+        assert!(subtree(99, &all).is_empty());
         let circle = [member(1, 2), member(2, 1)];
-        assert_eq!(pids(&descendants(1, &circle)), [1, 2, 1], "it ends");
+        assert_eq!(pids(&subtree(1, &circle)), [1, 2, 1], "it ends");
     }
 
     #[test]
     fn fields_are_counted_after_the_name() {
         let text = "42 (a) b (c)) S 7 42 42 0 -1 4194304 100 0 0 0 77 33 5 6 20 0 1 0 1000 0 0";
-        let expected = Member { pid: 42, parent: 7, user: 77, sys: 33, children_user: 5, children_sys: 6 };
+        let expected = ProcessStat { pid: 42, parent: 7, user: 77, sys: 33, children_user: 5, children_sys: 6 };
         assert_eq!(stat(42, text), Some(expected));
         assert_eq!(stat(42, "nonsense"), None);
     }
 
     /// A shell in the foreground, killed with its children when dropped.
-    struct Shell(Child);
+    struct TestShell(Child);
 
-    impl Shell {
+    impl TestShell {
         fn run(script: &str) -> Self {
             let child = Command::new("/bin/sh").args(["-c", script]).stdout(Stdio::null()).spawn();
             Self(child.expect("started"))
         }
 
-        fn cpu_s_when(&self, is_it: impl Fn(&Usage) -> bool) -> Usage {
+        fn cpu_s_when(&self, is_it: impl Fn(&ProcessUsage) -> bool) -> ProcessUsage {
             let limit = Instant::now() + Duration::from_secs(30);
             loop {
                 let seen = usage(self.0.id()).expect("it lives");
@@ -204,7 +205,7 @@ mod tests {
         }
     }
 
-    impl Drop for Shell {
+    impl Drop for TestShell {
         fn drop(&mut self) {
             for member in members(self.0.id()) {
                 let pid = rustix::process::Pid::from_raw(member.pid as i32).expect("not 0");
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn what_children_used_that_have_ended_is_counted() {
         // The shell itself does nothing: its time is that of a child that has ended before it sleeps.
-        let shell = Shell::run(&format!("({BUSY}); sleep 600; :"));
+        let shell = TestShell::run(&format!("({BUSY}); sleep 600; :"));
         let seen = shell.cpu_s_when(|seen| seen.user_s + seen.sys_s >= 0.05 && children(shell.0.id()).len() == 1);
         let own = crate::usage::of(shell.0.id()).expect("it lives");
         assert!(own.user_s + own.sys_s < seen.user_s + seen.sys_s, "{own:?} {seen:?}");
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_living_children_use_is_counted_and_so_is_their_memory() {
-        let shell = Shell::run(&format!("({BUSY}; sleep 600) & ({BUSY}; sleep 600) & wait"));
+        let shell = TestShell::run(&format!("({BUSY}; sleep 600) & ({BUSY}; sleep 600) & wait"));
         let seen = shell.cpu_s_when(|seen| seen.user_s + seen.sys_s >= 0.1);
         assert!(seen.rss_bytes.is_some_and(|bytes| bytes > 100_000), "{seen:?}");
         assert!(seen.max_rss_bytes >= seen.rss_bytes, "{seen:?}");

@@ -1,34 +1,34 @@
 //! The rows of a table, and the order in which they are run: interleaved, so that a slow minute weighs on all.
-use super::contenders::{Receiver, Tool};
+use super::contenders::{SinkTool, SourceTool};
 
 /// Number of messages per connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Connections {
+pub(super) enum ConnectionReuse {
     /// One.
-    Each,
+    PerMessage,
     /// As many as there are: `-d`.
-    Kept,
+    Reused,
 }
 
 /// A row: source, sink and load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Case {
-    pub(super) tool: Tool,
-    pub(super) receiver: Receiver,
+pub(super) struct TableCase {
+    pub(super) tool: SourceTool,
+    pub(super) receiver: SinkTool,
     pub(super) sessions: u32,
-    pub(super) connections: Connections,
+    pub(super) connections: ConnectionReuse,
     pub(super) recipients: u32,
 }
 
-impl Case {
+impl TableCase {
     /// `smtp-source → mailrun sink, 100 sessions, -d`
-    pub(super) fn words(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let sink = match self.receiver {
-            Receiver::SmtpSink => "smtp-sink",
-            Receiver::Mailrun => "mailrun sink",
+            SinkTool::SmtpSink => "smtp-sink",
+            SinkTool::Mailrun => "mailrun sink",
         };
         let source = match self.tool {
-            Tool::Mailrun => "mailrun smtp-source",
+            SourceTool::Mailrun => "mailrun smtp-source",
             tool => tool.name(),
         };
         let plural = |number: u32, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
@@ -36,26 +36,37 @@ impl Case {
         if self.recipients > 1 {
             words.push_str(&format!(", {}", plural(self.recipients, "recipient")));
         }
-        if self.connections == Connections::Kept {
+        if self.connections == ConnectionReuse::Reused {
             words.push_str(", -d");
         }
         words
     }
 
     /// The same work done by another tool.
-    pub(super) fn by(self, tool: Tool) -> Self {
+    pub(super) fn with_tool(self, tool: SourceTool) -> Self {
         Self { tool, ..self }
     }
 }
 
 /// All rows, those that are to be compared next to each other.
-pub(super) fn cases(tools: &[Tool], receivers: &[Receiver], sessions: &[u32], recipients: &[u32]) -> Vec<Case> {
+pub(super) fn cases(
+    tools: &[SourceTool],
+    receivers: &[SinkTool],
+    sessions: &[u32],
+    recipients: &[u32],
+) -> Vec<TableCase> {
     let mut cases = Vec::new();
     for &receiver in receivers {
         for &sessions in sessions {
             for &recipients in recipients {
-                for connections in [Connections::Each, Connections::Kept] {
-                    cases.extend(tools.iter().map(|&tool| Case { tool, receiver, sessions, connections, recipients }));
+                for connections in [ConnectionReuse::PerMessage, ConnectionReuse::Reused] {
+                    cases.extend(tools.iter().map(|&tool| TableCase {
+                        tool,
+                        receiver,
+                        sessions,
+                        connections,
+                        recipients,
+                    }));
                 }
             }
         }
@@ -83,10 +94,10 @@ mod tests {
 
     #[test]
     fn every_combination_is_a_row_once() {
-        let cases = cases(&Tool::ALL, &Receiver::ALL, &[1, 100, 1000], &[1, 3]);
+        let cases = cases(&SourceTool::ALL, &SinkTool::ALL, &[1, 100, 1000], &[1, 3]);
         assert_eq!(cases.len(), 3 * 2 * 3 * 2 * 2);
         assert!(cases.iter().enumerate().all(|(at, case)| !cases[..at].contains(case)));
-        assert_eq!(cases[1], cases[0].by(Tool::GoSmtpSource), "the compared stand next to each other");
+        assert_eq!(cases[1], cases[0].with_tool(SourceTool::GoSmtpSource), "the compared stand next to each other");
     }
 
     #[test]
@@ -98,8 +109,8 @@ mod tests {
 
     #[test]
     fn a_row_is_said_in_words() {
-        let all = cases(&[Tool::Mailrun], &[Receiver::SmtpSink], &[1, 100], &[1, 3]);
-        let words: Vec<String> = all.iter().map(Case::words).collect();
+        let all = cases(&[SourceTool::Mailrun], &[SinkTool::SmtpSink], &[1, 100], &[1, 3]);
+        let words: Vec<String> = all.iter().map(TableCase::description).collect();
         assert_eq!(words[0], "mailrun smtp-source → smtp-sink, 1 session");
         assert_eq!(words[7], "mailrun smtp-source → smtp-sink, 100 sessions, 3 recipients, -d");
     }

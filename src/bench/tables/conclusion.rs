@@ -1,11 +1,11 @@
 //! The verdict of a scenario of several runs: in the words, and in the order, of the verdict of one run.
 use crate::report::numbers::counted;
-use crate::report::{Ink, outcome_word};
+use crate::report::{TextStyle, outcome_word};
 use journey::record::Outcome;
 
 /// Defects that were found, by their weight: the first list that is not empty decides.
 #[derive(Clone, Debug, Default)]
-pub(in crate::bench) struct Wrong {
+pub(in crate::bench) struct Defects {
     /// Runs that failed, or whose account does not close.
     pub(in crate::bench) failed: Vec<String>,
     /// Runs in which the generator, the sink or the host was the limit.
@@ -13,7 +13,7 @@ pub(in crate::bench) struct Wrong {
     /// Targets and thresholds that were missed.
     pub(in crate::bench) missed: Vec<String>,
     /// Observations that were asked for and are missing.
-    pub(in crate::bench) unseen: Vec<String>,
+    pub(in crate::bench) unobserved: Vec<String>,
 }
 
 /// Conclusion of a scenario.
@@ -30,12 +30,12 @@ pub(crate) struct Conclusion {
 
 impl Conclusion {
     /// From what was found wrong; `pass` says why nothing was. Where targets were asked for it `is_strict`.
-    pub(in crate::bench) fn of(wrong: &Wrong, pass: &str, is_strict: bool) -> Self {
+    pub(in crate::bench) fn of(wrong: &Defects, pass: &str, is_strict: bool) -> Self {
         let lists = [
             (&wrong.failed, Outcome::Fail),
             (&wrong.invalid, Outcome::Invalid),
             (&wrong.missed, Outcome::Fail),
-            (&wrong.unseen, Outcome::Inconclusive),
+            (&wrong.unobserved, Outcome::Inconclusive),
         ];
         let first = lists.into_iter().find_map(|(list, outcome)| Some((outcome, list.first()?, list.len() - 1)));
         let (outcome, why) = match first {
@@ -48,13 +48,13 @@ impl Conclusion {
 
     /// The last line of the scenario's report: `PASS all 3 targets met`.
     pub(crate) fn line(&self) -> String {
-        format!("{} {}", outcome_word(self.outcome, Ink::Plain), self.why)
+        format!("{} {}", outcome_word(self.outcome, TextStyle::Plain), self.why)
     }
 
     /// The same in `ink`, in lines that `wrap` makes.
-    pub(super) fn lines(&self, ink: Ink, wrap: impl Fn(&str) -> Vec<String>) -> Vec<String> {
+    pub(super) fn lines(&self, ink: TextStyle, wrap: impl Fn(&str) -> Vec<String>) -> Vec<String> {
         let mut lines = wrap(&self.line());
-        let (plain, painted) = (outcome_word(self.outcome, Ink::Plain), outcome_word(self.outcome, ink));
+        let (plain, painted) = (outcome_word(self.outcome, TextStyle::Plain), outcome_word(self.outcome, ink));
         // Painted after it is broken into lines: escape sequences have no width.
         if let Some(first) = lines.first_mut() {
             *first = first.replacen(&plain, &painted, 1);
@@ -64,14 +64,14 @@ impl Conclusion {
 }
 
 /// The conclusion of runs of which `faults` names those that went wrong, with `planned` of them asked for.
-pub(in crate::bench) fn runs_concluded(faults: &[String], done: usize, planned: usize) -> Conclusion {
-    let wrong = Wrong { failed: faults.iter().map(|fault| without_mark(fault)).collect(), ..Wrong::default() };
-    stopped(wrong, done, planned, &format!("{}, none of which failed", counted(done as u64, "run")), false)
+pub(in crate::bench) fn conclude_runs(faults: &[String], done: usize, planned: usize) -> Conclusion {
+    let wrong = Defects { failed: faults.iter().map(|fault| strip_mark(fault)).collect(), ..Defects::default() };
+    conclude(wrong, done, planned, &format!("{}, none of which failed", counted(done as u64, "run")), false)
 }
 
 /// The same with all that is known to be wrong.
-pub(in crate::bench) fn stopped(
-    mut wrong: Wrong,
+pub(in crate::bench) fn conclude(
+    mut wrong: Defects,
     done: usize,
     planned: usize,
     pass: &str,
@@ -79,13 +79,13 @@ pub(in crate::bench) fn stopped(
 ) -> Conclusion {
     let is_interrupted = done < planned;
     if is_interrupted {
-        wrong.unseen.push(format!("it was stopped after {done} of {planned} runs"));
+        wrong.unobserved.push(format!("it was stopped after {done} of {planned} runs"));
     }
     Conclusion { is_interrupted, ..Conclusion::of(&wrong, pass, is_strict) }
 }
 
 /// A line of a table's remarks as a sentence of its verdict.
-pub(in crate::bench) fn without_mark(fault: &str) -> String {
+pub(in crate::bench) fn strip_mark(fault: &str) -> String {
     fault.trim_start_matches("NOT OK: ").to_owned()
 }
 
@@ -96,10 +96,10 @@ mod tests {
     #[test]
     fn the_weightiest_decides_as_it_does_for_a_run() {
         let said = |text: &str| vec![text.to_owned()];
-        let mut wrong = Wrong::default();
-        let outcome = |wrong: &Wrong| Conclusion::of(wrong, "all well", true).line();
+        let mut wrong = Defects::default();
+        let outcome = |wrong: &Defects| Conclusion::of(wrong, "all well", true).line();
         assert_eq!(outcome(&wrong), "PASS all well");
-        wrong.unseen = said("stopped");
+        wrong.unobserved = said("stopped");
         assert_eq!(outcome(&wrong), "INCONCLUSIVE stopped");
         wrong.missed = vec!["p99.".to_owned(), "rate.".to_owned()];
         assert_eq!(outcome(&wrong), "FAIL p99 (and 1 more)");

@@ -1,5 +1,5 @@
 //! The sources and sinks of the published tables: their paths and their command lines.
-use super::cases::{Case, Connections};
+use super::cases::{ConnectionReuse, TableCase};
 use anyhow::{Context, Result};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// A program that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tool {
+pub(super) enum SourceTool {
     /// Postfix's: the one that the others are compared with.
     SmtpSource,
     GoSmtpSource,
@@ -16,7 +16,7 @@ pub(super) enum Tool {
     Mailrun,
 }
 
-impl Tool {
+impl SourceTool {
     /// All sources, in the order of the table.
     pub(super) const ALL: [Self; 3] = [Self::SmtpSource, Self::GoSmtpSource, Self::Mailrun];
 
@@ -31,14 +31,14 @@ impl Tool {
 
 /// A program that takes mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Receiver {
+pub(super) enum SinkTool {
     /// Postfix's.
     SmtpSink,
     /// This program, called `mailrun sink`.
     Mailrun,
 }
 
-impl Receiver {
+impl SinkTool {
     pub(super) const ALL: [Self; 2] = [Self::SmtpSink, Self::Mailrun];
 
     pub(super) fn name(self) -> &'static str {
@@ -51,41 +51,41 @@ impl Receiver {
 
 /// The programs that were found, and their paths.
 #[derive(Clone, Debug)]
-pub(super) struct Field {
-    pub(super) tools: Vec<(Tool, PathBuf)>,
-    pub(super) receivers: Vec<(Receiver, PathBuf)>,
+pub(super) struct TableContestants {
+    pub(super) tools: Vec<(SourceTool, PathBuf)>,
+    pub(super) receivers: Vec<(SinkTool, PathBuf)>,
     /// The programs that this machine lacks.
     pub(super) missing: Vec<&'static str>,
 }
 
-impl Field {
+impl TableContestants {
     /// Looks for the peers; this program is always there.
-    pub(super) fn survey() -> Result<Self> {
+    pub(super) fn find() -> Result<Self> {
         let own = std::env::current_exe().context("cannot find mailrun's own program file")?;
         let places = places(&own);
         let mut missing = Vec::new();
         let mut search = |name: &'static str| {
-            let found = find(name, &own, &places);
+            let found = find_program(name, &own, &places);
             missing.extend(found.is_none().then_some(name));
             found
         };
         let (mut tools, mut receivers) = (Vec::new(), Vec::new());
-        for tool in Tool::ALL {
-            let path = if tool == Tool::Mailrun { Some(own.clone()) } else { search(tool.name()) };
+        for tool in SourceTool::ALL {
+            let path = if tool == SourceTool::Mailrun { Some(own.clone()) } else { search(tool.name()) };
             tools.extend(path.map(|path| (tool, path)));
         }
-        for receiver in Receiver::ALL {
-            let path = if receiver == Receiver::Mailrun { Some(own.clone()) } else { search(receiver.name()) };
+        for receiver in SinkTool::ALL {
+            let path = if receiver == SinkTool::Mailrun { Some(own.clone()) } else { search(receiver.name()) };
             receivers.extend(path.map(|path| (receiver, path)));
         }
         Ok(Self { tools, receivers, missing })
     }
 
-    pub(super) fn tool(&self, tool: Tool) -> Option<&Path> {
+    pub(super) fn tool(&self, tool: SourceTool) -> Option<&Path> {
         self.tools.iter().find(|(known, _)| *known == tool).map(|(_, path)| path.as_path())
     }
 
-    pub(super) fn receiver(&self, receiver: Receiver) -> Option<&Path> {
+    pub(super) fn receiver(&self, receiver: SinkTool) -> Option<&Path> {
         self.receivers.iter().find(|(known, _)| *known == receiver).map(|(_, path)| path.as_path())
     }
 }
@@ -96,7 +96,7 @@ impl Field {
 /// If the path of this program cannot be found.
 pub(in crate::bench) fn peer(name: &str) -> Result<(PathBuf, Option<PathBuf>)> {
     let own = std::env::current_exe().context("cannot find mailrun's own program file")?;
-    let found = find(name, &own, &places(&own));
+    let found = find_program(name, &own, &places(&own));
     Ok((own, found))
 }
 
@@ -115,7 +115,7 @@ fn places(own: &Path) -> Vec<PathBuf> {
 }
 
 /// The first program of that name that is not this one under the older tool's name (`mailrun install-links`).
-fn find(name: &str, own: &Path, places: &[PathBuf]) -> Option<PathBuf> {
+fn find_program(name: &str, own: &Path, places: &[PathBuf]) -> Option<PathBuf> {
     places.iter().map(|place| place.join(name)).find(|path| is_program(path) && !is_ours(path, own))
 }
 
@@ -129,28 +129,34 @@ fn is_ours(path: &Path, own: &Path) -> bool {
 
 /// Says whether the sink can tell every message from every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Marking {
+pub(super) enum MessageMarking {
     /// The messages of the published table.
     AsPublished,
     /// go-smtp-source's messages all have one Message-Id: their number goes into the subject. The others number theirs.
-    EachItsOwn,
+    Unique,
 }
 
 /// The command that makes a tool send a case's load.
-pub(super) fn command(program: &Path, case: &Case, messages: u64, marking: Marking, to: SocketAddr) -> Command {
+pub(super) fn command(
+    program: &Path,
+    case: &TableCase,
+    messages: u64,
+    marking: MessageMarking,
+    to: SocketAddr,
+) -> Command {
     let mut command = Command::new(program);
-    if case.tool == Tool::Mailrun {
+    if case.tool == SourceTool::Mailrun {
         command.arg("smtp-source");
     }
     let own: &[&str] = match (case.tool, marking) {
-        (Tool::GoSmtpSource, Marking::AsPublished) => &["-resolve-once"],
-        (Tool::GoSmtpSource, Marking::EachItsOwn) => &["-resolve-once", "-S", "message %d"],
+        (SourceTool::GoSmtpSource, MessageMarking::AsPublished) => &["-resolve-once"],
+        (SourceTool::GoSmtpSource, MessageMarking::Unique) => &["-resolve-once", "-S", "message %d"],
         // Without -M it asks for the machine's name, which it may reject.
-        (Tool::SmtpSource | Tool::Mailrun, _) => &["-M", "smtp.example.com"],
+        (SourceTool::SmtpSource | SourceTool::Mailrun, _) => &["-M", "smtp.example.com"],
     };
     command.args(own);
     command.args(["-s", &case.sessions.to_string(), "-m", &messages.to_string()]);
-    if case.connections == Connections::Kept {
+    if case.connections == ConnectionReuse::Reused {
         command.arg("-d");
     }
     if case.recipients > 1 {
@@ -185,17 +191,17 @@ mod tests {
         mode(&plain.join("smtp-source"), 0o644);
         symlink(&own, links.join("smtp-source")).unwrap();
         let places = [links, plain, real.clone()];
-        assert_eq!(find("smtp-source", &own, &places), Some(real.join("smtp-source")));
-        assert_eq!(find("smtp-sink", &own, &places), None);
+        assert_eq!(find_program("smtp-source", &own, &places), Some(real.join("smtp-source")));
+        assert_eq!(find_program("smtp-sink", &own, &places), None);
     }
 
     #[test]
     fn each_tool_is_told_the_same() {
-        let case = |tool| Case {
+        let case = |tool| TableCase {
             tool,
-            receiver: Receiver::Mailrun,
+            receiver: SinkTool::Mailrun,
             sessions: 100,
-            connections: Connections::Kept,
+            connections: ConnectionReuse::Reused,
             recipients: 3,
         };
         let to = SocketAddr::from(([127, 0, 0, 1], 2525));
@@ -205,10 +211,10 @@ mod tests {
             words.join(" ")
         };
         let load = "-s 100 -m 50 -d -r 3 -f from@example.com -t to@example.com 127.0.0.1:2525";
-        let go = words(Tool::GoSmtpSource, Marking::EachItsOwn);
+        let go = words(SourceTool::GoSmtpSource, MessageMarking::Unique);
         assert_eq!(go, format!("-resolve-once -S message %d {load}"));
-        let theirs = words(Tool::SmtpSource, Marking::AsPublished);
+        let theirs = words(SourceTool::SmtpSource, MessageMarking::AsPublished);
         assert_eq!(theirs, format!("-M smtp.example.com {load}"));
-        assert_eq!(words(Tool::Mailrun, Marking::AsPublished), format!("smtp-source {theirs}"));
+        assert_eq!(words(SourceTool::Mailrun, MessageMarking::AsPublished), format!("smtp-source {theirs}"));
     }
 }

@@ -1,12 +1,12 @@
 //! Runs a table's cases in their order, each with a new sink and a limit of time, until all are done or Ctrl-C.
-use super::cases::{Case, cases, order};
-use super::contenders::{Field, Marking, Receiver, Tool, command};
+use super::cases::{TableCase, cases, order};
+use super::contenders::{MessageMarking, SinkTool, SourceTool, TableContestants, command};
 use super::deliveries::Deliveries;
-use super::sinks::{Counts, Keeping, Order, Sink};
-use super::timed::{Costs, Timed};
-use super::{Proof, TableOptions};
-use crate::interrupt::{Asked, Interrupt};
-use crate::live_line::{Display, Elsewhere, Line};
+use super::sinks::{DumpMode, ReportedCounts, SinkLaunch, TableSink};
+use super::timed::{Costs, TimedChild};
+use super::{DeliveryCheck, TableOptions};
+use crate::interrupt::{Interrupt, StopRequest};
+use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
 use crate::report::numbers::seconds;
 use anyhow::{Context, Result};
 use std::process::Stdio;
@@ -14,101 +14,102 @@ use std::time::Instant;
 
 /// A run that was completed.
 #[derive(Clone, Debug)]
-pub(super) struct Measured {
+pub(super) struct TableMeasurement {
     pub(super) source: Costs,
     pub(super) sink: Costs,
     /// Counts that the sink reports; smtp-sink reports none.
-    pub(super) counts: Option<Counts>,
+    pub(super) counts: Option<ReportedCounts>,
     /// Messages that it has kept, where it was asked to.
     pub(super) deliveries: Option<Deliveries>,
 }
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub(super) enum Run {
-    Done(Box<Measured>),
+pub(super) enum TableRun {
+    Done(Box<TableMeasurement>),
     /// The run could not start, failed or hung, with the reason.
     Failed(String),
 }
 
 /// A case and its runs, one for each round that was begun.
 #[derive(Clone, Debug)]
-pub(super) struct Lane {
-    pub(super) case: Case,
-    pub(super) runs: Vec<Run>,
+pub(super) struct TableSeries {
+    pub(super) case: TableCase,
+    pub(super) runs: Vec<TableRun>,
 }
 
 /// All that was run.
 #[derive(Clone, Debug)]
-pub(super) struct Finds {
-    pub(super) lanes: Vec<Lane>,
+pub(super) struct TableResults {
+    pub(super) series: Vec<TableSeries>,
     pub(super) missing: Vec<&'static str>,
     pub(super) done: usize,
     pub(super) planned: usize,
 }
 
 /// Runs all there is to run.
-pub(super) fn follow(options: &TableOptions) -> Result<Finds> {
-    let field = Field::survey()?;
-    let tools: Vec<Tool> = field.tools.iter().map(|(tool, _)| *tool).collect();
-    let receivers: Vec<Receiver> = field.receivers.iter().map(|(receiver, _)| *receiver).collect();
+pub(super) fn run_all(options: &TableOptions) -> Result<TableResults> {
+    let field = TableContestants::find()?;
+    let tools: Vec<SourceTool> = field.tools.iter().map(|(tool, _)| *tool).collect();
+    let receivers: Vec<SinkTool> = field.receivers.iter().map(|(receiver, _)| *receiver).collect();
     let cases = cases(&tools, &receivers, &options.sessions, &options.recipients);
     let order = order(cases.len(), tools.len(), options.rounds);
     let planned = order.len();
-    let mut lanes: Vec<Lane> = cases.into_iter().map(|case| Lane { case, runs: Vec::new() }).collect();
-    let mut course = Course {
+    let mut lanes: Vec<TableSeries> = cases.into_iter().map(|case| TableSeries { case, runs: Vec::new() }).collect();
+    let mut course = TableRunner {
         options,
-        field: &field,
+        contestants: &field,
         interrupt: Interrupt::watch()?,
-        display: Display::on_stderr(options.live, Elsewhere::Lines),
+        display: LiveDisplay::on_stderr(options.live, NonTerminalOutput::Lines),
     };
     let (began, mut done) = (Instant::now(), 0);
     for number in order {
         let lane = &mut lanes[number];
-        let line = Line::of_runs(done, planned, &lane.case.words(), began);
+        let line = LiveLine::of_runs(done, planned, &lane.case.description(), began);
         let Some(run) = course.run(&lane.case, &line) else { break };
         lane.runs.push(run);
         done += 1;
     }
     course.display.clear();
-    Ok(Finds { lanes, missing: field.missing, done, planned })
+    Ok(TableResults { series: lanes, missing: field.missing, done, planned })
 }
 
-struct Course<'o> {
+struct TableRunner<'o> {
     options: &'o TableOptions,
-    field: &'o Field,
+    contestants: &'o TableContestants,
     interrupt: Interrupt,
-    display: Display,
+    display: LiveDisplay,
 }
 
-impl Course<'_> {
+impl TableRunner<'_> {
     /// Measures one run; `None` if the user wants no more runs.
-    fn run(&mut self, case: &Case, line: &Line) -> Option<Run> {
-        if self.interrupt.asked() != Asked::Nothing {
+    fn run(&mut self, case: &TableCase, line: &LiveLine) -> Option<TableRun> {
+        if self.interrupt.requested() != StopRequest::Nothing {
             return None;
         }
         match self.measure(case, line) {
-            Ok(measured) => measured.map(|measured| Run::Done(Box::new(measured))),
-            Err(error) => Some(Run::Failed(format!("{error:#}"))),
+            Ok(measured) => measured.map(|measured| TableRun::Done(Box::new(measured))),
+            Err(error) => Some(TableRun::Failed(format!("{error:#}"))),
         }
     }
 
-    fn measure(&mut self, case: &Case, line: &Line) -> Result<Option<Measured>> {
-        let (keeping, marking) = match self.options.proof {
-            Proof::None => (Keeping::Nothing, Marking::AsPublished),
-            Proof::EveryDelivery => (Keeping::Dump, Marking::EachItsOwn),
+    fn measure(&mut self, case: &TableCase, line: &LiveLine) -> Result<Option<TableMeasurement>> {
+        let (keeping, marking) = match self.options.check {
+            DeliveryCheck::None => (DumpMode::Nothing, MessageMarking::AsPublished),
+            DeliveryCheck::EveryDelivery => (DumpMode::Dump, MessageMarking::Unique),
         };
         let receiver = case.receiver;
-        let program = self.field.receiver(receiver).context("the sink is not installed")?;
+        let program = self.contestants.receiver(receiver).context("the sink is not installed")?;
         let faults = &self.options.sink_options;
-        let sink = Sink::start(Order { receiver, program, sessions: case.sessions, keeping, faults })?;
-        let program = self.field.tool(case.tool).context("the source is not installed")?;
+        let sink =
+            TableSink::start(SinkLaunch { receiver, program, sessions: case.sessions, dump_mode: keeping, faults })?;
+        let program = self.contestants.tool(case.tool).context("the source is not installed")?;
         let mut command = command(program, case, self.options.messages, marking, sink.address());
         command.stdout(Stdio::null());
-        let mut source = Timed::start(command)?;
-        while !source.ends()? {
+        let mut source = TimedChild::start(command)?;
+        while !source.poll_exit()? {
             self.display.show(|| line.clone());
-            if self.interrupt.asked() != Asked::Nothing {
+            if self.interrupt.requested() != StopRequest::Nothing {
                 return Ok(None);
             }
             let limit = self.options.limit;
@@ -120,11 +121,11 @@ impl Course<'_> {
         }
         let (status, costs) = source.reap()?;
         if !status.success() {
-            let words = source.last_words();
+            let words = source.last_stderr_line();
             anyhow::bail!("it ended with {status}: {}", words.as_deref().unwrap_or("no output"));
         }
-        let deliveries = (keeping == Keeping::Dump).then(|| sink.deliveries(self.options.messages)).transpose()?;
+        let deliveries = (keeping == DumpMode::Dump).then(|| sink.deliveries(self.options.messages)).transpose()?;
         let (sink, counts) = sink.stop()?;
-        Ok(Some(Measured { source: costs, sink, counts, deliveries }))
+        Ok(Some(TableMeasurement { source: costs, sink, counts, deliveries }))
     }
 }

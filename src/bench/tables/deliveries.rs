@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, ErrorKind, Read};
 
 /// Limit of the bytes that are read of a line: the rest has nothing of interest.
-const LINE_BYTES: u64 = 64 * 1024;
+const MAX_LINE_BYTES: u64 = 64 * 1024;
 /// The text of every message.
 const TEXT: [&str; 4] = ["La de da de da 1.", "La de da de da 2.", "La de da de da 3.", "La de da de da 4."];
 
@@ -27,11 +27,11 @@ pub(super) struct Deliveries {
 
 impl Deliveries {
     /// Deliveries that were there before.
-    pub(super) fn twice(&self) -> u64 {
+    pub(super) fn duplicates(&self) -> u64 {
         self.recipients - self.seen.len() as u64
     }
 
-    fn add(&mut self, message: &Message) {
+    fn add(&mut self, message: &DumpedMessage) {
         self.messages += 1;
         self.changed += u64::from(message.is_changed || message.lines != TEXT.len());
         self.recipients += message.recipients.len() as u64;
@@ -45,7 +45,7 @@ impl Deliveries {
 
 /// A message as far as it is looked at.
 #[derive(Debug, Default)]
-struct Message {
+struct DumpedMessage {
     /// Its Message-Id and its subject.
     name: Vec<u8>,
     recipients: Vec<Vec<u8>>,
@@ -54,7 +54,7 @@ struct Message {
     is_changed: bool,
 }
 
-impl Message {
+impl DumpedMessage {
     /// Takes up a line of its header, if it is one that names it.
     fn read_header(&mut self, line: &[u8]) {
         if after(line, b"Message-Id:").or_else(|| after(line, b"Subject:")).is_some() {
@@ -79,23 +79,23 @@ fn after<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
 /// Reads what `smtp-sink -S SEPARATOR -D` wrote: the separator, a line for each field of the envelope, the message,
 /// and an empty line.
 pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Result<Deliveries> {
-    let (mut found, mut message, mut place) = (Deliveries::default(), None::<Message>, Place::Header);
+    let (mut found, mut message, mut place) = (Deliveries::default(), None::<DumpedMessage>, DumpSection::Header);
     let mut line = Vec::new();
     while read_line(&mut dump, &mut line)? {
         if line == separator.as_bytes() {
-            message.replace(Message::default()).iter().for_each(|before| found.add(before));
-            place = Place::Header;
+            message.replace(DumpedMessage::default()).iter().for_each(|before| found.add(before));
+            place = DumpSection::Header;
             continue;
         }
         let Some(current) = message.as_mut() else { continue };
         match place {
-            Place::Header if line.is_empty() => place = Place::Text,
-            Place::Header => match after(&line, b"X-Rcpt-Args:") {
+            DumpSection::Header if line.is_empty() => place = DumpSection::Text,
+            DumpSection::Header => match after(&line, b"X-Rcpt-Args:") {
                 Some(recipient) => current.recipients.push(recipient.to_vec()),
                 None => current.read_header(&line),
             },
-            Place::Text if line.is_empty() && current.lines == TEXT.len() => place = Place::End,
-            Place::Text | Place::End => current.read_text(&line),
+            DumpSection::Text if line.is_empty() && current.lines == TEXT.len() => place = DumpSection::End,
+            DumpSection::Text | DumpSection::End => current.read_text(&line),
         }
     }
     message.iter().for_each(|last| found.add(last));
@@ -104,7 +104,7 @@ pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Resul
 
 /// Position of a line in a message of smtp-sink's.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum DumpSection {
     Header,
     Text,
     /// The position after the empty line that smtp-sink adds.
@@ -113,7 +113,7 @@ enum Place {
 
 /// The line before a message in `mailrun sink --dump-file`.
 #[derive(Debug, Deserialize)]
-struct Envelope {
+struct DumpedEnvelope {
     bytes: u64,
     recipients: Vec<String>,
 }
@@ -123,13 +123,13 @@ pub(super) fn of_mailrun(mut dump: impl BufRead) -> io::Result<Deliveries> {
     let mut found = Deliveries::default();
     let mut line = Vec::new();
     while read_line(&mut dump, &mut line)? {
-        let envelope: Envelope = match serde_json::from_slice(&line) {
+        let envelope: DumpedEnvelope = match serde_json::from_slice(&line) {
             Ok(envelope) => envelope,
             Err(_) if dump.fill_buf()?.is_empty() => break,
             Err(error) => return Err(io::Error::new(ErrorKind::InvalidData, error)),
         };
         let recipients = envelope.recipients.into_iter().map(String::into_bytes).collect();
-        let mut message = Message { recipients, ..Message::default() };
+        let mut message = DumpedMessage { recipients, ..DumpedMessage::default() };
         let mut text = Read::by_ref(&mut dump).take(envelope.bytes);
         while read_line(&mut text, &mut line)? && !line.is_empty() {
             message.read_header(&line);
@@ -149,7 +149,7 @@ pub(super) fn of_mailrun(mut dump: impl BufRead) -> io::Result<Deliveries> {
 /// Reads a line without its end, or the next piece of an endless one; false at the end.
 fn read_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
-    let octets = text.take(LINE_BYTES).read_until(b'\n', line)?;
+    let octets = text.take(MAX_LINE_BYTES).read_until(b'\n', line)?;
     if line.last() == Some(&b'\n') {
         line.pop();
         line.pop_if(|last| *last == b'\r');
@@ -178,15 +178,15 @@ mod tests {
     }
 
     /// Messages, recipients and doubles; none is changed.
-    fn told(found: io::Result<Deliveries>) -> [u64; 3] {
+    fn counts(found: io::Result<Deliveries>) -> [u64; 3] {
         let found = found.unwrap();
         assert_eq!(found.changed, 0, "{found:?}");
-        [found.messages, found.recipients, found.twice()]
+        [found.messages, found.recipients, found.duplicates()]
     }
 
-    type Written = fn(u32, &[&str]) -> String;
-    type Reader = fn(&[u8]) -> io::Result<Deliveries>;
-    const KINDS: [(Written, Reader); 2] =
+    type WriteDump = fn(u32, &[&str]) -> String;
+    type ReadDump = fn(&[u8]) -> io::Result<Deliveries>;
+    const KINDS: [(WriteDump, ReadDump); 2] =
         [(smtp_sink_message, |text| of_smtp_sink(text, "MARK")), (mailrun_message, |text| of_mailrun(text))];
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
                 (written(1, &["c@d", "c@d"]), [1, 2, 1]),
             ];
             for (text, expected) in table {
-                assert_eq!(told(read(text.as_bytes())), expected, "{text}");
+                assert_eq!(counts(read(text.as_bytes())), expected, "{text}");
             }
         }
     }
@@ -211,7 +211,7 @@ mod tests {
         let (whole, next) = (mailrun_message(1, &["c@d"]), mailrun_message(2, &["c@d"]));
         for cut in 0..next.len() {
             let text = whole.clone() + &next[..cut];
-            assert_eq!(told(of_mailrun(text.as_bytes())), [1, 1, 0], "{cut}");
+            assert_eq!(counts(of_mailrun(text.as_bytes())), [1, 1, 0], "{cut}");
         }
     }
 
@@ -238,14 +238,14 @@ mod tests {
     #[test]
     fn what_is_no_dump_is_an_error() {
         assert!(of_mailrun(b"nonsense\nmore\n".as_slice()).is_err());
-        assert_eq!(told(of_smtp_sink(b"nonsense\n\n".as_slice(), "MARK")), [0, 0, 0]);
+        assert_eq!(counts(of_smtp_sink(b"nonsense\n\n".as_slice(), "MARK")), [0, 0, 0]);
     }
 
     #[test]
     fn a_subject_tells_messages_of_one_id_apart() {
         let text = |number: u32| smtp_sink_message(1, &["c@d"]).replace("From:", &format!("Subject: {number}\nFrom:"));
-        assert_eq!(told(of_smtp_sink((text(1) + &text(2)).as_bytes(), "MARK")), [2, 2, 0]);
-        assert_eq!(told(of_smtp_sink((text(1) + &text(1)).as_bytes(), "MARK")), [2, 2, 1]);
+        assert_eq!(counts(of_smtp_sink((text(1) + &text(2)).as_bytes(), "MARK")), [2, 2, 0]);
+        assert_eq!(counts(of_smtp_sink((text(1) + &text(1)).as_bytes(), "MARK")), [2, 2, 1]);
     }
 
     proptest! {
@@ -254,7 +254,7 @@ mod tests {
             for (written, read) in KINDS {
                 let text = [written(id, &["c@d"]).as_bytes(), &bytes].concat();
                 if let Ok(found) = read(&text) {
-                    prop_assert!(found.twice() <= found.recipients && found.messages >= 1);
+                    prop_assert!(found.duplicates() <= found.recipients && found.messages >= 1);
                     prop_assert!(found.changed <= found.messages);
                 }
                 let _ = read(&bytes);
@@ -267,7 +267,7 @@ mod tests {
             for (written, read) in KINDS {
                 let text: String = recipients.iter().zip(1..).map(|(count, id)| written(id, &names[..*count])).collect();
                 let total = recipients.iter().sum::<usize>() as u64;
-                prop_assert_eq!(told(read(text.as_bytes())), [recipients.len() as u64, total, 0]);
+                prop_assert_eq!(counts(read(text.as_bytes())), [recipients.len() as u64, total, 0]);
             }
         }
     }

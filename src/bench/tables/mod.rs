@@ -20,12 +20,12 @@ mod timed;
 
 pub(in crate::bench) use cases::order;
 pub(crate) use conclusion::Conclusion;
-pub(in crate::bench) use conclusion::{Wrong, runs_concluded, stopped, without_mark};
+pub(in crate::bench) use conclusion::{Defects, conclude, conclude_runs, strip_mark};
 pub(in crate::bench) use contenders::peer;
-pub(in crate::bench) use timed::{Costs, Timed};
+pub(in crate::bench) use timed::{Costs, TimedChild};
 
 use crate::host;
-use crate::party::Live;
+use crate::party::LiveMode;
 use crate::report::numbers::counted;
 use crate::report::table::{Table, plain};
 use anyhow::Result;
@@ -34,7 +34,7 @@ use std::time::Duration;
 
 /// Checks that are made at the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Proof {
+pub(crate) enum DeliveryCheck {
     /// No checks: a sink's work for them is not to be measured.
     None,
     /// Every delivery, once.
@@ -52,13 +52,13 @@ pub(crate) struct TableOptions {
     pub(crate) sessions: Vec<u32>,
     /// Recipients of a message, likewise.
     pub(crate) recipients: Vec<u32>,
-    pub(crate) proof: Proof,
+    pub(crate) check: DeliveryCheck,
     /// The longest that a run may take.
     pub(crate) limit: Duration,
     /// More options for mailrun's sink, word by word.
     pub(crate) sink_options: Vec<String>,
     /// Progress output while it runs.
-    pub(crate) live: Live,
+    pub(crate) live: LiveMode,
 }
 
 /// Columns of a sheet in a file: room enough for every figure.
@@ -66,7 +66,7 @@ const FILE_WIDTH: usize = 160;
 
 /// Tables that are ready to be read.
 #[derive(Clone, Debug)]
-pub(crate) struct Sheet {
+pub(crate) struct TextReport {
     title: String,
     tables: Vec<Table>,
     remarks: Vec<String>,
@@ -75,19 +75,19 @@ pub(crate) struct Sheet {
     /// Conclusion of the whole.
     pub(crate) conclusion: Conclusion,
     /// The file that has all of it.
-    pub(in crate::bench) kept: Option<PathBuf>,
+    pub(in crate::bench) file: Option<PathBuf>,
 }
 
-impl Sheet {
+impl TextReport {
     /// Tables with a title, which the host stands beside, and what must be known besides.
     pub(in crate::bench) fn new(title: &str, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
-        let title = plain(&format!("{title} · {}", place()));
-        let mut sheet = Self { title, tables, remarks, text: String::new(), conclusion, kept: None };
-        sheet.text = sheet.laid_out(FILE_WIDTH, |sentence| vec![sentence.to_owned()]);
+        let title = plain(&format!("{title} · {}", host_description()));
+        let mut sheet = Self { title, tables, remarks, text: String::new(), conclusion, file: None };
+        sheet.text = sheet.layout(FILE_WIDTH, |sentence| vec![sentence.to_owned()]);
         sheet
     }
 
-    fn laid_out(&self, width: usize, sentence: impl Fn(&str) -> Vec<String>) -> String {
+    fn layout(&self, width: usize, sentence: impl Fn(&str) -> Vec<String>) -> String {
         let mut lines = sentence(&self.title);
         lines.push(String::new());
         for table in self.tables.iter().filter(|table| !table.is_empty()) {
@@ -105,7 +105,7 @@ impl Sheet {
 }
 
 /// Host of the measurement, for a table's title: `AMD EPYC, 2 cores, Linux 6.18.44`.
-pub(crate) fn place() -> String {
+pub(crate) fn host_description() -> String {
     let host = host::facts();
     let cores = counted(u64::from(host.cores), "core");
     plain(&format!("{}, {cores}, Linux {}", host.cpu_model, host.kernel))
@@ -116,10 +116,10 @@ pub(crate) fn place() -> String {
 /// # Errors
 ///
 /// If it could not run at all. A peer that fails or hangs is named in the table.
-pub(crate) fn run(options: &TableOptions) -> Result<Sheet> {
-    let finds = course::follow(options)?;
-    Ok(match options.proof {
-        Proof::None => sheet::figures(&finds, options),
-        Proof::EveryDelivery => sheet::proofs(&finds, options),
+pub(crate) fn run(options: &TableOptions) -> Result<TextReport> {
+    let finds = course::run_all(options)?;
+    Ok(match options.check {
+        DeliveryCheck::None => sheet::figures(&finds, options),
+        DeliveryCheck::EveryDelivery => sheet::check_report(&finds, options),
     })
 }

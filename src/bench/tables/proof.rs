@@ -1,10 +1,10 @@
 //! Proof that every message came to each of its recipients, once and unchanged: the dump and the sink's own counts
 //! must agree.
-use super::course::Measured;
+use super::course::TableMeasurement;
 use crate::report::numbers::{count, counted};
 
 /// Fault of a run of so many messages for so many recipients each; `None` if there is none.
-pub(super) fn fault(run: &Measured, messages: u64, recipients: u32) -> Option<String> {
+pub(super) fn fault(run: &TableMeasurement, messages: u64, recipients: u32) -> Option<String> {
     let units = messages * u64::from(recipients);
     let mut faults = Vec::new();
     let mut expect = |found: u64, wanted: u64, what: &str| {
@@ -20,7 +20,7 @@ pub(super) fn fault(run: &Measured, messages: u64, recipients: u32) -> Option<St
         expect(counts.messages, messages, "messages by its count");
         expect(counts.recipients, units, "recipients by its count");
     }
-    if let Some(twice) = run.deliveries.as_ref().map(|kept| kept.twice()).filter(|twice| *twice > 0) {
+    if let Some(twice) = run.deliveries.as_ref().map(|kept| kept.duplicates()).filter(|twice| *twice > 0) {
         faults.push(counted(twice, "duplicate"));
     }
     if let Some(changed) = run.deliveries.as_ref().map(|kept| kept.changed).filter(|changed| *changed > 0) {
@@ -32,26 +32,26 @@ pub(super) fn fault(run: &Measured, messages: u64, recipients: u32) -> Option<St
 #[cfg(test)]
 mod tests {
     use super::super::deliveries::of_mailrun;
-    use super::super::sinks::Counts;
+    use super::super::sinks::ReportedCounts;
     use super::super::timed::Costs;
     use super::*;
 
     /// A run of which those Message-Ids are in the dump, for two recipients each, and counted once each.
-    fn run(ids: &[u32]) -> Measured {
+    fn run(ids: &[u32]) -> TableMeasurement {
         with_text(ids, "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n")
     }
 
-    fn with_text(ids: &[u32], text: &str) -> Measured {
+    fn with_text(ids: &[u32], text: &str) -> TableMeasurement {
         let message = |id: &u32| {
             let text = format!("Message-Id: <{id}>\r\n\r\n{text}");
             format!("{{\"bytes\":{},\"recipients\":[\"a@b\",\"c@d\"]}}\n{text}\n", text.len())
         };
         let dump: String = ids.iter().map(message).collect();
         let messages = ids.len() as u64;
-        Measured {
+        TableMeasurement {
             source: Costs::default(),
             sink: Costs::default(),
-            counts: Some(Counts { messages, recipients: messages * 2 }),
+            counts: Some(ReportedCounts { messages, recipients: messages * 2 }),
             deliveries: Some(of_mailrun(dump.as_bytes()).unwrap()),
         }
     }
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_sink_that_counts_otherwise_is_not_believed() {
         let mut run = run(&[1, 2, 3]);
-        run.counts = Some(Counts { messages: 4, recipients: 8 });
+        run.counts = Some(ReportedCounts { messages: 4, recipients: 8 });
         assert!(fault(&run, 3, 2).unwrap().contains("4 of 3 messages by its count"));
     }
 }

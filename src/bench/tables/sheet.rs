@@ -1,16 +1,16 @@
 //! The tables as they are read: figures with their ratios to smtp-source, or what was proved; below, all that went wrong.
-use super::cases::{Case, Connections};
-use super::contenders::Tool;
-use super::course::{Finds, Lane, Measured, Run};
-use super::{Conclusion, Sheet, TableOptions, proof, runs_concluded};
+use super::cases::{ConnectionReuse, TableCase};
+use super::contenders::SourceTool;
+use super::course::{TableMeasurement, TableResults, TableRun, TableSeries};
+use super::{Conclusion, TableOptions, TextReport, conclude_runs, proof};
 use crate::report::numbers::{count, counted, figure, memory};
 use crate::report::table::{Align, Table, plain};
 use journey::record::Outcome;
 
 /// Text in place of a missing figure.
-const NONE: &str = "–";
+const MISSING: &str = "–";
 /// The table of costs.
-pub(super) fn figures(finds: &Finds, options: &TableOptions) -> Sheet {
+pub(super) fn figures(finds: &TableResults, options: &TableOptions) -> TextReport {
     let right = |title| (title, Align::Right);
     let mut table = Table::new([
         ("tool", Align::Left),
@@ -28,13 +28,13 @@ pub(super) fn figures(finds: &Finds, options: &TableOptions) -> Sheet {
         right("sink CPU s"),
     ])
     .leave_out(&["sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"]);
-    let lanes = finds.lanes.iter().filter(|lane| !lane.runs.is_empty());
+    let lanes = finds.series.iter().filter(|lane| !lane.runs.is_empty());
     lanes.for_each(|lane| table.row(figures_row(lane, finds, options.messages)));
-    let mut remarks = troubles(finds, |case, run| shortfall(case, run, options.messages));
-    let conclusion = runs_concluded(&remarks, finds.done, finds.planned);
+    let mut remarks = faults(finds, |case, run| shortfall(case, run, options.messages));
+    let conclusion = conclude_runs(&remarks, finds.done, finds.planned);
     remarks.push("× msg/s, × CPU: multiple of smtp-source's value in the same round.".to_owned());
     let what = format!("smtp-source-table: {} per run, {}", counted(options.messages, "message"), rounds(options));
-    assembled(&what, table, finds, remarks, conclusion)
+    assemble(&what, table, finds, remarks, conclusion)
 }
 
 fn rounds(options: &TableOptions) -> String {
@@ -44,8 +44,8 @@ fn rounds(options: &TableOptions) -> String {
     }
 }
 
-fn figures_row(lane: &Lane, finds: &Finds, messages: u64) -> Vec<String> {
-    let of = |value: fn(&Measured) -> f64| shown(median(measured(lane).map(value)));
+fn figures_row(lane: &TableSeries, finds: &TableResults, messages: u64) -> Vec<String> {
+    let of = |value: fn(&TableMeasurement) -> f64| shown(median(measured(lane).map(value)));
     let rss = median(measured(lane).filter_map(|run| run.source.max_rss_bytes).map(|bytes| bytes as f64));
     let rate = median(measured(lane).map(|run| messages as f64 / run.source.elapsed_s));
     let of_rate = ratio(lane, finds, |run, base| base.source.elapsed_s / run.source.elapsed_s);
@@ -56,8 +56,8 @@ fn figures_row(lane: &Lane, finds: &Finds, messages: u64) -> Vec<String> {
         of(|run| run.source.sys_s),
         of(|run| run.source.elapsed_s),
         percent(median(measured(lane).map(|run| 100.0 * run.source.cpu_s() / run.source.elapsed_s))),
-        rss.map_or_else(|| NONE.to_owned(), |bytes| memory(bytes as u64)),
-        rate.map_or_else(|| NONE.to_owned(), |rate| count(rate.round() as u64)),
+        rss.map_or_else(|| MISSING.to_owned(), |bytes| memory(bytes as u64)),
+        rate.map_or_else(|| MISSING.to_owned(), |rate| count(rate.round() as u64)),
         two_places(of_rate),
         two_places(of_cpu),
         of(|run| run.sink.cpu_s()),
@@ -65,10 +65,10 @@ fn figures_row(lane: &Lane, finds: &Finds, messages: u64) -> Vec<String> {
     row
 }
 
-fn case_cells(case: &Case) -> Vec<String> {
+fn case_cells(case: &TableCase) -> Vec<String> {
     let reuse = match case.connections {
-        Connections::Each => NONE,
-        Connections::Kept => "-d",
+        ConnectionReuse::PerMessage => MISSING,
+        ConnectionReuse::Reused => "-d",
     };
     vec![
         case.tool.name().to_owned(),
@@ -78,18 +78,22 @@ fn case_cells(case: &Case) -> Vec<String> {
     ]
 }
 
-fn measured(lane: &Lane) -> impl Iterator<Item = &Measured> {
+fn measured(lane: &TableSeries) -> impl Iterator<Item = &TableMeasurement> {
     lane.runs.iter().filter_map(|run| match run {
-        Run::Done(measured) => Some(measured.as_ref()),
-        Run::Failed(_) => None,
+        TableRun::Done(measured) => Some(measured.as_ref()),
+        TableRun::Failed(_) => None,
     })
 }
 
 /// The median of round by round comparisons with smtp-source, so that a slow minute weighs on both sides.
-fn ratio(lane: &Lane, finds: &Finds, compare: fn(&Measured, &Measured) -> f64) -> Option<f64> {
-    let base = finds.lanes.iter().find(|other| other.case == lane.case.by(Tool::SmtpSource))?;
+fn ratio(
+    lane: &TableSeries,
+    finds: &TableResults,
+    compare: fn(&TableMeasurement, &TableMeasurement) -> f64,
+) -> Option<f64> {
+    let base = finds.series.iter().find(|other| other.case == lane.case.with_tool(SourceTool::SmtpSource))?;
     median(lane.runs.iter().zip(&base.runs).filter_map(|pair| match pair {
-        (Run::Done(run), Run::Done(base)) => Some(compare(run, base)),
+        (TableRun::Done(run), TableRun::Done(base)) => Some(compare(run, base)),
         _ => None,
     }))
 }
@@ -102,25 +106,25 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 fn shown(value: Option<f64>) -> String {
-    value.map_or_else(|| NONE.to_owned(), figure)
+    value.map_or_else(|| MISSING.to_owned(), figure)
 }
 
 fn two_places(value: Option<f64>) -> String {
-    value.map_or_else(|| NONE.to_owned(), |value| format!("{value:.2}"))
+    value.map_or_else(|| MISSING.to_owned(), |value| format!("{value:.2}"))
 }
 
 fn percent(value: Option<f64>) -> String {
-    value.map_or_else(|| NONE.to_owned(), |value| format!("{value:.0}"))
+    value.map_or_else(|| MISSING.to_owned(), |value| format!("{value:.0}"))
 }
 
 /// Messages that the sink did not get, where it counts by itself.
-fn shortfall(_: &Case, run: &Measured, messages: u64) -> Option<String> {
+fn shortfall(_: &TableCase, run: &TableMeasurement, messages: u64) -> Option<String> {
     let arrived = run.counts?.messages;
     (arrived != messages).then(|| format!("the sink has {} of {} messages", count(arrived), count(messages)))
 }
 
 /// The table of proofs.
-pub(super) fn proofs(finds: &Finds, options: &TableOptions) -> Sheet {
+pub(super) fn check_report(finds: &TableResults, options: &TableOptions) -> TextReport {
     let mut table = Table::new([
         ("tool", Align::Left),
         ("sink", Align::Left),
@@ -134,93 +138,99 @@ pub(super) fn proofs(finds: &Finds, options: &TableOptions) -> Sheet {
         ("verdict", Align::Left),
     ])
     .leave_out(&["changed", "twice", "recipients", "reuse", "messages"]);
-    let fault = |case: &Case, run: &Measured| proof::fault(run, options.messages, case.recipients);
-    let lanes = finds.lanes.iter().filter(|lane| !lane.runs.is_empty());
-    lanes.for_each(|lane| table.row(proofs_row(lane, options.messages)));
-    let mut remarks = troubles(finds, fault);
-    let conclusion = runs_concluded(&remarks, finds.done, finds.planned);
+    let fault = |case: &TableCase, run: &TableMeasurement| proof::fault(run, options.messages, case.recipients);
+    let lanes = finds.series.iter().filter(|lane| !lane.runs.is_empty());
+    lanes.for_each(|lane| table.row(check_row(lane, options.messages)));
+    let mut remarks = faults(finds, fault);
+    let conclusion = conclude_runs(&remarks, finds.done, finds.planned);
     if conclusion.outcome == Outcome::Pass {
         let units = "every recipient received every message once and unchanged";
         remarks.push(format!("OK: in total {}, {units}.", counted(finds.done as u64, "run")));
     }
     let what = format!("smtp-source-check: {} per run, {}", counted(options.messages, "message"), rounds(options));
-    assembled(&what, table, finds, remarks, conclusion)
+    assemble(&what, table, finds, remarks, conclusion)
 }
 
 /// Row of proofs: of several rounds the first that is not OK is shown.
-fn proofs_row(lane: &Lane, messages: u64) -> Vec<String> {
+fn check_row(lane: &TableSeries, messages: u64) -> Vec<String> {
     let recipients = lane.case.recipients;
-    let is_bad = |run: &&Run| match run {
-        Run::Done(run) => proof::fault(run, messages, recipients).is_some(),
-        Run::Failed(_) => true,
+    let is_bad = |run: &&TableRun| match run {
+        TableRun::Done(run) => proof::fault(run, messages, recipients).is_some(),
+        TableRun::Failed(_) => true,
     };
     let bad = lane.runs.iter().find(is_bad);
     let mut row = case_cells(&lane.case);
     row.push(count(u64::from(recipients)));
     match bad.or(lane.runs.last()) {
-        Some(Run::Done(run)) if run.deliveries.is_some() => row.extend(run.deliveries.iter().flat_map(|kept| {
+        Some(TableRun::Done(run)) if run.deliveries.is_some() => row.extend(run.deliveries.iter().flat_map(|kept| {
             let units = messages * u64::from(recipients);
             [
                 format!("{} of {}", count(kept.messages), count(messages)),
                 format!("{} of {}", count(kept.recipients), count(units)),
-                count(kept.twice()),
+                count(kept.duplicates()),
                 count(kept.changed),
             ]
         })),
-        _ => row.extend([NONE; 4].map(str::to_owned)),
+        _ => row.extend([MISSING; 4].map(str::to_owned)),
     }
     row.push(if bad.is_some() { "NOT OK" } else { "OK" }.to_owned());
     row
 }
 
 /// A line for each run that failed or in which a fault was found.
-fn troubles(finds: &Finds, fault: impl Fn(&Case, &Measured) -> Option<String>) -> Vec<String> {
+fn faults(finds: &TableResults, fault: impl Fn(&TableCase, &TableMeasurement) -> Option<String>) -> Vec<String> {
     let mut lines = Vec::new();
-    for lane in &finds.lanes {
+    for lane in &finds.series {
         lines.extend(lane.runs.iter().filter_map(|run| {
             let why = match run {
-                Run::Done(measured) => fault(&lane.case, measured)?,
-                Run::Failed(why) => why.clone(),
+                TableRun::Done(measured) => fault(&lane.case, measured)?,
+                TableRun::Failed(why) => why.clone(),
             };
-            Some(plain(&format!("NOT OK: {}: {why}", lane.case.words())))
+            Some(plain(&format!("NOT OK: {}: {why}", lane.case.description())))
         }));
     }
     lines
 }
 
-fn assembled(what: &str, table: Table, finds: &Finds, mut remarks: Vec<String>, conclusion: Conclusion) -> Sheet {
+fn assemble(
+    what: &str,
+    table: Table,
+    finds: &TableResults,
+    mut remarks: Vec<String>,
+    conclusion: Conclusion,
+) -> TextReport {
     if finds.done < finds.planned {
         remarks.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
     }
     if !finds.missing.is_empty() {
         remarks.push(format!("Not compared because not installed: {}.", finds.missing.join(", ")));
     }
-    Sheet::new(what, vec![table], remarks, conclusion)
+    TextReport::new(what, vec![table], remarks, conclusion)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Proof;
-    use super::super::contenders::Receiver;
-    use super::super::sinks::Counts;
+    use super::super::DeliveryCheck;
+    use super::super::contenders::SinkTool;
+    use super::super::sinks::ReportedCounts;
     use super::super::timed::Costs;
     use super::*;
-    use crate::party::Live;
+    use crate::party::LiveMode;
     use std::time::Duration;
 
-    fn run(user_s: f64, elapsed_s: f64, arrived: u64) -> Run {
+    fn run(user_s: f64, elapsed_s: f64, arrived: u64) -> TableRun {
         let source = Costs { user_s, sys_s: 0.5, elapsed_s, max_rss_bytes: Some(8 << 20) };
-        Run::Done(Box::new(Measured {
+        TableRun::Done(Box::new(TableMeasurement {
             source,
             sink: Costs::default(),
-            counts: Some(Counts { messages: arrived, recipients: arrived }),
+            counts: Some(ReportedCounts { messages: arrived, recipients: arrived }),
             deliveries: None,
         }))
     }
 
-    fn lane(tool: Tool, runs: Vec<Run>) -> Lane {
-        let (receiver, connections) = (Receiver::Mailrun, Connections::Kept);
-        Lane { case: Case { tool, receiver, sessions: 100, connections, recipients: 1 }, runs }
+    fn series(tool: SourceTool, runs: Vec<TableRun>) -> TableSeries {
+        let (receiver, connections) = (SinkTool::Mailrun, ConnectionReuse::Reused);
+        TableSeries { case: TableCase { tool, receiver, sessions: 100, connections, recipients: 1 }, runs }
     }
 
     fn options() -> TableOptions {
@@ -229,15 +239,15 @@ mod tests {
             rounds: 3,
             sessions: vec![100],
             recipients: vec![1],
-            proof: Proof::None,
+            check: DeliveryCheck::None,
             limit: Duration::from_secs(1),
             sink_options: Vec::new(),
-            live: Live::Off,
+            live: LiveMode::Off,
         }
     }
 
-    fn finds(lanes: Vec<Lane>) -> Finds {
-        Finds { lanes, missing: vec!["go-smtp-source"], done: 6, planned: 6 }
+    fn results(lanes: Vec<TableSeries>) -> TableResults {
+        TableResults { series: lanes, missing: vec!["go-smtp-source"], done: 6, planned: 6 }
     }
 
     #[test]
@@ -245,7 +255,10 @@ mod tests {
         let theirs = vec![run(0.5, 1.0, 1000), run(1.5, 2.0, 1000), run(0.7, 9.0, 1000)];
         // 2, 1 and 3 times as fast as theirs in its round; the medians, of 2 s each, would show no difference.
         let ours = vec![run(0.0, 0.5, 1000), run(0.5, 2.0, 1000), run(0.1, 3.0, 1000)];
-        let sheet = figures(&finds(vec![lane(Tool::SmtpSource, theirs), lane(Tool::Mailrun, ours)]), &options());
+        let sheet = figures(
+            &results(vec![series(SourceTool::SmtpSource, theirs), series(SourceTool::Mailrun, ours)]),
+            &options(),
+        );
         let row = sheet.text.lines().find(|line| line.starts_with(" mailrun")).unwrap();
         let cells: Vec<&str> = row.split_whitespace().collect();
         let expected =
@@ -256,22 +269,22 @@ mod tests {
 
     #[test]
     fn what_hung_is_named_and_has_no_figures() {
-        let theirs = vec![Run::Failed("it did not end\nwithin 1 s".to_owned())];
-        let sheet = figures(&finds(vec![lane(Tool::SmtpSource, theirs)]), &options());
+        let theirs = vec![TableRun::Failed("it did not end\nwithin 1 s".to_owned())];
+        let sheet = figures(&results(vec![series(SourceTool::SmtpSource, theirs)]), &options());
         let named = "NOT OK: smtp-source → mailrun sink, 100 sessions, -d: it did not end within 1 s";
         assert!(!sheet.is_good() && sheet.text.contains(named), "{}", sheet.text);
     }
 
     #[test]
     fn a_source_that_loses_mail_in_silence_is_found_out() {
-        let sheet = figures(&finds(vec![lane(Tool::Mailrun, vec![run(0.1, 1.0, 998)])]), &options());
+        let sheet = figures(&results(vec![series(SourceTool::Mailrun, vec![run(0.1, 1.0, 998)])]), &options());
         assert!(!sheet.is_good() && sheet.text.contains("the sink has 998 of 1,000 messages"), "{}", sheet.text);
     }
 
     #[test]
     fn what_was_not_run_is_no_proof() {
-        let stopped = Finds { done: 1, ..finds(vec![lane(Tool::Mailrun, vec![run(0.1, 1.0, 1000)])]) };
-        let sheet = proofs(&stopped, &options());
+        let stopped = TableResults { done: 1, ..results(vec![series(SourceTool::Mailrun, vec![run(0.1, 1.0, 1000)])]) };
+        let sheet = check_report(&stopped, &options());
         assert!(!sheet.is_good() && sheet.text.contains("Stopped after 1 of 6 runs."), "{}", sheet.text);
         assert!(sheet.text.contains(" OK"), "{}", sheet.text);
     }

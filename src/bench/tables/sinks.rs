@@ -1,8 +1,8 @@
 //! The sinks of a table: a new one for each run on a free loopback port, with room for every session.
-use super::contenders::Receiver;
+use super::contenders::SinkTool;
 use super::deliveries::{self, Deliveries};
-use super::timed::{Costs, Timed};
-use crate::live::{Event, Progress};
+use super::timed::{Costs, TimedChild};
+use crate::live::{LiveEvent, LiveProgress};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,63 +14,63 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Limit of the time in which a sink begins to listen, and in which it ends when asked.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SINK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause in a dump's growth after which no more is expected: the source has ended and the sink is one hop away.
-const QUIET: Duration = Duration::from_secs(1);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(1);
 /// smtp-sink's own limit of 256 sessions is not what is to be measured.
-const LEAST_SESSIONS: u32 = 2000;
+const MIN_SESSIONS: u32 = 2000;
 /// The length of its queue; the kernel may allow less (net.core.somaxconn).
 const BACKLOG: &str = "4096";
 /// User that smtp-sink switches to where it is started as root: it insists on switching.
 const NOBODY: &str = "nobody";
 /// Attempts at a free port. smtp-sink cannot report its port, so it is given one that was free a moment ago, and
 /// another if that is taken meanwhile.
-const TRIES: usize = 3;
+const MAX_PORT_ATTEMPTS: usize = 3;
 /// Separator in smtp-sink's dump. Every separator could occur in a message; this one is unlikely to.
 const SEPARATOR: &str = "== mailrun bench: the next message ==";
 
 /// Says whether a sink keeps the messages that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keeping {
+pub(super) enum DumpMode {
     Nothing,
     Dump,
 }
 
 /// Options of a sink.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Order<'a> {
-    pub(super) receiver: Receiver,
+pub(super) struct SinkLaunch<'a> {
+    pub(super) receiver: SinkTool,
     pub(super) program: &'a Path,
     pub(super) sessions: u32,
-    pub(super) keeping: Keeping,
+    pub(super) dump_mode: DumpMode,
     /// Fault options of mailrun's sink, word by word.
     pub(super) faults: &'a [String],
 }
 
 /// Counts that a sink reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct ReportedCounts {
     pub(super) messages: u64,
     pub(super) recipients: u64,
 }
 
 /// A sink that takes mail.
 #[derive(Debug)]
-pub(super) struct Sink {
-    receiver: Receiver,
-    process: Timed,
+pub(super) struct TableSink {
+    receiver: SinkTool,
+    process: TimedChild,
     address: SocketAddr,
     place: TempDir,
 }
 
-impl Sink {
+impl TableSink {
     /// Starts it and waits until it listens.
-    pub(super) fn start(order: Order<'_>) -> Result<Self> {
+    pub(super) fn start(order: SinkLaunch<'_>) -> Result<Self> {
         match order.receiver {
-            Receiver::Mailrun => Self::start_own(order),
-            Receiver::SmtpSink => {
+            SinkTool::Mailrun => Self::start_own(order),
+            SinkTool::SmtpSink => {
                 let mut outcome = Self::start_smtp_sink(order);
-                for _ in 1..TRIES {
+                for _ in 1..MAX_PORT_ATTEMPTS {
                     if outcome.is_err() {
                         outcome = Self::start_smtp_sink(order);
                     }
@@ -85,26 +85,26 @@ impl Sink {
         self.address
     }
 
-    fn start_own(order: Order<'_>) -> Result<Self> {
+    fn start_own(order: SinkLaunch<'_>) -> Result<Self> {
         let place = directory()?;
         let mut command = Command::new(order.program);
         command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json"]).args(order.faults);
-        command.current_dir(place.path()).stdout(File::create(said(&place))?);
-        if order.keeping == Keeping::Dump {
-            command.arg("--dump-file").arg(dump(&place));
+        command.current_dir(place.path()).stdout(File::create(stdout_file(&place))?);
+        if order.dump_mode == DumpMode::Dump {
+            command.arg("--dump-file").arg(dump_file(&place));
         }
-        let mut process = Timed::start(command)?;
-        let address = wait("mailrun sink", &mut process, || {
-            let said = fs::read_to_string(said(&place)).unwrap_or_default();
-            said.lines().find_map(|line| match Event::from_line(line) {
-                Some(Event::Listening { smtp, .. }) => smtp.first()?.parse().ok(),
+        let mut process = TimedChild::start(command)?;
+        let address = await_ready("mailrun sink", &mut process, || {
+            let said = fs::read_to_string(stdout_file(&place)).unwrap_or_default();
+            said.lines().find_map(|line| match LiveEvent::from_line(line) {
+                Some(LiveEvent::Listening { smtp, .. }) => smtp.first()?.parse().ok(),
                 _ => None,
             })
         })?;
         Ok(Self { receiver: order.receiver, process, address, place })
     }
 
-    fn start_smtp_sink(order: Order<'_>) -> Result<Self> {
+    fn start_smtp_sink(order: SinkLaunch<'_>) -> Result<Self> {
         let place = directory()?;
         let mut command = Command::new(order.program);
         if rustix::process::geteuid().is_root() {
@@ -115,16 +115,16 @@ impl Sink {
                 .context("cannot change the owner of a directory to the user of smtp-sink")?;
             command.args(["-u", NOBODY]);
         }
-        if order.keeping == Keeping::Dump {
+        if order.dump_mode == DumpMode::Dump {
             // Its names are templates of strftime(3), and relative to a directory they have no sign of those.
             command.args(["-S", &format!("{SEPARATOR}\\n"), "-D", "dump"]);
         }
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-        command.args(["-m", &order.sessions.saturating_mul(2).max(LEAST_SESSIONS).to_string()]);
+        command.args(["-m", &order.sessions.saturating_mul(2).max(MIN_SESSIONS).to_string()]);
         command.args([&address.to_string(), BACKLOG]);
         command.current_dir(place.path()).stdout(Stdio::null());
-        let mut process = Timed::start(command)?;
-        wait("smtp-sink", &mut process, || {
+        let mut process = TimedChild::start(command)?;
+        await_ready("smtp-sink", &mut process, || {
             let mut stream = TcpStream::connect(address).ok()?;
             stream.write_all(b"QUIT\r\n").ok()
         })?;
@@ -136,19 +136,19 @@ impl Sink {
         let (mut length, mut quiet_since) = (0, Instant::now());
         loop {
             let kept = self.read_dump()?;
-            let now = fs::metadata(dump(&self.place)).map_or(0, |metadata| metadata.len());
+            let now = fs::metadata(dump_file(&self.place)).map_or(0, |metadata| metadata.len());
             if now != length {
                 (length, quiet_since) = (now, Instant::now());
             }
-            if kept.messages >= messages || quiet_since.elapsed() >= QUIET {
+            if kept.messages >= messages || quiet_since.elapsed() >= QUIET_TIMEOUT {
                 return Ok(kept);
             }
-            std::thread::sleep(QUIET / 10);
+            std::thread::sleep(QUIET_TIMEOUT / 10);
         }
     }
 
     fn read_dump(&self) -> Result<Deliveries> {
-        let path = dump(&self.place);
+        let path = dump_file(&self.place);
         let file = match File::open(&path) {
             Ok(file) => std::io::BufReader::new(file),
             // Made with the first message.
@@ -156,20 +156,20 @@ impl Sink {
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
         let kept = match self.receiver {
-            Receiver::SmtpSink => deliveries::of_smtp_sink(file, SEPARATOR),
-            Receiver::Mailrun => deliveries::of_mailrun(file),
+            SinkTool::SmtpSink => deliveries::of_smtp_sink(file, SEPARATOR),
+            SinkTool::Mailrun => deliveries::of_mailrun(file),
         };
         kept.with_context(|| format!("cannot read {}", path.display()))
     }
 
     /// Stops it: its costs, and its counts, if it reports them.
-    pub(super) fn stop(mut self) -> Result<(Costs, Option<Counts>)> {
-        if self.process.ends()? {
-            let words = self.process.last_words();
+    pub(super) fn stop(mut self) -> Result<(Costs, Option<ReportedCounts>)> {
+        if self.process.poll_exit()? {
+            let words = self.process.last_stderr_line();
             bail!("the sink ended during the run: {}", words.as_deref().unwrap_or("no output"));
         }
-        let (_, costs) = self.process.stop(PATIENCE)?;
-        let said = fs::read_to_string(said(&self.place)).unwrap_or_default();
+        let (_, costs) = self.process.stop(SINK_TIMEOUT)?;
+        let said = fs::read_to_string(stdout_file(&self.place)).unwrap_or_default();
         Ok((costs, last_counts(&said)))
     }
 }
@@ -178,34 +178,34 @@ fn directory() -> Result<TempDir> {
     tempfile::Builder::new().prefix("mailrun-table-").tempdir().context("cannot create a temporary directory")
 }
 
-fn said(place: &TempDir) -> PathBuf {
+fn stdout_file(place: &TempDir) -> PathBuf {
     place.path().join("stdout")
 }
 
-fn dump(place: &TempDir) -> PathBuf {
+fn dump_file(place: &TempDir) -> PathBuf {
     place.path().join("dump")
 }
 
 /// Polls until there is a result.
-fn wait<T>(name: &str, process: &mut Timed, mut look: impl FnMut() -> Option<T>) -> Result<T> {
+fn await_ready<T>(name: &str, process: &mut TimedChild, mut look: impl FnMut() -> Option<T>) -> Result<T> {
     loop {
-        let has_ended = process.ends()?;
+        let has_ended = process.poll_exit()?;
         if let Some(seen) = look().filter(|_| !has_ended) {
             return Ok(seen);
         }
         if has_ended {
-            let words = process.last_words();
+            let words = process.last_stderr_line();
             bail!("{name} ended before it listened: {}", words.as_deref().unwrap_or("no output"));
         }
-        ensure!(process.age() < PATIENCE, "{name} did not listen within {} s", PATIENCE.as_secs());
+        ensure!(process.age() < SINK_TIMEOUT, "{name} did not listen within {} s", SINK_TIMEOUT.as_secs());
     }
 }
 
 /// The counts of the last progress report: a sink reports once more when all is counted.
-fn last_counts(said: &str) -> Option<Counts> {
-    said.lines().rev().find_map(|line| match Event::from_line(line) {
-        Some(Event::Progress(Progress { delivered, recipients, .. })) => {
-            Some(Counts { messages: delivered, recipients })
+fn last_counts(said: &str) -> Option<ReportedCounts> {
+    said.lines().rev().find_map(|line| match LiveEvent::from_line(line) {
+        Some(LiveEvent::Progress(LiveProgress { delivered, recipients, .. })) => {
+            Some(ReportedCounts { messages: delivered, recipients })
         }
         _ => None,
     })
@@ -220,7 +220,7 @@ mod tests {
         let said = "{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}\n\
             {\"event\":\"progress\",\"delivered\":5,\"recipients\":15}\n\
             {\"event\":\"progress\",\"delivered\":7,\"recipients\":21}\n{\"event\":\"done\"}\n";
-        assert_eq!(last_counts(said), Some(Counts { messages: 7, recipients: 21 }));
+        assert_eq!(last_counts(said), Some(ReportedCounts { messages: 7, recipients: 21 }));
         assert_eq!(last_counts("nonsense"), None);
     }
 }

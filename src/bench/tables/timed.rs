@@ -18,9 +18,9 @@ use wait4::Wait4;
 
 /// Interval of the samples of a child's memory: a tenth of its age, so that a short run is sampled too and a long one
 /// is not disturbed, within these limits.
-const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
+const SAMPLE_INTERVAL_LIMITS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
 /// Limit of the end of a child's standard error that is kept to explain a failure.
-const WORDS_BYTES: u64 = 4096;
+const MAX_STDERR_BYTES: u64 = 4096;
 
 /// Resources that a process used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -42,18 +42,18 @@ impl Costs {
 /// A child that runs in a process group of its own, so that Ctrl-C at the terminal does not reach it. It is killed on
 /// drop.
 #[derive(Debug)]
-pub(in crate::bench) struct Timed {
+pub(in crate::bench) struct TimedChild {
     child: Child,
-    end: OwnedFd,
+    pidfd: OwnedFd,
     started_at: Instant,
     /// Memory figure of `wait4` above which it means something.
-    floor_bytes: u64,
-    seen_bytes: Option<u64>,
+    min_peak_bytes: u64,
+    sampled_peak_bytes: Option<u64>,
     stderr: File,
     is_reaped: bool,
 }
 
-impl Timed {
+impl TimedChild {
     /// Starts it. Its standard output goes where `command` says.
     pub(in crate::bench) fn start(mut command: Command) -> Result<Self> {
         let stderr = tempfile::tempfile().context("cannot create a temporary file")?;
@@ -64,20 +64,28 @@ impl Timed {
         let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let end = end.context("cannot observe a process").inspect_err(|_| kill(&child))?;
         let floor_bytes = usage::own().max_rss_bytes.unwrap_or_default();
-        let mut timed = Self { child, end, started_at, floor_bytes, seen_bytes: None, stderr, is_reaped: false };
-        timed.look();
+        let mut timed = Self {
+            child,
+            pidfd: end,
+            started_at,
+            min_peak_bytes: floor_bytes,
+            sampled_peak_bytes: None,
+            stderr,
+            is_reaped: false,
+        };
+        timed.sample_memory();
         Ok(timed)
     }
 
     /// Waits for its end, for a hundredth of a second at most.
-    pub(in crate::bench) fn ends(&mut self) -> Result<bool> {
-        let [least, most] = LOOK_EVERY;
+    pub(in crate::bench) fn poll_exit(&mut self) -> Result<bool> {
+        let [least, most] = SAMPLE_INTERVAL_LIMITS;
         let wait = (self.age() / 10).clamp(least, most);
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&timeout)) {
+        match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout)) {
             // A signal that the bench has its own way of hearing.
             Ok(0) | Err(rustix::io::Errno::INTR) => {
-                self.look();
+                self.sample_memory();
                 Ok(false)
             }
             Ok(_) => Ok(true),
@@ -95,7 +103,7 @@ impl Timed {
         // Not being waited for, its number is still its own.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let asked_at = Instant::now();
-        while !self.ends()? && asked_at.elapsed() < limit {}
+        while !self.poll_exit()? && asked_at.elapsed() < limit {}
         kill(&self.child);
         self.reap()
     }
@@ -114,24 +122,28 @@ impl Timed {
                 user_s: ended.rusage.utime.as_secs_f64(),
                 sys_s: ended.rusage.stime.as_secs_f64(),
                 elapsed_s,
-                max_rss_bytes: if peak_bytes > self.floor_bytes { Some(peak_bytes) } else { self.seen_bytes },
+                max_rss_bytes: if peak_bytes > self.min_peak_bytes {
+                    Some(peak_bytes)
+                } else {
+                    self.sampled_peak_bytes
+                },
             },
         ))
     }
 
     /// The last line that it wrote on its standard error.
-    pub(in crate::bench) fn last_words(&mut self) -> Option<String> {
+    pub(in crate::bench) fn last_stderr_line(&mut self) -> Option<String> {
         let length = self.stderr.metadata().ok()?.len();
-        self.stderr.seek(SeekFrom::Start(length.saturating_sub(WORDS_BYTES))).ok()?;
+        self.stderr.seek(SeekFrom::Start(length.saturating_sub(MAX_STDERR_BYTES))).ok()?;
         let mut said = Vec::new();
-        Read::by_ref(&mut self.stderr).take(WORDS_BYTES).read_to_end(&mut said).ok()?;
+        Read::by_ref(&mut self.stderr).take(MAX_STDERR_BYTES).read_to_end(&mut said).ok()?;
         let said = String::from_utf8_lossy(&said);
         said.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
     }
 
-    fn look(&mut self) {
+    fn sample_memory(&mut self) {
         let seen = usage::of(self.child.id()).and_then(|usage| usage.max_rss_bytes);
-        self.seen_bytes = self.seen_bytes.max(seen);
+        self.sampled_peak_bytes = self.sampled_peak_bytes.max(seen);
     }
 }
 
@@ -141,7 +153,7 @@ fn kill(child: &Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
-impl Drop for Timed {
+impl Drop for TimedChild {
     fn drop(&mut self) {
         if !self.is_reaped {
             kill(&self.child);
@@ -154,14 +166,14 @@ impl Drop for Timed {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Timed {
+    fn shell(script: &str) -> TimedChild {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdout(Stdio::null());
-        Timed::start(command).unwrap()
+        TimedChild::start(command).unwrap()
     }
 
-    fn wait(timed: &mut Timed) -> (ExitStatus, Costs) {
-        while !timed.ends().unwrap() {
+    fn wait(timed: &mut TimedChild) -> (ExitStatus, Costs) {
+        while !timed.poll_exit().unwrap() {
             assert!(timed.age() < Duration::from_secs(60));
         }
         timed.reap().unwrap()
@@ -207,9 +219,9 @@ mod tests {
     fn its_last_words_are_kept() {
         let mut timed = shell("echo one >&2; echo two >&2; echo >&2; exit 3");
         let (status, _) = wait(&mut timed);
-        assert_eq!((status.code(), timed.last_words().as_deref()), (Some(3), Some("two")));
+        assert_eq!((status.code(), timed.last_stderr_line().as_deref()), (Some(3), Some("two")));
         let mut timed = shell("exit 0");
         wait(&mut timed);
-        assert_eq!(timed.last_words(), None);
+        assert_eq!(timed.last_stderr_line(), None);
     }
 }

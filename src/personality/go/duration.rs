@@ -27,7 +27,7 @@ pub(crate) fn duration(time: Duration) -> String {
 }
 
 /// The same, rounded to whole milliseconds, half a millisecond up.
-pub(crate) fn to_the_millisecond(time: Duration) -> String {
+pub(crate) fn rounded_to_milliseconds(time: Duration) -> String {
     let milliseconds = (time.as_nanos() + MILLISECOND / 2) / MILLISECOND;
     duration(Duration::from_millis(u64::try_from(milliseconds).unwrap_or(u64::MAX)))
 }
@@ -75,7 +75,7 @@ mod tests {
         ];
         for (nanoseconds, whole, rounded) in rows {
             let time = Duration::from_nanos(nanoseconds);
-            assert_eq!((duration(time).as_str(), to_the_millisecond(time).as_str()), (whole, rounded));
+            assert_eq!((duration(time).as_str(), rounded_to_milliseconds(time).as_str()), (whole, rounded));
         }
     }
 

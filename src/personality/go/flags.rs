@@ -25,7 +25,7 @@ pub(crate) enum BadFlag {
 
 /// The kind of value that a flag takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FlagKind {
     Boolean,
     Valued,
 }
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
 /// Reads flags from `words` until the first word that is none: each is `set`, and the rest is returned.
 pub(crate) fn parse(
     mut words: &[String],
-    kind: impl Fn(&str) -> Option<Kind>,
+    kind: impl Fn(&str) -> Option<FlagKind>,
     mut set: impl FnMut(&str, &str) -> Result<(), BadNumber>,
 ) -> Result<&[String], BadFlag> {
     while let Some((word, rest)) = words.split_first() {
@@ -52,11 +52,11 @@ pub(crate) fn parse(
         match kind(name) {
             None if name == "help" || name == "h" => return Err(BadFlag::Help),
             None => return Err(BadFlag::Unknown(name.to_owned())),
-            Some(Kind::Boolean) => set(name, value.unwrap_or("true")).map_err(|why| {
+            Some(FlagKind::Boolean) => set(name, value.unwrap_or("true")).map_err(|why| {
                 let value = value.unwrap_or_default().to_owned();
                 BadFlag::Boolean { name: name.to_owned(), value, why }
             })?,
-            Some(Kind::Valued) => {
+            Some(FlagKind::Valued) => {
                 let value = match (value, words.split_first()) {
                     (Some(value), _) => value,
                     (None, Some((next, rest))) => {
@@ -120,8 +120,8 @@ mod tests {
     fn read(words: &[&str]) -> (Vec<String>, Result<Vec<String>, String>) {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let kind = |name: &str| match name {
-            "b" => Some(Kind::Boolean),
-            "v" | "long-one" => Some(Kind::Valued),
+            "b" => Some(FlagKind::Boolean),
+            "v" | "long-one" => Some(FlagKind::Valued),
             _ => None,
         };
         let mut seen = Vec::new();

@@ -2,22 +2,23 @@
 use std::time::Duration;
 
 /// Limit of the times of which the median is exact: an hour. Longer ones count as this one.
-const LONGEST_MS: usize = 3_600_000;
+const MAX_LATENCY_MS: usize = 3_600_000;
 
 /// Flight times: one counter a millisecond, so a million messages cost no more than one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FlightTimes {
+pub(super) struct LatencyHistogram {
     count: u64,
     sum_ns: u128,
     /// Messages by flight time, to the nearest millisecond.
     by_ms: Vec<u64>,
 }
 
-impl FlightTimes {
-    pub(super) fn add(&mut self, time: Duration) {
+impl LatencyHistogram {
+    pub(super) fn record(&mut self, time: Duration) {
         self.count += 1;
         self.sum_ns += time.as_nanos();
-        let nearest = usize::try_from((time.as_nanos() + 500_000) / 1_000_000).unwrap_or(LONGEST_MS).min(LONGEST_MS);
+        let nearest =
+            usize::try_from((time.as_nanos() + 500_000) / 1_000_000).unwrap_or(MAX_LATENCY_MS).min(MAX_LATENCY_MS);
         if self.by_ms.len() <= nearest {
             self.by_ms.resize(nearest + 1, 0);
         }
@@ -39,13 +40,13 @@ impl FlightTimes {
         if self.count == 0 {
             return Duration::ZERO;
         }
-        let lower = self.at((self.count - 1) / 2);
-        let upper = self.at(self.count / 2);
+        let lower = self.value_at_rank((self.count - 1) / 2);
+        let upper = self.value_at_rank(self.count / 2);
         Duration::from_micros(500 * (lower + upper))
     }
 
     /// The flight time at a rank, in milliseconds.
-    fn at(&self, place: u64) -> u64 {
+    fn value_at_rank(&self, place: u64) -> u64 {
         let mut passed = 0;
         let found = self.by_ms.iter().position(|count| {
             passed += count;
@@ -60,9 +61,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn of(times_ms: impl IntoIterator<Item = u64>) -> FlightTimes {
-        let mut times = FlightTimes::default();
-        times_ms.into_iter().for_each(|ms| times.add(Duration::from_millis(ms)));
+    fn of(times_ms: impl IntoIterator<Item = u64>) -> LatencyHistogram {
+        let mut times = LatencyHistogram::default();
+        times_ms.into_iter().for_each(|ms| times.record(Duration::from_millis(ms)));
         times
     }
 
@@ -81,14 +82,14 @@ mod tests {
     #[test]
     fn the_mean_does_not_freeze() {
         // Bug 2: the original's mean stays at 10 ms, because a deviation below `count` nanoseconds is rounded to zero.
-        let mut times = FlightTimes::default();
+        let mut times = LatencyHistogram::default();
         for time in [ms(10), ms(14)] {
-            (0..1_000_000).for_each(|_| times.add(time));
+            (0..1_000_000).for_each(|_| times.record(time));
         }
         assert_eq!((times.mean(), times.median()), (ms(12), ms(12)));
         // The original needs ten million samples to show this; here it is arithmetic and takes no time.
         let half = 5_000_000;
-        let times = FlightTimes { count: 2 * half, sum_ns: u128::from(half) * 24_000_000, by_ms: Vec::new() };
+        let times = LatencyHistogram { count: 2 * half, sum_ns: u128::from(half) * 24_000_000, by_ms: Vec::new() };
         assert_eq!(times.mean(), ms(12));
     }
 
@@ -112,10 +113,10 @@ mod tests {
     #[test]
     fn nothing_and_too_much() {
         assert_eq!((of([]).mean(), of([]).median()), (Duration::ZERO, Duration::ZERO));
-        let mut times = FlightTimes::default();
-        times.add(Duration::MAX);
+        let mut times = LatencyHistogram::default();
+        times.record(Duration::MAX);
         assert_eq!(times.median(), Duration::from_secs(3600));
-        assert_eq!(times.by_ms.len(), LONGEST_MS + 1);
+        assert_eq!(times.by_ms.len(), MAX_LATENCY_MS + 1);
     }
 
     proptest! {

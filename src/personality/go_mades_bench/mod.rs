@@ -11,12 +11,12 @@ mod plan;
 mod report;
 mod stages;
 
-use super::Call;
-use super::fence::Public;
-use super::go::voice::{self, Fatal, MISUSED};
+use super::Invocation;
+use super::fence::PublicTargets;
+use super::go::voice::{self, EXIT_BAD_FLAG, GoFatalError};
 use crate::interrupt::Interrupt;
 use crate::mades;
-use follower::{Follower, Outcome};
+use follower::{BenchObserver, RunOutcome};
 use journey::record::Record;
 use options::Options;
 use std::process::ExitCode;
@@ -24,15 +24,15 @@ use std::rc::Rc;
 
 /// Runs it. The exit status is 0 if all is done or it was interrupted, 1 after an error that ended it or a message that
 /// did not get through, 2 after a bad flag.
-pub(super) fn run(call: &Call) -> ExitCode {
+pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(bad) => return voice::explain(&bad, &options::usage(&call.called)),
+        Err(bad) => return voice::report_bad_flag(&bad, &options::usage(&call.program)),
     };
-    voice::tell(&(options.listing() + "\n"));
+    voice::print(&(options.flags_line() + "\n"));
     let Some(mode) = stages::mode(&options.mode) else {
         voice::log(&format!("unknown mode {:?}: endpoint, toolbox, amqp or tracing", options.mode));
-        return ExitCode::from(MISUSED);
+        return ExitCode::from(EXIT_BAD_FLAG);
     };
     bench(&options, mode).unwrap_or_else(|fatal| {
         voice::log(&fatal.to_string());
@@ -40,32 +40,37 @@ pub(super) fn run(call: &Call) -> ExitCode {
     })
 }
 
-fn bench(options: &Options, mode: mades::Mode) -> Result<ExitCode, Fatal> {
-    let fatal = |error: anyhow::Error| Fatal(format!("{error:#}"));
-    let follower = Rc::new(Follower::new(options, mode));
-    let plan = plan::plan(options, mode, Public::as_told(), Rc::clone(&follower) as Rc<dyn mades::Watcher>)?;
+fn bench(options: &Options, mode: mades::MadesMode) -> Result<ExitCode, GoFatalError> {
+    let fatal = |error: anyhow::Error| GoFatalError(format!("{error:#}"));
+    let observer = Rc::new(BenchObserver::new(options, mode));
+    let plan = plan::plan(
+        options,
+        mode,
+        PublicTargets::from_environment(),
+        Rc::clone(&observer) as Rc<dyn mades::RunObserver>,
+    )?;
     let interrupt = Interrupt::watch().map_err(fatal)?;
     let record = mades::run(plan).map_err(fatal)?.record;
-    follower.end();
-    if follower.outcome() == Outcome::Interrupted {
+    observer.end();
+    if observer.outcome() == RunOutcome::Interrupted {
         let signal = if interrupt.is_termination() { "Termination Signal" } else { "OS Interrupt" };
-        voice::tell(&format!("Received {signal}\n"));
+        voice::print(&format!("Received {signal}\n"));
     }
     voice::log("");
     voice::log("Ran with flags: ");
-    voice::tell(&(options.listing() + "\n"));
+    voice::print(&(options.flags_line() + "\n"));
     voice::log("Final Report");
-    voice::tell(&follower.report());
-    Ok(conclude(options, &follower, &record))
+    voice::print(&observer.report());
+    Ok(print_summary(options, &observer, &record))
 }
 
 /// Reports what the original's report omits: messages that are missing, were refused, or belong to other applications.
-fn conclude(options: &Options, follower: &Follower, record: &Record) -> ExitCode {
-    let outcome = follower.outcome();
-    if outcome == Outcome::GivenUp {
-        voice::log(&format!("gave up: nothing received for {} s", options.patience.as_secs()));
+fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -> ExitCode {
+    let outcome = observer.outcome();
+    if outcome == RunOutcome::GivenUp {
+        voice::log(&format!("gave up: nothing received for {} s", options.progress_timeout.as_secs()));
     }
-    let missing = follower.missing();
+    let missing = observer.missing();
     for (name, count) in &missing {
         voice::log(&format!("{name}: {count} of {} msgs missing", options.messages));
     }
@@ -84,6 +89,6 @@ fn conclude(options: &Options, follower: &Follower, record: &Record) -> ExitCode
         }
     }
     let is_corrupt = record.ledger.corrupt.is_some_and(|corrupt| corrupt > 0);
-    let held = outcome == Outcome::Interrupted || (missing.is_empty() && !is_corrupt);
+    let held = outcome == RunOutcome::Interrupted || (missing.is_empty() && !is_corrupt);
     if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,21 +1,21 @@
 //! Options: go-mades-bench's flags and their defaults, their parsing and their listing.
-use crate::personality::go::flags::{self, BadFlag, Kind, quoted};
+use crate::personality::go::flags::{self, BadFlag, FlagKind, quoted};
 use crate::personality::go::numbers::{BadNumber, boolean, unsigned};
 use std::fmt::Write;
 use std::time::Duration;
 
 /// The largest payload accepted: it is held in memory.
-const MOST_PAYLOAD_BYTES: u64 = i32::MAX as u64;
+const MAX_PAYLOAD_BYTES: u64 = i32::MAX as u64;
 /// Time without any progress after which the rest of a run is given up.
-const PATIENCE: Duration = Duration::from_secs(300);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Text in place of a password.
-const HIDDEN: &str = "****";
+const PASSWORD_MASK: &str = "****";
 
 /// The options of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     /// `--timeout`, which is our own: the time without any progress.
-    pub(super) patience: Duration,
+    pub(super) progress_timeout: Duration,
     pub(super) is_verbose: bool,
     pub(super) payload_bytes: u64,
     pub(super) messages: u64,
@@ -28,22 +28,22 @@ pub(super) struct Options {
     pub(super) is_durable: bool,
     pub(super) send_event: String,
     pub(super) outbox_reply: String,
-    pub(super) outbox: Broker,
-    pub(super) inbox: Broker,
+    pub(super) outbox: BrokerFlags,
+    pub(super) inbox: BrokerFlags,
     /// The mode as given: it may be invalid.
     pub(super) mode: String,
 }
 
 /// One of the two brokers, and the queue that names it.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Broker {
+pub(super) struct BrokerFlags {
     pub(super) queue: String,
     pub(super) address: String,
     pub(super) user: String,
     pub(super) password: String,
 }
 
-impl std::fmt::Debug for Broker {
+impl std::fmt::Debug for BrokerFlags {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Broker")
             .field("queue", &self.queue)
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Broker {
     }
 }
 
-impl Broker {
+impl BrokerFlags {
     fn of_queue(queue: &str) -> Self {
         Self {
             queue: queue.to_owned(),
@@ -67,7 +67,7 @@ impl Broker {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            patience: PATIENCE,
+            progress_timeout: DEFAULT_TIMEOUT,
             is_verbose: false,
             payload_bytes: 1_000_000,
             messages: 10_000,
@@ -78,8 +78,8 @@ impl Default for Options {
             is_durable: true,
             send_event: "ecp.endpoint.send.event".to_owned(),
             outbox_reply: "ecp.endpoint.outbox.reply".to_owned(),
-            outbox: Broker::of_queue("ecp.endpoint.outbox"),
-            inbox: Broker::of_queue("ecp.endpoint.inbox"),
+            outbox: BrokerFlags::of_queue("ecp.endpoint.outbox"),
+            inbox: BrokerFlags::of_queue("ecp.endpoint.inbox"),
             mode: "endpoint".to_owned(),
         }
     }
@@ -97,13 +97,13 @@ impl Options {
     /// [`BadFlag`].
     pub(super) fn parse(words: &[String]) -> Result<Self, BadFlag> {
         let mut options = Self::default();
-        let words = options.take_own(words)?;
+        let words = options.parse_own_options(words)?;
         flags::parse(words, kind, |name, value| options.set(name, value))?;
         options.check()
     }
 
     /// Reads our own options, which come first.
-    fn take_own<'w>(&mut self, words: &'w [String]) -> Result<&'w [String], BadFlag> {
+    fn parse_own_options<'w>(&mut self, words: &'w [String]) -> Result<&'w [String], BadFlag> {
         let [name, rest @ ..] = words else { return Ok(words) };
         if name != "--timeout" {
             return Ok(words);
@@ -114,7 +114,7 @@ impl Options {
         if number == 0 {
             return Err(refused("must be above 0"));
         }
-        self.patience = Duration::from_secs(number);
+        self.progress_timeout = Duration::from_secs(number);
         Ok(rest)
     }
 
@@ -169,16 +169,16 @@ impl Options {
             () if self.messages == 0 && self.max_in_transit == 0 => {
                 refused("max-in-transit", 0, "must be above 0 if -n is 0")
             }
-            () if self.payload_bytes > MOST_PAYLOAD_BYTES => refused("size", self.payload_bytes, "value out of range"),
+            () if self.payload_bytes > MAX_PAYLOAD_BYTES => refused("size", self.payload_bytes, "value out of range"),
             () => Ok(self),
         }
     }
 
     /// All flags and their values, on one line. Passwords are left out.
-    pub(super) fn listing(&self) -> String {
+    pub(super) fn flags_line(&self) -> String {
         FLAGS.iter().fold(String::new(), |mut line, (name, ..)| {
             let value = match *name {
-                "inbox-pass" | "outbox-pass" => HIDDEN.to_owned(),
+                "inbox-pass" | "outbox-pass" => PASSWORD_MASK.to_owned(),
                 "inbox-addr" | "outbox-addr" => without_password(&self.value(name)),
                 _ => self.value(name),
             };
@@ -194,12 +194,12 @@ fn without_password(address: &str) -> String {
     let authority = address[begin..].split(['/', '?', '#']).next().unwrap_or_default();
     let parts = authority.rsplit_once('@').and_then(|(user, host)| Some((user.split_once(':')?.0, host)));
     let Some((user, host)) = parts else { return address.to_owned() };
-    format!("{}{user}:{HIDDEN}@{host}{}", &address[..begin], &address[begin + authority.len()..])
+    format!("{}{user}:{PASSWORD_MASK}@{host}{}", &address[..begin], &address[begin + authority.len()..])
 }
 
-fn kind(name: &str) -> Option<Kind> {
+fn kind(name: &str) -> Option<FlagKind> {
     let (.., takes, _) = FLAGS.iter().find(|(flag, ..)| *flag == name)?;
-    Some(if *takes == Takes::Boolean { Kind::Boolean } else { Kind::Valued })
+    Some(if *takes == FlagType::Boolean { FlagKind::Boolean } else { FlagKind::Valued })
 }
 
 /// The usage text of the original.
@@ -208,9 +208,9 @@ pub(super) fn usage(called: &str) -> String {
     FLAGS.iter().fold(format!("Usage of {called}:\n"), |mut text, (name, takes, meaning)| {
         let value = defaults.value(name);
         let (kind, default) = match takes {
-            Takes::Boolean => ("", value.clone()),
-            Takes::Number => (" uint", value.clone()),
-            Takes::Text => (" string", quoted(value.as_bytes())),
+            FlagType::Boolean => ("", value.clone()),
+            FlagType::Number => (" uint", value.clone()),
+            FlagType::Text => (" string", quoted(value.as_bytes())),
         };
         // The help of a one-letter flag without a value stays on its line.
         let gap = if name.len() == 1 && kind.is_empty() { "\t" } else { "\n    \t" };
@@ -221,33 +221,33 @@ pub(super) fn usage(called: &str) -> String {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Takes {
+enum FlagType {
     Boolean,
     Number,
     Text,
 }
 
 /// The flags in the order in which Go lists them.
-const FLAGS: [(&str, Takes, &str); 19] = [
-    ("durable", Takes::Boolean, "Should AMQP messages sent to the API broker be persisted"),
-    ("goroutines", Takes::Number, "Number of go routines to use when sending"),
-    ("inbox", Takes::Text, "inbox queue"),
-    ("inbox-addr", Takes::Text, "Socket address to reach the internal broker"),
-    ("inbox-pass", Takes::Text, "Inbox broker username"),
-    ("inbox-user", Takes::Text, "Inbox broker password"),
-    ("max-in-transit", Takes::Number, "Max messages allowed in transit. max-in-transit <= 0 means unlimited"),
-    ("message-type", Takes::Text, "Message type to send messages with"),
-    ("mode", Takes::Text, "mode (endpoint, toolbox, amqp, tracing)"),
-    ("n", Takes::Number, "Number of messages to send"),
-    ("outbox", Takes::Text, "outbox queue"),
-    ("outbox-addr", Takes::Text, "Socket address to reach the internal broker"),
-    ("outbox-pass", Takes::Text, "Outbox broker password"),
-    ("outbox-reply", Takes::Text, "outbox reply queue"),
-    ("outbox-send-event", Takes::Text, "send event queue"),
-    ("outbox-user", Takes::Text, "Outbox broker username"),
-    ("receiver", Takes::Text, "Receiver Component Code"),
-    ("size", Takes::Number, "Incompressible payload size to generate"),
-    ("v", Takes::Boolean, "Print all message events"),
+const FLAGS: [(&str, FlagType, &str); 19] = [
+    ("durable", FlagType::Boolean, "Should AMQP messages sent to the API broker be persisted"),
+    ("goroutines", FlagType::Number, "Number of go routines to use when sending"),
+    ("inbox", FlagType::Text, "inbox queue"),
+    ("inbox-addr", FlagType::Text, "Socket address to reach the internal broker"),
+    ("inbox-pass", FlagType::Text, "Inbox broker username"),
+    ("inbox-user", FlagType::Text, "Inbox broker password"),
+    ("max-in-transit", FlagType::Number, "Max messages allowed in transit. max-in-transit <= 0 means unlimited"),
+    ("message-type", FlagType::Text, "Message type to send messages with"),
+    ("mode", FlagType::Text, "mode (endpoint, toolbox, amqp, tracing)"),
+    ("n", FlagType::Number, "Number of messages to send"),
+    ("outbox", FlagType::Text, "outbox queue"),
+    ("outbox-addr", FlagType::Text, "Socket address to reach the internal broker"),
+    ("outbox-pass", FlagType::Text, "Outbox broker password"),
+    ("outbox-reply", FlagType::Text, "outbox reply queue"),
+    ("outbox-send-event", FlagType::Text, "send event queue"),
+    ("outbox-user", FlagType::Text, "Outbox broker username"),
+    ("receiver", FlagType::Text, "Receiver Component Code"),
+    ("size", FlagType::Number, "Incompressible payload size to generate"),
+    ("v", FlagType::Boolean, "Print all message events"),
 ];
 
 #[cfg(test)]
@@ -264,14 +264,14 @@ mod tests {
         let all = "--timeout 7 -v -size 1 -n 2 -max-in-transit=3 --goroutines 0x4 -receiver a -message-type b -durable=false \
                    -outbox-send-event c -outbox-reply d -outbox e -outbox-addr f -outbox-user g -outbox-pass h -inbox i \
                    -inbox-addr j -inbox-user k -inbox-pass l -mode m left over";
-        let broker = |[queue, address, user, password]: [&str; 4]| Broker {
+        let broker = |[queue, address, user, password]: [&str; 4]| BrokerFlags {
             queue: queue.to_owned(),
             address: address.to_owned(),
             user: user.to_owned(),
             password: password.to_owned(),
         };
         let expected = Options {
-            patience: Duration::from_secs(7),
+            progress_timeout: Duration::from_secs(7),
             is_verbose: true,
             payload_bytes: 1,
             messages: 2,
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn every_flag_of_the_table_is_set_and_told() {
         for (name, takes, _) in FLAGS {
-            let value = if takes == Takes::Boolean { "true" } else { "77" };
+            let value = if takes == FlagType::Boolean { "true" } else { "77" };
             let options = Options::parse(&[format!("-{name}={value}")]).unwrap();
             assert_eq!(options.value(name), value, "{name}");
             let others = FLAGS.iter().filter(|(other, ..)| *other != name);
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn no_password_is_told() {
         let options = read("-inbox-pass secret -outbox-pass secret -outbox-addr amqp://u:secret@h:1/x -v").unwrap();
-        let listing = options.listing();
+        let listing = options.flags_line();
         assert!(!listing.contains("secret") && !format!("{options:?}").contains("secret"), "{listing}");
         let begin = "-durable=true -goroutines=";
         let end = " -outbox=ecp.endpoint.outbox -outbox-addr=amqp://u:****@h:1/x -outbox-pass=**** \

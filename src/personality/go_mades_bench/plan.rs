@@ -1,19 +1,19 @@
 //! Translates go-mades-bench's flags into options of our engine.
-use super::options::{Broker, Options};
-use crate::load::spread::Spread;
-use crate::mades::{Leftovers, MadesOptions, Mode, PayloadKind, Watcher};
-use crate::party::Live;
-use crate::personality::fence::Public;
-use crate::personality::go::voice::Fatal;
-use ::mades::api::Queues;
-use ::mades::{BrokerUrl, Secret, Security, TlsSetup, Verification};
+use super::options::{BrokerFlags, Options};
+use crate::load::spread::Distribution;
+use crate::mades::{Leftovers, MadesMode, MadesOptions, PayloadKind, RunObserver};
+use crate::party::LiveMode;
+use crate::personality::fence::PublicTargets;
+use crate::personality::go::voice::GoFatalError;
+use ::mades::api::EndpointQueueNames;
+use ::mades::{BrokerSecurity, BrokerUrl, Password, TlsSetup, Verification};
 use journey::record::Arrival;
 use std::net::ToSocketAddrs;
 use std::rc::Rc;
 use std::time::Duration;
 
 /// Sender application that messages name.
-const SENDER: &str = "Go-MADES-Bench";
+const SENDER_APPLICATION: &str = "Go-MADES-Bench";
 /// The lowest priority: the original's library writes it if none is set.
 const PRIORITY: u8 = 0;
 /// The original increments the number before it sends.
@@ -21,33 +21,33 @@ const FIRST_NUMBER: u64 = 1;
 /// Messages that a queue may send ahead.
 const CREDIT: u32 = 1_000;
 /// Largest number of messages under way: each has a place in a table.
-const MOST_IN_TRANSIT: u64 = 1_000_000;
+const MAX_IN_TRANSIT: u64 = 1_000_000;
 /// Time-out of a message: none is given up by itself, but the whole run if no message comes any more.
-const NEVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Time after the last message for which the queues are still read.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The options of the engine.
 ///
 /// # Errors
-/// [`Fatal`]: an invalid address, or one that load may not go to.
+/// [`GoFatalError`]: an invalid address, or one that load may not go to.
 pub(super) fn plan(
     options: &Options,
-    mode: Mode,
-    public: Public,
-    watcher: Rc<dyn Watcher>,
-) -> Result<MadesOptions, Fatal> {
-    let uses_outbox = mode != Mode::Amqp;
+    mode: MadesMode,
+    public: PublicTargets,
+    observer: Rc<dyn RunObserver>,
+) -> Result<MadesOptions, GoFatalError> {
+    let uses_outbox = mode != MadesMode::Amqp;
     let outbox = broker("outbox", if uses_outbox { &options.outbox } else { &options.inbox }, public)?;
     // Tracing has no inbox: its flags are ignored.
-    let inbox = if mode == Mode::Tracing { outbox.clone() } else { broker("inbox", &options.inbox, public)? };
+    let inbox = if mode == MadesMode::Tracing { outbox.clone() } else { broker("inbox", &options.inbox, public)? };
     let max_in_transit = in_transit(options);
     Ok(MadesOptions {
         name: "go-mades-bench".to_owned(),
         mode,
         outbox,
         inbox,
-        queues: Queues {
+        queues: EndpointQueueNames {
             outbox: options.outbox.queue.clone(),
             reply: options.outbox_reply.clone(),
             inbox: options.inbox.queue.clone(),
@@ -55,11 +55,11 @@ pub(super) fn plan(
         },
         messages: Some(options.messages).filter(|messages| *messages > 0),
         duration: None,
-        sizes: Spread::always(options.payload_bytes),
+        sizes: Distribution::constant(options.payload_bytes),
         payload: PayloadKind::Bare,
         receiver: options.receiver.clone(),
         message_type: options.message_type.clone(),
-        sender_application: SENDER.to_owned(),
+        sender_application: SENDER_APPLICATION.to_owned(),
         priority: Some(PRIORITY),
         first_number: FIRST_NUMBER,
         is_durable: options.is_durable,
@@ -69,14 +69,14 @@ pub(super) fn plan(
         offer: None,
         arrival: Arrival::Closed,
         seed: 1,
-        timeout: NEVER,
-        linger: LINGER,
-        reconnect: options.patience,
+        timeout: MESSAGE_TIMEOUT,
+        linger: LINGER_TIMEOUT,
+        reconnect: options.progress_timeout,
         leftovers: Leftovers::Kept,
         run: None,
         out: None,
-        live: Live::Off,
-        watcher: Some(watcher),
+        live: LiveMode::Off,
+        observer: Some(observer),
         command: Vec::new(),
         thresholds: Vec::new(),
         abort_on: Vec::new(),
@@ -85,49 +85,49 @@ pub(super) fn plan(
 
 /// Largest number of messages under way: never more than the run has.
 fn in_transit(options: &Options) -> u64 {
-    let all = if options.messages == 0 { MOST_IN_TRANSIT } else { options.messages.min(MOST_IN_TRANSIT) };
+    let all = if options.messages == 0 { MAX_IN_TRANSIT } else { options.messages.min(MAX_IN_TRANSIT) };
     if options.max_in_transit == 0 { all } else { options.max_in_transit.min(all) }
 }
 
-fn broker(side: &str, typed: &Broker, public: Public) -> Result<::mades::Broker, Fatal> {
-    let unable = |why: String| Fatal(format!("Unable to create {side} AMQP client:Dialing AMQP server: {why}"));
+fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<::mades::Broker, GoFatalError> {
+    let unable = |why: String| GoFatalError(format!("Unable to create {side} AMQP client:Dialing AMQP server: {why}"));
     let url: BrokerUrl = typed.address.parse().map_err(|error: ::mades::UrlError| unable(error.to_string()))?;
     let found = (url.host(), url.port()).to_socket_addrs();
     for address in found.map_err(|error| unable(format!("{}: {error}", url.host())))? {
         public.check(address.ip(), url.host()).map_err(unable)?;
     }
     // A user in the address takes precedence over one in the flags.
-    let url = if url.user().is_some() { url } else { url.with_login(&typed.user, Secret::new(&*typed.password)) };
+    let url = if url.user().is_some() { url } else { url.with_login(&typed.user, Password::new(&*typed.password)) };
     Ok(::mades::Broker {
-        security: Security {
+        security: BrokerSecurity {
             // As in the original, which has no flag for trust.
             tls: TlsSetup { verification: Verification::Off, ..TlsSetup::default() },
-            ..Security::default()
+            ..BrokerSecurity::default()
         },
-        may_reach: if public == Public::Allowed { |_| true } else { crate::reach::is_local },
+        is_address_allowed: if public == PublicTargets::Allowed { |_| true } else { crate::reach::is_local_address },
         ..::mades::Broker::new(url, format!("go-mades-bench-{side}-{}", std::process::id()))
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::follower::Follower;
+    use super::super::follower::BenchObserver;
     use super::*;
 
     fn planned(line: &str) -> Result<MadesOptions, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let options = Options::parse(&words).unwrap();
         let mode = super::super::stages::mode(&options.mode).unwrap();
-        let watcher = Rc::new(Follower::new(&options, mode));
-        plan(&options, mode, Public::Refused, watcher).map_err(|fatal| fatal.to_string())
+        let observer = Rc::new(BenchObserver::new(&options, mode));
+        plan(&options, mode, PublicTargets::Refused, observer).map_err(|fatal| fatal.to_string())
     }
 
     #[test]
     fn the_defaults_are_the_originals() {
         let plan = planned("-goroutines 2").unwrap();
         assert_eq!((plan.max_in_transit, plan.window, plan.credit), (1000, 2, 1000));
-        assert_eq!((plan.messages, plan.sizes.only(), plan.is_durable), (Some(10_000), Some(1_000_000), true));
-        assert_eq!(plan.queues, Queues::ecp("ecp.endpoint"));
+        assert_eq!((plan.messages, plan.sizes.as_constant(), plan.is_durable), (Some(10_000), Some(1_000_000), true));
+        assert_eq!(plan.queues, EndpointQueueNames::ecp("ecp.endpoint"));
         assert_eq!((plan.outbox.url.user(), plan.outbox.url.port()), (Some("endpoint"), 5672));
         assert_eq!((plan.priority, plan.first_number), (Some(0), 1));
         assert_eq!((plan.leftovers, plan.sender_application.as_str()), (Leftovers::Kept, "Go-MADES-Bench"));

@@ -1,15 +1,15 @@
 //! The report, intermediate and final, byte for byte as the original writes it.
-use super::flight::FlightTimes;
-use crate::personality::go::duration::{duration, timestamp, to_the_millisecond};
+use super::flight::LatencyHistogram;
+use crate::personality::go::duration::{duration, rounded_to_milliseconds, timestamp};
 use jiff::Zoned;
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-const RULE: &str = "==============================================================================";
+const SEPARATOR: &str = "==============================================================================";
 
 /// A report at one moment.
 #[derive(Debug)]
-pub(super) struct Report<'a> {
+pub(super) struct GoBenchReport<'a> {
     pub(super) started: Zoned,
     /// End of the run; `None` while it runs.
     pub(super) ended: Option<Zoned>,
@@ -22,7 +22,7 @@ pub(super) struct Report<'a> {
 #[derive(Debug)]
 pub(super) struct StageLine<'a> {
     pub(super) name: &'static str,
-    pub(super) flights: &'a FlightTimes,
+    pub(super) latencies: &'a LatencyHistogram,
     /// Number of messages expected.
     pub(super) limit: u64,
     /// Assumed size of each event, in bytes.
@@ -31,30 +31,30 @@ pub(super) struct StageLine<'a> {
     pub(super) duration: Duration,
 }
 
-impl fmt::Display for Report<'_> {
+impl fmt::Display for GoBenchReport<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(out, "{RULE}\nStarted at       : {}", timestamp(&self.started))?;
+        writeln!(out, "{SEPARATOR}\nStarted at       : {}", timestamp(&self.started))?;
         if let Some(ended) = &self.ended {
             writeln!(out, "Ended at         : {}", timestamp(ended))?;
         }
         writeln!(out, "Duration         : {}", duration(self.duration))?;
         writeln!(out, "Msg size         : {} bytes\n\n=== Statistics", self.message_bytes)?;
         self.stages.iter().try_for_each(|stage| writeln!(out, "{stage}"))?;
-        writeln!(out, "{RULE}")
+        writeln!(out, "{SEPARATOR}")
     }
 }
 
 impl fmt::Display for StageLine<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.flights.count();
+        let count = self.latencies.count();
         let per_s = count as f64 / self.duration.as_secs_f64();
         column(out, 18, self.name)?;
-        column(out, 19, &format!(": {} msgs/s", Figure(per_s)))?;
-        column(out, 12, &format!("{} mb/s", Figure(per_s * self.event_bytes as f64 / 1_000_000.0)))?;
+        column(out, 19, &format!(": {} msgs/s", GoFloat(per_s)))?;
+        column(out, 12, &format!("{} mb/s", GoFloat(per_s * self.event_bytes as f64 / 1_000_000.0)))?;
         column(out, 20, &format!("{count}/{} msgs", self.limit))?;
-        column(out, 20, &format!("duration: {}", to_the_millisecond(self.duration)))?;
-        column(out, 25, &format!("flight time: {:.3}s (avg)", self.flights.mean().as_secs_f64()))?;
-        write!(out, "{:.3}s (median)", self.flights.median().as_secs_f64())
+        column(out, 20, &format!("duration: {}", rounded_to_milliseconds(self.duration)))?;
+        column(out, 25, &format!("flight time: {:.3}s (avg)", self.latencies.mean().as_secs_f64()))?;
+        write!(out, "{:.3}s (median)", self.latencies.median().as_secs_f64())
     }
 }
 
@@ -66,9 +66,9 @@ fn column(out: &mut fmt::Formatter<'_>, width: usize, text: &str) -> fmt::Result
 }
 
 /// A number as Go's `%.3f` writes it.
-struct Figure(f64);
+struct GoFloat(f64);
 
-impl fmt::Display for Figure {
+impl fmt::Display for GoFloat {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_infinite() { out.write_str("+Inf") } else { write!(out, "{:.3}", self.0) }
     }
@@ -109,10 +109,10 @@ Received reply    : 0.000 msgs/s     0.000 mb/s  3/7 msgs            duration: 3
 ==============================================================================
 ";
 
-    fn flights(count: u64, time_ms: u64) -> FlightTimes {
-        let mut flights = FlightTimes::default();
-        (0..count).for_each(|_| flights.add(Duration::from_millis(time_ms)));
-        flights
+    fn latencies(count: u64, time_ms: u64) -> LatencyHistogram {
+        let mut latencies = LatencyHistogram::default();
+        (0..count).for_each(|_| latencies.record(Duration::from_millis(time_ms)));
+        latencies
     }
 
     #[test]
@@ -124,31 +124,36 @@ Received reply    : 0.000 msgs/s     0.000 mb/s  3/7 msgs            duration: 3
             ("Delivery event", 100, 1_526_948, 650_113),
             ("Received event", 100, 1_527_036, 650_170),
         ];
-        let flights = rows.map(|(.., time_ms)| flights(10_000, time_ms));
-        let stage = |((name, event_bytes, duration_ms, _), flights)| StageLine {
+        let latencies = rows.map(|(.., time_ms)| latencies(10_000, time_ms));
+        let stage = |((name, event_bytes, duration_ms, _), latencies)| StageLine {
             name,
-            flights,
+            latencies,
             limit: 10_000,
             event_bytes,
             duration: Duration::from_millis(duration_ms),
         };
-        let report = Report {
+        let report = GoBenchReport {
             started: "2022-11-22T11:16:58.123+01:00[+01:00]".parse().unwrap(),
             ended: Some("2022-11-22T11:42:25.159+01:00[+01:00]".parse().unwrap()),
             duration: Duration::from_nanos(1_527_035_791_317),
             message_bytes: 3000,
-            stages: rows.into_iter().zip(&flights).map(stage).collect(),
+            stages: rows.into_iter().zip(&latencies).map(stage).collect(),
         };
         assert_eq!(report.to_string(), ORIGINALS);
     }
 
     #[test]
     fn strange_numbers_are_written_as_go_writes_them() {
-        let none = FlightTimes::default();
-        let three = flights(3, 2);
-        let stage =
-            |name, flights, limit, event_bytes, duration| StageLine { name, flights, limit, event_bytes, duration };
-        let report = Report {
+        let none = LatencyHistogram::default();
+        let three = latencies(3, 2);
+        let stage = |name, flights, limit, event_bytes, duration| StageLine {
+            name,
+            latencies: flights,
+            limit,
+            event_bytes,
+            duration,
+        };
+        let report = GoBenchReport {
             started: "2022-11-22T10:16:58+00:00[+00:00]".parse().unwrap(),
             ended: None,
             duration: Duration::from_nanos(999_999),

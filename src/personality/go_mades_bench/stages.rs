@@ -1,56 +1,58 @@
 //! The stages that each mode reports, their names, and the assumed size of each event.
-use crate::mades::{Mode, Stage};
+use crate::mades::{MadesMode, MessageStage};
 
 /// Assumed size of an event or of a toolbox' reply, in bytes.
 const EVENT_BYTES: u64 = 100;
 
 /// A stage as the report names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reported {
+pub(super) struct ReportedStage {
     pub(super) name: &'static str,
-    pub(super) stage: Stage,
-    weighs: Weighs,
+    pub(super) stage: MessageStage,
+    size_basis: SizeBasis,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Weighs {
+enum SizeBasis {
     Payload,
     Event,
 }
 
-impl Reported {
+impl ReportedStage {
     pub(super) fn event_bytes(self, payload_bytes: u64) -> u64 {
-        match self.weighs {
-            Weighs::Payload => payload_bytes,
-            Weighs::Event => EVENT_BYTES,
+        match self.size_basis {
+            SizeBasis::Payload => payload_bytes,
+            SizeBasis::Event => EVENT_BYTES,
         }
     }
 }
 
-const SENT: Reported = reported("Sent to outbox", Stage::Settled, Weighs::Payload);
-const REPLIED: Reported = reported("Sent to broker", Stage::Replied, Weighs::Payload);
-const INBOX: Reported = reported("Received in inbox", Stage::Inbox, Weighs::Payload);
+const SENT: ReportedStage = reported("Sent to outbox", MessageStage::Settled, SizeBasis::Payload);
+const REPLIED: ReportedStage = reported("Sent to broker", MessageStage::Replied, SizeBasis::Payload);
+const INBOX: ReportedStage = reported("Received in inbox", MessageStage::Inbox, SizeBasis::Payload);
 
-const fn reported(name: &'static str, stage: Stage, weighs: Weighs) -> Reported {
-    Reported { name, stage, weighs }
+const fn reported(name: &'static str, stage: MessageStage, weighs: SizeBasis) -> ReportedStage {
+    ReportedStage { name, stage, size_basis: weighs }
 }
 
 /// The mode of that name.
-pub(super) fn mode(name: &str) -> Option<Mode> {
-    [Mode::Endpoint, Mode::Toolbox, Mode::Amqp, Mode::Tracing].into_iter().find(|mode| mode.name() == name)
+pub(super) fn mode(name: &str) -> Option<MadesMode> {
+    [MadesMode::Endpoint, MadesMode::Toolbox, MadesMode::Amqp, MadesMode::Tracing]
+        .into_iter()
+        .find(|mode| mode.name() == name)
 }
 
 /// The stages that a mode reports; the last one ends the run.
-pub(super) fn of(mode: Mode) -> Vec<Reported> {
-    let event = |name, stage| reported(name, stage, Weighs::Event);
+pub(super) fn of(mode: MadesMode) -> Vec<ReportedStage> {
+    let event = |name, stage| reported(name, stage, SizeBasis::Event);
     match mode {
-        Mode::Endpoint => {
-            let delivered = event("Delivery event", Stage::Delivered);
-            vec![SENT, REPLIED, INBOX, delivered, event("Received event", Stage::Received)]
+        MadesMode::Endpoint => {
+            let delivered = event("Delivery event", MessageStage::Delivered);
+            vec![SENT, REPLIED, INBOX, delivered, event("Received event", MessageStage::Received)]
         }
-        Mode::Toolbox => vec![SENT, INBOX, event("Received reply", Stage::Replied)],
-        Mode::Amqp => vec![SENT, INBOX],
-        Mode::Tracing => vec![SENT, REPLIED, event("Received event", Stage::Traced)],
+        MadesMode::Toolbox => vec![SENT, INBOX, event("Received reply", MessageStage::Replied)],
+        MadesMode::Amqp => vec![SENT, INBOX],
+        MadesMode::Tracing => vec![SENT, REPLIED, event("Received event", MessageStage::Traced)],
     }
 }
 
@@ -68,6 +70,6 @@ mod tests {
             assert_eq!(stages.last().unwrap().stage, mode.last(), "{name} ends with it");
         }
         assert_eq!((mode("Endpoint"), mode("")), (None, None));
-        assert_eq!((REPLIED.event_bytes(7), of(Mode::Toolbox)[2].event_bytes(7)), (7, 100));
+        assert_eq!((REPLIED.event_bytes(7), of(MadesMode::Toolbox)[2].event_bytes(7)), (7, 100));
     }
 }

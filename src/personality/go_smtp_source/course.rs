@@ -1,12 +1,12 @@
 //! The state that all sessions of a run share, and its counts.
 use super::message::Message;
 use super::options::Options;
-use super::pace::Pace;
-use super::target::Target;
-use super::voice::{Fatal, log};
-use crate::personality::ending::Ending;
-use crate::personality::fence::Public;
-use crate::personality::gate::Gate;
+use super::pace::RateLimiter;
+use super::target::DialTarget;
+use super::voice::{GoFatalError, log};
+use crate::personality::ending::SessionGroup;
+use crate::personality::fence::PublicTargets;
+use crate::personality::gate::ConnectSemaphore;
 use crate::personality::postmark;
 use crate::personality::timing::Timing;
 use journey::trace::MAX_RECIPIENTS;
@@ -20,7 +20,7 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// A message that a session has taken up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Task {
+pub(super) struct MessageTask {
     /// Number of the message, from 1.
     pub(super) number: i64,
     /// Time at which it was taken up, if that is needed.
@@ -29,13 +29,13 @@ pub(super) struct Task {
 
 /// State that all sessions share.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct GoSourceRun {
     pub(super) options: Options,
-    pub(super) target: Target,
+    pub(super) target: DialTarget,
     pub(super) message: Message,
     pub(super) tls: Option<ClientTls>,
-    pub(super) gate: Gate,
-    pub(super) pace: Pace,
+    pub(super) connect_semaphore: ConnectSemaphore,
+    pub(super) rate_limiter: RateLimiter,
     /// Buffer for reads, for one turn.
     pub(super) input: RefCell<Vec<u8>>,
     /// Buffer for the writes of one turn.
@@ -46,37 +46,38 @@ pub(super) struct Course {
     failed: Cell<u64>,
     closed: Cell<u64>,
     timing: Timing,
-    ending: Ending<Fatal>,
+    session_group: SessionGroup<GoFatalError>,
 }
 
-impl Course {
+impl GoSourceRun {
     /// Reads the files and resolves the names that a run needs, in the original's order.
     ///
     /// # Errors
     /// In the original's words.
-    pub(super) fn new(options: Options, allowed: Public) -> Result<Self, Fatal> {
+    pub(super) fn new(options: Options, allowed: PublicTargets) -> Result<Self, GoFatalError> {
         if options.target.is_empty() {
-            return Err(Fatal("host is missing".to_owned()));
+            return Err(GoFatalError("host is missing".to_owned()));
         }
-        if options.extras.traces {
-            postmark::check_recipients(&options.recipient, options.recipients_each().unsigned_abs()).map_err(Fatal)?;
+        if options.own_options.traces {
+            postmark::check_recipients(&options.recipient, options.recipients_each().unsigned_abs())
+                .map_err(GoFatalError)?;
         }
-        let message = Message::new(&options).map_err(Fatal)?;
-        let target = Target::parse(&options.target, allowed).map_err(Fatal)?;
-        let target = if options.resolves_once { target.resolve().map_err(Fatal)? } else { target };
+        let message = Message::new(&options).map_err(GoFatalError)?;
+        let target = DialTarget::parse(&options.target, allowed).map_err(GoFatalError)?;
+        let target = if options.resolves_once { target.resolve().map_err(GoFatalError)? } else { target };
         Ok(Self {
             target,
             message,
-            tls: if options.uses_tls { Some(tls()?) } else { None },
-            gate: Gate::default(),
-            pace: Pace::new(options.rate, options.recipients_each()),
+            tls: if options.uses_tls { Some(tls_client()?) } else { None },
+            connect_semaphore: ConnectSemaphore::default(),
+            rate_limiter: RateLimiter::new(options.rate, options.recipients_each()),
             input: RefCell::new(vec![0; READ_BYTES]),
             outbox: RefCell::default(),
             taken: Cell::new(0),
             failed: Cell::new(0),
             closed: Cell::new(0),
             timing: Timing::begin(),
-            ending: Ending::of(options.sessions_at_work()),
+            session_group: SessionGroup::new(options.active_sessions()),
             options,
         })
     }
@@ -84,22 +85,22 @@ impl Course {
     #[cfg(test)]
     pub(super) fn for_tests(words: &[&str]) -> Self {
         let words: Vec<String> = words.iter().chain(&["127.0.0.1:9"]).map(|word| (*word).to_owned()).collect();
-        Self::new(Options::parse(&words).unwrap(), Public::Refused).unwrap()
+        Self::new(Options::parse(&words).unwrap(), PublicTargets::Refused).unwrap()
     }
 
     /// Takes up a message, if one is left.
-    pub(super) fn take_up(&self) -> Option<Task> {
+    pub(super) fn take_message(&self) -> Option<MessageTask> {
         let number = self.taken.get() + 1;
         if number > self.options.messages {
             return None;
         }
         self.taken.set(number);
         self.verbose(|| self.announcement(number));
-        Some(Task { number, began: self.options.extras.want_times().then(clock::now) })
+        Some(MessageTask { number, began: self.options.own_options.needs_times().then(clock::now) })
     }
 
     /// Records that a message was accepted.
-    pub(super) fn accepted(&self, task: Task) {
+    pub(super) fn accepted(&self, task: MessageTask) {
         self.timing.accepted(task.began);
     }
 
@@ -115,7 +116,7 @@ impl Course {
     /// The recipient of a message at a place, counted from 0, in parts: its number comes first, or, with `--trace`, at
     /// the end of the local part, where the receiver can read it.
     pub(super) fn recipient(&self, message: i64, place: i64) -> [Cow<'_, str>; 3] {
-        let Options { recipients: each, recipient, extras, .. } = &self.options;
+        let Options { recipients: each, recipient, own_options: extras, .. } = &self.options;
         if *each <= 1 {
             return [recipient.as_str().into(), "".into(), "".into()];
         }
@@ -129,14 +130,14 @@ impl Course {
     }
 
     /// Waits until the pace allows a message.
-    pub(super) async fn keep_pace(&self) {
-        if self.pace.is_limited() {
-            net::sleep_until(self.pace.next(clock::now())).await;
+    pub(super) async fn wait_for_rate(&self) {
+        if self.rate_limiter.is_limited() {
+            net::sleep_until(self.rate_limiter.reserve(clock::now())).await;
         }
     }
 
     /// Records that a message is given up.
-    pub(super) fn give_up(&self, why: &str) {
+    pub(super) fn fail_message(&self, why: &str) {
         log(why);
         self.failed.set(self.failed.get() + 1);
     }
@@ -155,35 +156,35 @@ impl Course {
     }
 
     /// Records that a session has finished, or ends the run.
-    pub(super) fn leave(&self, outcome: Result<(), Fatal>) {
-        self.ending.leave(outcome);
+    pub(super) fn finish_session(&self, outcome: Result<(), GoFatalError>) {
+        self.session_group.finish_one(outcome);
     }
 
     /// Waits until all sessions have finished, or one has ended the run.
-    pub(super) async fn ended(&self) -> Result<(), Fatal> {
-        self.ending.reached().await
+    pub(super) async fn wait_for_sessions(&self) -> Result<(), GoFatalError> {
+        self.session_group.wait().await
     }
 
     /// The result of the whole run.
     ///
     /// # Errors
     /// If messages were given up; the original does not report this.
-    pub(super) fn conclude(&self) -> Result<(), Fatal> {
-        if self.options.extras.reports {
+    pub(super) fn finish(&self) -> Result<(), GoFatalError> {
+        if self.options.own_options.reports {
             log(&self.timing.report(self.options.messages));
         }
         match self.failed.get() {
             0 => Ok(()),
-            failed => Err(Fatal(format!("{failed} of {} messages were not sent", self.options.messages))),
+            failed => Err(GoFatalError(format!("{failed} of {} messages were not sent", self.options.messages))),
         }
     }
 }
 
 /// TLS as in the original: no verification, no server name, no session resumption.
-fn tls() -> Result<ClientTls, Fatal> {
+fn tls_client() -> Result<ClientTls, GoFatalError> {
     // An address as the name keeps SNI out of the handshake (RFC 6066 §3).
     let setup = ClientTls::new("127.0.0.1", &Trust::Anybody, None, SessionResumption::Off);
-    setup.map_err(|error| Fatal(format!("unable to issue STARTTLS: {error}")))
+    setup.map_err(|error| GoFatalError(format!("unable to issue STARTTLS: {error}")))
 }
 
 #[cfg(test)]
@@ -192,35 +193,35 @@ mod tests {
 
     #[test]
     fn messages_are_numbered_from_one() {
-        let course = Course::for_tests(&["-m", "2"]);
-        let taken = [(); 3].map(|()| course.take_up().map(|task| task.number));
+        let run = GoSourceRun::for_tests(&["-m", "2"]);
+        let taken = [(); 3].map(|()| run.take_message().map(|task| task.number));
         assert_eq!(taken, [Some(1), Some(2), None]);
-        assert_eq!(Course::for_tests(&["-m", "0"]).take_up(), None);
+        assert_eq!(GoSourceRun::for_tests(&["-m", "0"]).take_message(), None);
     }
 
     #[test]
     fn recipients_are_numbered_through_the_run() {
-        let course = Course::for_tests(&["-r", "3", "-m", "4", "-t", "b"]);
-        assert_eq!((course.recipient(1, 0).concat(), course.recipient(4, 2).concat()), ("1_b".into(), "12_b".into()));
-        assert_eq!(course.announcement(2), "ntx:4 i:1 txidx:2 nrcpt:3 recipients:[4_b 5_b 6_b]");
-        let plain = Course::for_tests(&["-r", "0"]);
+        let run = GoSourceRun::for_tests(&["-r", "3", "-m", "4", "-t", "b"]);
+        assert_eq!((run.recipient(1, 0).concat(), run.recipient(4, 2).concat()), ("1_b".into(), "12_b".into()));
+        assert_eq!(run.announcement(2), "ntx:4 i:1 txidx:2 nrcpt:3 recipients:[4_b 5_b 6_b]");
+        let plain = GoSourceRun::for_tests(&["-r", "0"]);
         assert_eq!(plain.recipient(4, 0).concat(), "to@example.com");
         assert_eq!(plain.announcement(1), "ntx:1 i:0 txidx:1 nrcpt:0 recipients:[to@example.com]");
     }
 
     #[test]
     fn with_a_trace_numbers_stand_where_it_is_read() {
-        let course = Course::for_tests(&["--trace", "-r", "3", "-m", "400", "-t", "a@b"]);
-        let all: Vec<String> = (0..3).map(|place| course.recipient(342, place).concat()).collect();
+        let run = GoSourceRun::for_tests(&["--trace", "-r", "3", "-m", "400", "-t", "a@b"]);
+        let all: Vec<String> = (0..3).map(|place| run.recipient(342, place).concat()).collect();
         assert_eq!(all, ["a0@b", "a1@b", "a2@b"], "from 1024 on they begin again");
-        assert_eq!(course.recipient(1, 0).concat(), "a1@b");
+        assert_eq!(run.recipient(1, 0).concat(), "a1@b");
     }
 
     #[test]
     fn messages_that_were_given_up_are_told() {
-        let course = Course::for_tests(&["-m", "3"]);
-        assert_eq!(course.conclude(), Ok(()));
-        course.give_up("no");
-        assert_eq!(course.conclude(), Err(Fatal("1 of 3 messages were not sent".to_owned())));
+        let run = GoSourceRun::for_tests(&["-m", "3"]);
+        assert_eq!(run.finish(), Ok(()));
+        run.fail_message("no");
+        assert_eq!(run.finish(), Err(GoFatalError("1 of 3 messages were not sent".to_owned())));
     }
 }

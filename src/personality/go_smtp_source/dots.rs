@@ -3,19 +3,19 @@
 
 /// Position in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum DotWriterState {
     Begin,
     BeginLine,
-    AfterReturn,
+    CarriageReturn,
     Data,
 }
 
 /// Appends `text` to `out`; returns the position after it.
-pub(super) fn encode(text: &[u8], mut place: Place, out: &mut Vec<u8>) -> Place {
+pub(super) fn encode(text: &[u8], mut place: DotWriterState, out: &mut Vec<u8>) -> DotWriterState {
     out.reserve(text.len());
     for &octet in text {
-        if place != Place::AfterReturn {
-            let is_beginning = matches!(place, Place::Begin | Place::BeginLine);
+        if place != DotWriterState::CarriageReturn {
+            let is_beginning = matches!(place, DotWriterState::Begin | DotWriterState::BeginLine);
             match octet {
                 b'.' if is_beginning => out.push(b'.'),
                 b'\n' => out.push(b'\r'),
@@ -23,9 +23,9 @@ pub(super) fn encode(text: &[u8], mut place: Place, out: &mut Vec<u8>) -> Place 
             }
         }
         place = match octet {
-            b'\n' => Place::BeginLine,
-            b'\r' if place != Place::AfterReturn => Place::AfterReturn,
-            _ => Place::Data,
+            b'\n' => DotWriterState::BeginLine,
+            b'\r' if place != DotWriterState::CarriageReturn => DotWriterState::CarriageReturn,
+            _ => DotWriterState::Data,
         };
         out.push(octet);
     }
@@ -33,11 +33,11 @@ pub(super) fn encode(text: &[u8], mut place: Place, out: &mut Vec<u8>) -> Place 
 }
 
 /// Appends the end of the last line, if it has none, and the end of data.
-pub(super) fn end(place: Place, out: &mut Vec<u8>) {
+pub(super) fn end(place: DotWriterState, out: &mut Vec<u8>) {
     out.extend_from_slice(match place {
-        Place::BeginLine => b".\r\n".as_slice(),
-        Place::AfterReturn => b"\n.\r\n",
-        Place::Begin | Place::Data => b"\r\n.\r\n",
+        DotWriterState::BeginLine => b".\r\n".as_slice(),
+        DotWriterState::CarriageReturn => b"\n.\r\n",
+        DotWriterState::Begin | DotWriterState::Data => b"\r\n.\r\n",
     });
 }
 
@@ -48,7 +48,7 @@ mod tests {
 
     fn wire(text: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        let place = encode(text, Place::Begin, &mut out);
+        let place = encode(text, DotWriterState::Begin, &mut out);
         end(place, &mut out);
         out
     }
@@ -79,7 +79,7 @@ mod tests {
             let all = wire(text);
             let (front, back) = text.split_at(cut.min(text.len()));
             let mut out = Vec::new();
-            let place = encode(front, Place::Begin, &mut out);
+            let place = encode(front, DotWriterState::Begin, &mut out);
             let place = encode(back, place, &mut out);
             end(place, &mut out);
             prop_assert_eq!(&out, &all);

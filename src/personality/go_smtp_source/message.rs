@@ -1,10 +1,10 @@
 //! The message: its own headers, and a body that all messages share; or a file, unchanged.
-use super::course::Task;
-use super::dots::{self, Place};
+use super::course::MessageTask;
+use super::dots::{self, DotWriterState};
 use super::options::Options;
 use super::subject::subject;
 use crate::personality::date;
-use crate::personality::postmark::Postmark;
+use crate::personality::postmark::TraceHeaderWriter;
 use net::Outbox;
 use smtp::data;
 use std::fs::File;
@@ -20,15 +20,15 @@ const LINE_BYTES: usize = 80;
 /// The parts that all messages share.
 #[derive(Debug)]
 pub(super) struct Message {
-    postmark: Option<Postmark>,
-    head: Option<Head>,
+    trace_header: Option<TraceHeaderWriter>,
+    head: Option<GoHeaderTemplate>,
     /// Encoded, with the end of data.
     body: Arc<[u8]>,
 }
 
 /// Headers, as far as they are the same in all messages.
 #[derive(Debug)]
-struct Head {
+struct GoHeaderTemplate {
     before_subject: Vec<u8>,
     subject: String,
     /// Id made of the process and its start time: no two runs have the same, not even in containers, where each process
@@ -44,24 +44,27 @@ impl Message {
     pub(super) fn new(options: &Options) -> Result<Self, String> {
         let mut body = Vec::new();
         let (head, place) = match &options.file {
-            Some(path) => (None, dots::encode(&read(path)?, Place::Begin, &mut body)),
-            None => (Some(Head::new(options)), dots::encode(&text(options.body_bytes), Place::BeginLine, &mut body)),
+            Some(path) => (None, dots::encode(&read(path)?, DotWriterState::Begin, &mut body)),
+            None => (
+                Some(GoHeaderTemplate::new(options)),
+                dots::encode(&text(options.body_bytes), DotWriterState::BeginLine, &mut body),
+            ),
         };
         dots::end(place, &mut body);
-        let postmark = if options.extras.traces {
+        let trace_header = if options.own_options.traces {
             let mut sample = Vec::new();
             head.iter().for_each(|head| head.render(1, &mut sample));
-            Some(Postmark::new(&sample, body.strip_suffix(data::END).unwrap_or(&body))?)
+            Some(TraceHeaderWriter::new(&sample, body.strip_suffix(data::END_OF_DATA).unwrap_or(&body))?)
         } else {
             None
         };
-        Ok(Self { postmark, head, body: body.into() })
+        Ok(Self { trace_header, head, body: body.into() })
     }
 
     /// Renders the message of that task, dot-stuffed, with the end of data.
-    pub(super) fn render(&self, task: Task, out: &mut Outbox) {
-        if let Some(postmark) = &self.postmark {
-            postmark.stamp(task.began, out.bytes());
+    pub(super) fn render(&self, task: MessageTask, out: &mut Outbox) {
+        if let Some(trace_header) = &self.trace_header {
+            trace_header.write(task.began, out.bytes());
         }
         if let Some(head) = &self.head {
             head.render(task.number, out.bytes());
@@ -70,7 +73,7 @@ impl Message {
     }
 }
 
-impl Head {
+impl GoHeaderTemplate {
     fn new(options: &Options) -> Self {
         // RFC 1123, with the zone's name.
         let date = date::now("%a, %d %b %Y %H:%M:%S %Z");
@@ -88,7 +91,7 @@ impl Head {
         text.extend_from_slice(b"Subject: ");
         text.extend_from_slice(&subject(&self.subject, number));
         write!(text, "\nMessage-Id: <{}.{number:04x}@{HOSTNAME}>\n\n", self.run).expect("a vector takes all");
-        dots::encode(&text, Place::Begin, out);
+        dots::encode(&text, DotWriterState::Begin, out);
     }
 }
 
@@ -126,7 +129,7 @@ mod tests {
 
     fn rendered(options: &Options, number: i64) -> String {
         let mut out = Outbox::default();
-        Message::new(options).unwrap().render(Task { number, began: None }, &mut out);
+        Message::new(options).unwrap().render(MessageTask { number, began: None }, &mut out);
         String::from_utf8(out.to_vec()).unwrap()
     }
 
@@ -150,7 +153,7 @@ mod tests {
         let head = Message::new(&Options::default()).unwrap();
         let of = |number| {
             let mut out = Outbox::default();
-            head.render(Task { number, began: None }, &mut out);
+            head.render(MessageTask { number, began: None }, &mut out);
             out.to_vec()
         };
         assert_ne!(of(1), of(2));

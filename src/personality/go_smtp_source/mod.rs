@@ -16,24 +16,24 @@ mod session;
 mod subject;
 mod target;
 
-use super::Call;
-use super::fence::Public;
+use super::Invocation;
+use super::fence::PublicTargets;
 use super::go::{flags, numbers, voice};
-use course::Course;
+use course::GoSourceRun;
 use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
-use voice::Fatal;
+use voice::GoFatalError;
 
 /// Descriptors used for other things than sessions.
-const SPARE_FILES: u64 = 64;
+const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// Runs it. The exit status is 0 if all is done, 1 after an error that ended it or a message that was not sent, 2 after
 /// a bad flag.
-pub(super) fn run(call: &Call) -> ExitCode {
+pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(bad) => return voice::explain(&bad, &options::usage(&call.called)),
+        Err(bad) => return voice::report_bad_flag(&bad, &options::usage(&call.program)),
     };
     match send(options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -44,26 +44,26 @@ pub(super) fn run(call: &Call) -> ExitCode {
     }
 }
 
-fn send(options: Options) -> Result<(), Fatal> {
-    let sessions = options.sessions_at_work();
-    let course = Rc::new(Course::new(options, Public::as_told())?);
-    net::open_files::raise(sessions.saturating_add(SPARE_FILES));
-    let shared = Rc::clone(&course);
+fn send(options: Options) -> Result<(), GoFatalError> {
+    let sessions = options.active_sessions();
+    let run = Rc::new(GoSourceRun::new(options, PublicTargets::from_environment())?);
+    net::open_files::raise(sessions.saturating_add(RESERVED_DESCRIPTORS));
+    let shared = Rc::clone(&run);
     let work = |_| async move {
         for number in 1..=sessions {
             net::worker::spawn_local(session::run(Rc::clone(&shared), number));
         }
         shared.verbose(|| "Waiting for the messages to be sent....".to_owned());
-        shared.ended().await
+        shared.wait_for_sessions().await
     };
-    net::worker::run(work).map_err(|error| Fatal(format!("event loop: {}", message::reason(&error))))??;
-    conclude(&course)
+    net::worker::run(work).map_err(|error| GoFatalError(format!("event loop: {}", message::reason(&error))))??;
+    print_end(&run)
 }
 
 /// Prints the end of the report: with `-v` in the original's words, for steps that ours takes elsewhere.
-fn conclude(course: &Course) -> Result<(), Fatal> {
-    course.verbose(|| "Client opening session context has been canceled".to_owned());
-    if course.options.keeps {
+fn print_end(run: &GoSourceRun) -> Result<(), GoFatalError> {
+    run.verbose(|| "Client opening session context has been canceled".to_owned());
+    if run.options.reuses_connection {
         for step in [
             "Closing all the SMTP sessions...",
             "Waiting for the client session is done...",
@@ -71,8 +71,8 @@ fn conclude(course: &Course) -> Result<(), Fatal> {
             "Waiting for all the sessions are closed...",
             "All the sessions has been closed.",
         ] {
-            course.verbose(|| step.to_owned());
+            run.verbose(|| step.to_owned());
         }
     }
-    course.conclude()
+    run.finish()
 }

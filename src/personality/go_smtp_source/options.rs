@@ -1,15 +1,15 @@
 //! Options: go-smtp-source's flags and their defaults.
-use super::flags::{self, BadFlag, Kind};
+use super::flags::{self, BadFlag, FlagKind};
 use super::numbers::{BadNumber, boolean, float, integer};
-use crate::personality::extras::Extras;
+use crate::personality::extras::OwnOptions;
 
 /// The longest body accepted: it is held in memory.
-const MOST_BODY_BYTES: i64 = i32::MAX as i64;
+const MAX_BODY_BYTES: i64 = i32::MAX as i64;
 
 /// The options of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Options {
-    pub(super) extras: Extras,
+    pub(super) own_options: OwnOptions,
     pub(super) messages: i64,
     pub(super) body_bytes: i64,
     pub(super) sessions: i64,
@@ -17,7 +17,7 @@ pub(super) struct Options {
     /// Subject: a printf format for the message's number.
     pub(super) subject: String,
     /// Set if messages share a connection.
-    pub(super) keeps: bool,
+    pub(super) reuses_connection: bool,
     pub(super) is_verbose: bool,
     pub(super) recipient: String,
     pub(super) recipients: i64,
@@ -33,13 +33,13 @@ pub(super) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            extras: Extras::default(),
+            own_options: OwnOptions::default(),
             messages: 1,
             body_bytes: 0,
             sessions: 1,
             sender: "from@example.com".to_owned(),
             subject: "from go-smtp-source".to_owned(),
-            keeps: false,
+            reuses_connection: false,
             is_verbose: false,
             recipient: "to@example.com".to_owned(),
             recipients: 1,
@@ -59,7 +59,7 @@ impl Options {
     /// [`BadFlag`].
     pub(super) fn parse(words: &[String]) -> Result<Self, BadFlag> {
         let mut options = Self::default();
-        let words = options.extras.take_off(words);
+        let words = options.own_options.parse_front(words);
         let rest = flags::parse(words, kind, |name, value| options.set(name, value))?;
         options.target = rest.first().cloned().unwrap_or_default();
         options.check()
@@ -72,7 +72,7 @@ impl Options {
             "s" => self.sessions = integer(value)?,
             "f" => value.clone_into(&mut self.sender),
             "S" => value.clone_into(&mut self.subject),
-            "d" => self.keeps = boolean(value)?,
+            "d" => self.reuses_connection = boolean(value)?,
             "v" => self.is_verbose = boolean(value)?,
             "t" => value.clone_into(&mut self.recipient),
             "r" => self.recipients = integer(value)?,
@@ -90,7 +90,7 @@ impl Options {
         match () {
             () if self.messages < 0 => refused("m", self.messages, "must not be negative"),
             () if self.sessions < 0 => refused("s", self.sessions, "must not be negative"),
-            () if self.body_bytes > MOST_BODY_BYTES => refused("l", self.body_bytes, "value out of range"),
+            () if self.body_bytes > MAX_BODY_BYTES => refused("l", self.body_bytes, "value out of range"),
             () => Ok(self),
         }
     }
@@ -101,15 +101,15 @@ impl Options {
     }
 
     /// Sessions that have messages to send.
-    pub(super) fn sessions_at_work(&self) -> u64 {
+    pub(super) fn active_sessions(&self) -> u64 {
         self.sessions.max(1).min(self.messages).unsigned_abs()
     }
 }
 
-fn kind(name: &str) -> Option<Kind> {
+fn kind(name: &str) -> Option<FlagKind> {
     match name {
-        "d" | "v" | "tls" | "resolve-once" => Some(Kind::Boolean),
-        "m" | "l" | "s" | "f" | "S" | "t" | "r" | "q" | "F" => Some(Kind::Valued),
+        "d" | "v" | "tls" | "resolve-once" => Some(FlagKind::Boolean),
+        "m" | "l" | "s" | "f" | "S" | "t" | "r" | "q" | "F" => Some(FlagKind::Valued),
         _ => None,
     }
 }
@@ -159,13 +159,13 @@ mod tests {
         assert_eq!(read(""), Ok(Options::default()));
         let all = "--report --trace -m 2 -l 3 -s 4 -f a -S %d -d -v -t b -r 5 -tls -resolve-once -q 6.5 -F g h:1 i";
         let expected = Options {
-            extras: Extras { traces: true, reports: true },
+            own_options: OwnOptions { traces: true, reports: true },
             messages: 2,
             body_bytes: 3,
             sessions: 4,
             sender: "a".to_owned(),
             subject: "%d".to_owned(),
-            keeps: true,
+            reuses_connection: true,
             is_verbose: true,
             recipient: "b".to_owned(),
             recipients: 5,
@@ -191,8 +191,7 @@ mod tests {
 
     #[test]
     fn sessions_and_recipients_there_is_work_for() {
-        let of =
-            |line: &str| read(line).map(|options| (options.sessions_at_work(), options.recipients_each())).unwrap();
+        let of = |line: &str| read(line).map(|options| (options.active_sessions(), options.recipients_each())).unwrap();
         assert_eq!(of("-s 5 -m 3 -r 4"), (3, 4));
         assert_eq!(of("-s 0 -m 3 -r 0"), (1, 1));
         assert_eq!(of("-m 0 -r -2"), (0, 1));

@@ -5,13 +5,13 @@ use std::time::Duration;
 /// A token bucket that holds as many tokens as a message takes, and is full at the beginning: a message goes when it is
 /// full.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct RateLimiter {
     /// Time to fill the bucket after a message; zero without a limit.
     interval: Duration,
     full_at: Cell<Duration>,
 }
 
-impl Pace {
+impl RateLimiter {
     /// Creates a pace of `rate` recipients per second and `recipients` per message.
     pub(super) fn new(rate: f64, recipients: i64) -> Self {
         let seconds = if rate > 0.0 { recipients as f64 / rate } else { 0.0 };
@@ -26,7 +26,7 @@ impl Pace {
     }
 
     /// Time at which the next message may go; it counts as gone then.
-    pub(super) fn next(&self, now: Duration) -> Duration {
+    pub(super) fn reserve(&self, now: Duration) -> Duration {
         let due = self.full_at.get().max(now);
         self.full_at.set(due.saturating_add(self.interval));
         due
@@ -43,22 +43,22 @@ mod tests {
 
     #[test]
     fn the_first_goes_at_once_and_each_after_the_time_of_its_recipients() {
-        let pace = Pace::new(10.0, 5);
+        let pace = RateLimiter::new(10.0, 5);
         let now = seconds(100.0);
-        let due: Vec<Duration> = (0..3).map(|_| pace.next(now)).collect();
+        let due: Vec<Duration> = (0..3).map(|_| pace.reserve(now)).collect();
         assert_eq!(due, [now, seconds(100.5), seconds(101.0)]);
-        assert_eq!(pace.next(seconds(200.0)), seconds(200.0), "what was not used is not saved up");
-        assert_eq!(pace.next(seconds(200.1)), seconds(200.5));
+        assert_eq!(pace.reserve(seconds(200.0)), seconds(200.0), "what was not used is not saved up");
+        assert_eq!(pace.reserve(seconds(200.1)), seconds(200.5));
     }
 
     #[test]
     fn no_limit_is_none() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let pace = Pace::new(rate, 5);
+            let pace = RateLimiter::new(rate, 5);
             assert!(!pace.is_limited(), "{rate}");
-            assert_eq!((pace.next(seconds(1.0)), pace.next(seconds(1.0))), (seconds(1.0), seconds(1.0)));
+            assert_eq!((pace.reserve(seconds(1.0)), pace.reserve(seconds(1.0))), (seconds(1.0), seconds(1.0)));
         }
-        let slow = Pace::new(1e-300, 1);
-        assert_eq!((slow.next(seconds(1.0)), slow.next(seconds(1.0))), (seconds(1.0), Duration::MAX));
+        let slow = RateLimiter::new(1e-300, 1);
+        assert_eq!((slow.reserve(seconds(1.0)), slow.reserve(seconds(1.0))), (seconds(1.0), Duration::MAX));
     }
 }

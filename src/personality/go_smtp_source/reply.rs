@@ -3,47 +3,47 @@
 use super::flags::quoted;
 
 /// The longest reply accepted, all lines together. The original has no limit, and its memory grows.
-pub(super) const MOST_BYTES: usize = 64 * 1024;
+pub(super) const MAX_REPLY_BYTES: usize = 64 * 1024;
 
 /// A reply, or an error in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard<'a> {
+pub(super) enum ParsedReply<'a> {
     /// A reply: its code, and the texts of its lines with line feeds between them.
     Reply(u16, &'a [u8]),
     /// A line that is too short, or has neither blank nor hyphen after its code.
-    Short(&'a [u8]),
+    TooShort(&'a [u8]),
     /// A line without a valid code.
     BadCode(&'a [u8]),
-    /// A reply longer than [`MOST_BYTES`].
-    Endless,
+    /// A reply longer than [`MAX_REPLY_BYTES`].
+    TooLong,
 }
 
-impl Heard<'_> {
+impl ParsedReply<'_> {
     /// The original's error text for an unexpected reply.
-    pub(super) fn complaint(&self) -> String {
+    pub(super) fn error_text(&self) -> String {
         match self {
             Self::Reply(code, text) => format!("{code:03} {}", quoted(text)),
-            Self::Short(line) => format!("short response: {}", quoted(line)),
+            Self::TooShort(line) => format!("short response: {}", quoted(line)),
             Self::BadCode(line) => format!("invalid response code: {}", quoted(line)),
-            Self::Endless => "endless reply".to_owned(),
+            Self::TooLong => "endless reply".to_owned(),
         }
     }
 }
 
 /// The kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
+enum ReplyLine {
     Coded { code: u16, is_last: bool },
-    Short,
+    TooShort,
     BadCode,
 }
 
-impl Line {
+impl ReplyLine {
     fn of(line: &[u8]) -> Self {
         let is_last = match line.get(3) {
             Some(b' ') => true,
             Some(b'-') => false,
-            _ => return Self::Short,
+            _ => return Self::TooShort,
         };
         if !line[..3].iter().all(u8::is_ascii_digit) || line[0] == b'0' {
             return Self::BadCode;
@@ -55,19 +55,19 @@ impl Line {
 
 /// Assembles a reply's lines from blocks.
 #[derive(Debug, Default)]
-pub(super) struct ReplyReader {
+pub(super) struct GoReplyReader {
     /// An incomplete line.
     partial: Vec<u8>,
     /// The first line's code, once it has come.
     code: Option<u16>,
     text: Vec<u8>,
-    is_spent: bool,
+    is_consumed: bool,
 }
 
-impl ReplyReader {
+impl GoReplyReader {
     /// Takes one whole reply from the front of `input`; `None` if it needs more bytes.
-    pub(super) fn next<'s>(&'s mut self, input: &mut &[u8]) -> Option<Heard<'s>> {
-        if std::mem::take(&mut self.is_spent) {
+    pub(super) fn next<'s>(&'s mut self, input: &mut &[u8]) -> Option<ParsedReply<'s>> {
+        if std::mem::take(&mut self.is_consumed) {
             self.text.clear();
             self.partial.clear();
         }
@@ -77,33 +77,37 @@ impl ReplyReader {
             if self.partial.last() == Some(&b'\r') {
                 self.partial.pop();
             }
-            if self.is_endless() {
-                return Some(Heard::Endless);
+            if self.is_too_long() {
+                return Some(ParsedReply::TooLong);
             }
-            let line = Line::of(&self.partial);
+            let line = ReplyLine::of(&self.partial);
             match (self.code, line) {
-                (None, Line::Coded { code, .. }) => self.code = Some(code),
+                (None, ReplyLine::Coded { code, .. }) => self.code = Some(code),
                 (None, bad) => {
-                    self.is_spent = true;
-                    let is_short = bad == Line::Short;
-                    return Some(if is_short { Heard::Short(&self.partial) } else { Heard::BadCode(&self.partial) });
+                    self.is_consumed = true;
+                    let is_short = bad == ReplyLine::TooShort;
+                    return Some(if is_short {
+                        ParsedReply::TooShort(&self.partial)
+                    } else {
+                        ParsedReply::BadCode(&self.partial)
+                    });
                 }
                 (Some(_), _) => self.text.push(b'\n'),
             }
             if self.add(line) {
-                self.is_spent = true;
-                return self.code.take().map(|code| Heard::Reply(code, self.text.as_slice()));
+                self.is_consumed = true;
+                return self.code.take().map(|code| ParsedReply::Reply(code, self.text.as_slice()));
             }
         }
         self.partial.extend_from_slice(input);
         *input = &[];
-        self.is_endless().then_some(Heard::Endless)
+        self.is_too_long().then_some(ParsedReply::TooLong)
     }
 
     /// Adds a line; returns true if it is the last.
-    fn add(&mut self, line: Line) -> bool {
+    fn add(&mut self, line: ReplyLine) -> bool {
         let (from, is_last) = match line {
-            Line::Coded { code, is_last } if Some(code) == self.code => (4, is_last),
+            ReplyLine::Coded { code, is_last } if Some(code) == self.code => (4, is_last),
             // A line in the middle with another code, or none, is text.
             _ => (0, false),
         };
@@ -112,8 +116,8 @@ impl ReplyReader {
         is_last
     }
 
-    fn is_endless(&self) -> bool {
-        self.text.len() + self.partial.len() > MOST_BYTES
+    fn is_too_long(&self) -> bool {
+        self.text.len() + self.partial.len() > MAX_REPLY_BYTES
     }
 }
 
@@ -123,12 +127,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(wire: &str, piece: usize) -> Vec<String> {
-        let mut reader = ReplyReader::default();
+        let mut reader = GoReplyReader::default();
         let mut heard = Vec::new();
         for block in wire.as_bytes().chunks(piece) {
             let mut input = block;
             while let Some(reply) = reader.next(&mut input) {
-                heard.push(reply.complaint());
+                heard.push(reply.error_text());
             }
         }
         heard
@@ -157,10 +161,10 @@ mod tests {
     #[test]
     fn an_endless_reply_ends() {
         for line in ["250-x\r\n", "x"] {
-            let mut reader = ReplyReader::default();
-            let wire = line.repeat(MOST_BYTES + 1);
+            let mut reader = GoReplyReader::default();
+            let wire = line.repeat(MAX_REPLY_BYTES + 1);
             let mut input = wire.as_bytes();
-            assert_eq!(reader.next(&mut input), Some(Heard::Endless));
+            assert_eq!(reader.next(&mut input), Some(ParsedReply::TooLong));
         }
     }
 

@@ -1,11 +1,11 @@
 //! A session: takes up messages, connects for them, and drives the dialogue over its connection.
-use super::course::{Course, Task};
-use super::dialogue::{Desk, Dialogue, Stage, Turn};
+use super::course::{GoSourceRun, MessageTask};
+use super::dialogue::{GoSourceDialogue, GoSourceOutput, GoSourceStep, SessionPhase};
 use super::message::reason;
-use super::reply::ReplyReader;
-use super::voice::{Fatal, log};
-use crate::personality::outgoing::{Outgoing, Written};
-use net::{Alarm, Outbox, Socket, Stream, clock};
+use super::reply::GoReplyReader;
+use super::voice::{GoFatalError, log};
+use crate::personality::outgoing::{FlushStatus, PendingOutput};
+use net::{Outbox, Socket, Stream, Timer, clock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::future::poll_fn;
@@ -18,74 +18,77 @@ use std::time::Duration;
 
 /// Limit of the wait for a connection, for a reply, or for room to write (RFC 5321 §4.5.3.2). The original waits for
 /// ever.
-const PATIENCE: Duration = Duration::from_secs(300);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Runs session `number` to its end, which it reports to the course.
-pub(super) async fn run(course: Rc<Course>, number: u64) {
-    let outcome = if course.options.keeps { keep(&course, number).await } else { send_each(&course).await };
-    course.leave(outcome);
+pub(super) async fn run(run: Rc<GoSourceRun>, number: u64) {
+    let outcome =
+        if run.options.reuses_connection { send_on_one_connection(&run, number).await } else { send_each(&run).await };
+    run.finish_session(outcome);
 }
 
 /// Sends each message on a connection of its own.
-async fn send_each(course: &Rc<Course>) -> Result<(), Fatal> {
-    while let Some(task) = course.take_up() {
+async fn send_each(run: &Rc<GoSourceRun>) -> Result<(), GoFatalError> {
+    while let Some(task) = run.take_message() {
         let number = task.number;
-        course.keep_pace().await;
-        course.verbose(|| format!("Opening a SMTP session ({number})..."));
-        let mut line = match connect(course).await {
-            Ok(stream) => Line::new(course, stream, task),
+        run.wait_for_rate().await;
+        run.verbose(|| format!("Opening a SMTP session ({number})..."));
+        let mut connection = match connect(run).await {
+            Ok(stream) => Connection::new(run, stream, task),
             Err(why) => {
-                course.give_up(&format!("unable to connect to the server: {why}"));
+                run.fail_message(&format!("unable to connect to the server: {why}"));
                 continue;
             }
         };
-        if let Err(why) = line.converse().await {
-            match line.dialogue.stage(course) {
-                Stage::Greeting => {
-                    course.give_up(&format!("unable to connect to the server: {why}"));
+        if let Err(why) = connection.drive().await {
+            match connection.dialogue.phase(run) {
+                SessionPhase::Greeting => {
+                    run.fail_message(&format!("unable to connect to the server: {why}"));
                     continue;
                 }
-                Stage::Sending(what) => return Err(Fatal(format!("unable to send a mail:{what}: {why}"))),
-                Stage::Quitting => log(&format!("unable to quit a session: {why}")),
+                SessionPhase::Sending(what) => {
+                    return Err(GoFatalError(format!("unable to send a mail:{what}: {why}")));
+                }
+                SessionPhase::Quitting => log(&format!("unable to quit a session: {why}")),
             }
         }
-        course.verbose(|| format!("The SMTP session ({number}) has been closed."));
+        run.verbose(|| format!("The SMTP session ({number}) has been closed."));
     }
     Ok(())
 }
 
 /// `-d`: sends all messages of the session on one connection.
-async fn keep(course: &Rc<Course>, session: u64) -> Result<(), Fatal> {
-    let Some(first) = course.take_up() else { return Ok(()) };
-    course.keep_pace().await;
-    course.verbose(|| format!("Opening a SMTP session ({session})..."));
-    let opening = |why: String| Fatal(format!("opening a SMTP session: {why}"));
-    let mut line = Line::new(course, connect(course).await.map_err(opening)?, first);
+async fn send_on_one_connection(run: &Rc<GoSourceRun>, session: u64) -> Result<(), GoFatalError> {
+    let Some(first) = run.take_message() else { return Ok(()) };
+    run.wait_for_rate().await;
+    run.verbose(|| format!("Opening a SMTP session ({session})..."));
+    let opening = |why: String| GoFatalError(format!("opening a SMTP session: {why}"));
+    let mut connection = Connection::new(run, connect(run).await.map_err(opening)?, first);
     loop {
-        let turn = line.converse().await.map_err(|why| match line.dialogue.stage(course) {
-            Stage::Greeting => opening(why),
-            Stage::Sending(what) => Fatal(format!("unable to send a mail:{what}: {why}")),
-            Stage::Quitting => Fatal(format!("unable to quit a session:{why}")),
+        let turn = connection.drive().await.map_err(|why| match connection.dialogue.phase(run) {
+            SessionPhase::Greeting => opening(why),
+            SessionPhase::Sending(what) => GoFatalError(format!("unable to send a mail:{what}: {why}")),
+            SessionPhase::Quitting => GoFatalError(format!("unable to quit a session:{why}")),
         })?;
-        if turn == Turn::Close {
+        if turn == GoSourceStep::Close {
             break;
         }
-        match course.take_up() {
+        match run.take_message() {
             Some(task) => {
-                course.keep_pace().await;
-                line.next = Some(task);
+                run.wait_for_rate().await;
+                connection.next = Some(task);
             }
-            None => line.is_leaving = true,
+            None => connection.sends_quit = true,
         }
     }
-    course.verbose(|| format!("The SMTP session ({}) has been closed.", course.count_closed()));
+    run.verbose(|| format!("The SMTP session ({}) has been closed.", run.count_closed()));
     Ok(())
 }
 
 /// Connects to the first reachable address of the target, one session at a time as the original does.
-async fn connect(course: &Course) -> Result<(Stream, SocketAddr), String> {
-    let _pass = course.gate.enter().await;
-    let addresses = course.target.addresses().await.map_err(|why| format!("dial tcp: {why}"))?;
+async fn connect(run: &GoSourceRun) -> Result<(Stream, SocketAddr), String> {
+    let _pass = run.connect_semaphore.acquire().await;
+    let addresses = run.target.addresses().await.map_err(|why| format!("dial tcp: {why}"))?;
     let mut first = None;
     for address in addresses {
         match connect_to(address).await {
@@ -95,16 +98,15 @@ async fn connect(course: &Course) -> Result<(Stream, SocketAddr), String> {
             }
         }
     }
-    let (call, address, error) =
-        first.ok_or_else(|| format!("dial tcp: lookup {}: no such host", course.target.host))?;
-    Err(format!("dial tcp {}: {call}: {}", course.target.named(address), reason(&error)))
+    let (call, address, error) = first.ok_or_else(|| format!("dial tcp: lookup {}: no such host", run.target.host))?;
+    Err(format!("dial tcp {}: {call}: {}", run.target.display_name(address), reason(&error)))
 }
 
 async fn connect_to(address: SocketAddr) -> Result<Socket, (&'static str, io::Error)> {
-    let descriptor = socket(address).map_err(|error| ("socket", error.into()))?;
+    let descriptor = new_socket(address).map_err(|error| ("socket", error.into()))?;
     let made = match rustix::net::connect(&descriptor, &address) {
         Ok(()) | Err(Errno::INPROGRESS) => {
-            Alarm::default().limit(clock::now() + PATIENCE, Socket::from_connecting(descriptor)).await
+            Timer::default().timeout_at(clock::now() + REPLY_TIMEOUT, Socket::from_connecting(descriptor)).await
         }
         Err(error) => Some(Err(error.into())),
     };
@@ -112,7 +114,7 @@ async fn connect_to(address: SocketAddr) -> Result<Socket, (&'static str, io::Er
 }
 
 /// Creates a socket that resets the connection when it is closed, so that no port is left in TIME_WAIT.
-fn socket(address: SocketAddr) -> rustix::io::Result<std::os::fd::OwnedFd> {
+fn new_socket(address: SocketAddr) -> rustix::io::Result<std::os::fd::OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let descriptor = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -122,51 +124,50 @@ fn socket(address: SocketAddr) -> rustix::io::Result<std::os::fd::OwnedFd> {
 }
 
 /// A connection and its dialogue.
-struct Line {
-    course: Rc<Course>,
+struct Connection {
+    run: Rc<GoSourceRun>,
     stream: Stream,
     peer: SocketAddr,
-    dialogue: Dialogue,
-    reader: ReplyReader,
+    dialogue: GoSourceDialogue,
+    reader: GoReplyReader,
     /// Bytes of replies that came before they were asked for.
-    early: Vec<u8>,
-    outgoing: Outgoing,
+    read_ahead: Vec<u8>,
+    pending_output: PendingOutput,
     /// The message to begin on the free connection.
-    next: Option<Task>,
+    next: Option<MessageTask>,
     /// Set if QUIT is to be sent.
-    is_leaving: bool,
+    sends_quit: bool,
     /// The turn at which the conversation pauses once all is written.
-    parting: Option<Turn>,
-    alarm: Alarm,
+    final_step: Option<GoSourceStep>,
+    alarm: Timer,
     deadline: Duration,
 }
 
-impl Line {
-    fn new(course: &Rc<Course>, (stream, peer): (Stream, SocketAddr), task: Task) -> Self {
+impl Connection {
+    fn new(run: &Rc<GoSourceRun>, (stream, peer): (Stream, SocketAddr), task: MessageTask) -> Self {
         Self {
             stream,
             peer,
-            dialogue: Dialogue::new(task),
-            reader: ReplyReader::default(),
-            early: Vec::new(),
-            outgoing: Outgoing::default(),
+            dialogue: GoSourceDialogue::new(task),
+            reader: GoReplyReader::default(),
+            read_ahead: Vec::new(),
+            pending_output: PendingOutput::default(),
             next: None,
-            is_leaving: false,
-            parting: None,
-            alarm: Alarm::default(),
+            sends_quit: false,
+            final_step: None,
+            alarm: Timer::default(),
             deadline: Duration::ZERO,
-            course: Rc::clone(course),
+            run: Rc::clone(run),
         }
     }
 
-    /// Writes, reads and passes replies to the dialogue, until the connection is [`Turn::Free`] or to [`Turn::Close`].
-    async fn converse(&mut self) -> Result<Turn, String> {
+    /// Writes, reads and passes replies to the dialogue, until the connection is [`GoSourceStep::Idle`] or to [`GoSourceStep::Close`].
+    async fn drive(&mut self) -> Result<GoSourceStep, String> {
         loop {
-            self.deadline = clock::now() + PATIENCE;
-            let course = Rc::clone(&self.course);
-            let turn = poll_fn(|_| self.poll(&course, &mut course.outbox.borrow_mut(), &mut course.input.borrow_mut()))
-                .await?;
-            if turn != Turn::Tls {
+            self.deadline = clock::now() + REPLY_TIMEOUT;
+            let run = Rc::clone(&self.run);
+            let turn = poll_fn(|_| self.poll(&run, &mut run.outbox.borrow_mut(), &mut run.input.borrow_mut())).await?;
+            if turn != GoSourceStep::StartTls {
                 return Ok(turn);
             }
             self.begin_tls().await?;
@@ -175,20 +176,22 @@ impl Line {
 
     async fn begin_tls(&mut self) -> Result<(), String> {
         // Plain text after the reply to STARTTLS must not be taken for the server's words under TLS (CVE-2011-0411).
-        self.early = Vec::new();
-        self.reader = ReplyReader::default();
-        let course = Rc::clone(&self.course);
-        let setup = course.tls.as_ref().expect("STARTTLS is said with -tls only");
-        let shaken = self.alarm.limit(clock::now() + PATIENCE, self.stream.connect_tls(setup)).await;
-        shaken.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())).map_err(|error| self.lost("read", &error))?;
+        self.read_ahead = Vec::new();
+        self.reader = GoReplyReader::default();
+        let run = Rc::clone(&self.run);
+        let setup = run.tls.as_ref().expect("STARTTLS is said with -tls only");
+        let shaken = self.alarm.timeout_at(clock::now() + REPLY_TIMEOUT, self.stream.connect_tls(setup)).await;
+        shaken
+            .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(|error| self.io_error_text("read", &error))?;
         let mut own = Box::<Outbox>::default();
-        self.dialogue.secured(&mut Desk { course: &course, out: &mut own });
-        self.outgoing.hold(own);
+        self.dialogue.tls_established(&mut GoSourceOutput { run: &run, out: &mut own });
+        self.pending_output.hold(own);
         Ok(())
     }
 
-    fn poll(&mut self, course: &Course, outbox: &mut Outbox, input: &mut [u8]) -> Poll<Result<Turn, String>> {
-        if let Err(why) = self.resume(&mut Desk { course, out: outbox }) {
+    fn poll(&mut self, run: &GoSourceRun, outbox: &mut Outbox, input: &mut [u8]) -> Poll<Result<GoSourceStep, String>> {
+        if let Err(why) = self.write_queued_command(&mut GoSourceOutput { run, out: outbox }) {
             return Poll::Ready(Err(why));
         }
         loop {
@@ -198,22 +201,22 @@ impl Line {
                 Err(error) => {
                     // The next turn, probably another session's, must not send the rest of this one.
                     outbox.clear();
-                    return Poll::Ready(Err(self.lost("write", &error)));
+                    return Poll::Ready(Err(self.io_error_text("write", &error)));
                 }
             }
-            if let Some(parting) = self.parting.take() {
+            if let Some(parting) = self.final_step.take() {
                 return Poll::Ready(Ok(parting));
             }
-            let early = std::mem::take(&mut self.early);
+            let early = std::mem::take(&mut self.read_ahead);
             let taken = if early.is_empty() {
-                match ready_or(self.stream.poll_read(input)) {
+                match ready_value(self.stream.poll_read(input)) {
                     None => return self.poll_timeout(),
                     Some(Ok(0)) => Err("EOF".to_owned()),
-                    Some(Err(error)) => Err(self.lost("read", &error)),
-                    Some(Ok(count)) => self.take(&input[..count], &mut Desk { course, out: outbox }),
+                    Some(Err(error)) => Err(self.io_error_text("read", &error)),
+                    Some(Ok(count)) => self.handle_input(&input[..count], &mut GoSourceOutput { run, out: outbox }),
                 }
             } else {
-                self.take(&early, &mut Desk { course, out: outbox })
+                self.handle_input(&early, &mut GoSourceOutput { run, out: outbox })
             };
             if let Err(why) = taken {
                 // Earlier output is sent as far as possible at once.
@@ -225,49 +228,49 @@ impl Line {
     }
 
     /// Writes the commands that the session decided on while the connection was free.
-    fn resume(&mut self, desk: &mut Desk<'_>) -> Result<(), String> {
+    fn write_queued_command(&mut self, output: &mut GoSourceOutput<'_>) -> Result<(), String> {
         if let Some(task) = self.next.take() {
-            self.dialogue.begin(task, desk)?;
-        } else if std::mem::take(&mut self.is_leaving) {
-            self.dialogue.quit(desk);
+            self.dialogue.begin(task, output)?;
+        } else if std::mem::take(&mut self.sends_quit) {
+            self.dialogue.quit(output);
         }
         Ok(())
     }
 
     /// Handles every reply in `input`, until the dialogue pauses.
-    fn take(&mut self, mut input: &[u8], desk: &mut Desk<'_>) -> Result<(), String> {
-        while self.parting.is_none() {
-            let Some(heard) = self.reader.next(&mut input) else { return Ok(()) };
-            match self.dialogue.replied(heard, desk)? {
-                Turn::Wait => {}
+    fn handle_input(&mut self, mut input: &[u8], output: &mut GoSourceOutput<'_>) -> Result<(), String> {
+        while self.final_step.is_none() {
+            let Some(reply) = self.reader.next(&mut input) else { return Ok(()) };
+            match self.dialogue.handle_reply(reply, output)? {
+                GoSourceStep::Wait => {}
                 // Without a pace the next message begins in the same write.
-                Turn::Free if !desk.course.pace.is_limited() => match desk.course.take_up() {
-                    Some(task) => drop(self.dialogue.begin(task, desk)?),
-                    None => drop(self.dialogue.quit(desk)),
+                GoSourceStep::Idle if !output.run.rate_limiter.is_limited() => match output.run.take_message() {
+                    Some(task) => drop(self.dialogue.begin(task, output)?),
+                    None => drop(self.dialogue.quit(output)),
                 },
-                parting => self.parting = Some(parting),
+                parting => self.final_step = Some(parting),
             }
         }
-        self.early = input.to_owned();
+        self.read_ahead = input.to_owned();
         Ok(())
     }
 
     /// Writes the outbox; returns true if nothing is left.
     fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
-        let written = self.outgoing.flush(outbox, &mut self.stream)?;
-        if matches!(written, Written::All | Written::Partly { some: true }) {
-            self.deadline = clock::now() + PATIENCE;
+        let written = self.pending_output.flush(outbox, &mut self.stream)?;
+        if matches!(written, FlushStatus::All | FlushStatus::Partial { is_progress: true }) {
+            self.deadline = clock::now() + REPLY_TIMEOUT;
         }
-        Ok(!matches!(written, Written::Partly { .. }))
+        Ok(!matches!(written, FlushStatus::Partial { .. }))
     }
 
-    fn poll_timeout(&mut self) -> Poll<Result<Turn, String>> {
+    fn poll_timeout(&mut self) -> Poll<Result<GoSourceStep, String>> {
         ready!(self.alarm.poll_due(Some(self.deadline), clock::now()));
-        Poll::Ready(Err(format!("no reply within {} s", PATIENCE.as_secs())))
+        Poll::Ready(Err(format!("no reply within {} s", REPLY_TIMEOUT.as_secs())))
     }
 
     /// The original's error text for a broken connection.
-    fn lost(&self, call: &str, error: &io::Error) -> String {
+    fn io_error_text(&self, call: &str, error: &io::Error) -> String {
         if error.raw_os_error().is_none() {
             return reason(error);
         }
@@ -277,7 +280,7 @@ impl Line {
     }
 }
 
-fn ready_or<T>(poll: Poll<T>) -> Option<T> {
+fn ready_value<T>(poll: Poll<T>) -> Option<T> {
     match poll {
         Poll::Ready(value) => Some(value),
         Poll::Pending => None,

@@ -1,19 +1,20 @@
 //! The subject: a printf format of one integer, as Go's fmt package reads it (`%d`, `%05d`, `%#x`, `%[1]*d` …).
 
 /// Largest width and precision that Go accepts as a number.
-const MOST_WIDTH: i64 = 1_000_000;
+const MAX_WIDTH: i64 = 1_000_000;
 /// The text that Go appends if the format has not used the number: the subject ends before it.
-const UNUSED: &str = "%!(EXTRA";
+const EXTRA_ARGUMENT: &str = "%!(EXTRA";
 
 /// The subject of the message with that number.
 pub(super) fn subject(format: &str, number: i64) -> Vec<u8> {
-    let mut printer = Printer { rest: format.as_bytes(), out: Vec::new(), number, is_used: false, is_reordered: false };
+    let mut printer =
+        SubjectFormatter { rest: format.as_bytes(), out: Vec::new(), number, is_used: false, is_reordered: false };
     while printer.literal() {
         let spec = printer.spec();
         printer.verb(spec);
     }
     let mut out = printer.out;
-    if let Some(end) = memchr::memmem::find(&out, UNUSED.as_bytes()) {
+    if let Some(end) = memchr::memmem::find(&out, EXTRA_ARGUMENT.as_bytes()) {
         out.truncate(end);
     }
     out
@@ -21,7 +22,7 @@ pub(super) fn subject(format: &str, number: i64) -> Vec<u8> {
 
 /// The flags, width and precision between `%` and the verb.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spec {
+struct FormatSpec {
     is_sharp: bool,
     has_zeros: bool,
     has_plus: bool,
@@ -33,7 +34,7 @@ struct Spec {
     is_misplaced: bool,
 }
 
-struct Printer<'f> {
+struct SubjectFormatter<'f> {
     rest: &'f [u8],
     out: Vec<u8>,
     number: i64,
@@ -43,14 +44,14 @@ struct Printer<'f> {
     is_reordered: bool,
 }
 
-impl<'f> Printer<'f> {
+impl<'f> SubjectFormatter<'f> {
     /// Copies the text up to the next `%` and skips that; returns false at the end.
     fn literal(&mut self) -> bool {
         let Some(at) = memchr::memchr(b'%', self.rest) else {
             self.out.extend_from_slice(self.rest);
             self.rest = &[];
             if !self.is_used && !self.is_reordered {
-                self.out.extend_from_slice(UNUSED.as_bytes());
+                self.out.extend_from_slice(EXTRA_ARGUMENT.as_bytes());
             }
             return false;
         };
@@ -59,7 +60,7 @@ impl<'f> Printer<'f> {
         true
     }
 
-    fn spec(&mut self) -> Spec {
+    fn spec(&mut self) -> FormatSpec {
         let mut spec = self.flags();
         let mut is_indexed = self.index(&mut spec);
         if self.skip(b'*') {
@@ -93,8 +94,8 @@ impl<'f> Printer<'f> {
         spec
     }
 
-    fn flags(&mut self) -> Spec {
-        let mut spec = Spec::default();
+    fn flags(&mut self) -> FormatSpec {
+        let mut spec = FormatSpec::default();
         while let Some((&flag, rest)) = self.rest.split_first() {
             match flag {
                 b'#' => spec.is_sharp = true,
@@ -118,7 +119,7 @@ impl<'f> Printer<'f> {
     /// Takes the argument as a width.
     fn take_argument(&mut self) -> Option<i64> {
         let is_there = !std::mem::replace(&mut self.is_used, true);
-        Some(self.number).filter(|number| is_there && number.unsigned_abs() <= MOST_WIDTH.unsigned_abs())
+        Some(self.number).filter(|number| is_there && number.unsigned_abs() <= MAX_WIDTH.unsigned_abs())
     }
 
     /// Reads digits, if there are any. A number that is too large ends the format.
@@ -129,7 +130,7 @@ impl<'f> Printer<'f> {
     }
 
     /// Reads `[1]`; returns true if it is well-formed.
-    fn index(&mut self, spec: &mut Spec) -> bool {
+    fn index(&mut self, spec: &mut FormatSpec) -> bool {
         if self.rest.first() != Some(&b'[') {
             return false;
         }
@@ -155,7 +156,7 @@ impl<'f> Printer<'f> {
         }
     }
 
-    fn verb(&mut self, spec: Spec) {
+    fn verb(&mut self, spec: FormatSpec) {
         let text = String::from_utf8_lossy(self.rest);
         let Some(verb) = text.chars().next() else {
             self.out.extend_from_slice(b"%!(NOVERB)");
@@ -182,7 +183,7 @@ fn decimal(text: &[u8]) -> (Option<usize>, usize) {
         if !digit.is_ascii_digit() {
             return (Some(number).filter(|_| at > 0).map(|number: i64| number.unsigned_abs() as usize), at);
         }
-        if number > MOST_WIDTH {
+        if number > MAX_WIDTH {
             return (None, text.len());
         }
         number = number * 10 + i64::from(digit - b'0');
@@ -190,7 +191,7 @@ fn decimal(text: &[u8]) -> (Option<usize>, usize) {
     (Some(number).filter(|_| !text.is_empty()).map(|number| number.unsigned_abs() as usize), text.len())
 }
 
-impl Spec {
+impl FormatSpec {
     fn print(self, verb: char, number: i64) -> String {
         match verb {
             // `%+v` and `%#v` mean other things than `%+d` and `%#d`.
@@ -326,7 +327,7 @@ mod tests {
         #[test]
         fn any_format_is_printed(format in "[%a-zA-Z0-9 #+.*\\[\\]é-]{0,12}", number in 1i64..2000) {
             let printed = String::from_utf8(subject(&format, number)).unwrap();
-            prop_assert!(!printed.contains(UNUSED));
+            prop_assert!(!printed.contains(EXTRA_ARGUMENT));
             if !format.contains('%') {
                 prop_assert_eq!(printed, format);
             }

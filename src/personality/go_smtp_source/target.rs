@@ -1,6 +1,6 @@
 //! The server's address: `host:port` as Go's net package splits it and looks it up.
 use super::message::reason;
-use crate::personality::fence::Public;
+use crate::personality::fence::PublicTargets;
 use crate::personality::host_port::port_in;
 use std::fs;
 use std::future::poll_fn;
@@ -10,24 +10,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
 /// Ports of service names that a host may not know.
-const KNOWN: [(&str, u16); 4] = [("smtp", 25), ("smtps", 465), ("submission", 587), ("submissions", 465)];
+const KNOWN_PORTS: [(&str, u16); 4] = [("smtp", 25), ("smtps", 465), ("submission", 587), ("submissions", 465)];
 
 /// A server as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct DialTarget {
     pub(super) host: String,
     pub(super) port: String,
     /// Its address, if it was looked up before the first connection.
     address: Option<IpAddr>,
-    allowed: Public,
+    allowed: PublicTargets,
 }
 
-impl Target {
+impl DialTarget {
     /// Splits an address into host and port.
     ///
     /// # Errors
     /// In Go's words.
-    pub(super) fn parse(typed: &str, allowed: Public) -> Result<Self, String> {
+    pub(super) fn parse(typed: &str, allowed: PublicTargets) -> Result<Self, String> {
         let (host, port) = split(typed).map_err(|what| format!("address {typed}: {what}"))?;
         Ok(Self { host: host.to_owned(), port: port.to_owned(), address: None, allowed })
     }
@@ -53,14 +53,14 @@ impl Target {
             (None, Err(_)) if self.host.is_empty() => {
                 vec![IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()]
             }
-            (None, Err(_)) => look_up_aside(self.host.clone()).await?,
+            (None, Err(_)) => look_up_on_thread(self.host.clone()).await?,
         };
         found.iter().try_for_each(|address| self.allowed.check(*address, address))?;
         Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
 
     /// The server's name in errors: the address, or `:PORT` if no host was given.
-    pub(super) fn named(&self, address: SocketAddr) -> String {
+    pub(super) fn display_name(&self, address: SocketAddr) -> String {
         if self.host.is_empty() { format!(":{}", address.port()) } else { address.to_string() }
     }
 }
@@ -100,12 +100,12 @@ fn port_of(port: &str) -> Result<u16, String> {
     }
     let name = port.to_ascii_lowercase();
     let listed = port_in(&fs::read_to_string("/etc/services").unwrap_or_default(), &name);
-    let known = KNOWN.iter().find(|(known, _)| *known == name).map(|(_, port)| *port);
+    let known = KNOWN_PORTS.iter().find(|(known, _)| *known == name).map(|(_, port)| *port);
     listed.or(known).ok_or_else(|| format!("lookup tcp/{port}: unknown port"))
 }
 
 fn look_up(host: &str) -> Result<Vec<IpAddr>, String> {
-    let found = (host, 0).to_socket_addrs().map_err(|error| format!("lookup {host}: {}", why(&error)))?;
+    let found = (host, 0).to_socket_addrs().map_err(|error| format!("lookup {host}: {}", lookup_error_text(&error)))?;
     let mut addresses: Vec<IpAddr> = Vec::new();
     for address in found.map(|address| address.ip()) {
         if !addresses.contains(&address) {
@@ -116,7 +116,7 @@ fn look_up(host: &str) -> Result<Vec<IpAddr>, String> {
 }
 
 /// Go's words for errors of getaddrinfo(3).
-fn why(error: &io::Error) -> String {
+fn lookup_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     match text {
@@ -127,19 +127,19 @@ fn why(error: &io::Error) -> String {
 
 /// The result of a look-up on another thread.
 #[derive(Default)]
-struct Inquiry {
-    answer: Option<Result<Vec<IpAddr>, String>>,
+struct SharedLookup {
+    result: Option<Result<Vec<IpAddr>, String>>,
     waker: Option<Waker>,
 }
 
 /// Looks a name up on a thread of its own, so that a slow name server delays no other session.
-async fn look_up_aside(host: String) -> Result<Vec<IpAddr>, String> {
-    let inquiry = Arc::new(Mutex::new(Inquiry::default()));
+async fn look_up_on_thread(host: String) -> Result<Vec<IpAddr>, String> {
+    let inquiry = Arc::new(Mutex::new(SharedLookup::default()));
     let asked = Arc::clone(&inquiry);
     let started = std::thread::Builder::new().name("look-up".to_owned()).spawn(move || {
         let answer = look_up(&host);
         let mut inquiry = asked.lock().unwrap_or_else(PoisonError::into_inner);
-        inquiry.answer = Some(answer);
+        inquiry.result = Some(answer);
         if let Some(waker) = inquiry.waker.take() {
             waker.wake();
         }
@@ -147,7 +147,7 @@ async fn look_up_aside(host: String) -> Result<Vec<IpAddr>, String> {
     started.map_err(|error| format!("lookup: {}", reason(&error)))?;
     poll_fn(|cx| {
         let mut inquiry = inquiry.lock().unwrap_or_else(PoisonError::into_inner);
-        match inquiry.answer.take() {
+        match inquiry.result.take() {
             Some(answer) => Poll::Ready(answer),
             None => {
                 inquiry.waker = Some(cx.waker().clone());
@@ -163,8 +163,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn addresses(typed: &str, allowed: Public) -> Result<Vec<SocketAddr>, String> {
-        let target = Target::parse(typed, allowed).unwrap();
+    fn addresses(typed: &str, allowed: PublicTargets) -> Result<Vec<SocketAddr>, String> {
+        let target = DialTarget::parse(typed, allowed).unwrap();
         net::worker::run(|_| async move { target.addresses().await }).unwrap()
     }
 
@@ -208,15 +208,17 @@ mod tests {
     #[test]
     fn where_a_target_is() {
         let at = |addresses: &[&str]| Ok(addresses.iter().map(|address| address.parse().unwrap()).collect());
-        assert_eq!(addresses("127.0.0.1:1", Public::Refused), at(&["127.0.0.1:1"]));
-        assert_eq!(addresses("[::1]:1", Public::Refused), at(&["[::1]:1"]));
-        assert_eq!(addresses(":1", Public::Refused), at(&["127.0.0.1:1", "[::1]:1"]));
-        assert!(addresses("localhost:1", Public::Refused).unwrap().iter().all(|address| address.ip().is_loopback()));
-        assert!(addresses("8.8.8.8:25", Public::Refused).unwrap_err().contains("MAILRUN_ALLOW_PUBLIC=1"));
-        assert_eq!(addresses("8.8.8.8:25", Public::Allowed), at(&["8.8.8.8:25"]));
-        let once = Target::parse("localhost:1", Public::Refused).unwrap().resolve().unwrap();
+        assert_eq!(addresses("127.0.0.1:1", PublicTargets::Refused), at(&["127.0.0.1:1"]));
+        assert_eq!(addresses("[::1]:1", PublicTargets::Refused), at(&["[::1]:1"]));
+        assert_eq!(addresses(":1", PublicTargets::Refused), at(&["127.0.0.1:1", "[::1]:1"]));
+        assert!(
+            addresses("localhost:1", PublicTargets::Refused).unwrap().iter().all(|address| address.ip().is_loopback())
+        );
+        assert!(addresses("8.8.8.8:25", PublicTargets::Refused).unwrap_err().contains("MAILRUN_ALLOW_PUBLIC=1"));
+        assert_eq!(addresses("8.8.8.8:25", PublicTargets::Allowed), at(&["8.8.8.8:25"]));
+        let once = DialTarget::parse("localhost:1", PublicTargets::Refused).unwrap().resolve().unwrap();
         assert!(once.address.unwrap().is_loopback());
-        let nobody = Target::parse(":1", Public::Refused).unwrap().resolve();
+        let nobody = DialTarget::parse(":1", PublicTargets::Refused).unwrap().resolve();
         assert_eq!(nobody, Err("lookup : no such host".to_owned()));
     }
 

@@ -22,14 +22,14 @@ pub(super) enum Command {
 }
 
 /// Number of commands.
-const COUNT: usize = 15;
+const COMMAND_COUNT: usize = 15;
 /// The longest of their names.
-const LONGEST: usize = 8;
+const MAX_NAME_BYTES: usize = 8;
 
 impl Command {
     /// The command of that name, in any case.
     pub(super) fn named(word: &[u8]) -> Option<Self> {
-        let mut name = [0; LONGEST];
+        let mut name = [0; MAX_NAME_BYTES];
         let name = name.get_mut(..word.len())?;
         name.copy_from_slice(word);
         name.make_ascii_lowercase();
@@ -65,7 +65,7 @@ pub(super) enum Reject {
 
 /// Time for which a reply is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Delay {
+pub(super) struct ReplyDelay {
     pub(super) seconds: u32,
     /// Per cent: as long as the random number is smaller, another `seconds` is added, starting from zero. 0 waits
     /// `seconds` always.
@@ -74,20 +74,20 @@ pub(super) struct Delay {
 
 /// Faults at a command, besides its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct CommandRule {
     pub(super) is_enabled: bool,
     pub(super) is_logged: bool,
     pub(super) hangs_up: bool,
-    pub(super) says_goodbye: bool,
+    pub(super) sends_421: bool,
     pub(super) rejects_hard: bool,
     pub(super) rejects_soft: bool,
-    pub(super) delay: Option<Delay>,
+    pub(super) delay: Option<ReplyDelay>,
 }
 
-impl Rule {
+impl CommandRule {
     /// Reports whether the command is only answered.
     pub(super) fn is_plain(&self) -> bool {
-        !(self.is_logged || self.hangs_up || self.says_goodbye || self.rejects().is_some() || self.delay.is_some())
+        !(self.is_logged || self.hangs_up || self.sends_421 || self.rejects().is_some() || self.delay.is_some())
     }
 
     /// The error, hard over soft.
@@ -99,13 +99,13 @@ impl Rule {
 
 /// A rule for each command.
 #[derive(Clone, Debug)]
-pub(super) struct Rules([Rule; COUNT]);
+pub(super) struct CommandRules([CommandRule; COMMAND_COUNT]);
 
-impl Default for Rules {
+impl Default for CommandRules {
     /// All are enabled except the greetings, which depend on the protocol; CONNECT is no command that a client can
     /// send.
     fn default() -> Self {
-        let mut rules = Self([Rule { is_enabled: true, ..Rule::default() }; COUNT]);
+        let mut rules = Self([CommandRule { is_enabled: true, ..CommandRule::default() }; COMMAND_COUNT]);
         for command in [Command::Connect, Command::Helo, Command::Ehlo, Command::Lhlo] {
             rules[command].is_enabled = false;
         }
@@ -113,23 +113,23 @@ impl Default for Rules {
     }
 }
 
-impl Rules {
+impl CommandRules {
     /// Reports whether any command is to be logged.
-    pub(super) fn log_any(&self) -> bool {
+    pub(super) fn logs_any(&self) -> bool {
         self.0.iter().any(|rule| rule.is_logged)
     }
 }
 
-impl Index<Command> for Rules {
-    type Output = Rule;
+impl Index<Command> for CommandRules {
+    type Output = CommandRule;
 
-    fn index(&self, command: Command) -> &Rule {
+    fn index(&self, command: Command) -> &CommandRule {
         &self.0[command as usize]
     }
 }
 
-impl IndexMut<Command> for Rules {
-    fn index_mut(&mut self, command: Command) -> &mut Rule {
+impl IndexMut<Command> for CommandRules {
+    fn index_mut(&mut self, command: Command) -> &mut CommandRule {
         &mut self.0[command as usize]
     }
 }
@@ -139,22 +139,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const NAMES: [&str; COUNT] = [
+    const NAMES: [&str; COMMAND_COUNT] = [
         "connect", "helo", "ehlo", "lhlo", "xclient", "xforward", "auth", "mail", "rcpt", "data", ".", "rset", "noop",
         "vrfy", "quit",
     ];
 
     #[test]
     fn every_name_is_known_in_any_case_and_has_its_own_rule() {
-        let mut rules = Rules::default();
-        assert!(!rules.log_any());
+        let mut rules = CommandRules::default();
+        assert!(!rules.logs_any());
         for (place, name) in NAMES.iter().enumerate() {
             let command = Command::named(name.as_bytes()).unwrap();
             assert_eq!(Command::named(name.to_uppercase().as_bytes()), Some(command));
             assert_eq!(command as usize, place);
             rules[command].is_logged = true;
         }
-        assert!(rules.log_any() && rules.0.iter().all(|rule| rule.is_logged && !rule.is_plain()));
+        assert!(rules.logs_any() && rules.0.iter().all(|rule| rule.is_logged && !rule.is_plain()));
         for word in ["", "mai", "mail ", "xforwardx", "..", "starttls", "verylongword"] {
             assert_eq!(Command::named(word.as_bytes()), None, "{word}");
         }
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn hard_wins_over_soft() {
-        let rule = |rejects_hard, rejects_soft| Rule { rejects_hard, rejects_soft, ..Rule::default() };
+        let rule = |rejects_hard, rejects_soft| CommandRule { rejects_hard, rejects_soft, ..CommandRule::default() };
         assert_eq!(rule(true, true).rejects(), Some(Reject::Hard));
         assert_eq!(rule(false, true).rejects(), Some(Reject::Soft));
         assert!(rule(false, false).is_plain());

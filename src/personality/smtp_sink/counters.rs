@@ -1,6 +1,6 @@
 //! Counts of ended sessions, QUITs and messages; and the running counter of `-c`.
 use super::options::Settings;
-use crate::personality::timing::{latency, pace};
+use crate::personality::timing::{latency, rate};
 use journey::Latencies;
 use net::clock;
 use std::io::{self, Write};
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 /// The counts.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct SmtpSinkCounters {
     sessions: u64,
     quits: u64,
     messages: u64,
-    quits_wanted: Option<u64>,
-    messages_wanted: Option<u64>,
+    quit_limit: Option<u64>,
+    message_limit: Option<u64>,
     is_shown: bool,
     /// Times for `--report`: the arrival of the first client, and the completion of the last message.
     times: Option<[Option<Duration>; 2]>,
@@ -21,13 +21,13 @@ pub(super) struct Counters {
     text: Vec<u8>,
 }
 
-impl Counters {
+impl SmtpSinkCounters {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            quits_wanted: settings.quits_wanted,
-            messages_wanted: settings.messages_wanted,
+            quit_limit: settings.quit_limit,
+            message_limit: settings.message_limit,
             is_shown: settings.shows_counters,
-            times: settings.extras.reports.then_some([None; 2]),
+            times: settings.own_options.reports.then_some([None; 2]),
             ..Self::default()
         }
     }
@@ -38,7 +38,7 @@ impl Counters {
     }
 
     /// Notes that a client has connected.
-    pub(super) fn note_client(&mut self) {
+    pub(super) fn record_client(&mut self) {
         if let Some([first @ None, _]) = &mut self.times {
             *first = Some(clock::now());
         }
@@ -60,13 +60,13 @@ impl Counters {
     }
 
     /// Reports whether the number of QUITs has reached `-n`.
-    pub(super) fn has_quits(&self) -> bool {
-        self.quits_wanted.is_some_and(|wanted| self.quits >= wanted)
+    pub(super) fn reached_quit_limit(&self) -> bool {
+        self.quit_limit.is_some_and(|wanted| self.quits >= wanted)
     }
 
     /// Reports whether the number of messages has reached `-M`.
-    pub(super) fn has_messages(&self) -> bool {
-        self.messages_wanted.is_some_and(|wanted| self.messages >= wanted)
+    pub(super) fn reached_message_limit(&self) -> bool {
+        self.message_limit.is_some_and(|wanted| self.messages >= wanted)
     }
 
     /// The text of `--report`: the rate of messages, and the latency of those whose creation time is known.
@@ -74,7 +74,7 @@ impl Counters {
         let Self { sessions, quits, messages, .. } = self;
         let [first, last] = self.times.unwrap_or_default();
         let took = last.zip(first).map_or(Duration::ZERO, |(last, first)| last.saturating_sub(first));
-        let text = format!("{messages} messages, {sessions} sessions, {quits} QUITs, {}", pace(*messages, took));
+        let text = format!("{messages} messages, {sessions} sessions, {quits} QUITs, {}", rate(*messages, took));
         times.map_or_else(|| text.clone(), |times| format!("{text}, {}", latency(times)))
     }
 
@@ -105,9 +105,13 @@ mod tests {
 
     #[test]
     fn the_counter_runs_and_the_limits_are_told() {
-        let mut counters =
-            Counters { is_shown: true, quits_wanted: Some(2), messages_wanted: Some(1), ..Counters::default() };
-        assert!(!counters.has_messages() && !counters.has_quits());
+        let mut counters = SmtpSinkCounters {
+            is_shown: true,
+            quit_limit: Some(2),
+            message_limit: Some(1),
+            ..SmtpSinkCounters::default()
+        };
+        assert!(!counters.reached_message_limit() && !counters.reached_quit_limit());
         counters.count_message();
         counters.count_quit();
         counters.count_session();
@@ -115,6 +119,6 @@ mod tests {
         let mut out = Vec::new();
         counters.print_to(&mut out);
         assert_eq!(out, b"sess=0 quit=0 mesg=1\rsess=1 quit=1 mesg=1\r");
-        assert!(counters.has_messages() && counters.has_quits() && counters.text.is_empty());
+        assert!(counters.reached_message_limit() && counters.reached_quit_limit() && counters.text.is_empty());
     }
 }

@@ -11,56 +11,56 @@
 //! The end of a message counts as a command `.`, so that faults and delays apply to it as to the others; and a
 //! client may send `.` at any other time too.
 use super::body::EndOfData;
-use super::commands::{Command, Delay, Reject, Rule};
+use super::commands::{Command, CommandRule, Reject, ReplyDelay};
 use super::options::Settings;
 use super::replies;
 use std::rc::Rc;
 
 /// The longest command, its CRLF included.
-const LINE_BYTES: usize = 2048;
+const MAX_LINE_BYTES: usize = 2048;
 /// Replies to one `.` that are written at a time: LMTP requires one for each recipient, and there may be millions.
-const REPLIES_AT_A_TIME: i32 = 4096;
+const REPLY_BATCH_LIMIT: i32 = 4096;
 
 /// Observer of a session, which counts, prints or stores its events.
-pub(super) trait Witness {
+pub(super) trait DialogueObserver {
     /// A command line, up to its first NUL.
-    fn heard(&mut self, line: &[u8]);
+    fn line_received(&mut self, line: &[u8]);
     /// A command that is to be logged.
-    fn logged(&mut self, word: &[u8], rest: &[u8]);
+    fn log_command(&mut self, word: &[u8], rest: &[u8]);
     /// HELO, EHLO or LHLO was accepted, and ended the transaction.
     fn greeted(&mut self, command: Command, rest: &[u8]);
     /// MAIL began a transaction.
-    fn began(&mut self, rest: &[u8]);
+    fn mail_accepted(&mut self, rest: &[u8]);
     /// RCPT was accepted.
-    fn addressed(&mut self, rest: &[u8]);
+    fn rcpt_accepted(&mut self, rest: &[u8]);
     /// DATA was accepted.
-    fn data(&mut self);
+    fn data_accepted(&mut self);
     /// Bytes of the message as they came, its end included.
     fn content(&mut self, octets: &[u8]);
     /// The message is complete.
-    fn received(&mut self);
+    fn message_complete(&mut self);
     /// `.` was accepted: the sink is now responsible for the last complete message, if there is one.
-    fn accepted(&mut self);
+    fn message_accepted(&mut self);
     /// RSET ended the transaction, if there was one.
-    fn abandoned(&mut self);
+    fn transaction_reset(&mut self);
     /// QUIT was accepted.
-    fn quit(&mut self);
+    fn quit_accepted(&mut self);
     /// A line is longer than any command.
-    fn overlong(&mut self);
+    fn line_too_long(&mut self);
     /// Reports whether no more messages are wanted.
-    fn has_enough(&self) -> bool;
+    fn reached_message_limit(&self) -> bool;
     /// Time for which a reply is held back, in seconds.
-    fn wait(&mut self, delay: Delay) -> u32;
+    fn delay_seconds(&mut self, delay: ReplyDelay) -> u32;
 }
 
 /// The driver's next step. Replies are written first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Read, and call [`Dialogue::receive`].
+pub(super) enum SmtpSinkStep {
+    /// Read, and call [`SmtpSinkDialogue::receive`].
     Read,
-    /// Call [`Dialogue::receive`] again with the rest of the input.
-    GoOn,
-    /// Read nothing for that many seconds, then call [`Dialogue::resume`].
+    /// Call [`SmtpSinkDialogue::receive`] again with the rest of the input.
+    Continue,
+    /// Read nothing for that many seconds, then call [`SmtpSinkDialogue::resume`].
     Pause(u32),
     /// Close the connection.
     Close,
@@ -68,7 +68,7 @@ pub(super) enum Step {
 
 /// Meaning of the next bytes.
 #[derive(Debug)]
-enum Awaits {
+enum SmtpSinkState {
     Command,
     Body(EndOfData),
     /// A response to a challenge, and the number of challenges that follow it.
@@ -79,7 +79,7 @@ enum Awaits {
 
 /// Work after a pause.
 #[derive(Debug)]
-enum Pending {
+enum DeferredAction {
     Answer(Command, Vec<u8>),
     Body,
     Violation,
@@ -87,286 +87,302 @@ enum Pending {
 
 /// A session.
 #[derive(Debug)]
-pub(super) struct Dialogue {
+pub(super) struct SmtpSinkDialogue {
     settings: Rc<Settings>,
-    awaits: Awaits,
-    in_mail: bool,
+    state: SmtpSinkState,
+    in_transaction: bool,
     /// Recipients accepted. The original counts them down for LMTP's replies and ends below zero; MAIL resets the
     /// count.
     recipients: i32,
     /// Replies to `.` that are not written yet.
-    owed: (i32, Option<Reject>),
+    owed_replies: (i32, Option<Reject>),
     /// An incomplete line.
-    held: Vec<u8>,
-    pending: Option<Pending>,
+    partial_line: Vec<u8>,
+    deferred: Option<DeferredAction>,
 }
 
-impl Dialogue {
+impl SmtpSinkDialogue {
     pub(super) fn new(settings: Rc<Settings>) -> Self {
         Self {
             settings,
-            awaits: Awaits::Command,
-            in_mail: false,
+            state: SmtpSinkState::Command,
+            in_transaction: false,
             recipients: 0,
-            owed: (0, None),
-            held: Vec::new(),
-            pending: None,
+            owed_replies: (0, None),
+            partial_line: Vec::new(),
+            deferred: None,
         }
     }
 
     /// Greets a client that has connected.
-    pub(super) fn greet(&mut self, out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
-        self.consider(Command::Connect, b"connect", b"", out, witness)
+    pub(super) fn greet(&mut self, out: &mut Vec<u8>, observer: &mut impl DialogueObserver) -> SmtpSinkStep {
+        self.apply_rule(Command::Connect, b"connect", b"", out, observer)
     }
 
     /// Takes bytes from the front of `input`: all of them, unless the step says otherwise.
-    pub(super) fn receive(&mut self, input: &mut &[u8], out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
+    pub(super) fn receive(
+        &mut self,
+        input: &mut &[u8],
+        out: &mut Vec<u8>,
+        observer: &mut impl DialogueObserver,
+    ) -> SmtpSinkStep {
         loop {
-            if self.owed.0 > 0 {
-                self.pay(out);
-                if self.owed.0 > 0 {
-                    return Step::GoOn;
+            if self.owed_replies.0 > 0 {
+                self.write_owed_replies(out);
+                if self.owed_replies.0 > 0 {
+                    return SmtpSinkStep::Continue;
                 }
             }
             if input.is_empty() {
-                return Step::Read;
+                return SmtpSinkStep::Read;
             }
-            let step = match &mut self.awaits {
-                Awaits::Body(_) if witness.has_enough() => Step::Close,
-                Awaits::Body(end) => match end.find(input) {
+            let step = match &mut self.state {
+                SmtpSinkState::Body(_) if observer.reached_message_limit() => SmtpSinkStep::Close,
+                SmtpSinkState::Body(end) => match end.find(input) {
                     None => {
-                        witness.content(std::mem::take(input));
-                        Step::Read
+                        observer.content(std::mem::take(input));
+                        SmtpSinkStep::Read
                     }
-                    Some(length) => self.end_message(take(input, length), out, witness),
+                    Some(length) => self.end_message(take(input, length), out, observer),
                 },
-                Awaits::Command | Awaits::Response { .. } => self.take_line(input, out, witness),
+                SmtpSinkState::Command | SmtpSinkState::Response { .. } => self.take_line(input, out, observer),
             };
-            if step != Step::Read {
+            if step != SmtpSinkStep::Read {
                 return step;
             }
         }
     }
 
     /// Continues after a pause.
-    pub(super) fn resume(&mut self, out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
-        match self.pending.take() {
-            Some(Pending::Answer(command, rest)) => self.answer(command, &rest, out, witness),
-            Some(Pending::Violation) => {
+    pub(super) fn resume(&mut self, out: &mut Vec<u8>, observer: &mut impl DialogueObserver) -> SmtpSinkStep {
+        match self.deferred.take() {
+            Some(DeferredAction::Answer(command, rest)) => self.answer(command, &rest, out, observer),
+            Some(DeferredAction::Violation) => {
                 out.extend_from_slice(replies::VIOLATION);
-                Step::Close
+                SmtpSinkStep::Close
             }
-            Some(Pending::Body) | None => Step::Read,
+            Some(DeferredAction::Body) | None => SmtpSinkStep::Read,
         }
     }
 
     /// Reports whether a client waits for the reply to its message.
-    pub(super) fn owes_verdict(&self) -> bool {
-        matches!(self.pending, Some(Pending::Answer(Command::Dot, _)))
+    pub(super) fn owes_message_reply(&self) -> bool {
+        matches!(self.deferred, Some(DeferredAction::Answer(Command::Dot, _)))
     }
 
-    fn end_message(&mut self, last: &[u8], out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
-        witness.content(last);
-        self.awaits = Awaits::Command;
-        self.in_mail = false;
-        witness.received();
-        self.obey(b".", out, witness)
+    fn end_message(&mut self, last: &[u8], out: &mut Vec<u8>, observer: &mut impl DialogueObserver) -> SmtpSinkStep {
+        observer.content(last);
+        self.state = SmtpSinkState::Command;
+        self.in_transaction = false;
+        observer.message_complete();
+        self.handle_command(b".", out, observer)
     }
 
     /// Takes one line; CRLF ends it, a bare LF does not.
-    fn take_line(&mut self, input: &mut &[u8], out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
-        if self.held.is_empty()
-            && let Some(end) = line_end(&input[..input.len().min(LINE_BYTES)])
+    fn take_line(
+        &mut self,
+        input: &mut &[u8],
+        out: &mut Vec<u8>,
+        observer: &mut impl DialogueObserver,
+    ) -> SmtpSinkStep {
+        if self.partial_line.is_empty()
+            && let Some(end) = line_end(&input[..input.len().min(MAX_LINE_BYTES)])
         {
             let line = take(input, end);
-            return self.hear(&line[..end - 2], out, witness);
+            return self.handle_line(&line[..end - 2], out, observer);
         }
-        let room = LINE_BYTES - self.held.len();
+        let room = MAX_LINE_BYTES - self.partial_line.len();
         let reach = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);
         if reach > room {
-            witness.overlong();
-            return Step::Close;
+            observer.line_too_long();
+            return SmtpSinkStep::Close;
         }
-        self.held.extend_from_slice(take(input, reach));
-        if !self.held.ends_with(b"\r\n") {
-            return Step::Read;
+        self.partial_line.extend_from_slice(take(input, reach));
+        if !self.partial_line.ends_with(b"\r\n") {
+            return SmtpSinkStep::Read;
         }
-        let line = std::mem::take(&mut self.held);
-        self.hear(&line[..line.len() - 2], out, witness)
+        let line = std::mem::take(&mut self.partial_line);
+        self.handle_line(&line[..line.len() - 2], out, observer)
     }
 
-    fn hear(&mut self, line: &[u8], out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
-        if let Awaits::Response { more } = self.awaits {
-            witness.heard(text_of(line));
+    fn handle_line(&mut self, line: &[u8], out: &mut Vec<u8>, observer: &mut impl DialogueObserver) -> SmtpSinkStep {
+        if let SmtpSinkState::Response { more } = self.state {
+            observer.line_received(until_nul(line));
             self.respond(line, more, out);
-            return Step::Read;
+            return SmtpSinkStep::Read;
         }
-        self.obey(text_of(line), out, witness)
+        self.handle_command(until_nul(line), out, observer)
     }
 
-    fn obey(&mut self, line: &[u8], out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
-        witness.heard(line);
+    fn handle_command(&mut self, line: &[u8], out: &mut Vec<u8>, observer: &mut impl DialogueObserver) -> SmtpSinkStep {
+        observer.line_received(line);
         let Some((word, rest)) = split(line) else {
-            out.extend_from_slice(replies::EMPTY);
-            return Step::Read;
+            out.extend_from_slice(replies::EMPTY_COMMAND);
+            return SmtpSinkStep::Read;
         };
         let known = Command::named(word).filter(|command| self.settings.rules[*command].is_enabled);
         let Some(command) = known else {
-            out.extend_from_slice(replies::UNKNOWN);
-            return Step::Read;
+            out.extend_from_slice(replies::UNKNOWN_COMMAND);
+            return SmtpSinkStep::Read;
         };
-        if witness.has_enough() && !matches!(command, Command::Dot | Command::Quit) {
-            out.extend_from_slice(replies::GOODBYE);
-            return Step::Close;
+        if observer.reached_message_limit() && !matches!(command, Command::Dot | Command::Quit) {
+            out.extend_from_slice(replies::SERVICE_CLOSING);
+            return SmtpSinkStep::Close;
         }
-        self.consider(command, word, rest, out, witness)
+        self.apply_rule(command, word, rest, out, observer)
     }
 
     /// Applies the options for this command: log, hang up, say goodbye, reject, delay, in this order.
-    fn consider(
+    fn apply_rule(
         &mut self,
         command: Command,
         word: &[u8],
         rest: &[u8],
         out: &mut Vec<u8>,
-        witness: &mut impl Witness,
-    ) -> Step {
-        let rule: Rule = self.settings.rules[command];
+        observer: &mut impl DialogueObserver,
+    ) -> SmtpSinkStep {
+        let rule: CommandRule = self.settings.rules[command];
         if rule.is_plain() {
-            return self.answer(command, rest, out, witness);
+            return self.answer(command, rest, out, observer);
         }
         if rule.is_logged {
-            witness.logged(word, rest);
+            observer.log_command(word, rest);
         }
         if rule.hangs_up {
-            return Step::Close;
+            return SmtpSinkStep::Close;
         }
-        if rule.says_goodbye {
-            out.extend_from_slice(replies::GOODBYE);
-            return Step::Close;
+        if rule.sends_421 {
+            out.extend_from_slice(replies::SERVICE_CLOSING);
+            return SmtpSinkStep::Close;
         }
         if let Some(reject) = rule.rejects() {
             self.reject(command, reject, out);
-            return Step::Read;
+            return SmtpSinkStep::Read;
         }
-        match rule.delay.map(|delay| witness.wait(delay)) {
-            None | Some(0) => self.answer(command, rest, out, witness),
+        match rule.delay.map(|delay| observer.delay_seconds(delay)) {
+            None | Some(0) => self.answer(command, rest, out, observer),
             Some(seconds) => {
-                self.pending = Some(Pending::Answer(command, rest.to_vec()));
-                Step::Pause(seconds)
+                self.deferred = Some(DeferredAction::Answer(command, rest.to_vec()));
+                SmtpSinkStep::Pause(seconds)
             }
         }
     }
 
     fn reject(&mut self, command: Command, reject: Reject, out: &mut Vec<u8>) {
         if command == Command::Dot {
-            self.owe(Some(reject), out);
+            self.reply_to_message(Some(reject), out);
         } else {
             out.extend_from_slice(self.settings.replies.error(reject));
         }
     }
 
-    fn answer(&mut self, command: Command, rest: &[u8], out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
+    fn answer(
+        &mut self,
+        command: Command,
+        rest: &[u8],
+        out: &mut Vec<u8>,
+        observer: &mut impl DialogueObserver,
+    ) -> SmtpSinkStep {
         match command {
-            Command::Mail => self.mail(rest, out, witness),
-            Command::Rcpt => self.rcpt(rest, out, witness),
-            Command::Data => return self.data(out, witness),
+            Command::Mail => self.mail(rest, out, observer),
+            Command::Rcpt => self.rcpt(rest, out, observer),
+            Command::Data => return self.data(out, observer),
             Command::Dot => {
-                self.owe(None, out);
-                witness.accepted();
+                self.reply_to_message(None, out);
+                observer.message_accepted();
             }
             Command::Quit => {
                 out.extend_from_slice(replies::BYE);
-                witness.quit();
-                return Step::Close;
+                observer.quit_accepted();
+                return SmtpSinkStep::Close;
             }
             Command::Connect => out.extend_from_slice(&self.settings.replies.greeting),
             Command::Helo | Command::Ehlo | Command::Lhlo => {
-                self.in_mail = false;
+                self.in_transaction = false;
                 let replies = &self.settings.replies;
                 out.extend_from_slice(if command == Command::Helo { &replies.helo } else { &replies.ehlo });
-                witness.greeted(command, rest);
+                observer.greeted(command, rest);
             }
             Command::Rset => {
-                self.in_mail = false;
-                out.extend_from_slice(replies::RESET);
-                witness.abandoned();
+                self.in_transaction = false;
+                out.extend_from_slice(replies::RSET_OK);
+                observer.transaction_reset();
             }
             Command::Auth => self.authenticate(rest, out),
             Command::Noop | Command::Vrfy | Command::Xclient | Command::Xforward => {
-                out.extend_from_slice(replies::HEARD);
+                out.extend_from_slice(replies::OK);
             }
         }
-        Step::Read
+        SmtpSinkStep::Read
     }
 
-    fn mail(&mut self, rest: &[u8], out: &mut Vec<u8>, witness: &mut impl Witness) {
-        if self.in_mail {
+    fn mail(&mut self, rest: &[u8], out: &mut Vec<u8>, observer: &mut impl DialogueObserver) {
+        if self.in_transaction {
             out.extend_from_slice(replies::NESTED_MAIL);
             return;
         }
-        self.in_mail = true;
+        self.in_transaction = true;
         self.recipients = 0;
-        out.extend_from_slice(replies::MAIL_TAKEN);
-        witness.began(rest);
+        out.extend_from_slice(replies::MAIL_OK);
+        observer.mail_accepted(rest);
     }
 
-    fn rcpt(&mut self, rest: &[u8], out: &mut Vec<u8>, witness: &mut impl Witness) {
-        if !self.in_mail {
+    fn rcpt(&mut self, rest: &[u8], out: &mut Vec<u8>, observer: &mut impl DialogueObserver) {
+        if !self.in_transaction {
             out.extend_from_slice(replies::NEED_MAIL);
             return;
         }
         self.recipients = self.recipients.saturating_add(1);
-        out.extend_from_slice(replies::RCPT_TAKEN);
-        witness.addressed(rest);
+        out.extend_from_slice(replies::RCPT_OK);
+        observer.rcpt_accepted(rest);
     }
 
-    fn data(&mut self, out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
-        if !self.in_mail || self.recipients == 0 {
+    fn data(&mut self, out: &mut Vec<u8>, observer: &mut impl DialogueObserver) -> SmtpSinkStep {
+        if !self.in_transaction || self.recipients == 0 {
             out.extend_from_slice(replies::NEED_RCPT);
-            return Step::Read;
+            return SmtpSinkStep::Read;
         }
-        out.extend_from_slice(replies::GO_AHEAD);
-        witness.data();
+        out.extend_from_slice(replies::START_DATA);
+        observer.data_accepted();
         if let Some(seconds) = self.settings.abort_after {
-            self.pending = Some(Pending::Violation);
-            return Step::Pause(seconds);
+            self.deferred = Some(DeferredAction::Violation);
+            return SmtpSinkStep::Pause(seconds);
         }
-        self.awaits = Awaits::Body(EndOfData::new());
+        self.state = SmtpSinkState::Body(EndOfData::new());
         match self.settings.body_delay {
-            0 => Step::Read,
+            0 => SmtpSinkStep::Read,
             seconds => {
-                self.pending = Some(Pending::Body);
-                Step::Pause(seconds)
+                self.deferred = Some(DeferredAction::Body);
+                SmtpSinkStep::Pause(seconds)
             }
         }
     }
 
     /// The answer to `.`: one, or with LMTP one for each recipient.
-    fn owe(&mut self, reject: Option<Reject>, out: &mut Vec<u8>) {
+    fn reply_to_message(&mut self, reject: Option<Reject>, out: &mut Vec<u8>) {
         if !self.settings.is_lmtp {
-            out.extend_from_slice(self.verdict(reject));
+            out.extend_from_slice(self.message_reply(reject));
             return;
         }
-        self.owed = (self.recipients.max(0), reject);
+        self.owed_replies = (self.recipients.max(0), reject);
         self.recipients = if self.recipients > 0 { -1 } else { self.recipients.saturating_sub(1) };
-        self.pay(out);
+        self.write_owed_replies(out);
     }
 
-    fn pay(&mut self, out: &mut Vec<u8>) {
-        let (owed, reject) = self.owed;
-        let now = owed.min(REPLIES_AT_A_TIME);
+    fn write_owed_replies(&mut self, out: &mut Vec<u8>) {
+        let (owed, reject) = self.owed_replies;
+        let now = owed.min(REPLY_BATCH_LIMIT);
         for _ in 0..now {
-            out.extend_from_slice(self.verdict(reject));
+            out.extend_from_slice(self.message_reply(reject));
         }
-        self.owed.0 = owed - now;
+        self.owed_replies.0 = owed - now;
     }
 
-    fn verdict(&self, reject: Option<Reject>) -> &[u8] {
+    fn message_reply(&self, reject: Option<Reject>) -> &[u8] {
         match reject {
             Some(reject) => self.settings.replies.error(reject),
             None if self.settings.is_lmtp => replies::DELIVERED,
-            None => replies::HEARD,
+            None => replies::OK,
         }
     }
 
@@ -386,7 +402,7 @@ impl Dialogue {
 
     fn respond(&mut self, line: &[u8], more: u8, out: &mut Vec<u8>) {
         if line == b"*" {
-            self.awaits = Awaits::Command;
+            self.state = SmtpSinkState::Command;
             out.extend_from_slice(replies::CANCELLED);
         } else {
             self.challenge((more > 0).then_some((replies::PASSWORD, 0)), out);
@@ -395,7 +411,7 @@ impl Dialogue {
 
     /// Sends the next challenge, or success.
     fn challenge(&mut self, next: Option<(&[u8], u8)>, out: &mut Vec<u8>) {
-        self.awaits = next.map_or(Awaits::Command, |(_, more)| Awaits::Response { more });
+        self.state = next.map_or(SmtpSinkState::Command, |(_, more)| SmtpSinkState::Response { more });
         out.extend_from_slice(next.map_or(replies::LOGGED_IN, |(challenge, _)| challenge));
     }
 }
@@ -413,7 +429,7 @@ fn line_end(bytes: &[u8]) -> Option<usize> {
 }
 
 /// A line up to its first NUL, where a C string ends.
-fn text_of(line: &[u8]) -> &[u8] {
+fn until_nul(line: &[u8]) -> &[u8] {
     memchr::memchr(0, line).map_or(line, |end| &line[..end])
 }
 
@@ -428,28 +444,28 @@ fn split(line: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::personality::Call;
+    use crate::personality::Invocation;
     use proptest::prelude::*;
 
     /// Writes all observations into one string.
     #[derive(Default)]
-    struct Notes {
+    struct EventTranscript {
         text: String,
         content: Vec<u8>,
         messages: usize,
         wanted: Option<usize>,
     }
 
-    impl Notes {
+    impl EventTranscript {
         fn note(&mut self, what: &str, rest: &[u8]) {
             self.text.push_str(&format!("{what} {};", rest.escape_ascii()));
         }
     }
 
-    impl Witness for Notes {
-        fn heard(&mut self, _: &[u8]) {}
+    impl DialogueObserver for EventTranscript {
+        fn line_received(&mut self, _: &[u8]) {}
 
-        fn logged(&mut self, word: &[u8], rest: &[u8]) {
+        fn log_command(&mut self, word: &[u8], rest: &[u8]) {
             self.note("log", &[word, b" ", rest].concat());
         }
 
@@ -457,15 +473,15 @@ mod tests {
             self.note("hello", rest);
         }
 
-        fn began(&mut self, rest: &[u8]) {
+        fn mail_accepted(&mut self, rest: &[u8]) {
             self.note("mail", rest);
         }
 
-        fn addressed(&mut self, rest: &[u8]) {
+        fn rcpt_accepted(&mut self, rest: &[u8]) {
             self.note("rcpt", rest);
         }
 
-        fn data(&mut self) {
+        fn data_accepted(&mut self) {
             self.note("data", b"");
         }
 
@@ -473,70 +489,70 @@ mod tests {
             self.content.extend_from_slice(octets);
         }
 
-        fn received(&mut self) {
+        fn message_complete(&mut self) {
             let content = std::mem::take(&mut self.content);
             self.note("message", &content);
             self.messages += 1;
         }
 
-        fn accepted(&mut self) {}
+        fn message_accepted(&mut self) {}
 
-        fn abandoned(&mut self) {
+        fn transaction_reset(&mut self) {
             self.note("rset", b"");
         }
 
-        fn quit(&mut self) {
+        fn quit_accepted(&mut self) {
             self.note("quit", b"");
         }
 
-        fn overlong(&mut self) {
+        fn line_too_long(&mut self) {
             self.note("overlong", b"");
         }
 
-        fn has_enough(&self) -> bool {
+        fn reached_message_limit(&self) -> bool {
             self.wanted.is_some_and(|wanted| self.messages >= wanted)
         }
 
-        fn wait(&mut self, delay: Delay) -> u32 {
+        fn delay_seconds(&mut self, delay: ReplyDelay) -> u32 {
             delay.seconds
         }
     }
 
     /// All replies that a client receives, with the pauses, and all observations.
-    fn hold(options: &[&str], blocks: &[&[u8]], wanted: Option<usize>) -> (String, String) {
+    fn run_dialogue(options: &[&str], blocks: &[&[u8]], wanted: Option<usize>) -> (String, String) {
         let arguments = [options, &[":1", "1"]].concat().into_iter().map(str::to_owned).collect();
-        let settings = Settings::read(&Call { called: "x".to_owned(), arguments }).unwrap();
-        let mut dialogue = Dialogue::new(Rc::new(settings));
+        let settings = Settings::read(&Invocation { program: "x".to_owned(), arguments }).unwrap();
+        let mut dialogue = SmtpSinkDialogue::new(Rc::new(settings));
         let mut out = Vec::new();
-        let mut notes = Notes { wanted, ..Notes::default() };
-        let mut step = dialogue.greet(&mut out, &mut notes);
+        let mut transcript = EventTranscript { wanted, ..EventTranscript::default() };
+        let mut step = dialogue.greet(&mut out, &mut transcript);
         let mut blocks = blocks.iter();
         let mut input: &[u8] = &[];
         loop {
             step = match step {
-                Step::Close => {
+                SmtpSinkStep::Close => {
                     out.extend_from_slice(b"(closed)");
                     break;
                 }
-                Step::Read | Step::GoOn => {
-                    if step == Step::Read && input.is_empty() {
+                SmtpSinkStep::Read | SmtpSinkStep::Continue => {
+                    if step == SmtpSinkStep::Read && input.is_empty() {
                         let Some(block) = blocks.next() else { break };
                         input = block;
                     }
-                    dialogue.receive(&mut input, &mut out, &mut notes)
+                    dialogue.receive(&mut input, &mut out, &mut transcript)
                 }
-                Step::Pause(seconds) => {
+                SmtpSinkStep::Pause(seconds) => {
                     out.extend_from_slice(format!("({seconds} s)").as_bytes());
-                    match dialogue.resume(&mut out, &mut notes) {
-                        Step::Read => Step::GoOn,
+                    match dialogue.resume(&mut out, &mut transcript) {
+                        SmtpSinkStep::Read => SmtpSinkStep::Continue,
                         step => step,
                     }
                 }
             };
-            assert!(dialogue.held.len() <= LINE_BYTES, "memory stays bounded");
+            assert!(dialogue.partial_line.len() <= MAX_LINE_BYTES, "memory stays bounded");
         }
         let heard = String::from_utf8(out).unwrap().replace("\r\n", "|");
-        (heard.replace("220 smtp-sink ESMTP|", ""), notes.text)
+        (heard.replace("220 smtp-sink ESMTP|", ""), transcript.text)
     }
 
     const GO: &str = "354 End data with <CR><LF>.<CR><LF>|";
@@ -562,8 +578,12 @@ mod tests {
         ];
         for (options, said, heard, more) in rows {
             let expected = (heard, format!("{remarked}{more}"));
-            assert_eq!(hold(options, &[said.as_bytes()], None), expected, "{options:?}");
-            assert_eq!(hold(options, &said.as_bytes().chunks(1).collect::<Vec<_>>(), None), expected, "{options:?}");
+            assert_eq!(run_dialogue(options, &[said.as_bytes()], None), expected, "{options:?}");
+            assert_eq!(
+                run_dialogue(options, &said.as_bytes().chunks(1).collect::<Vec<_>>(), None),
+                expected,
+                "{options:?}"
+            );
         }
     }
 
@@ -571,16 +591,16 @@ mod tests {
     fn who_has_enough_takes_no_more() {
         let mail = "MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n.\r\n";
         let taken = format!("250 2.1.0 Ok|250 2.1.5 Ok|{GO}250 2.0.0 Ok|");
-        let (heard, _) = hold(&[], &[mail.repeat(2).as_bytes()], Some(1));
+        let (heard, _) = run_dialogue(&[], &[mail.repeat(2).as_bytes()], Some(1));
         assert_eq!(heard, format!("{taken}421 4.0.0 Server closing connection|(closed)"));
-        let (heard, _) = hold(&[], &[mail.as_bytes(), b"QUIT\r\n"], Some(1));
+        let (heard, _) = run_dialogue(&[], &[mail.as_bytes(), b"QUIT\r\n"], Some(1));
         assert_eq!(heard, format!("{taken}221 Bye|(closed)"));
     }
 
     #[test]
     fn a_reply_for_each_of_many_recipients_comes_in_portions() {
         let said = ["MAIL\r\n".to_owned(), "RCPT\r\n".repeat(10_000), "DATA\r\n.\r\nNOOP\r\n".to_owned()].concat();
-        let (heard, _) = hold(&["-L"], &[said.as_bytes()], None);
+        let (heard, _) = run_dialogue(&["-L"], &[said.as_bytes()], None);
         assert_eq!(heard.matches("250 2.2.0 Ok|").count(), 10_000);
         assert!(heard.ends_with("250 2.2.0 Ok|250 2.0.0 Ok|"));
     }
@@ -589,9 +609,9 @@ mod tests {
     fn the_longest_line_is_taken_and_a_longer_one_is_not() {
         let line = |length: usize| [b"NOOP ".as_slice(), &vec![b'x'; length - 7], b"\r\n"].concat();
         for length in [1, 100, 2048, 3000] {
-            let (heard, remarked) = hold(&[], &line(2048).chunks(length).collect::<Vec<_>>(), None);
+            let (heard, remarked) = run_dialogue(&[], &line(2048).chunks(length).collect::<Vec<_>>(), None);
             assert_eq!((heard.as_str(), remarked.as_str()), ("250 2.0.0 Ok|", ""));
-            let (heard, remarked) = hold(&[], &line(2049).chunks(length).collect::<Vec<_>>(), None);
+            let (heard, remarked) = run_dialogue(&[], &line(2049).chunks(length).collect::<Vec<_>>(), None);
             assert_eq!((heard.as_str(), remarked.as_str()), ("(closed)", "overlong ;"));
         }
     }
@@ -623,13 +643,13 @@ mod tests {
         fn any_cut_gives_the_same(said in words(), one in 0usize..200, two in 0usize..200, lmtp: bool) {
             let options: &[&str] = if lmtp { &["-L", "-W", "rset:1"] } else { &["-r", "noop"] };
             let (one, two) = (one.min(two).min(said.len()), one.max(two).min(said.len()));
-            let whole = hold(options, &[&said], None);
-            prop_assert_eq!(hold(options, &[&said[..one], &said[one..two], &said[two..]], None), whole);
+            let whole = run_dialogue(options, &[&said], None);
+            prop_assert_eq!(run_dialogue(options, &[&said[..one], &said[one..two], &said[two..]], None), whole);
         }
 
         #[test]
         fn any_octets_are_taken(said in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let (heard, _) = hold(&[], &[&said, b"\r\n.\r\n"], None);
+            let (heard, _) = run_dialogue(&[], &[&said, b"\r\n.\r\n"], None);
             prop_assert!(heard.ends_with('|') || heard.ends_with("(closed)"));
         }
     }

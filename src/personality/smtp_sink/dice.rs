@@ -4,48 +4,48 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 /// Distance of the oldest number that the next one depends on.
-const FAR: usize = 31;
-const NEAR: usize = 3;
+const DEGREE: usize = 31;
+const SEPARATION: usize = 3;
 /// Numbers that are discarded after seeding.
-const WARM_UP: usize = 310;
+const DISCARDED_NUMBERS: usize = 310;
 
 /// An additive feedback generator: each number is the sum of the one 3 and the one 31 before it, its lowest bit
 /// dropped.
 #[derive(Debug)]
-pub(super) struct Dice(RefCell<VecDeque<u32>>);
+pub(super) struct GlibcRng(RefCell<VecDeque<u32>>);
 
-impl Dice {
+impl GlibcRng {
     /// Creates a generator with that seed; a C program that does not seed has seed 1.
     pub(super) fn new(seed: u32) -> Self {
         let mut word = i64::from(seed.max(1) as i32);
         let mut words = VecDeque::from([word as u32]);
-        for _ in 1..FAR {
+        for _ in 1..DEGREE {
             // Park and Miller's generator, kept positive.
             word = word * 16807 % 2_147_483_647;
             word += if word < 0 { 2_147_483_647 } else { 0 };
             words.push_back(word as u32);
         }
         // The feedback begins 3 places on: its first three numbers repeat the first three.
-        words.rotate_left(NEAR);
-        let dice = Self(RefCell::new(words));
-        for _ in 0..WARM_UP {
-            dice.number();
+        words.rotate_left(SEPARATION);
+        let rng = Self(RefCell::new(words));
+        for _ in 0..DISCARDED_NUMBERS {
+            rng.next();
         }
-        dice
+        rng
     }
 
     /// The next of rand(3)'s numbers, 31 bits.
-    fn number(&self) -> u32 {
+    fn next(&self) -> u32 {
         let mut words = self.0.borrow_mut();
         let far = words.pop_front().unwrap_or_default();
-        let sum = far.wrapping_add(words[FAR - 1 - NEAR]);
+        let sum = far.wrapping_add(words[DEGREE - 1 - SEPARATION]);
         words.push_back(sum);
         sum >> 1
     }
 
     /// A random number from 0 to 99.
-    pub(super) fn roll(&self) -> u32 {
-        ((u64::from(self.number()) * 100) >> 31) as u32
+    pub(super) fn percent(&self) -> u32 {
+        ((u64::from(self.next()) * 100) >> 31) as u32
     }
 }
 
@@ -55,16 +55,16 @@ mod tests {
 
     #[test]
     fn the_numbers_are_those_of_an_unseeded_c_program() {
-        let dice = Dice::new(1);
-        let numbers: Vec<u32> = (0..6).map(|_| dice.number()).collect();
+        let rng = GlibcRng::new(1);
+        let numbers: Vec<u32> = (0..6).map(|_| rng.next()).collect();
         assert_eq!(numbers, [1_804_289_383, 846_930_886, 1_681_692_777, 1_714_636_915, 1_957_747_793, 424_238_335]);
     }
 
     #[test]
     fn the_dice_is_fair_enough() {
-        let dice = Dice::new(77);
+        let rng = GlibcRng::new(77);
         let mut seen = [0; 100];
-        (0..100_000).for_each(|_| seen[dice.roll() as usize] += 1);
+        (0..100_000).for_each(|_| seen[rng.percent() as usize] += 1);
         assert!(seen.iter().all(|count| (800..1200).contains(count)), "{seen:?}");
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 use super::commands::Command;
 use super::local_text::LocalText;
-use super::options::{Keeping, Settings};
+use super::options::{DumpTemplate, Settings};
 use super::template::expand;
 use crate::personality::printable::printable;
 use crate::reason::reason;
@@ -22,9 +22,9 @@ use std::rc::Rc;
 const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
 /// Number of names tried before giving up.
-const TRIES: u32 = 100;
+const MAX_NAME_ATTEMPTS: u32 = 100;
 /// Largest part of a message of `-D` in memory; a longer one goes to a file without a name.
-const MEMORY_BYTES: usize = 64 * 1024;
+const MEMORY_LIMIT: usize = 64 * 1024;
 
 /// A failed file operation: the program ends, because its manual names no reply for it.
 #[derive(Debug, thiserror::Error)]
@@ -35,18 +35,18 @@ pub(super) struct DiskError {
     source: io::Error,
 }
 
-fn failed(act: &'static str, path: &str) -> impl FnOnce(io::Error) -> DiskError {
+fn disk_error(act: &'static str, path: &str) -> impl FnOnce(io::Error) -> DiskError {
     move |source| DiskError { act, path: path.to_owned(), source }
 }
 
 /// State that all dumps of a run share.
 #[derive(Debug)]
-pub(super) struct Archive {
+pub(super) struct DumpContext {
     settings: Rc<Settings>,
     zone: TimeZone,
 }
 
-impl Archive {
+impl DumpContext {
     pub(super) fn new(settings: Rc<Settings>, zone: TimeZone) -> Self {
         Self { settings, zone }
     }
@@ -54,42 +54,42 @@ impl Archive {
 
 /// Stored messages of a session.
 #[derive(Debug)]
-pub(super) struct Capture {
-    archive: Option<Rc<Archive>>,
+pub(super) struct SessionDump {
+    context: Option<Rc<DumpContext>>,
     client: Option<SocketAddr>,
     protocol: &'static str,
     greeting: Option<String>,
-    open: Option<Box<Dump>>,
+    open: Option<Box<OpenDump>>,
 }
 
 /// A message that is being stored.
 #[derive(Debug)]
-struct Dump {
+struct OpenDump {
     path: String,
     id: u32,
     began: Zoned,
-    sheet: Sheet,
+    storage: DumpStorage,
     text: LocalText,
 }
 
 /// Location of the message until it is complete.
 #[derive(Debug)]
-enum Sheet {
+enum DumpStorage {
     /// A file of its own.
-    Named(BufWriter<File>),
+    OwnFile(BufWriter<File>),
     /// Data for the file that all messages share.
-    Loose { memory: Vec<u8>, overflow: Option<File> },
+    SharedFile { memory: Vec<u8>, overflow: Option<File> },
 }
 
-impl Capture {
-    pub(super) fn new(archive: Option<Rc<Archive>>, client: Option<SocketAddr>) -> Self {
-        let is_lmtp = archive.as_ref().is_some_and(|archive| archive.settings.is_lmtp);
-        Self { archive, client, protocol: if is_lmtp { "LMTP" } else { "SMTP" }, greeting: None, open: None }
+impl SessionDump {
+    pub(super) fn new(context: Option<Rc<DumpContext>>, client: Option<SocketAddr>) -> Self {
+        let is_lmtp = context.as_ref().is_some_and(|context| context.settings.is_lmtp);
+        Self { context, client, protocol: if is_lmtp { "LMTP" } else { "SMTP" }, greeting: None, open: None }
     }
 
     /// Handles HELO, EHLO or LHLO.
     pub(super) fn greeted(&mut self, command: Command, rest: &[u8]) -> Result<(), DiskError> {
-        if self.archive.is_none() {
+        if self.context.is_none() {
             return Ok(());
         }
         self.protocol = match command {
@@ -103,9 +103,9 @@ impl Capture {
 
     /// Handles MAIL.
     pub(super) fn begin(&mut self, rest: &[u8]) -> Result<(), DiskError> {
-        let Some(archive) = &self.archive else { return Ok(()) };
-        let dump = Dump::open(archive)?;
-        let start = archive.settings.start.clone();
+        let Some(context) = &self.context else { return Ok(()) };
+        let dump = OpenDump::open(context)?;
+        let start = context.settings.dump_prefix.clone();
         self.open = Some(Box::new(dump));
         self.write(&start)?;
         let client = address_of(self.client);
@@ -118,7 +118,7 @@ impl Capture {
     }
 
     /// Handles RCPT.
-    pub(super) fn address(&mut self, rest: &[u8]) -> Result<(), DiskError> {
+    pub(super) fn recipient(&mut self, rest: &[u8]) -> Result<(), DiskError> {
         if self.open.is_none() {
             return Ok(());
         }
@@ -126,12 +126,12 @@ impl Capture {
     }
 
     /// Handles DATA.
-    pub(super) fn head(&mut self) -> Result<(), DiskError> {
-        let (Some(archive), Some(dump)) = (&self.archive, &self.open) else { return Ok(()) };
+    pub(super) fn write_received_header(&mut self) -> Result<(), DiskError> {
+        let (Some(context), Some(dump)) = (&self.context, &self.open) else { return Ok(()) };
         let client = address_of(self.client);
         let protocol = self.protocol;
         let from = self.greeting.clone().unwrap_or_else(|| format!("[{client}]"));
-        let host = &archive.settings.hostname;
+        let host = &context.settings.hostname;
         let date = dump.began.strftime("%a, %e %b %Y %H:%M:%S %z (%Z)");
         let id = dump.id;
         let received = format!(
@@ -143,8 +143,8 @@ impl Capture {
     /// Stores bytes of the message as they came.
     pub(super) fn content(&mut self, octets: &[u8]) -> Result<(), DiskError> {
         let Some(dump) = &mut self.open else { return Ok(()) };
-        let Dump { path, sheet, text, .. } = &mut **dump;
-        text.pass(octets, |piece| sheet.write(piece, path))
+        let OpenDump { path, storage, text, .. } = &mut **dump;
+        text.pass(octets, |piece| storage.write(piece, path))
     }
 
     /// Completes the message.
@@ -159,65 +159,65 @@ impl Capture {
 
     fn write(&mut self, octets: &[u8]) -> Result<(), DiskError> {
         let Some(dump) = &mut self.open else { return Ok(()) };
-        dump.sheet.write(octets, &dump.path)
+        dump.storage.write(octets, &dump.path)
     }
 }
 
-impl Drop for Capture {
+impl Drop for SessionDump {
     fn drop(&mut self) {
         // The program is ending, so an error cannot be reported.
         let _ = self.abandon();
     }
 }
 
-impl Dump {
-    fn open(archive: &Archive) -> Result<Self, DiskError> {
-        let began = jiff::Timestamp::now().to_zoned(archive.zone.clone());
-        let (sheet, path, id) = match &archive.settings.keeping {
-            Some(Keeping::Single(template)) => {
+impl OpenDump {
+    fn open(context: &DumpContext) -> Result<Self, DiskError> {
+        let began = jiff::Timestamp::now().to_zoned(context.zone.clone());
+        let (storage, path, id) = match &context.settings.dump_template {
+            Some(DumpTemplate::OwnFile(template)) => {
                 let (file, path, id) = create(&expand(template, &began))?;
-                (Sheet::Named(BufWriter::new(file)), path, id)
+                (DumpStorage::OwnFile(BufWriter::new(file)), path, id)
             }
-            Some(Keeping::Shared(template)) => {
-                (Sheet::Loose { memory: Vec::new(), overflow: None }, expand(template, &began), random())
+            Some(DumpTemplate::SharedFile(template)) => {
+                (DumpStorage::SharedFile { memory: Vec::new(), overflow: None }, expand(template, &began), random_id())
             }
-            None => (Sheet::Loose { memory: Vec::new(), overflow: None }, String::new(), 0),
+            None => (DumpStorage::SharedFile { memory: Vec::new(), overflow: None }, String::new(), 0),
         };
-        Ok(Self { path, id, began, sheet, text: LocalText::default() })
+        Ok(Self { path, id, began, storage, text: LocalText::default() })
     }
 
     fn finish(self) -> Result<(), DiskError> {
-        match self.sheet {
-            Sheet::Named(mut file) => file.flush().map_err(failed("append file", &self.path)),
-            Sheet::Loose { memory, overflow } => append(&self.path, &memory, overflow),
+        match self.storage {
+            DumpStorage::OwnFile(mut file) => file.flush().map_err(disk_error("append file", &self.path)),
+            DumpStorage::SharedFile { memory, overflow } => append(&self.path, &memory, overflow),
         }
     }
 
     fn delete(self) -> Result<(), DiskError> {
-        let Sheet::Named(file) = self.sheet else { return Ok(()) };
+        let DumpStorage::OwnFile(file) = self.storage else { return Ok(()) };
         // Data in memory need not be written to a file that is deleted.
         let (file, _) = file.into_parts();
         drop(file);
         match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("unlink", &self.path)(error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(disk_error("unlink", &self.path)(error)),
             _ => Ok(()),
         }
     }
 }
 
-impl Sheet {
+impl DumpStorage {
     fn write(&mut self, octets: &[u8], path: &str) -> Result<(), DiskError> {
         match self {
-            Self::Named(file) => file.write_all(octets).map_err(failed("append file", path)),
-            Self::Loose { memory, overflow } => {
-                if memory.len() + octets.len() > MEMORY_BYTES {
+            Self::OwnFile(file) => file.write_all(octets).map_err(disk_error("append file", path)),
+            Self::SharedFile { memory, overflow } => {
+                if memory.len() + octets.len() > MEMORY_LIMIT {
                     let file = match overflow {
                         Some(file) => file,
-                        None => overflow.insert(nameless(path)?),
+                        None => overflow.insert(unnamed_file(path)?),
                     };
                     file.write_all(memory)
                         .and_then(|()| file.write_all(octets))
-                        .map_err(failed("append file", path))?;
+                        .map_err(disk_error("append file", path))?;
                     memory.clear();
                 } else {
                     memory.extend_from_slice(octets);
@@ -229,7 +229,7 @@ impl Sheet {
 }
 
 /// A random number for a message's name.
-fn random() -> u32 {
+fn random_id() -> u32 {
     getrandom::u32().expect("Linux has random numbers once it runs programs")
 }
 
@@ -237,22 +237,22 @@ fn random() -> u32 {
 fn create(start: &str) -> Result<(File, String, u32), DiskError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(FILE_MODE);
-    for _ in 0..TRIES {
-        let id = random();
+    for _ in 0..MAX_NAME_ATTEMPTS {
+        let id = random_id();
         let path = format!("{start}{id:08x}");
         match options.open(&path) {
             Ok(file) => return Ok((file, path, id)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) if error.kind() == ErrorKind::NotFound => make_parent(&path)?,
-            Err(error) => return Err(failed("open", &path)(error)),
+            Err(error) => return Err(disk_error("open", &path)(error)),
         }
     }
-    Err(failed("open", start)(io::Error::other("no name is free")))
+    Err(disk_error("open", start)(io::Error::other("no name is free")))
 }
 
-fn nameless(beside: &str) -> Result<File, DiskError> {
+fn unnamed_file(beside: &str) -> Result<File, DiskError> {
     let (file, path, _) = create(beside)?;
-    fs::remove_file(&path).map_err(failed("unlink", &path))?;
+    fs::remove_file(&path).map_err(disk_error("unlink", &path))?;
     Ok(file)
 }
 
@@ -267,18 +267,18 @@ fn append(path: &str, memory: &[u8], overflow: Option<File>) -> Result<(), DiskE
         }
         outcome => outcome,
     }
-    .map_err(failed("open", path))?;
+    .map_err(disk_error("open", path))?;
     if let Some(mut begun) = overflow {
-        begun.rewind().and_then(|()| io::copy(&mut begun, &mut file)).map_err(failed("append file", path))?;
+        begun.rewind().and_then(|()| io::copy(&mut begun, &mut file)).map_err(disk_error("append file", path))?;
     }
     // One write: sinks that share a file do not mix short messages.
-    file.write_all(memory).map_err(failed("append file", path))
+    file.write_all(memory).map_err(disk_error("append file", path))
 }
 
 fn make_parent(path: &str) -> Result<(), DiskError> {
     let parent = Path::new(path).parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(parent);
-    made.map_err(failed("mkdir", &parent.to_string_lossy()))
+    made.map_err(disk_error("mkdir", &parent.to_string_lossy()))
 }
 
 /// A client's address in the dump format.
@@ -313,16 +313,16 @@ mod tests {
     fn a_long_message_leaves_memory_and_keeps_its_order() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("deep/er/all").to_str().unwrap().to_owned();
-        let mut sheet = Sheet::Loose { memory: Vec::new(), overflow: None };
+        let mut storage = DumpStorage::SharedFile { memory: Vec::new(), overflow: None };
         let mut expected = Vec::new();
         make_parent(&path).unwrap();
         for number in 0..5000u32 {
             let piece = format!("{number:032}\n");
-            sheet.write(piece.as_bytes(), &path).unwrap();
+            storage.write(piece.as_bytes(), &path).unwrap();
             expected.extend_from_slice(piece.as_bytes());
         }
-        let Sheet::Loose { memory, overflow } = sheet else { unreachable!() };
-        assert!(memory.len() <= MEMORY_BYTES && overflow.is_some());
+        let DumpStorage::SharedFile { memory, overflow } = storage else { unreachable!() };
+        assert!(memory.len() <= MEMORY_LIMIT && overflow.is_some());
         append(&path, &memory, overflow).unwrap();
         assert_eq!(fs::read(&path).unwrap(), expected);
         assert_eq!(fs::read_dir(Path::new(&path).parent().unwrap()).unwrap().count(), 1, "nothing else is left");

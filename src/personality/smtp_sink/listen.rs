@@ -1,7 +1,7 @@
 //! Opens the listening socket, with the original's socket options.
 use super::options::Settings;
-use crate::personality::host_port::{Optional, Place};
-use crate::personality::voice::Voice;
+use crate::personality::host_port::{EndpointAddress, OptionalPart};
+use crate::personality::voice::StderrWriter;
 use crate::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -14,12 +14,12 @@ use std::os::unix::fs::PermissionsExt;
 const SOCKET_MODE: u32 = 0o666;
 
 /// Opens the listener; the error is the text to print.
-pub(super) fn open(settings: &Settings, voice: &Voice) -> Result<OwnedFd, String> {
-    match Place::read(&settings.address, Optional::Host, settings.family)? {
-        Place::Unix(path) => open_unix(&path, settings.backlog),
-        Place::Inet(address) => {
+pub(super) fn open(settings: &Settings, stderr: &StderrWriter) -> Result<OwnedFd, String> {
+    match EndpointAddress::parse(&settings.address, OptionalPart::Host, settings.family)? {
+        EndpointAddress::Unix(path) => open_unix(&path, settings.backlog),
+        EndpointAddress::Inet(address) => {
             if settings.verbosity > 0 {
-                voice.say(format!("trying... [{}]:{}", address.ip(), address.port()));
+                stderr.print(format!("trying... [{}]:{}", address.ip(), address.port()));
             }
             open_inet(address, settings)
         }

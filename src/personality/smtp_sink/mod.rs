@@ -22,15 +22,15 @@ mod sink;
 mod syslog;
 mod template;
 
-use super::Call;
-use super::voice::Voice;
-use crate::interrupt::{Asked, Interrupt};
+use super::Invocation;
+use super::voice::StderrWriter;
+use crate::interrupt::{Interrupt, StopRequest};
 use crate::reason::reason;
 use jiff::tz::TimeZone;
-use net::{Door, worker};
-use options::{Refusal, Settings};
+use net::{Acceptor, worker};
+use options::{Settings, StartupError};
 use rustix::fd::OwnedFd;
-use sink::{End, Sink};
+use sink::{SinkExit, SmtpSink};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -40,116 +40,116 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// Descriptors used for other things than sessions.
-const OWN_DESCRIPTORS: u64 = 64;
+const RESERVED_DESCRIPTORS: u64 = 64;
 /// Pause before accepting again after descriptors ran out.
-const BREATH: Duration = Duration::from_millis(10);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// Interval at which signals are looked for.
-const GLANCE: Duration = Duration::from_millis(20);
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time for clients to send QUIT once `-M` is reached.
-const GRACE: Duration = Duration::from_secs(1);
+const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs it. Messages go to standard error, the counter of `-c` to standard output; the exit status is 0 after the end
 /// that `-n` or `-M` asks for, else 1.
-pub(super) fn run(call: &Call) -> ExitCode {
-    let voice = Voice::new(&call.called);
-    let refused = |Refusal(lines): Refusal| {
-        lines.iter().for_each(|line| voice.say(line));
+pub(super) fn run(call: &Invocation) -> ExitCode {
+    let stderr = StderrWriter::new(&call.program);
+    let refused = |StartupError(lines): StartupError| {
+        lines.iter().for_each(|line| stderr.print(line));
         ExitCode::FAILURE
     };
-    let (settings, listener) = match prepare(call, &voice) {
+    let (settings, listener) = match prepare(call, &stderr) {
         Ok(prepared) => prepared,
         Err(refusal) => return refused(refusal),
     };
     // It starts a thread: not before privileges are dropped, because each thread has its own.
-    let interrupt = match settings.extras.want_times().then(Interrupt::watch).transpose() {
+    let interrupt = match settings.own_options.needs_times().then(Interrupt::watch).transpose() {
         Ok(interrupt) => interrupt,
-        Err(error) => return refused(Refusal::fatal(format!("{error:#}"))),
+        Err(error) => return refused(StartupError::fatal(format!("{error:#}"))),
     };
-    match worker::run(|_| take_mail(settings, listener, interrupt)) {
-        Ok(End::Done) => ExitCode::SUCCESS,
-        Ok(End::Broken(why)) => refused(Refusal::fatal(why)),
-        Err(error) => refused(Refusal::fatal(reason(&error))),
+    match worker::run(|_| run_sink(settings, listener, interrupt)) {
+        Ok(SinkExit::Done) => ExitCode::SUCCESS,
+        Ok(SinkExit::Failed(why)) => refused(StartupError::fatal(why)),
+        Err(error) => refused(StartupError::fatal(reason(&error))),
     }
 }
 
 /// Does all that needs the privileges that the program was started with.
-fn prepare(call: &Call, voice: &Voice) -> Result<(Settings, OwnedFd), Refusal> {
+fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedFd), StartupError> {
     let settings = Settings::read(call)?;
     if settings.user.is_none() && rustix::process::geteuid().is_root() {
-        return Err(Refusal::fatal("-u option is required if running as root"));
+        return Err(StartupError::fatal("-u option is required if running as root"));
     }
-    let listener = listen::open(&settings, voice).map_err(Refusal::fatal)?;
-    net::open_files::raise(settings.most_sessions as u64 * 2 + OWN_DESCRIPTORS);
-    privileges::leave(&settings, voice).map_err(Refusal::fatal)?;
+    let listener = listen::open(&settings, stderr).map_err(StartupError::fatal)?;
+    net::open_files::raise(settings.max_sessions as u64 * 2 + RESERVED_DESCRIPTORS);
+    privileges::drop_privileges(&settings, stderr).map_err(StartupError::fatal)?;
     Ok((settings, listener))
 }
 
-async fn take_mail(settings: Settings, listener: OwnedFd, interrupt: Option<Interrupt>) -> End {
+async fn run_sink(settings: Settings, listener: OwnedFd, interrupt: Option<Interrupt>) -> SinkExit {
     // The time of day is needed for dumps and the log only; finding the time zone takes dozens of system calls.
-    let is_dated = settings.keeping.is_some() || settings.rules.log_any();
+    let is_dated = settings.dump_template.is_some() || settings.rules.logs_any();
     let zone = if is_dated { TimeZone::system() } else { TimeZone::UTC };
-    let sink = Rc::new(Sink::new(settings, zone));
+    let sink = Rc::new(SmtpSink::new(settings, zone));
     if let Some(interrupt) = interrupt {
-        worker::spawn_local(heed(interrupt, Rc::clone(&sink)));
+        worker::spawn_local(stop_on_signal(interrupt, Rc::clone(&sink)));
     }
-    let end = serve(&sink, listener).await;
-    sink.conclude();
+    let end = accept_clients(&sink, listener).await;
+    sink.print_reports();
     end
 }
 
 /// Ends the run at a signal, so that the final report is printed.
-async fn heed(interrupt: Interrupt, sink: Rc<Sink>) {
-    while interrupt.asked() == Asked::Nothing {
-        net::sleep(GLANCE).await;
+async fn stop_on_signal(interrupt: Interrupt, sink: Rc<SmtpSink>) {
+    while interrupt.requested() == StopRequest::Nothing {
+        net::sleep(SIGNAL_POLL_INTERVAL).await;
     }
-    sink.end(End::Done);
+    sink.stop(SinkExit::Done);
 }
 
-async fn serve(sink: &Rc<Sink>, listener: OwnedFd) -> End {
-    let door = match Door::open(listener) {
-        Ok(door) => door,
-        Err(error) => return End::Broken(reason(&error)),
+async fn accept_clients(sink: &Rc<SmtpSink>, listener: OwnedFd) -> SinkExit {
+    let acceptor = match Acceptor::new(listener) {
+        Ok(acceptor) => acceptor,
+        Err(error) => return SinkExit::Failed(reason(&error)),
     };
-    while !sink.has_ended() && !sink.has_enough() {
-        match next(sink, &door).await {
+    while !sink.has_ended() && !sink.reached_message_limit() {
+        match next(sink, &acceptor).await {
             None => {}
             Some(Ok((descriptor, client))) => {
-                sink.enter();
-                sink.counters.borrow_mut().note_client();
+                sink.session_started();
+                sink.counters.borrow_mut().record_client();
                 worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
             }
             // The client has disconnected already, or descriptors have run out.
-            Some(Err(_)) => net::sleep(BREATH).await,
+            Some(Err(_)) => net::sleep(ACCEPT_RETRY_DELAY).await,
         }
     }
-    drop(door);
+    drop(acceptor);
     if sink.has_ended() {
-        return sink.ending().unwrap_or(End::Done);
+        return sink.exit().unwrap_or(SinkExit::Done);
     }
-    see_clients_out(sink).await
+    drain_clients(sink).await
 }
 
 /// The next client; `None` if no more are accepted.
-async fn next(sink: &Sink, door: &Door) -> Option<io::Result<(OwnedFd, Option<SocketAddr>)>> {
+async fn next(sink: &SmtpSink, acceptor: &Acceptor) -> Option<io::Result<(OwnedFd, Option<SocketAddr>)>> {
     poll_fn(|context| {
-        sink.remember(context);
-        if sink.has_ended() || sink.has_enough() {
+        sink.set_accept_waker(context);
+        if sink.has_ended() || sink.reached_message_limit() {
             return Poll::Ready(None);
         }
-        if sink.is_full() { Poll::Pending } else { door.poll_accept().map(Some) }
+        if sink.is_full() { Poll::Pending } else { acceptor.poll_accept().map(Some) }
     })
     .await
 }
 
 /// Ends the run after `-M` is reached. The original exits at once, so that its last client never reads the reply to its
 /// message; here all clients receive the replies owed to them, and have time to send QUIT.
-async fn see_clients_out(sink: &Rc<Sink>) -> End {
+async fn drain_clients(sink: &Rc<SmtpSink>) -> SinkExit {
     let is_over = || sink.is_empty() || sink.has_ended();
     loop {
         let emptied = poll_fn(|_| if is_over() { Poll::Ready(()) } else { Poll::Pending });
-        let _ = net::Alarm::default().limit(net::clock::now() + GRACE, emptied).await;
-        if is_over() || !sink.owes_verdicts() {
-            return sink.ending().unwrap_or(End::Done);
+        let _ = net::Timer::default().timeout_at(net::clock::now() + QUIT_TIMEOUT, emptied).await;
+        if is_over() || !sink.has_pending_replies() {
+            return sink.exit().unwrap_or(SinkExit::Done);
         }
     }
 }

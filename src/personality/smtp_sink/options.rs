@@ -1,13 +1,13 @@
 //! smtp-sink's command line: its letters, their defaults, and its error texts.
-use super::commands::{Command, Delay, Rules};
-use super::replies::{Announced, Replies};
-use crate::personality::Call;
-use crate::personality::extras::Extras;
+use super::commands::{Command, CommandRules, ReplyDelay};
+use super::replies::{AnnouncedExtensions, ConfiguredReplies};
+use crate::personality::Invocation;
+use crate::personality::extras::OwnOptions;
 use crate::personality::getopt;
 use crate::personality::host_port::Family;
 use crate::personality::numbers::{atoi, is_all_digits, positive};
 
-const LETTERS: &str = "468aA:b:B:cCd:D:eEf:Fh:H:Ln:m:M:NpPq:Q:r:R:s:S:t:T:u:vw:W:";
+const OPTION_LETTERS: &str = "468aA:b:B:cCd:D:eEf:Fh:H:Ln:m:M:NpPq:Q:r:R:s:S:t:T:u:vw:W:";
 
 const USAGE: &str = "[-468acCeEFLpPv] [-A abort_delay] [-b soft_bounce_reply] [-B hard_bounce_reply] \
      [-d dump-template] [-D dump-template] [-f commands] [-h hostname] [-m max_concurrency] [-M message_quit_count] \
@@ -16,19 +16,19 @@ const USAGE: &str = "[-468acCeEFLpPv] [-A abort_delay] [-b soft_bounce_reply] [-
 
 /// Destination of stored messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Keeping {
+pub(super) enum DumpTemplate {
     /// `-d`: a file for each.
-    Single(String),
+    OwnFile(String),
     /// `-D`: one file for all.
-    Shared(String),
+    SharedFile(String),
 }
 
 /// Settings of the command line.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// The word that the program was called by, with which its messages begin.
-    pub(super) called: String,
-    pub(super) extras: Extras,
+    pub(super) program: String,
+    pub(super) own_options: OwnOptions,
     pub(super) address: String,
     pub(super) backlog: i32,
     pub(super) family: Family,
@@ -37,8 +37,8 @@ pub(super) struct Settings {
     pub(super) user: Option<String>,
     pub(super) root: Option<String>,
     pub(super) verbosity: u32,
-    pub(super) rules: Rules,
-    pub(super) replies: Replies,
+    pub(super) rules: CommandRules,
+    pub(super) replies: ConfiguredReplies,
     pub(super) hostname: String,
     pub(super) is_lmtp: bool,
     /// Seconds from DATA to a premature 550.
@@ -46,19 +46,19 @@ pub(super) struct Settings {
     /// Seconds from DATA to the first read.
     pub(super) body_delay: u32,
     pub(super) timeout_s: u32,
-    pub(super) most_sessions: usize,
-    pub(super) quits_wanted: Option<u64>,
-    pub(super) messages_wanted: Option<u64>,
+    pub(super) max_sessions: usize,
+    pub(super) quit_limit: Option<u64>,
+    pub(super) message_limit: Option<u64>,
     pub(super) shows_counters: bool,
-    pub(super) keeping: Option<Keeping>,
-    pub(super) start: Vec<u8>,
+    pub(super) dump_template: Option<DumpTemplate>,
+    pub(super) dump_prefix: Vec<u8>,
 }
 
 /// The error that keeps the program from starting: its lines, each without the program's name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refusal(pub(super) Vec<String>);
+pub(super) struct StartupError(pub(super) Vec<String>);
 
-impl Refusal {
+impl StartupError {
     pub(super) fn fatal(text: impl AsRef<str>) -> Self {
         Self(vec![format!("fatal: {}", text.as_ref())])
     }
@@ -66,20 +66,20 @@ impl Refusal {
 
 /// Settings gathered letter by letter.
 #[derive(Debug)]
-struct Draft {
+struct SettingsBuilder {
     settings: Settings,
-    announced: Announced,
-    soft: String,
-    hard: String,
-    single: Option<String>,
-    shared: Option<String>,
+    extensions: AnnouncedExtensions,
+    soft_reply: String,
+    hard_reply: String,
+    single_template: Option<String>,
+    shared_template: Option<String>,
 }
 
 impl Settings {
     fn new(called: &str) -> Self {
         Self {
-            called: called.to_owned(),
-            extras: Extras::default(),
+            program: called.to_owned(),
+            own_options: OwnOptions::default(),
             address: String::new(),
             backlog: 0,
             family: Family::default(),
@@ -87,106 +87,106 @@ impl Settings {
             user: None,
             root: None,
             verbosity: 0,
-            rules: Rules::default(),
-            replies: Replies::new("", &Announced::default(), "", ""),
+            rules: CommandRules::default(),
+            replies: ConfiguredReplies::new("", &AnnouncedExtensions::default(), "", ""),
             hostname: "smtp-sink".to_owned(),
             is_lmtp: false,
             abort_after: None,
             body_delay: 0,
             timeout_s: 100,
-            most_sessions: 256,
-            quits_wanted: None,
-            messages_wanted: None,
+            max_sessions: 256,
+            quit_limit: None,
+            message_limit: None,
             shows_counters: false,
-            keeping: None,
-            start: Vec::new(),
+            dump_template: None,
+            dump_prefix: Vec::new(),
         }
     }
 
     /// Reads the command line. Letters are processed one by one, so that the first wrong one is reported.
-    pub(super) fn read(call: &Call) -> Result<Self, Refusal> {
-        let mut settings = Self::new(&call.called);
-        let words = settings.extras.take_off(&call.arguments);
-        let (arguments, bad) = getopt::parse_up_to_bad(LETTERS, words);
-        let mut draft = Draft {
+    pub(super) fn read(call: &Invocation) -> Result<Self, StartupError> {
+        let mut settings = Self::new(&call.program);
+        let words = settings.own_options.parse_front(&call.arguments);
+        let (arguments, bad) = getopt::parse_until_error(OPTION_LETTERS, words);
+        let mut builder = SettingsBuilder {
             settings,
-            announced: Announced::default(),
-            soft: "450 4.3.0 Error: command failed".to_owned(),
-            hard: "500 5.3.0 Error: command failed".to_owned(),
-            single: None,
-            shared: None,
+            extensions: AnnouncedExtensions::default(),
+            soft_reply: "450 4.3.0 Error: command failed".to_owned(),
+            hard_reply: "500 5.3.0 Error: command failed".to_owned(),
+            single_template: None,
+            shared_template: None,
         };
         for (letter, argument) in arguments.options {
-            draft.take(letter, argument.unwrap_or_default())?;
+            builder.set_option(letter, argument.unwrap_or_default())?;
         }
         if let Some(bad) = bad {
-            return Err(draft.usage(Some(bad.to_string())));
+            return Err(builder.usage(Some(bad.to_string())));
         }
-        draft.finish(&arguments.rest)
+        builder.build(&arguments.rest)
     }
 }
 
-impl Draft {
-    fn usage(&self, before: Option<String>) -> Refusal {
-        let usage = format!("fatal: usage: {} {USAGE}", self.settings.called);
-        Refusal(before.into_iter().chain([usage]).collect())
+impl SettingsBuilder {
+    fn usage(&self, before: Option<String>) -> StartupError {
+        let usage = format!("fatal: usage: {} {USAGE}", self.settings.program);
+        StartupError(before.into_iter().chain([usage]).collect())
     }
 
-    fn take(&mut self, letter: char, argument: String) -> Result<(), Refusal> {
+    fn set_option(&mut self, letter: char, argument: String) -> Result<(), StartupError> {
         let settings = &mut self.settings;
         match letter {
             '4' => settings.family = Family::V4,
             '6' => settings.family = Family::V6,
             'c' => settings.shows_counters = true,
-            'd' => self.single = Some(argument),
-            'D' => self.shared = Some(argument),
+            'd' => self.single_template = Some(argument),
+            'D' => self.shared_template = Some(argument),
             'h' => settings.hostname = argument,
             'L' => settings.is_lmtp = true,
             'R' => settings.root = Some(argument),
-            'S' => settings.start = unescape(&argument),
+            'S' => settings.dump_prefix = unescape(&argument),
             'u' => settings.user = Some(argument),
             'v' => settings.verbosity += 1,
-            'A' | 'b' | 'B' => return self.take_strict(letter, argument),
-            'f' | 'q' | 'Q' | 'r' | 's' => return self.mark(letter, &argument),
-            'H' | 'm' | 'M' | 'n' | 't' | 'T' => return self.take_count(letter, &argument),
+            'A' | 'b' | 'B' => return self.set_reply_or_abort(letter, argument),
+            'f' | 'q' | 'Q' | 'r' | 's' => return self.set_rules(letter, &argument),
+            'H' | 'm' | 'M' | 'n' | 't' | 'T' => return self.set_count(letter, &argument),
             'w' => {
                 let seconds = positive(&argument).ok_or_else(|| self.usage(None))?;
-                self.settings.rules[Command::Data].delay = Some(Delay { seconds, odds: 0 });
+                self.settings.rules[Command::Data].delay = Some(ReplyDelay { seconds, odds: 0 });
             }
-            'W' => self.take_delay(&argument)?,
-            _ => self.announce(letter),
+            'W' => self.set_delay(&argument)?,
+            _ => self.withdraw_extension(letter),
         }
         Ok(())
     }
 
     /// Handles the letters that remove something from the announcements.
-    fn announce(&mut self, letter: char) {
-        let announced = &mut self.announced;
+    fn withdraw_extension(&mut self, letter: char) {
+        let extensions = &mut self.extensions;
         let rules = &mut self.settings.rules;
         match letter {
-            '8' => announced.eight_bit_mime = false,
-            'a' => announced.auth = false,
+            '8' => extensions.eight_bit_mime = false,
+            'a' => extensions.auth = false,
             'C' => {
-                announced.xclient = false;
+                extensions.xclient = false;
                 rules[Command::Xclient].is_enabled = false;
             }
-            'e' => announced.esmtp = false,
-            'E' => announced.enhanced_status_codes = false,
+            'e' => extensions.esmtp = false,
+            'E' => extensions.enhanced_status_codes = false,
             'F' => {
-                announced.xforward = false;
+                extensions.xforward = false;
                 rules[Command::Xforward].is_enabled = false;
             }
-            'N' => announced.dsn = false,
+            'N' => extensions.dsn = false,
             'P' => {
-                announced.pix = true;
-                announced.esmtp = false;
+                extensions.pix = true;
+                extensions.esmtp = false;
             }
             // `p` is the last of them.
-            _ => announced.pipelining = false,
+            _ => extensions.pipelining = false,
         }
     }
 
-    fn take_strict(&mut self, letter: char, argument: String) -> Result<(), Refusal> {
+    fn set_reply_or_abort(&mut self, letter: char, argument: String) -> Result<(), StartupError> {
         if letter == 'A' {
             let seconds = is_all_digits(&argument).then(|| u32::try_from(atoi(&argument)).ok()).flatten();
             self.settings.abort_after = Some(seconds.ok_or_else(|| self.usage(None))?);
@@ -197,27 +197,27 @@ impl Draft {
         if !argument.starts_with(digit) || digits != 3 {
             return Err(self.usage(Some(format!("error: bad {kind} error reply: {argument}"))));
         }
-        *(if letter == 'b' { &mut self.soft } else { &mut self.hard }) = argument;
+        *(if letter == 'b' { &mut self.soft_reply } else { &mut self.hard_reply }) = argument;
         Ok(())
     }
 
     /// Handles the letters that take a list of commands.
-    fn mark(&mut self, letter: char, list: &str) -> Result<(), Refusal> {
+    fn set_rules(&mut self, letter: char, list: &str) -> Result<(), StartupError> {
         for name in list.split([',', ' ', '\t', '\r', '\n']).filter(|name| !name.is_empty()) {
-            let rule = &mut self.settings.rules[named(name)?];
+            let rule = &mut self.settings.rules[command_named(name)?];
             match letter {
                 'f' => rule.rejects_hard = true,
                 'q' => rule.hangs_up = true,
-                'Q' => rule.says_goodbye = true,
+                'Q' => rule.sends_421 = true,
                 'r' => rule.rejects_soft = true,
                 _ => rule.is_logged = true,
             }
         }
-        self.announced.pipelining &= !matches!(letter, 'f' | 'r');
+        self.extensions.pipelining &= !matches!(letter, 'f' | 'r');
         Ok(())
     }
 
-    fn take_count(&mut self, letter: char, argument: &str) -> Result<(), Refusal> {
+    fn set_count(&mut self, letter: char, argument: &str) -> Result<(), StartupError> {
         let what = match letter {
             'H' => "data read delay",
             'm' => "concurrency limit",
@@ -226,13 +226,13 @@ impl Draft {
             't' => "timeout",
             _ => "TCP window size",
         };
-        let count = positive(argument).ok_or_else(|| Refusal::fatal(format!("bad {what}: {argument}")))?;
+        let count = positive(argument).ok_or_else(|| StartupError::fatal(format!("bad {what}: {argument}")))?;
         let settings = &mut self.settings;
         match letter {
             'H' => settings.body_delay = count,
-            'm' => settings.most_sessions = count as usize,
-            'M' => settings.messages_wanted = Some(count.into()),
-            'n' => settings.quits_wanted = Some(count.into()),
+            'm' => settings.max_sessions = count as usize,
+            'M' => settings.message_limit = Some(count.into()),
+            'n' => settings.quit_limit = Some(count.into()),
             't' => settings.timeout_s = count,
             _ => settings.window_bytes = Some(count as i32),
         }
@@ -240,37 +240,37 @@ impl Draft {
     }
 
     /// Handles `-W command:delay[:odds]`. Colons before a word are skipped.
-    fn take_delay(&mut self, argument: &str) -> Result<(), Refusal> {
+    fn set_delay(&mut self, argument: &str) -> Result<(), StartupError> {
         let mut rest = argument;
         let (Some(name), Some(seconds)) = (word(&mut rest), word(&mut rest)) else {
-            return Err(Refusal::fatal(format!("invalid command delay argument: {argument}")));
+            return Err(StartupError::fatal(format!("invalid command delay argument: {argument}")));
         };
-        let command = named(name)?;
-        let seconds = positive(seconds).ok_or_else(|| Refusal::fatal(format!("non-positive '{name}' delay")))?;
+        let command = command_named(name)?;
+        let seconds = positive(seconds).ok_or_else(|| StartupError::fatal(format!("non-positive '{name}' delay")))?;
         let odds = u32::try_from(atoi(rest)).ok().filter(|odds| *odds <= 99);
-        let odds = odds.ok_or_else(|| Refusal::fatal(format!("delay odds for '{name}' out of range")))?;
-        self.settings.rules[command].delay = Some(Delay { seconds, odds });
+        let odds = odds.ok_or_else(|| StartupError::fatal(format!("delay odds for '{name}' out of range")))?;
+        self.settings.rules[command].delay = Some(ReplyDelay { seconds, odds });
         Ok(())
     }
 
-    fn finish(mut self, rest: &[String]) -> Result<Settings, Refusal> {
+    fn build(mut self, rest: &[String]) -> Result<Settings, StartupError> {
         let [address, backlog] = rest else { return Err(self.usage(None)) };
         let backlog = positive(backlog).ok_or_else(|| self.usage(None))? as i32;
-        let keeping = match (self.single.take(), self.shared.take()) {
-            (Some(_), Some(_)) => return Err(Refusal::fatal("use only one of -d or -D, but not both")),
-            (Some(template), None) => Some(Keeping::Single(template)),
-            (None, shared) => shared.map(Keeping::Shared),
+        let dump_template = match (self.single_template.take(), self.shared_template.take()) {
+            (Some(_), Some(_)) => return Err(StartupError::fatal("use only one of -d or -D, but not both")),
+            (Some(template), None) => Some(DumpTemplate::OwnFile(template)),
+            (None, shared) => shared.map(DumpTemplate::SharedFile),
         };
-        let Self { mut settings, announced, soft, hard, .. } = self;
-        for command in greetings(settings.is_lmtp, announced.esmtp) {
+        let Self { mut settings, extensions, soft_reply: soft, hard_reply: hard, .. } = self;
+        for command in greeting_commands(settings.is_lmtp, extensions.esmtp) {
             settings.rules[*command].is_enabled = true;
         }
-        settings.replies = Replies::new(&settings.hostname, &announced, &soft, &hard);
-        Ok(Settings { address: address.clone(), backlog, keeping, ..settings })
+        settings.replies = ConfiguredReplies::new(&settings.hostname, &extensions, &soft, &hard);
+        Ok(Settings { address: address.clone(), backlog, dump_template, ..settings })
     }
 }
 
-fn greetings(is_lmtp: bool, esmtp: bool) -> &'static [Command] {
+fn greeting_commands(is_lmtp: bool, esmtp: bool) -> &'static [Command] {
     match (is_lmtp, esmtp) {
         (true, _) => &[Command::Lhlo],
         (false, false) => &[Command::Helo],
@@ -278,8 +278,8 @@ fn greetings(is_lmtp: bool, esmtp: bool) -> &'static [Command] {
     }
 }
 
-fn named(name: &str) -> Result<Command, Refusal> {
-    Command::named(name.as_bytes()).ok_or_else(|| Refusal::fatal(format!("unknown command: {name}")))
+fn command_named(name: &str) -> Result<Command, StartupError> {
+    Command::named(name.as_bytes()).ok_or_else(|| StartupError::fatal(format!("unknown command: {name}")))
 }
 
 /// The next word between colons, together with the colon after it.
@@ -341,14 +341,14 @@ mod tests {
 
     fn read(words: &[&str]) -> Result<Settings, String> {
         let arguments = words.iter().map(|word| (*word).to_owned()).collect();
-        Settings::read(&Call { called: "x".to_owned(), arguments }).map_err(|refusal| refusal.0.join("\n"))
+        Settings::read(&Invocation { program: "x".to_owned(), arguments }).map_err(|refusal| refusal.0.join("\n"))
     }
 
     #[test]
     fn the_defaults_are_the_manuals() {
         let settings = read(&[":2525", "10"]).unwrap();
         assert_eq!((settings.address.as_str(), settings.backlog), (":2525", 10));
-        assert_eq!((settings.most_sessions, settings.timeout_s, settings.hostname.as_str()), (256, 100, "smtp-sink"));
+        assert_eq!((settings.max_sessions, settings.timeout_s, settings.hostname.as_str()), (256, 100, "smtp-sink"));
         assert!(settings.rules[Command::Ehlo].is_enabled && !settings.rules[Command::Lhlo].is_enabled);
     }
 
@@ -385,8 +385,8 @@ mod tests {
         for command in [Command::Mail, Command::Rcpt, Command::Dot] {
             assert!(settings.rules[command].rejects_hard);
         }
-        assert_eq!(settings.rules[Command::Noop].delay, Some(Delay { seconds: 3, odds: 40 }));
-        assert_eq!(settings.rules[Command::Data].delay, Some(Delay { seconds: 2, odds: 0 }));
+        assert_eq!(settings.rules[Command::Noop].delay, Some(ReplyDelay { seconds: 3, odds: 40 }));
+        assert_eq!(settings.rules[Command::Data].delay, Some(ReplyDelay { seconds: 2, odds: 0 }));
         assert!(!settings.rules[Command::Ehlo].is_enabled && !settings.rules[Command::Xclient].is_enabled);
         assert!(!String::from_utf8_lossy(&settings.replies.ehlo).contains("PIPELINING"), "-f implies -p");
     }

@@ -1,17 +1,17 @@
 //! `--trace`: the messages that were recognised by the trace in their header, and their condition.
 use crate::party;
-use journey::tally::Runs;
-use journey::trace::{ClockId, Found, MAX_RECIPIENTS, Trace, TraceReader, recipient_number};
-use journey::{Latencies, Mark};
+use journey::tally::RunTallies;
+use journey::trace::{ClockId, MAX_RECIPIENTS, Trace, TraceReader, TraceResult, recipient_number};
+use journey::{Latencies, MarkResult};
 use net::clock;
-use smtp::data::{DataReader, Piece};
+use smtp::data::{DataPiece, DataReader};
 
 /// Messages that a run has recognised.
 #[derive(Debug)]
-pub(super) struct Register {
+pub(super) struct TraceStats {
     /// This host's clock, on which creation times can be compared with ours.
     clock: ClockId,
-    runs: Runs,
+    runs: RunTallies,
     recognised: u64,
     corrupt: u64,
     /// Messages recognised that a relay had made 7-bit.
@@ -19,60 +19,60 @@ pub(super) struct Register {
     foreign: u64,
     duplicates: u64,
     /// Recipients that there was no memory for.
-    unkept: u64,
+    unchecked: u64,
     latencies: Latencies,
 }
 
-impl Default for Register {
+impl Default for TraceStats {
     fn default() -> Self {
         Self {
             clock: party::monotonic_clock(),
-            runs: Runs::default(),
+            runs: RunTallies::default(),
             recognised: 0,
             corrupt: 0,
             converted: 0,
             foreign: 0,
             duplicates: 0,
-            unkept: 0,
+            unchecked: 0,
             latencies: Latencies::default(),
         }
     }
 }
 
-impl Register {
+impl TraceStats {
     /// Records a message that was accepted.
-    pub(super) fn enter(&mut self, letter: &Letter) {
-        match &letter.found {
-            Found::Intact(trace) | Found::Converted(trace) => {
+    pub(super) fn record(&mut self, message: &TracedMessage) {
+        match &message.found {
+            TraceResult::Intact(trace) | TraceResult::Converted(trace) => {
                 self.recognised += 1;
-                self.converted += u64::from(matches!(letter.found, Found::Converted(_)));
-                self.time(trace);
-                self.mark(trace, letter);
+                self.converted += u64::from(matches!(message.found, TraceResult::Converted(_)));
+                self.record_latency(trace);
+                self.mark_recipients(trace, message);
             }
-            Found::Corrupt(Some(trace)) => {
+            TraceResult::Corrupt(Some(trace)) => {
                 self.corrupt += 1;
-                self.mark(trace, letter);
+                self.mark_recipients(trace, message);
             }
             // As in `mailrun sink`: a message whose header cannot be read is not ours.
-            Found::Corrupt(None) | Found::Absent => self.foreign += 1,
+            TraceResult::Corrupt(None) | TraceResult::Absent => self.foreign += 1,
         }
     }
 
-    fn mark(&mut self, trace: &Trace, letter: &Letter) {
+    fn mark_recipients(&mut self, trace: &Trace, message: &TracedMessage) {
         let run = self.runs.open(trace.run);
         // The runs without messages for the longest time give way to new ones.
         run.last_delivered = Some(clock::now());
-        for number in &letter.recipients {
+        for number in &message.recipients {
             match run.units.mark(trace.sequence, *number) {
-                Mark::First => {}
-                Mark::Again => self.duplicates += 1,
-                Mark::Full => self.unkept += 1,
+                MarkResult::First => {}
+                MarkResult::Again => self.duplicates += 1,
+                MarkResult::Full => self.unchecked += 1,
             }
         }
-        self.duplicates += letter.beyond;
+        self.duplicates += message.excess_recipients;
     }
 
-    fn time(&mut self, trace: &Trace) {
+    fn record_latency(&mut self, trace: &Trace) {
         if trace.clock == self.clock
             && let Some(took) = clock::now().checked_sub(trace.created)
         {
@@ -87,7 +87,7 @@ impl Register {
 
     /// The summary at the end.
     pub(super) fn summary(&self) -> String {
-        let Self { recognised, corrupt, foreign, duplicates, unkept, .. } = self;
+        let Self { recognised, corrupt, foreign, duplicates, unchecked: unkept, .. } = self;
         let units: u64 = self.runs.iter().map(|(_, run)| run.units.count()).sum();
         let mut text = format!(
             "trace: {recognised} messages recognised, {units} recipients, {duplicates} duplicates, {corrupt} corrupt, {foreign} foreign"
@@ -107,55 +107,55 @@ impl Register {
 
 /// A complete message: its trace, and its recipients.
 #[derive(Debug)]
-pub(super) struct Letter {
-    found: Found,
+pub(super) struct TracedMessage {
+    found: TraceResult,
     /// The numbers of its recipients.
     recipients: Vec<u32>,
     /// Recipients beyond those that a trace can tell apart: each has the number of an earlier one.
-    beyond: u64,
+    excess_recipients: u64,
 }
 
 /// A session's message, as it is read.
 #[derive(Debug)]
-pub(super) struct Reading {
-    dots: DataReader,
-    reader: TraceReader,
-    letter: Letter,
+pub(super) struct TracedMessageReader {
+    data_reader: DataReader,
+    trace_reader: TraceReader,
+    message: TracedMessage,
 }
 
-impl Default for Reading {
+impl Default for TracedMessageReader {
     fn default() -> Self {
         Self {
-            dots: DataReader::new(usize::MAX),
-            reader: TraceReader::default(),
-            letter: Letter { found: Found::Absent, recipients: Vec::new(), beyond: 0 },
+            data_reader: DataReader::new(usize::MAX),
+            trace_reader: TraceReader::default(),
+            message: TracedMessage { found: TraceResult::Absent, recipients: Vec::new(), excess_recipients: 0 },
         }
     }
 }
 
-impl Reading {
+impl TracedMessageReader {
     /// Reads the arguments of RCPT.
-    pub(super) fn address(&mut self, rest: &[u8]) {
-        if self.letter.recipients.len() < MAX_RECIPIENTS as usize {
-            self.letter.recipients.push(recipient_number(address(rest)));
+    pub(super) fn add_recipient(&mut self, rest: &[u8]) {
+        if self.message.recipients.len() < MAX_RECIPIENTS as usize {
+            self.message.recipients.push(recipient_number(address(rest)));
         } else {
-            self.letter.beyond += 1;
+            self.message.excess_recipients += 1;
         }
     }
 
     /// Reads bytes as they came, the end of data included.
     pub(super) fn content(&mut self, mut octets: &[u8]) {
-        while let Some(piece) = self.dots.next(&mut octets) {
+        while let Some(piece) = self.data_reader.next(&mut octets) {
             match piece {
-                Piece::Content(content) => self.reader.receive(content),
-                Piece::End => self.letter.found = self.reader.finish(),
+                DataPiece::Content(content) => self.trace_reader.receive(content),
+                DataPiece::End => self.message.found = self.trace_reader.finish(),
             }
         }
     }
 
     /// Returns the complete message.
-    pub(super) fn letter(self) -> Letter {
-        self.letter
+    pub(super) fn into_message(self) -> TracedMessage {
+        self.message
     }
 }
 
@@ -194,38 +194,38 @@ mod tests {
         [&line, b"Subject: x\r\n\r\n".as_slice(), body, b".\r\n"].concat()
     }
 
-    fn read(recipients: &[&str], blocks: &[&[u8]]) -> Letter {
-        let mut reading = Reading::default();
-        recipients.iter().for_each(|recipient| reading.address(recipient.as_bytes()));
-        blocks.iter().for_each(|block| reading.content(block));
-        reading.letter()
+    fn read(recipients: &[&str], blocks: &[&[u8]]) -> TracedMessage {
+        let mut reader = TracedMessageReader::default();
+        recipients.iter().for_each(|recipient| reader.add_recipient(recipient.as_bytes()));
+        blocks.iter().for_each(|block| reader.content(block));
+        reader.into_message()
     }
 
     const GOOD: &[u8] = b"..a\r\n";
 
     #[test]
     fn each_state_is_counted() {
-        let mut register = Register::default();
+        let mut stats = TraceStats::default();
         let both = [" TO:<a0@b>", " TO:<a1@b> NOTIFY=NEVER"];
-        register.enter(&read(&both, &[&wire(1, 0, GOOD)]));
-        register.enter(&read(&both[..1], &[&wire(1, 1, GOOD)]));
-        register.enter(&read(&both[1..], &[&wire(1, 0, GOOD)]));
-        register.enter(&read(&both[..1], &[&wire(2, 0, GOOD)]));
-        register.enter(&read(&both[..1], &[&wire(1, 2, b"b\r\n")]));
-        register.enter(&read(&both, &[b"Subject: x\r\n\r\n.\r\n"]));
+        stats.record(&read(&both, &[&wire(1, 0, GOOD)]));
+        stats.record(&read(&both[..1], &[&wire(1, 1, GOOD)]));
+        stats.record(&read(&both[1..], &[&wire(1, 0, GOOD)]));
+        stats.record(&read(&both[..1], &[&wire(2, 0, GOOD)]));
+        stats.record(&read(&both[..1], &[&wire(1, 2, b"b\r\n")]));
+        stats.record(&read(&both, &[b"Subject: x\r\n\r\n.\r\n"]));
         let said = "trace: 4 messages recognised, 5 recipients, 1 duplicates, 1 corrupt, 1 foreign";
-        assert_eq!(register.summary(), said);
-        assert_eq!(register.latencies().unwrap().count(), 4);
+        assert_eq!(stats.summary(), said);
+        assert_eq!(stats.latencies().unwrap().count(), 4);
     }
 
     #[test]
     fn recipients_beyond_number_take_no_memory() {
-        let mut register = Register::default();
+        let mut stats = TraceStats::default();
         let many: Vec<String> = (0..3000).map(|number| format!(" TO:<a{}@b>", number % 1024)).collect();
-        let letter = read(&many.iter().map(String::as_str).collect::<Vec<_>>(), &[&wire(1, 0, GOOD)]);
-        assert_eq!(letter.recipients.len(), 1024);
-        register.enter(&letter);
-        assert!(register.summary().contains(" 1024 recipients, 1976 duplicates, "), "{}", register.summary());
+        let message = read(&many.iter().map(String::as_str).collect::<Vec<_>>(), &[&wire(1, 0, GOOD)]);
+        assert_eq!(message.recipients.len(), 1024);
+        stats.record(&message);
+        assert!(stats.summary().contains(" 1024 recipients, 1976 duplicates, "), "{}", stats.summary());
     }
 
     #[test]
@@ -241,15 +241,15 @@ mod tests {
         fn any_cut_finds_the_same(cut in 0usize..150) {
             let wire = wire(1, 3, GOOD);
             let (first, second) = wire.split_at(cut.min(wire.len()));
-            prop_assert!(matches!(read(&[], &[first, second]).found, Found::Intact(trace) if trace.sequence == 3));
+            prop_assert!(matches!(read(&[], &[first, second]).found, TraceResult::Intact(trace) if trace.sequence == 3));
         }
 
         #[test]
         fn any_octets_are_read(rest in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let mut reading = Reading::default();
-            reading.address(&rest);
-            reading.content(&rest);
-            Register::default().enter(&reading.letter());
+            let mut reader = TracedMessageReader::default();
+            reader.add_recipient(&rest);
+            reader.content(&rest);
+            TraceStats::default().record(&reader.into_message());
         }
     }
 }

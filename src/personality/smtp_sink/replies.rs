@@ -2,18 +2,18 @@
 use super::commands::Reject;
 
 /// The replies that do not depend on the command line.
-pub(super) const HEARD: &[u8] = b"250 2.0.0 Ok\r\n";
-pub(super) const MAIL_TAKEN: &[u8] = b"250 2.1.0 Ok\r\n";
-pub(super) const RCPT_TAKEN: &[u8] = b"250 2.1.5 Ok\r\n";
-pub(super) const RESET: &[u8] = b"250 2.1.0 Ok\r\n";
-pub(super) const GO_AHEAD: &[u8] = b"354 End data with <CR><LF>.<CR><LF>\r\n";
+pub(super) const OK: &[u8] = b"250 2.0.0 Ok\r\n";
+pub(super) const MAIL_OK: &[u8] = b"250 2.1.0 Ok\r\n";
+pub(super) const RCPT_OK: &[u8] = b"250 2.1.5 Ok\r\n";
+pub(super) const RSET_OK: &[u8] = b"250 2.1.0 Ok\r\n";
+pub(super) const START_DATA: &[u8] = b"354 End data with <CR><LF>.<CR><LF>\r\n";
 pub(super) const DELIVERED: &[u8] = b"250 2.2.0 Ok\r\n";
 pub(super) const NESTED_MAIL: &[u8] = b"503 5.5.1 Error: nested MAIL command\r\n";
 pub(super) const NEED_MAIL: &[u8] = b"503 5.5.1 Error: need MAIL command\r\n";
 pub(super) const NEED_RCPT: &[u8] = b"503 5.5.1 Error: need RCPT command\r\n";
-pub(super) const UNKNOWN: &[u8] = b"500 5.5.1 Error: unknown command\r\n";
-pub(super) const EMPTY: &[u8] = b"500 5.5.2 Error: unknown command\r\n";
-pub(super) const GOODBYE: &[u8] = b"421 4.0.0 Server closing connection\r\n";
+pub(super) const UNKNOWN_COMMAND: &[u8] = b"500 5.5.1 Error: unknown command\r\n";
+pub(super) const EMPTY_COMMAND: &[u8] = b"500 5.5.2 Error: unknown command\r\n";
+pub(super) const SERVICE_CLOSING: &[u8] = b"421 4.0.0 Server closing connection\r\n";
 pub(super) const VIOLATION: &[u8] = b"550 This violates SMTP\r\n";
 pub(super) const BYE: &[u8] = b"221 Bye\r\n";
 /// RFC 4954 §4 and §6; the challenges of LOGIN are `Username:` and `Password:`.
@@ -26,7 +26,7 @@ pub(super) const NO_MECHANISM: &[u8] = b"504 5.5.4 Unrecognized authentication t
 
 /// The announcements of EHLO, and the form of the greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Announced {
+pub(super) struct AnnouncedExtensions {
     pub(super) pipelining: bool,
     pub(super) eight_bit_mime: bool,
     pub(super) auth: bool,
@@ -38,7 +38,7 @@ pub(super) struct Announced {
     pub(super) pix: bool,
 }
 
-impl Default for Announced {
+impl Default for AnnouncedExtensions {
     fn default() -> Self {
         Self {
             pipelining: true,
@@ -56,7 +56,7 @@ impl Default for Announced {
 
 /// The replies that depend on the command line.
 #[derive(Clone, Debug)]
-pub(super) struct Replies {
+pub(super) struct ConfiguredReplies {
     pub(super) greeting: Vec<u8>,
     pub(super) helo: Vec<u8>,
     pub(super) ehlo: Vec<u8>,
@@ -64,17 +64,17 @@ pub(super) struct Replies {
     hard: Vec<u8>,
 }
 
-impl Replies {
-    pub(super) fn new(hostname: &str, announced: &Announced, soft: &str, hard: &str) -> Self {
-        let greeting = match announced {
-            Announced { pix: true, .. } => "220 ********".to_owned(),
-            Announced { esmtp: false, .. } => format!("220 {hostname}"),
+impl ConfiguredReplies {
+    pub(super) fn new(hostname: &str, extensions: &AnnouncedExtensions, soft: &str, hard: &str) -> Self {
+        let greeting = match extensions {
+            AnnouncedExtensions { pix: true, .. } => "220 ********".to_owned(),
+            AnnouncedExtensions { esmtp: false, .. } => format!("220 {hostname}"),
             _ => format!("220 {hostname} ESMTP"),
         };
         Self {
             greeting: line(&greeting),
             helo: line(&format!("250 {hostname}")),
-            ehlo: ehlo(hostname, announced),
+            ehlo: ehlo(hostname, extensions),
             soft: line(soft),
             hard: line(hard),
         }
@@ -94,16 +94,16 @@ fn line(text: &str) -> Vec<u8> {
 }
 
 /// The last line has no text: `250 ` and nothing more (RFC 5321 §4.2 requires the space).
-fn ehlo(hostname: &str, announced: &Announced) -> Vec<u8> {
+fn ehlo(hostname: &str, extensions: &AnnouncedExtensions) -> Vec<u8> {
     let keywords = [
         (true, hostname),
-        (announced.pipelining, "PIPELINING"),
-        (announced.eight_bit_mime, "8BITMIME"),
-        (announced.auth, "AUTH PLAIN LOGIN"),
-        (announced.xclient, "XCLIENT NAME HELO"),
-        (announced.xforward, "XFORWARD NAME ADDR PROTO HELO"),
-        (announced.enhanced_status_codes, "ENHANCEDSTATUSCODES"),
-        (announced.dsn, "DSN"),
+        (extensions.pipelining, "PIPELINING"),
+        (extensions.eight_bit_mime, "8BITMIME"),
+        (extensions.auth, "AUTH PLAIN LOGIN"),
+        (extensions.xclient, "XCLIENT NAME HELO"),
+        (extensions.xforward, "XFORWARD NAME ADDR PROTO HELO"),
+        (extensions.enhanced_status_codes, "ENHANCEDSTATUSCODES"),
+        (extensions.dsn, "DSN"),
     ];
     let lines = keywords.iter().filter(|(announced, _)| *announced).map(|(_, keyword)| format!("250-{keyword}\r\n"));
     [lines.collect::<String>(), "250 \r\n".to_owned()].concat().into_bytes()
@@ -115,17 +115,21 @@ mod tests {
 
     #[test]
     fn the_greeting_depends_on_the_dialect() {
-        let greeting = |announced| Replies::new("mx", &announced, "450 s", "550 h").greeting;
-        assert_eq!(greeting(Announced::default()), b"220 mx ESMTP\r\n");
-        assert_eq!(greeting(Announced { esmtp: false, ..Announced::default() }), b"220 mx\r\n");
-        assert_eq!(greeting(Announced { esmtp: false, pix: true, ..Announced::default() }), b"220 ********\r\n");
+        let greeting = |extensions| ConfiguredReplies::new("mx", &extensions, "450 s", "550 h").greeting;
+        assert_eq!(greeting(AnnouncedExtensions::default()), b"220 mx ESMTP\r\n");
+        assert_eq!(greeting(AnnouncedExtensions { esmtp: false, ..AnnouncedExtensions::default() }), b"220 mx\r\n");
+        assert_eq!(
+            greeting(AnnouncedExtensions { esmtp: false, pix: true, ..AnnouncedExtensions::default() }),
+            b"220 ********\r\n"
+        );
     }
 
     #[test]
     fn what_is_not_announced_is_left_out() {
-        let announced = Announced { pipelining: false, dsn: false, xclient: false, ..Announced::default() };
+        let extensions =
+            AnnouncedExtensions { pipelining: false, dsn: false, xclient: false, ..AnnouncedExtensions::default() };
         let expected = "250-mx\r\n250-8BITMIME\r\n250-AUTH PLAIN LOGIN\r\n250-XFORWARD NAME ADDR PROTO HELO\r\n\
                         250-ENHANCEDSTATUSCODES\r\n250 \r\n";
-        assert_eq!(ehlo("mx", &announced), expected.as_bytes());
+        assert_eq!(ehlo("mx", &extensions), expected.as_bytes());
     }
 }

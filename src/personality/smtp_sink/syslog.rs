@@ -9,9 +9,9 @@ use std::path::Path;
 
 /// LOG_MAIL and LOG_INFO.
 const PRIORITY: u8 = (2 << 3) | 6;
-const SOCKET: &str = "/dev/log";
+const SOCKET_PATH: &str = "/dev/log";
 /// Largest part of a command's arguments that is logged.
-const ARGUMENT_BYTES: usize = 100;
+const MAX_ARGUMENT_BYTES: usize = 100;
 
 /// The connection to the log. It is opened at the first line: below the root directory of `-R`, as in the original.
 #[derive(Debug)]
@@ -47,12 +47,12 @@ impl Syslog {
 fn open() -> Option<UnixDatagram> {
     let socket = UnixDatagram::unbound().ok()?;
     socket.set_nonblocking(true).ok()?;
-    socket.connect(SOCKET).ok()?;
+    socket.connect(SOCKET_PATH).ok()?;
     Some(socket)
 }
 
 fn line(name: &str, date: &str, word: &[u8], rest: &[u8]) -> Vec<u8> {
-    let rest = printable(&rest[..rest.len().min(ARGUMENT_BYTES)]);
+    let rest = printable(&rest[..rest.len().min(MAX_ARGUMENT_BYTES)]);
     let start = format!("<{PRIORITY}>{date} {name}[{}]: ", std::process::id());
     [start.as_bytes(), word, b" ", rest.as_bytes()].concat()
 }

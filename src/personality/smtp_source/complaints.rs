@@ -1,10 +1,10 @@
 //! Messages of the program on standard error, in Postfix's format: the name it was called by, a label, one line.
 use crate::personality::getopt::BadOption;
-use crate::personality::voice::Voice;
+use crate::personality::voice::StderrWriter;
 
 /// A message while the run goes on.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Remark {
+pub(super) enum Diagnostic {
     /// Information, with `-v` only.
     Info(String),
     /// A failure that does not end the run.
@@ -14,40 +14,40 @@ pub(super) enum Remark {
 /// An error that ends the program with status 1.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Fatal(pub(super) String);
+pub(super) struct FatalError(pub(super) String);
 
 /// An error in the command line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Misuse {
+pub(super) enum CommandLineError {
     /// An unknown option, or not exactly one address: the usage is printed.
     Usage(Option<BadOption>),
     /// A bad argument; a warning may come before it.
-    Bad { warning: Option<String>, fatal: String },
+    BadArgument { warning: Option<String>, fatal: String },
 }
 
-impl Remark {
-    pub(super) fn say(&self, voice: &Voice) {
+impl Diagnostic {
+    pub(super) fn print(&self, stderr: &StderrWriter) {
         match self {
-            Self::Info(text) => voice.say(text),
-            Self::Warning(text) => voice.warn(text),
+            Self::Info(text) => stderr.print(text),
+            Self::Warning(text) => stderr.warn(text),
         }
     }
 }
 
-impl Misuse {
-    pub(super) fn bad(fatal: String) -> Self {
-        Self::Bad { warning: None, fatal }
+impl CommandLineError {
+    pub(super) fn bad_argument(fatal: String) -> Self {
+        Self::BadArgument { warning: None, fatal }
     }
 
-    pub(super) fn say(&self, voice: &Voice) {
+    pub(super) fn print(&self, stderr: &StderrWriter) {
         match self {
             Self::Usage(bad) => {
-                bad.iter().for_each(|bad| voice.say(bad.to_string()));
-                voice.fatal(&format!("usage: {} {USAGE}", voice.called));
+                bad.iter().for_each(|bad| stderr.print(bad.to_string()));
+                stderr.fatal(&format!("usage: {} {USAGE}", stderr.program));
             }
-            Self::Bad { warning, fatal } => {
-                warning.iter().for_each(|warning| voice.warn(warning));
-                voice.fatal(fatal);
+            Self::BadArgument { warning, fatal } => {
+                warning.iter().for_each(|warning| stderr.warn(warning));
+                stderr.fatal(fatal);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Connecting: the original's socket options and number of attempts, one connection at a time.
-use super::complaints::Fatal;
-use super::course::Course;
-use crate::personality::host_port::Place;
+use super::complaints::FatalError;
+use super::course::SmtpSourceRun;
+use crate::personality::host_port::EndpointAddress;
 use crate::reason::reason;
 use net::{Socket, clock};
 use rustix::fd::OwnedFd;
@@ -11,40 +11,40 @@ use std::io;
 use std::time::Duration;
 
 /// Pause before the next attempt.
-const BREATH: Duration = Duration::from_micros(10);
+const CONNECT_RETRY_DELAY: Duration = Duration::from_micros(10);
 /// Pause before the next attempt if a unix-domain server's queue was full.
-const QUEUE_BREATH: Duration = Duration::from_millis(1);
+const QUEUE_FULL_DELAY: Duration = Duration::from_millis(1);
 
 /// Connects. `attempts` counts for the whole life of a session, as in the original.
-pub(super) async fn open(course: &Course, attempts: &mut u32) -> Result<Socket, Fatal> {
-    let _pass = course.gate.enter().await;
-    let patient_until = clock::now() + course.options.patience;
+pub(super) async fn open(run: &SmtpSourceRun, attempts: &mut u32) -> Result<Socket, FatalError> {
+    let _pass = run.connect_semaphore.acquire().await;
+    let patient_until = clock::now() + run.options.timeout;
     loop {
-        let descriptor = socket(course).map_err(|error| Fatal(format!("socket: {}", reason(&error.into()))))?;
-        let error = match connect(&course.target, descriptor).await {
+        let descriptor = new_socket(run).map_err(|error| FatalError(format!("socket: {}", reason(&error.into()))))?;
+        let error = match connect(&run.target, descriptor).await {
             Ok(socket) => return Ok(socket),
             Err(error) => error,
         };
         if error.kind() == io::ErrorKind::WouldBlock && clock::now() < patient_until {
-            net::sleep(QUEUE_BREATH).await;
+            net::sleep(QUEUE_FULL_DELAY).await;
             continue;
         }
         let text = format!("connect: {}", reason(&error));
         if *attempts == 1 {
-            return Err(Fatal(text));
+            return Err(FatalError(text));
         }
         *attempts -= 1;
-        course.voice.warn(&text);
-        net::sleep(BREATH).await;
+        run.stderr.warn(&text);
+        net::sleep(CONNECT_RETRY_DELAY).await;
     }
 }
 
 /// Creates a socket that resets the connection when it is closed, so that no port is left in TIME_WAIT.
-fn socket(course: &Course) -> rustix::io::Result<OwnedFd> {
-    let family = match &course.target {
-        Place::Inet(address) if address.is_ipv4() => AddressFamily::INET,
-        Place::Inet(_) => AddressFamily::INET6,
-        Place::Unix(_) => AddressFamily::UNIX,
+fn new_socket(run: &SmtpSourceRun) -> rustix::io::Result<OwnedFd> {
+    let family = match &run.target {
+        EndpointAddress::Inet(address) if address.is_ipv4() => AddressFamily::INET,
+        EndpointAddress::Inet(_) => AddressFamily::INET6,
+        EndpointAddress::Unix(_) => AddressFamily::UNIX,
     };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let descriptor = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -53,17 +53,17 @@ fn socket(course: &Course) -> rustix::io::Result<OwnedFd> {
         // The last segment of a long message must not wait for a delayed acknowledgement.
         sockopt::set_tcp_nodelay(&descriptor, true)?;
     }
-    if let Some(bytes) = course.options.window {
+    if let Some(bytes) = run.options.window {
         sockopt::set_socket_send_buffer_size(&descriptor, bytes as usize)?;
         sockopt::set_socket_recv_buffer_size(&descriptor, bytes as usize)?;
     }
     Ok(descriptor)
 }
 
-async fn connect(target: &Place, descriptor: OwnedFd) -> io::Result<Socket> {
+async fn connect(target: &EndpointAddress, descriptor: OwnedFd) -> io::Result<Socket> {
     let outcome = match target {
-        Place::Inet(address) => rustix::net::connect(&descriptor, address),
-        Place::Unix(path) => rustix::net::connect(&descriptor, &unix_address(path)?),
+        EndpointAddress::Inet(address) => rustix::net::connect(&descriptor, address),
+        EndpointAddress::Unix(path) => rustix::net::connect(&descriptor, &unix_address(path)?),
     };
     match outcome {
         Ok(()) | Err(Errno::INPROGRESS) => Socket::from_connecting(descriptor).await,

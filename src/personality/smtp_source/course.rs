@@ -1,14 +1,14 @@
 //! The state that all sessions of a run share, and its counts.
-use super::complaints::Fatal;
-use super::message::{Content, Message};
-use super::options::{Delay, Dialect, Options};
-use super::recipient::Recipient;
-use crate::personality::ending::Ending;
-use crate::personality::fence::Public;
-use crate::personality::gate::Gate;
-use crate::personality::host_port::{Optional, Place};
+use super::complaints::FatalError;
+use super::message::{Message, MessageBody};
+use super::options::{Dialect, Options, SendDelay};
+use super::recipient::RecipientGenerator;
+use crate::personality::ending::SessionGroup;
+use crate::personality::fence::PublicTargets;
+use crate::personality::gate::ConnectSemaphore;
+use crate::personality::host_port::{EndpointAddress, OptionalPart};
 use crate::personality::timing::Timing;
-use crate::personality::voice::Voice;
+use crate::personality::voice::StderrWriter;
 use crate::personality::{hostname, postmark};
 use net::{Outbox, clock};
 use rand::rngs::StdRng;
@@ -22,15 +22,15 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// State that all sessions share.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct SmtpSourceRun {
     pub(super) options: Options,
-    pub(super) target: Place,
+    pub(super) target: EndpointAddress,
     pub(super) hostname: String,
     pub(super) sender: String,
-    pub(super) recipient: Recipient,
+    pub(super) recipient: RecipientGenerator,
     pub(super) message: Message,
-    pub(super) gate: Gate,
-    pub(super) voice: Voice,
+    pub(super) connect_semaphore: ConnectSemaphore,
+    pub(super) stderr: StderrWriter,
     /// Buffer for reads, for one turn.
     pub(super) input: RefCell<Vec<u8>>,
     /// Buffer for the writes of one turn.
@@ -40,28 +40,28 @@ pub(super) struct Course {
     remaining: Cell<i32>,
     sent: Cell<u32>,
     /// Generator for random delays, seeded by the process id as in the original.
-    chance: RefCell<StdRng>,
+    rng: RefCell<StdRng>,
     timing: Timing,
-    ending: Ending<Fatal>,
+    session_group: SessionGroup<FatalError>,
 }
 
-impl Course {
+impl SmtpSourceRun {
     /// Reads, looks up and renders everything that a run needs, in the original's order.
-    pub(super) fn new(options: Options, voice: Voice, allowed: Public) -> Result<Self, Fatal> {
-        let content = Content::new(&options)?;
-        let target = Place::read(&options.target, Optional::Port, options.family).map_err(Fatal)?;
-        if let Place::Inet(address) = &target {
+    pub(super) fn new(options: Options, stderr: StderrWriter, allowed: PublicTargets) -> Result<Self, FatalError> {
+        let content = MessageBody::new(&options)?;
+        let target = EndpointAddress::parse(&options.target, OptionalPart::Port, options.family).map_err(FatalError)?;
+        if let EndpointAddress::Inet(address) = &target {
             let typed = options.target.strip_prefix("inet:").unwrap_or(&options.target);
-            allowed.check(address.ip(), typed).map_err(Fatal)?;
+            allowed.check(address.ip(), typed).map_err(FatalError)?;
         }
-        let hostname = options.hostname.clone().map_or_else(|| own_hostname(&voice), Ok)?;
+        let hostname = options.hostname.clone().map_or_else(|| own_hostname(&stderr), Ok)?;
         let default_address = format!("foo@{hostname}");
         let sender = options.sender.clone().unwrap_or_else(|| default_address.clone());
         let address = options.recipient.as_ref().unwrap_or(&default_address);
-        if options.extras.traces {
+        if options.own_options.traces {
             check_recipients(&options, address)?;
         }
-        let recipient = Recipient::new(&options, address);
+        let recipient = RecipientGenerator::new(&options, address);
         let message = Message::new(&options, &sender, &hostname, content)?;
         Ok(Self {
             target,
@@ -69,16 +69,16 @@ impl Course {
             sender,
             recipient,
             message,
-            gate: Gate::default(),
-            voice,
+            connect_semaphore: ConnectSemaphore::default(),
+            stderr,
             input: RefCell::new(vec![0; READ_BYTES]),
             outbox: RefCell::default(),
             address: RefCell::default(),
             remaining: Cell::new(0),
             sent: Cell::new(0),
-            chance: RefCell::new(StdRng::seed_from_u64(std::process::id().into())),
+            rng: RefCell::new(StdRng::seed_from_u64(std::process::id().into())),
             timing: Timing::begin(),
-            ending: Ending::of(0),
+            session_group: SessionGroup::new(0),
             options,
         })
     }
@@ -86,18 +86,18 @@ impl Course {
     #[cfg(test)]
     pub(super) fn for_tests(words: &[String]) -> Self {
         let options = Options::parse(words).unwrap();
-        let course = Self::new(options, Voice::new("smtp-source"), Public::Refused).unwrap();
-        course.begin();
-        course
+        let run = Self::new(options, StderrWriter::new("smtp-source"), PublicTargets::Refused).unwrap();
+        run.assign_first_messages();
+        run
     }
 
     /// Gives each session its first message; returns the number of sessions with work. The count of messages falls for
     /// sessions without work too, as in the original, whose Message-Ids show it.
-    pub(super) fn begin(&self) -> u32 {
+    pub(super) fn assign_first_messages(&self) -> u32 {
         let Options { sessions, messages, .. } = self.options;
         self.remaining.set((i64::from(messages) - i64::from(sessions)).max(i32::MIN.into()) as i32);
         let working = sessions.min(messages);
-        self.ending.expect(working.into());
+        self.session_group.set_count(working.into());
         working
     }
 
@@ -107,7 +107,7 @@ impl Course {
     }
 
     /// Takes up a message, if one is left.
-    pub(super) fn take_up(&self) -> bool {
+    pub(super) fn take_message(&self) -> bool {
         let remaining = self.remaining.get();
         self.remaining.set(remaining.saturating_sub(1));
         remaining > 0
@@ -117,16 +117,16 @@ impl Course {
     pub(super) fn pause(&self) -> Duration {
         let seconds = match self.options.delay {
             _ if self.remaining.get() < 1 => 0,
-            Delay::None => 0,
-            Delay::Fixed(seconds) => seconds,
-            Delay::Random(most) => self.chance.borrow_mut().random_range(0..=most),
+            SendDelay::None => 0,
+            SendDelay::Fixed(seconds) => seconds,
+            SendDelay::Random(most) => self.rng.borrow_mut().random_range(0..=most),
         };
         Duration::from_secs(seconds.into())
     }
 
     /// Counts a message that has been sent, for the running count.
     pub(super) fn count_sent(&self) {
-        if self.options.counts {
+        if self.options.shows_count {
             let sent = self.sent.get().wrapping_add(1);
             self.sent.set(sent);
             print(format_args!("{sent}\r"));
@@ -134,8 +134,8 @@ impl Course {
     }
 
     /// The time, if it is needed.
-    pub(super) fn stopwatch(&self) -> Option<Duration> {
-        self.options.extras.want_times().then(clock::now)
+    pub(super) fn start_time(&self) -> Option<Duration> {
+        self.options.own_options.needs_times().then(clock::now)
     }
 
     /// Records that a message was accepted that had been taken up at that time.
@@ -144,41 +144,41 @@ impl Course {
     }
 
     /// Records that a session has finished, or ends the run.
-    pub(super) fn leave(&self, outcome: Result<(), Fatal>) {
-        self.ending.leave(outcome);
+    pub(super) fn finish_session(&self, outcome: Result<(), FatalError>) {
+        self.session_group.finish_one(outcome);
     }
 
     /// Waits until all sessions have finished, or one has ended the run.
-    pub(super) async fn ended(&self) -> Result<(), Fatal> {
-        self.ending.reached().await
+    pub(super) async fn wait_for_sessions(&self) -> Result<(), FatalError> {
+        self.session_group.wait().await
     }
 
     /// Prints the end of a successful run.
-    pub(super) fn conclude(&self) {
-        if self.options.counts {
+    pub(super) fn print_end(&self) {
+        if self.options.shows_count {
             print(format_args!("\n"));
         }
-        if self.options.extras.reports {
-            self.voice.say(self.timing.report(self.options.messages));
+        if self.options.own_options.reports {
+            self.stderr.print(self.timing.report(self.options.messages));
         }
     }
 }
 
 /// Checks that the receiver can tell the recipients of a message apart.
-fn check_recipients(options: &Options, address: &str) -> Result<(), Fatal> {
+fn check_recipients(options: &Options, address: &str) -> Result<(), FatalError> {
     if options.dialect == Dialect::Before39 && options.recipients > 1 {
-        return Err(Fatal(
+        return Err(FatalError(
             "--trace requires the recipient number at the end of the local part: use --dialect 3.9".to_owned(),
         ));
     }
-    postmark::check_recipients(address, options.recipients.into()).map_err(Fatal)
+    postmark::check_recipients(address, options.recipients.into()).map_err(FatalError)
 }
 
-fn own_hostname(voice: &Voice) -> Result<String, Fatal> {
+fn own_hostname(stderr: &StderrWriter) -> Result<String, FatalError> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     hostname::check_name(&name).map_err(|warning| {
-        voice.warn(&warning);
-        Fatal("unable to use my own hostname".to_owned())
+        stderr.warn(&warning);
+        FatalError("unable to use my own hostname".to_owned())
     })?;
     Ok(name)
 }
@@ -193,23 +193,26 @@ fn print(text: std::fmt::Arguments<'_>) {
 mod tests {
     use super::*;
 
-    fn course(line: &str) -> Course {
-        Course::for_tests(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    fn run(line: &str) -> SmtpSourceRun {
+        SmtpSourceRun::for_tests(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
     fn sessions_share_one_count() {
-        let three = course("-s 2 -m 3 127.0.0.1:9");
-        assert_eq!((three.remaining(), three.take_up(), three.take_up(), three.remaining()), (1, true, false, -1));
-        assert_eq!(course("-s 5 -m 3 127.0.0.1:9").remaining(), -2);
-        assert_eq!(course("-s 5 -m 3 127.0.0.1:9").begin(), 3);
+        let three = run("-s 2 -m 3 127.0.0.1:9");
+        assert_eq!(
+            (three.remaining(), three.take_message(), three.take_message(), three.remaining()),
+            (1, true, false, -1)
+        );
+        assert_eq!(run("-s 5 -m 3 127.0.0.1:9").remaining(), -2);
+        assert_eq!(run("-s 5 -m 3 127.0.0.1:9").assign_first_messages(), 3);
     }
 
     #[test]
     fn nothing_is_waited_for_after_the_last_message() {
-        assert_eq!(course("-w 9 -m 2 127.0.0.1:9").pause(), Duration::from_secs(9));
-        assert_eq!(course("-w 9 127.0.0.1:9").pause(), Duration::ZERO);
-        assert!(course("-R 3 -m 2 127.0.0.1:9").pause() <= Duration::from_secs(3));
+        assert_eq!(run("-w 9 -m 2 127.0.0.1:9").pause(), Duration::from_secs(9));
+        assert_eq!(run("-w 9 127.0.0.1:9").pause(), Duration::ZERO);
+        assert!(run("-R 3 -m 2 127.0.0.1:9").pause() <= Duration::from_secs(3));
     }
 
     #[test]

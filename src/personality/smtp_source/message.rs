@@ -1,9 +1,9 @@
 //! The message: headers and body, rendered once; the variable parts are filled in as it is sent.
-use super::complaints::Fatal;
+use super::complaints::FatalError;
 use super::options::Options;
-use super::recipient::Recipient;
+use super::recipient::RecipientGenerator;
 use crate::personality::date;
-use crate::personality::postmark::Postmark;
+use crate::personality::postmark::TraceHeaderWriter;
 use crate::reason::reason;
 use net::Outbox;
 use std::fs::File;
@@ -12,24 +12,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The body if neither length nor file is given.
-const GARBAGE: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n";
+const DEFAULT_BODY: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n";
 /// Bytes per line of a body of a given length, line end included.
 const LINE_BYTES: usize = 80;
 /// A body up to this size is copied after its header; a longer one is written without a copy.
-const COPIED_BYTES: usize = 16 * 1024;
+const COPY_LIMIT: usize = 16 * 1024;
 
 /// The parts that all messages of a run share.
 #[derive(Debug)]
 pub(super) struct Message {
-    postmark: Option<Postmark>,
-    head: Option<Head>,
+    trace_header: Option<TraceHeaderWriter>,
+    head: Option<HeaderTemplate>,
     /// The body with the end of data.
     body: Arc<[u8]>,
 }
 
 /// The headers around the variable parts: recipient's number, descriptor, messages left.
 #[derive(Debug)]
-struct Head {
+struct HeaderTemplate {
     /// `From: <a@b>`, `To: <`
     before_recipient: Vec<u8>,
     /// `>`, `Date: …`, `Message-Id: <1234.`
@@ -43,33 +43,39 @@ impl Message {
     ///
     /// # Errors
     /// If it cannot be traced.
-    pub(super) fn new(options: &Options, sender: &str, hostname: &str, content: Content) -> Result<Self, Fatal> {
-        let head = (!options.is_old && options.file.is_none()).then(|| Head::new(options, sender, hostname));
+    pub(super) fn new(
+        options: &Options,
+        sender: &str,
+        hostname: &str,
+        content: MessageBody,
+    ) -> Result<Self, FatalError> {
+        let head =
+            (!options.is_old_mode && options.file.is_none()).then(|| HeaderTemplate::new(options, sender, hostname));
         let mut body = content.0;
-        let postmark = if options.extras.traces {
-            if options.is_old && options.file.is_none() {
+        let trace_header = if options.own_options.traces {
+            if options.is_old_mode && options.file.is_none() {
                 // The data of `-o` is all body: the trace is its header, and an empty line ends that (RFC 5322 §2.1).
                 body.splice(..0, *b"\r\n");
             }
-            let sample = head.as_ref().map(Head::sample).unwrap_or_default();
-            Some(Postmark::new(&sample, &body).map_err(Fatal)?)
+            let sample = head.as_ref().map(HeaderTemplate::sample).unwrap_or_default();
+            Some(TraceHeaderWriter::new(&sample, &body).map_err(FatalError)?)
         } else {
             None
         };
         body.extend_from_slice(b".\r\n");
-        Ok(Self { postmark, head, body: body.into() })
+        Ok(Self { trace_header, head, body: body.into() })
     }
 
     /// Writes the message to the outbox: for which descriptor, with how many messages left in the run, to the recipient
     /// with that number.
-    pub(super) fn render(&self, at: Place, recipient: &Recipient, outbox: &mut Outbox) {
-        if let Some(postmark) = &self.postmark {
-            postmark.stamp(at.began, outbox.bytes());
+    pub(super) fn render(&self, at: RenderContext, recipient: &RecipientGenerator, outbox: &mut Outbox) {
+        if let Some(trace_header) = &self.trace_header {
+            trace_header.write(at.began, outbox.bytes());
         }
         if let Some(head) = &self.head {
             head.render(at, recipient, outbox.bytes());
         }
-        if self.body.len() <= COPIED_BYTES {
+        if self.body.len() <= COPY_LIMIT {
             outbox.bytes().extend_from_slice(&self.body);
         } else {
             outbox.append_shared(&self.body);
@@ -79,7 +85,7 @@ impl Message {
 
 /// The parts of a message that depend on where it is sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct RenderContext {
     pub(super) descriptor: i32,
     /// Below zero once there are more sessions than messages; printed as the original prints an unsigned int.
     pub(super) remaining: i32,
@@ -88,7 +94,7 @@ pub(super) struct Place {
     pub(super) began: Option<Duration>,
 }
 
-impl Head {
+impl HeaderTemplate {
     fn new(options: &Options, sender: &str, hostname: &str) -> Self {
         let process = std::process::id();
         let date = date::now("%a, %e %b %Y %H:%M:%S %z (%Z)");
@@ -106,7 +112,7 @@ impl Head {
         [self.before_recipient.as_slice(), &self.before_id, &self.after_id].concat()
     }
 
-    fn render(&self, at: Place, recipient: &Recipient, out: &mut Vec<u8>) {
+    fn render(&self, at: RenderContext, recipient: &RecipientGenerator, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.before_recipient);
         recipient.write_header(at.number, out);
         out.extend_from_slice(&self.before_id);
@@ -117,34 +123,34 @@ impl Head {
 
 /// The text between headers and end of data, in wire format.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Content(Vec<u8>);
+pub(super) struct MessageBody(Vec<u8>);
 
-impl Content {
+impl MessageBody {
     /// The content that the options ask for.
-    pub(super) fn new(options: &Options) -> Result<Self, Fatal> {
+    pub(super) fn new(options: &Options) -> Result<Self, FatalError> {
         let content = match (&options.file, options.length) {
-            (Some(path), _) => from_text(&read(path)?),
-            (None, Some(length)) => of_length(length as usize),
+            (Some(path), _) => encode_lines(&read(path)?),
+            (None, Some(length)) => filler(length as usize),
             (None, None) => Vec::new(),
         };
         if content.is_empty() {
-            return Ok(Self(GARBAGE.into()));
+            return Ok(Self(DEFAULT_BODY.into()));
         }
         // One line end more than the file has, as in the original.
         Ok(Self([content.as_slice(), b"\r\n"].concat()))
     }
 }
 
-fn read(path: &str) -> Result<Vec<u8>, Fatal> {
-    let mut file = File::open(path).map_err(|error| Fatal(format!("open {path}: {}", reason(&error))))?;
+fn read(path: &str) -> Result<Vec<u8>, FatalError> {
+    let mut file = File::open(path).map_err(|error| FatalError(format!("open {path}: {}", reason(&error))))?;
     let mut text = Vec::new();
-    file.read_to_end(&mut text).map_err(|error| Fatal(format!("read {path}: {}", reason(&error))))?;
+    file.read_to_end(&mut text).map_err(|error| FatalError(format!("read {path}: {}", reason(&error))))?;
     Ok(text)
 }
 
 /// Lines that end in `<LF>`, dot-stuffed, each followed by `<CRLF>` (RFC 5321 §4.5.2). A `<CR>` in the text stays,
 /// as in the original.
-fn from_text(text: &[u8]) -> Vec<u8> {
+fn encode_lines(text: &[u8]) -> Vec<u8> {
     let mut content = Vec::with_capacity(text.len() + text.len() / 32);
     for line in text.split_inclusive(|&byte| byte == b'\n') {
         if line.starts_with(b".") {
@@ -157,7 +163,7 @@ fn from_text(text: &[u8]) -> Vec<u8> {
 }
 
 /// Makes `length` bytes: lines of 80 that begin with their number's last digit; the incomplete last line has none.
-fn of_length(length: usize) -> Vec<u8> {
+fn filler(length: usize) -> Vec<u8> {
     let mut content = vec![b'X'; length];
     let whole = length.saturating_sub(1) / LINE_BYTES;
     for (line, digit) in content.chunks_mut(LINE_BYTES).take(whole).zip(b"1234567890".iter().cycle()) {
@@ -187,9 +193,9 @@ mod tests {
             (200, format!("1{0}\r\n2{0}\r\n{1}", x(77), x(40))),
         ];
         for (length, expected) in rows {
-            assert_eq!(text(&of_length(length)), expected, "{length}");
+            assert_eq!(text(&filler(length)), expected, "{length}");
         }
-        let long = of_length(1000);
+        let long = filler(1000);
         assert_eq!(long.len(), 1000);
         assert_eq!(long.chunks(80).map(|line| line[0]).collect::<Vec<_>>(), b"123456789012X");
     }
@@ -205,25 +211,25 @@ mod tests {
             (b"", b""),
         ];
         for (file, expected) in rows {
-            assert_eq!(from_text(file), expected, "{file:?}");
+            assert_eq!(encode_lines(file), expected, "{file:?}");
         }
     }
 
     #[test]
     fn what_cannot_be_read_says_why() {
-        let content = |file: &str| Content::new(&Options { file: Some(file.to_owned()), ..Options::default() });
-        assert_eq!(content("/none"), Err(Fatal("open /none: No such file or directory".to_owned())));
-        assert_eq!(content("/"), Err(Fatal("read /: Is a directory".to_owned())));
-        assert_eq!(content("/dev/null"), Ok(Content(GARBAGE.into())), "an empty file is as none");
+        let content = |file: &str| MessageBody::new(&Options { file: Some(file.to_owned()), ..Options::default() });
+        assert_eq!(content("/none"), Err(FatalError("open /none: No such file or directory".to_owned())));
+        assert_eq!(content("/"), Err(FatalError("read /: Is a directory".to_owned())));
+        assert_eq!(content("/dev/null"), Ok(MessageBody(DEFAULT_BODY.into())), "an empty file is as none");
     }
 
     #[test]
     fn headers_in_their_order() {
         let options = Options { subject: Some("hi".to_owned()), ..Options::default() };
-        let head = Head::new(&options, "a@b", "host");
+        let head = HeaderTemplate::new(&options, "a@b", "host");
         let mut out = Vec::new();
-        let place = Place { descriptor: 7, remaining: -2, number: None, began: None };
-        head.render(place, &Recipient::new(&options, "c@d"), &mut out);
+        let place = RenderContext { descriptor: 7, remaining: -2, number: None, began: None };
+        head.render(place, &RecipientGenerator::new(&options, "c@d"), &mut out);
         let lines: Vec<&str> = text(&out).split("\r\n").collect();
         assert_eq!(lines[..2], ["From: <a@b>", "To: <c@d>"]);
         assert!(lines[2].starts_with("Date: ") && lines[2].ends_with(')'), "{}", lines[2]);
@@ -235,7 +241,7 @@ mod tests {
         /// A body of any length has that length, no line above 80 bytes, and no dot that ends the data.
         #[test]
         fn any_length_is_met(length in 1usize..5000) {
-            let body = of_length(length);
+            let body = filler(length);
             prop_assert_eq!(body.len(), length);
             prop_assert!(body.split(|&byte| byte == b'\n').all(|line| line.len() <= 80));
         }
@@ -243,7 +249,7 @@ mod tests {
         /// A receiver that unstuffs the data gets the file with other line ends.
         #[test]
         fn files_come_out_as_they_went_in(lines in prop::collection::vec("[.a]{0,4}", 1..9)) {
-            let wire = from_text((lines.join("\n") + "\n").as_bytes());
+            let wire = encode_lines((lines.join("\n") + "\n").as_bytes());
             let wire = text(&wire).strip_suffix("\r\n").unwrap();
             let unstuffed: Vec<&str> = wire.split("\r\n").map(|line| line.strip_prefix('.').unwrap_or(line)).collect();
             prop_assert!(wire.split("\r\n").all(|line| line != "."));

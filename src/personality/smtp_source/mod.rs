@@ -15,50 +15,50 @@ mod recipient;
 mod reply;
 mod session;
 
-use super::Call;
-use super::fence::Public;
-use super::voice::Voice;
+use super::Invocation;
+use super::fence::PublicTargets;
+use super::voice::StderrWriter;
 use crate::reason::reason;
-use complaints::Fatal;
-use course::Course;
+use complaints::FatalError;
+use course::SmtpSourceRun;
 use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
 
 /// Descriptors used for other things than sessions.
-const SPARE_FILES: u64 = 64;
+const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// Runs it. The exit status is 0 if all is done, 1 after an error that ended it.
-pub(super) fn run(call: &Call) -> ExitCode {
-    let voice = Voice::new(&call.called);
+pub(super) fn run(call: &Invocation) -> ExitCode {
+    let stderr = StderrWriter::new(&call.program);
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(misuse) => {
-            misuse.say(&voice);
+        Err(error) => {
+            error.print(&stderr);
             return ExitCode::FAILURE;
         }
     };
-    match send(options, voice) {
+    match send(options, stderr) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => {
-            Voice::new(&call.called).fatal(&fatal.to_string());
+            StderrWriter::new(&call.program).fatal(&fatal.to_string());
             ExitCode::FAILURE
         }
     }
 }
 
-fn send(options: Options, voice: Voice) -> Result<(), Fatal> {
-    net::open_files::raise(u64::from(options.sessions.min(options.messages)) + SPARE_FILES);
-    let course = Rc::new(Course::new(options, voice, Public::as_told())?);
-    let sessions = course.begin();
-    let shared = Rc::clone(&course);
+fn send(options: Options, stderr: StderrWriter) -> Result<(), FatalError> {
+    net::open_files::raise(u64::from(options.sessions.min(options.messages)) + RESERVED_DESCRIPTORS);
+    let run = Rc::new(SmtpSourceRun::new(options, stderr, PublicTargets::from_environment())?);
+    let sessions = run.assign_first_messages();
+    let shared = Rc::clone(&run);
     let work = |_| async move {
         for _ in 0..sessions {
             net::worker::spawn_local(session::run(Rc::clone(&shared)));
         }
-        shared.ended().await
+        shared.wait_for_sessions().await
     };
-    net::worker::run(work).map_err(|error| Fatal(format!("event loop: {}", reason(&error))))??;
-    course.conclude();
+    net::worker::run(work).map_err(|error| FatalError(format!("event loop: {}", reason(&error))))??;
+    run.print_end();
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 
 /// Source of the numbers, and their position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Numbering {
+enum NumberStyle {
     /// No numbers.
     Plain,
     /// Up to 3.8, without `-N`: the number of recipients left, before the address, for all but the last.
@@ -19,39 +19,45 @@ enum Numbering {
 
 /// The text between `RCPT TO:<` and `>`.
 #[derive(Debug)]
-pub(super) struct Recipient {
+pub(super) struct RecipientGenerator {
     local: String,
     /// The domain with its `@`; empty if there is none.
     domain: String,
-    numbering: Numbering,
+    style: NumberStyle,
     /// Number of numbers given out.
-    given: Cell<u32>,
+    next: Cell<u32>,
     /// Limit at which numbers start again from 0: a trace can tell this many recipients of a message apart.
-    most: u32,
+    max_number: u32,
 }
 
-impl Recipient {
+impl RecipientGenerator {
     pub(super) fn new(options: &Options, address: &str) -> Self {
         let (local, domain) = address.split_at(address.rfind('@').unwrap_or(address.len()));
         let numbering = match (options.dialect, options.numbers_recipients) {
-            (Dialect::Before39, true) => Numbering::CountedBefore,
-            (Dialect::Before39, false) => Numbering::LeftBefore,
-            (Dialect::Since39, true) => Numbering::CountedBehind,
-            (Dialect::Since39, false) => Numbering::Plain,
+            (Dialect::Before39, true) => NumberStyle::CountedBefore,
+            (Dialect::Before39, false) => NumberStyle::LeftBefore,
+            (Dialect::Since39, true) => NumberStyle::CountedBehind,
+            (Dialect::Since39, false) => NumberStyle::Plain,
         };
-        let most = if options.extras.traces && options.recipients > 1 { MAX_RECIPIENTS - 1 } else { u32::MAX };
-        Self { local: local.to_owned(), domain: domain.to_owned(), numbering, given: Cell::new(0), most }
+        let most = if options.own_options.traces && options.recipients > 1 { MAX_RECIPIENTS - 1 } else { u32::MAX };
+        Self {
+            local: local.to_owned(),
+            domain: domain.to_owned(),
+            style: numbering,
+            next: Cell::new(0),
+            max_number: most,
+        }
     }
 
     /// The number of the next recipient; `left` recipients remain, this one included.
     pub(super) fn next_number(&self, left: u32) -> Option<u32> {
-        let given = self.given.get();
-        match self.numbering {
-            Numbering::Plain => None,
-            Numbering::LeftBefore => (left > 1).then_some(left),
-            Numbering::CountedBefore | Numbering::CountedBehind => {
-                self.given.set(if given == self.most { 0 } else { given + 1 });
-                Some(if self.numbering == Numbering::CountedBefore { given.wrapping_add(1) } else { given })
+        let given = self.next.get();
+        match self.style {
+            NumberStyle::Plain => None,
+            NumberStyle::LeftBefore => (left > 1).then_some(left),
+            NumberStyle::CountedBefore | NumberStyle::CountedBehind => {
+                self.next.set(if given == self.max_number { 0 } else { given + 1 });
+                Some(if self.style == NumberStyle::CountedBefore { given.wrapping_add(1) } else { given })
             }
         }
     }
@@ -59,7 +65,7 @@ impl Recipient {
     /// Writes the address with that number.
     pub(super) fn write(&self, number: Option<u32>, out: &mut Vec<u8>) {
         let number = number.map(i64::from);
-        let is_behind = self.numbering == Numbering::CountedBehind;
+        let is_behind = self.style == NumberStyle::CountedBehind;
         if !is_behind {
             write_number(number, out);
         }
@@ -72,7 +78,7 @@ impl Recipient {
 
     /// Writes the address for the `To:` header, after a transaction whose last number was that.
     pub(super) fn write_header(&self, last: Option<u32>, out: &mut Vec<u8>) {
-        self.write(last.filter(|_| self.numbering == Numbering::CountedBehind), out);
+        self.write(last.filter(|_| self.style == NumberStyle::CountedBehind), out);
     }
 }
 
@@ -90,7 +96,7 @@ mod tests {
     fn two(line: &str, address: &str) -> Vec<String> {
         let words: Vec<String> = line.split_whitespace().chain(["host"]).map(str::to_owned).collect();
         let options = Options::parse(&words).unwrap();
-        let recipient = Recipient::new(&options, address);
+        let recipient = RecipientGenerator::new(&options, address);
         let mut seen = Vec::new();
         let text = |write: &dyn Fn(&mut Vec<u8>)| {
             let mut out = Vec::new();

@@ -2,14 +2,14 @@
 //! means that more follows.
 
 /// Longest part of a line that is read; the rest is ignored.
-const LINE_BYTES: usize = 10_240;
+const MAX_LINE_BYTES: usize = 10_240;
 /// The longest reply accepted, all lines together. The original has no limit, and its memory grows.
-pub(super) const MOST_BYTES: usize = 64 * 1024;
+pub(super) const MAX_REPLY_BYTES: usize = 64 * 1024;
 
-/// A reply longer than [`MOST_BYTES`].
+/// A reply longer than [`MAX_REPLY_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("endless reply")]
-pub(super) struct Endless;
+pub(super) struct ReplyTooLong;
 
 /// A whole reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,20 +22,20 @@ pub(super) struct Reply<'a> {
 impl<'a> Reply<'a> {
     /// Each line without its end, up to the limit.
     pub(super) fn lines(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.wire.split_inclusive(|&byte| byte == b'\n').map(visible)
+        self.wire.split_inclusive(|&byte| byte == b'\n').map(line_text)
     }
 
     /// The text of all lines after their codes, joined by line ends.
     pub(super) fn text(&self) -> Vec<u8> {
-        let texts: Vec<&[u8]> = self.lines().map(|line| Parts::of(line).text).collect();
+        let texts: Vec<&[u8]> = self.lines().map(|line| ReplyLineParts::of(line).text).collect();
         texts.join(&b'\n')
     }
 }
 
 /// A line without its end, up to a NUL or to the limit.
-fn visible(line: &[u8]) -> &[u8] {
-    let line = if line.len() > LINE_BYTES + b"\r\n".len() {
-        &line[..LINE_BYTES]
+fn line_text(line: &[u8]) -> &[u8] {
+    let line = if line.len() > MAX_LINE_BYTES + b"\r\n".len() {
+        &line[..MAX_LINE_BYTES]
     } else {
         let mut line = line.strip_suffix(b"\n").unwrap_or(line);
         while let Some(shorter) = line.strip_suffix(b"\r") {
@@ -47,13 +47,13 @@ fn visible(line: &[u8]) -> &[u8] {
 }
 
 /// A line in its parts.
-struct Parts<'a> {
+struct ReplyLineParts<'a> {
     code: u16,
     is_last: bool,
     text: &'a [u8],
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ReplyLineParts<'a> {
     fn of(line: &'a [u8]) -> Self {
         let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let code =
@@ -67,44 +67,44 @@ impl<'a> Parts<'a> {
 
 /// Assembles a reply's lines from blocks.
 #[derive(Debug, Default)]
-pub(super) struct ReplyReader {
-    held: Vec<u8>,
-    spent: bool,
+pub(super) struct PostfixReplyReader {
+    partial: Vec<u8>,
+    is_consumed: bool,
 }
 
-impl ReplyReader {
+impl PostfixReplyReader {
     /// Takes one whole reply from the front of `input`; `None` if it needs more bytes.
     ///
     /// # Errors
-    /// [`Endless`]: the rest of the conversation cannot be read.
-    pub(super) fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<Reply<'s>>, Endless> {
-        if std::mem::take(&mut self.spent) {
-            self.held = Vec::new();
+    /// [`ReplyTooLong`]: the rest of the conversation cannot be read.
+    pub(super) fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<Reply<'s>>, ReplyTooLong> {
+        if std::mem::take(&mut self.is_consumed) {
+            self.partial = Vec::new();
         }
-        if self.held.is_empty()
-            && let Some((code, length)) = whole(input)
+        if self.partial.is_empty()
+            && let Some((code, length)) = complete_reply(input)
         {
             let (wire, rest) = input.split_at(length);
             *input = rest;
-            return if length > MOST_BYTES { Err(Endless) } else { Ok(Some(Reply { code, wire })) };
+            return if length > MAX_REPLY_BYTES { Err(ReplyTooLong) } else { Ok(Some(Reply { code, wire })) };
         }
-        self.gather(input)
+        self.collect_lines(input)
     }
 
     /// Moves one line at a time to the held bytes, until the last.
-    fn gather<'s>(&'s mut self, input: &mut &[u8]) -> Result<Option<Reply<'s>>, Endless> {
+    fn collect_lines<'s>(&'s mut self, input: &mut &[u8]) -> Result<Option<Reply<'s>>, ReplyTooLong> {
         while !input.is_empty() {
             let end = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);
             let (line, rest) = input.split_at(end);
             *input = rest;
-            if self.held.len() + line.len() > MOST_BYTES {
-                return Err(Endless);
+            if self.partial.len() + line.len() > MAX_REPLY_BYTES {
+                return Err(ReplyTooLong);
             }
-            self.held.extend_from_slice(line);
-            let start = memchr::memrchr(b'\n', &self.held[..self.held.len() - 1]).map_or(0, |at| at + 1);
-            if let Some((code, _)) = whole(&self.held[start..]) {
-                self.spent = true;
-                return Ok(Some(Reply { code, wire: &self.held }));
+            self.partial.extend_from_slice(line);
+            let start = memchr::memrchr(b'\n', &self.partial[..self.partial.len() - 1]).map_or(0, |at| at + 1);
+            if let Some((code, _)) = complete_reply(&self.partial[start..]) {
+                self.is_consumed = true;
+                return Ok(Some(Reply { code, wire: &self.partial }));
             }
         }
         Ok(None)
@@ -112,11 +112,11 @@ impl ReplyReader {
 }
 
 /// Code and length of the whole reply that `bytes` starts with, if it holds one.
-fn whole(bytes: &[u8]) -> Option<(u16, usize)> {
+fn complete_reply(bytes: &[u8]) -> Option<(u16, usize)> {
     let mut start = 0;
     while let Some(at) = memchr::memchr(b'\n', &bytes[start..]) {
         let end = start + at + 1;
-        let parts = Parts::of(visible(&bytes[start..end]));
+        let parts = ReplyLineParts::of(line_text(&bytes[start..end]));
         if parts.is_last {
             return Some((parts.code, end));
         }
@@ -130,11 +130,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    type Read = Result<Vec<(u16, String)>, Endless>;
-    type Row<'a> = (&'a [u8], &'a [(u16, &'a str)]);
+    type Read = Result<Vec<(u16, String)>, ReplyTooLong>;
+    type ParseCase<'a> = (&'a [u8], &'a [(u16, &'a str)]);
 
     fn read<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> Read {
-        let mut reader = ReplyReader::default();
+        let mut reader = PostfixReplyReader::default();
         let mut seen = Vec::new();
         for mut input in blocks {
             while !input.is_empty() {
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_table_of_replies_reads_the_same_however_it_is_cut() {
-        let rows: [Row<'_>; 15] = [
+        let rows: [ParseCase<'_>; 15] = [
             (b"250 2.0.0 Ok\r\n", &[(250, "2.0.0 Ok")]),
             (b"250\r\n", &[(250, "")]),
             (b"250-a\r\n250-b\r\n250 c\r\n354 go\r\n", &[(250, "a\nb\nc"), (354, "go")]),
@@ -177,12 +177,12 @@ mod tests {
     fn a_long_line_is_cut_and_an_endless_reply_refused() {
         let line = |text: usize| [b"250 ".as_slice(), &vec![b'x'; text], b"\r\n"].concat();
         let seen = read([line(20_000).as_slice()]).unwrap();
-        assert_eq!(seen, [(250, "x".repeat(LINE_BYTES - 4))]);
-        assert!(read([line(MOST_BYTES - 6).as_slice()]).is_ok());
-        assert_eq!(read([line(MOST_BYTES - 5).as_slice()]), Err(Endless));
-        assert_eq!(read(line(MOST_BYTES - 5).chunks(9)), Err(Endless));
+        assert_eq!(seen, [(250, "x".repeat(MAX_LINE_BYTES - 4))]);
+        assert!(read([line(MAX_REPLY_BYTES - 6).as_slice()]).is_ok());
+        assert_eq!(read([line(MAX_REPLY_BYTES - 5).as_slice()]), Err(ReplyTooLong));
+        assert_eq!(read(line(MAX_REPLY_BYTES - 5).chunks(9)), Err(ReplyTooLong));
         let more = b"250-and on\r\n".repeat(10_000);
-        assert_eq!(read(more.chunks(4096)), Err(Endless));
+        assert_eq!(read(more.chunks(4096)), Err(ReplyTooLong));
     }
 
     proptest! {

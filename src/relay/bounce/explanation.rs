@@ -1,18 +1,18 @@
 //! The part of a notice for people: what happened, to whom, what they may do, in that order.
 use super::returned::Returned;
-use super::words::{self, Letters};
-use super::{Action, Facts, Part, Recipient, received, status};
-use smtp::reply::Enhanced;
+use super::words::{self, Charset};
+use super::{DsnAction, DsnFacts, DsnPart, DsnRecipient, received, status};
+use smtp::reply::EnhancedStatusCode;
 use std::borrow::Cow;
 
-pub(super) fn part(facts: &Facts<'_>, told: &[Recipient<'_>], returned: &Returned<'_>) -> Part<'static> {
+pub(super) fn part(facts: &DsnFacts<'_>, told: &[DsnRecipient<'_>], returned: &Returned<'_>) -> DsnPart<'static> {
     let mut text = String::new();
-    paragraph(&format!("This is the mail system at {}.", words::token(facts.host)), &mut text);
+    paragraph(&format!("This is the mail system at {}.", words::sanitize_token(facts.host)), &mut text);
     for group in told.chunk_by(|one, next| one.action == next.action) {
-        let (arrived, happened) = (received::date(facts.arrived), happened(group[0].action));
-        paragraph(&format!("{}, which came here on {arrived}, {happened}:", which(facts)), &mut text);
-        group.iter().for_each(|recipient| entry(recipient, &mut text));
-        paragraph(&what_next(group[0].action), &mut text);
+        let (arrived, happened) = (received::date(facts.received_at), describe_action(group[0].action));
+        paragraph(&format!("{}, which came here on {arrived}, {happened}:", describe_message(facts)), &mut text);
+        group.iter().for_each(|recipient| write_recipient(recipient, &mut text));
+        paragraph(&describe_next_step(group[0].action), &mut text);
     }
     let message = if facts.is_to_sender() { "your message" } else { "the message" };
     let below = match returned {
@@ -26,20 +26,20 @@ pub(super) fn part(facts: &Facts<'_>, told: &[Recipient<'_>], returned: &Returne
             )
         }
     };
-    let id = words::token(facts.id);
+    let id = words::sanitize_token(facts.id);
     paragraph(&format!("{below} Whoever you ask for help will need the number {id}."), &mut text);
     // The blank line behind the last paragraph is the one before the boundary.
     text.truncate(text.len() - "\r\n".len());
     let kind = if text.is_ascii() { "text/plain; charset=us-ascii" } else { "text/plain; charset=utf-8" };
-    Part::new(kind, "Notification", Cow::Owned(text.into_bytes()))
+    DsnPart::new(kind, "Notification", Cow::Owned(text.into_bytes()))
 }
 
 /// Names the message that the notice is about, as a sentence begins.
-fn which(facts: &Facts<'_>) -> String {
+fn describe_message(facts: &DsnFacts<'_>) -> String {
     match (facts.is_to_sender(), facts.sender) {
         (true, _) => "Your message".to_owned(),
         (false, b"") => "A notification".to_owned(),
-        (false, sender) => format!("A message from <{}>", words::plain(sender, Letters::Utf8)),
+        (false, sender) => format!("A message from <{}>", words::sanitize(sender, Charset::Utf8)),
     }
 }
 
@@ -48,45 +48,45 @@ fn paragraph(text: &str, out: &mut String) {
     out.push_str("\r\n");
 }
 
-fn happened(action: Action) -> &'static str {
+fn describe_action(action: DsnAction) -> &'static str {
     match action {
-        Action::Failed => "could not be delivered to",
-        Action::Delayed { .. } => "has not been delivered yet to",
-        Action::Relayed => "was passed on to a system that does not report deliveries, for",
-        Action::Expanded => "was passed on to the members of",
-        Action::Delivered => "was delivered to",
+        DsnAction::Failed => "could not be delivered to",
+        DsnAction::Delayed { .. } => "has not been delivered yet to",
+        DsnAction::Relayed => "was passed on to a system that does not report deliveries, for",
+        DsnAction::Expanded => "was passed on to the members of",
+        DsnAction::Delivered => "was delivered to",
     }
 }
 
-fn what_next(action: Action) -> Cow<'static, str> {
+fn describe_next_step(action: DsnAction) -> Cow<'static, str> {
     match action {
-        Action::Failed => "It will not be tried again.".into(),
-        Action::Delayed { until } => {
+        DsnAction::Failed => "It will not be tried again.".into(),
+        DsnAction::Delayed { until } => {
             let until = received::date(until);
             format!("You need not do anything: delivery is retried until {until}. If it fails, you will be notified.")
                 .into()
         }
-        Action::Relayed => "You will be notified only if it cannot be delivered.".into(),
-        Action::Expanded => "You will not be notified about each of them.".into(),
-        Action::Delivered => "This does not mean that it has been read.".into(),
+        DsnAction::Relayed => "You will be notified only if it cannot be delivered.".into(),
+        DsnAction::Expanded => "You will not be notified about each of them.".into(),
+        DsnAction::Delivered => "This does not mean that it has been read.".into(),
     }
 }
 
 /// Writes a recipient, the reply, and its meaning.
-fn entry(recipient: &Recipient<'_>, out: &mut String) {
-    let address = words::plain(recipient.address, Letters::Utf8);
-    let written = written_to(recipient).map(|original| format!(" (you wrote to {original})"));
+fn write_recipient(recipient: &DsnRecipient<'_>, out: &mut String) {
+    let address = words::sanitize(recipient.address, Charset::Utf8);
+    let written = original_address(recipient).map(|original| format!(" (you wrote to {original})"));
     words::fold(&format!("<{address}>{}", written.unwrap_or_default()), "  ", "    ", out);
-    let said = words::plain(recipient.text, Letters::Utf8);
+    let said = words::sanitize(recipient.text, Charset::Utf8);
     match (recipient.remote_mta, recipient.code) {
         (Some(remote), Some(code)) => {
-            words::fold(&format!("{} said: {code} {said}", words::token(remote)), "    ", "    ", out);
+            words::fold(&format!("{} said: {code} {said}", words::sanitize_token(remote)), "    ", "    ", out);
         }
         (None, Some(code)) => words::fold(&format!("The next system said: {code} {said}"), "    ", "    ", out),
         _ if said.is_empty() => {}
         _ => words::fold(&said, "    ", "    ", out),
     }
-    let advice = if recipient.action <= Action::Relayed { advice(status::status(recipient)) } else { None };
+    let advice = if recipient.action <= DsnAction::Relayed { advice(status::status(recipient)) } else { None };
     if let Some(advice) = advice {
         words::fold(advice, "    ", "    ", out);
     }
@@ -94,16 +94,16 @@ fn entry(recipient: &Recipient<'_>, out: &mut String) {
 }
 
 /// The address that the sender wrote to, if it was another one.
-fn written_to(recipient: &Recipient<'_>) -> Option<String> {
+fn original_address(recipient: &DsnRecipient<'_>) -> Option<String> {
     let original = recipient.original?;
     let at = original.iter().position(|octet| *octet == b';')?;
     let address = status::decoded(&original[at + 1..]);
     let is_other = !address.eq_ignore_ascii_case(recipient.address) && original[..at].eq_ignore_ascii_case(b"rfc822");
-    is_other.then(|| words::plain(&address, Letters::Ascii))
+    is_other.then(|| words::sanitize(&address, Charset::Ascii))
 }
 
 /// Explains a code to somebody who does not know mail systems (RFC 3463 §3).
-fn advice(status: Enhanced) -> Option<&'static str> {
+fn advice(status: EnhancedStatusCode) -> Option<&'static str> {
     let advice = match (status.0, status.1, status.2) {
         (2, ..) => return None,
         (_, 1, 0..=3) => "There is no such address. Please check how it is written.",
@@ -127,15 +127,15 @@ mod tests {
     #[test]
     fn codes_are_put_in_plain_words() {
         let rows = [
-            (Enhanced(5, 1, 1), Some("no such address")),
-            (Enhanced(5, 2, 2), Some("full")),
-            (Enhanced(4, 2, 2), Some("full")),
-            (Enhanced(5, 3, 4), Some("too large")),
-            (Enhanced(4, 4, 7), Some("reached")),
-            (Enhanced(5, 4, 6), Some("mail loop")),
-            (Enhanced(5, 7, 1), Some("policy")),
-            (Enhanced(5, 0, 0), None),
-            (Enhanced(2, 1, 1), None),
+            (EnhancedStatusCode(5, 1, 1), Some("no such address")),
+            (EnhancedStatusCode(5, 2, 2), Some("full")),
+            (EnhancedStatusCode(4, 2, 2), Some("full")),
+            (EnhancedStatusCode(5, 3, 4), Some("too large")),
+            (EnhancedStatusCode(4, 4, 7), Some("reached")),
+            (EnhancedStatusCode(5, 4, 6), Some("mail loop")),
+            (EnhancedStatusCode(5, 7, 1), Some("policy")),
+            (EnhancedStatusCode(5, 0, 0), None),
+            (EnhancedStatusCode(2, 1, 1), None),
         ];
         for (status, expected) in rows {
             let advice = advice(status);

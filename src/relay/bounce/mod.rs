@@ -22,14 +22,14 @@ use super::received;
 use jiff::Timestamp;
 use returned::Returned;
 use smtp::dsn::{Notify, Return};
-use smtp::reply::Enhanced;
+use smtp::reply::EnhancedStatusCode;
 use std::borrow::Cow;
 use std::fmt::Write;
-use words::Letters;
+use words::Charset;
 
 /// Facts about the message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct DsnFacts<'a> {
     /// The queue id; of letters and digits.
     pub(crate) id: &'a str,
     /// Name of this relay.
@@ -44,12 +44,12 @@ pub(crate) struct Facts<'a> {
     pub(crate) returns: Option<Return>,
     /// Tells whether MAIL had SMTPUTF8.
     pub(crate) smtp_utf8: bool,
-    pub(crate) arrived: Timestamp,
+    pub(crate) received_at: Timestamp,
     /// The message, CRLF, dots unstuffed; empty if it can no longer be read, and so does not come back.
     pub(crate) message: &'a [u8],
 }
 
-impl Facts<'_> {
+impl DsnFacts<'_> {
     /// Reports whether the notice goes to the sender.
     fn is_to_sender(&self) -> bool {
         self.sender == self.addressee
@@ -58,14 +58,14 @@ impl Facts<'_> {
 
 /// The outcome for a recipient.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Recipient<'a> {
+pub(crate) struct DsnRecipient<'a> {
     pub(crate) address: &'a [u8],
     /// ORCPT as it came: `rfc822;` and xtext.
     pub(crate) original: Option<&'a [u8]>,
     /// NOTIFY.
     pub(crate) notify: Option<Notify>,
-    pub(crate) action: Action,
-    pub(crate) enhanced: Option<Enhanced>,
+    pub(crate) action: DsnAction,
+    pub(crate) enhanced: Option<EnhancedStatusCode>,
     /// The code of the reply that `text` is from; `None` if `text` is this relay's own.
     pub(crate) code: Option<u16>,
     /// Text of the reply, any bytes; empty if there was none.
@@ -77,7 +77,7 @@ pub(crate) struct Recipient<'a> {
 
 /// Actions of RFC 3464 §2.3.3, in the order in which a person reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Action {
+pub(crate) enum DsnAction {
     /// It will not be delivered.
     Failed,
     /// It has not been delivered yet; it is tried until then.
@@ -90,9 +90,9 @@ pub(crate) enum Action {
     Delivered,
 }
 
-impl Action {
+impl DsnAction {
     /// The NOTIFY value by which a sender asks for notices of this action.
-    fn asked_by(self) -> Notify {
+    fn notify_value(self) -> Notify {
         match self {
             Self::Failed => Notify::FAILURE,
             Self::Delayed { .. } => Notify::DELAY,
@@ -114,7 +114,7 @@ impl Action {
 
 /// A notification, to be sent with the null reverse-path.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Notice {
+pub(crate) struct Dsn {
     /// Recipient of the notice.
     pub(crate) recipient: Vec<u8>,
     /// Tells whether the notice needs SMTPUTF8 (RFC 6533), and with it 8BITMIME; it is ASCII otherwise.
@@ -124,53 +124,53 @@ pub(crate) struct Notice {
 }
 
 /// Reports whether a notice is due (RFC 3461 §4.1, §5.2). Without NOTIFY, failures and delays are reported.
-pub(crate) fn is_due(addressee: &[u8], notify: Option<Notify>, action: Action) -> bool {
-    let asked = action.asked_by();
+pub(crate) fn is_due(addressee: &[u8], notify: Option<Notify>, action: DsnAction) -> bool {
+    let asked = action.notify_value();
     !addressee.is_empty() && notify.map_or(asked != Notify::SUCCESS, |notify| notify.wants(asked))
 }
 
 /// Builds the notification about these recipients, if a notice is due for any of them. A message of more than
 /// `whole_bytes` does not come back whole.
-pub(crate) fn notice(
-    facts: &Facts<'_>,
-    recipients: &[Recipient<'_>],
+pub(crate) fn compose(
+    facts: &DsnFacts<'_>,
+    recipients: &[DsnRecipient<'_>],
     whole_bytes: usize,
     now: Timestamp,
-) -> Option<Notice> {
-    let is_told = |recipient: &&Recipient<'_>| is_due(facts.addressee, recipient.notify, recipient.action);
-    let mut told: Vec<Recipient<'_>> = recipients.iter().filter(is_told).copied().collect();
+) -> Option<Dsn> {
+    let is_told = |recipient: &&DsnRecipient<'_>| is_due(facts.addressee, recipient.notify, recipient.action);
+    let mut told: Vec<DsnRecipient<'_>> = recipients.iter().filter(is_told).copied().collect();
     // Stable: of one action they stay in the order of the envelope.
     told.sort_by_key(|recipient| recipient.action);
     let gravest = told.first()?.action;
     let returned = Returned::choose(facts, gravest, whole_bytes);
-    let letters = letters(facts, &told, &returned);
+    let letters = choose_charset(facts, &told, &returned);
     let mut parts = vec![explanation::part(facts, &told, &returned), status::part(facts, &told, letters)];
     parts.extend(returned.part(letters));
     let boundary = boundary(facts.id, &parts);
     let mut message = header(facts, gravest, &boundary, now).into_bytes();
     parts.iter().for_each(|part| part.write(&boundary, &mut message));
     message.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
-    Some(Notice { recipient: facts.addressee.to_vec(), smtp_utf8: !facts.addressee.is_ascii(), message })
+    Some(Dsn { recipient: facts.addressee.to_vec(), smtp_utf8: !facts.addressee.is_ascii(), message })
 }
 
 /// Chooses UTF-8 if the sender's mail can take it and something needs it (RFC 6533 §1). It is in encoded parts, so that
 /// no server on the way back has to support it.
-fn letters(facts: &Facts<'_>, told: &[Recipient<'_>], returned: &Returned<'_>) -> Letters {
+fn choose_charset(facts: &DsnFacts<'_>, told: &[DsnRecipient<'_>], returned: &Returned<'_>) -> Charset {
     let is_needed = || told.iter().any(|told| !told.address.is_ascii()) || !returned.header_is_ascii();
     let utf8 = !facts.addressee.is_ascii() || (facts.smtp_utf8 && is_needed());
-    if utf8 { Letters::Utf8 } else { Letters::Ascii }
+    if utf8 { Charset::Utf8 } else { Charset::Ascii }
 }
 
 /// A part of the report, as it is written.
 #[derive(Debug)]
-struct Part<'a> {
+struct DsnPart<'a> {
     kind: &'static str,
     description: &'static str,
     encoding: &'static str,
     body: Cow<'a, [u8]>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> DsnPart<'a> {
     /// Encodes a body that is not 7-bit: this is lawful for text, and for all parts of RFC 6533. Others are 7-bit
     /// anyway.
     fn new(kind: &'static str, description: &'static str, body: Cow<'a, [u8]>) -> Self {
@@ -196,18 +196,18 @@ impl<'a> Part<'a> {
     }
 }
 
-fn header(facts: &Facts<'_>, gravest: Action, boundary: &str, now: Timestamp) -> String {
-    let host = words::token(facts.host);
+fn header(facts: &DsnFacts<'_>, gravest: DsnAction, boundary: &str, now: Timestamp) -> String {
+    let host = words::sanitize_token(facts.host);
     let mut header = String::new();
     let mut add = |name: &str, value: &str| {
         write!(header, "{name}: {value}\r\n").expect("a String takes any text");
     };
     add("From", &format!("Mail Delivery System <MAILER-DAEMON@{host}>"));
-    add("To", &format!("<{}>", words::plain(facts.addressee, Letters::Utf8)));
+    add("To", &format!("<{}>", words::sanitize(facts.addressee, Charset::Utf8)));
     add("Subject", &gravest.subject(facts.is_to_sender()));
     add("Date", &received::date(now));
     // A queue id belongs to one message, and a message has several notices at different times.
-    add("Message-ID", &format!("<notice.{}.{}@{host}>", words::token(facts.id), now.as_nanosecond()));
+    add("Message-ID", &format!("<notice.{}.{}@{host}>", words::sanitize_token(facts.id), now.as_nanosecond()));
     // RFC 3834 §5: nothing that answers by itself answers this.
     add("Auto-Submitted", "auto-replied");
     add("MIME-Version", "1.0");
@@ -219,9 +219,9 @@ fn header(facts: &Facts<'_>, gravest: Action, boundary: &str, now: Timestamp) ->
 
 /// A boundary of the queue id, and a number that the parts do not have behind it. All such boundaries are of one
 /// length, so that none begins with another.
-fn boundary(id: &str, parts: &[Part<'_>]) -> String {
+fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     const DIGITS: usize = 8;
-    let prefix = format!("=_{}_", words::token(id));
+    let prefix = format!("=_{}_", words::sanitize_token(id));
     let finder = memchr::memmem::Finder::new(&prefix);
     let mut used: Vec<u32> = Vec::new();
     for part in parts {

@@ -10,8 +10,8 @@ fn at(unix_s: i64) -> Timestamp {
     Timestamp::from_second(1_795_253_400 + unix_s).unwrap()
 }
 
-fn facts() -> Facts<'static> {
-    Facts {
+fn facts() -> DsnFacts<'static> {
+    DsnFacts {
         id: ID,
         host: "relay.example",
         sender: b"alice@a.example",
@@ -19,18 +19,18 @@ fn facts() -> Facts<'static> {
         envelope_id: None,
         returns: None,
         smtp_utf8: false,
-        arrived: at(0),
+        received_at: at(0),
         message: MESSAGE,
     }
 }
 
-fn failed() -> Recipient<'static> {
-    Recipient {
+fn failed() -> DsnRecipient<'static> {
+    DsnRecipient {
         address: b"bob@b.example",
         original: None,
         notify: None,
-        action: Action::Failed,
-        enhanced: Some(Enhanced(5, 1, 1)),
+        action: DsnAction::Failed,
+        enhanced: Some(EnhancedStatusCode(5, 1, 1)),
         code: Some(550),
         text: b"5.1.1 No such user",
         remote_mta: Some("mx.b.example"),
@@ -38,27 +38,27 @@ fn failed() -> Recipient<'static> {
     }
 }
 
-fn delayed() -> Recipient<'static> {
-    let action = Action::Delayed { until: at(86_400) };
+fn delayed() -> DsnRecipient<'static> {
+    let action = DsnAction::Delayed { until: at(86_400) };
     let text = b"connect: Connection refused";
-    Recipient { address: b"carol@c.example", action, enhanced: None, code: None, text, remote_mta: None, ..failed() }
+    DsnRecipient { address: b"carol@c.example", action, enhanced: None, code: None, text, remote_mta: None, ..failed() }
 }
 
-fn delivered() -> Recipient<'static> {
+fn delivered() -> DsnRecipient<'static> {
     let notify = Some(Notify::SUCCESS);
-    let enhanced = Some(Enhanced(2, 1, 5));
+    let enhanced = Some(EnhancedStatusCode(2, 1, 5));
     let (code, text) = (Some(250), b"2.1.5 Ok".as_slice());
-    Recipient { address: b"dave@d.example", action: Action::Delivered, notify, enhanced, code, text, ..failed() }
+    DsnRecipient { address: b"dave@d.example", action: DsnAction::Delivered, notify, enhanced, code, text, ..failed() }
 }
 
 const LIMIT: usize = 50_000;
 
-fn write(facts: &Facts<'_>, recipients: &[Recipient<'_>]) -> Notice {
-    notice(facts, recipients, LIMIT, at(90)).expect("somebody is told")
+fn write(facts: &DsnFacts<'_>, recipients: &[DsnRecipient<'_>]) -> Dsn {
+    compose(facts, recipients, LIMIT, at(90)).expect("somebody is told")
 }
 
 /// The parts of a notice as its reader has them: kinds and decoded bytes.
-fn parts(notice: &Notice) -> Vec<(String, Vec<u8>)> {
+fn parts(notice: &Dsn) -> Vec<(String, Vec<u8>)> {
     let message = MessageParser::default().parse(&notice.message).expect("it is a message");
     let kind = message.content_type().expect("it has a type");
     assert_eq!((kind.ctype(), kind.subtype()), ("multipart", Some("report")));
@@ -83,7 +83,7 @@ fn decoded(encoding: Option<&str>, octets: &[u8]) -> Vec<u8> {
 }
 
 /// The groups of fields of a delivery status.
-fn fields(notice: &Notice) -> Vec<Vec<(String, String)>> {
+fn fields(notice: &Dsn) -> Vec<Vec<(String, String)>> {
     let text = String::from_utf8(parts(notice)[1].1.clone()).unwrap().replace("\r\n ", " ");
     let groups = text.trim_end().split("\r\n\r\n").map(|group| {
         let fields = group.lines().map(|line| line.split_once(": ").unwrap_or_else(|| panic!("a field: {line:?}")));
@@ -96,14 +96,14 @@ fn pairs(fields: &[(String, String)]) -> Vec<(&str, &str)> {
     fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-fn explanation(notice: &Notice) -> String {
+fn explanation(notice: &Dsn) -> String {
     String::from_utf8(parts(notice)[0].1.clone()).unwrap()
 }
 
 #[test]
 fn a_failure_is_told_with_all_its_facts() {
-    let facts = Facts { envelope_id: Some(b"QQ+2B314"), ..facts() };
-    let told = Recipient { original: Some(b"rfc822;Bob+2Bx@b.example"), ..failed() };
+    let facts = DsnFacts { envelope_id: Some(b"QQ+2B314"), ..facts() };
+    let told = DsnRecipient { original: Some(b"rfc822;Bob+2Bx@b.example"), ..failed() };
     let notice = write(&facts, &[told]);
     assert_eq!((notice.recipient.as_slice(), notice.smtp_utf8), (facts.sender, false));
     assert!(notice.message.is_ascii());
@@ -136,7 +136,7 @@ fn a_failure_is_told_with_all_its_facts() {
 #[test]
 fn a_message_that_cannot_be_read_does_not_come_back_and_its_sender_is_told_so() {
     for told in [failed(), delayed(), delivered()] {
-        let notice = write(&Facts { message: b"", ..facts() }, &[told]);
+        let notice = write(&DsnFacts { message: b"", ..facts() }, &[told]);
         let kinds: Vec<String> = parts(&notice).into_iter().map(|(kind, _)| kind).collect();
         assert_eq!(kinds, ["text/plain", "message/delivery-status"]);
         let text = explanation(&notice).replace("\r\n", " ");
@@ -162,7 +162,7 @@ fn the_header_is_that_of_a_machine() {
 #[test]
 fn people_read_what_happened_and_what_it_means() {
     let original = Some(b"rfc822;team@a.example".as_slice());
-    let text = explanation(&write(&facts(), &[delayed(), Recipient { original, ..failed() }, delivered()]));
+    let text = explanation(&write(&facts(), &[delayed(), DsnRecipient { original, ..failed() }, delivered()]));
     let expected = "This is the mail system at relay.example.\r\n\
         \r\n\
         Your message, which came here on Sat, 21 Nov 2026 09:30:00 +0000, could not\r\n\
@@ -199,49 +199,49 @@ fn people_read_what_happened_and_what_it_means() {
 #[test]
 fn a_sender_is_told_what_it_asked_for() {
     let both = Notify::FAILURE.and(Notify::DELAY);
-    let delay = Action::Delayed { until: at(1) };
+    let delay = DsnAction::Delayed { until: at(1) };
     let rows = [
-        (None, Action::Failed, true),
+        (None, DsnAction::Failed, true),
         (None, delay, true),
-        (None, Action::Delivered, false),
-        (None, Action::Relayed, false),
-        (None, Action::Expanded, false),
-        (Some(Notify::NEVER), Action::Failed, false),
+        (None, DsnAction::Delivered, false),
+        (None, DsnAction::Relayed, false),
+        (None, DsnAction::Expanded, false),
+        (Some(Notify::NEVER), DsnAction::Failed, false),
         (Some(Notify::NEVER), delay, false),
-        (Some(Notify::NEVER), Action::Delivered, false),
-        (Some(Notify::FAILURE), Action::Failed, true),
+        (Some(Notify::NEVER), DsnAction::Delivered, false),
+        (Some(Notify::FAILURE), DsnAction::Failed, true),
         (Some(Notify::FAILURE), delay, false),
-        (Some(Notify::DELAY), Action::Failed, false),
+        (Some(Notify::DELAY), DsnAction::Failed, false),
         (Some(Notify::DELAY), delay, true),
-        (Some(Notify::SUCCESS), Action::Failed, false),
-        (Some(Notify::SUCCESS), Action::Delivered, true),
-        (Some(Notify::SUCCESS), Action::Relayed, true),
-        (Some(Notify::SUCCESS), Action::Expanded, true),
-        (Some(both), Action::Failed, true),
-        (Some(both), Action::Delivered, false),
-        (Some(both.and(Notify::SUCCESS)), Action::Delivered, true),
+        (Some(Notify::SUCCESS), DsnAction::Failed, false),
+        (Some(Notify::SUCCESS), DsnAction::Delivered, true),
+        (Some(Notify::SUCCESS), DsnAction::Relayed, true),
+        (Some(Notify::SUCCESS), DsnAction::Expanded, true),
+        (Some(both), DsnAction::Failed, true),
+        (Some(both), DsnAction::Delivered, false),
+        (Some(both.and(Notify::SUCCESS)), DsnAction::Delivered, true),
     ];
     for (notify, action, expected) in rows {
-        let told = [Recipient { notify, action, ..failed() }];
-        assert_eq!(notice(&facts(), &told, LIMIT, at(90)).is_some(), expected, "{notify:?} {action:?}");
+        let told = [DsnRecipient { notify, action, ..failed() }];
+        assert_eq!(compose(&facts(), &told, LIMIT, at(90)).is_some(), expected, "{notify:?} {action:?}");
         assert_eq!(
-            notice(&Facts { sender: b"", addressee: b"", ..facts() }, &told, LIMIT, at(90)),
+            compose(&DsnFacts { sender: b"", addressee: b"", ..facts() }, &told, LIMIT, at(90)),
             None,
             "nobody is told"
         );
     }
-    assert_eq!(notice(&facts(), &[], LIMIT, at(90)), None);
-    let quiet = Recipient { notify: Some(Notify::NEVER), address: b"quiet@b.example", ..failed() };
+    assert_eq!(compose(&facts(), &[], LIMIT, at(90)), None);
+    let quiet = DsnRecipient { notify: Some(Notify::NEVER), address: b"quiet@b.example", ..failed() };
     let notice = write(&facts(), &[quiet, failed()]);
     assert!(memchr::memmem::find(&notice.message, b"quiet").is_none() && fields(&notice).len() == 2);
 }
 
 #[test]
 fn actions_are_told_with_their_own_status() {
-    let relayed = Recipient { action: Action::Relayed, ..delivered() };
-    let expanded = Recipient { action: Action::Expanded, enhanced: None, ..delivered() };
+    let relayed = DsnRecipient { action: DsnAction::Relayed, ..delivered() };
+    let expanded = DsnRecipient { action: DsnAction::Expanded, enhanced: None, ..delivered() };
     let notice =
-        write(&facts(), &[delivered(), expanded, relayed, delayed(), Recipient { enhanced: None, ..failed() }]);
+        write(&facts(), &[delivered(), expanded, relayed, delayed(), DsnRecipient { enhanced: None, ..failed() }]);
     let fields = fields(&notice);
     let value = |group: &Vec<(String, String)>, name: &str| {
         group.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value).to_owned()
@@ -265,15 +265,15 @@ fn actions_are_told_with_their_own_status() {
 #[test]
 fn a_status_suits_the_action() {
     let rows = [
-        (Action::Failed, Some(Enhanced(5, 2, 2)), Enhanced(5, 2, 2)),
-        (Action::Failed, Some(Enhanced(4, 2, 2)), Enhanced(5, 0, 0)),
-        (Action::Failed, Some(Enhanced(2, 0, 0)), Enhanced(5, 0, 0)),
-        (Action::Delayed { until: at(0) }, Some(Enhanced(5, 1, 1)), Enhanced(4, 0, 0)),
-        (Action::Delivered, Some(Enhanced(5, 1, 1)), Enhanced(2, 0, 0)),
-        (Action::Relayed, None, Enhanced(2, 0, 0)),
+        (DsnAction::Failed, Some(EnhancedStatusCode(5, 2, 2)), EnhancedStatusCode(5, 2, 2)),
+        (DsnAction::Failed, Some(EnhancedStatusCode(4, 2, 2)), EnhancedStatusCode(5, 0, 0)),
+        (DsnAction::Failed, Some(EnhancedStatusCode(2, 0, 0)), EnhancedStatusCode(5, 0, 0)),
+        (DsnAction::Delayed { until: at(0) }, Some(EnhancedStatusCode(5, 1, 1)), EnhancedStatusCode(4, 0, 0)),
+        (DsnAction::Delivered, Some(EnhancedStatusCode(5, 1, 1)), EnhancedStatusCode(2, 0, 0)),
+        (DsnAction::Relayed, None, EnhancedStatusCode(2, 0, 0)),
     ];
     for (action, enhanced, expected) in rows {
-        assert_eq!(status::status(&Recipient { action, enhanced, ..failed() }), expected);
+        assert_eq!(status::status(&DsnRecipient { action, enhanced, ..failed() }), expected);
     }
 }
 
@@ -285,16 +285,16 @@ fn the_message_comes_back_whole_or_its_header() {
     let long = [MESSAGE, &[b'x'; 999], b"\r\n"].concat();
     let rows = [
         (facts(), failed(), LIMIT, whole, MESSAGE),
-        (Facts { returns: Some(Return::Full), ..facts() }, failed(), MESSAGE.len(), whole, MESSAGE),
-        (Facts { returns: Some(Return::Full), ..facts() }, failed(), MESSAGE.len() - 1, headers, header),
-        (Facts { returns: Some(Return::Header), ..facts() }, failed(), LIMIT, headers, header),
-        (Facts { returns: Some(Return::Full), ..facts() }, delayed(), LIMIT, headers, header),
+        (DsnFacts { returns: Some(Return::Full), ..facts() }, failed(), MESSAGE.len(), whole, MESSAGE),
+        (DsnFacts { returns: Some(Return::Full), ..facts() }, failed(), MESSAGE.len() - 1, headers, header),
+        (DsnFacts { returns: Some(Return::Header), ..facts() }, failed(), LIMIT, headers, header),
+        (DsnFacts { returns: Some(Return::Full), ..facts() }, delayed(), LIMIT, headers, header),
         (facts(), delivered(), LIMIT, headers, header),
-        (Facts { message: &binary, ..facts() }, failed(), LIMIT, headers, header),
-        (Facts { message: &long, ..facts() }, failed(), LIMIT, headers, header),
+        (DsnFacts { message: &binary, ..facts() }, failed(), LIMIT, headers, header),
+        (DsnFacts { message: &long, ..facts() }, failed(), LIMIT, headers, header),
     ];
     for (facts, recipient, limit, kind, body) in rows {
-        let notice = notice(&facts, &[recipient], limit, at(90)).unwrap();
+        let notice = compose(&facts, &[recipient], limit, at(90)).unwrap();
         let (found, octets) = parts(&notice).pop().unwrap();
         assert_eq!((found.as_str(), String::from_utf8_lossy(&octets)), (kind, String::from_utf8_lossy(body)));
         let says = explanation(&notice).replace("\r\n", " ").contains("and the header of your message.");
@@ -319,8 +319,8 @@ fn utf8_is_used_where_it_is_needed_and_understood() {
         (true, b"a@b", umlaut, b"Subject: \xe4\r\n\r\n", false, global, "text/rfc822-headers", "utf-8; jörg@b.example"),
     ];
     for (smtp_utf8, sender, address, message, needed, status, returned, written) in rows {
-        let facts = Facts { smtp_utf8, sender, addressee: sender, message, ..facts() };
-        let notice = write(&facts, &[Recipient { address, ..failed() }]);
+        let facts = DsnFacts { smtp_utf8, sender, addressee: sender, message, ..facts() };
+        let notice = write(&facts, &[DsnRecipient { address, ..failed() }]);
         let parts = parts(&notice);
         assert_eq!(
             (notice.smtp_utf8, parts[1].0.as_str(), parts[2].0.as_str()),
@@ -339,9 +339,9 @@ fn utf8_is_used_where_it_is_needed_and_understood() {
 fn eight_bits_come_back_in_seven() {
     let head = "From: <alice@a.example>\r\nSubject: hello\r\n";
     let message = format!("{head}\r\nviele schöne Grüße\r\n");
-    let facts = Facts { message: message.as_bytes(), ..facts() };
+    let facts = DsnFacts { message: message.as_bytes(), ..facts() };
     let text = b"550 Der Empf\xc3\xa4nger ist unbekannt, das Postfach gibt es nicht";
-    let notice = write(&facts, &[Recipient { text, ..failed() }]);
+    let notice = write(&facts, &[DsnRecipient { text, ..failed() }]);
     assert!(notice.message.is_ascii() && !notice.smtp_utf8);
     assert!(explanation(&notice).contains("Empfänger"), "{}", explanation(&notice));
     let returned = parts(&notice).pop().unwrap();
@@ -350,12 +350,12 @@ fn eight_bits_come_back_in_seven() {
     assert_eq!(inner.body_text(0).as_deref(), Some("viele schöne Grüße\r\n"));
     // A signed message is not changed: its header alone comes back.
     let signed = format!("DKIM-Signature: v=1\r\n{message}");
-    let notice = write(&Facts { message: signed.as_bytes(), ..facts }, &[failed()]);
+    let notice = write(&DsnFacts { message: signed.as_bytes(), ..facts }, &[failed()]);
     let returned = parts(&notice).pop().unwrap();
     assert_eq!(returned, ("text/rfc822-headers".to_owned(), format!("DKIM-Signature: v=1\r\n{head}").into_bytes()));
     // The same for a header that is not ASCII, in an encoding.
     let umlaut = "Subject: grüße\r\n\r\nx\r\n";
-    let notice = write(&Facts { message: umlaut.as_bytes(), ..facts }, &[failed()]);
+    let notice = write(&DsnFacts { message: umlaut.as_bytes(), ..facts }, &[failed()]);
     assert!(notice.message.is_ascii());
     let returned = parts(&notice).pop().unwrap();
     assert_eq!(returned, ("text/rfc822-headers".to_owned(), "Subject: grüße\r\n".as_bytes().to_vec()));
@@ -363,7 +363,7 @@ fn eight_bits_come_back_in_seven() {
 
 #[test]
 fn somebody_else_is_told_whose_message_it_was() {
-    let notice = write(&Facts { addressee: b"postmaster@relay.example", ..facts() }, &[failed()]);
+    let notice = write(&DsnFacts { addressee: b"postmaster@relay.example", ..facts() }, &[failed()]);
     assert_eq!(notice.recipient, b"postmaster@relay.example");
     let message = MessageParser::default().parse(&notice.message).unwrap();
     assert_eq!(message.subject(), Some("Undelivered mail: a message could not be delivered"));
@@ -374,24 +374,24 @@ fn somebody_else_is_told_whose_message_it_was() {
             && !text.to_lowercase().contains("your message"),
         "{text}"
     );
-    let double = write(&Facts { sender: b"", addressee: b"postmaster@relay.example", ..facts() }, &[failed()]);
+    let double = write(&DsnFacts { sender: b"", addressee: b"postmaster@relay.example", ..facts() }, &[failed()]);
     assert!(explanation(&double).contains("A notification, which came here on"), "{}", explanation(&double));
 }
 
 #[test]
 fn an_original_recipient_of_utf8_keeps_its_encoding() {
-    let told = Recipient { original: Some(b"utf-8;j\\x{F6}rg@b.example"), ..failed() };
+    let told = DsnRecipient { original: Some(b"utf-8;j\\x{F6}rg@b.example"), ..failed() };
     let fields = fields(&write(&facts(), &[told]));
     assert!(pairs(&fields[1]).contains(&("Original-Recipient", "utf-8; j\\x{F6}rg@b.example")), "{fields:?}");
 }
 
 #[test]
-fn a_message_that_knows_the_boundary_is_outwitted() {
+fn a_message_with_the_boundary_gets_another() {
     let first = "=_00000000000003e8_00000000";
     let numbers: String =
         (0..50).filter(|number| *number != 37).map(|number| format!("--=_{ID}_{number:08x}\r\n")).collect();
     let forged = format!("A: b\r\n\r\n{numbers}--{first}--\r\n--=_{ID}_zzzzzzzz --=_{ID}_");
-    let facts = Facts { message: forged.as_bytes(), ..facts() };
+    let facts = DsnFacts { message: forged.as_bytes(), ..facts() };
     let notice = write(&facts, &[failed()]);
     let parts = parts(&notice);
     assert_eq!((parts.len(), parts[2].1.as_slice()), (3, forged.as_bytes()));
@@ -404,7 +404,7 @@ fn a_message_that_knows_the_boundary_is_outwitted() {
 #[test]
 fn a_next_hop_cannot_write_a_report() {
     let text = b"no\r\nAction: delivered\r\n\r\nFinal-Recipient: rfc822; x@y\r\n--=_00000000000003e8_00000000--\0";
-    let told = Recipient { text, remote_mta: Some("mx\r\nAction: x"), ..failed() };
+    let told = DsnRecipient { text, remote_mta: Some("mx\r\nAction: x"), ..failed() };
     let notice = write(&facts(), &[told]);
     let fields = fields(&notice);
     assert_eq!(fields.len(), 2);
@@ -437,12 +437,12 @@ proptest! {
         (code, smtp_utf8, remote) in (proptest::option::of(200..600_u16), any::<bool>(), ".{0,300}"),
     ) {
         let sender = [b"x".as_slice(), &sender].concat();
-        let facts = Facts {
+        let facts = DsnFacts {
             sender: &sender, addressee: &sender, envelope_id: Some(&envelope_id), smtp_utf8, message: &message, ..facts()
         };
-        let told: Vec<Recipient<'_>> = texts
+        let told: Vec<DsnRecipient<'_>> = texts
             .iter()
-            .map(|text| Recipient {
+            .map(|text| DsnRecipient {
                 text, code, address: &address, original: Some(&original), remote_mta: Some(&remote), ..failed()
             })
             .collect();

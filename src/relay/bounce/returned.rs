@@ -1,13 +1,13 @@
 //! The part of the message that a notice returns: all of it, or its header (RFC 3461 §4.3, RFC 6522).
-use super::words::Letters;
-use super::{Action, Facts, Part};
+use super::words::Charset;
+use super::{DsnAction, DsnFacts, DsnPart};
 use smtp::dsn::Return;
 use std::borrow::Cow;
 
 /// A longer header is cut at the end of a line.
-const HEADER_BYTES: usize = 64 << 10;
+const MAX_HEADER_BYTES: usize = 64 << 10;
 /// No line is longer, its end not counted (RFC 5322 §2.1.1).
-const LINE_BYTES: usize = 998;
+const MAX_LINE_BYTES: usize = 998;
 
 /// The returned part of the message.
 #[derive(Debug)]
@@ -21,12 +21,12 @@ pub(super) enum Returned<'a> {
 impl<'a> Returned<'a> {
     /// Chooses what comes back. The whole message helps a sender most, but only for a failure, and unless it asked for
     /// less. One that is too large, or could not be sent as it is, does not come back whole.
-    pub(super) fn choose(facts: &Facts<'a>, gravest: Action, whole_bytes: usize) -> Self {
+    pub(super) fn choose(facts: &DsnFacts<'a>, gravest: DsnAction, whole_bytes: usize) -> Self {
         let message = facts.message;
         if message.is_empty() {
             return Self::Nothing;
         }
-        let is_wanted = gravest == Action::Failed && facts.returns != Some(Return::Header);
+        let is_wanted = gravest == DsnAction::Failed && facts.returns != Some(Return::Header);
         let whole = if is_wanted && message.len() <= whole_bytes && is_sound(message) { whole(facts) } else { None };
         whole.map_or_else(|| Self::Header(sound_header(message)), Self::Whole)
     }
@@ -44,9 +44,9 @@ impl<'a> Returned<'a> {
         self.header().is_ascii()
     }
 
-    pub(super) fn part(&self, letters: Letters) -> Option<Part<'_>> {
+    pub(super) fn part(&self, letters: Charset) -> Option<DsnPart<'_>> {
         // Text that is not UTF-8 must not be declared as UTF-8, whoever sent it.
-        let is_global = letters == Letters::Utf8 && std::str::from_utf8(self.header()).is_ok();
+        let is_global = letters == Charset::Utf8 && std::str::from_utf8(self.header()).is_ok();
         let (kind, description, body): (_, _, &[u8]) = match (self, is_global) {
             (Self::Whole(message), false) => ("message/rfc822", "Your message", message),
             (Self::Whole(message), true) => ("message/global", "Your message", message),
@@ -54,13 +54,13 @@ impl<'a> Returned<'a> {
             (Self::Header(header), true) => ("message/global-headers", "The header of your message", header),
             (Self::Nothing, _) => return None,
         };
-        Some(Part::new(kind, description, Cow::Borrowed(body)))
+        Some(DsnPart::new(kind, description, Cow::Borrowed(body)))
     }
 }
 
 /// The whole message in a form in which it can be sent anywhere, if there is one: `message/rfc822` may not be encoded,
 /// so its parts are (RFC 2046 §5.2.1); `message/global` may be (RFC 6532 §3.7).
-fn whole<'a>(facts: &Facts<'a>) -> Option<Cow<'a, [u8]>> {
+fn whole<'a>(facts: &DsnFacts<'a>) -> Option<Cow<'a, [u8]>> {
     let message = facts.message;
     let header = &message[..header_bytes(message)];
     if header.is_ascii() {
@@ -90,7 +90,7 @@ fn header_bytes(message: &[u8]) -> usize {
 fn is_sound(message: &[u8]) -> bool {
     lines(message).all(|line| {
         let text = line.strip_suffix(b"\r\n").unwrap_or(line);
-        text.len() <= LINE_BYTES && memchr::memchr3(b'\r', b'\n', 0, text).is_none()
+        text.len() <= MAX_LINE_BYTES && memchr::memchr3(b'\r', b'\n', 0, text).is_none()
     })
 }
 
@@ -98,8 +98,8 @@ fn is_sound(message: &[u8]) -> bool {
 fn sound_header(message: &[u8]) -> Vec<u8> {
     let mut header = Vec::new();
     for line in lines(message).map(without_end).take_while(|line| !line.is_empty()) {
-        let line = &line[..whole_characters(line, LINE_BYTES)];
-        if header.len() + line.len() + 2 > HEADER_BYTES {
+        let line = &line[..character_boundary(line, MAX_LINE_BYTES)];
+        if header.len() + line.len() + 2 > MAX_HEADER_BYTES {
             break;
         }
         header.extend(line.iter().map(|octet| if matches!(octet, b'\r' | 0) { b'?' } else { *octet }));
@@ -109,7 +109,7 @@ fn sound_header(message: &[u8]) -> Vec<u8> {
 }
 
 /// Number of bytes of a line that are kept: at most that many, cut between characters of UTF-8.
-fn whole_characters(line: &[u8], most: usize) -> usize {
+fn character_boundary(line: &[u8], most: usize) -> usize {
     let is_inner = |at: usize| line.get(at).is_some_and(|octet| octet & 0xC0 == 0x80);
     if line.len() <= most {
         line.len()
@@ -144,10 +144,10 @@ mod tests {
     #[test]
     fn a_header_bomb_comes_back_cut() {
         let many = sound_header(&b"A: 0123456789\r\n".repeat(100_000));
-        assert!(many.len() <= HEADER_BYTES && many.len() > HEADER_BYTES - 20 && many.ends_with(b"\r\n"));
+        assert!(many.len() <= MAX_HEADER_BYTES && many.len() > MAX_HEADER_BYTES - 20 && many.ends_with(b"\r\n"));
         let long = [b"A: ".as_slice(), "ä".repeat(50_000).as_bytes()].concat();
         let cut = sound_header(&long);
-        assert_eq!((cut.len(), std::str::from_utf8(&cut).is_ok()), (LINE_BYTES - 1 + 2, true));
+        assert_eq!((cut.len(), std::str::from_utf8(&cut).is_ok()), (MAX_LINE_BYTES - 1 + 2, true));
     }
 
     #[test]

@@ -1,40 +1,40 @@
 //! The part for programs: `message/delivery-status` (RFC 3464 §2), or its form in UTF-8 (RFC 6533 §4).
-use super::words::{self, Letters};
-use super::{Action, Facts, Part, Recipient, received};
+use super::words::{self, Charset};
+use super::{DsnAction, DsnFacts, DsnPart, DsnRecipient, received};
 use smtp::dsn;
-use smtp::reply::Enhanced;
+use smtp::reply::EnhancedStatusCode;
 use smtp::xtext::Xtext;
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
-pub(super) fn part(facts: &Facts<'_>, told: &[Recipient<'_>], letters: Letters) -> Part<'static> {
-    let mut body = of_message(facts);
+pub(super) fn part(facts: &DsnFacts<'_>, told: &[DsnRecipient<'_>], letters: Charset) -> DsnPart<'static> {
+    let mut body = message_fields(facts);
     for recipient in told {
         body.push_str("\r\n");
-        body.push_str(&of_recipient(recipient, letters));
+        body.push_str(&recipient_fields(recipient, letters));
     }
     let kind = match letters {
-        Letters::Ascii => "message/delivery-status",
-        Letters::Utf8 => "message/global-delivery-status",
+        Charset::Ascii => "message/delivery-status",
+        Charset::Utf8 => "message/global-delivery-status",
     };
-    Part::new(kind, "Delivery report", Cow::Owned(body.into_bytes()))
+    DsnPart::new(kind, "Delivery report", Cow::Owned(body.into_bytes()))
 }
 
 /// RFC 3464 §2.2.
-fn of_message(facts: &Facts<'_>) -> String {
+fn message_fields(facts: &DsnFacts<'_>) -> String {
     let mut out = String::new();
     let mut field = |name: &str, value: &str| words::fold(value, &format!("{name}: "), " ", &mut out);
     if let Some(id) = facts.envelope_id {
-        field("Original-Envelope-Id", &words::plain(&decoded(id), Letters::Ascii));
+        field("Original-Envelope-Id", &words::sanitize(&decoded(id), Charset::Ascii));
     }
-    field("Reporting-MTA", &format!("dns; {}", words::token(facts.host)));
-    field("Arrival-Date", &received::date(facts.arrived));
-    field("X-Mailrun-Queue-Id", &words::token(facts.id));
+    field("Reporting-MTA", &format!("dns; {}", words::sanitize_token(facts.host)));
+    field("Arrival-Date", &received::date(facts.received_at));
+    field("X-Mailrun-Queue-Id", &words::sanitize_token(facts.id));
     out
 }
 
 /// RFC 3464 §2.3.
-fn of_recipient(recipient: &Recipient<'_>, letters: Letters) -> String {
+fn recipient_fields(recipient: &DsnRecipient<'_>, letters: Charset) -> String {
     let mut out = String::new();
     let mut field = |name: &str, value: &str| words::fold(value, &format!("{name}: "), " ", &mut out);
     // It is never made up: RFC 3461 §6.3 wants it there exactly if ORCPT was.
@@ -53,7 +53,7 @@ fn of_recipient(recipient: &Recipient<'_>, letters: Letters) -> String {
     if let Some(at) = recipient.last_attempt {
         field("Last-Attempt-Date", &received::date(at));
     }
-    if let Action::Delayed { until } = recipient.action {
+    if let DsnAction::Delayed { until } = recipient.action {
         field("Will-Retry-Until", &received::date(until));
     }
     out
@@ -70,56 +70,56 @@ fn original_recipient(original: &[u8]) -> String {
     let at = original.iter().position(|octet| *octet == b';').unwrap_or(0);
     let (kind, address) = (&original[..at], original[at..].strip_prefix(b";").unwrap_or(original));
     let address = if dsn::is_utf8(kind) { dsn::ascii_form(address) } else { decoded(address) };
-    format!("{}; {}", words::token(&String::from_utf8_lossy(kind)), words::plain(&address, Letters::Ascii))
+    format!("{}; {}", words::sanitize_token(&String::from_utf8_lossy(kind)), words::sanitize(&address, Charset::Ascii))
 }
 
-fn final_recipient(address: &[u8], letters: Letters) -> String {
+fn final_recipient(address: &[u8], letters: Charset) -> String {
     match letters {
-        _ if address.is_ascii() => format!("rfc822; {}", words::plain(address, letters)),
-        Letters::Utf8 => format!("utf-8; {}", words::plain(address, letters)),
-        Letters::Ascii => format!("utf-8; {}", words::plain(words::ascii_address(address).as_bytes(), letters)),
+        _ if address.is_ascii() => format!("rfc822; {}", words::sanitize(address, letters)),
+        Charset::Utf8 => format!("utf-8; {}", words::sanitize(address, letters)),
+        Charset::Ascii => format!("utf-8; {}", words::sanitize(words::ascii_address(address).as_bytes(), letters)),
     }
 }
 
-fn action_word(action: Action) -> &'static str {
+fn action_word(action: DsnAction) -> &'static str {
     match action {
-        Action::Failed => "failed",
-        Action::Delayed { .. } => "delayed",
-        Action::Relayed => "relayed",
-        Action::Expanded => "expanded",
-        Action::Delivered => "delivered",
+        DsnAction::Failed => "failed",
+        DsnAction::Delayed { .. } => "delayed",
+        DsnAction::Relayed => "relayed",
+        DsnAction::Expanded => "expanded",
+        DsnAction::Delivered => "delivered",
     }
 }
 
 /// The enhanced code that fits the outcome; a next hop may have sent any, or none. A class that contradicts the action
 /// is ignored (RFC 3464 §2.3.4).
-pub(super) fn status(recipient: &Recipient<'_>) -> Enhanced {
+pub(super) fn status(recipient: &DsnRecipient<'_>) -> EnhancedStatusCode {
     let class = match recipient.action {
-        Action::Failed => 5,
-        Action::Delayed { .. } => 4,
-        Action::Relayed | Action::Expanded | Action::Delivered => 2,
+        DsnAction::Failed => 5,
+        DsnAction::Delayed { .. } => 4,
+        DsnAction::Relayed | DsnAction::Expanded | DsnAction::Delivered => 2,
     };
-    recipient.enhanced.filter(|enhanced| enhanced.0 == class).unwrap_or(Enhanced(class, 0, 0))
+    recipient.enhanced.filter(|enhanced| enhanced.0 == class).unwrap_or(EnhancedStatusCode(class, 0, 0))
 }
 
 /// The next hop as a `mta-name` (RFC 3464 §2.3.5): an address is written as a literal (RFC 5321 §4.1.3), and a socket,
 /// which has no name in the DNS, has a type of its own.
 fn remote_mta(remote: &str) -> String {
     if let Some(path) = remote.strip_prefix("unix:") {
-        return format!("x-unix-socket; {}", words::plain(path.as_bytes(), Letters::Ascii));
+        return format!("x-unix-socket; {}", words::sanitize(path.as_bytes(), Charset::Ascii));
     }
     let bare = remote.trim_start_matches('[').trim_end_matches(']');
     let address = bare.parse().or_else(|_| remote.parse().map(|at: SocketAddr| at.ip()));
     match address {
         Ok(IpAddr::V4(v4)) => format!("dns; [{v4}]"),
         Ok(IpAddr::V6(v6)) => format!("dns; [IPv6:{v6}]"),
-        Err(_) => format!("dns; {}", words::token(remote)),
+        Err(_) => format!("dns; {}", words::sanitize_token(remote)),
     }
 }
 
 /// The diagnostic of RFC 3464 §2.3.6: a reply is of type `smtp`; this relay's own text is of a type of its own.
-fn diagnostic(recipient: &Recipient<'_>, letters: Letters) -> Option<String> {
-    let text = words::plain(recipient.text, letters);
+fn diagnostic(recipient: &DsnRecipient<'_>, letters: Charset) -> Option<String> {
+    let text = words::sanitize(recipient.text, letters);
     match recipient.code {
         Some(code) => Some(format!("smtp; {code} {text}").trim_end().to_owned()),
         None if text.is_empty() => None,

@@ -3,26 +3,26 @@ use std::fmt::Write;
 
 /// Most bytes kept of a text: a reply line has 512 octets (RFC 5321 §4.5.3.1.5), and no line of a message more than
 /// 998.
-const MOST_BYTES: usize = 800;
+const MAX_TEXT_BYTES: usize = 800;
 /// Length at which lines are folded.
-const LINE_BYTES: usize = 76;
+const FOLD_COLUMN: usize = 76;
 
 /// Characters that a text may be written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Letters {
+pub(super) enum Charset {
     Ascii,
     Utf8,
 }
 
 /// A text on one line: a blank for every run of blanks, line ends and other control characters, `?` for what is not
 /// among the letters. Long ones are cut.
-pub(super) fn plain(text: &[u8], letters: Letters) -> String {
-    let mut out = String::with_capacity(text.len().min(MOST_BYTES));
+pub(super) fn sanitize(text: &[u8], letters: Charset) -> String {
+    let mut out = String::with_capacity(text.len().min(MAX_TEXT_BYTES));
     for chunk in text.utf8_chunks() {
         let spoiled = if chunk.invalid().is_empty() { None } else { Some('?') };
         for c in chunk.valid().chars().chain(spoiled) {
             match c {
-                _ if out.len() >= MOST_BYTES => {
+                _ if out.len() >= MAX_TEXT_BYTES => {
                     out.push_str("...");
                     return out;
                 }
@@ -31,7 +31,7 @@ pub(super) fn plain(text: &[u8], letters: Letters) -> String {
                         out.push(' ');
                     }
                 }
-                _ if c.is_ascii() || letters == Letters::Utf8 => out.push(c),
+                _ if c.is_ascii() || letters == Charset::Utf8 => out.push(c),
                 _ => out.push('?'),
             }
         }
@@ -41,7 +41,7 @@ pub(super) fn plain(text: &[u8], letters: Letters) -> String {
 }
 
 /// A name of this relay's own, which its configuration gave it.
-pub(super) fn token(name: &str) -> String {
+pub(super) fn sanitize_token(name: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || "-._:[]".contains(c) { c } else { '_' };
     name.chars().map(fit).take(255).collect()
 }
@@ -65,7 +65,7 @@ pub(super) fn fold(text: &str, first: &str, next: &str, out: &mut String) {
     out.push_str(first);
     let (mut column, mut is_first) = (first.len(), true);
     for word in text.split(' ') {
-        if !is_first && column + 1 + word.len() > LINE_BYTES {
+        if !is_first && column + 1 + word.len() > FOLD_COLUMN {
             out.push_str("\r\n");
             out.push_str(next);
             column = next.len();
@@ -98,10 +98,13 @@ mod tests {
             (b"\xc3", "?", "?"),
         ];
         for (text, ascii, utf8) in rows {
-            assert_eq!((plain(text, Letters::Ascii).as_str(), plain(text, Letters::Utf8).as_str()), (ascii, utf8));
+            assert_eq!(
+                (sanitize(text, Charset::Ascii).as_str(), sanitize(text, Charset::Utf8).as_str()),
+                (ascii, utf8)
+            );
         }
-        let long = plain(&[b'x'; 5000], Letters::Ascii);
-        assert!(long.ends_with("x...") && long.len() == MOST_BYTES + 3);
+        let long = sanitize(&[b'x'; 5000], Charset::Ascii);
+        assert!(long.ends_with("x...") && long.len() == MAX_TEXT_BYTES + 3);
     }
 
     #[test]
@@ -120,10 +123,10 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_a_line(text in proptest::collection::vec(any::<u8>(), 0..3000)) {
-            for letters in [Letters::Ascii, Letters::Utf8] {
-                let plain = plain(&text, letters);
+            for letters in [Charset::Ascii, Charset::Utf8] {
+                let plain = sanitize(&text, letters);
                 let is_line = !plain.contains(['\r', '\n', '\0']);
-                prop_assert!(is_line && (letters == Letters::Utf8 || plain.is_ascii()));
+                prop_assert!(is_line && (letters == Charset::Utf8 || plain.is_ascii()));
                 let mut out = String::new();
                 fold(&plain, "Diagnostic-Code: smtp; 550 ", " ", &mut out);
                 let fits = out.split("\r\n").all(|line| line.len() <= 998 && !line.contains(['\r', '\n']));

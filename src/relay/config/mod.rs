@@ -11,12 +11,12 @@ mod document;
 mod meaning;
 mod routes;
 
-use super::retry::Schedule;
-use super::routing::{DomainPattern, Route, Router, Standing};
-use super::routing::{Local, Mx, Way};
+use super::retry::RetrySchedule;
+use super::routing::{Access, DomainPattern, Route, Router};
+use super::routing::{LocalDomains, Mx, RouteTarget};
 use crate::reason::reason;
 use crate::users::Users;
-pub(crate) use document::{Complaint, Complaints};
+pub(crate) use document::{ConfigError, ConfigErrors};
 use ipnet::IpNet;
 use net::{ClientLimits, Endpoint, ServerTls, TlsFiles};
 use std::fs::File;
@@ -27,9 +27,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Default address on which a relay listens.
-pub(crate) const LISTEN: &str = "127.0.0.1:2525";
+pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:2525";
 /// The longest file that any key names.
-const LONGEST_FILE: u64 = 64 << 20;
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// All of it.
 #[derive(Debug)]
@@ -46,10 +46,10 @@ pub(crate) struct Config {
     /// Clients that may speak for others with XCLIENT.
     pub(crate) xclient: Networks,
     pub(crate) networks: Networks,
-    pub(crate) spool: Spool,
-    pub(crate) limits: Limits,
+    pub(crate) spool: SpoolConfig,
+    pub(crate) limits: RelayLimits,
     /// This side of TLS with clients.
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<ListenerTls>,
     /// Users who may log in.
     pub(crate) users: Option<Arc<Users>>,
     /// Limits of failed logins.
@@ -57,11 +57,11 @@ pub(crate) struct Config {
     /// Clients whose failed logins count for the user only, and not for the address.
     pub(crate) login_exempt: Networks,
     pub(crate) router: Router,
-    pub(crate) delivery: Delivery,
-    pub(crate) retry: Schedule,
-    pub(crate) dsn: Dsn,
-    pub(crate) dns: Dns,
-    pub(crate) reach: Reach,
+    pub(crate) delivery: DeliveryLimits,
+    pub(crate) retry: RetrySchedule,
+    pub(crate) dsn: DsnConfig,
+    pub(crate) dns: DnsConfig,
+    pub(crate) delivery_scope: DeliveryScope,
     /// Metrics, health and readiness.
     pub(crate) http: Option<SocketAddr>,
     /// The name in `http`, if it is not an address: requests may use it.
@@ -75,7 +75,7 @@ pub(crate) struct Config {
 
 /// This side of TLS with clients, and the files that it is made of.
 #[derive(Clone, Debug)]
-pub(crate) struct Tls {
+pub(crate) struct ListenerTls {
     pub(crate) setup: ServerTls,
     pub(crate) files: TlsFiles,
 }
@@ -102,11 +102,11 @@ impl Networks {
 
 /// Limits of the spool, on disk and in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Spool {
+pub(crate) struct SpoolConfig {
     pub(crate) directory: PathBuf,
-    pub(crate) durability: Durability,
+    pub(crate) durability: DurabilityLevel,
     /// Limit of the bytes; beyond it, messages are answered 452.
-    pub(crate) most_bytes: u64,
+    pub(crate) max_bytes: u64,
     /// Bodies beyond that are dropped from memory, and read again.
     pub(crate) memory_bytes: u64,
     /// A spool with new damage is not opened.
@@ -115,7 +115,7 @@ pub(crate) struct Spool {
 
 /// The moment at which a message is answered 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Durability {
+pub(crate) enum DurabilityLevel {
     /// Once it is on disk for good.
     #[default]
     Sync,
@@ -125,56 +125,56 @@ pub(crate) enum Durability {
     Memory,
 }
 
-impl Durability {
+impl DurabilityLevel {
     pub(crate) const ALL: [(Self, &'static str); 3] =
         [(Self::Sync, "sync"), (Self::Write, "write"), (Self::Memory, "memory")];
 }
 
 /// Limits of sessions and messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct RelayLimits {
     pub(crate) message_bytes: u64,
     /// Limit of all messages that are being received or wait for their 250; at least that of one message.
     pub(crate) incoming_bytes: u64,
     pub(crate) recipients: usize,
     pub(crate) sessions: usize,
     /// Limit of `Received:` fields; a message with more goes round in a loop.
-    pub(crate) hops: u32,
+    pub(crate) max_hops: u32,
     /// Longest silence of a client.
-    pub(crate) idle: Duration,
+    pub(crate) idle_timeout: Duration,
     /// Limit of NOOP, VRFY and the like, with no message between them.
     pub(crate) junk_commands: u32,
     /// Longest time that a session may last without a message.
-    pub(crate) without_message: Duration,
+    pub(crate) message_timeout: Duration,
     /// Limits of each client address that is not of `networks`.
     pub(crate) client: ClientLimits,
 }
 
-impl Default for Limits {
+impl Default for RelayLimits {
     fn default() -> Self {
         Self {
             message_bytes: 64 << 20,
             incoming_bytes: 128 << 20,
             recipients: 1000,
             sessions: 10_000,
-            hops: 100,
-            idle: Duration::from_secs(300),
+            max_hops: 100,
+            idle_timeout: Duration::from_secs(300),
             junk_commands: 100,
-            without_message: Duration::from_secs(1800),
+            message_timeout: Duration::from_secs(1800),
             client: ClientLimits::default(),
         }
     }
 }
 
-impl Limits {
+impl RelayLimits {
     /// The limits in the form that a session takes.
-    pub(crate) fn of_session(&self) -> smtp::Limits {
+    pub(crate) fn session_limits(&self) -> smtp::Limits {
         smtp::Limits {
             message_bytes: self.message_bytes,
             recipients: self.recipients,
-            idle: self.idle,
+            idle_timeout: self.idle_timeout,
             junk_commands: self.junk_commands,
-            without_message: self.without_message,
+            no_message_timeout: self.message_timeout,
             ..smtp::Limits::default()
         }
     }
@@ -190,7 +190,7 @@ pub(crate) struct LoginLimits {
     /// Within this time.
     pub(crate) period: Duration,
     /// Time for which no further login is checked then.
-    pub(crate) lock: Duration,
+    pub(crate) lock_duration: Duration,
     /// Delay of the login after the first failure; doubled with each further one.
     pub(crate) delay: Duration,
 }
@@ -202,7 +202,7 @@ impl Default for LoginLimits {
             failures: 10,
             user_failures: 100,
             period: Duration::from_secs(600),
-            lock: Duration::from_secs(600),
+            lock_duration: Duration::from_secs(600),
             delay: Duration::from_secs(1),
         }
     }
@@ -210,7 +210,7 @@ impl Default for LoginLimits {
 
 /// Limits of the number of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Delivery {
+pub(crate) struct DeliveryLimits {
     pub(crate) per_destination: u32,
     pub(crate) overall: u32,
     pub(crate) greeting_5xx: RefusedGreeting,
@@ -233,30 +233,30 @@ impl RefusedGreeting {
 
 /// Recipients of notices, and senders who are notified of success.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Dsn {
+pub(crate) struct DsnConfig {
     /// Target of notices of failures; `None` for the sender.
-    pub(crate) failures: Option<NoticeTarget>,
+    pub(crate) failures: Option<DsnTarget>,
     /// Target of notices about notices that could not be delivered; `None` for the log only.
-    pub(crate) double_bounces: Option<NoticeTarget>,
+    pub(crate) double_bounces: Option<DsnTarget>,
     /// An address.
     pub(crate) postmaster: String,
-    pub(crate) success: SuccessNotices,
+    pub(crate) success: SuccessDsnPolicy,
 }
 
-impl Dsn {
+impl DsnConfig {
     fn new(domain: &str) -> Self {
         Self {
             failures: None,
             double_bounces: None,
             postmaster: format!("postmaster@{domain}"),
-            success: SuccessNotices::default(),
+            success: SuccessDsnPolicy::default(),
         }
     }
 }
 
 /// Target of a notice in place of the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NoticeTarget {
+pub(crate) enum DsnTarget {
     Postmaster,
     Maildir(Arc<Path>),
 }
@@ -264,7 +264,7 @@ pub(crate) enum NoticeTarget {
 /// Senders whose NOTIFY=SUCCESS is answered. A sender's address proves nothing: a client that sends mail under somebody
 /// else's address has the notice sent there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum SuccessNotices {
+pub(crate) enum SuccessDsnPolicy {
     Everyone,
     /// Clients in `networks`, on unix-domain sockets, and those that have logged in.
     #[default]
@@ -272,7 +272,7 @@ pub(crate) enum SuccessNotices {
     Nobody,
 }
 
-impl SuccessNotices {
+impl SuccessDsnPolicy {
     pub(crate) const ALL: [(Self, &'static str); 3] =
         [(Self::Everyone, "everyone"), (Self::Networks, "networks"), (Self::Nobody, "nobody")];
 
@@ -287,7 +287,7 @@ impl SuccessNotices {
     }
 }
 
-impl Default for Delivery {
+impl Default for DeliveryLimits {
     fn default() -> Self {
         Self { per_destination: 20, overall: 1000, greeting_5xx: RefusedGreeting::default() }
     }
@@ -295,22 +295,22 @@ impl Default for Delivery {
 
 /// Servers to ask for mail exchangers and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Dns {
+pub(crate) struct DnsConfig {
     /// Empty for the system's.
     pub(crate) servers: Vec<SocketAddr>,
     /// Time-out of one answer.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
 }
 
-impl Default for Dns {
+impl Default for DnsConfig {
     fn default() -> Self {
-        Self { servers: Vec::new(), patience: Duration::from_secs(5) }
+        Self { servers: Vec::new(), timeout: Duration::from_secs(5) }
     }
 }
 
 /// Networks to which mail may go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum DeliveryScope {
     /// Loopback and private addresses.
     #[default]
     Local,
@@ -334,12 +334,12 @@ impl LogLevel {
 }
 
 /// Environment in which configuration is read: files, variables and the name of this host. Tests have their own.
-pub(crate) struct Outside<'a> {
+pub(crate) struct ConfigEnvironment<'a> {
     pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
     pub(crate) hostname: String,
     /// Networks to which mail may go even if the file does not say so.
-    pub(crate) reach: Reach,
+    pub(crate) delivery_scope: DeliveryScope,
     /// Checks whether a spool can be in that directory.
     pub(crate) can_store_in: &'a StorageCheck,
 }
@@ -347,14 +347,14 @@ pub(crate) struct Outside<'a> {
 /// Checks a directory for a spool, which need not exist, and changes nothing.
 pub(crate) type StorageCheck = dyn Fn(&Path) -> Result<(), String>;
 
-impl Outside<'_> {
+impl ConfigEnvironment<'_> {
     /// The environment of this process.
-    pub(crate) fn real() -> Self {
+    pub(crate) fn of_process() -> Self {
         Self {
             read: &read,
             variable: &|name| std::env::var(name).ok(),
             hostname: hostname(),
-            reach: Reach::default(),
+            delivery_scope: DeliveryScope::default(),
             // A relay that starts opens it, and sees.
             can_store_in: &|_| Ok(()),
         }
@@ -364,9 +364,9 @@ impl Outside<'_> {
 /// A file, but no more of it than could be meant.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LONGEST_FILE {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is longer than {LONGEST_FILE} bytes")));
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is longer than {MAX_FILE_BYTES} bytes")));
     }
     Ok(bytes)
 }
@@ -383,29 +383,34 @@ impl Config {
     /// # Errors
     /// All that is wrong with it.
     #[cfg(test)]
-    pub(crate) fn read(file: &Path) -> Result<Self, Complaints> {
-        Self::read_within(file, Reach::Local)
+    pub(crate) fn read(file: &Path) -> Result<Self, ConfigErrors> {
+        Self::read_within(file, DeliveryScope::Local)
     }
 
     /// The same, where mail may go as far as `reach` even if the file does not allow it.
     ///
     /// # Errors
     /// Likewise.
-    pub(crate) fn read_within(file: &Path, reach: Reach) -> Result<Self, Complaints> {
-        Self::read_with(file, &Outside { reach, ..Outside::real() })
+    pub(crate) fn read_within(file: &Path, reach: DeliveryScope) -> Result<Self, ConfigErrors> {
+        Self::read_with(file, &ConfigEnvironment { delivery_scope: reach, ..ConfigEnvironment::of_process() })
     }
 
     /// The same for a file that is only checked: its spool's directory is checked, too.
     ///
     /// # Errors
     /// Likewise.
-    pub(crate) fn check(file: &Path, reach: Reach, can_store_in: &StorageCheck) -> Result<Self, Complaints> {
-        Self::read_with(file, &Outside { reach, can_store_in, ..Outside::real() })
+    pub(crate) fn check(file: &Path, reach: DeliveryScope, can_store_in: &StorageCheck) -> Result<Self, ConfigErrors> {
+        Self::read_with(
+            file,
+            &ConfigEnvironment { delivery_scope: reach, can_store_in, ..ConfigEnvironment::of_process() },
+        )
     }
 
-    fn read_with(file: &Path, outside: &Outside<'_>) -> Result<Self, Complaints> {
-        let complain =
-            |what: String| Complaints { file: file.to_owned(), list: vec![Complaint { line: 1, column: 1, what }] };
+    fn read_with(file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Self, ConfigErrors> {
+        let complain = |message: String| ConfigErrors {
+            file: file.to_owned(),
+            errors: vec![ConfigError { line: 1, column: 1, message }],
+        };
         let bytes = (outside.read)(file).map_err(|error| complain(format!("it cannot be read: {}", reason(&error))))?;
         let text = String::from_utf8(bytes).map_err(|_| complain("it is not UTF-8, which TOML is".to_owned()))?;
         Self::parse(&text, file, outside)
@@ -415,14 +420,14 @@ impl Config {
     ///
     /// # Errors
     /// Likewise.
-    pub(crate) fn parse(text: &str, file: &Path, outside: &Outside<'_>) -> Result<Self, Complaints> {
+    pub(crate) fn parse(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Self, ConfigErrors> {
         meaning::read(text, file, outside)
     }
 
     /// A configuration that names no files, for tests.
     #[cfg(test)]
     pub(crate) fn read_text(text: &str) -> Self {
-        Self::parse(text, Path::new("relay.toml"), &Outside::real()).expect("nothing is wrong with it")
+        Self::parse(text, Path::new("relay.toml"), &ConfigEnvironment::of_process()).expect("nothing is wrong with it")
     }
 
     /// Configuration without a file: all mail that comes to `listen` goes to `to` (`HOST[:PORT]`, `lmtp:HOST:PORT`,
@@ -430,45 +435,45 @@ impl Config {
     ///
     /// # Errors
     /// If one of them is not valid, with the reason.
-    pub(crate) fn from_flags(listen: &str, to: &str, spool: &Path, reach: Reach) -> Result<Self, String> {
-        let hop = routes::hop(to, reach).map_err(|what| format!("--to {what}"))?;
-        let route = Route { from: Vec::new(), to: vec![DomainPattern::any()], way: Way::Hop(hop) };
+    pub(crate) fn from_flags(listen: &str, to: &str, spool: &Path, reach: DeliveryScope) -> Result<Self, String> {
+        let hop = routes::parse_next_hop(to, reach).map_err(|what| format!("--to {what}"))?;
+        let route = Route { from: Vec::new(), to: vec![DomainPattern::any()], target: RouteTarget::NextHop(hop) };
         let listen = Endpoint::listening(listen).map_err(|why| format!("--listen: {why}"))?;
-        let mut config = Self::plain(spool, hostname());
+        let mut config = Self::with_defaults(spool, hostname());
         config.listen = vec![listen];
-        config.reach = reach;
-        config.router = Router::new(Local::default(), vec![route], Way::Mx(Mx::default()));
+        config.delivery_scope = reach;
+        config.router = Router::new(LocalDomains::default(), vec![route], RouteTarget::Mx(Mx::default()));
         Ok(config)
     }
 
     /// Configuration that gives the directory only.
-    fn plain(spool: &Path, hostname: String) -> Self {
+    fn with_defaults(spool: &Path, hostname: String) -> Self {
         Self {
             hostname: hostname.clone(),
-            listen: vec![Endpoint::Tcp(LISTEN.parse().expect("it is an address"))],
+            listen: vec![Endpoint::Tcp(DEFAULT_LISTEN.parse().expect("it is an address"))],
             listen_tls: Vec::new(),
             listen_lmtp: Vec::new(),
             proxy_protocol: false,
             xclient: Networks(Vec::new()),
             networks: Networks::default(),
-            spool: Spool {
+            spool: SpoolConfig {
                 directory: spool.to_owned(),
-                durability: Durability::default(),
-                most_bytes: 10 << 30,
+                durability: DurabilityLevel::default(),
+                max_bytes: 10 << 30,
                 memory_bytes: 128 << 20,
                 refuse_damage: false,
             },
-            limits: Limits::default(),
+            limits: RelayLimits::default(),
             tls: None,
             users: None,
             login_limits: LoginLimits::default(),
             login_exempt: Networks(Vec::new()),
-            router: Router::new(Local::default(), Vec::new(), Way::Mx(Mx::default())),
-            delivery: Delivery::default(),
-            retry: Schedule::default(),
-            dsn: Dsn::new(&hostname),
-            dns: Dns::default(),
-            reach: Reach::default(),
+            router: Router::new(LocalDomains::default(), Vec::new(), RouteTarget::Mx(Mx::default())),
+            delivery: DeliveryLimits::default(),
+            retry: RetrySchedule::default(),
+            dsn: DsnConfig::new(&hostname),
+            dns: DnsConfig::default(),
+            delivery_scope: DeliveryScope::default(),
             http: None,
             http_name: None,
             control: spool.join("control.sock"),
@@ -483,11 +488,11 @@ impl Config {
     }
 
     /// Returns the rights of a client.
-    pub(crate) fn standing(&self, client: IpAddr, login: LoggedIn) -> Standing {
+    pub(crate) fn access(&self, client: IpAddr, login: LoggedIn) -> Access {
         match login {
-            LoggedIn::Yes => Standing::Friend,
-            LoggedIn::No if self.networks.contain(client) => Standing::Friend,
-            LoggedIn::No => Standing::Stranger,
+            LoggedIn::Yes => Access::Trusted,
+            LoggedIn::No if self.networks.contain(client) => Access::Trusted,
+            LoggedIn::No => Access::Untrusted,
         }
     }
 
@@ -536,7 +541,7 @@ pub(crate) const EXAMPLE: &str = include_str!("example.toml");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::routing::{Hop, Refusal, Routed, TlsPolicy, To};
+    use crate::relay::routing::{NextHop, ResolvedRoute, RouteError, SmtpTarget, TlsPolicy};
     use proptest::prelude::*;
     use smtp::Path as Address;
 
@@ -567,24 +572,24 @@ mod tests {
         Ok(text.into_bytes())
     }
 
-    fn outside() -> Outside<'static> {
-        Outside { hostname: "host.example".to_owned(), ..Outside::real() }
+    fn outside() -> ConfigEnvironment<'static> {
+        ConfigEnvironment { hostname: "host.example".to_owned(), ..ConfigEnvironment::of_process() }
     }
 
-    fn parse(text: &str) -> Result<Config, Complaints> {
+    fn parse(text: &str) -> Result<Config, ConfigErrors> {
         let variable = |name: &str| (name == "MAILRUN_PASSWORD").then(|| "s3cret".to_owned());
-        let outside = Outside { read: &file, variable: &variable, ..outside() };
+        let outside = ConfigEnvironment { read: &file, variable: &variable, ..outside() };
         Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside)
     }
 
-    fn routed(config: &Config, sender: &str, recipient: &str) -> Result<Routed, Refusal> {
+    fn routed(config: &Config, sender: &str, recipient: &str) -> Result<ResolvedRoute, RouteError> {
         let [sender, recipient] = [sender, recipient].map(|text| Address::mailbox(text.as_bytes()).unwrap());
-        config.router.route(Standing::Friend, &sender, &recipient)
+        config.router.route(Access::Trusted, &sender, &recipient)
     }
 
-    fn hop(config: &Config, sender: &str, recipient: &str) -> Hop {
+    fn hop(config: &Config, sender: &str, recipient: &str) -> NextHop {
         match routed(config, sender, recipient) {
-            Ok(Routed::As(hop)) => hop,
+            Ok(ResolvedRoute::Direct(hop)) => hop,
             other => panic!("{recipient}: {other:?}"),
         }
     }
@@ -593,30 +598,30 @@ mod tests {
     fn one_line_is_enough_and_safe() {
         let config = parse("spool.directory = 'spool'").unwrap();
         assert_eq!(config.hostname, "host.example");
-        assert_eq!(config.listen, [Endpoint::Tcp(LISTEN.parse().unwrap())]);
+        assert_eq!(config.listen, [Endpoint::Tcp(DEFAULT_LISTEN.parse().unwrap())]);
         assert!(config.listen[0].ip().unwrap().is_loopback() && config.listen_tls.is_empty() && config.http.is_none());
-        assert_eq!((config.networks.clone(), config.reach), (Networks::default(), Reach::Local));
+        assert_eq!((config.networks.clone(), config.delivery_scope), (Networks::default(), DeliveryScope::Local));
         assert_eq!(config.spool.directory, Path::new("/etc/relay/spool"));
-        assert_eq!(config.spool.durability, Durability::Sync);
+        assert_eq!(config.spool.durability, DurabilityLevel::Sync);
         assert_eq!(config.control, Path::new("/etc/relay/spool/control.sock"));
-        assert_eq!((config.limits.clone(), config.retry.clone()), (Limits::default(), Schedule::default()));
+        assert_eq!((config.limits.clone(), config.retry.clone()), (RelayLimits::default(), RetrySchedule::default()));
         assert_eq!(hop(&config, "", "a@b.example").to_string(), "mx:b.example");
         assert!(config.users.is_none() && config.tls.is_none());
     }
 
     #[test]
-    fn who_is_told_what_became_of_mail() {
+    fn dsn_recipients_are_configured() {
         const BASE: &str = "spool.directory = 'spool'\nhostname = 'relay.example'\n";
         let dsn = |text: &str| parse(&format!("{BASE}{text}")).map(|config| config.dsn).map_err(|why| why.to_string());
         let usual = dsn("").unwrap();
-        assert_eq!((usual.failures, usual.double_bounces, usual.success), (None, None, SuccessNotices::Networks));
+        assert_eq!((usual.failures, usual.double_bounces, usual.success), (None, None, SuccessDsnPolicy::Networks));
         assert_eq!(usual.postmaster, "postmaster@relay.example");
         let local = "local.domains = ['own.example']\nlocal.maildir = 'mail/{user}'\nlocal.users = 'mailboxes'\n";
         assert_eq!(dsn(local).unwrap().postmaster, "postmaster@own.example");
         let set = dsn("dsn.failures = 'maildir:failures'\ndsn.double_bounces = 'postmaster'\ndsn.success = 'nobody'")
             .unwrap();
-        assert_eq!(set.failures, Some(NoticeTarget::Maildir(Path::new("/etc/relay/failures").into())));
-        assert_eq!((set.double_bounces, set.success), (Some(NoticeTarget::Postmaster), SuccessNotices::Nobody));
+        assert_eq!(set.failures, Some(DsnTarget::Maildir(Path::new("/etc/relay/failures").into())));
+        assert_eq!((set.double_bounces, set.success), (Some(DsnTarget::Postmaster), SuccessDsnPolicy::Nobody));
         for (text, complaint) in [
             ("dsn.failures = 'nobody'", "not one of sender, postmaster, maildir:PATH"),
             ("dsn.failures = 'maildir:'", "not one of sender, postmaster, maildir:PATH"),
@@ -643,9 +648,9 @@ mod tests {
             (None, LoggedIn::No, true),
         ] {
             let client = client.map(|client| client.parse().unwrap());
-            assert_eq!(SuccessNotices::Networks.is_for(client, login, &networks), is_known, "{client:?}");
-            assert!(SuccessNotices::Everyone.is_for(client, login, &networks));
-            assert!(!SuccessNotices::Nobody.is_for(client, login, &networks));
+            assert_eq!(SuccessDsnPolicy::Networks.is_for(client, login, &networks), is_known, "{client:?}");
+            assert!(SuccessDsnPolicy::Everyone.is_for(client, login, &networks));
+            assert!(!SuccessDsnPolicy::Nobody.is_for(client, login, &networks));
         }
     }
 
@@ -660,36 +665,38 @@ mod tests {
     fn the_example_has_every_key_and_means_what_it_says() {
         let config = parse(EXAMPLE).unwrap_or_else(|complaints| panic!("{complaints}"));
         assert_eq!((config.hostname.as_str(), config.workers), ("relay.example.com", Some(2)));
-        assert_eq!((config.spool.most_bytes, config.spool.memory_bytes), (10 << 30, 128 << 20));
+        assert_eq!((config.spool.max_bytes, config.spool.memory_bytes), (10 << 30, 128 << 20));
         assert_eq!((config.listen_tls.len(), config.listen_lmtp.len()), (1, 1));
         assert!(!config.proxy_protocol && config.xclient.contain("10.0.0.6".parse().unwrap()));
         assert!(config.tls.is_some() && config.users.is_some());
-        assert_eq!(config.retry.backoff.longest, Duration::from_secs(3600));
+        assert_eq!(config.retry.backoff.max, Duration::from_secs(3600));
         assert_eq!(config.retry.lifetime, Duration::from_secs(5 * 86_400));
         assert_eq!(config.dns.servers, ["127.0.0.1:53".parse().unwrap()]);
         let partner = hop(&config, "x@y.example", "a@sub.partner.example");
         assert_eq!((partner.to_string().as_str(), partner.connections()), ("smtp:10.0.0.1:25,10.0.0.2:25", Some(50)));
-        let Hop::Smtp(smarthost) = hop(&config, "any@office.example.com", "a@far.example") else { panic!("no SMTP") };
+        let NextHop::Smtp(smarthost) = hop(&config, "any@office.example.com", "a@far.example") else {
+            panic!("no SMTP")
+        };
         let credentials = smarthost.credentials.as_ref().unwrap();
         assert_eq!((credentials.name.as_str(), credentials.secret.as_str()), ("relay", "pass word"));
-        assert_eq!(smarthost.security.name.as_deref(), Some("smarthost.example.net"));
-        assert!(smarthost.security.authority.is_some() && smarthost.security.is_verified());
+        assert_eq!(smarthost.security.server_name.as_deref(), Some("smarthost.example.net"));
+        assert!(smarthost.security.ca_file.is_some() && smarthost.security.is_verified());
         assert_eq!(hop(&config, "", "a@lists.example.com").to_string(), "lmtp:unix:/run/lists.sock");
         assert_eq!(hop(&config, "", "A@archive.example.com").to_string(), "maildir:/etc/relay/archive/a");
-        assert_eq!(hop(&config, "", "a@nowhere.example.com"), Hop::Discard);
+        assert_eq!(hop(&config, "", "a@nowhere.example.com"), NextHop::Discard);
         assert_eq!(hop(&config, "", "ann@example.com").to_string(), "maildir:/etc/relay/mail/example.com/ann");
-        assert_eq!(hop(&config, "", "nowhere@example.com"), Hop::Discard);
-        assert_eq!(routed(&config, "", "eve@example.com"), Err(Refusal::UnknownUser));
-        assert!(matches!(routed(&config, "", "sales@example.com"), Ok(Routed::Instead(all)) if all.len() == 2));
+        assert_eq!(hop(&config, "", "nowhere@example.com"), NextHop::Discard);
+        assert_eq!(routed(&config, "", "eve@example.com"), Err(RouteError::UnknownUser));
+        assert!(matches!(routed(&config, "", "sales@example.com"), Ok(ResolvedRoute::Alias(all)) if all.len() == 2));
         assert_eq!(hop(&config, "", "a@far.example").to_string(), "mx:far.example");
         assert!(!format!("{config:?}").contains("pass word"), "secrets are not printed");
     }
 
     /// A row: the text after the line that names the spool, and the beginning of each complaint, behind the file's
     /// name.
-    type Row = (&'static str, &'static [&'static str]);
+    type ConfigErrorRow = (&'static str, &'static [&'static str]);
 
-    fn check(rows: &[Row]) {
+    fn check(rows: &[ConfigErrorRow]) {
         let mut wrong = Vec::new();
         for (text, expected) in rows {
             let text = format!("spool.directory = 's'\n{text}");
@@ -893,11 +900,11 @@ mod tests {
     #[test]
     fn a_user_without_a_password_is_refused() {
         let text = "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'";
-        let outside = Outside { read: &file, variable: &|_| None, ..outside() };
+        let outside = ConfigEnvironment { read: &file, variable: &|_| None, ..outside() };
         let why = Config::parse(text, Path::new("r"), &outside).unwrap_err().to_string();
         let expected = "r:5:8: user requires a password: write password_file = \"FILE\", or set MAILRUN_PASSWORD";
         assert_eq!(why, expected);
-        let Hop::Smtp(smtp) = hop(&parse(text).unwrap(), "", "a@b.example") else { panic!("no SMTP") };
+        let NextHop::Smtp(smtp) = hop(&parse(text).unwrap(), "", "a@b.example") else { panic!("no SMTP") };
         assert_eq!(smtp.credentials.as_ref().unwrap().secret, "s3cret");
     }
 
@@ -911,7 +918,7 @@ mod tests {
             ("user = 'u'\nauth_mechanism = 'Plain'", TlsPolicy::Required),
         ] {
             let config = parse(&format!("{text}{tls}")).unwrap();
-            let Hop::Smtp(smtp) = hop(&config, "", "a@b.example") else { panic!("no SMTP") };
+            let NextHop::Smtp(smtp) = hop(&config, "", "a@b.example") else { panic!("no SMTP") };
             assert_eq!((smtp.security.policy, smtp.security.is_verified()), (policy, false), "{tls}");
             let warning = "smtp:a:25: insecure = true: the certificate is not verified";
             assert_eq!(config.warnings(), [warning], "{tls}");
@@ -958,7 +965,7 @@ mod tests {
     fn all_that_is_wrong_is_told_at_once() {
         let text = "lsten = 1\nworkers = 0\n[limits]\nmax_hops = 1\nmax_sesions = 1\n[[route]]\nsmtp = 'x y'\n";
         let complaints = parse(text).unwrap_err();
-        let places: Vec<_> = complaints.list.iter().map(|complaint| (complaint.line, complaint.column)).collect();
+        let places: Vec<_> = complaints.errors.iter().map(|complaint| (complaint.line, complaint.column)).collect();
         assert_eq!(places, [(1, 1), (1, 1), (2, 11), (4, 12), (5, 1), (6, 1), (7, 8)], "{complaints}");
     }
 
@@ -982,7 +989,7 @@ mod tests {
         assert!(Config::read(&path).unwrap_err().to_string().contains("relay.toml:1:1: it cannot be read: "));
         std::fs::write(&path, [0xff]).unwrap();
         assert!(Config::read(&path).unwrap_err().to_string().contains("it is not UTF-8"));
-        std::fs::write(&path, " ".repeat(document::LONGEST + 1)).unwrap();
+        std::fs::write(&path, " ".repeat(document::MAX_CONFIG_BYTES + 1)).unwrap();
         assert!(Config::read(&path).unwrap_err().to_string().contains("it is longer than"));
     }
 
@@ -1025,28 +1032,28 @@ mod tests {
     fn networks_and_logins_make_friends() {
         let config = parse("spool.directory = 's'\nnetworks = ['10.1.2.3/8', '2001:db8::1']").unwrap();
         for (address, expected) in [
-            ("10.200.0.1", Standing::Friend),
-            ("::ffff:10.0.0.1", Standing::Friend),
-            ("2001:db8::1", Standing::Friend),
-            ("127.0.0.1", Standing::Stranger),
-            ("2001:db8::2", Standing::Stranger),
-            ("11.0.0.1", Standing::Stranger),
-            ("::10.0.0.1", Standing::Stranger),
+            ("10.200.0.1", Access::Trusted),
+            ("::ffff:10.0.0.1", Access::Trusted),
+            ("2001:db8::1", Access::Trusted),
+            ("127.0.0.1", Access::Untrusted),
+            ("2001:db8::2", Access::Untrusted),
+            ("11.0.0.1", Access::Untrusted),
+            ("::10.0.0.1", Access::Untrusted),
         ] {
             let address = address.parse().unwrap();
-            assert_eq!(config.standing(address, LoggedIn::No), expected, "{address}");
-            assert_eq!(config.standing(address, LoggedIn::Yes), Standing::Friend);
+            assert_eq!(config.access(address, LoggedIn::No), expected, "{address}");
+            assert_eq!(config.access(address, LoggedIn::Yes), Access::Trusted);
         }
         let own = parse("spool.directory = 's'").unwrap();
         for address in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
-            assert_eq!(own.standing(address.parse().unwrap(), LoggedIn::No), Standing::Friend);
+            assert_eq!(own.access(address.parse().unwrap(), LoggedIn::No), Access::Trusted);
         }
-        assert_eq!(own.standing("10.0.0.1".parse().unwrap(), LoggedIn::No), Standing::Stranger);
+        assert_eq!(own.access("10.0.0.1".parse().unwrap(), LoggedIn::No), Access::Untrusted);
     }
 
     #[test]
     fn flags_alone_make_a_relay() {
-        let made = |to| Config::from_flags("127.0.0.1:0", to, Path::new("/s"), Reach::Local);
+        let made = |to| Config::from_flags("127.0.0.1:0", to, Path::new("/s"), DeliveryScope::Local);
         for (to, expected) in [
             ("127.0.0.1:2526", "smtp:127.0.0.1:2526"),
             ("::1", "smtp:[::1]:25"),
@@ -1065,18 +1072,20 @@ mod tests {
         for to in ["", "a b", "1.1.1.1:25", "lmtp:", "lmtp:a b", "x:y", "http://a", "smtp://"] {
             assert!(made(to).unwrap_err().starts_with("--to "), "{to}");
         }
-        let Hop::Smtp(smtps) = hop(&made("smtps://mx.example").unwrap(), "", "a@b.example") else { panic!("no SMTP") };
+        let NextHop::Smtp(smtps) = hop(&made("smtps://mx.example").unwrap(), "", "a@b.example") else {
+            panic!("no SMTP")
+        };
         assert!(smtps.security.is_verified());
-        assert!(Config::from_flags("nowhere", "discard", Path::new("/s"), Reach::Local).is_err());
-        assert!(Config::from_flags("127.0.0.1:0", "1.1.1.1", Path::new("/s"), Reach::Anywhere).is_ok());
+        assert!(Config::from_flags("nowhere", "discard", Path::new("/s"), DeliveryScope::Local).is_err());
+        assert!(Config::from_flags("127.0.0.1:0", "1.1.1.1", Path::new("/s"), DeliveryScope::Anywhere).is_ok());
     }
 
     #[test]
     fn a_password_makes_tls_required_but_near_by() {
         let text = "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a.example'\nuser = 'u'";
         let config = parse(text).unwrap();
-        let Hop::Smtp(smtp) = hop(&config, "", "a@b.example") else { panic!("no SMTP") };
-        assert!(smtp.security.is_verified() && matches!(&smtp.to, To::Hosts(hosts) if hosts.len() == 1));
+        let NextHop::Smtp(smtp) = hop(&config, "", "a@b.example") else { panic!("no SMTP") };
+        assert!(smtp.security.is_verified() && matches!(&smtp.target, SmtpTarget::Hosts(hosts) if hosts.len() == 1));
         for near in ["127.0.0.1:25", "127.9.9.9", "[::1]:25", "::1", "::ffff:127.0.0.1"] {
             let near = text.replace("'a.example'", &format!("'{near}'\ntls = 'none'"));
             assert!(parse(&near).is_ok(), "{near}");
@@ -1103,10 +1112,10 @@ mod tests {
                                                                 = '\\*'\\n|smtp = |listen = |\\[spool\\]\\n|directory \
                                                                 = 's'\\n|é){0,24}") {
             if let Err(complaints) = parse(&text) {
-                prop_assert!(!complaints.list.is_empty());
+                prop_assert!(!complaints.errors.is_empty());
                 let lines = text.matches('\n').count() + 1;
-                for complaint in complaints.list {
-                    prop_assert!((1..=lines).contains(&complaint.line) && !complaint.what.contains('\n'), "{:?}", complaint);
+                for complaint in complaints.errors {
+                    prop_assert!((1..=lines).contains(&complaint.line) && !complaint.message.contains('\n'), "{:?}", complaint);
                 }
             }
         }

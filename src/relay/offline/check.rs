@@ -1,12 +1,12 @@
 //! Lists what a spool holds, and what is damaged in it.
-use super::{LeftOut, Original};
+use super::{LeftOut, OfflineSpool};
 use serde::Serialize;
-use spool::{Cost, Damage, DamageKind, Segment, SegmentState};
+use spool::{Cost, Damage, DamageKind, SegmentInfo, SegmentState};
 use std::fmt;
 
 /// Report of `mailrun spool check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct SpoolReport {
     pub(crate) directory: String,
     /// Nothing is damaged but the end that a crash tears.
     pub(crate) sound: bool,
@@ -19,7 +19,7 @@ pub(crate) struct Report {
     pub(crate) damaged_messages: u64,
     /// Messages that an operator holds.
     pub(crate) held: u64,
-    pub(crate) recipients: Recipients,
+    pub(crate) recipients: RecipientCounts,
     /// Bytes that a crash has torn off the end: no client was answered for them.
     pub(crate) torn_bytes: u64,
     pub(crate) damage: Vec<DamageRow>,
@@ -38,7 +38,7 @@ pub(crate) struct SegmentRow {
 
 /// Recipients of the messages that are not done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Recipients {
+pub(crate) struct RecipientCounts {
     pub(crate) to_deliver: u64,
     /// Settled, but the sender is still to be notified.
     pub(crate) to_tell: u64,
@@ -77,25 +77,25 @@ impl From<&Damage> for DamageRow {
 }
 
 /// Checks a whole spool.
-pub(crate) fn check(original: &Original) -> Report {
+pub(crate) fn check(original: &OfflineSpool) -> SpoolReport {
     let inspection = &original.inspection;
     let mut damage: Vec<DamageRow> = inspection.damage.iter().map(DamageRow::from).collect();
-    damage.extend(original.cut_segments().map(cut));
+    damage.extend(original.truncated_segments().map(truncated_row));
     damage.sort_by(|one, other| (&one.segment, one.offset).cmp(&(&other.segment, other.offset)));
-    let mut report = Report {
+    let mut report = SpoolReport {
         directory: original.directory.display().to_string(),
         sound: inspection.damage.iter().all(|damage| damage.kind == DamageKind::TornEnd),
-        complete: original.damage() == 0,
-        segments: inspection.segments.iter().map(row).collect(),
+        complete: original.damage_count() == 0,
+        segments: inspection.segments.iter().map(segment_row).collect(),
         messages: 0,
         damaged_messages: 0,
         held: 0,
-        recipients: Recipients::default(),
+        recipients: RecipientCounts::default(),
         torn_bytes: inspection.cut_bytes,
         damage,
         unreadable: Vec::new(),
     };
-    for content in original.contents() {
+    for content in original.messages() {
         report.messages += 1;
         let content = match content {
             Ok(content) => content,
@@ -107,7 +107,7 @@ pub(crate) fn check(original: &Original) -> Report {
         report.damaged_messages += u64::from(content.sound_body().is_none());
         report.held += u64::from(content.progress.held);
         for standing in &content.progress.recipients {
-            let count = match (&standing.fate, standing.is_owed()) {
+            let count = match (&standing.fate, standing.is_dsn_due()) {
                 (None, _) => &mut report.recipients.to_deliver,
                 (Some(_), true) => &mut report.recipients.to_tell,
                 (Some(_), false) => &mut report.recipients.done,
@@ -120,7 +120,7 @@ pub(crate) fn check(original: &Original) -> Report {
     report
 }
 
-fn cut(segment: &Segment) -> DamageRow {
+fn truncated_row(segment: &SegmentInfo) -> DamageRow {
     DamageRow {
         segment: segment.name.clone(),
         offset: segment.bytes,
@@ -133,7 +133,7 @@ fn cut(segment: &Segment) -> DamageRow {
     }
 }
 
-fn row(segment: &Segment) -> SegmentRow {
+fn segment_row(segment: &SegmentInfo) -> SegmentRow {
     let state = match segment.state {
         SegmentState::Used { .. } => "used",
         SegmentState::Free => "free",
@@ -143,16 +143,16 @@ fn row(segment: &Segment) -> SegmentRow {
     SegmentRow { name: segment.name.clone(), state, bytes: segment.bytes, messages: segment.messages }
 }
 
-impl Report {
+impl SpoolReport {
     fn in_state(&self, state: &str) -> usize {
         self.segments.iter().filter(|segment| segment.state == state).count()
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for SpoolReport {
     /// Writes the report in plain words, for a person.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Recipients { to_deliver, to_tell, done } = self.recipients;
+        let RecipientCounts { to_deliver, to_tell, done } = self.recipients;
         let states = ["used", "free", "unfinished", "illegible"].map(|state| (self.in_state(state), state));
         let states: Vec<String> =
             states.iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!("{count} {state}")).collect();
@@ -189,13 +189,13 @@ impl fmt::Display for Report {
 impl fmt::Display for DamageRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// More are in the JSON.
-        const SHOWN: usize = 20;
+        const MAX_SHOWN_IDS: usize = 20;
         let Self { segment, offset, bytes, what, cost, messages, unnamed, .. } = self;
         write!(f, "{segment}, offset {offset}, {bytes} bytes: {what}; {cost}")?;
-        for (number, id) in messages.iter().take(SHOWN).enumerate() {
+        for (number, id) in messages.iter().take(MAX_SHOWN_IDS).enumerate() {
             write!(f, "{}{id}", if number == 0 { ": " } else { ", " })?;
         }
-        let more = unnamed + messages.len().saturating_sub(SHOWN) as u64;
+        let more = unnamed + messages.len().saturating_sub(MAX_SHOWN_IDS) as u64;
         if more > 0 { write!(f, ", and at most {more} more") } else { Ok(()) }
     }
 }

@@ -1,14 +1,16 @@
 //! A file of the message and one of its envelope, for each message: for people and scripts.
-use super::content::{Content, Unreadable};
-use super::output::Output;
-use super::{LeftOut, Original, lossy};
-use crate::relay::envelope::{Confirmation, Envelope, Fate, Recipient, Standing, With};
+use super::content::{SpooledMessage, UnreadableMessage};
+use super::output::OutputDirectory;
+use super::{LeftOut, OfflineSpool, lossy};
+use crate::relay::envelope::{
+    Confirmation, EnvelopeRecipient, MessageEnvelope, RecipientFate, RecipientProgress, WithProtocol,
+};
 use crate::relay::protocol::RefusalRow;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::Serialize;
 use smtp::command::BodyType;
-use spool::Body;
+use spool::InspectedBody;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,7 +18,7 @@ use std::path::Path;
 
 /// Counts of the export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Exported {
+pub(crate) struct ExportSummary {
     /// Messages, damaged ones included.
     pub(crate) messages: u64,
     /// Messages whose content or envelope is damaged: the readable part of them is there.
@@ -25,7 +27,7 @@ pub(crate) struct Exported {
     pub(crate) damage: u64,
 }
 
-impl Exported {
+impl ExportSummary {
     /// Reports whether nothing was lost.
     pub(crate) fn is_whole(&self) -> bool {
         self.damaged.is_empty() && self.damage == 0
@@ -77,25 +79,25 @@ struct RecipientRow {
 ///
 /// # Errors
 /// If it is there, or cannot be written.
-pub(crate) fn export(original: &Original, place: &Path) -> Result<Exported> {
-    let output = Output::begin(place, &original.directory)?;
-    let mut exported = Exported { damage: original.damage(), ..Exported::default() };
-    for content in original.contents() {
+pub(crate) fn export(original: &OfflineSpool, place: &Path) -> Result<ExportSummary> {
+    let output = OutputDirectory::create(place, &original.directory)?;
+    let mut exported = ExportSummary { damage: original.damage_count(), ..ExportSummary::default() };
+    for content in original.messages() {
         exported.messages += 1;
         match content {
-            Ok(content) => write_content(output.path(), &content, &mut exported)?,
-            Err(unreadable) => write_unreadable(output.path(), &unreadable, &mut exported)?,
+            Ok(content) => write_content(output.partial_path(), &content, &mut exported)?,
+            Err(unreadable) => write_unreadable(output.partial_path(), &unreadable, &mut exported)?,
         }
     }
     output.finish()?;
     Ok(exported)
 }
 
-fn write_content(directory: &Path, content: &Content, exported: &mut Exported) -> Result<()> {
+fn write_content(directory: &Path, content: &SpooledMessage, exported: &mut ExportSummary) -> Result<()> {
     let id = content.message.id.to_string();
     let octets = match &content.message.body {
-        Body::Sound(octets) => octets,
-        Body::Damaged(octets) => {
+        InspectedBody::Sound(octets) => octets,
+        InspectedBody::Damaged(octets) => {
             exported.damaged.push(content.left_out("its content is damaged; unreadable bytes were replaced by zeros"));
             octets
         }
@@ -107,10 +109,10 @@ fn write_content(directory: &Path, content: &Content, exported: &mut Exported) -
 }
 
 /// Writes the content of a message whose envelope cannot be read.
-fn write_unreadable(directory: &Path, unreadable: &Unreadable, exported: &mut Exported) -> Result<()> {
+fn write_unreadable(directory: &Path, unreadable: &UnreadableMessage, exported: &mut ExportSummary) -> Result<()> {
     exported.damaged.push(unreadable.left_out());
     match (unreadable.id, &unreadable.body) {
-        (Some(id), Some(Body::Sound(octets) | Body::Damaged(octets))) => {
+        (Some(id), Some(InspectedBody::Sound(octets) | InspectedBody::Damaged(octets))) => {
             write(&directory.join(format!("{id}.eml")), octets)
         }
         _ => Ok(()),
@@ -126,8 +128,8 @@ fn write(path: &Path, octets: &[u8]) -> Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn envelope_row(content: &Content, bytes: usize) -> EnvelopeRow {
-    let Content { message, envelope, progress, has_bad_note } = content;
+fn envelope_row(content: &SpooledMessage, bytes: usize) -> EnvelopeRow {
+    let SpooledMessage { message, envelope, progress, has_bad_note } = content;
     let recipients = envelope.recipients.iter().zip(&progress.recipients);
     EnvelopeRow {
         id: message.id.to_string(),
@@ -150,10 +152,10 @@ fn envelope_row(content: &Content, bytes: usize) -> EnvelopeRow {
     }
 }
 
-fn recipient_row(recipient: &Recipient, standing: &Standing) -> RecipientRow {
+fn recipient_row(recipient: &EnvelopeRecipient, standing: &RecipientProgress) -> RecipientRow {
     let original = recipient.original.as_ref();
     let refusal = match &standing.fate {
-        Some(Fate::Failed(refusal) | Fate::Expired(Some(refusal))) => Some(refusal),
+        Some(RecipientFate::Failed(refusal) | RecipientFate::Expired(Some(refusal))) => Some(refusal),
         _ => standing.refusal.as_ref(),
     };
     RecipientRow {
@@ -161,27 +163,27 @@ fn recipient_row(recipient: &Recipient, standing: &Standing) -> RecipientRow {
         notify: recipient.notify.map(|notify| notify.render().to_string()),
         orcpt: original.map(|original| format!("{};{}", lossy(&original.kind), lossy(&original.address))),
         state: state_word(standing.fate.as_ref()),
-        sender_told: standing.told,
-        delay_told: standing.delay_told,
+        sender_told: standing.dsn_stored,
+        delay_told: standing.delay_dsn_stored,
         attempts: standing.attempts,
         next_unix_s: standing.next_unix_s,
         refusal: refusal.map(RefusalRow::from),
     }
 }
 
-fn state_word(fate: Option<&Fate>) -> &'static str {
+fn state_word(fate: Option<&RecipientFate>) -> &'static str {
     match fate {
         None => "waiting",
-        Some(Fate::Delivered | Fate::Confirmed(Confirmation::Delivered)) => "delivered",
-        Some(Fate::Confirmed(Confirmation::Relayed)) => "relayed",
-        Some(Fate::Confirmed(Confirmation::Expanded)) => "expanded",
-        Some(Fate::Failed(_)) => "failed",
-        Some(Fate::Expired(_)) => "expired",
-        Some(Fate::Removed) => "removed",
+        Some(RecipientFate::Delivered | RecipientFate::Confirmed(Confirmation::Delivered)) => "delivered",
+        Some(RecipientFate::Confirmed(Confirmation::Relayed)) => "relayed",
+        Some(RecipientFate::Confirmed(Confirmation::Expanded)) => "expanded",
+        Some(RecipientFate::Failed(_)) => "failed",
+        Some(RecipientFate::Expired(_)) => "expired",
+        Some(RecipientFate::Removed) => "removed",
     }
 }
 
-fn body_word(envelope: &Envelope) -> &'static str {
+fn body_word(envelope: &MessageEnvelope) -> &'static str {
     match envelope.body {
         BodyType::SevenBit => "7BIT",
         BodyType::EightBitMime => "8BITMIME",
@@ -189,17 +191,17 @@ fn body_word(envelope: &Envelope) -> &'static str {
     }
 }
 
-fn with_word(with: With) -> &'static str {
+fn with_word(with: WithProtocol) -> &'static str {
     match with {
-        With::Local => "local",
-        With::Smtp => "SMTP",
-        With::Esmtp => "ESMTP",
-        With::Esmtps => "ESMTPS",
-        With::Esmtpa => "ESMTPA",
-        With::Esmtpsa => "ESMTPSA",
-        With::Lmtp => "LMTP",
-        With::Lmtps => "LMTPS",
-        With::Lmtpa => "LMTPA",
-        With::Lmtpsa => "LMTPSA",
+        WithProtocol::Local => "local",
+        WithProtocol::Smtp => "SMTP",
+        WithProtocol::Esmtp => "ESMTP",
+        WithProtocol::Esmtps => "ESMTPS",
+        WithProtocol::Esmtpa => "ESMTPA",
+        WithProtocol::Esmtpsa => "ESMTPSA",
+        WithProtocol::Lmtp => "LMTP",
+        WithProtocol::Lmtps => "LMTPS",
+        WithProtocol::Lmtpa => "LMTPA",
+        WithProtocol::Lmtpsa => "LMTPSA",
     }
 }

@@ -14,16 +14,16 @@ mod output;
 pub(crate) mod salvage;
 
 use anyhow::{Result, anyhow};
-use content::{Content, Unreadable};
+use content::{SpooledMessage, UnreadableMessage};
 use serde::Serialize;
-use spool::{Error, Inspection, Segment, SegmentState};
+use spool::{Error, Inspection, SegmentInfo, SegmentState};
 use std::path::{Path, PathBuf};
 
 /// The length of a segment is a multiple of this (docs/spool-format.md).
 const BLOCK_BYTES: u64 = 4096;
 
 /// A spool, opened to be read.
-pub(crate) struct Original {
+pub(crate) struct OfflineSpool {
     directory: PathBuf,
     inspection: Inspection,
 }
@@ -39,7 +39,7 @@ pub(crate) struct LeftOut {
     pub(crate) why: String,
 }
 
-impl Original {
+impl OfflineSpool {
     /// Reads all of a spool.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Original {
         }
         match spool::inspect(directory) {
             Ok(inspection) => Ok(Self { directory: directory.to_owned(), inspection }),
-            Err(Error::Held) => Err(cannot(
+            Err(Error::Locked) => Err(cannot(
                 "a relay is using it; stop the relay first, or list its queue with: mailrun queue list --spool DIR",
             )),
             Err(error) => Err(cannot(&error.to_string())),
@@ -59,23 +59,23 @@ impl Original {
     }
 
     /// Places that are damaged and cost something.
-    fn damage(&self) -> u64 {
+    fn damage_count(&self) -> u64 {
         let alarming = self.inspection.damage.iter().filter(|damage| damage.is_alarming()).count();
-        (alarming + self.cut_segments().count()) as u64
+        (alarming + self.truncated_segments().count()) as u64
     }
 
     /// Segments that have lost their end. They are made whole before they are used, in whole blocks, so that no crash
     /// does this.
-    fn cut_segments(&self) -> impl Iterator<Item = &Segment> {
+    fn truncated_segments(&self) -> impl Iterator<Item = &SegmentInfo> {
         let used = self.inspection.segments.iter().filter(|segment| matches!(segment.state, SegmentState::Used { .. }));
         used.filter(|segment| segment.bytes % BLOCK_BYTES != 0)
     }
 
     /// All messages that are not done, in the order of the log.
-    fn contents(&self) -> impl Iterator<Item = Result<Content, Unreadable>> {
+    fn messages(&self) -> impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>> {
         self.inspection.messages().map(|read| match read {
-            Ok(message) => Content::new(message),
-            Err(error) => Err(Unreadable { id: None, body: None, why: error.to_string() }),
+            Ok(message) => SpooledMessage::new(message),
+            Err(error) => Err(UnreadableMessage { id: None, body: None, why: error.to_string() }),
         })
     }
 }

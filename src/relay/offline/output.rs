@@ -7,17 +7,17 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// A directory that is being made.
-pub(super) struct Output {
-    place: PathBuf,
-    draft: PathBuf,
+pub(super) struct OutputDirectory {
+    target: PathBuf,
+    partial: PathBuf,
 }
 
-impl Output {
+impl OutputDirectory {
     /// Begins one, for its owner alone.
     ///
     /// # Errors
     /// If something is there already, it would be within the spool that is read, or it cannot be made.
-    pub(super) fn begin(place: &Path, spool: &Path) -> Result<Self> {
+    pub(super) fn create(place: &Path, spool: &Path) -> Result<Self> {
         if fs::symlink_metadata(place).is_ok() {
             bail!("{} already exists; choose a name that does not exist", place.display());
         }
@@ -37,12 +37,12 @@ impl Output {
             }
             _ => cannot(&draft, &error),
         })?;
-        Ok(Self { place: place.to_owned(), draft })
+        Ok(Self { target: place.to_owned(), partial: draft })
     }
 
     /// Path to write to until it is moved.
-    pub(super) fn path(&self) -> &Path {
-        &self.draft
+    pub(super) fn partial_path(&self) -> &Path {
+        &self.partial
     }
 
     /// Moves the finished directory to its place.
@@ -50,7 +50,7 @@ impl Output {
     /// # Errors
     /// If it cannot be moved there.
     pub(super) fn finish(self) -> Result<()> {
-        let Self { place, draft } = self;
+        let Self { target: place, partial: draft } = self;
         File::open(&draft)?.sync_all()?;
         renameat_with(CWD, &draft, CWD, &place, RenameFlags::NOREPLACE).map_err(|error| {
             let why = reason(&error.into());

@@ -1,24 +1,24 @@
 //! Salvages the readable messages of a spool, into a Maildir for people or into a new spool for a relay.
-use super::content::{Content, Unreadable};
-use super::output::Output;
-use super::{LeftOut, Original};
+use super::content::{SpooledMessage, UnreadableMessage};
+use super::output::OutputDirectory;
+use super::{LeftOut, OfflineSpool};
 use crate::reason::reason;
-use crate::relay::maildir::{self, Letter, Names};
+use crate::relay::maildir::{self, MaildirMessage, MaildirNames};
 use anyhow::{Result, anyhow};
 use serde::Serialize;
-use spool::{Body, Draft, Message, Options, RealDisk, Receipt, Spool};
+use spool::{InspectedBody, InspectedMessage, NewMessage, Options, RealDisk, Receipt, Spool};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Messages that are stored with one sync.
-const BATCH_MESSAGES: usize = 500;
+const MAX_BATCH_MESSAGES: usize = 500;
 /// Bytes of them.
-const BATCH_BYTES: usize = 32 << 20;
+const MAX_BATCH_BYTES: usize = 32 << 20;
 
 /// Target of the salvage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum SalvageTarget {
     /// A file for each message that some recipient does not have yet.
     Maildir(PathBuf),
     /// All that is not done, as far as it had come.
@@ -27,14 +27,14 @@ pub(crate) enum Target {
 
 /// Counts of the salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Salvaged {
+pub(crate) struct SalvageSummary {
     pub(crate) messages: u64,
     /// Their recipients that do not have them yet.
     pub(crate) recipients: u64,
     /// A Maildir: messages that all recipients have, but whose sender was still to be notified.
     pub(crate) delivered: u64,
     /// A spool: the new queue ids.
-    pub(crate) renamed: Vec<Renamed>,
+    pub(crate) renamed: Vec<RenamedMessage>,
     /// Messages that are not there.
     pub(crate) left_out: Vec<LeftOut>,
     /// Messages with a note that could not be read: some of the work may be done again.
@@ -43,7 +43,7 @@ pub(crate) struct Salvaged {
     pub(crate) damage: u64,
 }
 
-impl Salvaged {
+impl SalvageSummary {
     /// Reports whether nothing was lost.
     pub(crate) fn is_whole(&self) -> bool {
         self.left_out.is_empty() && self.with_bad_notes.is_empty() && self.damage == 0
@@ -52,7 +52,7 @@ impl Salvaged {
 
 /// A message's queue id then and now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Renamed {
+pub(crate) struct RenamedMessage {
     pub(crate) was: String,
     pub(crate) is: String,
 }
@@ -61,19 +61,19 @@ pub(crate) struct Renamed {
 ///
 /// # Errors
 /// If something is there, or it cannot be written.
-pub(crate) fn salvage(original: &Original, target: &Target) -> Result<Salvaged> {
+pub(crate) fn salvage(original: &OfflineSpool, target: &SalvageTarget) -> Result<SalvageSummary> {
     let salvaged = match target {
-        Target::Maildir(place) => to_maildir(original, place)?,
-        Target::Spool(place) => to_spool(original, place)?,
+        SalvageTarget::Maildir(place) => to_maildir(original, place)?,
+        SalvageTarget::Spool(place) => to_spool(original, place)?,
     };
-    Ok(Salvaged { damage: original.damage(), ..salvaged })
+    Ok(SalvageSummary { damage: original.damage_count(), ..salvaged })
 }
 
 /// Returns the next content that can be delivered, and notes those that cannot.
 fn next_sound(
-    contents: &mut impl Iterator<Item = Result<Content, Unreadable>>,
-    salvaged: &mut Salvaged,
-) -> Option<Content> {
+    contents: &mut impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>>,
+    salvaged: &mut SalvageSummary,
+) -> Option<SpooledMessage> {
     loop {
         match contents.next()? {
             Err(unreadable) => salvaged.left_out.push(unreadable.left_out()),
@@ -92,21 +92,21 @@ fn next_sound(
     }
 }
 
-fn to_maildir(original: &Original, place: &Path) -> Result<Salvaged> {
-    let output = Output::begin(place, &original.directory)?;
-    let names = Names::new(&rustix::system::uname().nodename().to_string_lossy());
-    maildir::make(output.path()).map_err(|error| anyhow!("{}: {}", place.display(), reason(&error)))?;
-    let mut salvaged = Salvaged::default();
-    let mut contents = original.contents();
+fn to_maildir(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
+    let output = OutputDirectory::create(place, &original.directory)?;
+    let names = MaildirNames::new(&rustix::system::uname().nodename().to_string_lossy());
+    maildir::create(output.partial_path()).map_err(|error| anyhow!("{}: {}", place.display(), reason(&error)))?;
+    let mut salvaged = SalvageSummary::default();
+    let mut contents = original.messages();
     while let Some(content) = next_sound(&mut contents, &mut salvaged) {
-        let waiting: Vec<&[u8]> = content.waiting().collect();
+        let waiting: Vec<&[u8]> = content.undelivered().collect();
         let Some((first, others)) = waiting.split_first() else {
             salvaged.delivered += 1;
             continue;
         };
         let message = with_recipients(&content, others);
-        let letter = Letter { sender: &content.envelope.sender, recipient: first, message: &message };
-        maildir::deliver(output.path(), &names, Duration::from_nanos(content.message.received_ns), &letter)?;
+        let letter = MaildirMessage { sender: &content.envelope.sender, recipient: first, message: &message };
+        maildir::deliver(output.partial_path(), &names, Duration::from_nanos(content.message.received_ns), &letter)?;
         salvaged.messages += 1;
         salvaged.recipients += waiting.len() as u64;
     }
@@ -115,7 +115,7 @@ fn to_maildir(original: &Original, place: &Path) -> Result<Salvaged> {
 }
 
 /// The message behind a field for each of the other recipients, and one for its queue id.
-fn with_recipients(content: &Content, others: &[&[u8]]) -> Vec<u8> {
+fn with_recipients(content: &SpooledMessage, others: &[&[u8]]) -> Vec<u8> {
     let mut message = Vec::new();
     for recipient in others {
         message.extend_from_slice(b"Delivered-To: ");
@@ -127,13 +127,14 @@ fn with_recipients(content: &Content, others: &[&[u8]]) -> Vec<u8> {
     message
 }
 
-fn to_spool(original: &Original, place: &Path) -> Result<Salvaged> {
-    let output = Output::begin(place, &original.directory)?;
+fn to_spool(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
+    let output = OutputDirectory::create(place, &original.directory)?;
     let bytes: u64 = original.inspection.segments.iter().map(|segment| segment.bytes).sum();
     let defaults = Options::default();
     // Room for all of it twice: the reserve for notes must stay free.
-    let options = Options { most_bytes: defaults.most_bytes.max(bytes.saturating_mul(2)), ..defaults };
-    let disk = RealDisk::new(output.path()).map_err(|error| anyhow!("{}: {}", place.display(), reason(&error)))?;
+    let options = Options { max_bytes: defaults.max_bytes.max(bytes.saturating_mul(2)), ..defaults };
+    let disk =
+        RealDisk::new(output.partial_path()).map_err(|error| anyhow!("{}: {}", place.display(), reason(&error)))?;
     let (spool, _) = Spool::open(Arc::new(disk), options)?;
     let salvaged = store_all(original, &spool);
     spool.close();
@@ -142,14 +143,14 @@ fn to_spool(original: &Original, place: &Path) -> Result<Salvaged> {
     Ok(salvaged)
 }
 
-fn store_all(original: &Original, spool: &Spool) -> Result<Salvaged> {
-    let mut salvaged = Salvaged::default();
-    let mut batch = Batch::default();
+fn store_all(original: &OfflineSpool, spool: &Spool) -> Result<SalvageSummary> {
+    let mut salvaged = SalvageSummary::default();
+    let mut batch = StoreBatch::default();
     let mark = spool.notes_mark();
-    let mut contents = original.contents();
+    let mut contents = original.messages();
     while let Some(content) = next_sound(&mut contents, &mut salvaged) {
         salvaged.messages += 1;
-        salvaged.recipients += content.waiting().count() as u64;
+        salvaged.recipients += content.undelivered().count() as u64;
         batch.store(spool, content);
         if batch.is_full() {
             batch.note(spool, &mut salvaged)?;
@@ -163,31 +164,31 @@ fn store_all(original: &Original, spool: &Spool) -> Result<Salvaged> {
 
 /// Messages that are being stored.
 #[derive(Default)]
-struct Batch {
-    messages: Vec<(Receipt, Message)>,
+struct StoreBatch {
+    messages: Vec<(Receipt, InspectedMessage)>,
     bytes: usize,
 }
 
-impl Batch {
-    fn store(&mut self, spool: &Spool, content: Content) {
+impl StoreBatch {
+    fn store(&mut self, spool: &Spool, content: SpooledMessage) {
         let message = content.message;
-        let Body::Sound(body) = &message.body else { return };
+        let InspectedBody::Sound(body) = &message.body else { return };
         self.bytes += body.len();
         let draft =
-            Draft { received_ns: message.received_ns, envelope: message.envelope.clone(), body: Arc::clone(body) };
+            NewMessage { received_ns: message.received_ns, envelope: message.envelope.clone(), body: Arc::clone(body) };
         self.messages.push((spool.store(draft), message));
     }
 
     fn is_full(&self) -> bool {
-        self.messages.len() >= BATCH_MESSAGES || self.bytes >= BATCH_BYTES
+        self.messages.len() >= MAX_BATCH_MESSAGES || self.bytes >= MAX_BATCH_BYTES
     }
 
     /// Waits until all are stored, and copies the notes of each.
-    fn note(&mut self, spool: &Spool, salvaged: &mut Salvaged) -> Result<()> {
+    fn note(&mut self, spool: &Spool, salvaged: &mut SalvageSummary) -> Result<()> {
         for (receipt, message) in self.messages.drain(..) {
             let stored = receipt.wait()?;
             message.notes.iter().for_each(|note| spool.note(stored.id(), note));
-            salvaged.renamed.push(Renamed { was: message.id.to_string(), is: stored.id().to_string() });
+            salvaged.renamed.push(RenamedMessage { was: message.id.to_string(), is: stored.id().to_string() });
         }
         self.bytes = 0;
         Ok(())

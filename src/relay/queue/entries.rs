@@ -1,37 +1,37 @@
 //! The table of entries, and the lists threaded through it: nothing is allocated for a list, and nothing moves.
 use std::ops::{Index as At, IndexMut};
 
-use super::entry::{Entry, Index, Link, NONE, Thread};
+use super::entry::{EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
 
 /// Entries of one allocation: a table that grows by pieces never has to be copied.
-const CHUNK: usize = 1_024;
+const CHUNK_ENTRIES: usize = 1_024;
 
 /// The table.
-pub(super) struct Entries<L> {
-    chunks: Vec<Vec<Entry<L>>>,
+pub(super) struct EntryTable<L> {
+    chunks: Vec<Vec<QueueEntry<L>>>,
     /// Free places, as a chain of `Thread::State`.
-    free: Index,
+    free: EntryIndex,
     live: usize,
 }
 
 /// A list of entries.
 #[derive(Clone, Copy)]
-pub(super) struct List {
-    pub(super) first: Index,
-    pub(super) last: Index,
+pub(super) struct EntryList {
+    pub(super) first: EntryIndex,
+    pub(super) last: EntryIndex,
 }
 
-impl List {
-    pub(super) const EMPTY: Self = Self { first: NONE, last: NONE };
+impl EntryList {
+    pub(super) const EMPTY: Self = Self { first: NO_ENTRY, last: NO_ENTRY };
 
     pub(super) fn is_empty(&self) -> bool {
-        self.first == NONE
+        self.first == NO_ENTRY
     }
 }
 
-impl<L> Entries<L> {
+impl<L> EntryTable<L> {
     pub(super) fn new() -> Self {
-        Self { chunks: Vec::new(), free: NONE, live: 0 }
+        Self { chunks: Vec::new(), free: NO_ENTRY, live: 0 }
     }
 
     /// Number of entries.
@@ -40,25 +40,25 @@ impl<L> Entries<L> {
     }
 
     /// One more than the highest place that was ever used.
-    pub(super) fn places(&self) -> Index {
-        self.chunks.last().map_or(0, |last| ((self.chunks.len() - 1) * CHUNK + last.len()) as Index)
+    pub(super) fn slot_count(&self) -> EntryIndex {
+        self.chunks.last().map_or(0, |last| ((self.chunks.len() - 1) * CHUNK_ENTRIES + last.len()) as EntryIndex)
     }
 
     /// Takes an entry in.
-    pub(super) fn insert(&mut self, entry: Entry<L>) -> Index {
+    pub(super) fn insert(&mut self, entry: QueueEntry<L>) -> EntryIndex {
         self.live += 1;
-        if self.free != NONE {
+        if self.free != NO_ENTRY {
             let at = self.free;
-            self.free = self[at].links[Thread::State as usize].after;
+            self.free = self[at].links[ListKind::State as usize].next;
             self[at] = entry;
             return at;
         }
-        let at = self.places();
-        assert!(at < NONE, "the table holds no more than 4 thousand million entries");
+        let at = self.slot_count();
+        assert!(at < NO_ENTRY, "the table holds no more than 4 thousand million entries");
         match self.chunks.last_mut() {
-            Some(last) if last.len() < CHUNK => last.push(entry),
+            Some(last) if last.len() < CHUNK_ENTRIES => last.push(entry),
             _ => {
-                let mut chunk = Vec::with_capacity(CHUNK);
+                let mut chunk = Vec::with_capacity(CHUNK_ENTRIES);
                 chunk.push(entry);
                 self.chunks.push(chunk);
             }
@@ -67,74 +67,74 @@ impl<L> Entries<L> {
     }
 
     /// Frees a place; the entry is in no list any more.
-    pub(super) fn free(&mut self, at: Index) {
+    pub(super) fn free(&mut self, at: EntryIndex) {
         self.live -= 1;
         if self.live == 0 {
             // In whatever order places were freed, the table begins anew. A backlog's memory is freed but for one
             // piece, so that usual traffic allocates nothing.
             self.chunks.truncate(1);
             self.chunks.iter_mut().for_each(Vec::clear);
-            self.free = NONE;
+            self.free = NO_ENTRY;
             return;
         }
         let free = self.free;
         let entry = &mut self[at];
-        (entry.letter, entry.refusal) = (None, None);
-        entry.links[Thread::State as usize] = Link { before: at, after: free };
+        (entry.message, entry.refusal) = (None, None);
+        entry.links[ListKind::State as usize] = EntryLinks { previous: at, next: free };
         self.free = at;
     }
 
     /// Reports whether that place holds an entry: a free one names itself as its neighbour, which no list does.
-    pub(super) fn is_live(&self, at: Index) -> bool {
-        at < self.places() && self[at].links[Thread::State as usize].before != at
+    pub(super) fn is_live(&self, at: EntryIndex) -> bool {
+        at < self.slot_count() && self[at].links[ListKind::State as usize].previous != at
     }
 
-    pub(super) fn after(&self, at: Index, thread: Thread) -> Index {
-        self[at].links[thread as usize].after
+    pub(super) fn next(&self, at: EntryIndex, thread: ListKind) -> EntryIndex {
+        self[at].links[thread as usize].next
     }
 
-    pub(super) fn push_back(&mut self, list: &mut List, thread: Thread, at: Index) {
-        self[at].links[thread as usize] = Link { before: list.last, after: NONE };
+    pub(super) fn push_back(&mut self, list: &mut EntryList, thread: ListKind, at: EntryIndex) {
+        self[at].links[thread as usize] = EntryLinks { previous: list.last, next: NO_ENTRY };
         match list.last {
-            NONE => list.first = at,
-            last => self[last].links[thread as usize].after = at,
+            NO_ENTRY => list.first = at,
+            last => self[last].links[thread as usize].next = at,
         }
         list.last = at;
     }
 
-    pub(super) fn push_front(&mut self, list: &mut List, thread: Thread, at: Index) {
-        self[at].links[thread as usize] = Link { before: NONE, after: list.first };
+    pub(super) fn push_front(&mut self, list: &mut EntryList, thread: ListKind, at: EntryIndex) {
+        self[at].links[thread as usize] = EntryLinks { previous: NO_ENTRY, next: list.first };
         match list.first {
-            NONE => list.last = at,
-            first => self[first].links[thread as usize].before = at,
+            NO_ENTRY => list.last = at,
+            first => self[first].links[thread as usize].previous = at,
         }
         list.first = at;
     }
 
-    pub(super) fn unlink(&mut self, list: &mut List, thread: Thread, at: Index) {
-        let Link { before, after } = self[at].links[thread as usize];
+    pub(super) fn unlink(&mut self, list: &mut EntryList, thread: ListKind, at: EntryIndex) {
+        let EntryLinks { previous: before, next: after } = self[at].links[thread as usize];
         match before {
-            NONE => list.first = after,
-            before => self[before].links[thread as usize].after = after,
+            NO_ENTRY => list.first = after,
+            before => self[before].links[thread as usize].next = after,
         }
         match after {
-            NONE => list.last = before,
-            after => self[after].links[thread as usize].before = before,
+            NO_ENTRY => list.last = before,
+            after => self[after].links[thread as usize].previous = before,
         }
-        self[at].links[thread as usize] = Link { before: NONE, after: NONE };
+        self[at].links[thread as usize] = EntryLinks { previous: NO_ENTRY, next: NO_ENTRY };
     }
 }
 
-impl<L> At<Index> for Entries<L> {
-    type Output = Entry<L>;
+impl<L> At<EntryIndex> for EntryTable<L> {
+    type Output = QueueEntry<L>;
 
-    fn index(&self, at: Index) -> &Entry<L> {
-        &self.chunks[at as usize / CHUNK][at as usize % CHUNK]
+    fn index(&self, at: EntryIndex) -> &QueueEntry<L> {
+        &self.chunks[at as usize / CHUNK_ENTRIES][at as usize % CHUNK_ENTRIES]
     }
 }
 
-impl<L> IndexMut<Index> for Entries<L> {
-    fn index_mut(&mut self, at: Index) -> &mut Entry<L> {
-        &mut self.chunks[at as usize / CHUNK][at as usize % CHUNK]
+impl<L> IndexMut<EntryIndex> for EntryTable<L> {
+    fn index_mut(&mut self, at: EntryIndex) -> &mut QueueEntry<L> {
+        &mut self.chunks[at as usize / CHUNK_ENTRIES][at as usize % CHUNK_ENTRIES]
     }
 }

@@ -8,27 +8,27 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::entry::{Index, NONE, State};
-use super::{Effects, HopKey, MessageId, Order, Queue, Thread, Which};
+use super::entry::{EntryIndex, EntryState, NO_ENTRY};
+use super::{Actions, DestinationId, ListKind, MailQueue, MessageId, MessageSelector, OperatorCommand};
 
 /// Letters that are being read for one hop at a time.
-const ASKED: u32 = 64;
+const MAX_LOADING: u32 = 64;
 
 /// Counts of the memory in use.
 #[derive(Default)]
-pub(super) struct Letters {
+pub(super) struct MessageMemory {
     pub(super) used_bytes: u64,
     /// Hops that may need letters read.
-    reading: VecDeque<HopKey>,
+    unread: VecDeque<DestinationId>,
 }
 
-impl<L: Clone> Queue<L> {
+impl<L: Clone> MailQueue<L> {
     /// Adds the messages to read from the spool next, in the order of its log; `loaded` or `unreadable` answers each.
-    pub(crate) fn wants_letters(&mut self, ids: &mut Vec<MessageId>) {
+    pub(crate) fn messages_to_read(&mut self, ids: &mut Vec<MessageId>) {
         let from = ids.len();
-        while let Some(hop) = self.letters.reading.pop_front() {
-            self.hop(hop).listed.reading = false;
-            self.ask_ahead(hop, ids);
+        while let Some(hop) = self.memory.unread.pop_front() {
+            self.destination(hop).listed.unread = false;
+            self.read_ahead(hop, ids);
         }
         ids[from..].sort_unstable();
         ids.dedup();
@@ -36,93 +36,94 @@ impl<L: Clone> Queue<L> {
 
     /// A message has been read.
     pub(crate) fn loaded(&mut self, id: MessageId, letter: &L) {
-        let mut at = self.messages.get(&id).copied().unwrap_or(NONE);
-        while at != NONE {
+        let mut at = self.messages.get(&id).copied().unwrap_or(NO_ENTRY);
+        while at != NO_ENTRY {
             let entry = &mut self.entries[at];
-            let hop = entry.hop;
-            if std::mem::take(&mut entry.marks.asked) {
-                entry.letter = Some(letter.clone());
-                self.hop(hop).asked -= 1;
-                self.heed(hop);
+            let hop = entry.destination;
+            if std::mem::take(&mut entry.flags.loading) {
+                entry.message = Some(letter.clone());
+                self.destination(hop).loading -= 1;
+                self.update_lists(hop);
             }
-            at = self.entries.after(at, Thread::Message);
+            at = self.entries.next(at, ListKind::Message);
         }
     }
 
     /// Holds a message that cannot be read: nothing waits for it, and an operator sees it.
-    pub(crate) fn unreadable(&mut self, id: MessageId, now: Duration) -> Option<Effects> {
+    pub(crate) fn hold_unreadable(&mut self, id: MessageId, now: Duration) -> Option<Actions> {
         let mut held = None;
-        self.order(Order::Hold, Which::Message(id), now, |effects| held = Some(effects));
+        self.apply_command(OperatorCommand::Hold, MessageSelector::Message(id), now, |effects| held = Some(effects));
         held
     }
 
-    fn ask_ahead(&mut self, key: HopKey, ids: &mut Vec<MessageId>) {
+    fn read_ahead(&mut self, key: DestinationId, ids: &mut Vec<MessageId>) {
         loop {
-            let hop = &self.hops[key.0 as usize];
-            let at = hop.ahead;
-            if at == NONE || hop.asked >= ASKED {
+            let hop = &self.destinations[key.0 as usize];
+            let at = hop.next_unread;
+            if at == NO_ENTRY || hop.loading >= MAX_LOADING {
                 return;
             }
             let entry = &self.entries[at];
-            if entry.letter.is_none() && !entry.marks.asked {
+            if entry.message.is_none() && !entry.flags.loading {
                 // The first is always read, however little memory is left: all others wait behind it.
-                if at != hop.ready.first && !self.fits(key, entry.letter_bytes) {
+                if at != hop.ready.first && !self.fits(key, entry.message_bytes) {
                     return;
                 }
                 ids.push(entry.id);
-                self.entries[at].marks.asked = true;
-                self.count_letter(at);
-                self.hop(key).asked += 1;
+                self.entries[at].flags.loading = true;
+                self.charge_message(at);
+                self.destination(key).loading += 1;
             }
-            self.hop(key).ahead = self.entries.after(at, Thread::State);
+            self.destination(key).next_unread = self.entries.next(at, ListKind::State);
         }
     }
 
     /// Reports whether the hop's share has room for that many more bytes.
-    fn fits(&self, key: HopKey, letter_bytes: u32) -> bool {
-        let free = self.options.letter_bytes.saturating_sub(self.letters.used_bytes);
-        self.hops[key.0 as usize].letter_bytes.saturating_add(u64::from(letter_bytes)) <= free
+    fn fits(&self, key: DestinationId, letter_bytes: u32) -> bool {
+        let free = self.options.message_bytes.saturating_sub(self.memory.used_bytes);
+        self.destinations[key.0 as usize].message_bytes.saturating_add(u64::from(letter_bytes)) <= free
     }
 
     /// Keeps the letter of a new entry, if there is room and it is wanted soon.
-    pub(super) fn keep_letter(&mut self, at: Index, letter: Option<L>, now_ms: u64) {
-        let (hop, bytes) = (self.entries[at].hop, self.entries[at].letter_bytes);
-        let is_wanted = self.hop(hop).shut_until_ms <= now_ms || self.hop(hop).couriers > 0;
+    pub(super) fn keep_message(&mut self, at: EntryIndex, letter: Option<L>, now_ms: u64) {
+        let (hop, bytes) = (self.entries[at].destination, self.entries[at].message_bytes);
+        let is_wanted = self.destination(hop).backoff_until_ms <= now_ms || self.destination(hop).connections > 0;
         if letter.is_some() && is_wanted && self.fits(hop, bytes) {
-            self.entries[at].letter = letter;
-            self.count_letter(at);
+            self.entries[at].message = letter;
+            self.charge_message(at);
         }
     }
 
-    fn count_letter(&mut self, at: Index) {
+    fn charge_message(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
-        entry.marks.counted = true;
-        let (hop, bytes) = (entry.hop, u64::from(entry.letter_bytes));
-        self.letters.used_bytes += bytes;
-        self.hop(hop).letter_bytes += bytes;
+        entry.flags.in_budget = true;
+        let (hop, bytes) = (entry.destination, u64::from(entry.message_bytes));
+        self.memory.used_bytes += bytes;
+        self.destination(hop).message_bytes += bytes;
     }
 
     /// Drops an entry's letter, here or in a courier's hands.
-    pub(super) fn drop_letter(&mut self, at: Index) {
+    pub(super) fn drop_message(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
-        entry.letter = None;
-        if std::mem::take(&mut entry.marks.counted) {
-            let (hop, bytes) = (entry.hop, u64::from(entry.letter_bytes));
-            self.letters.used_bytes -= bytes;
-            self.hop(hop).letter_bytes -= bytes;
+        entry.message = None;
+        if std::mem::take(&mut entry.flags.in_budget) {
+            let (hop, bytes) = (entry.destination, u64::from(entry.message_bytes));
+            self.memory.used_bytes -= bytes;
+            self.destination(hop).message_bytes -= bytes;
         }
     }
 
     /// Notes that a hop may want something read: a courier is there to send it, or will be once connected. After a
     /// failed try, the connection comes first: otherwise each try of a dead hop would cost reading a part of its
     /// backlog.
-    pub(super) fn heed_reading(&mut self, key: HopKey) {
-        let hop = self.hop(key);
-        let is_served = hop.couriers > 0 && (hop.failures == 0 || hop.is_asked);
-        let is_wanted = is_served && hop.ahead != NONE && hop.asked < ASKED && hop.count(State::Ready) > 0;
-        if is_wanted && !hop.listed.reading {
-            hop.listed.reading = true;
-            self.letters.reading.push_back(key);
+    pub(super) fn update_read_list(&mut self, key: DestinationId) {
+        let hop = self.destination(key);
+        let is_served = hop.connections > 0 && (hop.failures == 0 || hop.has_connected);
+        let is_wanted =
+            is_served && hop.next_unread != NO_ENTRY && hop.loading < MAX_LOADING && hop.count(EntryState::Ready) > 0;
+        if is_wanted && !hop.listed.unread {
+            hop.listed.unread = true;
+            self.memory.unread.push_back(key);
         }
     }
 }

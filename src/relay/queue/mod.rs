@@ -45,35 +45,35 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
-pub(crate) use couriers::{Call, Closing, Courier};
-use entries::Entries;
-use entry::{Entry, Index, Link, Marks, NONE, Thread};
-pub(crate) use entry::{MessageId, Recipients, State, TRANSACTION_RECIPIENTS};
-use hop::Hop;
-pub(crate) use hop::HopKey;
-use moves::End;
-pub(crate) use orders::{Order, Which};
+pub(crate) use couriers::{ConnectionAction, ConnectionSlot, DisconnectReason};
+use entries::EntryTable;
+use entry::{EntryFlags, EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
+pub(crate) use entry::{EntryState, MessageId, RecipientNumbers, TRANSACTION_RECIPIENTS};
+pub(crate) use hop::DestinationId;
+use hop::DestinationQueue;
+use moves::QueueEnd;
+pub(crate) use orders::{MessageSelector, OperatorCommand};
 #[cfg(test)]
-use outcome::Ticket;
-pub(crate) use outcome::{Answer, Effects, Notice, Outcome};
-pub(crate) use stats::{HopStats, ListedEntry, Totals};
-use wheel::Wheel;
+use outcome::PendingDsn;
+pub(crate) use outcome::{Actions, DeliveryResult, DsnEvent, RecipientStatus};
+pub(crate) use stats::{DestinationStats, ListedEntry, QueueTotals};
+use wheel::TimerWheel;
 
-use crate::relay::envelope::Refusal;
-use crate::relay::retry::{Backoff, Schedule};
+use crate::relay::envelope::DeliveryRefusal;
+use crate::relay::retry::{Backoff, RetrySchedule};
 
 /// Options of the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    pub(crate) schedule: Schedule,
+    pub(crate) schedule: RetrySchedule,
     /// Pauses before a hop that cannot be reached is tried again.
     pub(crate) reconnect: Backoff,
     /// Couriers of one hop at a time; Postfix's `default_destination_concurrency_limit`.
-    pub(crate) hop_couriers: u32,
+    pub(crate) destination_concurrency_limit: u32,
     /// Couriers of all hops.
-    pub(crate) couriers: u32,
+    pub(crate) concurrency_limit: u32,
     /// Bytes of messages kept in memory; the rest is read from the spool when its turn comes.
-    pub(crate) letter_bytes: u64,
+    pub(crate) message_bytes: u64,
     /// Seed for the spread of delays.
     pub(crate) seed: u64,
     /// Unix time at the zero of `now`.
@@ -83,11 +83,11 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            schedule: Schedule::default(),
-            reconnect: Backoff::OF_MESSAGES.of_hops(),
-            hop_couriers: 20,
-            couriers: 1_000,
-            letter_bytes: 64 << 20,
+            schedule: RetrySchedule::default(),
+            reconnect: Backoff::FOR_MESSAGES.for_destinations(),
+            destination_concurrency_limit: 20,
+            concurrency_limit: 1_000,
+            message_bytes: 64 << 20,
             seed: 0,
             origin_unix: Duration::ZERO,
         }
@@ -97,264 +97,267 @@ impl Default for Options {
 /// A new entry for one hop, or one from before a restart. `L` is the message in memory, with its envelope: something
 /// cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Arrival<L> {
+pub(crate) struct NewEntry<L> {
     pub(crate) id: MessageId,
-    pub(crate) hop: HopKey,
-    pub(crate) recipients: Recipients,
+    pub(crate) destination: DestinationId,
+    pub(crate) recipients: RecipientNumbers,
     /// `None` if it is in the spool only.
-    pub(crate) letter: Option<L>,
+    pub(crate) message: Option<L>,
     /// Bytes that the letter takes in memory.
-    pub(crate) letter_bytes: u32,
+    pub(crate) message_bytes: u32,
     pub(crate) received_unix_s: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     /// Progress before a restart; new ones have none.
-    pub(crate) before: Before,
+    pub(crate) progress: EntryProgress,
 }
 
 /// Kind of a message, as the queue treats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     Mail,
     /// A message with a null reverse path.
-    Notice,
+    Dsn,
 }
 
 /// Progress of an entry by its notes (`envelope::Standing`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Before {
+pub(crate) struct EntryProgress {
     pub(crate) attempts: u32,
     /// 0 for at once.
     pub(crate) next_unix_s: u64,
     pub(crate) held: bool,
-    pub(crate) late_told: bool,
-    pub(crate) refusal: Option<Refusal>,
+    pub(crate) delay_dsn_stored: bool,
+    pub(crate) refusal: Option<DeliveryRefusal>,
 }
 
 /// An entry in a courier's hands. It must come back by `Queue::outcome`: until then the entry waits for nothing else.
 #[must_use = "an assignment that does not come back is never delivered"]
 #[derive(Debug)]
-pub(crate) struct Assignment<L> {
-    at: Index,
+pub(crate) struct DeliveryRequest<L> {
+    entry: EntryIndex,
     pub(crate) id: MessageId,
-    pub(crate) hop: HopKey,
-    pub(crate) recipients: Recipients,
-    pub(crate) letter: L,
+    pub(crate) destination: DestinationId,
+    pub(crate) recipients: RecipientNumbers,
+    pub(crate) message: L,
     /// Number of earlier tries.
     pub(crate) attempts: u32,
 }
 
 /// Answer to a courier that asks for work.
 #[derive(Debug)]
-pub(crate) enum Taken<L> {
-    Message(Assignment<L>),
+pub(crate) enum NextRequest<L> {
+    Deliver(DeliveryRequest<L>),
     /// Nothing now: it is called when there is something (`Call::Wake`).
     Wait,
     /// Others have waited for a connection: it is to say QUIT and close.
-    Leave,
+    Close,
 }
 
 /// The queue of one worker.
-pub(crate) struct Queue<L> {
+pub(crate) struct MailQueue<L> {
     options: Options,
-    entries: Entries<L>,
+    entries: EntryTable<L>,
     /// The first entry of each message.
-    messages: HashMap<MessageId, Index, foldhash::fast::RandomState>,
-    hops: Vec<Hop>,
-    due: Wheel,
-    alarms: Wheel,
-    calls: couriers::Calls,
-    letters: letters::Letters,
+    messages: HashMap<MessageId, EntryIndex, foldhash::fast::RandomState>,
+    destinations: Vec<DestinationQueue>,
+    retry_timers: TimerWheel,
+    age_timers: TimerWheel,
+    connections: couriers::ConnectionLists,
+    memory: letters::MessageMemory,
     /// Times at which hops that are shut may be tried again.
-    reopen: BinaryHeap<Reverse<(u64, HopKey)>>,
+    backoff_ends: BinaryHeap<Reverse<(u64, DestinationId)>>,
 }
 
 /// Timers that one `tick` handles: a million that are due at once must not stall a worker's sessions.
-const TICK_ENTRIES: usize = 1_000;
+const MAX_TICK_TIMERS: usize = 1_000;
 
-impl<L: Clone> Queue<L> {
+impl<L: Clone> MailQueue<L> {
     pub(crate) fn new(options: Options) -> Self {
         // The spread loses a sixteenth of the first wait; a second is soon enough for any.
-        let grain_ms = (millis(options.schedule.backoff.first) / 16).clamp(1, 1_000);
+        let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
         Self {
-            calls: couriers::Calls::default(),
-            letters: letters::Letters::default(),
-            due: Wheel::new(grain_ms, Thread::State),
-            alarms: Wheel::new(grain_ms, Thread::Alarm),
-            entries: Entries::new(),
+            connections: couriers::ConnectionLists::default(),
+            memory: letters::MessageMemory::default(),
+            retry_timers: TimerWheel::new(grain_ms, ListKind::State),
+            age_timers: TimerWheel::new(grain_ms, ListKind::Age),
+            entries: EntryTable::new(),
             messages: HashMap::default(),
-            hops: Vec::new(),
-            reopen: BinaryHeap::new(),
+            destinations: Vec::new(),
+            backoff_ends: BinaryHeap::new(),
             options,
         }
     }
 
     /// Puts in the recipients for one hop; a transaction's worth of recipients becomes an entry.
-    pub(crate) fn put(&mut self, arrival: Arrival<L>, now: Duration) {
+    pub(crate) fn put(&mut self, arrival: NewEntry<L>, now: Duration) {
         let now_ms = millis(now);
         if arrival.recipients.len() <= TRANSACTION_RECIPIENTS {
             if !arrival.recipients.is_empty() {
-                self.put_one(arrival, now_ms);
+                self.put_entry(arrival, now_ms);
             }
             return;
         }
         for numbers in arrival.recipients.to_vec().chunks(TRANSACTION_RECIPIENTS) {
-            self.put_one(Arrival { recipients: Recipients::new(numbers), ..arrival.clone() }, now_ms);
+            self.put_entry(NewEntry { recipients: RecipientNumbers::new(numbers), ..arrival.clone() }, now_ms);
         }
     }
 
-    fn put_one(&mut self, mut arrival: Arrival<L>, now_ms: u64) {
-        let (hop, held, late_told) = (arrival.hop, arrival.before.held, arrival.before.late_told);
-        if self.hops.len() <= hop.0 as usize {
-            self.hops.resize_with(hop.0 as usize + 1, Hop::new);
+    fn put_entry(&mut self, mut arrival: NewEntry<L>, now_ms: u64) {
+        let (hop, held, late_told) = (arrival.destination, arrival.progress.held, arrival.progress.delay_dsn_stored);
+        if self.destinations.len() <= hop.0 as usize {
+            self.destinations.resize_with(hop.0 as usize + 1, DestinationQueue::new);
         }
-        let due_ms = self.on_clock(arrival.before.next_unix_s);
-        let letter = arrival.letter.take();
-        let at = self.admit(arrival, late_told);
+        let due_ms = self.queue_ms(arrival.progress.next_unix_s);
+        let letter = arrival.message.take();
+        let at = self.create_entry(arrival, late_told);
         if held {
-            self.enter(at, State::Held);
+            self.enter_state(at, EntryState::Held);
         } else if due_ms > now_ms {
             self.defer(at, due_ms);
         } else {
-            self.keep_letter(at, letter, now_ms);
-            self.make_ready(at, End::Back);
+            self.keep_message(at, letter, now_ms);
+            self.make_ready(at, QueueEnd::Back);
         }
-        self.heed(hop);
+        self.update_lists(hop);
     }
 
     /// Makes the entry, with its alarm; it is in no state's list yet.
-    fn admit(&mut self, arrival: Arrival<L>, late_told: bool) -> Index {
+    fn create_entry(&mut self, arrival: NewEntry<L>, late_told: bool) -> EntryIndex {
         let schedule = &self.options.schedule;
         let lifetime = match arrival.kind {
-            Kind::Mail => schedule.lifetime,
-            Kind::Notice => schedule.notice_lifetime,
+            MessageKind::Mail => schedule.lifetime,
+            MessageKind::Dsn => schedule.notice_lifetime,
         };
         // No notice is written about a notice, late or not (RFC 5321 §4.5.5).
-        let late = schedule.delay_notice.filter(|_| !late_told && arrival.kind == Kind::Mail);
+        let late = schedule.delay_notice.filter(|_| !late_told && arrival.kind == MessageKind::Mail);
         let received = Duration::from_secs(arrival.received_unix_s);
         let expires_ms = self.since_origin(received.saturating_add(lifetime));
         let alarm_ms = late.map_or(expires_ms, |late| self.since_origin(received.saturating_add(late)).min(expires_ms));
-        let at = self.entries.insert(Entry {
-            links: [Link { before: NONE, after: NONE }; 4],
+        let at = self.entries.insert(QueueEntry {
+            links: [EntryLinks { previous: NO_ENTRY, next: NO_ENTRY }; 4],
             slots: [0; 2],
-            hop: arrival.hop,
+            destination: arrival.destination,
             id: arrival.id,
             recipients: arrival.recipients,
-            letter: None,
-            letter_bytes: arrival.letter_bytes,
-            attempts: arrival.before.attempts,
-            refusal: arrival.before.refusal.map(|refusal| self.hops[arrival.hop.0 as usize].shared(refusal)),
+            message: None,
+            message_bytes: arrival.message_bytes,
+            attempts: arrival.progress.attempts,
+            refusal: arrival
+                .progress
+                .refusal
+                .map(|refusal| self.destinations[arrival.destination.0 as usize].share_refusal(refusal)),
             received_unix_s: arrival.received_unix_s,
             due_ms: 0,
-            alarm_ms,
+            age_check_ms: alarm_ms,
             expires_ms,
-            state: State::Ready,
-            marks: Marks { late_told: late.is_none(), ..Marks::default() },
-            given_back: 0,
+            state: EntryState::Ready,
+            flags: EntryFlags { delay_dsn_stored: late.is_none(), ..EntryFlags::default() },
+            unsent_tries: 0,
         });
-        self.join(at);
-        self.set_alarm(at, alarm_ms);
+        self.link(at);
+        self.schedule_age_check(at, alarm_ms);
         at
     }
 
     /// The next message for a courier that is connected and has room for one.
-    pub(crate) fn take(&mut self, courier: &mut Courier, now: Duration) -> Taken<L> {
-        self.back_from_rest(courier);
-        let key = courier.hop;
-        self.hop(key).is_asked = true;
-        if self.makes_room(courier, millis(now)) {
-            return Taken::Leave;
+    pub(crate) fn take(&mut self, courier: &mut ConnectionSlot, now: Duration) -> NextRequest<L> {
+        self.mark_busy(courier);
+        let key = courier.destination;
+        self.destination(key).has_connected = true;
+        if self.must_yield(courier, millis(now)) {
+            return NextRequest::Close;
         }
-        let at = self.hop(key).ready.first;
-        let letter = if at == NONE { None } else { self.entries[at].letter.take() };
+        let at = self.destination(key).ready.first;
+        let letter = if at == NO_ENTRY { None } else { self.entries[at].message.take() };
         let Some(letter) = letter else {
-            self.rest(courier);
-            self.heed(key);
-            return Taken::Wait;
+            self.mark_idle(courier);
+            self.update_lists(key);
+            return NextRequest::Wait;
         };
-        self.leave(at);
-        self.enter(at, State::InFlight);
-        let hop = self.hop(key);
+        self.leave_state(at);
+        self.enter_state(at, EntryState::InFlight);
+        let hop = self.destination(key);
         hop.served = hop.served.saturating_add(1);
-        self.heed(key);
+        self.update_lists(key);
         let entry = &self.entries[at];
         let (id, recipients, attempts) = (entry.id, entry.recipients.clone(), entry.attempts);
-        Taken::Message(Assignment { at, id, hop: key, recipients, letter, attempts })
+        NextRequest::Deliver(DeliveryRequest { entry: at, id, destination: key, recipients, message: letter, attempts })
     }
 
     /// Reports whether the hop's next message is in memory.
-    pub(crate) fn has_letter(&self, hop: HopKey) -> bool {
-        let first = self.hops[hop.0 as usize].ready.first;
-        first != NONE && self.entries[first].letter.is_some()
+    pub(crate) fn next_is_loaded(&self, hop: DestinationId) -> bool {
+        let first = self.destinations[hop.0 as usize].ready.first;
+        first != NO_ENTRY && self.entries[first].message.is_some()
     }
 
     /// Time at which `tick` has something to do.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        let reopen = self.reopen.peek().map(|Reverse((when_ms, _))| *when_ms);
-        let all = [self.due.deadline_ms(), self.alarms.deadline_ms(), reopen];
+        let reopen = self.backoff_ends.peek().map(|Reverse((when_ms, _))| *when_ms);
+        let all = [self.retry_timers.deadline_ms(), self.age_timers.deadline_ms(), reopen];
         all.into_iter().flatten().min().map(Duration::from_millis)
     }
 
     /// Does the work that is due by now, a bounded part of it at a time: while more is left, the deadline stays in the
     /// past.
-    pub(crate) fn tick(&mut self, now: Duration, effects: &mut Vec<Effects>) {
+    pub(crate) fn tick(&mut self, now: Duration, effects: &mut Vec<Actions>) {
         let now_ms = millis(now);
-        while self.reopen.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {
-            if let Some(Reverse((_, hop))) = self.reopen.pop() {
-                self.heed(hop);
+        while self.backoff_ends.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {
+            if let Some(Reverse((_, hop))) = self.backoff_ends.pop() {
+                self.update_lists(hop);
             }
         }
-        for _ in 0..TICK_ENTRIES {
-            let Some(at) = self.due.pop(&mut self.entries, now_ms) else { break };
-            self.came_due(at, now_ms);
+        for _ in 0..MAX_TICK_TIMERS {
+            let Some(at) = self.retry_timers.pop(&mut self.entries, now_ms) else { break };
+            self.retry_due(at, now_ms);
         }
-        for _ in 0..TICK_ENTRIES {
-            let Some(at) = self.alarms.pop(&mut self.entries, now_ms) else { break };
-            self.entries[at].marks.alarmed = false;
-            effects.extend(self.alarm(at, now_ms));
+        for _ in 0..MAX_TICK_TIMERS {
+            let Some(at) = self.age_timers.pop(&mut self.entries, now_ms) else { break };
+            self.entries[at].flags.age_timer_set = false;
+            effects.extend(self.check_age(at, now_ms));
         }
     }
 
-    fn came_due(&mut self, at: Index, now_ms: u64) {
-        let (due_ms, hop) = (self.entries[at].due_ms, self.entries[at].hop);
-        self.hop(hop).counts[State::Deferred as usize] -= 1;
+    fn retry_due(&mut self, at: EntryIndex, now_ms: u64) {
+        let (due_ms, hop) = (self.entries[at].due_ms, self.entries[at].destination);
+        self.destination(hop).counts[EntryState::Deferred as usize] -= 1;
         if due_ms > now_ms {
             self.defer(at, due_ms);
         } else {
-            self.make_ready(at, End::Back);
-            self.heed(hop);
+            self.make_ready(at, QueueEnd::Back);
+            self.update_lists(hop);
         }
     }
 
     /// Reports whether the hop can be forgotten: no entry, no courier, and nothing that keeps it shut.
-    pub(crate) fn is_idle(&self, hop: HopKey, now: Duration) -> bool {
-        self.hops
+    pub(crate) fn is_idle(&self, hop: DestinationId, now: Duration) -> bool {
+        self.destinations
             .get(hop.0 as usize)
-            .is_none_or(|hop| hop.all.is_empty() && hop.couriers == 0 && hop.shut_until_ms <= millis(now))
+            .is_none_or(|hop| hop.all.is_empty() && hop.connections == 0 && hop.backoff_until_ms <= millis(now))
     }
 
     /// Forgets a hop that is idle; its number may be another one's from now on.
-    pub(crate) fn forget_hop(&mut self, key: HopKey) {
-        if let Some(hop) = self.hops.get_mut(key.0 as usize) {
-            debug_assert!(hop.all.is_empty() && hop.couriers == 0);
+    pub(crate) fn forget_destination(&mut self, key: DestinationId) {
+        if let Some(hop) = self.destinations.get_mut(key.0 as usize) {
+            debug_assert!(hop.all.is_empty() && hop.connections == 0);
             // Lists still have its number; a hop is checked again before a list is believed.
-            *hop = Hop { listed: hop.listed, ..Hop::new() };
+            *hop = DestinationQueue { listed: hop.listed, ..DestinationQueue::new() };
         }
     }
 
     /// Sets a hop's own limit of couriers, at least one, in place of the limit of all hops.
-    pub(crate) fn limit(&mut self, key: HopKey, most: u32) {
-        if self.hops.len() <= key.0 as usize {
-            self.hops.resize_with(key.0 as usize + 1, Hop::new);
+    pub(crate) fn set_concurrency_limit(&mut self, key: DestinationId, most: u32) {
+        if self.destinations.len() <= key.0 as usize {
+            self.destinations.resize_with(key.0 as usize + 1, DestinationQueue::new);
         }
-        self.hop(key).most = Some(most.max(1));
+        self.destination(key).concurrency_limit = Some(most.max(1));
     }
 
-    fn hop(&mut self, key: HopKey) -> &mut Hop {
-        &mut self.hops[key.0 as usize]
+    fn destination(&mut self, key: DestinationId) -> &mut DestinationQueue {
+        &mut self.destinations[key.0 as usize]
     }
 
     /// A moment of the wall clock on the queue's.
-    fn on_clock(&self, unix_s: u64) -> u64 {
+    fn queue_ms(&self, unix_s: u64) -> u64 {
         self.since_origin(Duration::from_secs(unix_s))
     }
 

@@ -2,13 +2,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::entry::{Index, NONE, State, Thread};
-use super::{Effects, End, HopKey, MessageId, Queue, millis};
-use crate::relay::envelope::{Fact, Fate};
+use super::entry::{EntryIndex, EntryState, ListKind, NO_ENTRY};
+use super::{Actions, DestinationId, MailQueue, MessageId, QueueEnd, millis};
+use crate::relay::envelope::{Fact, RecipientFate};
 
 /// An order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum OperatorCommand {
     /// Nothing is sent until it is released. It ages all the same.
     Hold,
     /// Makes it ready at once.
@@ -22,43 +22,50 @@ pub(crate) enum Order {
 /// Messages that an order applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(test), expect(dead_code, reason = "operators' orders come page by page, a message at a time"))]
-pub(crate) enum Which {
+pub(crate) enum MessageSelector {
     Message(MessageId),
     /// Messages that have recipients at that hop; held, released and removed as a whole.
-    Hop(HopKey),
+    Destination(DestinationId),
     All,
 }
 
-impl<L: Clone> Queue<L> {
+impl<L: Clone> MailQueue<L> {
     /// Carries an order out, and gives the effects for each message that it changed; returns how many these were.
-    pub(crate) fn order(&mut self, order: Order, which: Which, now: Duration, mut each: impl FnMut(Effects)) -> usize {
+    pub(crate) fn apply_command(
+        &mut self,
+        order: OperatorCommand,
+        which: MessageSelector,
+        now: Duration,
+        mut each: impl FnMut(Actions),
+    ) -> usize {
         let mut changed = 0;
-        for id in self.meant(which) {
-            if let Some(effects) = self.order_one(order, id, millis(now)) {
+        for id in self.select_messages(which) {
+            if let Some(effects) = self.apply_to_message(order, id, millis(now)) {
                 changed += 1;
                 each(effects);
             }
         }
-        if let (Order::Retry, Which::Hop(hop)) = (order, which)
-            && self.hops.len() > hop.0 as usize
+        if let (OperatorCommand::Retry, MessageSelector::Destination(hop)) = (order, which)
+            && self.destinations.len() > hop.0 as usize
         {
-            self.reopen_now(hop);
+            self.end_backoff(hop);
         }
         changed
     }
 
-    fn meant(&self, which: Which) -> Vec<MessageId> {
+    fn select_messages(&self, which: MessageSelector) -> Vec<MessageId> {
         match which {
-            Which::Message(id) => vec![id],
-            Which::All => {
+            MessageSelector::Message(id) => vec![id],
+            MessageSelector::All => {
                 let mut all: Vec<MessageId> = self.messages.keys().copied().collect();
                 // In the order of the log, in which they will be read.
                 all.sort_unstable();
                 all
             }
-            Which::Hop(hop) => {
-                let first = self.hops.get(hop.0 as usize).map(|hop| hop.all.first).filter(|at| *at != NONE);
-                let next = |at: &Index| Some(self.entries.after(*at, Thread::Hop)).filter(|at| *at != NONE);
+            MessageSelector::Destination(hop) => {
+                let first = self.destinations.get(hop.0 as usize).map(|hop| hop.all.first).filter(|at| *at != NO_ENTRY);
+                let next =
+                    |at: &EntryIndex| Some(self.entries.next(*at, ListKind::Destination)).filter(|at| *at != NO_ENTRY);
                 let mut seen = HashSet::new();
                 let ids = std::iter::successors(first, next).map(|at| self.entries[at].id);
                 ids.filter(|id| seen.insert(*id)).collect()
@@ -67,80 +74,80 @@ impl<L: Clone> Queue<L> {
     }
 
     /// Carries out an order for one message; `None` if nothing changed.
-    fn order_one(&mut self, order: Order, id: MessageId, now_ms: u64) -> Option<Effects> {
-        let mut effects = Effects { id, facts: Vec::new(), notice: None, done: false };
+    fn apply_to_message(&mut self, order: OperatorCommand, id: MessageId, now_ms: u64) -> Option<Actions> {
+        let mut effects = Actions { id, facts: Vec::new(), dsn: None, done: false };
         let mut is_changed = false;
-        for at in self.of_message(id) {
+        for at in self.entries_of(id) {
             is_changed |= match order {
-                Order::Hold => self.hold(at),
-                Order::Release => self.release(at, &mut effects),
-                Order::Retry => self.retry(at, now_ms, &mut effects),
-                Order::Remove => self.remove(at, &mut effects),
+                OperatorCommand::Hold => self.hold(at),
+                OperatorCommand::Release => self.release(at, &mut effects),
+                OperatorCommand::Retry => self.retry(at, now_ms, &mut effects),
+                OperatorCommand::Remove => self.remove(at, &mut effects),
             };
         }
         match order {
-            Order::Hold => effects.facts.push(Fact::Held),
-            Order::Release => effects.facts.push(Fact::Released),
-            Order::Remove | Order::Retry => {}
+            OperatorCommand::Hold => effects.facts.push(Fact::Held),
+            OperatorCommand::Release => effects.facts.push(Fact::Released),
+            OperatorCommand::Remove | OperatorCommand::Retry => {}
         }
         is_changed.then_some(effects)
     }
 
-    fn hold(&mut self, at: Index) -> bool {
+    fn hold(&mut self, at: EntryIndex) -> bool {
         match self.entries[at].state {
-            State::Ready | State::Deferred => {
-                self.leave(at);
-                self.drop_letter(at);
-                self.enter(at, State::Held);
+            EntryState::Ready | EntryState::Deferred => {
+                self.leave_state(at);
+                self.drop_message(at);
+                self.enter_state(at, EntryState::Held);
                 true
             }
-            State::InFlight => !std::mem::replace(&mut self.entries[at].marks.hold, true),
-            State::Held | State::Telling => false,
+            EntryState::InFlight => !std::mem::replace(&mut self.entries[at].flags.hold_requested, true),
+            EntryState::Held | EntryState::AwaitingDsn => false,
         }
     }
 
-    fn release(&mut self, at: Index, effects: &mut Effects) -> bool {
+    fn release(&mut self, at: EntryIndex, effects: &mut Actions) -> bool {
         match self.entries[at].state {
-            State::Held => {
-                self.again(at, effects);
+            EntryState::Held => {
+                self.requeue(at, effects);
                 true
             }
-            State::InFlight => std::mem::take(&mut self.entries[at].marks.hold),
-            State::Ready | State::Deferred | State::Telling => false,
+            EntryState::InFlight => std::mem::take(&mut self.entries[at].flags.hold_requested),
+            EntryState::Ready | EntryState::Deferred | EntryState::AwaitingDsn => false,
         }
     }
 
-    fn retry(&mut self, at: Index, now_ms: u64, effects: &mut Effects) -> bool {
-        let (state, hop) = (self.entries[at].state, self.entries[at].hop);
-        let is_shut = self.hop(hop).shut_until_ms > now_ms;
+    fn retry(&mut self, at: EntryIndex, now_ms: u64, effects: &mut Actions) -> bool {
+        let (state, hop) = (self.entries[at].state, self.entries[at].destination);
+        let is_shut = self.destination(hop).backoff_until_ms > now_ms;
         match state {
-            State::Deferred => self.again(at, effects),
-            State::Ready => {}
-            State::InFlight | State::Held | State::Telling => return false,
+            EntryState::Deferred => self.requeue(at, effects),
+            EntryState::Ready => {}
+            EntryState::InFlight | EntryState::Held | EntryState::AwaitingDsn => return false,
         }
         if is_shut {
-            self.reopen_now(hop);
+            self.end_backoff(hop);
         }
-        is_shut || state == State::Deferred
+        is_shut || state == EntryState::Deferred
     }
 
     /// Makes an entry ready at once, after a restart too.
-    fn again(&mut self, at: Index, effects: &mut Effects) {
+    fn requeue(&mut self, at: EntryIndex, effects: &mut Actions) {
         let entry = &self.entries[at];
         if let Some(refusal) = &entry.refusal {
             let (recipients, attempts, refusal) = (entry.recipients.to_vec(), entry.attempts, (**refusal).clone());
             effects.facts.push(Fact::Deferred { recipients, attempts, next_unix_s: 0, refusal });
         }
-        self.leave(at);
-        self.make_ready(at, End::Back);
-        let hop = self.entries[at].hop;
-        self.heed(hop);
+        self.leave_state(at);
+        self.make_ready(at, QueueEnd::Back);
+        let hop = self.entries[at].destination;
+        self.update_lists(hop);
     }
 
-    fn remove(&mut self, at: Index, effects: &mut Effects) -> bool {
+    fn remove(&mut self, at: EntryIndex, effects: &mut Actions) -> bool {
         match self.entries[at].state {
-            State::Ready | State::Deferred | State::Held => {
-                let settled = self.settle_alike(at, Fate::Removed);
+            EntryState::Ready | EntryState::Deferred | EntryState::Held => {
+                let settled = self.settle_all(at, RecipientFate::Removed);
                 effects.facts.extend(settled.facts);
                 effects.done |= settled.done;
                 if effects.done {
@@ -148,18 +155,18 @@ impl<L: Clone> Queue<L> {
                 }
                 true
             }
-            State::InFlight => {
+            EntryState::InFlight => {
                 let entry = &mut self.entries[at];
-                let is_new = !std::mem::replace(&mut entry.marks.remove, true);
+                let is_new = !std::mem::replace(&mut entry.flags.remove_requested, true);
                 if is_new {
                     // If the relay ends before the courier comes back, the message is not delivered again.
                     let recipients = entry.recipients.to_vec();
-                    effects.facts.push(Fact::Settled { recipients, fate: Fate::Removed });
+                    effects.facts.push(Fact::Settled { recipients, fate: RecipientFate::Removed });
                 }
                 is_new
             }
             // Its notice is being written.
-            State::Telling => false,
+            EntryState::AwaitingDsn => false,
         }
     }
 }

@@ -5,61 +5,67 @@
 //!                 ▲ turned               what lies further ahead than a whole turn waits in the last slot and is put
 //!                                        in again from there
 //! ```
-use super::entries::{Entries, List};
-use super::entry::{Index, Thread};
+use super::entries::{EntryList, EntryTable};
+use super::entry::{EntryIndex, ListKind};
 
 /// Slots of a turn: at a grain of a second, 68 minutes, which is longer than most waits.
-const SLOTS: u64 = 4_096;
-const WORD: u64 = 64;
+const SLOT_COUNT: u64 = 4_096;
+const WORD_BITS: u64 = 64;
 
 /// One wheel.
-pub(super) struct Wheel {
-    slots: Vec<List>,
+pub(super) struct TimerWheel {
+    slots: Vec<EntryList>,
     /// A bit for each slot that holds something.
     occupied: Vec<u64>,
     grain_ms: u64,
     /// The grain that comes out next.
-    turned: u64,
+    current_grain: u64,
     /// The list of an entry that this wheel threads.
-    thread: Thread,
+    list: ListKind,
 }
 
-impl Wheel {
-    pub(super) fn new(grain_ms: u64, thread: Thread) -> Self {
-        let slots = vec![List::EMPTY; SLOTS as usize];
-        Self { slots, occupied: vec![0; (SLOTS / WORD) as usize], grain_ms: grain_ms.max(1), turned: 0, thread }
+impl TimerWheel {
+    pub(super) fn new(grain_ms: u64, thread: ListKind) -> Self {
+        let slots = vec![EntryList::EMPTY; SLOT_COUNT as usize];
+        Self {
+            slots,
+            occupied: vec![0; (SLOT_COUNT / WORD_BITS) as usize],
+            grain_ms: grain_ms.max(1),
+            current_grain: 0,
+            list: thread,
+        }
     }
 
-    pub(super) fn insert<L>(&mut self, entries: &mut Entries<L>, at: Index, when_ms: u64) {
-        let grain = when_ms.div_ceil(self.grain_ms).clamp(self.turned, self.turned + SLOTS - 1);
-        let slot = grain % SLOTS;
-        entries[at].slots[self.thread as usize] = slot as u16;
-        entries.push_back(&mut self.slots[slot as usize], self.thread, at);
-        self.occupied[(slot / WORD) as usize] |= 1 << (slot % WORD);
+    pub(super) fn insert<L>(&mut self, entries: &mut EntryTable<L>, at: EntryIndex, when_ms: u64) {
+        let grain = when_ms.div_ceil(self.grain_ms).clamp(self.current_grain, self.current_grain + SLOT_COUNT - 1);
+        let slot = grain % SLOT_COUNT;
+        entries[at].slots[self.list as usize] = slot as u16;
+        entries.push_back(&mut self.slots[slot as usize], self.list, at);
+        self.occupied[(slot / WORD_BITS) as usize] |= 1 << (slot % WORD_BITS);
     }
 
-    pub(super) fn remove<L>(&mut self, entries: &mut Entries<L>, at: Index) {
-        let slot = u64::from(entries[at].slots[self.thread as usize]);
+    pub(super) fn remove<L>(&mut self, entries: &mut EntryTable<L>, at: EntryIndex) {
+        let slot = u64::from(entries[at].slots[self.list as usize]);
         let list = &mut self.slots[slot as usize];
-        entries.unlink(list, self.thread, at);
+        entries.unlink(list, self.list, at);
         if list.is_empty() {
-            self.occupied[(slot / WORD) as usize] &= !(1 << (slot % WORD));
+            self.occupied[(slot / WORD_BITS) as usize] &= !(1 << (slot % WORD_BITS));
         }
     }
 
     /// Takes out the next entry whose slot has been reached. It may be early: an entry beyond the last slot waits
     /// there.
-    pub(super) fn pop<L>(&mut self, entries: &mut Entries<L>, now_ms: u64) -> Option<Index> {
+    pub(super) fn pop<L>(&mut self, entries: &mut EntryTable<L>, now_ms: u64) -> Option<EntryIndex> {
         let reached = now_ms / self.grain_ms;
         match self.next_grain() {
             Some(grain) if grain <= reached => {
-                self.turned = grain;
-                let at = self.slots[(grain % SLOTS) as usize].first;
+                self.current_grain = grain;
+                let at = self.slots[(grain % SLOT_COUNT) as usize].first;
                 self.remove(entries, at);
                 Some(at)
             }
             _ => {
-                self.turned = self.turned.max(reached + 1);
+                self.current_grain = self.current_grain.max(reached + 1);
                 None
             }
         }
@@ -71,20 +77,20 @@ impl Wheel {
     }
 
     fn next_grain(&self) -> Option<u64> {
-        let start = self.turned % SLOTS;
-        let words = SLOTS / WORD;
+        let start = self.current_grain % SLOT_COUNT;
+        let words = SLOT_COUNT / WORD_BITS;
         // The word that `turned` is in is read twice: first from its bit on, in the end up to it.
         (0..=words).find_map(|step| {
-            let word = (start / WORD + step) % words;
+            let word = (start / WORD_BITS + step) % words;
             let mask = match step {
-                0 => u64::MAX << (start % WORD),
-                _ if step == words => !(u64::MAX << (start % WORD)),
+                0 => u64::MAX << (start % WORD_BITS),
+                _ if step == words => !(u64::MAX << (start % WORD_BITS)),
                 _ => u64::MAX,
             };
             let bits = self.occupied[word as usize] & mask;
             (bits != 0).then(|| {
-                let slot = word * WORD + u64::from(bits.trailing_zeros());
-                self.turned + (slot + SLOTS - start) % SLOTS
+                let slot = word * WORD_BITS + u64::from(bits.trailing_zeros());
+                self.current_grain + (slot + SLOT_COUNT - start) % SLOT_COUNT
             })
         })
     }
@@ -97,27 +103,27 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::relay::queue::entry::{Entry, Link, Marks, NONE, State};
-    use crate::relay::queue::{HopKey, MessageId, Recipients};
+    use crate::relay::queue::entry::{EntryFlags, EntryLinks, EntryState, NO_ENTRY, QueueEntry};
+    use crate::relay::queue::{DestinationId, MessageId, RecipientNumbers};
 
-    fn entry(id: u64) -> Entry<()> {
-        Entry {
-            links: [Link { before: NONE, after: NONE }; 4],
+    fn entry(id: u64) -> QueueEntry<()> {
+        QueueEntry {
+            links: [EntryLinks { previous: NO_ENTRY, next: NO_ENTRY }; 4],
             slots: [0; 2],
-            hop: HopKey(0),
+            destination: DestinationId(0),
             id: MessageId(id),
-            recipients: Recipients::new(&[]),
-            letter: None,
-            letter_bytes: 0,
+            recipients: RecipientNumbers::new(&[]),
+            message: None,
+            message_bytes: 0,
             attempts: 0,
             refusal: None,
             received_unix_s: 0,
             due_ms: 0,
-            alarm_ms: 0,
+            age_check_ms: 0,
             expires_ms: 0,
-            state: State::Deferred,
-            marks: Marks::default(),
-            given_back: 0,
+            state: EntryState::Deferred,
+            flags: EntryFlags::default(),
+            unsent_tries: 0,
         }
     }
 
@@ -126,7 +132,7 @@ mod tests {
         fn what_is_due_comes_out_never_early_and_a_grain_late_at_most(
             steps in prop::collection::vec((0..3_u8, 0..200_000_u64), 1..200), grain in 1..50_u64,
         ) {
-            let (mut wheel, mut entries) = (Wheel::new(grain, Thread::State), Entries::new());
+            let (mut wheel, mut entries) = (TimerWheel::new(grain, ListKind::State), EntryTable::new());
             let (mut model, mut now) = (BTreeMap::new(), 0);
             for (kind, number) in steps {
                 match kind {

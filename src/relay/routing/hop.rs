@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A next hop; a clone costs a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Hop {
+pub(crate) enum NextHop {
     /// Accepted, and dropped.
     Discard,
     /// A Maildir.
@@ -31,8 +31,8 @@ pub(crate) struct Lmtp {
 /// An SMTP server, or several of which any will do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Smtp {
-    pub(crate) to: To,
-    pub(crate) security: Security,
+    pub(crate) target: SmtpTarget,
+    pub(crate) security: NextHopTls,
     pub(crate) credentials: Option<Credentials>,
     /// Limit of connections at a time; `None` for the limit of all destinations.
     pub(crate) connections: Option<u32>,
@@ -40,16 +40,16 @@ pub(crate) struct Smtp {
 
 /// Servers of the hop.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum To {
+pub(crate) enum SmtpTarget {
     /// Listed servers, in their order.
-    Hosts(Box<[Host]>),
+    Hosts(Box<[TargetHost]>),
     /// The mail exchangers of a domain, or the address in its literal (RFC 5321 §5.1).
     Domain { name: Box<str>, port: u16 },
 }
 
 /// A server by name or address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Host {
+pub(crate) struct TargetHost {
     /// A name, or an address without brackets.
     pub(crate) name: Box<str>,
     pub(crate) port: u16,
@@ -57,14 +57,14 @@ pub(crate) struct Host {
 
 /// Protection of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Security {
+pub(crate) struct NextHopTls {
     pub(crate) policy: TlsPolicy,
     /// Any certificate will do, although there must be one.
     pub(crate) insecure: bool,
     /// Authority to trust if the certificate is verified; the system's certificates without it.
-    pub(crate) authority: Option<Arc<Authority>>,
+    pub(crate) ca_file: Option<Arc<CaFile>>,
     /// The name that the certificate is to bear, sent as SNI; that of the host without it.
-    pub(crate) name: Option<Box<str>>,
+    pub(crate) server_name: Option<Box<str>>,
 }
 
 /// Policy of TLS.
@@ -96,21 +96,21 @@ impl TlsPolicy {
 
 /// Certificates to trust, from a file. It is read again when it changes, so its name identifies it.
 #[derive(Debug)]
-pub(crate) struct Authority {
+pub(crate) struct CaFile {
     pub(crate) path: PathBuf,
     /// Content of the file when the configuration was read.
     pub(crate) pem: Vec<u8>,
 }
 
-impl PartialEq for Authority {
+impl PartialEq for CaFile {
     fn eq(&self, other: &Self) -> bool {
         self.path == other.path
     }
 }
 
-impl Eq for Authority {}
+impl Eq for CaFile {}
 
-impl Security {
+impl NextHopTls {
     /// Reports whether the peer has shown that it is the right one.
     pub(crate) fn is_verified(&self) -> bool {
         self.policy.is_required() && !self.insecure
@@ -130,7 +130,7 @@ impl Security {
     /// # Errors
     /// If the certificates or the name cannot be used.
     pub(crate) fn client(&self, host: &str) -> Result<Option<ClientSecurity>, TlsSetupError> {
-        self.client_trusting(host, self.authority.as_ref().map(|authority| authority.pem.clone()))
+        self.client_trusting(host, self.ca_file.as_ref().map(|authority| authority.pem.clone()))
     }
 
     /// The same with the authority's file as it is now, `pem`.
@@ -147,7 +147,7 @@ impl Security {
             (None, true) => Trust::System,
             (Some(pem), true) => Trust::Roots(pem),
         };
-        let name = self.name.as_deref().unwrap_or(host);
+        let name = self.server_name.as_deref().unwrap_or(host);
         let setup = || ClientTls::new(name, &trust, None, SessionResumption::On);
         Ok(match self.policy {
             TlsPolicy::None => None,
@@ -157,12 +157,12 @@ impl Security {
     }
 }
 
-impl Hop {
+impl NextHop {
     /// A hop for mail that no route fits any more: a domain that does not exist (RFC 2606 §2), so that its sender is
     /// notified.
-    pub(crate) fn nowhere() -> Self {
-        let to = To::Domain { name: "invalid".into(), port: 25 };
-        Self::Smtp(Arc::new(Smtp { to, security: Security::default(), credentials: None, connections: None }))
+    pub(crate) fn unroutable() -> Self {
+        let to = SmtpTarget::Domain { name: "invalid".into(), port: 25 };
+        Self::Smtp(Arc::new(Smtp { target: to, security: NextHopTls::default(), credentials: None, connections: None }))
     }
 
     /// Limit of connections to it; `None` for the limit of all hops.
@@ -187,24 +187,24 @@ impl Hash for Lmtp {
 impl Hash for Smtp {
     /// Hashes target and policy only: they tell hops apart, but for a few; equality looks at all fields.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.to.hash(state);
+        self.target.hash(state);
         self.security.policy.hash(state);
     }
 }
 
-impl fmt::Display for Hop {
+impl fmt::Display for NextHop {
     /// Writes the hop for logs, metrics and `mailrun queue`: nothing secret is in it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Discard => f.write_str("discard"),
             Self::Maildir(path) => write!(f, "maildir:{}", path.display()),
             Self::Lmtp(lmtp) => write!(f, "lmtp:{}", lmtp.endpoint),
-            Self::Smtp(smtp) => smtp.to.fmt(f),
+            Self::Smtp(smtp) => smtp.target.fmt(f),
         }
     }
 }
 
-impl fmt::Display for To {
+impl fmt::Display for SmtpTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Domain { name, .. } => write!(f, "mx:{name}"),
@@ -220,7 +220,7 @@ impl fmt::Display for To {
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for TargetHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, port } = self;
         if name.contains(':') { write!(f, "[{name}]:{port}") } else { write!(f, "{name}:{port}") }
@@ -232,10 +232,10 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn smarthost(password: &str, policy: TlsPolicy) -> Hop {
-        Hop::Smtp(Arc::new(Smtp {
-            to: To::Hosts(Box::new([Host { name: "a.example".into(), port: 25 }])),
-            security: Security { policy, ..Default::default() },
+    fn smarthost(password: &str, policy: TlsPolicy) -> NextHop {
+        NextHop::Smtp(Arc::new(Smtp {
+            target: SmtpTarget::Hosts(Box::new([TargetHost { name: "a.example".into(), port: 25 }])),
+            security: NextHopTls { policy, ..Default::default() },
             credentials: Some(Credentials::new("me", password)),
             connections: None,
         }))
@@ -248,9 +248,9 @@ mod tests {
             smarthost("x", TlsPolicy::Required),
             smarthost("y", TlsPolicy::Required),
             smarthost("x", TlsPolicy::Implicit),
-            Hop::Discard,
-            Hop::Maildir(Path::new("/a").into()),
-            Hop::Maildir(Path::new("/a").into()),
+            NextHop::Discard,
+            NextHop::Maildir(Path::new("/a").into()),
+            NextHop::Maildir(Path::new("/a").into()),
         ];
         assert_eq!(hops.iter().collect::<HashSet<_>>().len(), 5);
     }
@@ -264,14 +264,14 @@ mod tests {
 
     #[test]
     fn each_policy_is_what_the_session_is_told() {
-        let security = |policy| Security { policy, ..Default::default() };
+        let security = |policy| NextHopTls { policy, ..Default::default() };
         assert!(security(TlsPolicy::None).client("a.example").unwrap().is_none());
         let opportunistic = security(TlsPolicy::Opportunistic);
         assert_eq!(opportunistic.start_tls(), StartTls::IfOffered);
         assert!(matches!(opportunistic.client("a.example"), Ok(Some(ClientSecurity::OnDemand(_)))));
         let certificate = net::Certificate::self_signed(&["a.example"]).unwrap();
-        let authority = Authority { path: "ca.pem".into(), pem: certificate.to_pem().into_bytes() };
-        let implicit = Security { authority: Some(Arc::new(authority)), ..security(TlsPolicy::Implicit) };
+        let authority = CaFile { path: "ca.pem".into(), pem: certificate.to_pem().into_bytes() };
+        let implicit = NextHopTls { ca_file: Some(Arc::new(authority)), ..security(TlsPolicy::Implicit) };
         assert!(matches!(implicit.client("192.0.2.1"), Ok(Some(ClientSecurity::Implicit(_)))));
         assert!(implicit.client("not a name").is_err());
         assert_eq!(security(TlsPolicy::Required).start_tls(), StartTls::Required);

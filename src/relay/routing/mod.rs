@@ -16,41 +16,41 @@
 pub(crate) mod hop;
 mod template;
 
-use super::aliases::{Aliases, Meant, plain};
-pub(crate) use hop::{Authority, Hop, Host, Lmtp, Security, Smtp, TlsPolicy, To};
+use super::aliases::{AliasTarget, Aliases, normalize_local_part};
+pub(crate) use hop::{CaFile, Lmtp, NextHop, NextHopTls, Smtp, SmtpTarget, TargetHost, TlsPolicy};
 use smtp::sasl::Credentials;
 use smtp::{Path, Reply};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-pub(crate) use template::Template;
+pub(crate) use template::MaildirTemplate;
 
 /// Tells whether a client may send to anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Access {
     /// A client of `networks`, or logged in.
-    Friend,
-    Stranger,
+    Trusted,
+    Untrusted,
 }
 
 /// Route of one recipient's mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Routed {
+pub(crate) enum ResolvedRoute {
     /// This hop, under the address that it came with.
-    As(Hop),
+    Direct(NextHop),
     /// An alias: to these in its place, at least one. An address without a hop is discarded.
-    Instead(Vec<(Box<str>, Hop)>),
+    Alias(Vec<(Box<str>, NextHop)>),
 }
 
 /// Reason why a recipient is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum RouteError {
     UnknownUser,
     RelayingDenied,
 }
 
-impl Refusal {
+impl RouteError {
     /// Reply to the client.
     pub(crate) fn reply(self) -> &'static Reply {
         static UNKNOWN: Reply = Reply::fixed("550 5.1.1 No such user here\r\n");
@@ -68,15 +68,15 @@ pub(crate) struct Route {
     /// Empty for all.
     pub(crate) from: Vec<SenderPattern>,
     pub(crate) to: Vec<DomainPattern>,
-    pub(crate) way: Way,
+    pub(crate) target: RouteTarget,
 }
 
 /// Target of a route.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Way {
+pub(crate) enum RouteTarget {
     /// The same for all recipients.
-    Hop(Hop),
-    Maildir(Template),
+    NextHop(NextHop),
+    Maildir(MaildirTemplate),
     Mx(Mx),
 }
 
@@ -84,14 +84,14 @@ pub(crate) enum Way {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Mx {
     pub(crate) port: u16,
-    pub(crate) security: Security,
+    pub(crate) security: NextHopTls,
     pub(crate) credentials: Option<Credentials>,
     pub(crate) connections: Option<u32>,
 }
 
 impl Default for Mx {
     fn default() -> Self {
-        Self { port: 25, security: Security::default(), credentials: None, connections: None }
+        Self { port: 25, security: NextHopTls::default(), credentials: None, connections: None }
     }
 }
 
@@ -154,11 +154,11 @@ pub(crate) fn is_domain(text: &str) -> bool {
 
 /// The domains whose mail ends here, or is handed to the server behind.
 #[derive(Debug, Default)]
-pub(crate) struct Local {
+pub(crate) struct LocalDomains {
     /// Domains in lower case.
     pub(crate) domains: HashSet<Box<str>>,
     /// The first of them: that of a bare `Postmaster`.
-    pub(crate) first: Option<Box<str>>,
+    pub(crate) primary_domain: Option<Box<str>>,
     pub(crate) aliases: Aliases,
     /// Mailboxes, in lower case; without it, the next hop decides.
     pub(crate) users: Option<HashSet<Box<str>>>,
@@ -168,12 +168,12 @@ pub(crate) struct Local {
 /// Target of local users' mail.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Mailbox {
-    Maildir(Template),
-    Hop(Hop),
+    Maildir(MaildirTemplate),
+    NextHop(NextHop),
 }
 
-impl Local {
-    pub(crate) fn has(&self, domain: &str) -> bool {
+impl LocalDomains {
+    pub(crate) fn contains(&self, domain: &str) -> bool {
         self.domains.contains(domain)
     }
 
@@ -184,32 +184,32 @@ impl Local {
 
 /// All routes, ready for look-ups; a clone costs a counter.
 #[derive(Clone, Debug)]
-pub(crate) struct Router(Arc<Table>);
+pub(crate) struct Router(Arc<RoutingTable>);
 
 #[derive(Debug)]
-struct Table {
-    local: Local,
-    ways: Vec<Way>,
-    index: Index,
+struct RoutingTable {
+    local: LocalDomains,
+    targets: Vec<RouteTarget>,
+    index: RouteIndex,
     /// Target if no route fits.
-    otherwise: Way,
+    fallback: RouteTarget,
 }
 
 /// The first route of each domain.
-type Domains = HashMap<Box<str>, usize, foldhash::fast::RandomState>;
+type DomainIndex = HashMap<Box<str>, usize, foldhash::fast::RandomState>;
 
 /// Index that finds the first route for a sender and a domain.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
-    any_sender: Domains,
-    senders: HashMap<Box<str>, Domains>,
+pub(crate) struct RouteIndex {
+    any_sender: DomainIndex,
+    senders: HashMap<Box<str>, DomainIndex>,
 }
 
-impl Index {
+impl RouteIndex {
     /// Adds a route; returns the number of an earlier one that takes all of its mail for one of its domains.
     pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
         let mut shadow = None;
-        let mut add = |domains: &mut Domains, domain: &DomainPattern| {
+        let mut add = |domains: &mut DomainIndex, domain: &DomainPattern| {
             let earlier = *domains.entry(domain.0.clone()).or_insert(number);
             if earlier != number {
                 shadow.get_or_insert_with(|| (domain.clone(), earlier));
@@ -225,21 +225,21 @@ impl Index {
         shadow.or_else(|| everything.map(|earlier| (DomainPattern::any(), *earlier)))
     }
 
-    fn first(&self, sender: &Path<'_>, domain: &str, fit: Fit) -> Option<usize> {
-        let first = first_for(&self.any_sender, domain, fit);
+    fn first_match(&self, sender: &Path<'_>, domain: &str, fit: PatternScope) -> Option<usize> {
+        let first = first_route_for(&self.any_sender, domain, fit);
         if self.senders.is_empty() {
             return first;
         }
         let of_domain = sender.domain().map(|domain| format!("@{}", lowered(domain)).into());
         let keys = [Some(lowered(sender.as_bytes())), of_domain].into_iter().flatten();
-        let found = keys.filter_map(|key| first_for(self.senders.get(&*key)?, domain, fit));
+        let found = keys.filter_map(|key| first_route_for(self.senders.get(&*key)?, domain, fit));
         found.chain(first).min()
     }
 }
 
 /// Selects the patterns that count.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fit {
+enum PatternScope {
     /// Patterns that name the domain, or one above it.
     Named,
     /// `*` too.
@@ -254,48 +254,57 @@ fn lowered(text: &[u8]) -> Cow<'_, str> {
 }
 
 /// The first of the routes for the domain itself, for the domains above it with their dot, and for all.
-fn first_for(domains: &Domains, domain: &str, fit: Fit) -> Option<usize> {
+fn first_route_for(domains: &DomainIndex, domain: &str, fit: PatternScope) -> Option<usize> {
     let is_literal = domain.starts_with('[');
     let dots = domain.match_indices('.').filter(|_| !is_literal);
     let above = dots.map(|(at, _)| &domain[at..]);
-    let all = (fit == Fit::Any).then_some("*");
+    let all = (fit == PatternScope::Any).then_some("*");
     std::iter::once(domain).chain(above).chain(all).filter_map(|key| domains.get(key)).min().copied()
 }
 
 impl Router {
     /// The domain of this relay's own mail, if it has one.
-    pub(crate) fn first_local_domain(&self) -> Option<&str> {
-        self.0.local.first.as_deref()
+    pub(crate) fn primary_domain(&self) -> Option<&str> {
+        self.0.local.primary_domain.as_deref()
     }
 
     /// Builds the router of that configuration. Mail that no route fits goes to `otherwise`.
-    pub(crate) fn new(local: Local, routes: Vec<Route>, otherwise: Way) -> Self {
-        let mut index = Index::default();
+    pub(crate) fn new(local: LocalDomains, routes: Vec<Route>, otherwise: RouteTarget) -> Self {
+        let mut index = RouteIndex::default();
         routes.iter().enumerate().for_each(|(number, route)| drop(index.add(number, route)));
-        let ways = routes.into_iter().map(|route| route.way).collect();
-        Self(Arc::new(Table { local, ways, index, otherwise }))
+        let ways = routes.into_iter().map(|route| route.target).collect();
+        Self(Arc::new(RoutingTable { local, targets: ways, index, fallback: otherwise }))
     }
 
     /// Routes mail to a recipient.
     ///
     /// # Errors
     /// If there is no route for it.
-    pub(crate) fn route(&self, standing: Standing, sender: &Path<'_>, recipient: &Path<'_>) -> Result<Routed, Refusal> {
+    pub(crate) fn route(
+        &self,
+        standing: Access,
+        sender: &Path<'_>,
+        recipient: &Path<'_>,
+    ) -> Result<ResolvedRoute, RouteError> {
         let table = &*self.0;
-        let local_part = str::from_utf8(recipient.local_part()).map_err(|_| Refusal::UnknownUser)?;
+        let local_part = str::from_utf8(recipient.local_part()).map_err(|_| RouteError::UnknownUser)?;
         let Some(domain) = recipient.domain() else {
-            return if recipient.is_null() { Err(Refusal::UnknownUser) } else { table.postmaster(standing, sender) };
+            return if recipient.is_null() {
+                Err(RouteError::UnknownUser)
+            } else {
+                table.route_postmaster(standing, sender)
+            };
         };
         let domain = lowered(domain);
-        if table.local.has(&domain) {
-            if standing == Standing::Stranger && has_route_inside(local_part) {
-                return Err(Refusal::RelayingDenied);
+        if table.local.contains(&domain) {
+            if standing == Access::Untrusted && has_embedded_route(local_part) {
+                return Err(RouteError::RelayingDenied);
             }
-            return table.to_local(sender, local_part, &domain);
+            return table.route_local(sender, local_part, &domain);
         }
         match standing {
-            Standing::Stranger => Err(Refusal::RelayingDenied),
-            Standing::Friend => table.elsewhere(sender, local_part, &domain).map(Routed::As),
+            Access::Untrusted => Err(RouteError::RelayingDenied),
+            Access::Trusted => table.route_remote(sender, local_part, &domain).map(ResolvedRoute::Direct),
         }
     }
 
@@ -305,28 +314,28 @@ impl Router {
     ///
     /// # Errors
     /// If there is no route for it any more.
-    pub(crate) fn route_again(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Result<Routed, Refusal> {
-        let routed = self.route(Standing::Friend, sender, recipient);
-        if matches!(routed, Ok(Routed::As(_))) {
+    pub(crate) fn reroute(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Result<ResolvedRoute, RouteError> {
+        let routed = self.route(Access::Trusted, sender, recipient);
+        if matches!(routed, Ok(ResolvedRoute::Direct(_))) {
             return routed;
         }
-        self.0.mailbox_of(sender, recipient).map_or(routed, |hop| Ok(Routed::As(hop)))
+        self.0.own_mailbox(sender, recipient).map_or(routed, |hop| Ok(ResolvedRoute::Direct(hop)))
     }
 
     /// Reports whether mail of a local domain can go anywhere: to a mailbox, by a route that names it, or by aliases
     /// alone.
-    pub(crate) fn has_place_for(&self, domain: &str) -> bool {
-        let Table { local, index, .. } = &*self.0;
+    pub(crate) fn has_route_for(&self, domain: &str) -> bool {
+        let RoutingTable { local, index, .. } = &*self.0;
         let nobody = Path::mailbox(b"").expect("the null path is a path");
         let only_aliases = local.users.is_none() && local.aliases.len() > 0;
-        local.mailbox.is_some() || index.first(&nobody, domain, Fit::Named).is_some() || only_aliases
+        local.mailbox.is_some() || index.first_match(&nobody, domain, PatternScope::Named).is_some() || only_aliases
     }
 
     /// The next hops that need TLS, but whose certificate is not verified.
     pub(crate) fn insecure_hops(&self) -> impl Iterator<Item = String> {
-        self.0.ways.iter().filter_map(|way| match way {
-            Way::Hop(Hop::Smtp(smtp)) if smtp.security.insecure => Some(smtp.to.to_string()),
-            Way::Mx(mx) if mx.security.insecure => Some("mx".to_owned()),
+        self.0.targets.iter().filter_map(|way| match way {
+            RouteTarget::NextHop(NextHop::Smtp(smtp)) if smtp.security.insecure => Some(smtp.target.to_string()),
+            RouteTarget::Mx(mx) if mx.security.insecure => Some("mx".to_owned()),
             _ => None,
         })
     }
@@ -338,89 +347,92 @@ impl Router {
 }
 
 /// Reports whether a local part could make the next server relay: by `@`, by the percent hack, by a bang path.
-fn has_route_inside(local_part: &str) -> bool {
+fn has_embedded_route(local_part: &str) -> bool {
     local_part.contains(['@', '%', '!'])
 }
 
-impl Table {
-    fn to_local(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<Routed, Refusal> {
+impl RoutingTable {
+    fn route_local(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<ResolvedRoute, RouteError> {
         let Some(meant) = self.local.aliases.expand(local_part, domain) else {
-            return self.mailbox(sender, local_part, domain).map(Routed::As);
+            return self.mailbox(sender, local_part, domain).map(ResolvedRoute::Direct);
         };
         let mut instead = Vec::with_capacity(meant.len());
         for one in meant {
             let (address, hop) = match one {
-                Meant::Nobody => continue,
-                Meant::Mailbox { local_part, domain } => {
+                AliasTarget::Discard => continue,
+                AliasTarget::Mailbox { local_part, domain } => {
                     (format!("{local_part}@{domain}").into(), self.mailbox(sender, &local_part, &domain)?)
                 }
-                Meant::Elsewhere(address) => {
-                    let hop = self.to_address(sender, &address)?;
+                AliasTarget::Remote(address) => {
+                    let hop = self.route_address(sender, &address)?;
                     (address, hop)
                 }
             };
             instead.push((address, hop));
         }
-        Ok(if instead.is_empty() { Routed::As(Hop::Discard) } else { Routed::Instead(instead) })
+        Ok(if instead.is_empty() { ResolvedRoute::Direct(NextHop::Discard) } else { ResolvedRoute::Alias(instead) })
     }
 
     /// The next hop of an alias's target that is not local: the alias's author may send there.
-    fn to_address(&self, sender: &Path<'_>, address: &str) -> Result<Hop, Refusal> {
-        let path = Path::mailbox(address.as_bytes()).map_err(|_| Refusal::UnknownUser)?;
-        let domain = path.domain().map(lowered).ok_or(Refusal::UnknownUser)?;
-        self.elsewhere(sender, &String::from_utf8_lossy(path.local_part()), &domain)
+    fn route_address(&self, sender: &Path<'_>, address: &str) -> Result<NextHop, RouteError> {
+        let path = Path::mailbox(address.as_bytes()).map_err(|_| RouteError::UnknownUser)?;
+        let domain = path.domain().map(lowered).ok_or(RouteError::UnknownUser)?;
+        self.route_remote(sender, &String::from_utf8_lossy(path.local_part()), &domain)
     }
 
     /// The mailbox of a user that is no alias.
-    fn mailbox(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<Hop, Refusal> {
-        let name = plain(local_part);
+    fn mailbox(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<NextHop, RouteError> {
+        let name = normalize_local_part(local_part);
         if !self.local.has_user(&name) {
-            return Err(Refusal::UnknownUser);
+            return Err(RouteError::UnknownUser);
         }
         match &self.local.mailbox {
-            Some(Mailbox::Hop(hop)) => Ok(hop.clone()),
+            Some(Mailbox::NextHop(hop)) => Ok(hop.clone()),
             Some(Mailbox::Maildir(template)) => maildir(template, &name, domain),
             // Its MX is this relay, and a smarthost would send it back: only a route that names it leads on.
-            None => match self.index.first(sender, domain, Fit::Named) {
-                Some(number) => follow(&self.ways[number], local_part, domain),
-                None => Err(Refusal::UnknownUser),
+            None => match self.index.first_match(sender, domain, PatternScope::Named) {
+                Some(number) => resolve_target(&self.targets[number], local_part, domain),
+                None => Err(RouteError::UnknownUser),
             },
         }
     }
 
     /// The mailbox that an address names by itself; that of a bare `Postmaster` is in the first domain.
-    fn mailbox_of(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Option<Hop> {
+    fn own_mailbox(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Option<NextHop> {
         let local_part = str::from_utf8(recipient.local_part()).ok()?;
-        let domain = recipient.domain().map(lowered).or(self.local.first.as_deref().map(Cow::Borrowed))?;
-        self.local.has(&domain).then(|| self.mailbox(sender, local_part, &domain).ok())?
+        let domain = recipient.domain().map(lowered).or(self.local.primary_domain.as_deref().map(Cow::Borrowed))?;
+        self.local.contains(&domain).then(|| self.mailbox(sender, local_part, &domain).ok())?
     }
 
-    fn elsewhere(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<Hop, Refusal> {
-        let way = self.index.first(sender, domain, Fit::Any).map_or(&self.otherwise, |number| &self.ways[number]);
-        follow(way, local_part, domain)
+    fn route_remote(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<NextHop, RouteError> {
+        let way = self
+            .index
+            .first_match(sender, domain, PatternScope::Any)
+            .map_or(&self.fallback, |number| &self.targets[number]);
+        resolve_target(way, local_part, domain)
     }
 
     /// The mailbox that every server has (RFC 5321 §4.5.1), given without a domain.
-    fn postmaster(&self, standing: Standing, sender: &Path<'_>) -> Result<Routed, Refusal> {
+    fn route_postmaster(&self, standing: Access, sender: &Path<'_>) -> Result<ResolvedRoute, RouteError> {
         const NAME: &str = "postmaster";
-        if let Some(domain) = &self.local.first {
-            return self.to_local(sender, NAME, domain);
+        if let Some(domain) = &self.local.primary_domain {
+            return self.route_local(sender, NAME, domain);
         }
         // Without a domain of its own, the smarthost's postmaster looks after its clients.
-        let everything = self.index.first(sender, "*", Fit::Any).map(|number| &self.ways[number]);
+        let everything = self.index.first_match(sender, "*", PatternScope::Any).map(|number| &self.targets[number]);
         match (standing, everything) {
-            (Standing::Friend, Some(Way::Hop(hop))) => Ok(Routed::As(hop.clone())),
-            _ => Err(Refusal::UnknownUser),
+            (Access::Trusted, Some(RouteTarget::NextHop(hop))) => Ok(ResolvedRoute::Direct(hop.clone())),
+            _ => Err(RouteError::UnknownUser),
         }
     }
 }
 
-fn follow(way: &Way, local_part: &str, domain: &str) -> Result<Hop, Refusal> {
+fn resolve_target(way: &RouteTarget, local_part: &str, domain: &str) -> Result<NextHop, RouteError> {
     match way {
-        Way::Hop(hop) => Ok(hop.clone()),
-        Way::Maildir(template) => maildir(template, &plain(local_part), domain),
-        Way::Mx(mx) => Ok(Hop::Smtp(Arc::new(Smtp {
-            to: To::Domain { name: domain.into(), port: mx.port },
+        RouteTarget::NextHop(hop) => Ok(hop.clone()),
+        RouteTarget::Maildir(template) => maildir(template, &normalize_local_part(local_part), domain),
+        RouteTarget::Mx(mx) => Ok(NextHop::Smtp(Arc::new(Smtp {
+            target: SmtpTarget::Domain { name: domain.into(), port: mx.port },
             security: mx.security.clone(),
             credentials: mx.credentials.clone(),
             connections: mx.connections,
@@ -428,70 +440,75 @@ fn follow(way: &Way, local_part: &str, domain: &str) -> Result<Hop, Refusal> {
     }
 }
 
-fn maildir(template: &Template, name: &str, domain: &str) -> Result<Hop, Refusal> {
-    let path = template.fill(name, domain).ok_or(Refusal::UnknownUser)?;
-    Ok(Hop::Maildir(path.into()))
+fn maildir(template: &MaildirTemplate, name: &str, domain: &str) -> Result<NextHop, RouteError> {
+    let path = template.fill(name, domain).ok_or(RouteError::UnknownUser)?;
+    Ok(NextHop::Maildir(path.into()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::aliases::Surroundings;
+    use super::super::aliases::AliasContext;
     use super::*;
     use proptest::prelude::*;
 
-    fn smarthost(name: &str) -> Hop {
-        let to = To::Hosts(Box::new([Host { name: name.into(), port: 25 }]));
-        Hop::Smtp(Arc::new(Smtp { to, security: Security::default(), credentials: None, connections: None }))
+    fn smarthost(name: &str) -> NextHop {
+        let to = SmtpTarget::Hosts(Box::new([TargetHost { name: name.into(), port: 25 }]));
+        NextHop::Smtp(Arc::new(Smtp {
+            target: to,
+            security: NextHopTls::default(),
+            credentials: None,
+            connections: None,
+        }))
     }
 
-    fn route(from: &[&str], to: &[&str], way: Way) -> Route {
+    fn route(from: &[&str], to: &[&str], way: RouteTarget) -> Route {
         let from = from.iter().map(|from| SenderPattern::parse(from).unwrap()).collect();
-        Route { from, to: to.iter().map(|to| DomainPattern::parse(to).unwrap()).collect(), way }
+        Route { from, to: to.iter().map(|to| DomainPattern::parse(to).unwrap()).collect(), target: way }
     }
 
     /// The local part of a relay for a.example and b.example, with the mailboxes ann and bob.
-    fn local(aliases: &str, mailbox: Option<Mailbox>) -> Local {
+    fn local(aliases: &str, mailbox: Option<Mailbox>) -> LocalDomains {
         let domains: HashSet<Box<str>> = ["a.example", "b.example"].map(Box::from).into();
         let users: HashSet<Box<str>> = ["ann", "bob", "a%b"].map(Box::from).into();
         let aliases = Aliases::parse(
             aliases,
-            &Surroundings { is_local: &|domain| domains.contains(domain), is_user: &|name| users.contains(name) },
+            &AliasContext { is_local: &|domain| domains.contains(domain), is_user: &|name| users.contains(name) },
         );
         let aliases = aliases.unwrap();
-        Local { first: Some("a.example".into()), domains, aliases, users: Some(users), mailbox }
+        LocalDomains { primary_domain: Some("a.example".into()), domains, aliases, users: Some(users), mailbox }
     }
 
     fn table() -> Router {
-        let mailbox = Mailbox::Maildir(Template::parse("/mail/{domain}/{user}").unwrap());
+        let mailbox = Mailbox::Maildir(MaildirTemplate::parse("/mail/{domain}/{user}").unwrap());
         let aliases = "postmaster: ann\nsales: bob, carl@else.example\nnobody: .\nann@b.example: ann, x@far.example\n";
         let routes = vec![
-            route(&["boss@a.example", "@vip.example"], &["*"], Way::Hop(smarthost("vip"))),
-            route(&["<>"], &["else.example"], Way::Hop(smarthost("bounces"))),
-            route(&[], &["else.example", ".else.example"], Way::Hop(smarthost("else"))),
-            route(&[], &["sub.else.example", "[192.0.2.1]"], Way::Hop(smarthost("late"))),
-            route(&[], &["drop.example"], Way::Hop(Hop::Discard)),
-            route(&[], &["files.example"], Way::Maildir(Template::parse("/files/{user}").unwrap())),
+            route(&["boss@a.example", "@vip.example"], &["*"], RouteTarget::NextHop(smarthost("vip"))),
+            route(&["<>"], &["else.example"], RouteTarget::NextHop(smarthost("bounces"))),
+            route(&[], &["else.example", ".else.example"], RouteTarget::NextHop(smarthost("else"))),
+            route(&[], &["sub.else.example", "[192.0.2.1]"], RouteTarget::NextHop(smarthost("late"))),
+            route(&[], &["drop.example"], RouteTarget::NextHop(NextHop::Discard)),
+            route(&[], &["files.example"], RouteTarget::Maildir(MaildirTemplate::parse("/files/{user}").unwrap())),
         ];
-        Router::new(local(aliases, Some(mailbox)), routes, Way::Mx(Mx::default()))
+        Router::new(local(aliases, Some(mailbox)), routes, RouteTarget::Mx(Mx::default()))
     }
 
     /// As `554`, `550`, a hop, or `address=hop` for each in place of an alias.
-    fn told(router: &Router, standing: Standing, sender: &str, recipient: &str) -> String {
+    fn routed_to(router: &Router, standing: Access, sender: &str, recipient: &str) -> String {
         let sender = Path::mailbox(sender.as_bytes()).unwrap();
         let wire = format!("<{recipient}>");
         let (recipient, _) = Path::parse(wire.as_bytes()).unwrap();
         in_words(router.route(standing, &sender, &recipient))
     }
 
-    fn told_again(router: &Router, recipient: &str) -> String {
+    fn rerouted_to(router: &Router, recipient: &str) -> String {
         let (sender, recipient) = (Path::mailbox(b"").unwrap(), Path::mailbox(recipient.as_bytes()).unwrap());
-        in_words(router.route_again(&sender, &recipient))
+        in_words(router.reroute(&sender, &recipient))
     }
 
-    fn in_words(routed: Result<Routed, Refusal>) -> String {
+    fn in_words(routed: Result<ResolvedRoute, RouteError>) -> String {
         match routed {
-            Ok(Routed::As(hop)) => hop.to_string(),
-            Ok(Routed::Instead(all)) => {
+            Ok(ResolvedRoute::Direct(hop)) => hop.to_string(),
+            Ok(ResolvedRoute::Alias(all)) => {
                 let mut all: Vec<_> = all.iter().map(|(address, hop)| format!("{address}={hop}")).collect();
                 all.sort();
                 all.join(" ")
@@ -501,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_what_friends_may() {
+    fn trusted_clients_may_send_anywhere() {
         let rows = [
             ("s@x.example", "u@far.example", "mx:far.example"),
             ("s@x.example", "u@FAR.Example", "mx:far.example"),
@@ -532,13 +549,13 @@ mod tests {
         ];
         let router = table();
         for (sender, recipient, expected) in rows {
-            assert_eq!(told(&router, Standing::Friend, sender, recipient), expected, "{sender} to {recipient}");
+            assert_eq!(routed_to(&router, Access::Trusted, sender, recipient), expected, "{sender} to {recipient}");
         }
     }
 
     /// Tests addresses that have made relays open: a stranger can send to none of them.
     #[test]
-    fn a_table_of_what_strangers_may() {
+    fn untrusted_clients_reach_local_mailboxes_only() {
         let rows = [
             ("u@far.example", "554"),
             ("u@else.example", "554"),
@@ -575,7 +592,7 @@ mod tests {
             // Not even the boss: any client can use that address.
             for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
                 let told =
-                    told(&router, Standing::Stranger, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");
+                    routed_to(&router, Access::Untrusted, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");
                 assert_eq!(told.replace("smtp:vip:25", "smtp:else:25"), expected, "{sender} to {recipient}");
             }
         }
@@ -585,8 +602,8 @@ mod tests {
     fn what_waits_goes_to_its_mailbox_and_to_an_alias_only_where_that_is_gone() {
         let aliases = "postmaster: ann\nsales: bob, carl@else.example\nbob: carl@else.example, ann\nnobody: .\n\
                        ann@b.example: ann, x@far.example\n";
-        let mailbox = Mailbox::Maildir(Template::parse("/mail/{domain}/{user}").unwrap());
-        let router = Router::new(local(aliases, Some(mailbox)), Vec::new(), Way::Mx(Mx::default()));
+        let mailbox = Mailbox::Maildir(MaildirTemplate::parse("/mail/{domain}/{user}").unwrap());
+        let router = Router::new(local(aliases, Some(mailbox)), Vec::new(), RouteTarget::Mx(Mx::default()));
         let rows = [
             ("bob@a.example", "maildir:/mail/a.example/bob"),
             ("ann@b.example", "maildir:/mail/b.example/ann"),
@@ -597,46 +614,49 @@ mod tests {
             ("u@far.example", "mx:far.example"),
         ];
         for (recipient, expected) in rows {
-            assert_eq!(told_again(&router, recipient), expected, "{recipient}");
+            assert_eq!(rerouted_to(&router, recipient), expected, "{recipient}");
         }
         // If the next hop has the list of mailboxes, each name may be one.
-        let Local { domains, first, aliases, .. } = local(aliases, None);
-        let mailbox = Some(Mailbox::Hop(smarthost("inner")));
-        let router =
-            Router::new(Local { domains, first, aliases, users: None, mailbox }, Vec::new(), Way::Mx(Mx::default()));
+        let LocalDomains { domains, primary_domain: first, aliases, .. } = local(aliases, None);
+        let mailbox = Some(Mailbox::NextHop(smarthost("inner")));
+        let router = Router::new(
+            LocalDomains { domains, primary_domain: first, aliases, users: None, mailbox },
+            Vec::new(),
+            RouteTarget::Mx(Mx::default()),
+        );
         for recipient in ["bob@a.example", "sales@a.example", "postmaster"] {
-            assert_eq!(told_again(&router, recipient), "smtp:inner:25", "{recipient}");
+            assert_eq!(rerouted_to(&router, recipient), "smtp:inner:25", "{recipient}");
         }
-        assert_eq!(told_again(&router, "nobody@a.example"), "discard");
+        assert_eq!(rerouted_to(&router, "nobody@a.example"), "discard");
     }
 
     #[test]
     fn a_local_domain_without_a_mailbox_follows_only_a_route_that_names_it() {
         let routes = || {
             vec![
-                route(&[], &["a.example"], Way::Hop(smarthost("inner"))),
-                route(&[], &["*"], Way::Hop(smarthost("smart"))),
+                route(&[], &["a.example"], RouteTarget::NextHop(smarthost("inner"))),
+                route(&[], &["*"], RouteTarget::NextHop(smarthost("smart"))),
             ]
         };
-        let router = Router::new(local("", None), routes(), Way::Mx(Mx::default()));
-        assert_eq!(told(&router, Standing::Stranger, "", "ann@a.example"), "smtp:inner:25");
-        assert_eq!(told(&router, Standing::Stranger, "", "ann@b.example"), "550");
-        assert_eq!(told(&router, Standing::Friend, "", "ann@b.example"), "550");
-        assert!(router.has_place_for("a.example") && !router.has_place_for("b.example"));
+        let router = Router::new(local("", None), routes(), RouteTarget::Mx(Mx::default()));
+        assert_eq!(routed_to(&router, Access::Untrusted, "", "ann@a.example"), "smtp:inner:25");
+        assert_eq!(routed_to(&router, Access::Untrusted, "", "ann@b.example"), "550");
+        assert_eq!(routed_to(&router, Access::Trusted, "", "ann@b.example"), "550");
+        assert!(router.has_route_for("a.example") && !router.has_route_for("b.example"));
         // With nothing local, the smarthost has the postmaster, and strangers have none.
-        let router = Router::new(Local::default(), routes(), Way::Mx(Mx::default()));
-        assert_eq!(told(&router, Standing::Friend, "", "Postmaster"), "smtp:smart:25");
-        assert_eq!(told(&router, Standing::Stranger, "", "Postmaster"), "550");
-        let router = Router::new(Local::default(), Vec::new(), Way::Mx(Mx::default()));
-        assert_eq!(told(&router, Standing::Friend, "", "Postmaster"), "550");
+        let router = Router::new(LocalDomains::default(), routes(), RouteTarget::Mx(Mx::default()));
+        assert_eq!(routed_to(&router, Access::Trusted, "", "Postmaster"), "smtp:smart:25");
+        assert_eq!(routed_to(&router, Access::Untrusted, "", "Postmaster"), "550");
+        let router = Router::new(LocalDomains::default(), Vec::new(), RouteTarget::Mx(Mx::default()));
+        assert_eq!(routed_to(&router, Access::Trusted, "", "Postmaster"), "550");
     }
 
     #[test]
     fn a_route_that_nothing_comes_to_is_found() {
-        let mut index = Index::default();
+        let mut index = RouteIndex::default();
         let mut add = |number, from: &[&str], to: &[&str]| {
             index
-                .add(number, &route(from, to, Way::Hop(Hop::Discard)))
+                .add(number, &route(from, to, RouteTarget::NextHop(NextHop::Discard)))
                 .map(|(domain, earlier)| (domain.to_string(), earlier))
         };
         assert_eq!(add(0, &[], &["a.example", ".a.example"]), None);
@@ -659,8 +679,8 @@ mod tests {
 
     #[test]
     fn refusals_are_the_replies_of_the_rfc() {
-        assert!(Refusal::UnknownUser.reply().wire().starts_with(b"550 5.1.1 "));
-        assert!(Refusal::RelayingDenied.reply().wire().starts_with(b"554 5.7.1 "));
+        assert!(RouteError::UnknownUser.reply().wire().starts_with(b"550 5.1.1 "));
+        assert!(RouteError::RelayingDenied.reply().wire().starts_with(b"554 5.7.1 "));
     }
 
     /// Pieces of addresses, put together in all the wrong ways.
@@ -705,16 +725,16 @@ mod tests {
             for text in [recipient.clone(), format!("{local_part}@{domain}"), format!("\"{recipient}\"@a.example"), format!("{recipient}@a.example")] {
                 let wire = format!("<{text}>");
                 let Ok((path, _)) = Path::parse(wire.as_bytes()) else { continue };
-                let Ok(routed) = router.route(Standing::Stranger, &nobody, &path) else { continue };
+                let Ok(routed) = router.route(Access::Untrusted, &nobody, &path) else { continue };
                 let domain = path.domain().map(|domain| String::from_utf8_lossy(domain).to_lowercase());
                 prop_assert!(matches!(domain.as_deref(), None | Some("a.example" | "b.example")), "{}", text);
                 prop_assert!(!path.local_part().iter().any(|octet| b"@%!".contains(octet)), "{}", text);
                 // Only an alias leads outside.
                 match routed {
-                    Routed::As(hop) => prop_assert!(matches!(hop, Hop::Maildir(_) | Hop::Discard), "{}: {}", text, hop),
-                    Routed::Instead(all) => for (address, hop) in all {
+                    ResolvedRoute::Direct(hop) => prop_assert!(matches!(hop, NextHop::Maildir(_) | NextHop::Discard), "{}: {}", text, hop),
+                    ResolvedRoute::Alias(all) => for (address, hop) in all {
                         let is_said = ["carl@else.example", "x@far.example"].contains(&&*address);
-                        prop_assert!(is_said || matches!(hop, Hop::Maildir(_)), "{}: {}", text, hop);
+                        prop_assert!(is_said || matches!(hop, NextHop::Maildir(_)), "{}: {}", text, hop);
                     },
                 }
             }
@@ -724,7 +744,7 @@ mod tests {
         fn friends_and_strangers_see_the_same_local_mailboxes(name in "[a-z]{1,6}|ann|bob|sales|nobody") {
             let router = table();
             let address = format!("{name}@a.example");
-            prop_assert_eq!(told(&router, Standing::Friend, "", &address), told(&router, Standing::Stranger, "", &address));
+            prop_assert_eq!(routed_to(&router, Access::Trusted, "", &address), routed_to(&router, Access::Untrusted, "", &address));
         }
     }
 }

@@ -3,16 +3,16 @@ use std::path::{Component, Path, PathBuf};
 
 /// A path with blanks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Template(Vec<Piece>);
+pub(crate) struct MaildirTemplate(Vec<PathSegment>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum PathSegment {
     Text(String),
     User,
     Domain,
 }
 
-impl Template {
+impl MaildirTemplate {
     /// Parses a template.
     ///
     /// # Errors
@@ -25,21 +25,21 @@ impl Template {
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
             let (name, after) = after.split_once('}').ok_or_else(|| format!("{text:?}: a {{ without its }}"))?;
-            pieces.push(Piece::Text(before.to_owned()));
+            pieces.push(PathSegment::Text(before.to_owned()));
             pieces.push(match name {
-                "user" => Piece::User,
-                "domain" => Piece::Domain,
+                "user" => PathSegment::User,
+                "domain" => PathSegment::Domain,
                 _ => return Err(format!("{text:?}: {{{name}}} is unknown; there are {{user}} and {{domain}}")),
             });
             rest = after;
         }
-        pieces.push(Piece::Text(rest.to_owned()));
+        pieces.push(PathSegment::Text(rest.to_owned()));
         Ok(Self(pieces))
     }
 
     /// The same below that directory, unless it is an absolute path.
     pub(crate) fn below(mut self, directory: &Path) -> Self {
-        if let Some(Piece::Text(first)) = self.0.first_mut() {
+        if let Some(PathSegment::Text(first)) = self.0.first_mut() {
             *first = directory.join(&*first).to_string_lossy().into_owned();
         }
         self
@@ -47,7 +47,7 @@ impl Template {
 
     /// Reports whether each user has a path of its own.
     pub(crate) fn names_users(&self) -> bool {
-        self.0.contains(&Piece::User)
+        self.0.contains(&PathSegment::User)
     }
 
     /// The path for a user, plain (without quotes and capitals), of a domain in lower case; `None` if one of them would
@@ -56,9 +56,9 @@ impl Template {
         let mut path = String::new();
         for piece in &self.0 {
             path.push_str(match piece {
-                Piece::Text(text) => text,
-                Piece::User => safe(user)?,
-                Piece::Domain => safe(domain)?,
+                PathSegment::Text(text) => text,
+                PathSegment::User => safe_component(user)?,
+                PathSegment::Domain => safe_component(domain)?,
             });
         }
         Some(path.into())
@@ -66,7 +66,7 @@ impl Template {
 }
 
 /// A name that is one component of a path, and not a hidden one.
-fn safe(name: &str) -> Option<&str> {
+fn safe_component(name: &str) -> Option<&str> {
     let is_one =
         matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(only)] if only == name);
     let has_control = name.chars().any(char::is_control);
@@ -80,26 +80,32 @@ mod tests {
 
     #[test]
     fn blanks_are_filled() {
-        let template = Template::parse("/var/mail/{domain}/{user}/Maildir").unwrap();
+        let template = MaildirTemplate::parse("/var/mail/{domain}/{user}/Maildir").unwrap();
         assert_eq!(template.fill("ann", "a.example"), Some("/var/mail/a.example/ann/Maildir".into()));
         assert!(template.names_users());
-        let one = Template::parse("all").unwrap().below(Path::new("/srv"));
+        let one = MaildirTemplate::parse("all").unwrap().below(Path::new("/srv"));
         assert_eq!((one.fill("..", "/"), one.names_users()), (Some("/srv/all".into()), false));
-        assert_eq!(Template::parse("{user}").unwrap().below(Path::new("/srv")).fill("a", "b"), Some("/srv/a".into()));
-        assert_eq!(Template::parse("/x/{user}").unwrap().below(Path::new("/srv")).fill("a", "b"), Some("/x/a".into()));
+        assert_eq!(
+            MaildirTemplate::parse("{user}").unwrap().below(Path::new("/srv")).fill("a", "b"),
+            Some("/srv/a".into())
+        );
+        assert_eq!(
+            MaildirTemplate::parse("/x/{user}").unwrap().below(Path::new("/srv")).fill("a", "b"),
+            Some("/x/a".into())
+        );
     }
 
     #[test]
     fn what_is_no_template_is_refused() {
         for (text, named) in [("", "not a valid path"), ("/{user", "without its"), ("/{name}", "{name} is unknown")] {
-            let why = Template::parse(text).unwrap_err();
+            let why = MaildirTemplate::parse(text).unwrap_err();
             assert!(why.contains(named), "{why}");
         }
     }
 
     #[test]
     fn no_name_leads_out() {
-        let template = Template::parse("/var/mail/{domain}/{user}").unwrap();
+        let template = MaildirTemplate::parse("/var/mail/{domain}/{user}").unwrap();
         for (user, domain) in [
             ("..", "a"),
             (".", "a"),
@@ -119,7 +125,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_filled_path_is_always_two_below(user in "[ -~/.]{0,12}", domain in "[ -~/.]{0,12}") {
-            let filled = Template::parse("/m/{domain}/{user}").unwrap().fill(&user, &domain);
+            let filled = MaildirTemplate::parse("/m/{domain}/{user}").unwrap().fill(&user, &domain);
             if let Some(path) = filled {
                 let components: Vec<_> = path.components().skip(1).collect();
                 prop_assert_eq!(components.len(), 3);

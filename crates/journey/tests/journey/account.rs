@@ -1,7 +1,7 @@
 //! Tests of the account: the books of both ends give the fates, and the verdict names each fault with its count.
 use crate::sample;
-use journey::account::{Arrivals, Between, Books, RelayBooks, fates_sum, settle};
-use journey::judge::{Circumstances, judge, outcome};
+use journey::account::{AccountInputs, Arrivals, RelayInputs, Topology, fates_sum, reconcile};
+use journey::judge::{VerdictInputs, judge, outcome};
 use journey::record::{
     Arrival, Cause, Ending, ExhaustedRow, LatencyMs, LedgerRow, Ordered, Outcome, PauseRow, Record, Resource, Role,
     StallRow, Surroundings, ThresholdRow, Verdict,
@@ -21,20 +21,24 @@ fn arrivals(units: &Ledger) -> Arrivals<'_> {
 
 /// Counts of the source besides the accepted units.
 #[derive(Default)]
-struct Counted {
+struct SourceCounts {
     rejected: u64,
     failed: u64,
     open: u64,
 }
 
-fn settled(accepted: &Ledger, delivered: &Ledger, counted: Counted) -> LedgerRow {
-    settle(books(accepted, Some(arrivals(delivered)), counted))
+fn settled(accepted: &Ledger, delivered: &Ledger, counted: SourceCounts) -> LedgerRow {
+    reconcile(account_inputs(accepted, Some(arrivals(delivered)), counted))
 }
 
-fn books<'a>(accepted: &'a Ledger, arrivals: Option<Arrivals<'a>>, counted: Counted) -> Books<'a> {
-    let Counted { rejected, failed, open } = counted;
+fn account_inputs<'a>(
+    accepted: &'a Ledger,
+    arrivals: Option<Arrivals<'a>>,
+    counted: SourceCounts,
+) -> AccountInputs<'a> {
+    let SourceCounts { rejected, failed, open } = counted;
     let recipients_created = accepted.count() + rejected + failed + open;
-    Books { recipients_created, accepted, rejected, failed, open, overflow: 0, arrivals, relay: None }
+    AccountInputs { recipients_created, accepted, rejected, failed, open, overflow: 0, arrivals, relay: None }
 }
 
 /// The fates in the order delivered, rejected, failed, lost, in flight.
@@ -44,7 +48,7 @@ fn fates(row: &LedgerRow) -> [u64; 5] {
 
 #[test]
 fn what_was_accepted_and_did_not_arrive_is_lost() {
-    let row = settled(&ledger(0..10), &ledger(0..7), Counted { rejected: 2, ..Counted::default() });
+    let row = settled(&ledger(0..10), &ledger(0..7), SourceCounts { rejected: 2, ..SourceCounts::default() });
     assert_eq!(fates(&row), [7, 2, 0, 3, 0]);
     assert!(fates_sum(&row));
 }
@@ -52,7 +56,7 @@ fn what_was_accepted_and_did_not_arrive_is_lost() {
 #[test]
 fn what_arrived_though_no_reply_was_heard_is_delivered() {
     // 10 accepted; 10..12 arrived although their replies never came.
-    let counted = |rejected, failed, open| Counted { rejected, failed, open };
+    let counted = |rejected, failed, open| SourceCounts { rejected, failed, open };
     let row = settled(&ledger(0..10), &ledger(0..12), counted(6, 0, 4));
     assert_eq!(fates(&row), [12, 6, 0, 0, 2]);
     // The peer accepted it and then the connection broke: to the source it failed, and the sink has it.
@@ -70,22 +74,22 @@ fn what_is_in_the_relays_queue_is_not_lost() {
     let delivered = ledger(0..6);
     let queued = ledger(5..9);
     let arrivals = Some(arrivals(&delivered));
-    let with = |given_up| Books {
-        relay: Some(RelayBooks { queued: &queued, given_up }),
-        ..books(&accepted, arrivals, Counted::default())
+    let with = |given_up| AccountInputs {
+        relay: Some(RelayInputs { queued: &queued, given_up }),
+        ..account_inputs(&accepted, arrivals, SourceCounts::default())
     };
-    let row = settle(with(0));
+    let row = reconcile(with(0));
     assert_eq!((row.queued, row.lost, row.expired), (Some(3), Some(1), Some(0)));
-    let row = settle(with(7));
+    let row = reconcile(with(7));
     assert_eq!((row.lost, row.expired), (Some(0), Some(1)), "it has given up no more than is missing");
     assert!(fates_sum(&row));
 }
 
 #[test]
 fn books_that_contradict_each_other_do_not_sum() {
-    let row = settled(&ledger(0..5), &ledger(0..9), Counted::default());
+    let row = settled(&ledger(0..5), &ledger(0..9), SourceCounts::default());
     assert!(!fates_sum(&row));
-    let verdict = conclude(&with(row), Between::Nothing);
+    let verdict = conclude(&with(row), Topology::Direct);
     assert!(!verdict.closed && verdict.outcome == Some(Outcome::Fail));
     assert!(verdict.reasons[0].contains("sum to 9 and not to the 5 messages created"), "{:?}", verdict.reasons);
 }
@@ -93,21 +97,21 @@ fn books_that_contradict_each_other_do_not_sum() {
 #[test]
 fn without_a_sink_the_run_is_judged_by_what_was_accepted() {
     let accepted = ledger(0..9);
-    let row = settle(books(&accepted, None, Counted::default()));
+    let row = reconcile(account_inputs(&accepted, None, SourceCounts::default()));
     let unknown = [row.delivered, row.lost, row.duplicates, row.corrupt, row.foreign];
     assert_eq!(unknown, [None; 5]);
     assert_eq!((row.in_flight, row.rejected, row.failed), (Some(9), Some(0), Some(0)));
     assert!(fates_sum(&row));
-    let verdict = conclude(&with(row), Between::Server);
+    let verdict = conclude(&with(row), Topology::Server);
     assert!(!verdict.closed && verdict.valid && verdict.outcome == Some(Outcome::Pass));
     assert_eq!(verdict.why, "9 accepted (delivery not watched)");
     assert!(verdict.reasons[0].contains("Delivery is unknown"));
-    let row = settle(books(&accepted, None, Counted { rejected: 2, ..Counted::default() }));
-    assert_eq!(conclude(&with(row), Between::Server).outcome, Some(Outcome::Fail));
+    let row = reconcile(account_inputs(&accepted, None, SourceCounts { rejected: 2, ..SourceCounts::default() }));
+    assert_eq!(conclude(&with(row), Topology::Server).outcome, Some(Outcome::Fail));
 }
 
-fn conclude(record: &Record, between: Between) -> Verdict {
-    judge(record, &Circumstances { between, ordered: None })
+fn conclude(record: &Record, between: Topology) -> Verdict {
+    judge(record, &VerdictInputs { topology: between, ordered: None })
 }
 
 fn passed(record: &Record) -> bool {
@@ -123,7 +127,7 @@ fn with(ledger: LedgerRow) -> Record {
 }
 
 /// The verdict's first reason after a change to a run that closes.
-fn changed(change: impl FnOnce(&mut Record), between: Between) -> (Record, String) {
+fn changed(change: impl FnOnce(&mut Record), between: Topology) -> (Record, String) {
     let mut record = sample::run();
     change(&mut record);
     record.verdict = conclude(&record, between);
@@ -133,17 +137,17 @@ fn changed(change: impl FnOnce(&mut Record), between: Between) -> (Record, Strin
 
 #[test]
 fn a_run_that_closes_holds_and_says_that_nothing_stood_between() {
-    let (record, reason) = changed(|_| (), Between::Nothing);
+    let (record, reason) = changed(|_| (), Topology::Direct);
     assert!(record.verdict.closed && record.verdict.valid && passed(&record));
     assert_eq!(reason, "There was no server: this is the limit of source and sink on this host.");
-    let (record, _) = changed(|_| (), Between::Server);
+    let (record, _) = changed(|_| (), Topology::Server);
     assert_eq!((record.verdict.reasons, record.verdict.why.as_str()), (Vec::new(), "100 delivered, none lost"));
 }
 
 #[test]
 fn a_sink_that_has_seen_nothing_is_asked_for() {
     let (_, reason) =
-        changed(|record| (record.ledger.delivered, record.ledger.lost) = (Some(0), Some(100)), Between::Server);
+        changed(|record| (record.ledger.delivered, record.ledger.lost) = (Some(0), Some(100)), Topology::Server);
     let expected = "Lost: 100 of 100 messages were accepted and never arrived. The sink has seen nothing of this run: does \
         the server relay to it?";
     assert_eq!(reason, expected);
@@ -151,8 +155,8 @@ fn a_sink_that_has_seen_nothing_is_asked_for() {
 
 #[test]
 fn each_blemish_keeps_the_ledger_open_and_is_named_with_its_count() {
-    type Change = fn(&mut LedgerRow);
-    let blemishes: [(Change, &str); 4] = [
+    type LedgerChange = fn(&mut LedgerRow);
+    let blemishes: [(LedgerChange, &str); 4] = [
         (
             |ledger| (ledger.delivered, ledger.lost) = (Some(98), Some(2)),
             "Lost: 2 of 100 messages were accepted and never arrived.",
@@ -165,7 +169,7 @@ fn each_blemish_keeps_the_ledger_open_and_is_named_with_its_count() {
         ),
     ];
     for (change, expected) in blemishes {
-        let (record, reason) = changed(|record| change(&mut record.ledger), Between::Nothing);
+        let (record, reason) = changed(|record| change(&mut record.ledger), Topology::Direct);
         assert_eq!(reason, expected);
         assert!(!record.verdict.closed && record.verdict.valid && failed(&record), "{expected}");
         assert_eq!(record.verdict.why, expected);
@@ -178,7 +182,7 @@ fn several_recipients_make_copies() {
         record.workload.recipients = 3;
         (record.ledger.delivered, record.ledger.lost) = (Some(98), Some(2));
     };
-    let (_, reason) = changed(lose_two, Between::Nothing);
+    let (_, reason) = changed(lose_two, Topology::Direct);
     assert!(reason.starts_with("Lost: 2 of 100 copies were accepted"), "{reason}");
 }
 
@@ -189,7 +193,7 @@ fn remarks_do_not_keep_the_ledger_open() {
             record.ledger.untimed = Some(7);
             (record.ledger.delivered, record.ledger.in_flight) = (Some(90), Some(10));
         },
-        Between::Server,
+        Topology::Server,
     );
     assert!(record.verdict.closed && record.verdict.valid);
     assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive), "nobody saw what became of them");
@@ -203,7 +207,7 @@ fn a_run_in_which_nothing_was_accepted_fails() {
         let ledger = &mut record.ledger;
         (ledger.accepted, ledger.delivered, ledger.rejected) = (Some(0), Some(0), Some(100));
     };
-    let (record, reason) = changed(refuse_all, Between::Server);
+    let (record, reason) = changed(refuse_all, Topology::Server);
     assert!(record.verdict.closed && failed(&record));
     assert_eq!(reason, "The server rejected 100 of 100 messages.");
     assert!(record.verdict.causes.contains(&Cause::NothingAccepted));
@@ -216,14 +220,14 @@ fn row(expression: &str, value: Option<f64>, passed: bool) -> ThresholdRow {
 #[test]
 fn a_missed_threshold_fails_behind_an_invalid_run() {
     let miss = |record: &mut Record| record.thresholds.push(row("accepted.p99 < 1ms", Some(2.0), false));
-    let (record, reason) = changed(miss, Between::Server);
+    let (record, reason) = changed(miss, Topology::Server);
     assert!(record.verdict.closed && failed(&record));
     assert_eq!(reason, "Threshold missed: accepted.p99 < 1ms; it was 2 ms.");
     let both = |record: &mut Record| {
         miss(record);
         record.surroundings = Some(Surroundings { steal_share: Some(0.3), ..Surroundings::default() });
     };
-    assert_eq!(changed(both, Between::Server).0.verdict.outcome, Some(Outcome::Invalid));
+    assert_eq!(changed(both, Topology::Server).0.verdict.outcome, Some(Outcome::Invalid));
 }
 
 #[test]
@@ -233,7 +237,7 @@ fn a_threshold_that_nobody_sees_is_inconclusive() {
         record.ledger.in_flight = Some(100);
         record.thresholds.push(row("delivered.p99 < 1ms", None, false));
     };
-    let (record, reason) = changed(unseen, Between::Server);
+    let (record, reason) = changed(unseen, Topology::Server);
     assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive));
     assert!(reason.contains("no sink watched the far end"), "{reason}");
 }
@@ -247,7 +251,7 @@ fn a_threshold_grants_what_fails_by_default() {
             record.thresholds.push(row("rejected <= 1%", Some(1.0), passed));
         }
     };
-    let (record, _) = changed(reject(true), Between::Server);
+    let (record, _) = changed(reject(true), Topology::Server);
     assert!(passed(&record), "{:?}", record.verdict);
     assert_eq!(record.verdict.why, "99 of 100 delivered, 1 rejected");
     // A fate that is not granted weighs more than figures that are the generator's own.
@@ -255,7 +259,7 @@ fn a_threshold_grants_what_fails_by_default() {
         reject(false)(record);
         record.surroundings = Some(Surroundings { steal_share: Some(0.3), ..Surroundings::default() });
     };
-    let (record, reason) = changed(both, Between::Server);
+    let (record, reason) = changed(both, Topology::Server);
     assert!(failed(&record) && reason.starts_with("Threshold missed: rejected <= 1%"), "{reason}");
 }
 
@@ -266,21 +270,21 @@ fn what_was_ordered_passes_and_no_more() {
         let mut record = sample::run();
         (record.ledger.lost, record.ledger.rejected) = (Some(lost), Some(rejected));
         record.ledger.delivered = Some(100 - lost - rejected);
-        judge(&record, &Circumstances { between, ordered: Some(ordered) })
+        judge(&record, &VerdictInputs { topology: between, ordered: Some(ordered) })
     };
-    let as_ordered = verdict(2, 3, Between::Nothing);
+    let as_ordered = verdict(2, 3, Topology::Direct);
     assert_eq!(as_ordered.outcome, Some(Outcome::Pass));
     assert_eq!(as_ordered.why, "95 of 100 delivered, 3 rejected, 2 lost (as ordered)");
     assert!(as_ordered.reasons[0].contains("As ordered, lost: 2."), "{as_ordered:?}");
     for (lost, rejected, between) in [
-        (3, 3, Between::Nothing),
-        (2, 4, Between::Nothing),
+        (3, 3, Topology::Direct),
+        (2, 4, Topology::Direct),
         // With a server between, the source does not speak to the sink.
-        (2, 3, Between::Server),
+        (2, 3, Topology::Server),
     ] {
         assert_eq!(verdict(lost, rejected, between).outcome, Some(Outcome::Fail), "{lost} {rejected}");
     }
-    let nothing_seen = verdict(0, 0, Between::Nothing);
+    let nothing_seen = verdict(0, 0, Topology::Direct);
     assert_eq!(nothing_seen.outcome, Some(Outcome::Fail), "two were forgotten, and none is missed");
     assert!(nothing_seen.why.contains("At least 2 were asked for"), "{nothing_seen:?}");
 }
@@ -295,20 +299,20 @@ fn a_server_that_went_away_is_named_with_the_second() {
             record.stalls = vec![StallRow { from_s: 0.1, to_s: 1.2, ..StallRow::default() }, stall];
         }
     };
-    let (record, reason) = changed(gone(stall), Between::Server);
+    let (record, reason) = changed(gone(stall), Topology::Server);
     assert!(failed(&record) && record.verdict.causes[0] == Cause::ServerGone);
     assert_eq!(reason, "The server stopped answering at 1.5 s of 4.0 s: 9 of 100 messages failed.");
     let stalled = record.verdict.reasons.iter().find(|reason| reason.starts_with("Nothing was accepted"));
     assert_eq!(stalled.unwrap(), "Nothing was accepted from 0.1 s to 1.2 s.");
-    let (record, reason) = changed(gone(StallRow { to_the_end: false, ..stall }), Between::Server);
+    let (record, reason) = changed(gone(StallRow { to_the_end: false, ..stall }), Topology::Server);
     assert!(failed(&record) && reason.starts_with("9 of 100 messages failed because the connection did"), "{reason}");
-    let (record, _) = changed(|record| record.stalls = vec![StallRow { failed: 0, ..stall }], Between::Server);
+    let (record, _) = changed(|record| record.stalls = vec![StallRow { failed: 0, ..stall }], Topology::Server);
     assert!(passed(&record), "a stall by itself is said, and is no failure");
 }
 
 #[test]
 fn a_run_that_was_interrupted_is_inconclusive() {
-    let (record, reason) = changed(|record| record.ending = Some(Ending::Interrupted), Between::Server);
+    let (record, reason) = changed(|record| record.ending = Some(Ending::Interrupted), Topology::Server);
     assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive));
     assert!(reason.contains("interrupted"), "{reason}");
 }
@@ -316,7 +320,7 @@ fn a_run_that_was_interrupted_is_inconclusive() {
 #[test]
 fn mail_in_the_relays_queue_is_not_lost_and_not_delivered() {
     let queued = |record: &mut Record| (record.ledger.queued, record.ledger.delivered) = (Some(7), Some(93));
-    let (record, reason) = changed(queued, Between::Server);
+    let (record, reason) = changed(queued, Topology::Server);
     assert!(record.verdict.closed && record.verdict.outcome == Some(Outcome::Inconclusive));
     assert_eq!(reason, "7 of 100 messages are safe in the relay's queue and not delivered yet.");
 }
@@ -344,7 +348,7 @@ fn a_sink_by_itself_cannot_close_the_account() {
     let alone = |record: &mut Record| {
         record.ledger = LedgerRow { delivered: Some(5), duplicates: Some(0), ..LedgerRow::default() };
     };
-    let (record, _) = changed(alone, Between::Server);
+    let (record, _) = changed(alone, Topology::Server);
     assert!(!record.verdict.closed && record.verdict.valid && passed(&record));
 }
 
@@ -357,7 +361,7 @@ fn open_loop(arrival: Arrival, lag_p99_ms: f64, rate_per_s: f64) -> (Record, Str
             created.rate_per_s = rate_per_s;
             record.lag_ms = Some(LatencyMs { p99: lag_p99_ms, ..LatencyMs::default() });
         },
-        Between::Server,
+        Topology::Server,
     )
 }
 
@@ -384,17 +388,17 @@ fn waiting_for_a_busy_session_is_said_and_is_not_the_sources_fault() {
         let created = record.stages.iter_mut().find(|row| row.name == Stage::Created).unwrap();
         created.latency_ms = Some(LatencyMs { p99: 950.0, ..LatencyMs::default() });
     };
-    let (record, reason) = changed(waiting, Between::Server);
+    let (record, reason) = changed(waiting, Topology::Server);
     assert!(record.verdict.valid && reason.contains("waited 950.0 ms or longer for a free session"), "{reason}");
 }
 
 #[test]
 fn a_busy_source_or_sink_makes_a_servers_figures_invalid() {
     for (role, between, valid) in [
-        (Role::Source, Between::Server, false),
-        (Role::Sink, Between::Server, false),
-        (Role::Relay, Between::Server, true),
-        (Role::Source, Between::Nothing, true),
+        (Role::Source, Topology::Server, false),
+        (Role::Sink, Topology::Server, false),
+        (Role::Relay, Topology::Server, true),
+        (Role::Source, Topology::Direct, true),
     ] {
         let busy = |record: &mut Record| {
             let mut party = sample::party(role, "one");
@@ -411,7 +415,7 @@ fn a_busy_source_or_sink_makes_a_servers_figures_invalid() {
 fn what_ran_out_makes_figures_invalid_and_the_ledger_still_closes() {
     for resource in [Resource::Descriptors, Resource::HostDescriptors, Resource::Ports] {
         let row = ExhaustedRow { party: "source".to_owned(), resource, count: 1, limit: None, needed: None };
-        let (record, reason) = changed(|record| record.exhausted.push(row), Between::Nothing);
+        let (record, reason) = changed(|record| record.exhausted.push(row), Topology::Direct);
         assert!(record.verdict.closed && record.verdict.outcome == Some(Outcome::Invalid), "{resource:?}");
         assert!(reason.contains("source"), "{reason}");
     }
@@ -421,7 +425,7 @@ fn what_ran_out_makes_figures_invalid_and_the_ledger_still_closes() {
 fn a_session_that_failed_by_a_defect_of_ours_fails_the_run_and_makes_figures_invalid() {
     for (failed, valid) in [(Some(2), false), (Some(0), true), (None, true)] {
         let fail = |record: &mut Record| record.parties[0].failed_sessions = failed;
-        let (record, reason) = changed(fail, Between::Server);
+        let (record, reason) = changed(fail, Topology::Server);
         assert_eq!(record.verdict.valid, valid, "{failed:?}");
         assert_eq!(
             (record.verdict.closed, passed(&record), record.verdict.outcome == Some(Outcome::Fail)),
@@ -436,8 +440,8 @@ fn a_session_that_failed_by_a_defect_of_ours_fails_the_run_and_makes_figures_inv
 fn what_may_have_disturbed_a_run_is_said_and_leaves_it_valid() {
     let around = |around: Surroundings| move |record: &mut Record| record.surroundings = Some(around);
     let pause = PauseRow { party: "source".to_owned(), phase: Phase::Reply, count: 50, of: 1000 };
-    type Change = Box<dyn FnOnce(&mut Record)>;
-    let cases: [(Change, bool, &str); 6] = [
+    type RecordChange = Box<dyn FnOnce(&mut Record)>;
+    let cases: [(RecordChange, bool, &str); 6] = [
         (Box::new(around(Surroundings { steal_share: Some(0.2), ..Default::default() })), true, "(steal)"),
         (Box::new(around(Surroundings { steal_share: Some(0.3), ..Default::default() })), false, "(steal)"),
         (Box::new(around(Surroundings { other_busy_share: Some(0.5), ..Default::default() })), true, "Other processes"),
@@ -450,7 +454,7 @@ fn what_may_have_disturbed_a_run_is_said_and_leaves_it_valid() {
         ),
     ];
     for (change, valid, words) in cases {
-        let (record, reason) = changed(change, Between::Server);
+        let (record, reason) = changed(change, Topology::Server);
         assert_eq!(record.verdict.valid, valid, "{reason}");
         assert!(reason.contains(words) && record.verdict.reasons.len() == 1, "{reason}");
     }

@@ -1,6 +1,6 @@
 //! Tests of folding: the parties' records joined into the run's.
 use crate::sample::{self, second};
-use journey::fold::fold;
+use journey::fold::merge_records;
 use journey::record::{ErrorRow, LedgerRow, SeriesRow};
 use journey::stage::{Phase, Stage};
 
@@ -17,7 +17,7 @@ fn seconds_are_joined_by_the_hosts_clock() {
     ];
     let delivered = |number, delivered| SeriesRow { delivered, p50_ms: 7.0, p99_ms: 9.0, ..second(number) };
     sink.series = vec![delivered(0, 99), second(1), delivered(2, 3), delivered(3, 5), delivered(4, 2), second(5)];
-    let run = fold(source, Some(sink), LedgerRow::default());
+    let run = merge_records(source, Some(sink), LedgerRow::default());
     let joined: Vec<_> = run
         .series
         .iter()
@@ -36,7 +36,7 @@ fn a_run_begins_after_its_warm_up() {
     source.series = vec![SeriesRow { accepted: 5, ..second(3) }, SeriesRow { accepted: 5, ..second(4) }];
     let delivered = |number| SeriesRow { delivered: number / 5 * 5, errors: 1, ..second(number) };
     sink.series = (0..7).map(delivered).collect();
-    let run = fold(source, Some(sink), LedgerRow::default());
+    let run = merge_records(source, Some(sink), LedgerRow::default());
     let joined: Vec<_> = run.series.iter().map(|row| (row.second, row.delivered, row.errors)).collect();
     assert_eq!(joined, [(3, 5, 1), (4, 5, 1)]);
 }
@@ -48,7 +48,7 @@ fn a_sink_on_another_host_adds_no_seconds() {
     sink.origin_ns = 10_000_000 * S;
     source.series = vec![SeriesRow { sent: 1, ..second(0) }];
     sink.series = vec![SeriesRow { delivered: 1, ..second(0) }];
-    let run = fold(source, Some(sink), LedgerRow::default());
+    let run = merge_records(source, Some(sink), LedgerRow::default());
     assert_eq!(run.series, [SeriesRow { sent: 1, ..second(0) }]);
 }
 
@@ -56,7 +56,7 @@ fn a_sink_on_another_host_adds_no_seconds() {
 fn without_a_sink_the_record_is_the_sources() {
     let mut source = sample::source();
     source.series = vec![SeriesRow { accepted: 1, p99_ms: 1.0, ..second(0) }];
-    let run = fold(source.clone(), None, source.ledger.clone());
+    let run = merge_records(source.clone(), None, source.ledger.clone());
     assert_eq!(run, source);
 }
 
@@ -70,7 +70,7 @@ fn parties_stages_and_errors_are_joined() {
     sink.stages[0].duration_s = 12.5;
     source.stages[1].since = Some(Stage::Scheduled);
     let ledger = LedgerRow { lost: Some(4), ..LedgerRow::default() };
-    let run = fold(source, Some(sink), ledger.clone());
+    let run = merge_records(source, Some(sink), ledger.clone());
     assert_eq!(run.parties.iter().map(|party| party.name.as_str()).collect::<Vec<_>>(), ["source", "sink"]);
     assert_eq!(run.errors, [error(0, 3), error(451, 1)]);
     assert_eq!((run.duration_s, run.ledger), (12.5, ledger));

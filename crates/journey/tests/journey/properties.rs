@@ -1,29 +1,29 @@
 //! Properties that hold for every input, not just for the examples.
 use crate::sample;
-use journey::account::{Arrivals, Books, RelayBooks, fates_sum, settle};
-use journey::threshold::{Protocol, Threshold};
+use journey::account::{AccountInputs, Arrivals, RelayInputs, fates_sum, reconcile};
+use journey::threshold::{RunProtocol, Threshold};
 use journey::trace::{Checksum, MAX_RECIPIENTS, checksum, recipient_number};
-use journey::{ClockId, Found, Latencies, Ledger, Mark, RunId, Stage, Trace, TraceReader};
+use journey::{ClockId, Latencies, Ledger, MarkResult, RunId, Stage, Trace, TraceReader, TraceResult};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::time::Duration;
 
-type Unit = (u64, u32);
+type LedgerUnit = (u64, u32);
 
 /// Units that collide often, on few pages and at page borders, and some from anywhere.
-fn unit() -> impl Strategy<Value = Unit> {
+fn unit() -> impl Strategy<Value = LedgerUnit> {
     let sequence = prop_oneof![8 => 0..200u64, 4 => 32_700..32_800u64, 1 => any::<u64>()];
     (sequence, prop_oneof![8 => 0..3u32, 1 => 0..MAX_RECIPIENTS])
 }
 
-fn ledger(units: &[Unit]) -> Ledger {
+fn ledger(units: &[LedgerUnit]) -> Ledger {
     let mut ledger = Ledger::default();
     units.iter().for_each(|&(sequence, recipient)| _ = ledger.mark(sequence, recipient));
     ledger
 }
 
-fn set(units: &[Unit]) -> HashSet<Unit> {
+fn set(units: &[LedgerUnit]) -> HashSet<LedgerUnit> {
     units.iter().copied().collect()
 }
 
@@ -53,7 +53,7 @@ fn written(trace: &Trace) -> [u8; Trace::HEADER_BYTES] {
 }
 
 /// Reads a message in blocks of the given sizes and the rest in one.
-fn read(message: &[u8], sizes: &[usize], reader: &mut TraceReader) -> Found {
+fn read(message: &[u8], sizes: &[usize], reader: &mut TraceReader) -> TraceResult {
     let mut rest = message;
     for &size in sizes {
         let (block, after) = rest.split_at(size.min(rest.len()));
@@ -102,10 +102,10 @@ proptest! {
     ) {
         trace.checksum = checksum(&body);
         let mut message = [written(&trace).as_slice(), b"To: x\r\n\r\n", &body].concat();
-        prop_assert_eq!(read(&message, &[], &mut TraceReader::default()), Found::Intact(trace));
+        prop_assert_eq!(read(&message, &[], &mut TraceReader::default()), TraceResult::Intact(trace));
         let first = message.len() - body.len();
         message[first + at.index(body.len())] ^= flip;
-        prop_assert_eq!(read(&message, &[], &mut TraceReader::default()), Found::Corrupt(Some(trace)));
+        prop_assert_eq!(read(&message, &[], &mut TraceReader::default()), TraceResult::Corrupt(Some(trace)));
     }
 
     #[test]
@@ -133,7 +133,7 @@ proptest! {
         let mut model = HashSet::new();
         let mut ledger = Ledger::default();
         for &(sequence, recipient) in &units {
-            let expected = if model.insert((sequence, recipient)) { Mark::First } else { Mark::Again };
+            let expected = if model.insert((sequence, recipient)) { MarkResult::First } else { MarkResult::Again };
             prop_assert_eq!(ledger.mark(sequence, recipient), expected);
         }
         prop_assert_eq!(ledger.count(), model.len() as u64);
@@ -177,7 +177,7 @@ proptest! {
     ) {
         let [mut accepted, mut arrived, mut queued] = [(); 3].map(|()| Ledger::default());
         let mut counted = [0_u64; 4];
-        let mut model = Model::default();
+        let mut model = FateModel::default();
         for (sequence, &(outcome, arrives, is_queued)) in (0u64..).zip(&units) {
             counted[usize::from(outcome)] += 1;
             if outcome == 0 {
@@ -189,17 +189,17 @@ proptest! {
             if is_queued {
                 queued.mark(sequence, 0);
             }
-            model.meet(outcome, arrives, is_queued);
+            model.add(outcome, arrives, is_queued);
         }
         let [_, rejected, failed, open] = counted;
         let recipients_created = units.len() as u64;
         let overflow = 0;
-        let alone = Books { recipients_created, accepted: &accepted, rejected, failed, open, overflow, arrivals: None, relay: None };
-        prop_assert!(fates_sum(&settle(alone)));
+        let alone = AccountInputs { recipients_created, accepted: &accepted, rejected, failed, open, overflow, arrivals: None, relay: None };
+        prop_assert!(fates_sum(&reconcile(alone)));
         let arrivals =
             Arrivals { units: &arrived, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, overflow: 0 };
-        let watched = Books { arrivals: Some(arrivals), relay: Some(RelayBooks { queued: &queued, given_up }), ..alone };
-        let row = settle(watched);
+        let watched = AccountInputs { arrivals: Some(arrivals), relay: Some(RelayInputs { queued: &queued, given_up }), ..alone };
+        let row = reconcile(watched);
         prop_assert!(fates_sum(&row), "{row:?}");
         let expired = given_up.min(model.missing);
         prop_assert_eq!((row.delivered, row.queued), (Some(model.delivered), Some(model.queued)));
@@ -211,14 +211,14 @@ proptest! {
         prop_assert!(no_more_than.into_iter().all(|(fate, counted)| fate.unwrap() <= counted));
         // A unit that is missing in the books of one side is detected.
         if accepted.count() > 0 {
-            let short = settle(Books { recipients_created: recipients_created - 1, ..watched });
+            let short = reconcile(AccountInputs { recipients_created: recipients_created - 1, ..watched });
             prop_assert!(!fates_sum(&short));
         }
     }
 
     #[test]
     fn no_text_makes_the_parser_of_thresholds_panic(text in any::<String>()) {
-        for protocol in [Protocol::Smtp, Protocol::Mades] {
+        for protocol in [RunProtocol::Smtp, RunProtocol::Mades] {
             if let Err(why) = Threshold::parse(&text, protocol) {
                 prop_assert!(!why.is_empty());
             }
@@ -238,7 +238,7 @@ proptest! {
         let row = record.stages.iter_mut().find(|row| row.name == Stage::Accepted).unwrap();
         (row.count, row.histogram) = (times.len() as u64, latencies.encoded());
         let value = |expression: String| {
-            let threshold = Threshold::parse(&expression, Protocol::Smtp).unwrap_or_else(|why| panic!("{expression}: {why}"));
+            let threshold = Threshold::parse(&expression, RunProtocol::Smtp).unwrap_or_else(|why| panic!("{expression}: {why}"));
             threshold.evaluate(&record)
         };
         let within = value(format!("accepted.within({limit}ms) >= {percent}%"));
@@ -260,7 +260,7 @@ proptest! {
 
 /// The fates of units, counted one by one.
 #[derive(Default)]
-struct Model {
+struct FateModel {
     delivered: u64,
     queued: u64,
     /// Accepted, and neither delivered nor queued.
@@ -269,8 +269,8 @@ struct Model {
     nowhere: u64,
 }
 
-impl Model {
-    fn meet(&mut self, outcome: u8, arrives: bool, is_queued: bool) {
+impl FateModel {
+    fn add(&mut self, outcome: u8, arrives: bool, is_queued: bool) {
         *match (outcome, arrives, is_queued) {
             (_, true, _) => &mut self.delivered,
             (_, false, true) => &mut self.queued,

@@ -4,7 +4,7 @@ use journey::Record;
 use journey::account::fates_sum;
 use journey::judge;
 use journey::record::LedgerRow;
-use journey::threshold::{Protocol, Threshold};
+use journey::threshold::{RunProtocol, Threshold};
 use std::path::Path;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/run.schema.json");
@@ -50,8 +50,8 @@ fn rejected_of_an_earlier_version_is_what_was_rejected_and_what_failed() {
     let written = LedgerRow { rejected: Some(10), failed: None, queued: None, ..today };
     assert_eq!(earlier.ledger, written, "nobody knows how many of the ten failed");
     assert!(fates_sum(&earlier.ledger));
-    assert_eq!(judge::pass(&earlier), "90 of 100 delivered, 10 rejected");
-    let asked = |expression: &str| Threshold::parse(expression, Protocol::Smtp).unwrap().evaluate(&earlier);
+    assert_eq!(judge::pass_text(&earlier), "90 of 100 delivered, 10 rejected");
+    let asked = |expression: &str| Threshold::parse(expression, RunProtocol::Smtp).unwrap().evaluate(&earlier);
     let rejected = asked("rejected <= 9");
     assert_eq!((rejected.value, rejected.passed), (Some(10.0), false));
     let failed = asked("failed <= 0");

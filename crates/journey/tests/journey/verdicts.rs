@@ -1,11 +1,11 @@
 //! Tests of the verdict of any record against the precedence that docs/ci.md promises; and of thresholds of any text.
 use crate::sample;
-use journey::account::{Between, fates_sum};
-use journey::judge::{Circumstances, judge};
+use journey::account::{Topology, fates_sum};
+use journey::judge::{VerdictInputs, judge};
 use journey::record::{
     Arrival, Cause, Ending, LatencyMs, LedgerRow, Ordered, Outcome, Record, Role, StallRow, ThresholdRow, Verdict,
 };
-use journey::threshold::{Fate, Protocol, Threshold};
+use journey::threshold::{Fate, RunProtocol, Threshold};
 use journey::{Phase, Stage};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -109,12 +109,12 @@ fn ordered() -> impl Strategy<Value = Ordered> {
     })
 }
 
-fn between() -> impl Strategy<Value = Between> {
-    prop_oneof![Just(Between::Server), Just(Between::Nothing)]
+fn between() -> impl Strategy<Value = Topology> {
+    prop_oneof![Just(Topology::Server), Just(Topology::Direct)]
 }
 
 fn rows_of(record: &Record, fate: Fate) -> Vec<&ThresholdRow> {
-    record.thresholds.iter().filter(|row| row.expression.split(' ').next() == Some(fate.words())).collect()
+    record.thresholds.iter().filter(|row| row.expression.split(' ').next() == Some(fate.name())).collect()
 }
 
 fn of(record: &Record, fate: Fate) -> u64 {
@@ -146,10 +146,10 @@ fn is_open(record: &Record) -> bool {
 }
 
 /// Reports whether the source, or mailrun itself, was the limit; except for a rate that was not offered.
-fn is_limited_by_us(record: &Record, between: Between) -> bool {
+fn is_limited_by_us(record: &Record, between: Topology) -> bool {
     let is_busy = record.parties[0].user_s > Some(9.0);
     (is_open(record) && record.lag_ms.unwrap().p99 > 10.0)
-        || (between == Between::Server && is_busy)
+        || (between == Topology::Server && is_busy)
         || record.parties[1].failed_sessions > Some(0)
 }
 
@@ -159,9 +159,9 @@ fn is_rate_missed(record: &Record) -> bool {
 }
 
 /// The rules of docs/ci.md, one after the other.
-fn expected(record: &Record, between: Between) -> Outcome {
+fn expected(record: &Record, between: Topology) -> Outcome {
     let is_ours = is_limited_by_us(record, between);
-    let is_rate_ours = is_rate_missed(record) && (is_ours || between == Between::Nothing);
+    let is_rate_ours = is_rate_missed(record) && (is_ours || between == Topology::Direct);
     let missed = |row: &ThresholdRow| !row.passed && row.value.is_some();
     let ledger = &record.ledger;
     let is_watched = ledger.delivered.is_some();
@@ -183,7 +183,7 @@ proptest! {
 
     #[test]
     fn the_outcome_of_any_record_obeys_the_precedence(record in record(), between in between()) {
-        let verdict = judge(&record, &Circumstances { between, ordered: None });
+        let verdict = judge(&record, &VerdictInputs { topology: between, ordered: None });
         prop_assert_eq!(verdict.outcome, Some(expected(&record, between)), "{:?}", verdict);
     }
 
@@ -191,14 +191,14 @@ proptest! {
     fn a_pass_has_nothing_that_was_neither_granted_nor_ordered(
         record in record(), between in between(), ordered in prop::option::of(ordered())
     ) {
-        let verdict = judge(&record, &Circumstances { between, ordered });
+        let verdict = judge(&record, &VerdictInputs { topology: between, ordered });
         let ordered = ordered.unwrap_or_default();
         let each = u64::from(record.workload.recipients.max(1));
         let most = |fate: Fate| match fate {
             Fate::Lost => ordered.lost,
             Fate::Duplicates => ordered.duplicates + ordered.unanswered,
             Fate::Corrupt => ordered.corrupt,
-            Fate::Rejected | Fate::Failed if between == Between::Server => 0,
+            Fate::Rejected | Fate::Failed if between == Topology::Server => 0,
             Fate::Rejected => (ordered.replies + ordered.cuts) * each,
             Fate::Failed => ordered.cuts * each,
         };
@@ -218,7 +218,7 @@ proptest! {
     fn a_verdict_says_its_reasons_in_order_and_why_is_the_first(
         record in record(), between in between(), ordered in prop::option::of(ordered())
     ) {
-        let verdict = judge(&record, &Circumstances { between, ordered });
+        let verdict = judge(&record, &VerdictInputs { topology: between, ordered });
         prop_assert_eq!(verdict.causes.len(), verdict.reasons.len());
         prop_assert!(verdict.causes.is_sorted(), "{:?}", verdict);
         let first = verdict.causes.first().and_then(|cause| cause.outcome());
@@ -255,7 +255,7 @@ proptest! {
 
     #[test]
     fn no_text_makes_the_parser_panic_and_what_it_takes_it_takes_again(text in "[a-z0-9.<>=%() -]{0,40}|\\PC{0,60}") {
-        for protocol in [Protocol::Smtp, Protocol::Mades] {
+        for protocol in [RunProtocol::Smtp, RunProtocol::Mades] {
             if let Ok(threshold) = Threshold::parse(&text, protocol) {
                 prop_assert_eq!(Threshold::parse(threshold.expression(), protocol), Ok(threshold));
             }
@@ -280,11 +280,11 @@ const FIGURES: [(&str, &str); 12] = [
 ];
 
 /// All names of stages and phases, with their protocol, and whether it is a phase.
-fn places() -> Vec<(&'static str, Protocol, bool)> {
+fn places() -> Vec<(&'static str, RunProtocol, bool)> {
     let stages = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered].map(Stage::name);
     let of_mades = ["notified", "settled", "replied", "inbox", "delivered-event", "received-event", "tracing"];
-    let smtp = stages.iter().map(|name| (*name, Protocol::Smtp, false));
-    let mades = stages.iter().chain(&of_mades).map(|name| (*name, Protocol::Mades, false));
-    let phases = Phase::ALL.into_iter().map(|phase| (phase.name(), Protocol::Smtp, true));
+    let smtp = stages.iter().map(|name| (*name, RunProtocol::Smtp, false));
+    let mades = stages.iter().chain(&of_mades).map(|name| (*name, RunProtocol::Mades, false));
+    let phases = Phase::ALL.into_iter().map(|phase| (phase.name(), RunProtocol::Smtp, true));
     smtp.chain(mades).chain(phases).collect()
 }

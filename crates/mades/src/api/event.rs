@@ -1,7 +1,7 @@
 //! Events from the queue `send.event`: the state of a message in words (reference §2.6).
-use super::reading::{Content, Reader, content, first_identity};
-use super::writing::Draft;
-use super::{Identity, Message, MessageId, Oddity, Received, names};
+use super::reading::{BodyContent, PropertyReader, content, first_identity};
+use super::writing::AmqpMessageBuilder;
+use super::{DecodedMessage, Message, MessageId, Oddity, RunMessageId, names};
 use fe2o3_amqp_types::messaging::AmqpValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -63,7 +63,7 @@ impl fmt::Display for EventState {
 
 /// A send event.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event<'m> {
+pub struct SendEvent<'m> {
     /// State of the message; `None` if there is no text in the body.
     pub state: Option<EventState>,
     /// The correlation-id.
@@ -80,10 +80,10 @@ pub struct Event<'m> {
     pub oddities: Vec<Oddity>,
 }
 
-impl<'m> Event<'m> {
+impl<'m> SendEvent<'m> {
     /// Reads a message as a send event.
-    pub fn read(message: &'m Received) -> Self {
-        let mut reader = Reader::new(message);
+    pub fn read(message: &'m DecodedMessage) -> Self {
+        let mut reader = PropertyReader::new(message);
         let (message_id, ba_message_id) = (reader.text(names::MESSAGE_ID), reader.text(names::BA_MESSAGE_ID));
         let correlation = reader.correlation();
         if message_id.is_none() && ba_message_id.is_none() && correlation.is_none() {
@@ -95,18 +95,18 @@ impl<'m> Event<'m> {
     }
 
     /// Identity of the message that the event is about: by the business application's id, or by its correlation-id.
-    pub fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<RunMessageId> {
         first_identity(&[&self.ba_message_id, &self.correlation])
     }
 }
 
 /// Reads the state in the body. It belongs in an amqp-value string; go-mades-bench accepts a `data` section without a
 /// word, and we report it.
-fn state(message: &Received, oddities: &mut Vec<Oddity>) -> Option<EventState> {
+fn state(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<EventState> {
     let content = content(message);
     let text = match &content {
-        Content::Text(text) => Cow::Borrowed(*text),
-        Content::Data([section]) => {
+        BodyContent::Text(text) => Cow::Borrowed(*text),
+        BodyContent::Data([section]) => {
             oddities.push(Oddity::WrongSection { expected: "amqp-value string", found: "data" });
             match std::str::from_utf8(&section.0) {
                 Ok(text) => Cow::Borrowed(text),
@@ -150,7 +150,7 @@ pub struct EventDraft<'a> {
 impl EventDraft<'_> {
     /// The message, made then (milliseconds since 1970).
     pub fn message(self, created_at_ms: i64) -> Message<AmqpValue<String>> {
-        Draft::new(self.correlation, created_at_ms)
+        AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .with(names::MESSAGE_ID, self.message_id)
             .with_some(names::BA_MESSAGE_ID, self.ba_message_id)
             .with_some(names::RECEIVER_CODE, self.receiver_code)
@@ -185,7 +185,7 @@ mod tests {
     fn what_is_written_is_read() {
         for text in ["ACCEPTED", "TRANSPORTED", "DELIVERED", "RECEIVED", "FAILED", "TRACING"] {
             let message = over_the_wire(&draft(EventState::read(text)).message(5));
-            let read = Event::read(&message);
+            let read = SendEvent::read(&message);
             assert_eq!(read.state.as_ref().map(EventState::as_str), Some(text));
             assert_eq!((read.message_id.as_deref(), read.ba_message_id.as_deref()), (Some("id"), Some("ba")));
             assert_eq!(read.oddities, []);
@@ -207,7 +207,7 @@ mod tests {
         ];
         for (body, state, oddities) in sections {
             let message = draft(EventState::Failed).message(5).map_body(|_| body.clone());
-            let read = Event::read(&message);
+            let read = SendEvent::read(&message);
             assert_eq!((read.state, read.oddities.len()), (state, oddities), "{body:?}");
         }
     }
@@ -215,7 +215,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_message_is_too_odd(message in any_message()) {
-            let read = Event::read(&message);
+            let read = SendEvent::read(&message);
             prop_assert!(read.state.is_some() || !read.oddities.is_empty());
             prop_assert!(read.identity().is_none() || read.ba_message_id.is_some() || read.correlation.is_some());
         }

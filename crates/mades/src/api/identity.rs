@@ -7,15 +7,15 @@ const UUID_CHARACTERS: usize = 36;
 
 /// Identity of a message while it travels. The sequence leads straight to a slot, with no map between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct RunMessageId {
     /// Number of the message within the run, from 0.
     pub sequence: u64,
     /// The run.
     pub run: Uuid,
 }
 
-impl Identity {
-    /// Reads an id as [`Identity`] writes it, and nothing else: an id with a leading zero, a sign or capitals belongs
+impl RunMessageId {
+    /// Reads an id as [`RunMessageId`] writes it, and nothing else: an id with a leading zero, a sign or capitals belongs
     /// to another sender.
     pub fn read(text: &str) -> Option<Self> {
         let at = text.len().checked_sub(UUID_CHARACTERS)?;
@@ -54,7 +54,7 @@ fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &str {
     }
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for RunMessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.sequence, self.run.hyphenated())
     }
@@ -69,8 +69,8 @@ mod tests {
     fn what_is_not_written_by_us_is_foreign() {
         let run = "0123abcd-0000-4000-8000-00000000ffff";
         assert_eq!(
-            Identity::read(&format!("17-{run}")),
-            Some(Identity { sequence: 17, run: Uuid::parse_str(run).unwrap() })
+            RunMessageId::read(&format!("17-{run}")),
+            Some(RunMessageId { sequence: 17, run: Uuid::parse_str(run).unwrap() })
         );
         for foreign in [
             "",
@@ -87,23 +87,23 @@ mod tests {
             "17-{123abcd-0000-4000-8000-00000000fff}",
             &format!("17ü-{run}"),
         ] {
-            assert_eq!(Identity::read(foreign), None, "{foreign}");
+            assert_eq!(RunMessageId::read(foreign), None, "{foreign}");
         }
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read(sequence: u64, run: u128) {
-            let identity = Identity { sequence, run: Uuid::from_u128(run) };
+            let identity = RunMessageId { sequence, run: Uuid::from_u128(run) };
             let mut text = "before".to_owned();
             identity.write_into(&mut text);
             prop_assert_eq!(&text, &identity.to_string());
-            prop_assert_eq!(Identity::read(&text), Some(identity));
+            prop_assert_eq!(RunMessageId::read(&text), Some(identity));
         }
 
         #[test]
         fn what_is_read_is_written_back(text in "[0-9a-f-]{0,60}|.{0,60}") {
-            if let Some(identity) = Identity::read(&text) {
+            if let Some(identity) = RunMessageId::read(&text) {
                 prop_assert_eq!(identity.to_string(), text);
             }
         }

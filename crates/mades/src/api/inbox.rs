@@ -1,7 +1,7 @@
 //! Messages in the inbox of a business application (reference §2.5).
-use super::reading::{Content, Reader, content, first_identity};
-use super::writing::Draft;
-use super::{Identity, Message, MessageId, Oddity, Received, names};
+use super::reading::{BodyContent, PropertyReader, content, first_identity};
+use super::writing::AmqpMessageBuilder;
+use super::{DecodedMessage, Message, MessageId, Oddity, RunMessageId, names};
 use std::borrow::Cow;
 
 /// A message that has arrived.
@@ -28,17 +28,17 @@ pub struct InboxMessage<'m> {
     /// Time at which the sender's endpoint took it, in milliseconds since 1970.
     pub sent_at_ms: Option<i64>,
     /// Body of the message.
-    pub content: Content<'m>,
+    pub content: BodyContent<'m>,
     /// Deviations from the reference.
     pub oddities: Vec<Oddity>,
 }
 
 impl<'m> InboxMessage<'m> {
     /// Reads a message as one that has arrived.
-    pub fn read(message: &'m Received) -> Self {
-        let mut reader = Reader::new(message);
+    pub fn read(message: &'m DecodedMessage) -> Self {
+        let mut reader = PropertyReader::new(message);
         let content = content(message);
-        if !matches!(content, Content::Data(_)) {
+        if !matches!(content, BodyContent::Data(_)) {
             reader.oddities.push(Oddity::WrongSection { expected: "data", found: content.section() });
         }
         let ba_message_id = reader.text(names::BA_MESSAGE_ID);
@@ -60,17 +60,17 @@ impl<'m> InboxMessage<'m> {
     }
 
     /// Identity of the message within its run.
-    pub fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<RunMessageId> {
         first_identity(&[&self.ba_message_id, &self.correlation])
     }
 }
 
 /// Only what leads to the slot and to the checksum, for a message that is looked at once: the id and the payload.
-pub fn identity(message: &Received) -> Option<Identity> {
-    let mut reader = Reader::new(message);
+pub fn identity(message: &DecodedMessage) -> Option<RunMessageId> {
+    let mut reader = PropertyReader::new(message);
     let ba_message_id = reader.text(names::BA_MESSAGE_ID);
-    let by_id = ba_message_id.as_deref().and_then(Identity::read);
-    by_id.or_else(|| reader.correlation().as_deref().and_then(Identity::read))
+    let by_id = ba_message_id.as_deref().and_then(RunMessageId::read);
+    by_id.or_else(|| reader.correlation().as_deref().and_then(RunMessageId::read))
 }
 
 /// Contents of an inbox message.
@@ -101,7 +101,7 @@ pub struct InboxDraft<'a> {
 impl InboxDraft<'_> {
     /// The message with that body, made then (milliseconds since 1970).
     pub fn message<B>(self, created_at_ms: i64, body: B) -> Message<B> {
-        Draft::new(self.correlation, created_at_ms)
+        AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .id(self.message_id)
             .with(names::MESSAGE_ID, self.message_id)
             .with_some(names::BA_MESSAGE_ID, self.ba_message_id)
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let identity = Identity { sequence: 3, run: Uuid::from_u128(9) };
+        let identity = RunMessageId { sequence: 3, run: Uuid::from_u128(9) };
         let draft = InboxDraft {
             correlation: Some(MessageId::String("correlation".to_owned())),
             message_id: "id",
@@ -154,7 +154,7 @@ mod tests {
         fn no_message_is_too_odd(message in any_message()) {
             let read = InboxMessage::read(&message);
             prop_assert_eq!(read.identity(), super::identity(&message));
-            prop_assert!(matches!(read.content, Content::Data(_)) || !read.oddities.is_empty());
+            prop_assert!(matches!(read.content, BodyContent::Data(_)) || !read.oddities.is_empty());
         }
     }
 }

@@ -23,15 +23,15 @@ pub mod status_document;
 mod testing;
 mod writing;
 
-pub use event::{Event, EventState};
-pub use identity::Identity;
+pub use event::{EventState, SendEvent};
+pub use identity::RunMessageId;
 pub use inbox::InboxMessage;
 pub use oddity::Oddity;
-pub use outgoing::{Outgoing, Submission, Template};
-pub use queues::Queues;
-pub use reading::{Content, content, id_text};
-pub use reply::{Refusal, Reply, ReplyOutcome};
-pub use status_document::{Status, StatusDocument};
+pub use outgoing::{OutgoingProperties, OutgoingTemplate, Submission};
+pub use queues::EndpointQueueNames;
+pub use reading::{BodyContent, content, id_text};
+pub use reply::{ErrorReply, Reply, ReplyOutcome};
+pub use status_document::{MessageStatus, StatusDocument};
 
 use fe2o3_amqp_types::messaging::{Body, Data};
 use serde_amqp::Value;
@@ -40,7 +40,7 @@ use std::sync::Arc;
 pub use fe2o3_amqp_types::messaging::{Message, MessageId};
 
 /// A message as it was received: any body in any section.
-pub type Received = Message<Body<Value>>;
+pub type DecodedMessage = Message<Body<Value>>;
 
 /// Body of a message, in one `data` section: shared, so that it can be sent many times and is copied only once, into
 /// the frame.

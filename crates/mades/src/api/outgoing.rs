@@ -1,7 +1,7 @@
 //! Messages that a business application hands to its endpoint: the very properties that go-mades-bench sends
 //! (reference §1.3).
-use super::reading::Reader;
-use super::{Identity, Message, MessageId, Oddity, Payload, names};
+use super::reading::PropertyReader;
+use super::{Message, MessageId, Oddity, Payload, RunMessageId, names};
 use fe2o3_amqp::Sendable;
 use fe2o3_amqp_types::messaging::{ApplicationProperties, Header, MESSAGE_FORMAT, Priority, Properties};
 use fe2o3_amqp_types::primitives::{SimpleValue, Timestamp};
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 /// Properties that all messages of a run have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct OutgoingProperties {
     /// The component code of the receiver.
     pub receiver_code: String,
     /// The type as ECP calls it.
@@ -27,7 +27,7 @@ pub struct Outgoing {
     pub is_tracing: bool,
 }
 
-impl Outgoing {
+impl OutgoingProperties {
     /// Durable messages of that type.
     pub fn new(receiver_code: &str, message_type: &str) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Outgoing {
     }
 
     /// A template for the messages of that run.
-    pub fn template(&self, run: Uuid, body: Payload) -> Template {
+    pub fn template(&self, run: Uuid, body: Payload) -> OutgoingTemplate {
         let text = |text: &str| SimpleValue::String(text.to_owned());
         let mut application = ApplicationProperties::default();
         application.insert(names::RECEIVER_CODE.to_owned(), text(&self.receiver_code));
@@ -67,21 +67,21 @@ impl Outgoing {
             body,
             footer: None,
         };
-        Template { run, sendable: Sendable { message, message_format: MESSAGE_FORMAT, settled: None } }
+        OutgoingTemplate { run, sendable: Sendable { message, message_format: MESSAGE_FORMAT, settled: None } }
     }
 }
 
 /// A message that is made anew for each sequence number by writing over the last one: nothing is allocated.
 #[derive(Debug)]
-pub struct Template {
+pub struct OutgoingTemplate {
     run: Uuid,
     sendable: Sendable<Payload>,
 }
 
-impl Template {
+impl OutgoingTemplate {
     /// The message of that number, made then (milliseconds since 1970), with the payload of the last one.
     pub fn fill(&mut self, sequence: u64, created_at_ms: i64) -> &Sendable<Payload> {
-        let identity = Identity { sequence, run: self.run };
+        let identity = RunMessageId { sequence, run: self.run };
         let message = &mut self.sendable.message;
         if let Some(properties) = &mut message.properties {
             properties.creation_time = Some(Timestamp::from_milliseconds(created_at_ms));
@@ -97,13 +97,13 @@ impl Template {
     }
 
     /// Puts another payload in, for the messages from now on.
-    pub fn put(&mut self, payload: Payload) {
+    pub fn set_payload(&mut self, payload: Payload) {
         self.sendable.message.body = payload;
     }
 
     /// The same message with a new number and a new payload.
     pub fn fill_with(&mut self, sequence: u64, created_at_ms: i64, payload: Payload) -> &Sendable<Payload> {
-        self.put(payload);
+        self.set_payload(payload);
         self.fill(sequence, created_at_ms)
     }
 }
@@ -140,7 +140,7 @@ pub struct Submission<'m> {
 impl<'m> Submission<'m> {
     /// Reads a message, whatever its body.
     pub fn read<B>(message: &'m Message<B>) -> Self {
-        let mut reader = Reader::new(message);
+        let mut reader = PropertyReader::new(message);
         let properties = message.properties.as_ref();
         Self {
             correlation: reader.correlation_id(),
@@ -151,7 +151,7 @@ impl<'m> Submission<'m> {
             ba_correlation_id: reader.text(names::BA_CORRELATION_ID),
             sender_application: reader.text(names::SENDER_APPLICATION),
             file_extension: reader.text(names::FILE_EXTENSION),
-            is_tracing: reader.truth(names::IS_TRACING_MESSAGE),
+            is_tracing: reader.boolean(names::IS_TRACING_MESSAGE),
             is_durable: message.header.as_ref().is_some_and(|header| header.durable),
             created_at_ms: properties.and_then(|all| all.creation_time.clone()).map(Timestamp::into_inner),
             oddities: reader.oddities,
@@ -159,8 +159,8 @@ impl<'m> Submission<'m> {
     }
 
     /// Identity of the message, if it is one of a run.
-    pub fn identity(&self) -> Option<Identity> {
-        self.ba_message_id.as_deref().and_then(Identity::read)
+    pub fn identity(&self) -> Option<RunMessageId> {
+        self.ba_message_id.as_deref().and_then(RunMessageId::read)
     }
 
     /// Correlation-id of the reply: the message's own as it came, or else the business application's id.
@@ -178,10 +178,10 @@ mod tests {
     #[test]
     fn a_filled_template_is_what_go_mades_bench_sends() {
         let run = Uuid::from_u128(7);
-        let mut template = Outgoing::new("ecp-endpoint", "TEST-MESSAGE").template(run, payload("octets"));
+        let mut template = OutgoingProperties::new("ecp-endpoint", "TEST-MESSAGE").template(run, payload("octets"));
         template.fill(1, 2);
         let sent = template.fill(12, 34);
-        let id = Identity { sequence: 12, run }.to_string();
+        let id = RunMessageId { sequence: 12, run }.to_string();
         let properties = sent.message.properties.as_ref().unwrap();
         assert_eq!(properties.correlation_id, Some(MessageId::String(id.clone())));
         assert_eq!(properties.creation_time, Some(Timestamp::from_milliseconds(34)));
@@ -207,11 +207,11 @@ mod tests {
     #[test]
     fn what_is_submitted_is_read_as_it_was_meant() {
         let run = Uuid::from_u128(7);
-        let outgoing = Outgoing { is_tracing: true, ..Outgoing::new("receiver", "type") };
+        let outgoing = OutgoingProperties { is_tracing: true, ..OutgoingProperties::new("receiver", "type") };
         let mut template = outgoing.template(run, payload("octets"));
         let message = &template.fill(12, 34).message;
         let read = Submission::read(message);
-        assert_eq!(read.identity(), Some(Identity { sequence: 12, run }));
+        assert_eq!(read.identity(), Some(RunMessageId { sequence: 12, run }));
         assert_eq!(read.receiver_code.as_deref(), Some("receiver"));
         assert_eq!(read.business_type.as_deref(), Some("type"));
         assert_eq!((read.is_tracing, read.is_durable, read.created_at_ms), (true, true, Some(34)));

@@ -2,7 +2,7 @@
 
 /// The names of the queues. Several endpoints share a broker by prefixes of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queues {
+pub struct EndpointQueueNames {
     /// Queue to which the business application sends.
     pub outbox: String,
     /// Queue of the endpoint's answers.
@@ -18,7 +18,7 @@ pub const ECP_PREFIX: &str = "ecp.endpoint";
 /// The prefix of an EDX toolbox' queues as it is installed.
 pub const EDX_PREFIX: &str = "edx.endpoint";
 
-impl Queues {
+impl EndpointQueueNames {
     /// Queue names of an ECP endpoint.
     pub fn ecp(prefix: &str) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Queues {
     }
 }
 
-impl Default for Queues {
+impl Default for EndpointQueueNames {
     fn default() -> Self {
         Self::ecp(ECP_PREFIX)
     }
@@ -52,12 +52,12 @@ mod tests {
 
     #[test]
     fn the_names_are_those_of_an_installed_endpoint() {
-        let ecp = Queues::default();
+        let ecp = EndpointQueueNames::default();
         assert_eq!(
             [&ecp.outbox, &ecp.reply, &ecp.inbox, ecp.send_event.as_ref().unwrap()],
             ["ecp.endpoint.outbox", "ecp.endpoint.outbox.reply", "ecp.endpoint.inbox", "ecp.endpoint.send.event"]
         );
-        let edx = Queues::edx(EDX_PREFIX);
+        let edx = EndpointQueueNames::edx(EDX_PREFIX);
         assert_eq!(
             [&edx.outbox, &edx.reply, &edx.inbox],
             ["edx.endpoint.outbox", "edx.endpoint.reply", "edx.endpoint.inbox"]

@@ -1,5 +1,5 @@
 //! Reading what came, whatever it is: text where text is meant, and an oddity where it is not quite that.
-use super::{Identity, Message, MessageId, Oddity, Received};
+use super::{DecodedMessage, Message, MessageId, Oddity, RunMessageId};
 use fe2o3_amqp_types::messaging::{ApplicationProperties, Body, Data, Properties};
 use fe2o3_amqp_types::primitives::SimpleValue;
 use serde_amqp::Value;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 /// The body of a message.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Content<'m> {
+pub enum BodyContent<'m> {
     /// One or more `data` sections.
     Data(&'m [Data]),
     /// An `amqp-value` that is text.
@@ -19,7 +19,7 @@ pub enum Content<'m> {
     Empty,
 }
 
-impl<'m> Content<'m> {
+impl<'m> BodyContent<'m> {
     /// The bytes of the `data` sections, one section after the other.
     pub fn octets(&self) -> impl Iterator<Item = &'m [u8]> + use<'m> {
         let sections: &'m [Data] = match self {
@@ -45,18 +45,18 @@ impl<'m> Content<'m> {
 }
 
 /// Reads the body of a message.
-pub fn content(message: &Received) -> Content<'_> {
+pub fn content(message: &DecodedMessage) -> BodyContent<'_> {
     match &message.body {
-        Body::Data(sections) => Content::Data(sections),
+        Body::Data(sections) => BodyContent::Data(sections),
         Body::Value(value) => match &value.0 {
-            Value::String(text) => Content::Text(text),
-            Value::Null => Content::Empty,
-            Value::Symbol(_) => Content::Other("amqp-value symbol"),
-            Value::Binary(_) => Content::Other("amqp-value binary"),
-            _ => Content::Other("amqp-value of another type"),
+            Value::String(text) => BodyContent::Text(text),
+            Value::Null => BodyContent::Empty,
+            Value::Symbol(_) => BodyContent::Other("amqp-value symbol"),
+            Value::Binary(_) => BodyContent::Other("amqp-value binary"),
+            _ => BodyContent::Other("amqp-value of another type"),
         },
-        Body::Sequence(_) => Content::Other("amqp-sequence"),
-        Body::Empty => Content::Empty,
+        Body::Sequence(_) => BodyContent::Other("amqp-sequence"),
+        Body::Empty => BodyContent::Empty,
     }
 }
 
@@ -71,13 +71,13 @@ pub fn id_text(id: &MessageId) -> Option<Cow<'_, str>> {
 }
 
 /// Reads the sections of one message and notes what is odd.
-pub(super) struct Reader<'m> {
+pub(super) struct PropertyReader<'m> {
     properties: Option<&'m Properties>,
     application: Option<&'m ApplicationProperties>,
     pub(super) oddities: Vec<Oddity>,
 }
 
-impl<'m> Reader<'m> {
+impl<'m> PropertyReader<'m> {
     pub(super) fn new<B>(message: &'m Message<B>) -> Self {
         Self {
             properties: message.properties.as_ref(),
@@ -117,7 +117,7 @@ impl<'m> Reader<'m> {
     }
 
     /// An application property that is true or false; text of that kind is understood too.
-    pub(super) fn truth(&mut self, name: &'static str) -> bool {
+    pub(super) fn boolean(&mut self, name: &'static str) -> bool {
         match self.application.and_then(|all| all.get(name)) {
             Some(SimpleValue::Bool(truth)) => *truth,
             None | Some(SimpleValue::Null) => false,
@@ -159,6 +159,6 @@ impl<'m> Reader<'m> {
 }
 
 /// The first of those ids that is one of ours.
-pub(super) fn first_identity(ids: &[&Option<Cow<'_, str>>]) -> Option<Identity> {
-    ids.iter().filter_map(|id| id.as_deref()).find_map(Identity::read)
+pub(super) fn first_identity(ids: &[&Option<Cow<'_, str>>]) -> Option<RunMessageId> {
+    ids.iter().filter_map(|id| id.as_deref()).find_map(RunMessageId::read)
 }

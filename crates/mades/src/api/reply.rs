@@ -1,13 +1,13 @@
 //! Replies of an endpoint to a submission: accepted, refused with a reason, or (EDX) a status document.
-use super::reading::{Content, Reader, content, first_identity};
-use super::writing::Draft;
-use super::{Identity, Message, MessageId, Oddity, Received, StatusDocument, names};
+use super::reading::{BodyContent, PropertyReader, content, first_identity};
+use super::writing::AmqpMessageBuilder;
+use super::{DecodedMessage, Message, MessageId, Oddity, RunMessageId, StatusDocument, names};
 use fe2o3_amqp_types::messaging::Data;
 use std::borrow::Cow;
 
 /// Reason why a submission was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Refusal<'m> {
+pub struct ErrorReply<'m> {
     /// Id of the fault.
     pub id: Option<Cow<'m, str>>,
     /// Code of the fault.
@@ -22,9 +22,9 @@ pub struct Refusal<'m> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyOutcome<'m> {
     /// The endpoint has it, under the id of [`Reply::message_id`].
-    Taken,
+    Accepted,
     /// The endpoint does not take it.
-    Refused(Refusal<'m>),
+    Refused(ErrorReply<'m>),
     /// A status document, from an EDX toolbox.
     Status(Box<StatusDocument>),
     /// Neither id nor error nor status.
@@ -48,8 +48,8 @@ pub struct Reply<'m> {
 
 impl<'m> Reply<'m> {
     /// Reads a message as a reply.
-    pub fn read(message: &'m Received) -> Self {
-        let mut reader = Reader::new(message);
+    pub fn read(message: &'m DecodedMessage) -> Self {
+        let mut reader = PropertyReader::new(message);
         let (message_id, ba_message_id) = (reader.text(names::MESSAGE_ID), reader.text(names::BA_MESSAGE_ID));
         let correlation = reader.correlation();
         if correlation.is_none() && ba_message_id.is_none() {
@@ -58,7 +58,7 @@ impl<'m> Reply<'m> {
         let outcome = match (refusal(&mut reader), status(message, &mut reader.oddities)) {
             (Some(refusal), _) => ReplyOutcome::Refused(refusal),
             (None, Some(status)) => ReplyOutcome::Status(Box::new(status)),
-            (None, None) if message_id.is_some() => ReplyOutcome::Taken,
+            (None, None) if message_id.is_some() => ReplyOutcome::Accepted,
             (None, None) => {
                 reader.oddities.push(Oddity::Missing(names::MESSAGE_ID));
                 ReplyOutcome::Unclear
@@ -68,32 +68,32 @@ impl<'m> Reply<'m> {
     }
 
     /// Identity of the message that it answers: by the correlation-id, or by the business application's id.
-    pub fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<RunMessageId> {
         first_identity(&[&self.correlation, &self.ba_message_id])
     }
 }
 
-fn refusal<'m>(reader: &mut Reader<'m>) -> Option<Refusal<'m>> {
-    let refusal = Refusal {
+fn refusal<'m>(reader: &mut PropertyReader<'m>) -> Option<ErrorReply<'m>> {
+    let refusal = ErrorReply {
         id: reader.text(names::ERROR_ID),
         code: reader.text(names::ERROR_CODE),
         message: reader.text(names::ERROR_MESSAGE),
         details: reader.text(names::ERROR_DETAILS),
     };
-    (refusal != Refusal::default()).then_some(refusal)
+    (refusal != ErrorReply::default()).then_some(refusal)
 }
 
 /// The status document in the body, if there is anything in the body.
-fn status(message: &Received, oddities: &mut Vec<Oddity>) -> Option<StatusDocument> {
+fn status(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<StatusDocument> {
     let content = content(message);
     let octets: Cow<'_, [u8]> = match &content {
-        Content::Empty => return None,
-        Content::Data([section]) => Cow::Borrowed(section.0.as_slice()),
-        Content::Data(_) => Cow::Owned(content.octets().flatten().copied().collect()),
+        BodyContent::Empty => return None,
+        BodyContent::Data([section]) => Cow::Borrowed(section.0.as_slice()),
+        BodyContent::Data(_) => Cow::Owned(content.octets().flatten().copied().collect()),
         other => {
             oddities.push(Oddity::WrongSection { expected: "data", found: other.section() });
             match other {
-                Content::Text(text) => Cow::Borrowed(text.as_bytes()),
+                BodyContent::Text(text) => Cow::Borrowed(text.as_bytes()),
                 _ => return None,
             }
         }
@@ -109,8 +109,8 @@ fn status(message: &Received, oddities: &mut Vec<Oddity>) -> Option<StatusDocume
 }
 
 /// The reply of an ECP endpoint that has the message.
-pub fn taken(correlation: Option<MessageId>, message_id: &str, created_at_ms: i64) -> Message<Data> {
-    Draft::new(correlation, created_at_ms)
+pub fn accepted(correlation: Option<MessageId>, message_id: &str, created_at_ms: i64) -> Message<Data> {
+    AmqpMessageBuilder::new(correlation, created_at_ms)
         .id(message_id)
         .with(names::MESSAGE_ID, message_id)
         .body(Data::from(Vec::new()))
@@ -119,21 +119,21 @@ pub fn taken(correlation: Option<MessageId>, message_id: &str, created_at_ms: i6
 /// Contents of the reply of an endpoint that does not take a message. It has no messageID: a client recognizes a
 /// refusal by that.
 #[derive(Clone, Debug)]
-pub struct RefusalDraft<'a> {
+pub struct ErrorReplyDraft<'a> {
     /// Correlation-id of the submission.
     pub correlation: Option<MessageId>,
     /// Reason of the refusal.
-    pub refusal: Refusal<'a>,
+    pub refusal: ErrorReply<'a>,
     /// The component code of the receiver.
     pub receiver_code: Option<&'a str>,
     /// The id that the business application gave.
     pub ba_message_id: Option<&'a str>,
 }
 
-impl RefusalDraft<'_> {
+impl ErrorReplyDraft<'_> {
     /// The message, made then (milliseconds since 1970).
     pub fn message(self, created_at_ms: i64) -> Message<Data> {
-        Draft::new(self.correlation, created_at_ms)
+        AmqpMessageBuilder::new(self.correlation, created_at_ms)
             .with_some(names::ERROR_ID, self.refusal.id.as_deref())
             .with_some(names::ERROR_CODE, self.refusal.code.as_deref())
             .with_some(names::ERROR_MESSAGE, self.refusal.message.as_deref())
@@ -152,7 +152,7 @@ pub fn status_reply(
     status: &StatusDocument,
     created_at_ms: i64,
 ) -> Message<Data> {
-    Draft::new(correlation, created_at_ms)
+    AmqpMessageBuilder::new(correlation, created_at_ms)
         .id(message_id)
         .with(names::MESSAGE_ID, message_id)
         .with_some(names::BA_MESSAGE_ID, ba_message_id)
@@ -162,7 +162,7 @@ pub fn status_reply(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::status_document::Status;
+    use crate::api::status_document::MessageStatus;
     use crate::api::testing::{any_message, over_the_wire};
     use proptest::prelude::*;
 
@@ -172,14 +172,14 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let message = over_the_wire(&taken(correlation(), "id", 5));
+        let message = over_the_wire(&accepted(correlation(), "id", 5));
         let read = Reply::read(&message);
-        assert_eq!((read.outcome, read.message_id.as_deref()), (ReplyOutcome::Taken, Some("id")));
+        assert_eq!((read.outcome, read.message_id.as_deref()), (ReplyOutcome::Accepted, Some("id")));
         assert_eq!(read.oddities, []);
 
         let refusal =
-            Refusal { code: Some("E-1".into()), message: Some("no such receiver".into()), ..Refusal::default() };
-        let draft = RefusalDraft {
+            ErrorReply { code: Some("E-1".into()), message: Some("no such receiver".into()), ..ErrorReply::default() };
+        let draft = ErrorReplyDraft {
             correlation: correlation(),
             refusal: refusal.clone(),
             receiver_code: Some("receiver"),
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!((read.message_id, read.ba_message_id.as_deref()), (None, Some("ba")));
         assert_eq!(read.oddities, []);
 
-        let status = StatusDocument { last: Status::of("RECEIVED"), ..StatusDocument::default() };
+        let status = StatusDocument { last: MessageStatus::of("RECEIVED"), ..StatusDocument::default() };
         let message = over_the_wire(&status_reply(correlation(), "id", Some("ba"), &status, 5));
         let read = Reply::read(&message);
         assert_eq!(read.outcome, ReplyOutcome::Status(Box::new(status)));
@@ -200,15 +200,15 @@ mod tests {
 
     #[test]
     fn a_reply_that_says_nothing_is_unclear_and_one_that_is_no_document_still_has_its_id() {
-        let message = Draft::new(None, 5).body(Data::from(Vec::new()));
+        let message = AmqpMessageBuilder::new(None, 5).body(Data::from(Vec::new()));
         let read = over_the_wire(&message);
         let read = Reply::read(&read);
         assert_eq!(read.outcome, ReplyOutcome::Unclear);
         assert_eq!(read.oddities, [Oddity::Missing("correlation-id"), Oddity::Missing("messageID")]);
 
-        let message = over_the_wire(&taken(correlation(), "id", 5).map_body(|_| Data::from(b"<a>".to_vec())));
+        let message = over_the_wire(&accepted(correlation(), "id", 5).map_body(|_| Data::from(b"<a>".to_vec())));
         let read = Reply::read(&message);
-        assert_eq!((read.outcome, read.oddities), (ReplyOutcome::Taken, vec![Oddity::BadStatusDocument]));
+        assert_eq!((read.outcome, read.oddities), (ReplyOutcome::Accepted, vec![Oddity::BadStatusDocument]));
     }
 
     proptest! {

@@ -22,7 +22,7 @@ const MAX_HISTORY: usize = 1000;
 
 /// A state that the message was in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct MessageStatus {
     /// `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED`, `FAILED`.
     pub value: String,
     /// Since when, as it is written.
@@ -31,7 +31,7 @@ pub struct Status {
     pub text: Option<String>,
 }
 
-impl Status {
+impl MessageStatus {
     /// A state without time or text.
     pub fn of(value: &str) -> Self {
         Self { value: value.to_owned(), ..Self::default() }
@@ -42,13 +42,13 @@ impl Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusDocument {
     /// The state that it ended in.
-    pub last: Status,
+    pub last: MessageStatus,
     /// The id of the message that it speaks of; not there where it never got one.
     pub original_message_id: Option<String>,
     /// Time at which the receiver had it, as it is written.
     pub received_at: Option<String>,
     /// All states, in order.
-    pub history: Vec<Status>,
+    pub history: Vec<MessageStatus>,
 }
 
 /// Reason why a document cannot be read.
@@ -82,25 +82,25 @@ impl StatusDocument {
         }
         let text = std::str::from_utf8(octets).map_err(|error| StatusDocumentError::Malformed(error.to_string()))?;
         let mut reader = Reader::from_str(text);
-        let mut reading = Reading::default();
+        let mut parser = StatusParser::default();
         loop {
             match reader.read_event().map_err(malformed)? {
                 Event::Start(element) => {
-                    reading.open(&element)?;
+                    parser.open(&element)?;
                 }
                 Event::Empty(element) => {
-                    reading.open(&element)?;
-                    reading.path.pop();
+                    parser.open(&element)?;
+                    parser.path.pop();
                 }
                 Event::End(_) => {
-                    reading.path.pop();
+                    parser.path.pop();
                 }
                 Event::DocType(_) => return Err(StatusDocumentError::DocumentType),
                 Event::Eof => break,
                 _ => {}
             }
         }
-        reading.finish()
+        parser.finish()
     }
 
     /// The document as XML.
@@ -119,7 +119,7 @@ impl StatusDocument {
     }
 }
 
-fn write_status(xml: &mut String, name: &str, status: &Status) {
+fn write_status(xml: &mut String, name: &str, status: &MessageStatus) {
     let _ = write!(xml, "<{name}>");
     write_value(xml, "status", Some(&status.value));
     write_value(xml, "changeTimestamp", status.changed_at.as_deref());
@@ -188,13 +188,13 @@ impl Element {
 
 /// A document half read.
 #[derive(Default)]
-struct Reading {
+struct StatusParser {
     path: Vec<Element>,
     has_status: bool,
     document: StatusDocument,
 }
 
-impl Reading {
+impl StatusParser {
     fn open(&mut self, element: &BytesStart<'_>) -> Result<(), StatusDocumentError> {
         if self.path.len() == MAX_DEPTH {
             return Err(StatusDocumentError::Excessive);
@@ -206,7 +206,7 @@ impl Reading {
                 if self.document.history.len() == MAX_HISTORY {
                     return Err(StatusDocumentError::Excessive);
                 }
-                self.document.history.push(Status::default());
+                self.document.history.push(MessageStatus::default());
             }
             ([Element::Document, Element::Last, field], Some(value)) => {
                 self.has_status |= *field == Element::Status;
@@ -236,7 +236,7 @@ impl Reading {
     }
 }
 
-fn set(status: &mut Status, field: Element, value: String) {
+fn set(status: &mut MessageStatus, field: Element, value: String) {
     match field {
         Element::Status => status.value = value,
         Element::ChangedAt => status.changed_at = Some(value),
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(read.last.text.as_deref(), Some("This toolbox has no relation to the service \"MYSERVICE\"."));
         assert_eq!(read.original_message_id, None);
         assert_eq!(read.received_at.as_deref(), Some("2021-03-01T09:00:01Z"));
-        assert_eq!(read.history, [Status::of("ACCEPTED"), Status::of("FAILED")]);
+        assert_eq!(read.history, [MessageStatus::of("ACCEPTED"), MessageStatus::of("FAILED")]);
     }
 
     #[test]
@@ -311,13 +311,10 @@ mod tests {
         assert_eq!(StatusDocument::read(long.as_bytes()), Err(StatusDocumentError::Excessive));
     }
 
-    fn status() -> impl Strategy<Value = Status> {
+    fn status() -> impl Strategy<Value = MessageStatus> {
         let text = "[^\0-\u{8}\u{b}\u{c}\u{e}-\u{1f}\u{fffe}\u{ffff}]{0,20}";
-        (text, proptest::option::of(text), proptest::option::of(text)).prop_map(|(value, changed_at, text)| Status {
-            value,
-            changed_at,
-            text,
-        })
+        (text, proptest::option::of(text), proptest::option::of(text))
+            .prop_map(|(value, changed_at, text)| MessageStatus { value, changed_at, text })
     }
 
     proptest! {

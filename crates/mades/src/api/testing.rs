@@ -1,5 +1,5 @@
 //! Messages for the tests of readers: any message at all, and one as it comes off the wire.
-use super::{Message, MessageId, Received, names};
+use super::{DecodedMessage, Message, MessageId, names};
 use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
 use fe2o3_amqp_types::messaging::{AmqpValue, ApplicationProperties, Body, Data, Properties, SerializableBody};
 use fe2o3_amqp_types::primitives::{Binary, SimpleValue, Symbol, Timestamp};
@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use serde_amqp::Value;
 
 /// A message as the other side has it: encoded and decoded.
-pub(super) fn over_the_wire<B: SerializableBody>(message: &Message<B>) -> Received {
+pub(super) fn over_the_wire<B: SerializableBody>(message: &Message<B>) -> DecodedMessage {
     let octets = serde_amqp::to_vec(&Serializable(message)).unwrap();
-    serde_amqp::from_slice::<Deserializable<Received>>(&octets).unwrap().0
+    serde_amqp::from_slice::<Deserializable<DecodedMessage>>(&octets).unwrap().0
 }
 
 fn id() -> impl Strategy<Value = MessageId> {
@@ -52,7 +52,7 @@ fn body() -> impl Strategy<Value = Body<Value>> {
 }
 
 /// Any message that can be decoded.
-pub(super) fn any_message() -> impl Strategy<Value = Received> {
+pub(super) fn any_message() -> impl Strategy<Value = DecodedMessage> {
     let name = prop_oneof![
         Just(names::MESSAGE_ID),
         Just(names::BA_MESSAGE_ID),

@@ -4,12 +4,12 @@ use fe2o3_amqp_types::messaging::{ApplicationProperties, Header, Properties};
 use fe2o3_amqp_types::primitives::{SimpleValue, Timestamp};
 
 /// A message under construction. All that an endpoint writes is durable (reference §3.1).
-pub(super) struct Draft {
+pub(super) struct AmqpMessageBuilder {
     properties: Properties,
     application: ApplicationProperties,
 }
 
-impl Draft {
+impl AmqpMessageBuilder {
     /// Begins a message that answers to `correlation`, made then (milliseconds since 1970).
     pub(super) fn new(correlation: Option<MessageId>, created_at_ms: i64) -> Self {
         let properties = Properties {

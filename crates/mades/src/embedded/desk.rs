@@ -1,162 +1,162 @@
 //! A connection at the queues: what its links bring is put in, what they may have is taken out. No socket, no clock.
-use super::conversation::{Conversation, Event, Fault, LinkId};
-use super::frame::{Outcome, Role};
-use super::queues::{ConsumerId, Helping, Letter, QueueId, Queues};
-use super::rope::Rope;
-use super::sasl::Mechanisms;
+use super::conversation::{ConnectionError, ConnectionEvent, LinkId, ServerConnection};
+use super::frame::{DeliveryOutcome, LinkRole};
+use super::queues::{ConsumerId, EnqueuedMessage, MemoryQueues, QueueIndex, TakeResult};
+use super::rope::OutputBuffer;
+use super::sasl::ListenerAuth;
 use bytes::{Buf, BytesMut};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
 /// Messages that a producer may send ahead.
-const MOST_CREDIT: usize = 1000;
+const MAX_CREDIT: usize = 1000;
 /// Bytes waiting to be written from which on no message is taken out of a queue: another consumer might get it
 /// sooner.
-const ENOUGH_TO_WRITE: usize = 512 << 10;
+const OUTPUT_LIMIT: usize = 512 << 10;
 
-struct Producer {
-    queue: QueueId,
+struct ProducerLink {
+    queue: QueueIndex,
     /// Length of its last message: an estimate of the bytes that one credit stands for.
     last_bytes: usize,
 }
 
-struct Consumer {
+struct ConsumerLink {
     link: LinkId,
-    queue: QueueId,
+    queue: QueueIndex,
     id: ConsumerId,
     /// Set if it has asked for messages since it last rested: others may wait for it.
-    asks: bool,
+    wants_messages: bool,
 }
 
-impl Consumer {
+impl ConsumerLink {
     /// Marks it as unable to take messages now.
-    fn rest(&mut self, queues: &Queues) {
-        if std::mem::take(&mut self.asks) {
-            queues.rest(self.queue, self.id);
+    fn set_idle(&mut self, queues: &MemoryQueues) {
+        if std::mem::take(&mut self.wants_messages) {
+            queues.set_idle(self.queue, self.id);
         }
     }
 }
 
 /// One connection's dealings.
-pub(super) struct Desk {
-    conversation: Conversation<Letter>,
-    queues: Queues,
-    told: Arc<Notify>,
-    producers: HashMap<LinkId, Producer>,
-    consumers: Vec<Consumer>,
+pub(super) struct BrokerSession {
+    connection: ServerConnection<EnqueuedMessage>,
+    queues: MemoryQueues,
+    notify: Arc<Notify>,
+    producers: HashMap<LinkId, ProducerLink>,
+    consumers: Vec<ConsumerLink>,
     /// Messages that come back, in the order in which they were sent.
-    returning: Vec<(Letter, Outcome)>,
+    returned: Vec<(EnqueuedMessage, DeliveryOutcome)>,
 }
 
-impl Desk {
-    pub(super) fn new(queues: Queues, mechanisms: Mechanisms, container: &str, most_bytes: u64) -> Self {
+impl BrokerSession {
+    pub(super) fn new(queues: MemoryQueues, mechanisms: ListenerAuth, container: &str, max_message_bytes: u64) -> Self {
         Self {
-            conversation: Conversation::new(mechanisms, container, most_bytes),
+            connection: ServerConnection::new(mechanisms, container, max_message_bytes),
             queues,
-            told: Arc::default(),
+            notify: Arc::default(),
             producers: HashMap::new(),
             consumers: Vec::new(),
-            returning: Vec::new(),
+            returned: Vec::new(),
         }
     }
 
     /// Notified when there may be something to do.
-    pub(super) fn told(&self) -> Arc<Notify> {
-        Arc::clone(&self.told)
+    pub(super) fn notify(&self) -> Arc<Notify> {
+        Arc::clone(&self.notify)
     }
 
     /// Output buffer.
-    pub(super) fn out(&mut self) -> &mut Rope {
-        self.conversation.out()
+    pub(super) fn output(&mut self) -> &mut OutputBuffer {
+        self.connection.output()
     }
 
-    pub(super) fn conversation(&mut self) -> &mut Conversation<Letter> {
-        &mut self.conversation
+    pub(super) fn connection(&mut self) -> &mut ServerConnection<EnqueuedMessage> {
+        &mut self.connection
     }
 
     /// Does all there is to do: with what was read, and with what is in the queues.
-    pub(super) fn turn(&mut self, input: &mut BytesMut) -> Result<(), Fault> {
-        let done = self.work(input);
-        if done.is_err() || self.conversation.is_closed() {
+    pub(super) fn process(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
+        let done = self.process_events(input);
+        if done.is_err() || self.connection.is_closed() {
             // No consumer may wait for one whose connection is closing.
             self.stop_consuming();
         }
         done
     }
 
-    fn work(&mut self, input: &mut BytesMut) -> Result<(), Fault> {
-        self.hear(input)?;
-        self.take_out();
+    fn process_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
+        self.read_events(input)?;
+        self.send_queued();
         // What was sent settled is settled.
-        self.hear(input)?;
-        self.let_send();
-        self.conversation.say_settled();
+        self.read_events(input)?;
+        self.grant_credit();
+        self.connection.write_dispositions();
         Ok(())
     }
 
-    fn hear(&mut self, input: &mut BytesMut) -> Result<(), Fault> {
-        let heard = loop {
-            match self.conversation.next_event(input) {
-                Ok(Some(event)) => self.act(event),
+    fn read_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
+        let result = loop {
+            match self.connection.next_event(input) {
+                Ok(Some(event)) => self.handle_event(event),
                 Ok(None) => break Ok(()),
                 Err(fault) => break Err(fault),
             }
         };
-        self.give_back();
-        heard
+        self.requeue_returned();
+        result
     }
 
-    fn act(&mut self, event: Event<Letter>) {
+    fn handle_event(&mut self, event: ConnectionEvent<EnqueuedMessage>) {
         match event {
-            Event::Attached { link, peer, address } => self.attach(link, peer, &address),
-            Event::Arrived { link, delivery, message, settled } => {
+            ConnectionEvent::Attached { link, peer, address } => self.attach(link, peer, &address),
+            ConnectionEvent::MessageReceived { link, delivery, message, settled } => {
                 let Some(producer) = self.producers.get_mut(&link) else { return };
                 producer.last_bytes = message.bytes();
                 let put = self.queues.put(producer.queue, message, None);
                 if !settled {
-                    let outcome = if put.is_ok() { Outcome::Accepted } else { Outcome::Released };
-                    self.conversation.settle(link, delivery, outcome);
+                    let outcome = if put.is_ok() { DeliveryOutcome::Accepted } else { DeliveryOutcome::Released };
+                    self.connection.settle(link, delivery, outcome);
                 }
             }
-            Event::Settled { sent, outcome } => match outcome {
-                Outcome::Accepted | Outcome::Rejected => self.queues.settle(sent, outcome),
-                Outcome::Released | Outcome::Modified { .. } => self.returning.push((sent, outcome)),
+            ConnectionEvent::Settled { sent, outcome } => match outcome {
+                DeliveryOutcome::Accepted | DeliveryOutcome::Rejected => self.queues.settle(sent, outcome),
+                DeliveryOutcome::Released | DeliveryOutcome::Modified { .. } => self.returned.push((sent, outcome)),
             },
-            Event::Detached { link, unsettled } => {
-                let failed = Outcome::Modified { failed: true };
-                self.returning.extend(unsettled.into_iter().map(|letter| (letter, failed)));
-                self.leave(link);
+            ConnectionEvent::Detached { link, unsettled } => {
+                let failed = DeliveryOutcome::Modified { failed: true };
+                self.returned.extend(unsettled.into_iter().map(|queued| (queued, failed)));
+                self.detach(link);
             }
-            Event::Flowed | Event::Closed => {}
+            ConnectionEvent::CreditChanged | ConnectionEvent::Closed => {}
         }
     }
 
     /// The last that was sent goes back first, so that the first is first again.
-    fn give_back(&mut self) {
-        while let Some((letter, outcome)) = self.returning.pop() {
+    fn requeue_returned(&mut self) {
+        while let Some((letter, outcome)) = self.returned.pop() {
             self.queues.settle(letter, outcome);
         }
     }
 
-    fn attach(&mut self, link: LinkId, peer: Role, address: &str) {
-        let Some(queue) = self.queues.named(address) else {
+    fn attach(&mut self, link: LinkId, peer: LinkRole, address: &str) {
+        let Some(queue) = self.queues.get_or_create(address) else {
             let why = "too many queues, or not a valid queue name";
-            return self.conversation.refuse(link, "amqp:resource-limit-exceeded", why);
+            return self.connection.refuse(link, "amqp:resource-limit-exceeded", why);
         };
-        self.conversation.accept(link);
+        self.connection.accept(link);
         match peer {
-            Role::Sender => {
-                self.producers.insert(link, Producer { queue, last_bytes: 0 });
+            LinkRole::Sender => {
+                self.producers.insert(link, ProducerLink { queue, last_bytes: 0 });
             }
-            Role::Receiver => {
-                let id = self.queues.subscribe(queue, self.told());
-                self.consumers.push(Consumer { link, queue, id, asks: false });
+            LinkRole::Receiver => {
+                let id = self.queues.subscribe(queue, self.notify());
+                self.consumers.push(ConsumerLink { link, queue, id, wants_messages: false });
             }
         }
     }
 
-    fn leave(&mut self, link: LinkId) {
+    fn detach(&mut self, link: LinkId) {
         self.producers.remove(&link);
         if let Some(at) = self.consumers.iter().position(|consumer| consumer.link == link) {
             let gone = self.consumers.swap_remove(at);
@@ -171,44 +171,44 @@ impl Desk {
     }
 
     /// Takes out what may be sent, a message for each link in turn.
-    fn take_out(&mut self) {
+    fn send_queued(&mut self) {
         let mut more = true;
-        while more && self.conversation.out().remaining() < ENOUGH_TO_WRITE {
+        while more && self.connection.output().remaining() < OUTPUT_LIMIT {
             more = false;
             for consumer in &mut self.consumers {
-                if !self.conversation.may_send(consumer.link) {
-                    consumer.rest(&self.queues);
+                if !self.connection.may_send(consumer.link) {
+                    consumer.set_idle(&self.queues);
                     continue;
                 }
-                consumer.asks = true;
+                consumer.wants_messages = true;
                 match self.queues.take_for_consumer(consumer.queue, consumer.id) {
-                    Helping::Letter(letter) => {
-                        self.conversation.send(consumer.link, letter.message.clone(), letter);
+                    TakeResult::Message(letter) => {
+                        self.connection.send(consumer.link, letter.message.clone(), letter);
                         more = true;
                     }
-                    Helping::Nothing => self.conversation.drained(consumer.link),
-                    Helping::OthersFirst => {}
+                    TakeResult::Empty => self.connection.complete_drain(consumer.link),
+                    TakeResult::OthersFirst => {}
                 }
             }
         }
         if more {
             // There is enough to write: they come again when it is written.
-            self.consumers.iter_mut().for_each(|consumer| consumer.rest(&self.queues));
+            self.consumers.iter_mut().for_each(|consumer| consumer.set_idle(&self.queues));
         }
     }
 
     /// Gives producers credit for as much as finds room, when half of the last is used up.
-    fn let_send(&mut self) {
+    fn grant_credit(&mut self) {
         for (link, producer) in &self.producers {
-            let credit = self.conversation.credit(*link) as usize;
-            if credit > MOST_CREDIT / 2 {
+            let credit = self.connection.credit(*link) as usize;
+            if credit > MAX_CREDIT / 2 {
                 continue;
             }
-            let (messages, bytes) = self.queues.room(producer.queue, &self.told);
+            let (messages, bytes) = self.queues.room(producer.queue, &self.notify);
             let by_bytes = bytes / producer.last_bytes.max(1);
-            let wanted = messages.min(by_bytes.max(usize::from(bytes > 0))).min(MOST_CREDIT);
+            let wanted = messages.min(by_bytes.max(usize::from(bytes > 0))).min(MAX_CREDIT);
             if wanted > credit && wanted >= credit * 2 {
-                self.conversation.grant(*link, wanted as u32);
+                self.connection.grant(*link, wanted as u32);
             }
         }
     }
@@ -216,9 +216,9 @@ impl Desk {
     /// Puts back what was sent and not settled: the connection is no more.
     pub(super) fn close(mut self) {
         self.stop_consuming();
-        let unsettled = self.conversation.into_unsettled();
-        for letter in unsettled.into_iter().rev() {
-            self.queues.settle(letter, Outcome::Modified { failed: true });
+        let unsettled = self.connection.into_unsettled();
+        for queued in unsettled.into_iter().rev() {
+            self.queues.settle(queued, DeliveryOutcome::Modified { failed: true });
         }
     }
 }

@@ -3,11 +3,11 @@
 //! ```text
 //! size (4) │ doff (1) │ type (1) │ channel (2) │ performative │ payload
 //! ```
-use super::octets::{Elements, Malformed, Reader, Value, Writer};
+use super::octets::{DecodeError, Elements, Reader, Value, Writer};
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Length of a frame's header.
-pub(super) const HEAD: usize = 8;
+pub(super) const HEADER_BYTES: usize = 8;
 /// A frame that opens a layer of its own: eight octets, and then frames.
 pub(super) const AMQP_HEADER: [u8; 8] = *b"AMQP\x00\x01\x00\x00";
 /// The same for SASL.
@@ -30,20 +30,20 @@ pub(super) struct Frame {
 }
 
 /// Cuts off the first frame, if it is complete; refuses one of more than `most` bytes without waiting for it.
-pub(super) fn cut(input: &mut BytesMut, most: usize) -> Result<Option<Frame>, Malformed> {
-    let Some(&[a, b, c, d, doff, kind, e, f]) = input.first_chunk::<HEAD>() else { return Ok(None) };
+pub(super) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Frame>, DecodeError> {
+    let Some(&[a, b, c, d, doff, kind, e, f]) = input.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let size = u32::from_be_bytes([a, b, c, d]) as usize;
     let head = usize::from(doff) * 4;
-    if size < HEAD || head < HEAD || head > size {
-        return Err(Malformed::Expected("a frame as long as its own header"));
+    if size < HEADER_BYTES || head < HEADER_BYTES || head > size {
+        return Err(DecodeError::Expected("a frame as long as its own header"));
     }
-    if size > most {
-        return Err(Malformed::Expected("a frame of no more than max-frame-size"));
+    if size > max_size {
+        return Err(DecodeError::Expected("a frame of no more than max-frame-size"));
     }
     let layer = match kind {
         0 => Layer::Amqp,
         1 => Layer::Sasl,
-        _ => return Err(Malformed::Expected("a frame of AMQP or SASL")),
+        _ => return Err(DecodeError::Expected("a frame of AMQP or SASL")),
     };
     if input.len() < size {
         input.reserve(size - input.len());
@@ -56,24 +56,24 @@ pub(super) fn cut(input: &mut BytesMut, most: usize) -> Result<Option<Frame>, Ma
 
 /// The end of a link that a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum LinkRole {
     Sender,
     Receiver,
 }
 
-impl Role {
-    fn read(fields: &mut Elements<'_>) -> Result<Self, Malformed> {
-        fields.truth().map(|receives| if receives { Self::Receiver } else { Self::Sender })
+impl LinkRole {
+    fn read(fields: &mut Elements<'_>) -> Result<Self, DecodeError> {
+        fields.boolean().map(|receives| if receives { Self::Receiver } else { Self::Sender })
     }
 
     fn write(self, fields: &mut Writer<'_>) {
-        fields.truth(self == Self::Receiver);
+        fields.boolean(self == Self::Receiver);
     }
 }
 
 /// Outcome of a delivery, as the receiver reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum DeliveryOutcome {
     /// The receiver has taken responsibility for it.
     Accepted,
     /// It is not to be delivered again.
@@ -95,7 +95,7 @@ pub(super) enum Performative<'a> {
     Attach(Attach<'a>),
     Flow(Flow),
     Transfer(Transfer<'a>),
-    Disposition { role: Role, first: u32, last: u32, settled: bool, outcome: Option<Outcome> },
+    Disposition { role: LinkRole, first: u32, last: u32, settled: bool, outcome: Option<DeliveryOutcome> },
     Detach { handle: u32 },
     End,
     Close,
@@ -105,9 +105,9 @@ pub(super) enum Performative<'a> {
 pub(super) struct Attach<'a> {
     pub(super) name: &'a str,
     pub(super) handle: u32,
-    pub(super) role: Role,
+    pub(super) role: LinkRole,
     /// 0 unsettled, 1 settled, 2 mixed.
-    pub(super) sender_settles: u8,
+    pub(super) sender_settle_mode: u8,
     pub(super) source: Option<Value<'a>>,
     pub(super) target: Option<Value<'a>>,
     pub(super) initial_delivery_count: u32,
@@ -137,10 +137,10 @@ pub(super) struct Transfer<'a> {
 
 impl<'a> Performative<'a> {
     /// Reads the body of a frame of the AMQP layer.
-    pub(super) fn read(body: &'a [u8]) -> Result<Self, Malformed> {
+    pub(super) fn read(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
         let value = reader.value()?;
-        let mut fields = value.as_list().ok_or(Malformed::Expected("a performative"))?;
+        let mut fields = value.as_list().ok_or(DecodeError::Expected("a performative"))?;
         let fields = &mut fields;
         match value.descriptor() {
             Some(0x10) => read_open(fields),
@@ -152,92 +152,92 @@ impl<'a> Performative<'a> {
             Some(0x16) => Ok(Self::Detach { handle: handle(fields)? }),
             Some(0x17) => Ok(Self::End),
             Some(0x18) => Ok(Self::Close),
-            _ => Err(Malformed::Expected("a performative")),
+            _ => Err(DecodeError::Expected("a performative")),
         }
     }
 }
 
-fn uint(number: u64) -> Result<u32, Malformed> {
-    u32::try_from(number).map_err(|_| Malformed::Expected("a number of 32 bits"))
+fn uint(number: u64) -> Result<u32, DecodeError> {
+    u32::try_from(number).map_err(|_| DecodeError::Expected("a number of 32 bits"))
 }
 
-fn optional_uint(fields: &mut Elements<'_>) -> Result<Option<u32>, Malformed> {
+fn optional_uint(fields: &mut Elements<'_>) -> Result<Option<u32>, DecodeError> {
     fields.number()?.map(uint).transpose()
 }
 
-fn handle(fields: &mut Elements<'_>) -> Result<u32, Malformed> {
-    optional_uint(fields)?.ok_or(Malformed::Expected("a handle"))
+fn handle(fields: &mut Elements<'_>) -> Result<u32, DecodeError> {
+    optional_uint(fields)?.ok_or(DecodeError::Expected("a handle"))
 }
 
-fn read_open<'a>(fields: &mut Elements<'a>) -> Result<Performative<'a>, Malformed> {
+fn read_open<'a>(fields: &mut Elements<'a>) -> Result<Performative<'a>, DecodeError> {
     fields.skip(2)?; // container-id, hostname
     let max_frame_size = uint(fields.number_or(u64::from(u32::MAX))?)?;
     fields.skip(1)?; // channel-max: a session is answered on its own number
     Ok(Performative::Open { max_frame_size, idle_ms: optional_uint(fields)? })
 }
 
-fn read_begin<'a>(fields: &mut Elements<'a>) -> Result<Performative<'a>, Malformed> {
+fn read_begin<'a>(fields: &mut Elements<'a>) -> Result<Performative<'a>, DecodeError> {
     let remote_channel = optional_uint(fields)?.map(|channel| channel as u16);
-    let next_outgoing_id = optional_uint(fields)?.ok_or(Malformed::Expected("next-outgoing-id"))?;
-    let incoming_window = optional_uint(fields)?.ok_or(Malformed::Expected("incoming-window"))?;
+    let next_outgoing_id = optional_uint(fields)?.ok_or(DecodeError::Expected("next-outgoing-id"))?;
+    let incoming_window = optional_uint(fields)?.ok_or(DecodeError::Expected("incoming-window"))?;
     Ok(Performative::Begin { remote_channel, next_outgoing_id, incoming_window })
 }
 
-fn read_attach<'a>(fields: &mut Elements<'a>) -> Result<Attach<'a>, Malformed> {
-    let name = fields.field()?.and_then(|name| name.as_text()).ok_or(Malformed::Expected("a link's name"))?;
+fn read_attach<'a>(fields: &mut Elements<'a>) -> Result<Attach<'a>, DecodeError> {
+    let name = fields.field()?.and_then(|name| name.as_text()).ok_or(DecodeError::Expected("a link's name"))?;
     let handle = handle(fields)?;
-    let role = Role::read(fields)?;
-    let sender_settles = fields.number_or(2)? as u8;
+    let role = LinkRole::read(fields)?;
+    let sender_settle_mode = fields.number_or(2)? as u8;
     fields.skip(1)?; // rcv-settle-mode: first, whatever is wished for; the reply says so
     let source = fields.field()?;
     let target = fields.field()?;
     fields.skip(2)?; // unsettled, incomplete-unsettled: nothing is resumed
     let initial_delivery_count = uint(fields.number_or(0)?)?;
-    Ok(Attach { name, handle, role, sender_settles, source, target, initial_delivery_count })
+    Ok(Attach { name, handle, role, sender_settle_mode, source, target, initial_delivery_count })
 }
 
-fn read_flow(fields: &mut Elements<'_>) -> Result<Flow, Malformed> {
+fn read_flow(fields: &mut Elements<'_>) -> Result<Flow, DecodeError> {
     let next_incoming_id = optional_uint(fields)?;
-    let incoming_window = optional_uint(fields)?.ok_or(Malformed::Expected("incoming-window"))?;
+    let incoming_window = optional_uint(fields)?.ok_or(DecodeError::Expected("incoming-window"))?;
     fields.skip(2)?; // next-outgoing-id, outgoing-window
     let handle = optional_uint(fields)?;
     let delivery_count = optional_uint(fields)?;
     let link_credit = optional_uint(fields)?;
     fields.skip(1)?; // available
-    let drain = fields.truth()?;
-    let echo = fields.truth()?;
+    let drain = fields.boolean()?;
+    let echo = fields.boolean()?;
     Ok(Flow { next_incoming_id, incoming_window, handle, delivery_count, link_credit, drain, echo })
 }
 
-fn read_transfer<'a>(fields: &mut Elements<'a>, payload: &'a [u8]) -> Result<Transfer<'a>, Malformed> {
+fn read_transfer<'a>(fields: &mut Elements<'a>, payload: &'a [u8]) -> Result<Transfer<'a>, DecodeError> {
     let handle = handle(fields)?;
     let delivery_id = optional_uint(fields)?;
     fields.skip(2)?; // delivery-tag, message-format
     let settled = fields.field()?.and_then(|settled| settled.as_bool());
-    let more = fields.truth()?;
+    let more = fields.boolean()?;
     fields.skip(3)?; // rcv-settle-mode, state, resume
-    let aborted = fields.truth()?;
+    let aborted = fields.boolean()?;
     Ok(Transfer { handle, delivery_id, settled, more, aborted, payload })
 }
 
-fn read_disposition<'a>(fields: &mut Elements<'a>) -> Result<Performative<'a>, Malformed> {
-    let role = Role::read(fields)?;
-    let first = optional_uint(fields)?.ok_or(Malformed::Expected("the first delivery-id"))?;
+fn read_disposition<'a>(fields: &mut Elements<'a>) -> Result<Performative<'a>, DecodeError> {
+    let role = LinkRole::read(fields)?;
+    let first = optional_uint(fields)?.ok_or(DecodeError::Expected("the first delivery-id"))?;
     let last = optional_uint(fields)?.unwrap_or(first);
-    let settled = fields.truth()?;
+    let settled = fields.boolean()?;
     let outcome = fields.field()?.map(|state| outcome(&state)).transpose()?.flatten();
     Ok(Performative::Disposition { role, first, last, settled, outcome })
 }
 
 /// `received` is a state on the way, and no outcome.
-fn outcome(state: &Value<'_>) -> Result<Option<Outcome>, Malformed> {
+fn outcome(state: &Value<'_>) -> Result<Option<DeliveryOutcome>, DecodeError> {
     Ok(Some(match state.descriptor() {
-        Some(0x24) => Outcome::Accepted,
-        Some(0x25) => Outcome::Rejected,
-        Some(0x26) => Outcome::Released,
+        Some(0x24) => DeliveryOutcome::Accepted,
+        Some(0x25) => DeliveryOutcome::Rejected,
+        Some(0x26) => DeliveryOutcome::Released,
         Some(0x27) => {
-            let mut fields = state.as_list().ok_or(Malformed::Expected("a delivery state"))?;
-            Outcome::Modified { failed: fields.truth()? }
+            let mut fields = state.as_list().ok_or(DecodeError::Expected("a delivery state"))?;
+            DeliveryOutcome::Modified { failed: fields.boolean()? }
         }
         _ => return Ok(None),
     }))
@@ -251,13 +251,13 @@ pub(super) fn address<'a>(terminus: Option<Value<'a>>) -> Option<&'a str> {
 
 /// Writes a frame: what `performative` writes is its performative, what is behind it in `out` its payload.
 pub(super) fn write(out: &mut Vec<u8>, layer: Layer, channel: u16, performative: impl FnOnce(&mut Writer<'_>)) {
-    let start = open(out, layer, channel);
+    let start = begin(out, layer, channel);
     performative(&mut Writer::new(out));
-    close(out, start, 0);
+    finish(out, start, 0);
 }
 
 /// Begins a frame; `close` puts its size in.
-pub(super) fn open(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
+pub(super) fn begin(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
     let start = out.len();
     let kind = if layer == Layer::Sasl { 1 } else { 0 };
     let [a, b] = channel.to_be_bytes();
@@ -266,18 +266,18 @@ pub(super) fn open(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
 }
 
 /// Ends a frame. `elsewhere` bytes of payload follow it that are not in this buffer.
-pub(super) fn close(out: &mut [u8], start: usize, elsewhere: usize) {
-    let size = (out.len() - start + elsewhere) as u32;
+pub(super) fn finish(out: &mut [u8], start: usize, external_bytes: usize) {
+    let size = (out.len() - start + external_bytes) as u32;
     out[start..start + 4].copy_from_slice(&size.to_be_bytes());
 }
 
 /// Writes an outcome as a delivery's state.
-pub(super) fn write_outcome(fields: &mut Writer<'_>, outcome: Outcome) {
+pub(super) fn write_outcome(fields: &mut Writer<'_>, outcome: DeliveryOutcome) {
     match outcome {
-        Outcome::Accepted => fields.described_list(0x24, |_| {}),
-        Outcome::Rejected => fields.described_list(0x25, |_| {}),
-        Outcome::Released => fields.described_list(0x26, |_| {}),
-        Outcome::Modified { failed } => fields.described_list(0x27, |fields| fields.truth(failed)),
+        DeliveryOutcome::Accepted => fields.described_list(0x24, |_| {}),
+        DeliveryOutcome::Rejected => fields.described_list(0x25, |_| {}),
+        DeliveryOutcome::Released => fields.described_list(0x26, |_| {}),
+        DeliveryOutcome::Modified { failed } => fields.described_list(0x27, |fields| fields.boolean(failed)),
     }
 }
 
@@ -293,13 +293,19 @@ pub(super) fn write_error(fields: &mut Writer<'_>, error: Option<(&str, &str)>) 
 }
 
 /// Writes a disposition of ours.
-pub(super) fn write_disposition(out: &mut Vec<u8>, channel: u16, role: Role, range: (u32, u32), outcome: Outcome) {
+pub(super) fn write_disposition(
+    out: &mut Vec<u8>,
+    channel: u16,
+    role: LinkRole,
+    range: (u32, u32),
+    outcome: DeliveryOutcome,
+) {
     write(out, Layer::Amqp, channel, |out| {
         out.described_list(0x15, |fields| {
             role.write(fields);
             fields.uint(range.0);
             fields.uint(range.1);
-            fields.truth(true);
+            fields.boolean(true);
             write_outcome(fields, outcome);
         });
     });
@@ -322,11 +328,11 @@ mod tests {
         let mut input = BytesMut::new();
         for octet in &octets[..octets.len() - 1] {
             input.extend_from_slice(&[*octet]);
-            assert_eq!(cut(&mut input, 512), Ok(None));
+            assert_eq!(decode(&mut input, 512), Ok(None));
         }
         input.extend_from_slice(&octets[octets.len() - 1..]);
         input.extend_from_slice(b"next");
-        let cut_off = cut(&mut input, 512).unwrap().unwrap();
+        let cut_off = decode(&mut input, 512).unwrap().unwrap();
         assert_eq!((cut_off.layer, cut_off.channel, &input[..]), (Layer::Amqp, 3, &b"next"[..]));
         assert_eq!(Performative::read(&cut_off.body), Ok(Performative::Close));
     }
@@ -340,7 +346,7 @@ mod tests {
             [0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0], // four gigabytes
             [0, 0, 0, 8, 2, 7, 0, 0],             // of no known layer
         ] {
-            assert!(cut(&mut BytesMut::from(&head[..]), 512).is_err(), "{head:x?}");
+            assert!(decode(&mut BytesMut::from(&head[..]), 512).is_err(), "{head:x?}");
         }
     }
 
@@ -366,17 +372,23 @@ mod tests {
             drain: false,
             echo: false,
         };
-        assert_eq!(Performative::read(&octets[HEAD..]), Ok(Performative::Flow(flow)));
+        assert_eq!(Performative::read(&octets[HEADER_BYTES..]), Ok(Performative::Flow(flow)));
     }
 
     #[test]
     fn outcomes_are_read_as_they_are_written() {
-        for outcome in [Outcome::Accepted, Outcome::Rejected, Outcome::Released, Outcome::Modified { failed: true }] {
+        for outcome in [
+            DeliveryOutcome::Accepted,
+            DeliveryOutcome::Rejected,
+            DeliveryOutcome::Released,
+            DeliveryOutcome::Modified { failed: true },
+        ] {
             let mut octets = Vec::new();
-            write_disposition(&mut octets, 0, Role::Receiver, (3, 300), outcome);
+            write_disposition(&mut octets, 0, LinkRole::Receiver, (3, 300), outcome);
             let outcome = Some(outcome);
-            let read = Performative::Disposition { role: Role::Receiver, first: 3, last: 300, settled: true, outcome };
-            assert_eq!(Performative::read(&octets[HEAD..]), Ok(read));
+            let read =
+                Performative::Disposition { role: LinkRole::Receiver, first: 3, last: 300, settled: true, outcome };
+            assert_eq!(Performative::read(&octets[HEADER_BYTES..]), Ok(read));
         }
     }
 
@@ -400,7 +412,7 @@ mod tests {
         #[test]
         fn any_octets_are_a_frame_or_none(octets in proptest::collection::vec(any::<u8>(), 0..100)) {
             let mut input = BytesMut::from(&octets[..]);
-            while let Ok(Some(frame)) = cut(&mut input, 64) {
+            while let Ok(Some(frame)) = decode(&mut input, 64) {
                 let _ = Performative::read(&frame.body);
                 prop_assert!(frame.body.len() <= 56);
             }

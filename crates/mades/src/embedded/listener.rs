@@ -1,9 +1,9 @@
 //! The listener: sockets, TLS, time limits. What is read goes to a desk, what the desk writes goes out in one write a
 //! turn.
-use super::conversation::IDLE_MS;
-use super::desk::Desk;
-use super::queues::Queues;
-use super::sasl::Mechanisms;
+use super::conversation::IDLE_TIMEOUT_MS;
+use super::desk::BrokerSession;
+use super::queues::MemoryQueues;
+use super::sasl::ListenerAuth;
 use bytes::{Buf, BytesMut};
 use std::io;
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
 /// Limit of the time from the connection to the open.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of the time in which a peer takes our close.
-const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Minimum of bytes that a read asks for.
-const READ_BYTES: usize = 64 << 10;
+const MIN_READ_BYTES: usize = 64 << 10;
 /// Bytes waiting to be written from which on nothing is read: a peer that does not read is not read from.
-const TOO_MUCH_TO_WRITE: usize = 4 << 20;
+const PENDING_OUTPUT_LIMIT: usize = 4 << 20;
 /// Pause after accept has failed, usually because there were no descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Limit of a peer's silence: twice the interval that we announce. A peer that is silent for longer counts as gone.
-const SILENCE_LIMIT: Duration = Duration::from_millis(2 * IDLE_MS as u64);
+const SILENCE_TIMEOUT: Duration = Duration::from_millis(2 * IDLE_TIMEOUT_MS as u64);
 
 /// Options of a listener.
 #[derive(Clone)]
 pub struct ListenOptions {
     /// Mechanisms by which a peer may authenticate itself.
-    pub mechanisms: Mechanisms,
+    pub mechanisms: ListenerAuth,
     /// TLS from the first byte (`amqps`).
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// The largest message taken.
-    pub message_bytes: u64,
+    pub max_message_bytes: u64,
     /// Connections at a time; more are closed at once.
-    pub connections: usize,
+    pub max_connections: usize,
     /// Its container-id.
     pub container: String,
 }
@@ -47,10 +47,10 @@ pub struct ListenOptions {
 impl Default for ListenOptions {
     fn default() -> Self {
         Self {
-            mechanisms: Mechanisms::Anybody,
+            mechanisms: ListenerAuth::Any,
             tls: None,
-            message_bytes: 64 << 20,
-            connections: 256,
+            max_message_bytes: 64 << 20,
+            max_connections: 256,
             container: "mailrun-mades-endpoint".to_owned(),
         }
     }
@@ -62,116 +62,124 @@ pub struct ListenerCounts {
     /// Connections that were taken.
     pub connections: AtomicU64,
     /// Connections closed at once: there were too many.
-    pub turned_away: AtomicU64,
+    pub refused: AtomicU64,
     /// Connections that ended without a close: cut, or with an error.
-    pub broken: AtomicU64,
+    pub aborted: AtomicU64,
     /// Peers whose authentication failed or is missing.
     pub unauthenticated: AtomicU64,
 }
 
 impl ListenerCounts {
-    fn count(counter: &AtomicU64) {
+    fn increment(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Serves connections until it is dropped; they end with it.
-pub async fn serve(listener: TcpListener, queues: Queues, options: ListenOptions, counts: Arc<ListenerCounts>) {
-    let places = Arc::new(Semaphore::new(options.connections));
+pub async fn serve(listener: TcpListener, queues: MemoryQueues, options: ListenOptions, counts: Arc<ListenerCounts>) {
+    let slots = Arc::new(Semaphore::new(options.max_connections));
     let mut sessions = JoinSet::new();
     loop {
         while sessions.try_join_next().is_some() {}
         let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            ListenerCounts::count(&counts.turned_away);
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+            ListenerCounts::increment(&counts.refused);
             continue;
         };
-        ListenerCounts::count(&counts.connections);
+        ListenerCounts::increment(&counts.connections);
         let (queues, options, counts) = (queues.clone(), options.clone(), Arc::clone(&counts));
         sessions.spawn(async move {
-            let end = welcome(stream, queues, &options).await;
+            let end = accept_connection(stream, queues, &options).await;
             match end {
-                Ok(End::Goodbye) => {}
-                Ok(End::Unauthenticated) => ListenerCounts::count(&counts.unauthenticated),
-                Ok(End::Misbehaved) | Err(_) => ListenerCounts::count(&counts.broken),
+                Ok(ConnectionEnd::Closed) => {}
+                Ok(ConnectionEnd::Unauthenticated) => ListenerCounts::increment(&counts.unauthenticated),
+                Ok(ConnectionEnd::ProtocolError) | Err(_) => ListenerCounts::increment(&counts.aborted),
             }
-            drop(place);
+            drop(slot);
         });
     }
 }
 
 /// The end of a connection, if it is not an error of the network.
-enum End {
-    Goodbye,
+enum ConnectionEnd {
+    Closed,
     Unauthenticated,
-    Misbehaved,
+    ProtocolError,
 }
 
-async fn welcome(stream: TcpStream, queues: Queues, options: &ListenOptions) -> io::Result<End> {
+async fn accept_connection(
+    stream: TcpStream,
+    queues: MemoryQueues,
+    options: &ListenOptions,
+) -> io::Result<ConnectionEnd> {
     // A disposition that waits for the peer's delayed ACK is the classic false result of this field.
     stream.set_nodelay(true)?;
-    let until = Instant::now() + HANDSHAKE_LIMIT;
-    let desk = Desk::new(queues, options.mechanisms.clone(), &options.container, options.message_bytes);
+    let handshake_deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    let session = BrokerSession::new(queues, options.mechanisms.clone(), &options.container, options.max_message_bytes);
     match &options.tls {
-        None => converse(stream, desk, until).await,
+        None => serve_connection(stream, session, handshake_deadline).await,
         Some(config) => {
-            let stream = timeout(HANDSHAKE_LIMIT, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await;
-            converse(stream.map_err(|_| io::ErrorKind::TimedOut)??, desk, until).await
+            let stream = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await;
+            serve_connection(stream.map_err(|_| io::ErrorKind::TimedOut)??, session, handshake_deadline).await
         }
     }
 }
 
-async fn converse(stream: impl AsyncRead + AsyncWrite, mut desk: Desk, until: Instant) -> io::Result<End> {
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite,
+    mut session: BrokerSession,
+    handshake_deadline: Instant,
+) -> io::Result<ConnectionEnd> {
     let (reader, writer) = tokio::io::split(stream);
     let (mut reader, mut writer) = (reader, writer);
-    let end = exchange(&mut reader, &mut writer, &mut desk, until).await;
-    desk.close();
+    let end = run_connection(&mut reader, &mut writer, &mut session, handshake_deadline).await;
+    session.close();
     end
 }
 
 /// Reads, lets the desk work, and writes, until one side closes.
-async fn exchange(
+async fn run_connection(
     reader: &mut (impl AsyncRead + Unpin),
     writer: &mut (impl AsyncWrite + Unpin),
-    desk: &mut Desk,
-    until: Instant,
-) -> io::Result<End> {
-    let mut input = BytesMut::with_capacity(READ_BYTES);
-    let told = desk.told();
-    let mut wake = std::pin::pin!(sleep_until(until));
+    session: &mut BrokerSession,
+    handshake_deadline: Instant,
+) -> io::Result<ConnectionEnd> {
+    let mut input = BytesMut::with_capacity(MIN_READ_BYTES);
+    let notify = session.notify();
+    let mut wake = std::pin::pin!(sleep_until(handshake_deadline));
     let (mut flushed, mut opened) = (true, false);
-    let mut times = Times { until, wrote_at: Instant::now(), read_at: Instant::now() };
+    let mut times = ConnectionTimes { handshake_deadline, wrote_at: Instant::now(), read_at: Instant::now() };
     loop {
-        if let Err(fault) = desk.turn(&mut input) {
-            return goodbye(writer, desk, &fault).await;
+        if let Err(fault) = session.process(&mut input) {
+            return close_with_error(writer, session, &fault).await;
         }
-        if desk.conversation().is_closed() {
-            farewell(writer, desk).await?;
-            return Ok(End::Goodbye);
+        if session.connection().is_closed() {
+            flush_and_shut_down(writer, session).await?;
+            return Ok(ConnectionEnd::Closed);
         }
-        if !opened && desk.conversation().is_open() {
+        if !opened && session.connection().is_open() {
             opened = true;
             wake.as_mut().reset(times.wrote_at);
         }
-        let waiting = desk.out().remaining();
-        input.reserve(READ_BYTES);
+        let waiting = session.output().remaining();
+        input.reserve(MIN_READ_BYTES);
         tokio::select! {
-            read = reader.read_buf(&mut input), if waiting < TOO_MUCH_TO_WRITE => {
+            read = reader.read_buf(&mut input), if waiting < PENDING_OUTPUT_LIMIT => {
                 if read? == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 times.read_at = Instant::now();
             }
-            written = put_out(writer, desk), if waiting > 0 || !flushed => {
-                flushed = written? == Written::All;
+            written = write_output(writer, session), if waiting > 0 || !flushed => {
+                flushed = written? == WriteProgress::All;
                 times.wrote_at = Instant::now();
             }
-            () = told.notified() => {}
+            () = notify.notified() => {}
             () = &mut wake => {
-                let next = on_time(desk, &times).ok_or(io::ErrorKind::TimedOut)?;
+                let next = on_timer(session, &times).ok_or(io::ErrorKind::TimedOut)?;
                 wake.as_mut().reset(next);
             }
         }
@@ -179,74 +187,79 @@ async fn exchange(
 }
 
 #[derive(PartialEq)]
-enum Written {
+enum WriteProgress {
     Part,
     All,
 }
 
 /// Writes once; when all is written, makes sure that TLS keeps nothing back.
-async fn put_out(writer: &mut (impl AsyncWrite + Unpin), desk: &mut Desk) -> io::Result<Written> {
-    if !desk.out().has_remaining() {
-        return writer.flush().await.map(|()| Written::All);
+async fn write_output(
+    writer: &mut (impl AsyncWrite + Unpin),
+    session: &mut BrokerSession,
+) -> io::Result<WriteProgress> {
+    if !session.output().has_remaining() {
+        return writer.flush().await.map(|()| WriteProgress::All);
     }
-    match writer.write_buf(desk.out()).await? {
+    match writer.write_buf(session.output()).await? {
         0 => Err(io::ErrorKind::WriteZero.into()),
-        _ => Ok(Written::Part),
+        _ => Ok(WriteProgress::Part),
     }
 }
 
 /// Time of the last activity, and the deadline of the handshake.
-struct Times {
-    until: Instant,
+struct ConnectionTimes {
+    handshake_deadline: Instant,
     wrote_at: Instant,
     read_at: Instant,
 }
 
 /// Sends a heartbeat if it is time, and returns the time of the next. None: the handshake has taken too long, or the
 /// peer has been silent for too long.
-fn on_time(desk: &mut Desk, times: &Times) -> Option<Instant> {
+fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Instant> {
     let now = Instant::now();
-    let conversation = desk.conversation();
-    if !conversation.is_open() {
-        return (now < times.until).then_some(times.until);
+    let connection = session.connection();
+    if !connection.is_open() {
+        return (now < times.handshake_deadline).then_some(times.handshake_deadline);
     }
-    let gone = times.read_at + SILENCE_LIMIT;
+    let gone = times.read_at + SILENCE_TIMEOUT;
     if now >= gone {
         return None;
     }
-    let Some(idle) = conversation.heartbeat_ms() else { return Some(gone) };
+    let Some(idle) = connection.peer_idle_timeout_ms() else { return Some(gone) };
     // Half of what the peer bears, so that a late one is in time.
-    let rhythm = Duration::from_millis(u64::from(idle.max(2) / 2));
-    if now < times.wrote_at + rhythm {
-        return Some(gone.min(times.wrote_at + rhythm));
+    let heartbeat_interval = Duration::from_millis(u64::from(idle.max(2) / 2));
+    if now < times.wrote_at + heartbeat_interval {
+        return Some(gone.min(times.wrote_at + heartbeat_interval));
     }
-    conversation.beat();
-    Some(gone.min(now + rhythm))
+    connection.send_heartbeat();
+    Some(gone.min(now + heartbeat_interval))
 }
 
 /// Closes the connection, and reports the peer's error in the close.
-async fn goodbye(
+async fn close_with_error(
     writer: &mut (impl AsyncWrite + Unpin),
-    desk: &mut Desk,
-    fault: &super::conversation::Fault,
-) -> io::Result<End> {
-    use super::conversation::Fault;
+    session: &mut BrokerSession,
+    fault: &super::conversation::ConnectionError,
+) -> io::Result<ConnectionEnd> {
+    use super::conversation::ConnectionError;
     let end = match fault {
-        Fault::Refused | Fault::Unauthenticated => End::Unauthenticated,
-        Fault::Header(_) | Fault::Malformed(_) | Fault::Protocol(_) => End::Misbehaved,
+        ConnectionError::Refused | ConnectionError::Unauthenticated => ConnectionEnd::Unauthenticated,
+        ConnectionError::Header(_) | ConnectionError::Malformed(_) | ConnectionError::Protocol(_) => {
+            ConnectionEnd::ProtocolError
+        }
     };
-    desk.conversation().say_close(Some(("amqp:connection:framing-error", &fault.to_string())));
-    farewell(writer, desk).await?;
+    session.connection().write_close(Some(("amqp:connection:framing-error", &fault.to_string())));
+    flush_and_shut_down(writer, session).await?;
     Ok(end)
 }
 
 /// Writes what is left, for a while.
-async fn farewell(writer: &mut (impl AsyncWrite + Unpin), desk: &mut Desk) -> io::Result<()> {
+async fn flush_and_shut_down(writer: &mut (impl AsyncWrite + Unpin), session: &mut BrokerSession) -> io::Result<()> {
     let write = async {
-        while desk.out().has_remaining() {
-            writer.write_buf(desk.out()).await?;
+        while session.output().has_remaining() {
+            writer.write_buf(session.output()).await?;
         }
         writer.shutdown().await
     };
-    timeout(GOODBYE_LIMIT, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    timeout(CLOSE_TIMEOUT, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

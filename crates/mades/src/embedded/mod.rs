@@ -24,12 +24,12 @@ mod rope;
 mod sasl;
 
 pub use certificate::tls_from_pem;
-pub use frame::Outcome;
+pub use frame::DeliveryOutcome;
 pub use listener::{ListenOptions, ListenerCounts, serve};
 pub(crate) use octets::Elements;
-pub use octets::{Malformed, Reader, Value, Writer};
-pub use queues::{Letter, QueueCounts, QueueId, QueueLimits, Queues};
+pub use octets::{DecodeError, Reader, Value, Writer};
+pub use queues::{EnqueuedMessage, MemoryQueues, QueueCounts, QueueIndex, QueueLimits};
 #[doc(hidden)]
-pub use rehearsal::{Heard, Rehearsal, Visit};
-pub use rope::Message;
-pub use sasl::{Login, Mechanisms};
+pub use rehearsal::{FuzzConnection, FuzzOutcome, FuzzSession};
+pub use rope::EncodedMessage;
+pub use sasl::{ListenerAuth, PlainCredentials};

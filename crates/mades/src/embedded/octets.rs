@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// Bytes that are not valid AMQP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Malformed {
+pub enum DecodeError {
     /// The bytes end before the announced length.
     #[error("the value ends before it is complete")]
     Truncated,
@@ -55,22 +55,22 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or(Malformed::Truncated)?;
+    fn take(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Truncated)?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn octet(&mut self) -> Result<u8, Malformed> {
+    fn octet(&mut self) -> Result<u8, DecodeError> {
         self.take(1).map(|taken| taken[0])
     }
 
-    fn length(&mut self, width: usize) -> Result<usize, Malformed> {
+    fn length(&mut self, width: usize) -> Result<usize, DecodeError> {
         self.take(width).map(|taken| number(taken) as usize)
     }
 
     /// The next value.
-    pub fn value(&mut self) -> Result<Value<'a>, Malformed> {
+    pub fn value(&mut self) -> Result<Value<'a>, DecodeError> {
         let start = self.rest;
         let mut code = self.octet()?;
         let mut descriptor = None;
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the value after a format code.
-    fn plain(&mut self, code: u8) -> Result<Value<'a>, Malformed> {
+    fn plain(&mut self, code: u8) -> Result<Value<'a>, DecodeError> {
         let (body, count) = match code >> 4 {
             0x4 => (self.take(0)?, 0),
             0x5 => (self.take(1)?, 0),
@@ -97,20 +97,20 @@ impl<'a> Reader<'a> {
             0xb => (self.sized(4)?, 0),
             0xc | 0xe => self.counted(1)?,
             0xd | 0xf => self.counted(4)?,
-            _ => return Err(Malformed::NoSuchType(code)),
+            _ => return Err(DecodeError::NoSuchType(code)),
         };
         Ok(Value { descriptor: None, code, body, count, octets: &[] })
     }
 
-    fn sized(&mut self, width: usize) -> Result<&'a [u8], Malformed> {
+    fn sized(&mut self, width: usize) -> Result<&'a [u8], DecodeError> {
         let length = self.length(width)?;
         self.take(length)
     }
 
     /// A size that includes the count, the count, the elements.
-    fn counted(&mut self, width: usize) -> Result<(&'a [u8], u32), Malformed> {
+    fn counted(&mut self, width: usize) -> Result<(&'a [u8], u32), DecodeError> {
         let all = self.sized(width)?;
-        let (count, body) = all.split_at_checked(width).ok_or(Malformed::Truncated)?;
+        let (count, body) = all.split_at_checked(width).ok_or(DecodeError::Truncated)?;
         Ok((body, number(count) as u32))
     }
 }
@@ -239,7 +239,7 @@ pub struct Elements<'a> {
 impl<'a> Elements<'a> {
     /// The elements of a described list of which only the beginning may be there, and what describes it: elements are read
     /// one by one, and those that are not there are an error then.
-    pub(crate) fn of_beginning(octets: &'a [u8]) -> Option<(u64, Self)> {
+    pub(crate) fn parse_prefix(octets: &'a [u8]) -> Option<(u64, Self)> {
         let mut reader = Reader::new(octets);
         if reader.octet().ok()? != DESCRIBED {
             return None;
@@ -258,7 +258,7 @@ impl<'a> Elements<'a> {
     }
 
     /// The next element, if it is there and not null. Fields at the end of a list may be left out (AMQP 1.0 §1.4).
-    pub fn field(&mut self) -> Result<Option<Value<'a>>, Malformed> {
+    pub fn field(&mut self) -> Result<Option<Value<'a>>, DecodeError> {
         if self.left == 0 {
             return Ok(None);
         }
@@ -267,7 +267,7 @@ impl<'a> Elements<'a> {
     }
 
     /// Skips this many elements.
-    pub fn skip(&mut self, count: u32) -> Result<(), Malformed> {
+    pub fn skip(&mut self, count: u32) -> Result<(), DecodeError> {
         (0..count).try_for_each(|_| self.field().map(drop))
     }
 
@@ -277,7 +277,7 @@ impl<'a> Elements<'a> {
     }
 
     /// The next element, null or not; none at the end.
-    pub fn element(&mut self) -> Result<Option<Value<'a>>, Malformed> {
+    pub fn element(&mut self) -> Result<Option<Value<'a>>, DecodeError> {
         if self.left == 0 {
             return Ok(None);
         }
@@ -286,19 +286,19 @@ impl<'a> Elements<'a> {
     }
 
     /// A number, or what stands for an absent one.
-    pub fn number_or(&mut self, absent: u64) -> Result<u64, Malformed> {
+    pub fn number_or(&mut self, absent: u64) -> Result<u64, DecodeError> {
         self.number().map(|number| number.unwrap_or(absent))
     }
 
     /// A number.
-    pub fn number(&mut self) -> Result<Option<u64>, Malformed> {
-        self.field()?.map(|value| value.as_number().ok_or(Malformed::Expected("a number"))).transpose()
+    pub fn number(&mut self) -> Result<Option<u64>, DecodeError> {
+        self.field()?.map(|value| value.as_number().ok_or(DecodeError::Expected("a number"))).transpose()
     }
 
     /// A truth, or false where it is absent.
-    pub fn truth(&mut self) -> Result<bool, Malformed> {
+    pub fn boolean(&mut self) -> Result<bool, DecodeError> {
         let value = self.field()?;
-        value.map_or(Ok(false), |value| value.as_bool().ok_or(Malformed::Expected("true or false")))
+        value.map_or(Ok(false), |value| value.as_bool().ok_or(DecodeError::Expected("true or false")))
     }
 }
 
@@ -326,7 +326,7 @@ impl<'a> Writer<'a> {
     }
 
     /// True or false.
-    pub fn truth(&mut self, truth: bool) {
+    pub fn boolean(&mut self, truth: bool) {
         self.octets(&[if truth { 0x41 } else { 0x42 }]);
     }
 
@@ -393,7 +393,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A value that was read from somewhere, as it was.
-    pub fn copied(&mut self, octets: &[u8]) {
+    pub fn raw(&mut self, octets: &[u8]) {
         self.octets(octets);
     }
 
@@ -471,7 +471,7 @@ mod tests {
                 fields.uint(7);
                 fields.uint(70_000);
                 fields.ulong(u64::MAX);
-                fields.truth(true);
+                fields.boolean(true);
                 fields.binary(&[1; 300]);
                 fields.symbols(&["queue", "shared"]);
                 fields.symbol("s");
@@ -488,25 +488,25 @@ mod tests {
         assert_eq!(fields.number_or(1), Ok(7));
         assert_eq!(fields.number(), Ok(Some(70_000)));
         assert_eq!(fields.number(), Ok(Some(u64::MAX)));
-        assert_eq!(fields.truth(), Ok(true));
+        assert_eq!(fields.boolean(), Ok(true));
         assert_eq!(fields.field().unwrap().and_then(|value| value.as_binary()), Some(&[1; 300][..]));
         assert_eq!(fields.element().unwrap().map(|value| value.code), Some(0xf0));
         assert_eq!(fields.field().unwrap().and_then(|value| value.as_text()), Some("s"));
-        assert_eq!((fields.field(), fields.number_or(3), fields.truth()), (Ok(None), Ok(3), Ok(false)));
+        assert_eq!((fields.field(), fields.number_or(3), fields.boolean()), (Ok(None), Ok(3), Ok(false)));
     }
 
     #[test]
     fn what_is_no_value_is_said_to_be_none() {
         for (octets, why) in [
-            (&[][..], Malformed::Truncated),
-            (&[0x70, 1, 2][..], Malformed::Truncated),
-            (&[0xa1, 5, b'a'][..], Malformed::Truncated),
-            (&[0xb0, 0xff, 0xff, 0xff, 0xff, 1][..], Malformed::Truncated),
-            (&[0xc0, 0][..], Malformed::Truncated),
-            (&[0x00, 0x53][..], Malformed::Truncated),
-            (&[0x00, 0x00, 0x53, 1, 0x40][..], Malformed::NoSuchType(0)),
-            (&[0x00, 0x53, 1, 0x00, 0x53, 1, 0x40][..], Malformed::NoSuchType(0)),
-            (&[0x13][..], Malformed::NoSuchType(0x13)),
+            (&[][..], DecodeError::Truncated),
+            (&[0x70, 1, 2][..], DecodeError::Truncated),
+            (&[0xa1, 5, b'a'][..], DecodeError::Truncated),
+            (&[0xb0, 0xff, 0xff, 0xff, 0xff, 1][..], DecodeError::Truncated),
+            (&[0xc0, 0][..], DecodeError::Truncated),
+            (&[0x00, 0x53][..], DecodeError::Truncated),
+            (&[0x00, 0x00, 0x53, 1, 0x40][..], DecodeError::NoSuchType(0)),
+            (&[0x00, 0x53, 1, 0x00, 0x53, 1, 0x40][..], DecodeError::NoSuchType(0)),
+            (&[0x13][..], DecodeError::NoSuchType(0x13)),
         ] {
             assert_eq!(Reader::new(octets).value(), Err(why), "{octets:x?}");
         }

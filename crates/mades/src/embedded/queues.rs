@@ -6,25 +6,25 @@
 //!
 //! Consumers of one queue take turns: while another one waits for a message, each gets its share and no more, and what it
 //! gave back goes to another first. Otherwise one that gives back what is not its own would get it again, and again.
-use super::frame::Outcome;
+use super::frame::DeliveryOutcome;
 use super::octets::{Reader, Writer};
-use super::rope::Message;
+use super::rope::EncodedMessage;
 use bytes::{Buf, Bytes};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Queues at a time: their names come from peers.
-const MOST_QUEUES: usize = 256;
+const MAX_QUEUES: usize = 256;
 /// The longest name of a queue.
-const LONGEST_NAME: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
 /// Messages that a consumer gets at most before it is another's turn. Turns of one message each would be the fairest, and
 /// a change of tasks each: they are it where few messages wait.
-const LARGEST_SHARE: usize = 64;
+const MAX_SHARE: usize = 64;
 
 /// Bytes of all queues together, in full queues: peers choose the names, and so the number of queues.
-const FULL_QUEUES: usize = 4;
+const TOTAL_BYTES_FACTOR: usize = 4;
 
 /// Limits of a queue; all queues together hold no more than four times its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,23 +43,23 @@ impl Default for QueueLimits {
 
 /// Identifies a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct QueueId(usize);
+pub struct QueueIndex(usize);
 
 /// A message in a queue.
 #[derive(Debug)]
-pub struct Letter {
+pub struct EnqueuedMessage {
     /// The message, encoded.
-    pub message: Message,
+    pub message: EncodedMessage,
     /// Number to report to the producer when a consumer has accepted the message.
-    pub notice: Option<u64>,
-    queue: QueueId,
+    pub confirm_id: Option<u64>,
+    queue: QueueIndex,
     /// The consumer that holds it; if it waits, the one that returned it.
     holder: Option<ConsumerId>,
 }
 
-impl Letter {
+impl EnqueuedMessage {
     /// The queue that it is in.
-    pub fn queue(&self) -> QueueId {
+    pub fn queue(&self) -> QueueIndex {
         self.queue
     }
 }
@@ -70,23 +70,23 @@ pub(super) struct ConsumerId(u64);
 
 /// Result of a consumer's request.
 #[derive(Debug)]
-pub(super) enum Helping {
+pub(super) enum TakeResult {
     /// A message, to hold until it is settled.
-    Letter(Letter),
+    Message(EnqueuedMessage),
     /// The queue is empty.
-    Nothing,
+    Empty,
     /// The messages there are go to other consumers first. This one is notified when it may ask again.
     OthersFirst,
 }
 
 #[derive(Debug)]
-struct Consumer {
+struct QueueConsumer {
     id: ConsumerId,
-    told: Arc<Notify>,
+    notify: Arc<Notify>,
     /// It would take a message now, and asks for it when it is notified.
-    hungry: bool,
+    wants_message: bool,
     /// Messages that it got since every consumer had its share.
-    helpings: usize,
+    served: usize,
 }
 
 /// Current and past counts of a queue.
@@ -111,44 +111,44 @@ pub struct QueueCounts {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct MemoryQueue {
     name: String,
-    waiting: VecDeque<Letter>,
+    waiting: VecDeque<EnqueuedMessage>,
     counts: QueueCounts,
     /// The owner of a reserved queue: other consumers are attached and get nothing.
-    keeper: Option<Arc<Notify>>,
-    consumers: Vec<Consumer>,
+    owner: Option<Arc<Notify>>,
+    consumers: Vec<QueueConsumer>,
     /// The consumer that got the last message.
     last_served: Option<ConsumerId>,
     /// Producers to notify when there is room again.
-    starved: Vec<Arc<Notify>>,
+    waiting_producers: Vec<Arc<Notify>>,
 }
 
 #[derive(Debug)]
 struct State {
     limits: QueueLimits,
-    queues: Vec<Queue>,
+    queues: Vec<MemoryQueue>,
     /// Bytes in all queues.
     bytes: usize,
-    by_name: HashMap<String, QueueId>,
+    by_name: HashMap<String, QueueIndex>,
     /// Consumers that there have been.
     consumers: u64,
     /// Notices of messages that were accepted, and the task to notify of them.
     consumed: VecDeque<u64>,
-    publisher: Option<Arc<Notify>>,
+    consumed_notify: Option<Arc<Notify>>,
 }
 
 /// All queues. Clones are the same queues.
 #[derive(Clone, Debug)]
-pub struct Queues {
+pub struct MemoryQueues {
     state: Arc<Mutex<State>>,
 }
 
-impl Queues {
+impl MemoryQueues {
     /// Makes the set with no queues yet; each queue gets these limits.
     pub fn new(limits: QueueLimits) -> Self {
         let (queues, by_name, consumed) = (Vec::new(), HashMap::new(), VecDeque::new());
-        let state = State { limits, queues, bytes: 0, by_name, consumers: 0, consumed, publisher: None };
+        let state = State { limits, queues, bytes: 0, by_name, consumers: 0, consumed, consumed_notify: None };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
@@ -159,30 +159,30 @@ impl Queues {
     }
 
     /// The queue of that name; made if there is none. None if the name is no name or there are too many queues.
-    pub fn named(&self, name: &str) -> Option<QueueId> {
+    pub fn get_or_create(&self, name: &str) -> Option<QueueIndex> {
         let mut state = self.state();
         if let Some(id) = state.by_name.get(name) {
             return Some(*id);
         }
-        if name.is_empty() || name.len() > LONGEST_NAME || state.queues.len() >= MOST_QUEUES {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || state.queues.len() >= MAX_QUEUES {
             return None;
         }
-        let id = QueueId(state.queues.len());
-        state.queues.push(Queue { name: name.to_owned(), ..Queue::default() });
+        let id = QueueIndex(state.queues.len());
+        state.queues.push(MemoryQueue { name: name.to_owned(), ..MemoryQueue::default() });
         state.by_name.insert(name.to_owned(), id);
         Some(id)
     }
 
     /// Reserves a queue for the caller: any other consumer that attaches to it gets nothing.
-    pub fn reserve(&self, id: QueueId, told: Arc<Notify>) {
+    pub fn reserve(&self, id: QueueIndex, notify: Arc<Notify>) {
         let queue = &mut self.state().queues[id.0];
-        queue.keeper = Some(told);
+        queue.owner = Some(notify);
         queue.consumers.clear();
     }
 
     /// Sets the task to notify when messages with a notice are accepted.
-    pub fn tell_of_consumption(&self, told: Arc<Notify>) {
-        self.state().publisher = Some(told);
+    pub fn notify_consumed(&self, notify: Arc<Notify>) {
+        self.state().consumed_notify = Some(notify);
     }
 
     /// The next notice of a message that was accepted.
@@ -191,34 +191,38 @@ impl Queues {
     }
 
     /// Notifies from now on, once for each time, that there may be something in the queue.
-    pub(super) fn subscribe(&self, id: QueueId, told: Arc<Notify>) -> ConsumerId {
+    pub(super) fn subscribe(&self, id: QueueIndex, notify: Arc<Notify>) -> ConsumerId {
         let mut state = self.state();
         state.consumers += 1;
         let consumer = ConsumerId(state.consumers);
         let queue = &mut state.queues[id.0];
-        if queue.keeper.is_none() {
-            queue.consumers.push(Consumer { id: consumer, told, hungry: false, helpings: 0 });
+        if queue.owner.is_none() {
+            queue.consumers.push(QueueConsumer { id: consumer, notify, wants_message: false, served: 0 });
         }
         consumer
     }
 
     /// Ends one subscription.
-    pub(super) fn unsubscribe(&self, id: QueueId, consumer: ConsumerId) {
+    pub(super) fn unsubscribe(&self, id: QueueIndex, consumer: ConsumerId) {
         let queue = &mut self.state().queues[id.0];
         queue.consumers.retain(|other| other.id != consumer);
-        queue.tell_the_hungry(None);
+        queue.notify_wanting(None);
     }
 
     /// Marks a consumer that can take nothing now, because it has no credit or no room: no other consumer waits for
     /// it.
-    pub(super) fn rest(&self, id: QueueId, consumer: ConsumerId) {
+    pub(super) fn set_idle(&self, id: QueueIndex, consumer: ConsumerId) {
         let queue = &mut self.state().queues[id.0];
-        queue.consumers.iter_mut().filter(|other| other.id == consumer).for_each(|resting| resting.hungry = false);
-        queue.tell_the_hungry(None);
+        queue
+            .consumers
+            .iter_mut()
+            .filter(|other| other.id == consumer)
+            .for_each(|resting| resting.wants_message = false);
+        queue.notify_wanting(None);
     }
 
     /// Puts a message in; gives it back if there is no room for it.
-    pub fn put(&self, id: QueueId, message: Message, notice: Option<u64>) -> Result<(), Message> {
+    pub fn put(&self, id: QueueIndex, message: EncodedMessage, confirm_id: Option<u64>) -> Result<(), EncodedMessage> {
         let mut guard = self.state();
         let state = &mut *guard;
         let queue = &mut state.queues[id.0];
@@ -230,73 +234,73 @@ impl Queues {
         queue.counts.waiting += 1;
         queue.counts.bytes += message.bytes();
         state.bytes += message.bytes();
-        queue.waiting.push_back(Letter { message, notice, queue: id, holder: None });
-        queue.tell_all();
+        queue.waiting.push_back(EnqueuedMessage { message, confirm_id, queue: id, holder: None });
+        queue.notify_all();
         Ok(())
     }
 
     /// Messages and bytes that still find room; if there is none, the caller is notified when there is.
-    pub(super) fn room(&self, id: QueueId, told: &Arc<Notify>) -> (usize, usize) {
+    pub(super) fn room(&self, id: QueueIndex, notify: &Arc<Notify>) -> (usize, usize) {
         let mut guard = self.state();
         let state = &mut *guard;
         let queue = &mut state.queues[id.0];
         let room = queue.room(state.limits, state.bytes);
-        if room == (0, 0) && !queue.starved.iter().any(|other| Arc::ptr_eq(other, told)) {
-            queue.starved.push(Arc::clone(told));
+        if room == (0, 0) && !queue.waiting_producers.iter().any(|other| Arc::ptr_eq(other, notify)) {
+            queue.waiting_producers.push(Arc::clone(notify));
         }
         room
     }
 
     /// Reports whether a message would find room; if not, the caller is notified when it would.
-    pub fn has_room_or_tell(&self, id: QueueId, told: &Arc<Notify>) -> bool {
-        self.room(id, told) != (0, 0)
+    pub fn has_room_or_notify(&self, id: QueueIndex, notify: &Arc<Notify>) -> bool {
+        self.room(id, notify) != (0, 0)
     }
 
     /// Takes the first message out, for the one who reserved the queue. It is held until it is settled.
-    pub fn take(&self, id: QueueId) -> Option<Letter> {
+    pub fn take(&self, id: QueueIndex) -> Option<EnqueuedMessage> {
         self.state().queues[id.0].take()
     }
 
     /// Takes the first message out, for a consumer that attached, if it is its turn. It must have room for it.
-    pub(super) fn take_for_consumer(&self, id: QueueId, consumer: ConsumerId) -> Helping {
-        self.state().queues[id.0].help(consumer)
+    pub(super) fn take_for_consumer(&self, id: QueueIndex, consumer: ConsumerId) -> TakeResult {
+        self.state().queues[id.0].next_for(consumer)
     }
 
     /// Ends the time that a consumer holds a message.
-    pub fn settle(&self, letter: Letter, outcome: Outcome) {
+    pub fn settle(&self, queued: EnqueuedMessage, outcome: DeliveryOutcome) {
         let mut guard = self.state();
         let state = &mut *guard;
-        let queue = &mut state.queues[letter.queue.0];
+        let queue = &mut state.queues[queued.queue.0];
         queue.counts.held -= 1;
         let before = queue.counts.bytes;
         match outcome {
-            Outcome::Accepted | Outcome::Rejected => {
-                queue.counts.bytes -= letter.message.bytes();
-                if let Some(notice) = letter.notice.filter(|_| outcome == Outcome::Accepted) {
-                    state.consumed.push_back(notice);
-                    state.publisher.iter().for_each(|told| told.notify_one());
+            DeliveryOutcome::Accepted | DeliveryOutcome::Rejected => {
+                queue.counts.bytes -= queued.message.bytes();
+                if let Some(confirm_id) = queued.confirm_id.filter(|_| outcome == DeliveryOutcome::Accepted) {
+                    state.consumed.push_back(confirm_id);
+                    state.consumed_notify.iter().for_each(|notify| notify.notify_one());
                 }
                 match outcome {
-                    Outcome::Accepted => queue.counts.accepted += 1,
+                    DeliveryOutcome::Accepted => queue.counts.accepted += 1,
                     _ => queue.counts.rejected += 1,
                 }
             }
-            Outcome::Released => queue.give_back(letter),
-            Outcome::Modified { failed: false } => queue.give_back(letter),
-            Outcome::Modified { failed: true } => {
-                queue.counts.bytes -= letter.message.bytes();
-                let letter = redelivered(letter);
-                queue.counts.bytes += letter.message.bytes();
-                queue.give_back(letter);
+            DeliveryOutcome::Released => queue.requeue(queued),
+            DeliveryOutcome::Modified { failed: false } => queue.requeue(queued),
+            DeliveryOutcome::Modified { failed: true } => {
+                queue.counts.bytes -= queued.message.bytes();
+                let queued = redelivered(queued);
+                queue.counts.bytes += queued.message.bytes();
+                queue.requeue(queued);
             }
         }
         state.bytes = state.bytes - before + queue.counts.bytes;
         let (limits, bytes) = (state.limits, state.bytes);
-        state.queues.iter_mut().for_each(|queue| queue.tell_if_room(limits, bytes));
+        state.queues.iter_mut().for_each(|queue| queue.notify_if_room(limits, bytes));
     }
 
     /// Current and past counts of a queue.
-    pub fn counts(&self, id: QueueId) -> QueueCounts {
+    pub fn counts(&self, id: QueueIndex) -> QueueCounts {
         self.state().queues[id.0].counts
     }
 
@@ -306,87 +310,87 @@ impl Queues {
     }
 }
 
-impl Queue {
+impl MemoryQueue {
     /// Messages and bytes that still find room if all queues together hold `all_bytes`: both or none.
     fn room(&self, limits: QueueLimits, all_bytes: usize) -> (usize, usize) {
         let messages = limits.messages.saturating_sub(self.counts.waiting + self.counts.held);
-        let of_all = limits.bytes.saturating_mul(FULL_QUEUES).saturating_sub(all_bytes);
+        let of_all = limits.bytes.saturating_mul(TOTAL_BYTES_FACTOR).saturating_sub(all_bytes);
         let bytes = limits.bytes.saturating_sub(self.counts.bytes).min(of_all);
         if messages == 0 || bytes == 0 { (0, 0) } else { (messages, bytes) }
     }
 
-    fn take(&mut self) -> Option<Letter> {
-        let letter = self.waiting.pop_front()?;
+    fn take(&mut self) -> Option<EnqueuedMessage> {
+        let queued = self.waiting.pop_front()?;
         self.counts.waiting -= 1;
         self.counts.held += 1;
-        Some(letter)
+        Some(queued)
     }
 
     /// Gives the next message, or makes the consumer wait. Some consumer always gets a message: one that waits here
     /// waits for one that has been notified and does not wait itself.
-    fn help(&mut self, id: ConsumerId) -> Helping {
-        let Some(at) = self.consumers.iter().position(|consumer| consumer.id == id) else { return Helping::Nothing };
-        self.consumers[at].hungry = true;
-        let Some(first) = self.waiting.front() else { return Helping::Nothing };
+    fn next_for(&mut self, id: ConsumerId) -> TakeResult {
+        let Some(at) = self.consumers.iter().position(|consumer| consumer.id == id) else { return TakeResult::Empty };
+        self.consumers[at].wants_message = true;
+        let Some(first) = self.waiting.front() else { return TakeResult::Empty };
         let gave_it_back = first.holder;
-        let share = (self.waiting.len() / (2 * self.consumers.len())).clamp(1, LARGEST_SHARE);
-        let had_its_share = self.consumers[at].helpings >= share;
+        let share = (self.waiting.len() / (2 * self.consumers.len())).clamp(1, MAX_SHARE);
+        let had_its_share = self.consumers[at].served >= share;
         // The consumer that gave the message back is not one to wait for.
-        let others = self.consumers.iter().filter(|other| other.hungry && other.id != id);
+        let others = self.consumers.iter().filter(|other| other.wants_message && other.id != id);
         let mut others = others.filter(|other| gave_it_back != Some(other.id)).peekable();
         let is_contested = others.peek().is_some();
-        let is_new_round = had_its_share && others.all(|other| other.helpings >= share);
+        let is_new_round = had_its_share && others.all(|other| other.served >= share);
         if is_new_round {
-            self.consumers.iter_mut().for_each(|consumer| consumer.helpings = 0);
+            self.consumers.iter_mut().for_each(|consumer| consumer.served = 0);
         }
         // A round begins with another than the last one ended with.
         let goes_on = !had_its_share || is_new_round && self.last_served != Some(id);
         if is_contested && (gave_it_back == Some(id) || !goes_on) {
-            self.tell_the_hungry(Some(id));
-            return Helping::OthersFirst;
+            self.notify_wanting(Some(id));
+            return TakeResult::OthersFirst;
         }
         self.last_served = Some(id);
-        self.consumers[at].hungry = false;
-        self.consumers[at].helpings += 1;
-        let letter = self.take().map(|letter| Letter { holder: Some(id), ..letter });
-        letter.map_or(Helping::Nothing, Helping::Letter)
+        self.consumers[at].wants_message = false;
+        self.consumers[at].served += 1;
+        let queued = self.take().map(|letter| EnqueuedMessage { holder: Some(id), ..letter });
+        queued.map_or(TakeResult::Empty, TakeResult::Message)
     }
 
-    fn give_back(&mut self, letter: Letter) {
+    fn requeue(&mut self, queued: EnqueuedMessage) {
         self.counts.returned += 1;
         self.counts.waiting += 1;
-        self.waiting.push_front(letter);
-        self.tell_all();
+        self.waiting.push_front(queued);
+        self.notify_all();
     }
 
-    fn tell_all(&self) {
-        self.keeper.iter().for_each(|told| told.notify_one());
-        self.consumers.iter().for_each(|consumer| consumer.told.notify_one());
+    fn notify_all(&self) {
+        self.owner.iter().for_each(|notify| notify.notify_one());
+        self.consumers.iter().for_each(|consumer| consumer.notify.notify_one());
     }
 
     /// Notifies the consumers that would take a message, if there is one, except the one given.
-    fn tell_the_hungry(&self, but: Option<ConsumerId>) {
+    fn notify_wanting(&self, but: Option<ConsumerId>) {
         if !self.waiting.is_empty() {
-            let hungry = self.consumers.iter().filter(|consumer| consumer.hungry && Some(consumer.id) != but);
-            hungry.for_each(|consumer| consumer.told.notify_one());
+            let hungry = self.consumers.iter().filter(|consumer| consumer.wants_message && Some(consumer.id) != but);
+            hungry.for_each(|consumer| consumer.notify.notify_one());
         }
     }
 
     /// Notifies those that wait for room when a quarter of it is free: not at every message.
-    fn tell_if_room(&mut self, limits: QueueLimits, all_bytes: usize) {
-        if self.starved.is_empty() {
+    fn notify_if_room(&mut self, limits: QueueLimits, all_bytes: usize) {
+        if self.waiting_producers.is_empty() {
             return;
         }
         let (messages, bytes) = self.room(limits, all_bytes);
         if messages > limits.messages / 4 && bytes > limits.bytes / 4 {
-            self.starved.drain(..).for_each(|told| told.notify_one());
+            self.waiting_producers.drain(..).for_each(|notify| notify.notify_one());
         }
     }
 }
 
 /// The same message, with one more failed attempt in its header (AMQP 1.0 §3.2.1).
-fn redelivered(mut letter: Letter) -> Letter {
-    let whole = letter.message.whole();
+fn redelivered(mut queued: EnqueuedMessage) -> EnqueuedMessage {
+    let whole = queued.message.whole();
     let mut reader = Reader::new(&whole);
     let header = reader.value().ok().filter(|section| section.descriptor() == Some(0x70));
     let rest = header.map_or(whole.len(), |_| reader.rest().len());
@@ -396,7 +400,7 @@ fn redelivered(mut letter: Letter) -> Letter {
         for _ in 0..4 {
             // durable, priority, ttl, first-acquirer: as they were
             match old.as_mut().and_then(|old| old.element().ok().flatten()) {
-                Some(field) => fields.copied(field.octets()),
+                Some(field) => fields.raw(field.octets()),
                 None => fields.null(),
             }
         }
@@ -405,10 +409,10 @@ fn redelivered(mut letter: Letter) -> Letter {
     });
     let mut body: Bytes = whole.clone();
     body.advance(whole.len() - rest);
-    let mut message = Message::from(octets);
+    let mut message = EncodedMessage::from(octets);
     message.push(body);
-    letter.message = message;
-    letter
+    queued.message = message;
+    queued
 }
 
 #[cfg(test)]
@@ -416,24 +420,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn queues(messages: usize, bytes: usize) -> (Queues, QueueId) {
-        let queues = Queues::new(QueueLimits { messages, bytes });
-        let id = queues.named("q").unwrap();
+    fn queues(messages: usize, bytes: usize) -> (MemoryQueues, QueueIndex) {
+        let queues = MemoryQueues::new(QueueLimits { messages, bytes });
+        let id = queues.get_or_create("q").unwrap();
         (queues, id)
     }
 
-    fn message(text: &str) -> Message {
-        Message::from(text.as_bytes().to_vec())
+    fn message(text: &str) -> EncodedMessage {
+        EncodedMessage::from(text.as_bytes().to_vec())
     }
 
-    fn text(letter: &Letter) -> String {
-        String::from_utf8(letter.message.whole().to_vec()).unwrap()
+    fn text(queued: &EnqueuedMessage) -> String {
+        String::from_utf8(queued.message.whole().to_vec()).unwrap()
     }
 
-    fn helped(queues: &Queues, id: QueueId, consumer: ConsumerId) -> Option<Letter> {
+    fn take_message(queues: &MemoryQueues, id: QueueIndex, consumer: ConsumerId) -> Option<EnqueuedMessage> {
         match queues.take_for_consumer(id, consumer) {
-            Helping::Letter(letter) => Some(letter),
-            Helping::Nothing | Helping::OthersFirst => None,
+            TakeResult::Message(letter) => Some(letter),
+            TakeResult::Empty | TakeResult::OthersFirst => None,
         }
     }
 
@@ -445,10 +449,10 @@ mod tests {
         }
         let first = queues.take(id).unwrap();
         assert_eq!((text(&first).as_str(), queues.counts(id).held), ("a", 1));
-        queues.settle(first, Outcome::Released);
-        assert_eq!(queues.take(id).map(|letter| text(&letter)).as_deref(), Some("a"));
+        queues.settle(first, DeliveryOutcome::Released);
+        assert_eq!(queues.take(id).map(|queued| text(&queued)).as_deref(), Some("a"));
         let second = queues.take(id).unwrap();
-        queues.settle(second, Outcome::Rejected);
+        queues.settle(second, DeliveryOutcome::Rejected);
         let counts = queues.counts(id);
         assert_eq!((counts.waiting, counts.held, counts.bytes), (1, 1, 2));
         assert_eq!((counts.put, counts.returned, counts.rejected, counts.accepted), (3, 1, 1, 0));
@@ -460,11 +464,11 @@ mod tests {
         queues.put(id, message("a"), None).unwrap();
         queues.put(id, message("b"), None).unwrap();
         assert_eq!(queues.put(id, message("c"), None), Err(message("c")));
-        let told = Arc::new(Notify::new());
+        let notify = Arc::new(Notify::new());
         let held = queues.take(id).unwrap();
-        assert_eq!(queues.room(id, &told), (0, 0), "what is held still takes its room");
-        queues.settle(held, Outcome::Accepted);
-        assert_eq!(queues.room(id, &told), (1, 999));
+        assert_eq!(queues.room(id, &notify), (0, 0), "what is held still takes its room");
+        queues.settle(held, DeliveryOutcome::Accepted);
+        assert_eq!(queues.room(id, &notify), (1, 999));
         assert_eq!(queues.counts(id).refused, 1);
     }
 
@@ -473,12 +477,12 @@ mod tests {
         let (queues, id) = queues(1, 1000);
         let (consumer, producer, publisher) = <(Arc<Notify>, Arc<Notify>, Arc<Notify>)>::default();
         let asking = queues.subscribe(id, Arc::clone(&consumer));
-        queues.tell_of_consumption(Arc::clone(&publisher));
+        queues.notify_consumed(Arc::clone(&publisher));
         queues.put(id, message("a"), Some(7)).unwrap();
         consumer.notified().await;
         assert_eq!(queues.room(id, &producer), (0, 0));
-        let letter = helped(&queues, id, asking).unwrap();
-        queues.settle(letter, Outcome::Accepted);
+        let queued = take_message(&queues, id, asking).unwrap();
+        queues.settle(queued, DeliveryOutcome::Accepted);
         producer.notified().await;
         publisher.notified().await;
         assert_eq!((queues.next_consumed(), queues.next_consumed()), (Some(7), None));
@@ -487,17 +491,17 @@ mod tests {
     #[tokio::test]
     async fn all_queues_together_are_bounded_and_who_waits_is_told_whichever_frees_it() {
         let (queues, first) = queues(100, 1000);
-        let ids: Vec<QueueId> = (0..6).map(|number| queues.named(&format!("q{number}")).unwrap()).collect();
-        for id in &ids[..FULL_QUEUES] {
-            queues.put(*id, Message::from(vec![0; 1000]), None).unwrap();
+        let ids: Vec<QueueIndex> = (0..6).map(|number| queues.get_or_create(&format!("q{number}")).unwrap()).collect();
+        for id in &ids[..TOTAL_BYTES_FACTOR] {
+            queues.put(*id, EncodedMessage::from(vec![0; 1000]), None).unwrap();
         }
-        let told = Arc::<Notify>::default();
-        assert_eq!(queues.room(first, &told), (0, 0), "empty as it is");
+        let notify = Arc::<Notify>::default();
+        assert_eq!(queues.room(first, &notify), (0, 0), "empty as it is");
         assert!(queues.put(first, message("a"), None).is_err());
-        let letter = queues.take(ids[0]).unwrap();
-        queues.settle(letter, Outcome::Accepted);
-        told.notified().await;
-        assert_eq!(queues.room(first, &told), (100, 1000));
+        let queued = queues.take(ids[0]).unwrap();
+        queues.settle(queued, DeliveryOutcome::Accepted);
+        notify.notified().await;
+        assert_eq!(queues.room(first, &notify), (100, 1000));
     }
 
     #[test]
@@ -506,31 +510,31 @@ mod tests {
         queues.reserve(id, Arc::default());
         queues.put(id, message("a"), None).unwrap();
         let stranger = queues.subscribe(id, Arc::default());
-        assert!(helped(&queues, id, stranger).is_none());
+        assert!(take_message(&queues, id, stranger).is_none());
         assert!(queues.take(id).is_some());
     }
 
     /// A queue with this many consumers that have found nothing, and the task that each is notified by.
-    fn contested(consumers: usize) -> (Queues, QueueId, Vec<(ConsumerId, Arc<Notify>)>) {
+    fn contested(consumers: usize) -> (MemoryQueues, QueueIndex, Vec<(ConsumerId, Arc<Notify>)>) {
         let (queues, id) = queues(1000, 100_000);
-        let told: Vec<Arc<Notify>> = (0..consumers).map(|_| Arc::default()).collect();
-        let subscribed = told.into_iter().map(|told| (queues.subscribe(id, Arc::clone(&told)), told));
+        let notify: Vec<Arc<Notify>> = (0..consumers).map(|_| Arc::default()).collect();
+        let subscribed = notify.into_iter().map(|told| (queues.subscribe(id, Arc::clone(&told)), told));
         let consumers: Vec<_> = subscribed.collect();
-        assert!(consumers.iter().all(|(consumer, _)| helped(&queues, id, *consumer).is_none()));
+        assert!(consumers.iter().all(|(consumer, _)| take_message(&queues, id, *consumer).is_none()));
         (queues, id, consumers)
     }
 
-    fn fill(queues: &Queues, id: QueueId, messages: usize) {
+    fn fill(queues: &MemoryQueues, id: QueueIndex, messages: usize) {
         (0..messages).for_each(|number| queues.put(id, message(&number.to_string()), None).unwrap());
     }
 
     /// Lets each notified consumer take as much as it gets, until none is notified; `each` decides the outcome of each
     /// message. Returns how many each got.
-    fn eaten(
-        queues: &Queues,
-        id: QueueId,
+    fn messages_taken(
+        queues: &MemoryQueues,
+        id: QueueIndex,
         consumers: &[(ConsumerId, Arc<Notify>)],
-        mut each: impl FnMut(usize, Letter),
+        mut each: impl FnMut(usize, EnqueuedMessage),
     ) -> Vec<usize> {
         let mut helpings = vec![0; consumers.len()];
         let mut any = true;
@@ -541,9 +545,9 @@ mod tests {
                     continue;
                 }
                 any = true;
-                while let Some(letter) = helped(queues, id, *consumer) {
+                while let Some(queued) = take_message(queues, id, *consumer) {
                     helpings[number] += 1;
-                    each(number, letter);
+                    each(number, queued);
                 }
             }
         }
@@ -555,10 +559,11 @@ mod tests {
         for (messages, consumers) in [(400, 2), (400, 3), (7, 2), (1000, 5)] {
             let (queues, id, all) = contested(consumers);
             fill(&queues, id, messages);
-            let helpings = eaten(&queues, id, &all, |_, letter| queues.settle(letter, Outcome::Accepted));
+            let helpings =
+                messages_taken(&queues, id, &all, |_, letter| queues.settle(letter, DeliveryOutcome::Accepted));
             assert_eq!(helpings.iter().sum::<usize>(), messages);
             let (least, most) = (helpings.iter().min().unwrap(), helpings.iter().max().unwrap());
-            assert!(most - least <= LARGEST_SHARE.min(messages / 2), "{helpings:?}");
+            assert!(most - least <= MAX_SHARE.min(messages / 2), "{helpings:?}");
         }
     }
 
@@ -568,9 +573,9 @@ mod tests {
         let mut order = Vec::new();
         for _ in 0..9 {
             fill(&queues, id, 1);
-            eaten(&queues, id, &all, |who, letter| {
+            messages_taken(&queues, id, &all, |who, letter| {
                 order.push(who);
-                queues.settle(letter, Outcome::Accepted);
+                queues.settle(letter, DeliveryOutcome::Accepted);
             });
         }
         assert_eq!(order, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
@@ -581,10 +586,10 @@ mod tests {
         let (queues, id, all) = contested(2);
         fill(&queues, id, 400);
         let mut released = 0;
-        let helpings = eaten(&queues, id, &all, |who, letter| {
+        let helpings = messages_taken(&queues, id, &all, |who, letter| {
             released += usize::from(who == 0);
             assert!(released < 400, "it gets again and again what it gave back");
-            queues.settle(letter, if who == 0 { Outcome::Released } else { Outcome::Accepted });
+            queues.settle(letter, if who == 0 { DeliveryOutcome::Released } else { DeliveryOutcome::Accepted });
         });
         assert_eq!((helpings[1], queues.counts(id).waiting), (400, 0));
     }
@@ -594,18 +599,18 @@ mod tests {
         let (queues, id, all) = contested(2);
         let (first, second) = (all[0].0, all[1].0);
         fill(&queues, id, 2);
-        let letter = helped(&queues, id, first).unwrap();
-        assert!(matches!(queues.take_for_consumer(id, first), Helping::OthersFirst));
-        queues.rest(id, second);
+        let queued = take_message(&queues, id, first).unwrap();
+        assert!(matches!(queues.take_for_consumer(id, first), TakeResult::OthersFirst));
+        queues.set_idle(id, second);
         assert!(std::pin::pin!(all[0].1.notified()).enable(), "it is told");
         // Including what it gives back itself, now that it is alone.
-        queues.settle(letter, Outcome::Released);
-        assert_eq!([1, 2].map(|_| helped(&queues, id, first).is_some()), [true, true]);
-        assert!(helped(&queues, id, second).is_none());
+        queues.settle(queued, DeliveryOutcome::Released);
+        assert_eq!([1, 2].map(|_| take_message(&queues, id, first).is_some()), [true, true]);
+        assert!(take_message(&queues, id, second).is_none());
         fill(&queues, id, 1);
-        assert!(matches!(queues.take_for_consumer(id, first), Helping::OthersFirst));
+        assert!(matches!(queues.take_for_consumer(id, first), TakeResult::OthersFirst));
         queues.unsubscribe(id, second);
-        assert!(helped(&queues, id, first).is_some());
+        assert!(take_message(&queues, id, first).is_some());
     }
 
     proptest! {
@@ -616,28 +621,28 @@ mod tests {
             steps in proptest::collection::vec((0usize..4, 0usize..5, 0usize..6), 0..100),
         ) {
             let (queues, id, all) = contested(4);
-            let mut held: Vec<Letter> = Vec::new();
+            let mut held: Vec<EnqueuedMessage> = Vec::new();
             for (who, credit, back) in steps {
                 fill(&queues, id, back);
                 let consumer = all[who].0;
-                let got: Vec<Letter> = (0..credit).map_while(|_| helped(&queues, id, consumer)).collect();
+                let got: Vec<EnqueuedMessage> = (0..credit).map_while(|_| take_message(&queues, id, consumer)).collect();
                 let still_asks = got.len() < credit;
                 held.extend(got);
                 if !still_asks {
-                    queues.rest(id, consumer);
+                    queues.set_idle(id, consumer);
                 }
-                for letter in held.drain(..back.min(held.len())) {
-                    let own = letter.holder == Some(consumer);
-                    queues.settle(letter, if own { Outcome::Released } else { Outcome::Accepted });
+                for queued in held.drain(..back.min(held.len())) {
+                    let own = queued.holder == Some(consumer);
+                    queues.settle(queued, if own { DeliveryOutcome::Released } else { DeliveryOutcome::Accepted });
                 }
             }
             // A flow with credit for each: it asks, notified or not.
             all.iter().for_each(|(_, told)| told.notify_one());
             let waiting = queues.counts(id).waiting;
-            let helpings = eaten(&queues, id, &all, |_, letter| queues.settle(letter, Outcome::Accepted));
+            let helpings = messages_taken(&queues, id, &all, |_, letter| queues.settle(letter, DeliveryOutcome::Accepted));
             prop_assert_eq!((helpings.iter().sum::<usize>(), queues.counts(id).waiting), (waiting, 0));
             fill(&queues, id, 50);
-            let helpings = eaten(&queues, id, &all, |_, letter| queues.settle(letter, Outcome::Accepted));
+            let helpings = messages_taken(&queues, id, &all, |_, letter| queues.settle(letter, DeliveryOutcome::Accepted));
             prop_assert_eq!((helpings.iter().sum::<usize>(), queues.counts(id).waiting), (50, 0));
         }
     }
@@ -647,26 +652,26 @@ mod tests {
         let attempts = |octets: &[u8]| {
             let section = Reader::new(octets).value().unwrap();
             let mut fields = section.as_list().unwrap();
-            let durable = fields.truth().unwrap();
+            let durable = fields.boolean().unwrap();
             fields.skip(3).unwrap();
             (section.descriptor(), durable, fields.number().unwrap())
         };
         let mut with_header = Vec::new();
-        Writer::new(&mut with_header).described_list(0x70, |fields| fields.truth(true));
+        Writer::new(&mut with_header).described_list(0x70, |fields| fields.boolean(true));
         let mut body = Vec::new();
         Writer::new(&mut body).described_binary(0x75, b"text");
         with_header.extend_from_slice(&body);
         for (octets, durable) in [(&with_header, true), (&body, false)] {
             let (queues, id) = queues(10, 1000);
-            queues.put(id, Message::from(octets.clone()), None).unwrap();
+            queues.put(id, EncodedMessage::from(octets.clone()), None).unwrap();
             for attempt in 1..=2 {
-                let letter = queues.take(id).unwrap();
-                queues.settle(letter, Outcome::Modified { failed: true });
-                let letter = queues.take(id).unwrap();
-                let whole = letter.message.whole();
+                let queued = queues.take(id).unwrap();
+                queues.settle(queued, DeliveryOutcome::Modified { failed: true });
+                let queued = queues.take(id).unwrap();
+                let whole = queued.message.whole();
                 assert_eq!(attempts(&whole), (Some(0x70), durable, Some(attempt)));
                 assert!(whole.ends_with(&body));
-                queues.settle(letter, Outcome::Modified { failed: false });
+                queues.settle(queued, DeliveryOutcome::Modified { failed: false });
             }
         }
     }
@@ -674,8 +679,11 @@ mod tests {
     #[test]
     fn names_and_their_number_are_bounded() {
         let (queues, id) = queues(10, 1000);
-        assert_eq!((queues.named("q"), queues.named(""), queues.named(&"x".repeat(256))), (Some(id), None, None));
-        let made = (0..1000).filter(|number| queues.named(&format!("queue {number}")).is_some()).count();
-        assert_eq!((made, queues.names().len()), (MOST_QUEUES - 1, MOST_QUEUES));
+        assert_eq!(
+            (queues.get_or_create("q"), queues.get_or_create(""), queues.get_or_create(&"x".repeat(256))),
+            (Some(id), None, None)
+        );
+        let made = (0..1000).filter(|number| queues.get_or_create(&format!("queue {number}")).is_some()).count();
+        assert_eq!((made, queues.names().len()), (MAX_QUEUES - 1, MAX_QUEUES));
     }
 }

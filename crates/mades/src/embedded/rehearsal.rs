@@ -1,10 +1,10 @@
 //! The listener without its sockets, for fuzz targets: takes bytes, and gives events, output and what is kept.
-use super::conversation::{Conversation, Event, Fault, LinkId};
-use super::desk::Desk;
-use super::frame::{Outcome, Role};
-use super::queues::Queues;
-use super::rope::Message;
-use super::sasl::Mechanisms;
+use super::conversation::{ConnectionError, ConnectionEvent, LinkId, ServerConnection};
+use super::desk::BrokerSession;
+use super::frame::{DeliveryOutcome, LinkRole};
+use super::queues::MemoryQueues;
+use super::rope::EncodedMessage;
+use super::sasl::ListenerAuth;
 use bytes::{Buf, BytesMut};
 
 /// Credit that a rehearsal grants a peer.
@@ -14,147 +14,147 @@ const SENT_BYTES: usize = 600;
 
 /// A conversation that answers each event at once, and alike each time.
 #[derive(Debug)]
-pub struct Rehearsal {
-    conversation: Conversation<u64>,
+pub struct FuzzConnection {
+    connection: ServerConnection<u64>,
     input: BytesMut,
     receivers: Vec<LinkId>,
     next: u64,
-    heard: Heard,
+    outcome: FuzzOutcome,
 }
 
 /// Events and output. They are the same however the input is split.
 #[derive(Debug, Default, PartialEq)]
-pub struct Heard {
-    events: Vec<Event<u64>>,
-    fault: Option<Fault>,
+pub struct FuzzOutcome {
+    events: Vec<ConnectionEvent<u64>>,
+    error: Option<ConnectionError>,
     /// Output bytes.
-    pub said: Vec<u8>,
+    pub output: Vec<u8>,
     /// Messages that were sent and have not come back. There are never any.
     pub lost: u64,
 }
 
-impl Rehearsal {
+impl FuzzConnection {
     /// A rehearsal with a peer that authenticates itself by `mechanisms`; messages of more than `most_bytes` end
     /// their link.
-    pub fn new(mechanisms: Mechanisms, most_bytes: u64) -> Self {
+    pub fn new(mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
         Self {
-            conversation: Conversation::new(mechanisms, "rehearsal", most_bytes),
+            connection: ServerConnection::new(mechanisms, "rehearsal", max_message_bytes),
             input: BytesMut::new(),
             receivers: Vec::new(),
             next: 0,
-            heard: Heard::default(),
+            outcome: FuzzOutcome::default(),
         }
     }
 
     /// Feeds these bytes after those that it has received already.
-    pub fn hear(&mut self, octets: &[u8]) {
-        if self.heard.fault.is_some() || self.conversation.is_closed() {
+    pub fn feed(&mut self, octets: &[u8]) {
+        if self.outcome.error.is_some() || self.connection.is_closed() {
             return;
         }
         self.input.extend_from_slice(octets);
         loop {
-            match self.conversation.next_event(&mut self.input) {
+            match self.connection.next_event(&mut self.input) {
                 Ok(None) => return,
                 Ok(Some(event)) => {
-                    self.answer(&event);
-                    self.heard.events.push(event);
+                    self.respond(&event);
+                    self.outcome.events.push(event);
                 }
                 Err(fault) => {
-                    self.conversation.say_close(Some(("amqp:connection:framing-error", &fault.to_string())));
-                    self.heard.fault = Some(fault);
+                    self.connection.write_close(Some(("amqp:connection:framing-error", &fault.to_string())));
+                    self.outcome.error = Some(fault);
                     return;
                 }
             }
         }
     }
 
-    fn answer(&mut self, event: &Event<u64>) {
+    fn respond(&mut self, event: &ConnectionEvent<u64>) {
         match event {
-            Event::Attached { link, address, .. } if address.starts_with("refuse") => {
-                self.conversation.refuse(*link, "amqp:not-found", "told to");
+            ConnectionEvent::Attached { link, address, .. } if address.starts_with("refuse") => {
+                self.connection.refuse(*link, "amqp:not-found", "told to");
             }
-            Event::Attached { link, peer, .. } => {
-                self.conversation.accept(*link);
+            ConnectionEvent::Attached { link, peer, .. } => {
+                self.connection.accept(*link);
                 match peer {
-                    Role::Sender => self.conversation.grant(*link, CREDIT),
-                    Role::Receiver => self.receivers.push(*link),
+                    LinkRole::Sender => self.connection.grant(*link, CREDIT),
+                    LinkRole::Receiver => self.receivers.push(*link),
                 }
             }
-            Event::Arrived { link, delivery, settled, .. } => {
+            ConnectionEvent::MessageReceived { link, delivery, settled, .. } => {
                 if !settled {
-                    let outcomes = [Outcome::Accepted, Outcome::Released, Outcome::Rejected];
-                    self.conversation.settle(*link, *delivery, outcomes[*delivery as usize % outcomes.len()]);
+                    let outcomes = [DeliveryOutcome::Accepted, DeliveryOutcome::Released, DeliveryOutcome::Rejected];
+                    self.connection.settle(*link, *delivery, outcomes[*delivery as usize % outcomes.len()]);
                 }
-                if self.conversation.credit(*link) <= CREDIT / 2 {
-                    self.conversation.grant(*link, CREDIT);
+                if self.connection.credit(*link) <= CREDIT / 2 {
+                    self.connection.grant(*link, CREDIT);
                 }
             }
-            Event::Flowed => self.send(),
-            Event::Detached { link, .. } => self.receivers.retain(|receiver| receiver != link),
-            Event::Settled { .. } | Event::Closed => {}
+            ConnectionEvent::CreditChanged => self.send(),
+            ConnectionEvent::Detached { link, .. } => self.receivers.retain(|receiver| receiver != link),
+            ConnectionEvent::Settled { .. } | ConnectionEvent::Closed => {}
         }
     }
 
     /// Sends one message, over the first link that may have one; the others have all there is.
     fn send(&mut self) {
         for link in &self.receivers {
-            if self.conversation.may_send(*link) {
+            if self.connection.may_send(*link) {
                 self.next += 1;
-                return self.conversation.send(*link, Message::from(vec![0; SENT_BYTES]), self.next);
+                return self.connection.send(*link, EncodedMessage::from(vec![0; SENT_BYTES]), self.next);
             }
-            self.conversation.drained(*link);
+            self.connection.complete_drain(*link);
         }
     }
 
     /// Bytes that it keeps of messages that are not complete.
-    pub fn kept_bytes(&self) -> u64 {
-        self.conversation.incomplete_bytes()
+    pub fn incomplete_bytes(&self) -> u64 {
+        self.connection.incomplete_bytes()
     }
 
     /// Ends the rehearsal and gives its result.
-    pub fn end(mut self) -> Heard {
-        self.conversation.say_settled();
-        let waiting = self.conversation.out().remaining();
-        self.heard.said = self.conversation.out().copy_to_bytes(waiting).to_vec();
-        let returned = self.heard.events.iter().map(|event| match event {
-            Event::Settled { .. } => 1,
-            Event::Detached { unsettled, .. } => unsettled.len(),
+    pub fn finish(mut self) -> FuzzOutcome {
+        self.connection.write_dispositions();
+        let waiting = self.connection.output().remaining();
+        self.outcome.output = self.connection.output().copy_to_bytes(waiting).to_vec();
+        let returned = self.outcome.events.iter().map(|event| match event {
+            ConnectionEvent::Settled { .. } => 1,
+            ConnectionEvent::Detached { unsettled, .. } => unsettled.len(),
             _ => 0,
         });
         let returned: usize = returned.sum();
-        let unsettled = self.conversation.into_unsettled().len();
-        self.heard.lost = self.next - (returned + unsettled) as u64;
-        self.heard
+        let unsettled = self.connection.into_unsettled().len();
+        self.outcome.lost = self.next - (returned + unsettled) as u64;
+        self.outcome
     }
 }
 
 /// A connection at the queues.
-pub struct Visit {
-    desk: Desk,
+pub struct FuzzSession {
+    session: BrokerSession,
     input: BytesMut,
 }
 
-impl Visit {
+impl FuzzSession {
     /// A visit of a peer that authenticates itself by `mechanisms`.
-    pub fn new(queues: Queues, mechanisms: Mechanisms, most_bytes: u64) -> Self {
-        Self { desk: Desk::new(queues, mechanisms, "rehearsal", most_bytes), input: BytesMut::new() }
+    pub fn new(queues: MemoryQueues, mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
+        Self { session: BrokerSession::new(queues, mechanisms, "rehearsal", max_message_bytes), input: BytesMut::new() }
     }
 
     /// Feeds these bytes, does what there is to do, and returns the output.
-    pub fn hear(&mut self, octets: &[u8]) -> Vec<u8> {
-        if !self.desk.conversation().is_closed() {
+    pub fn feed(&mut self, octets: &[u8]) -> Vec<u8> {
+        if !self.session.connection().is_closed() {
             self.input.extend_from_slice(octets);
-            if let Err(fault) = self.desk.turn(&mut self.input) {
-                self.desk.conversation().say_close(Some(("amqp:connection:framing-error", &fault.to_string())));
+            if let Err(fault) = self.session.process(&mut self.input) {
+                self.session.connection().write_close(Some(("amqp:connection:framing-error", &fault.to_string())));
             }
         }
-        let waiting = self.desk.out().remaining();
-        self.desk.out().copy_to_bytes(waiting).to_vec()
+        let waiting = self.session.output().remaining();
+        self.session.output().copy_to_bytes(waiting).to_vec()
     }
 
     /// Hangs up.
-    pub fn leave(self) {
-        self.desk.close();
+    pub fn hang_up(self) {
+        self.session.close();
     }
 }
 
@@ -177,14 +177,17 @@ mod tests {
         let seeds = seeds();
         assert!(seeds.len() >= 4, "{}", seeds.len());
         for (name, octets) in seeds {
-            let mut rehearsal = Rehearsal::new(Mechanisms::Anybody, 1000);
-            rehearsal.hear(&octets[..octets.len() - 1]);
-            let heard = rehearsal.end();
-            assert_eq!((heard.fault, heard.lost), (None, 0), "{name}");
-            assert_eq!(heard.events.last(), Some(&Event::Closed), "{name}");
-            let any = |wanted: fn(&Event<u64>) -> bool| heard.events.iter().any(wanted);
-            assert!(any(|event| matches!(event, Event::Attached { .. })), "{name}");
-            assert!(any(|event| matches!(event, Event::Arrived { .. } | Event::Settled { .. })), "{name}");
+            let mut connection = FuzzConnection::new(ListenerAuth::Any, 1000);
+            connection.feed(&octets[..octets.len() - 1]);
+            let outcome = connection.finish();
+            assert_eq!((outcome.error, outcome.lost), (None, 0), "{name}");
+            assert_eq!(outcome.events.last(), Some(&ConnectionEvent::Closed), "{name}");
+            let any = |wanted: fn(&ConnectionEvent<u64>) -> bool| outcome.events.iter().any(wanted);
+            assert!(any(|event| matches!(event, ConnectionEvent::Attached { .. })), "{name}");
+            assert!(
+                any(|event| matches!(event, ConnectionEvent::MessageReceived { .. } | ConnectionEvent::Settled { .. })),
+                "{name}"
+            );
         }
     }
 
@@ -192,12 +195,12 @@ mod tests {
     fn who_hangs_up_leaves_the_queues_as_they_were() {
         for (name, octets) in seeds() {
             for cut in 0..octets.len() {
-                let queues = Queues::new(QueueLimits { messages: 8, bytes: 10_000 });
-                let mut visit = Visit::new(queues.clone(), Mechanisms::Anybody, 1000);
-                octets[..cut].chunks(50).for_each(|piece| drop(visit.hear(piece)));
-                visit.leave();
+                let queues = MemoryQueues::new(QueueLimits { messages: 8, bytes: 10_000 });
+                let mut session = FuzzSession::new(queues.clone(), ListenerAuth::Any, 1000);
+                octets[..cut].chunks(50).for_each(|piece| drop(session.feed(piece)));
+                session.hang_up();
                 for queue in queues.names() {
-                    let counts = queues.counts(queues.named(&queue).unwrap());
+                    let counts = queues.counts(queues.get_or_create(&queue).unwrap());
                     assert_eq!(counts.held, 0, "{name} {cut} {queue}");
                     let gone = counts.accepted + counts.rejected;
                     assert_eq!(counts.put, counts.waiting as u64 + gone, "{name} {cut} {queue}");

@@ -5,19 +5,19 @@ use std::io::IoSlice;
 
 /// Pieces shorter than this are copied: another system call's vector entry, and a whole read buffer kept for their
 /// sake, cost more.
-const WORTH_KEEPING: usize = 16 << 10;
+const MIN_PIECE_BYTES: usize = 16 << 10;
 /// Size below which what was read is copied into its message: a piece of 16 KiB would keep a read buffer of up to 320
 /// KiB in memory.
-const KEPT_AS_READ: usize = 64 << 10;
+const MIN_SHARED_BYTES: usize = 64 << 10;
 
 /// A message, encoded, in the pieces that it came in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Message {
+pub struct EncodedMessage {
     pieces: Vec<Bytes>,
     bytes: usize,
 }
 
-impl Message {
+impl EncodedMessage {
     /// Length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -39,10 +39,10 @@ impl Message {
     /// Appends what was read. Short pieces are joined: in frames of one byte each, a message would otherwise take
     /// many times its size.
     pub(super) fn append(&mut self, octets: &Bytes) {
-        if octets.len() >= KEPT_AS_READ {
+        if octets.len() >= MIN_SHARED_BYTES {
             return self.push(octets.clone());
         }
-        match self.pieces.pop_if(|last| last.len() < KEPT_AS_READ).map(Bytes::try_into_mut) {
+        match self.pieces.pop_if(|last| last.len() < MIN_SHARED_BYTES).map(Bytes::try_into_mut) {
             Some(Ok(mut last)) => {
                 last.extend_from_slice(octets);
                 self.bytes += octets.len();
@@ -79,7 +79,7 @@ impl Message {
     }
 }
 
-impl From<Bytes> for Message {
+impl From<Bytes> for EncodedMessage {
     fn from(octets: Bytes) -> Self {
         let mut message = Self::default();
         message.push(octets);
@@ -87,7 +87,7 @@ impl From<Bytes> for Message {
     }
 }
 
-impl From<Vec<u8>> for Message {
+impl From<Vec<u8>> for EncodedMessage {
     fn from(octets: Vec<u8>) -> Self {
         Bytes::from(octets).into()
     }
@@ -95,56 +95,56 @@ impl From<Vec<u8>> for Message {
 
 /// Output that waits to be written.
 #[derive(Debug, Default)]
-pub(super) struct Rope {
+pub(super) struct OutputBuffer {
     /// Pieces before the tail.
     pieces: VecDeque<Bytes>,
     /// The bytes written last, and how many of them have gone.
     tail: Vec<u8>,
-    gone: usize,
-    in_pieces: usize,
+    tail_written: usize,
+    piece_bytes: usize,
 }
 
-impl Rope {
+impl OutputBuffer {
     /// Buffer to which the next bytes are appended.
     pub(super) fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.tail
     }
 
     /// Puts a message to the end.
-    pub(super) fn push(&mut self, message: Message) {
+    pub(super) fn push(&mut self, message: EncodedMessage) {
         for piece in message.pieces {
-            if piece.len() < WORTH_KEEPING {
+            if piece.len() < MIN_PIECE_BYTES {
                 self.tail.extend_from_slice(&piece);
             } else {
-                self.seal();
-                self.in_pieces += piece.len();
+                self.freeze_tail();
+                self.piece_bytes += piece.len();
                 self.pieces.push_back(piece);
             }
         }
     }
 
     /// Makes the tail a piece.
-    fn seal(&mut self) {
-        if self.gone < self.tail.len() {
+    fn freeze_tail(&mut self) {
+        if self.tail_written < self.tail.len() {
             let mut piece = Bytes::from(std::mem::take(&mut self.tail));
-            piece.advance(std::mem::take(&mut self.gone));
-            self.in_pieces += piece.len();
+            piece.advance(std::mem::take(&mut self.tail_written));
+            self.piece_bytes += piece.len();
             self.pieces.push_back(piece);
         }
     }
 }
 
-impl Buf for Rope {
+impl Buf for OutputBuffer {
     fn remaining(&self) -> usize {
-        self.in_pieces + self.tail.len() - self.gone
+        self.piece_bytes + self.tail.len() - self.tail_written
     }
 
     fn chunk(&self) -> &[u8] {
-        self.pieces.front().map_or(&self.tail[self.gone..], |piece| piece)
+        self.pieces.front().map_or(&self.tail[self.tail_written..], |piece| piece)
     }
 
     fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let tail = &self.tail[self.gone..];
+        let tail = &self.tail[self.tail_written..];
         let all = self.pieces.iter().map(|piece| &piece[..]).chain((!tail.is_empty()).then_some(tail));
         slices.iter_mut().zip(all).map(|(slice, piece)| *slice = IoSlice::new(piece)).count()
     }
@@ -153,16 +153,16 @@ impl Buf for Rope {
         while let Some(piece) = self.pieces.front_mut().filter(|_| count > 0) {
             let part = piece.len().min(count);
             piece.advance(part);
-            self.in_pieces -= part;
+            self.piece_bytes -= part;
             count -= part;
             if piece.is_empty() {
                 self.pieces.pop_front();
             }
         }
-        self.gone += count;
-        if self.gone == self.tail.len() {
+        self.tail_written += count;
+        if self.tail_written == self.tail.len() {
             self.tail.clear();
-            self.gone = 0;
+            self.tail_written = 0;
         }
     }
 }
@@ -172,8 +172,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn message(lengths: &[usize]) -> Message {
-        let mut message = Message::default();
+    fn message(lengths: &[usize]) -> EncodedMessage {
+        let mut message = EncodedMessage::default();
         let mut octets = (0..=u8::MAX).cycle();
         for length in lengths {
             message.push(octets.by_ref().take(*length).collect());
@@ -186,7 +186,7 @@ mod tests {
         fn what_is_appended_is_there_in_few_pieces(
             lengths in proptest::collection::vec(prop_oneof![0usize..100, 0usize..100_000], 0..40), clone_at in 0usize..40,
         ) {
-            let (mut message, mut all, mut kept) = (Message::default(), Vec::new(), Message::default());
+            let (mut message, mut all, mut kept) = (EncodedMessage::default(), Vec::new(), EncodedMessage::default());
             for (number, length) in lengths.iter().enumerate() {
                 let octets = vec![number as u8; *length];
                 message.append(&Bytes::from(octets.clone()));
@@ -197,8 +197,8 @@ mod tests {
             }
             prop_assert_eq!((&message.whole()[..], message.bytes()), (&all[..], all.len()));
             prop_assert!(all.starts_with(&kept.whole()), "a clone stays as it was");
-            let large = lengths.iter().filter(|length| **length >= KEPT_AS_READ).count();
-            prop_assert!(message.pieces().len() <= 2 * large + 2 + all.len() / KEPT_AS_READ);
+            let large = lengths.iter().filter(|length| **length >= MIN_SHARED_BYTES).count();
+            prop_assert!(message.pieces().len() <= 2 * large + 2 + all.len() / MIN_SHARED_BYTES);
         }
 
         #[test]
@@ -219,24 +219,24 @@ mod tests {
         fn a_rope_gives_what_was_put_on_it(
             steps in proptest::collection::vec((0usize..40_000, 0usize..40_000), 0..20),
         ) {
-            let (mut rope, mut put, mut got) = (Rope::default(), Vec::new(), Vec::new());
+            let (mut buffer, mut put, mut got) = (OutputBuffer::default(), Vec::new(), Vec::new());
             for (length, read) in steps {
-                rope.tail().extend_from_slice(b"head");
+                buffer.tail().extend_from_slice(b"head");
                 let message = message(&[length]);
                 put.extend_from_slice(b"head");
                 put.extend_from_slice(&message.whole());
-                rope.push(message);
+                buffer.push(message);
                 let mut slices = [IoSlice::new(&[]); 64];
-                let filled = rope.chunks_vectored(&mut slices);
+                let filled = buffer.chunks_vectored(&mut slices);
                 let all: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
-                prop_assert_eq!(all, rope.remaining());
-                let read = read.min(rope.remaining());
+                prop_assert_eq!(all, buffer.remaining());
+                let read = read.min(buffer.remaining());
                 let mut part = vec![0; read];
-                rope.copy_to_slice(&mut part);
+                buffer.copy_to_slice(&mut part);
                 got.extend(part);
-                prop_assert_eq!(rope.remaining(), put.len() - got.len());
+                prop_assert_eq!(buffer.remaining(), put.len() - got.len());
             }
-            let rest = rope.copy_to_bytes(rope.remaining());
+            let rest = buffer.copy_to_bytes(buffer.remaining());
             got.extend_from_slice(&rest);
             prop_assert_eq!(got, put);
         }

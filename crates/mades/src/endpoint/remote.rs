@@ -10,14 +10,14 @@
 //! What was sent over a connection that is lost and not settled is sent again over the next; what was taken over it and
 //! not accepted comes again from the broker. So a message may be there twice, and never not at all.
 use super::EndpointError;
-use super::ports::{Place, Sent};
-use crate::api::{self, Received};
+use super::ports::{OutputQueue, SendResult};
+use crate::api::{self, DecodedMessage};
 use crate::connection::{Broker, Connection};
-use crate::embedded::Message;
+use crate::embedded::EncodedMessage;
 use crate::error::Error;
-use crate::inlet::{Arrival, Inlet, InletPlan, Ticket};
-use crate::outlet::{Disposition, Outlet, OutletPlan, Settling};
-use crate::standin::{Key, Step};
+use crate::inlet::{DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
+use crate::outlet::{Disposition, DispositionFuture, SenderLink, SenderOptions};
+use crate::standin::{EndpointStep, MessageKey};
 use fe2o3_amqp::Sendable;
 use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
 use fe2o3_amqp_types::messaging::{Body, MESSAGE_FORMAT};
@@ -30,126 +30,146 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
 /// Messages that are sent and not settled, for each queue.
-const WINDOW: usize = 256;
+const SEND_WINDOW: usize = 256;
 /// Delay between two attempts to reach a broker that was there before.
-const AGAIN: Duration = Duration::from_millis(500);
+const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
 /// A delivery out of the outbox: over which connection it came, and its ticket there.
 #[derive(Debug)]
-pub(super) struct RemoteDelivery {
+pub(super) struct BrokerDelivery {
     connection: u64,
-    ticket: Ticket,
+    handle: DeliveryHandle,
 }
 
 /// A message to a queue.
-struct Parcel {
+struct PendingSend {
     message: Sendable<Body<Value>>,
-    token: (Key, Step),
+    token: (MessageKey, EndpointStep),
 }
 
 /// Reports of the tasks. The channel is bounded by the inlet's credit and by the outlets' windows.
-enum News {
-    Arrived(Message, RemoteDelivery),
-    Settled((Key, Step), Sent),
+enum LinkReport {
+    Received(EncodedMessage, BrokerDelivery),
+    Settled((MessageKey, EndpointStep), SendResult),
 }
 
 /// The queues with a broker.
-pub(super) struct Remote {
-    news: UnboundedReceiver<News>,
-    arrived: VecDeque<(Message, RemoteDelivery)>,
-    settled: VecDeque<(Key, Step, Sent)>,
-    accepted: UnboundedSender<RemoteDelivery>,
-    parcels: [UnboundedSender<Parcel>; 3],
+pub(super) struct BrokerQueues {
+    reports: UnboundedReceiver<LinkReport>,
+    received: VecDeque<(EncodedMessage, BrokerDelivery)>,
+    settled: VecDeque<(MessageKey, EndpointStep, SendResult)>,
+    accepted: UnboundedSender<BrokerDelivery>,
+    outbound: [UnboundedSender<PendingSend>; 3],
     /// Messages that are sent and not settled.
     outstanding: [usize; 3],
     reconnects: Arc<AtomicU64>,
     supervisor: AbortHandle,
 }
 
-impl Drop for Remote {
+impl Drop for BrokerQueues {
     fn drop(&mut self) {
         self.supervisor.abort();
     }
 }
 
-impl Remote {
+impl BrokerQueues {
     /// Connects, and attaches all links.
-    pub(super) async fn open(a: Broker, b: Broker, names: &api::Queues, credit: u32) -> Result<Self, EndpointError> {
-        let (tell, news) = unbounded_channel();
+    pub(super) async fn open(
+        a: Broker,
+        b: Broker,
+        names: &api::EndpointQueueNames,
+        credit: u32,
+    ) -> Result<Self, EndpointError> {
+        let (report_tx, reports) = unbounded_channel();
         let (accepted, to_accept) = unbounded_channel();
-        let lines = [Line::new(), Line::new(), Line::new()];
-        let parcels = lines.each_ref().map(|(sender, _)| sender.clone());
+        let queues = [SendQueue::new(), SendQueue::new(), SendQueue::new()];
+        let parcels = queues.each_ref().map(|(sender, _)| sender.clone());
         let reconnects = Arc::new(AtomicU64::new(0));
         let event = names.send_event.clone().unwrap_or_else(|| names.reply.clone());
-        let brokers = Brokers {
+        let brokers = BrokerLinks {
             a,
             b,
-            outbox: InletPlan::new(names.outbox.clone(), credit),
-            outlets: [&names.reply, &names.inbox, &event].map(|queue| OutletPlan::new(queue, WINDOW as u32 + 1)),
+            outbox: ReceiverOptions::new(names.outbox.clone(), credit),
+            senders: [&names.reply, &names.inbox, &event]
+                .map(|queue| SenderOptions::new(queue, SEND_WINDOW as u32 + 1)),
         };
         let links = brokers.attach().await?;
-        let work = Work { brokers, tell, to_accept, lines: lines.map(|(_, line)| line), number: 0 };
-        let supervisor = tokio::spawn(supervise(work, links, Arc::clone(&reconnects))).abort_handle();
+        let state = SupervisorState { brokers, report_tx, to_accept, queues: queues.map(|(_, line)| line), number: 0 };
+        let supervisor = tokio::spawn(supervise(state, links, Arc::clone(&reconnects))).abort_handle();
         let (arrived, settled) = (VecDeque::new(), VecDeque::new());
-        Ok(Self { news, arrived, settled, accepted, parcels, outstanding: [0; 3], reconnects, supervisor })
+        Ok(Self {
+            reports,
+            received: arrived,
+            settled,
+            accepted,
+            outbound: parcels,
+            outstanding: [0; 3],
+            reconnects,
+            supervisor,
+        })
     }
 
-    fn note(&mut self, news: News) {
-        match news {
-            News::Arrived(message, delivery) => self.arrived.push_back((message, delivery)),
-            News::Settled((key, step), sent) => {
-                if let Some(place) = super::place_of(step) {
-                    self.outstanding[place as usize] -= 1;
+    fn record(&mut self, report: LinkReport) {
+        match report {
+            LinkReport::Received(message, delivery) => self.received.push_back((message, delivery)),
+            LinkReport::Settled((key, step), sent) => {
+                if let Some(queue) = super::output_queue_of(step) {
+                    self.outstanding[queue as usize] -= 1;
                 }
                 self.settled.push_back((key, step, sent));
             }
         }
     }
 
-    fn catch_up(&mut self) {
-        while let Ok(news) = self.news.try_recv() {
-            self.note(news);
+    fn drain_reports(&mut self) {
+        while let Ok(report) = self.reports.try_recv() {
+            self.record(report);
         }
     }
 
-    pub(super) fn take(&mut self) -> Option<(Message, RemoteDelivery)> {
-        self.catch_up();
-        self.arrived.pop_front()
+    pub(super) fn take(&mut self) -> Option<(EncodedMessage, BrokerDelivery)> {
+        self.drain_reports();
+        self.received.pop_front()
     }
 
-    pub(super) fn next_settled(&mut self) -> Option<(Key, Step, Sent)> {
-        self.catch_up();
+    pub(super) fn next_settled(&mut self) -> Option<(MessageKey, EndpointStep, SendResult)> {
+        self.drain_reports();
         self.settled.pop_front()
     }
 
-    pub(super) fn accept(&mut self, delivery: RemoteDelivery) {
+    pub(super) fn accept(&mut self, delivery: BrokerDelivery) {
         // The receiver is gone when the process ends.
         let _ = self.accepted.send(delivery);
     }
 
-    pub(super) fn has_room(&self, place: Place) -> bool {
-        self.outstanding[place as usize] < WINDOW
+    pub(super) fn has_room(&self, queue: OutputQueue) -> bool {
+        self.outstanding[queue as usize] < SEND_WINDOW
     }
 
-    pub(super) fn send(&mut self, place: Place, message: &Message, token: (Key, Step)) -> Sent {
+    pub(super) fn send(
+        &mut self,
+        queue: OutputQueue,
+        message: &EncodedMessage,
+        token: (MessageKey, EndpointStep),
+    ) -> SendResult {
         let octets = message.whole();
-        let Ok(Deserializable(message)) = serde_amqp::from_slice::<Deserializable<Received>>(&octets) else {
-            return Sent::Refused;
+        let Ok(Deserializable(message)) = serde_amqp::from_slice::<Deserializable<DecodedMessage>>(&octets) else {
+            return SendResult::Refused;
         };
         let message = Sendable { message, message_format: MESSAGE_FORMAT, settled: None };
-        match self.parcels[place as usize].send(Parcel { message, token }) {
+        match self.outbound[queue as usize].send(PendingSend { message, token }) {
             Ok(()) => {
-                self.outstanding[place as usize] += 1;
-                Sent::Taken
+                self.outstanding[queue as usize] += 1;
+                SendResult::Pending
             }
-            Err(_) => Sent::Refused,
+            Err(_) => SendResult::Refused,
         }
     }
 
     /// Waits for news.
     pub(super) async fn changed(&mut self) {
-        match self.news.recv().await {
-            Some(news) => self.note(news),
+        match self.reports.recv().await {
+            Some(report) => self.record(report),
             // The supervisor ends only with the process.
             None => std::future::pending().await,
         }
@@ -161,94 +181,94 @@ impl Remote {
 }
 
 /// The brokers that have the queues, and the links to attach there.
-struct Brokers {
+struct BrokerLinks {
     a: Broker,
     b: Broker,
-    outbox: InletPlan,
+    outbox: ReceiverOptions,
     /// Outlets by place.
-    outlets: [OutletPlan; 3],
+    senders: [SenderOptions; 3],
 }
 
 /// The links, and the connections that they are on.
-struct Links {
-    inlet: Inlet,
-    outlets: [Outlet; 3],
+struct AttachedLinks {
+    receiver: ReceiverLink,
+    senders: [SenderLink; 3],
     _connections: [Connection; 2],
 }
 
-impl Brokers {
-    async fn attach(&self) -> Result<Links, Error> {
+impl BrokerLinks {
+    async fn attach(&self) -> Result<AttachedLinks, Error> {
         let mut a = Connection::open(&self.a).await?;
         let mut b = Connection::open(&self.b).await?;
-        let reply = a.outlet(&self.outlets[Place::Reply as usize]).await?;
-        let inbox = b.outlet(&self.outlets[Place::Inbox as usize]).await?;
-        let event = a.outlet(&self.outlets[Place::Event as usize]).await?;
+        let reply = a.attach_sender(&self.senders[OutputQueue::Reply as usize]).await?;
+        let inbox = b.attach_sender(&self.senders[OutputQueue::Inbox as usize]).await?;
+        let event = a.attach_sender(&self.senders[OutputQueue::Event as usize]).await?;
         // Last, so that nothing comes that could not go on.
-        let inlet = a.inlet(&self.outbox).await?;
-        Ok(Links { inlet, outlets: [reply, inbox, event], _connections: [a, b] })
+        let receiver = a.attach_receiver(&self.outbox).await?;
+        Ok(AttachedLinks { receiver, senders: [reply, inbox, event], _connections: [a, b] })
     }
 }
 
 /// State that survives a connection.
-struct Work {
-    brokers: Brokers,
-    tell: UnboundedSender<News>,
-    to_accept: UnboundedReceiver<RemoteDelivery>,
-    lines: [Line; 3],
+struct SupervisorState {
+    brokers: BrokerLinks,
+    report_tx: UnboundedSender<LinkReport>,
+    to_accept: UnboundedReceiver<BrokerDelivery>,
+    queues: [SendQueue; 3],
     /// Number of the connection.
     number: u64,
 }
 
 /// Messages to one queue.
-struct Line {
-    parcels: UnboundedReceiver<Parcel>,
+struct SendQueue {
+    messages: UnboundedReceiver<PendingSend>,
     /// Sent and not settled, in order.
-    unsettled: VecDeque<Parcel>,
+    unsettled: VecDeque<PendingSend>,
 }
 
-impl Line {
-    fn new() -> (UnboundedSender<Parcel>, Self) {
+impl SendQueue {
+    fn new() -> (UnboundedSender<PendingSend>, Self) {
         let (sender, parcels) = unbounded_channel();
-        (sender, Self { parcels, unsettled: VecDeque::new() })
+        (sender, Self { messages: parcels, unsettled: VecDeque::new() })
     }
 }
 
 /// Works over one connection after the other.
-async fn supervise(mut work: Work, links: Links, reconnects: Arc<AtomicU64>) {
+async fn supervise(mut state: SupervisorState, links: AttachedLinks, reconnects: Arc<AtomicU64>) {
     let mut links = Some(links);
     loop {
         if let Some(links) = links.take() {
-            work.number += 1;
+            state.number += 1;
             // The reason does not matter here: the next attempt shows whether the broker is there.
-            let _ = work.over(links).await;
+            let _ = state.run_links(links).await;
         }
-        tokio::time::sleep(AGAIN).await;
-        links = work.brokers.attach().await.ok();
+        tokio::time::sleep(RECONNECT_DELAY).await;
+        links = state.brokers.attach().await.ok();
         reconnects.fetch_add(u64::from(links.is_some()), Ordering::Relaxed);
     }
 }
 
-impl Work {
+impl SupervisorState {
     /// Works until a link is lost.
-    async fn over(&mut self, mut links: Links) -> Result<(), Error> {
-        let Self { tell, to_accept, lines, number, .. } = self;
-        let [reply, inbox, event] = &mut links.outlets;
-        let [to_reply, to_inbox, to_event] = lines;
+    async fn run_links(&mut self, mut links: AttachedLinks) -> Result<(), Error> {
+        let Self { report_tx, to_accept, queues, number, .. } = self;
+        let [reply, inbox, event] = &mut links.senders;
+        let [to_reply, to_inbox, to_event] = queues;
         tokio::try_join!(
-            bring(&mut links.inlet, to_accept, tell, *number),
-            post(reply, to_reply, tell),
-            post(inbox, to_inbox, tell),
-            post(event, to_event, tell),
+            receive(&mut links.receiver, to_accept, report_tx, *number),
+            send_all(reply, to_reply, report_tx),
+            send_all(inbox, to_inbox, report_tx),
+            send_all(event, to_event, report_tx),
         )?;
         Ok(())
     }
 }
 
 /// Brings what is in the outbox, and accepts what is done with.
-async fn bring(
-    inlet: &mut Inlet,
-    to_accept: &mut UnboundedReceiver<RemoteDelivery>,
-    tell: &UnboundedSender<News>,
+async fn receive(
+    receiver: &mut ReceiverLink,
+    to_accept: &mut UnboundedReceiver<BrokerDelivery>,
+    report_tx: &UnboundedSender<LinkReport>,
     connection: u64,
 ) -> Result<(), Error> {
     loop {
@@ -258,57 +278,61 @@ async fn bring(
                 let Some(delivery) = accepted else { return std::future::pending().await };
                 // A ticket of a connection that is lost is worth nothing: its delivery comes again.
                 if delivery.connection == connection {
-                    inlet.accept(delivery.ticket).await?;
+                    receiver.accept(delivery.handle).await?;
                 }
             }
-            arrival = inlet.next() => match arrival? {
-                Arrival::Delivery(delivery) => match serde_amqp::to_vec(&Serializable(&delivery.message)) {
+            arrival = receiver.next() => match arrival? {
+                IncomingDelivery::Delivery(delivery) => match serde_amqp::to_vec(&Serializable(&delivery.message)) {
                     Ok(octets) => {
-                        let delivery = RemoteDelivery { connection, ticket: delivery.ticket };
-                        let _ = tell.send(News::Arrived(octets.into(), delivery));
+                        let delivery = BrokerDelivery { connection, handle: delivery.handle };
+                        let _ = report_tx.send(LinkReport::Received(octets.into(), delivery));
                     }
-                    Err(_) => inlet.reject(delivery.ticket, "amqp:decode-error", "cannot be decoded").await?,
+                    Err(_) => receiver.reject(delivery.handle, "amqp:decode-error", "cannot be decoded").await?,
                 },
-                Arrival::Undecodable { ticket, why, .. } => inlet.reject(ticket, "amqp:decode-error", &why).await?,
+                IncomingDelivery::Undecodable { handle, why, .. } => receiver.reject(handle, "amqp:decode-error", &why).await?,
             },
         }
     }
 }
 
 /// Sends the messages that are ready, and reports what is settled, in the order in which it was sent.
-async fn post(outlet: &mut Outlet, line: &mut Line, tell: &UnboundedSender<News>) -> Result<(), Error> {
-    let mut settlings: VecDeque<Settling> = VecDeque::new();
-    for parcel in &line.unsettled {
-        settlings.push_back(outlet.offer(&parcel.message).await?);
+async fn send_all(
+    sender: &mut SenderLink,
+    queue: &mut SendQueue,
+    report_tx: &UnboundedSender<LinkReport>,
+) -> Result<(), Error> {
+    let mut in_flight: VecDeque<DispositionFuture> = VecDeque::new();
+    for pending in &queue.unsettled {
+        in_flight.push_back(sender.send(&pending.message).await?);
     }
     loop {
-        let first = settlings.front_mut();
+        let first = in_flight.front_mut();
         tokio::select! {
             biased;
-            settled = async { first.expect("there is one").await }, if !line.unsettled.is_empty() => {
+            settled = async { first.expect("there is one").await }, if !queue.unsettled.is_empty() => {
                 // On an error it stays unsettled, and is sent again over the next connection.
                 let settled = settled?;
-                settlings.pop_front();
-                let parcel = line.unsettled.pop_front().expect("each has its settling");
+                in_flight.pop_front();
+                let pending = queue.unsettled.pop_front().expect("each has its settling");
                 match settled {
-                    Disposition::Accepted => drop(tell.send(News::Settled(parcel.token, Sent::Settled))),
-                    Disposition::Rejected { .. } => drop(tell.send(News::Settled(parcel.token, Sent::Refused))),
+                    Disposition::Accepted => drop(report_tx.send(LinkReport::Settled(pending.token, SendResult::Settled))),
+                    Disposition::Rejected { .. } => drop(report_tx.send(LinkReport::Settled(pending.token, SendResult::Refused))),
                     // Not now: again.
                     Disposition::Released | Disposition::Modified { .. } => {
-                        line.unsettled.push_back(parcel);
-                        let parcel = line.unsettled.back().expect("it was just put there");
-                        settlings.push_back(outlet.offer(&parcel.message).await?);
+                        queue.unsettled.push_back(pending);
+                        let pending = queue.unsettled.back().expect("it was just put there");
+                        in_flight.push_back(sender.send(&pending.message).await?);
                     }
                 }
             }
-            parcel = line.parcels.recv(), if line.unsettled.len() < WINDOW => {
-                let Some(parcel) = parcel else { return std::future::pending().await };
+            parcel = queue.messages.recv(), if queue.unsettled.len() < SEND_WINDOW => {
+                let Some(pending) = parcel else { return std::future::pending().await };
                 // It is unsettled from before it is offered: when the connection is lost meanwhile, it is sent again.
-                line.unsettled.push_back(parcel);
-                let parcel = line.unsettled.back().expect("it was just put there");
-                settlings.push_back(outlet.offer(&parcel.message).await?);
+                queue.unsettled.push_back(pending);
+                let pending = queue.unsettled.back().expect("it was just put there");
+                in_flight.push_back(sender.send(&pending.message).await?);
             }
-            lost = outlet.lost() => return Err(lost),
+            lost = sender.closed() => return Err(lost),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Chance: a function of the seed, of what it is for and of the message's number, so that a seed gives the same faults
 //! in whatever order messages come.
-pub(super) use journey::chance::{Chance, number_of};
+pub(super) use journey::chance::{SeededRng, hash_text};
 
 /// Decisions that are left to chance. Each has random draws of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum RandomDecision {
     Error = 1,
     NoReply,
     Loss,
@@ -20,8 +20,8 @@ pub(super) enum Purpose {
     Lateness,
 }
 
-impl From<Purpose> for u64 {
-    fn from(purpose: Purpose) -> Self {
+impl From<RandomDecision> for u64 {
+    fn from(purpose: RandomDecision) -> Self {
         purpose as Self
     }
 }
@@ -32,8 +32,8 @@ mod tests {
 
     #[test]
     fn purposes_have_draws_of_their_own() {
-        let draw = |purpose| Chance::new(1, purpose, 7).draw();
-        assert_eq!(draw(Purpose::Error), 0xcc48_a0e2_d1c7_7be6, "a seed goes on meaning what it meant");
-        assert_ne!(draw(Purpose::Error), draw(Purpose::NoReply));
+        let draw = |purpose| SeededRng::new(1, purpose, 7).next_u64();
+        assert_eq!(draw(RandomDecision::Error), 0xcc48_a0e2_d1c7_7be6, "a seed goes on meaning what it meant");
+        assert_ne!(draw(RandomDecision::Error), draw(RandomDecision::NoReply));
     }
 }

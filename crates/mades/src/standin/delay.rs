@@ -7,28 +7,28 @@
 //! lognormal:10ms,0.8    half of them below 10 ms, their logarithms normal with that deviation
 //! file:PATH             times from a file, one a line, in the order of the messages' numbers, over and over
 //! ```
-use super::chance::Chance;
+use super::chance::SeededRng;
 use super::quantity;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The widest deviation of a log-normal delay.
-const WIDEST_SIGMA: f64 = 5.0;
+const MAX_SIGMA: f64 = 5.0;
 /// No delay is longer: a draw far out in a tail is drawn in to here.
-const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+const MAX_DELAY: Duration = Duration::from_secs(7 * 86_400);
 /// Times of a file.
-const MOST_TIMES: usize = 10_000_000;
+const MAX_TIMES: usize = 10_000_000;
 
 /// A time, or a distribution of times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Delay {
+pub struct DelayDistribution {
     text: String,
-    shape: Shape,
+    shape: DelayShape,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Shape {
+enum DelayShape {
     Constant(Duration),
     Uniform(Duration, Duration),
     Exponential(Duration),
@@ -37,16 +37,16 @@ enum Shape {
     Times(Vec<Duration>),
 }
 
-impl Default for Delay {
+impl Default for DelayDistribution {
     fn default() -> Self {
         Self::constant(Duration::ZERO)
     }
 }
 
-impl Delay {
+impl DelayDistribution {
     /// Always that time.
     pub fn constant(time: Duration) -> Self {
-        Self { text: format!("{time:?}"), shape: Shape::Constant(time) }
+        Self { text: format!("{time:?}"), shape: DelayShape::Constant(time) }
     }
 
     /// Reads what was written.
@@ -55,15 +55,15 @@ impl Delay {
     /// The mistake, and a correct example.
     pub fn parse(text: &str) -> Result<Self, String> {
         let shape = match text.split_once(':') {
-            Some(("exp", mean)) => Shape::Exponential(quantity::time(mean)?),
+            Some(("exp", mean)) => DelayShape::Exponential(quantity::time(mean)?),
             Some(("lognormal", rest)) => log_normal(rest)?,
-            Some(("file", path)) if !path.is_empty() => Shape::Times(Vec::new()),
+            Some(("file", path)) if !path.is_empty() => DelayShape::Times(Vec::new()),
             Some((word, _)) => return Err(format!("{word:?} is not a distribution; use exp, lognormal or file")),
             None if text.contains("..") => {
                 let (least, most) = quantity::span(text)?;
-                Shape::Uniform(least, most)
+                DelayShape::Uniform(least, most)
             }
-            None => Shape::Constant(quantity::time(text)?),
+            None => DelayShape::Constant(quantity::time(text)?),
         };
         Ok(Self { text: text.to_owned(), shape })
     }
@@ -76,7 +76,7 @@ impl Delay {
     /// The file that it needs.
     pub fn file(&self) -> Option<&str> {
         match &self.shape {
-            Shape::Times(_) => self.text.strip_prefix("file:"),
+            DelayShape::Times(_) => self.text.strip_prefix("file:"),
             _ => None,
         }
     }
@@ -85,55 +85,55 @@ impl Delay {
     ///
     /// # Errors
     /// The wrong line, and the mistake in it.
-    pub fn take_times(&mut self, text: &str) -> Result<(), String> {
+    pub fn read_times(&mut self, text: &str) -> Result<(), String> {
         let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
         let times = lines.map(|(number, line)| quantity::time(line).map_err(|why| format!("line {number}: {why}")));
-        let times: Vec<Duration> = times.take(MOST_TIMES + 1).collect::<Result<_, _>>()?;
+        let times: Vec<Duration> = times.take(MAX_TIMES + 1).collect::<Result<_, _>>()?;
         match times.len() {
             0 => Err("it contains no time".to_owned()),
-            1..=MOST_TIMES => {
-                self.shape = Shape::Times(times);
+            1..=MAX_TIMES => {
+                self.shape = DelayShape::Times(times);
                 Ok(())
             }
-            _ => Err(format!("at most {MOST_TIMES} times are possible")),
+            _ => Err(format!("at most {MAX_TIMES} times are possible")),
         }
     }
 
     /// The delay of the message with that number.
-    pub(super) fn of(&self, mut chance: Chance, number: u64) -> Duration {
+    pub(super) fn sample(&self, mut chance: SeededRng, number: u64) -> Duration {
         match &self.shape {
-            Shape::Constant(time) => *time,
-            Shape::Uniform(least, most) => *least + (*most - *least).mul_f64(chance.unit()),
-            Shape::Exponential(mean) => scaled(*mean, -chance.unit().ln()),
-            Shape::LogNormal(median, sigma) => scaled(*median, (sigma * normal(&mut chance)).exp()),
-            Shape::Times(times) if times.is_empty() => Duration::ZERO,
-            Shape::Times(times) => times[(number % times.len() as u64) as usize],
+            DelayShape::Constant(time) => *time,
+            DelayShape::Uniform(least, most) => *least + (*most - *least).mul_f64(chance.unit()),
+            DelayShape::Exponential(mean) => scaled(*mean, -chance.unit().ln()),
+            DelayShape::LogNormal(median, sigma) => scaled(*median, (sigma * normal(&mut chance)).exp()),
+            DelayShape::Times(times) if times.is_empty() => Duration::ZERO,
+            DelayShape::Times(times) => times[(number % times.len() as u64) as usize],
         }
     }
 }
 
 fn scaled(time: Duration, factor: f64) -> Duration {
-    Duration::try_from_secs_f64(time.as_secs_f64() * factor).unwrap_or(LONGEST).min(LONGEST)
+    Duration::try_from_secs_f64(time.as_secs_f64() * factor).unwrap_or(MAX_DELAY).min(MAX_DELAY)
 }
 
 /// A number of the standard normal distribution (Box and Muller, 1958).
-fn normal(chance: &mut Chance) -> f64 {
+fn normal(chance: &mut SeededRng) -> f64 {
     let (radius, turn) = (chance.unit(), chance.unit());
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * turn).cos()
 }
 
-fn log_normal(text: &str) -> Result<Shape, String> {
+fn log_normal(text: &str) -> Result<DelayShape, String> {
     let wrong = || format!("{text:?} is not a valid log-normal delay; use something like lognormal:10ms,0.8");
     let (median, sigma) = text.split_once(',').ok_or_else(wrong)?;
     let sigma: f64 = sigma.trim().parse().map_err(|_| wrong())?;
-    if !(0.0..=WIDEST_SIGMA).contains(&sigma) {
-        return Err(format!("{sigma}: a deviation must be between 0 and {WIDEST_SIGMA}"));
+    if !(0.0..=MAX_SIGMA).contains(&sigma) {
+        return Err(format!("{sigma}: a deviation must be between 0 and {MAX_SIGMA}"));
     }
-    Ok(Shape::LogNormal(quantity::time(median.trim())?, sigma))
+    Ok(DelayShape::LogNormal(quantity::time(median.trim())?, sigma))
 }
 
-impl TryFrom<String> for Delay {
+impl TryFrom<String> for DelayDistribution {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -141,21 +141,21 @@ impl TryFrom<String> for Delay {
     }
 }
 
-impl From<Delay> for String {
-    fn from(delay: Delay) -> Self {
+impl From<DelayDistribution> for String {
+    fn from(delay: DelayDistribution) -> Self {
         delay.text
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::chance::Purpose;
+    use super::super::chance::RandomDecision;
     use super::*;
     use proptest::prelude::*;
 
     fn drawn(text: &str) -> Vec<f64> {
-        let delay = Delay::parse(text).unwrap();
-        let of = |number| delay.of(Chance::new(1, Purpose::Network, number), number).as_secs_f64() * 1e3;
+        let delay = DelayDistribution::parse(text).unwrap();
+        let of = |number| delay.sample(SeededRng::new(1, RandomDecision::Network, number), number).as_secs_f64() * 1e3;
         let mut times: Vec<f64> = (0..20_000).map(of).collect();
         times.sort_by(f64::total_cmp);
         times
@@ -175,13 +175,13 @@ mod tests {
 
     #[test]
     fn times_from_a_file_come_in_order_and_again() {
-        let mut delay = Delay::parse("file:times.txt").unwrap();
+        let mut delay = DelayDistribution::parse("file:times.txt").unwrap();
         assert_eq!(delay.file(), Some("times.txt"));
-        delay.take_times("# measured\n10ms\n\n 2s \n").unwrap();
-        let times = [0, 1, 2].map(|number| delay.of(Chance::new(1, Purpose::Network, number), number));
+        delay.read_times("# measured\n10ms\n\n 2s \n").unwrap();
+        let times = [0, 1, 2].map(|number| delay.sample(SeededRng::new(1, RandomDecision::Network, number), number));
         assert_eq!(times, [10, 2000, 10].map(Duration::from_millis));
-        assert!(delay.take_times("").unwrap_err().contains("contains no time"));
-        assert!(delay.take_times("1s\nx").unwrap_err().starts_with("line 2"));
+        assert!(delay.read_times("").unwrap_err().contains("contains no time"));
+        assert!(delay.read_times("1s\nx").unwrap_err().starts_with("line 2"));
     }
 
     #[test]
@@ -189,15 +189,15 @@ mod tests {
         for text in
             ["", "x", "exp:", "exp:x", "lognormal:10ms", "lognormal:10ms,9", "lognormal:1,x", "file:", "2s..1s", "a:b"]
         {
-            assert!(Delay::parse(text).is_err(), "{text}");
+            assert!(DelayDistribution::parse(text).is_err(), "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn what_is_read_is_bounded_and_written_as_it_was(text in "(exp:|lognormal:|file:)?[0-9a-z.,]{0,12}", number: u64) {
-            if let Ok(delay) = Delay::parse(&text) {
-                prop_assert!(delay.of(Chance::new(number, Purpose::Network, number), number) <= LONGEST);
+            if let Ok(delay) = DelayDistribution::parse(&text) {
+                prop_assert!(delay.sample(SeededRng::new(number, RandomDecision::Network, number), number) <= MAX_DELAY);
                 prop_assert_eq!(String::from(delay), text);
             }
         }

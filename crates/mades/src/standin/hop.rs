@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 /// Workers of a hop.
-const MOST_WORKERS: u32 = 10_000;
+const MAX_WORKERS: u32 = 10_000;
 
 /// The capacity of a hop; what is absent is without limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct Capacity {
     pub workers: Option<u32>,
     /// Time that a worker takes for a message, as if it signed and encrypted it.
     #[serde(skip_serializing_if = "super::plan::is_default")]
-    pub work: super::plan::Time,
+    pub work: super::plan::PlanTime,
 }
 
 impl Capacity {
@@ -35,8 +35,8 @@ impl Capacity {
         }
         match self.workers {
             Some(0) => Err(format!("{name}: at least one worker is required")),
-            Some(workers) if workers > MOST_WORKERS => {
-                Err(format!("{name}: at most {MOST_WORKERS} workers are possible"))
+            Some(workers) if workers > MAX_WORKERS => {
+                Err(format!("{name}: at most {MAX_WORKERS} workers are possible"))
             }
             None if self.work.0 > Duration::ZERO => Err(format!("{name}: work requires workers; add their number")),
             _ => Ok(()),
@@ -46,31 +46,31 @@ impl Capacity {
 
 /// A hop at work.
 #[derive(Clone, Debug)]
-pub(super) struct Hop {
+pub(super) struct CapacityLimiter {
     interval: Duration,
     s_per_byte: f64,
-    work: Duration,
+    work_time: Duration,
     /// Times at which each worker is free.
-    workers: BinaryHeap<Reverse<Duration>>,
+    workers_free_at: BinaryHeap<Reverse<Duration>>,
     /// Time at which the message that came last is through.
-    through: Duration,
+    free_at: Duration,
 }
 
-impl Hop {
+impl CapacityLimiter {
     pub(super) fn new(capacity: &Capacity) -> Self {
         let workers = capacity.workers.unwrap_or(0);
         Self {
             interval: capacity.rate_per_s.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(1.0 / rate)),
             s_per_byte: capacity.bytes_per_s.map_or(0.0, |rate| 1.0 / rate),
-            work: capacity.work.0,
-            workers: (0..workers).map(|_| Reverse(Duration::ZERO)).collect(),
-            through: Duration::ZERO,
+            work_time: capacity.work.0,
+            workers_free_at: (0..workers).map(|_| Reverse(Duration::ZERO)).collect(),
+            free_at: Duration::ZERO,
         }
     }
 
     /// Time at which a message that comes now is through. `slowness` stretches the time; `resume` moves a time on to
     /// when the hop is up again.
-    pub(super) fn pass(
+    pub(super) fn admit(
         &mut self,
         now: Duration,
         bytes: usize,
@@ -78,14 +78,14 @@ impl Hop {
         resume: impl Fn(Duration) -> Duration,
     ) -> Duration {
         let mut at = now;
-        if let Some(Reverse(free)) = self.workers.pop() {
-            at = resume(at.max(free) + self.work.mul_f64(slowness));
-            self.workers.push(Reverse(at));
+        if let Some(Reverse(free)) = self.workers_free_at.pop() {
+            at = resume(at.max(free) + self.work_time.mul_f64(slowness));
+            self.workers_free_at.push(Reverse(at));
         }
         let takes = self.interval + Duration::from_secs_f64(bytes as f64 * self.s_per_byte);
         if takes > Duration::ZERO {
-            at = resume(at.max(self.through) + takes.mul_f64(slowness));
-            self.through = at;
+            at = resume(at.max(self.free_at) + takes.mul_f64(slowness));
+            self.free_at = at;
         }
         resume(at)
     }
@@ -100,8 +100,8 @@ mod tests {
     }
 
     fn passed(capacity: &Capacity, arrivals: &[u64]) -> Vec<u128> {
-        let mut hop = Hop::new(capacity);
-        arrivals.iter().map(|at| hop.pass(ms(*at), 1000, 1.0, |at| at).as_millis()).collect()
+        let mut limiter = CapacityLimiter::new(capacity);
+        arrivals.iter().map(|at| limiter.admit(ms(*at), 1000, 1.0, |at| at).as_millis()).collect()
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(passed(&rate, &[0, 0, 0, 100]), [10, 20, 30, 110]);
         let bytes = Capacity { bytes_per_s: Some(50_000.0), ..Capacity::default() };
         assert_eq!(passed(&bytes, &[0, 0]), [20, 40]);
-        let work = super::super::plan::Time(ms(30));
+        let work = super::super::plan::PlanTime(ms(30));
         let workers = Capacity { workers: Some(2), work, ..Capacity::default() };
         assert_eq!(passed(&workers, &[0, 0, 0, 0, 100]), [30, 30, 60, 60, 130]);
         assert_eq!(passed(&Capacity::default(), &[5, 5]), [5, 5]);
@@ -118,9 +118,9 @@ mod tests {
 
     #[test]
     fn what_comes_through_while_it_is_down_waits_and_then_keeps_its_pace() {
-        let mut hop = Hop::new(&Capacity { rate_per_s: Some(100.0), ..Capacity::default() });
+        let mut limiter = CapacityLimiter::new(&Capacity { rate_per_s: Some(100.0), ..Capacity::default() });
         let resume = |at: Duration| if at > ms(15) && at < ms(500) { ms(500) } else { at };
-        let through = [0, 0, 0, 0].map(|at| hop.pass(ms(at), 0, 1.0, resume).as_millis());
+        let through = [0, 0, 0, 0].map(|at| limiter.admit(ms(at), 0, 1.0, resume).as_millis());
         assert_eq!(through, [10, 500, 510, 520]);
     }
 }

@@ -19,14 +19,14 @@ mod plan;
 pub mod quantity;
 mod truth;
 
-pub use delay::Delay;
+pub use delay::DelayDistribution;
 pub use hop::Capacity;
-pub use model::{Consumed, Happened, Key, Model, Refusal, Reply, Step};
-pub use outage::{Outage, Place};
-pub use plan::{Faults, Leg, Mode, PRESETS, Plan, ReceivedOn, Time, TracingValue};
-pub use truth::{Fate, Story, Totals, Wrongs};
+pub use model::{ConsumedMessage, EndpointStep, EventKind, MessageKey, RefusalReason, ReplyKind, Simulator};
+pub use outage::{Outage, OutageTarget};
+pub use plan::{EndpointMode, Faults, Leg, PRESETS, PlanTime, ReceivedOn, SimulatorPlan, TracingValue};
+pub use truth::{InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
 
 /// A number for the chances of a message that has none of its own: made of its id.
 pub fn number_of(id: &[u8]) -> u64 {
-    chance::number_of(id)
+    chance::hash_text(id)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A part that can be down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum OutageTarget {
     /// Endpoint A: takes no message out of the outbox, replies nothing, reports no event.
     A,
     /// Endpoint B: what is for it waits in between; the receiver is offline.
@@ -19,7 +19,7 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Outage {
-    place: Place,
+    target: OutageTarget,
     from: Duration,
     to: Duration,
     text: String,
@@ -33,14 +33,14 @@ impl Outage {
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not a valid outage; use something like 'A.down 10s..15s' (A, B or net)");
         let (what, span) = text.trim().split_once(char::is_whitespace).ok_or_else(wrong)?;
-        let place = match what.to_ascii_lowercase().as_str() {
-            "a.down" => Place::A,
-            "b.down" => Place::B,
-            "net.down" => Place::Network,
+        let target = match what.to_ascii_lowercase().as_str() {
+            "a.down" => OutageTarget::A,
+            "b.down" => OutageTarget::B,
+            "net.down" => OutageTarget::Network,
             _ => return Err(wrong()),
         };
         let (from, to) = quantity::span(span.trim())?;
-        Ok(Self { place, from, to, text: text.to_owned() })
+        Ok(Self { target, from, to, text: text.to_owned() })
     }
 }
 
@@ -59,9 +59,10 @@ impl From<Outage> for String {
 }
 
 /// Time at which a place is up: the given time, or the end of the outages that it lies in.
-pub(super) fn up_at(outages: &[Outage], place: Place, mut at: Duration) -> Duration {
+pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) -> Duration {
     // One may end in the middle of the next; they are few.
-    while let Some(outage) = outages.iter().find(|outage| outage.place == place && outage.from <= at && at < outage.to)
+    while let Some(outage) =
+        outages.iter().find(|outage| outage.target == target && outage.from <= at && at < outage.to)
     {
         at = outage.to;
     }
@@ -69,8 +70,8 @@ pub(super) fn up_at(outages: &[Outage], place: Place, mut at: Duration) -> Durat
 }
 
 /// Time at which a place last came up, as of that time.
-pub(super) fn up_since(outages: &[Outage], place: Place, at: Duration) -> Duration {
-    let ends = outages.iter().filter(|outage| outage.place == place && outage.to <= at).map(|outage| outage.to);
+pub(super) fn up_since(outages: &[Outage], target: OutageTarget, at: Duration) -> Duration {
+    let ends = outages.iter().filter(|outage| outage.target == target && outage.to <= at).map(|outage| outage.to);
     ends.max().unwrap_or(Duration::ZERO)
 }
 
@@ -84,12 +85,19 @@ mod tests {
         let outages: Vec<Outage> = ["A.down 10s..15s", "A.down 14s..20s", "net.down 12s..13s"]
             .map(|text| Outage::parse(text).unwrap())
             .to_vec();
-        for (place, at, up) in
-            [(Place::A, 9, 9), (Place::A, 10, 20), (Place::A, 20, 20), (Place::B, 12, 12), (Place::Network, 12, 13)]
-        {
+        for (place, at, up) in [
+            (OutageTarget::A, 9, 9),
+            (OutageTarget::A, 10, 20),
+            (OutageTarget::A, 20, 20),
+            (OutageTarget::B, 12, 12),
+            (OutageTarget::Network, 12, 13),
+        ] {
             assert_eq!(up_at(&outages, place, s(at)), s(up), "{place:?} at {at}");
         }
-        assert_eq!((up_since(&outages, Place::A, s(5)), up_since(&outages, Place::A, s(21))), (s(0), s(20)));
+        assert_eq!(
+            (up_since(&outages, OutageTarget::A, s(5)), up_since(&outages, OutageTarget::A, s(21))),
+            (s(0), s(20))
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Plan of the stand-in: all its settings, as they are written in a plan file and on the command line.
-use super::delay::Delay;
+use super::delay::DelayDistribution;
 use super::hop::Capacity;
 use super::outage::Outage;
 use super::quantity;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The kind of endpoints in the pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum EndpointMode {
     /// ECP: reply, inbox, events DELIVERED and RECEIVED.
     #[default]
     Endpoint,
@@ -44,9 +44,9 @@ pub enum ReceivedOn {
 /// A time, as people write it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Time(pub Duration);
+pub struct PlanTime(pub Duration);
 
-impl TryFrom<String> for Time {
+impl TryFrom<String> for PlanTime {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -54,8 +54,8 @@ impl TryFrom<String> for Time {
     }
 }
 
-impl From<Time> for String {
-    fn from(time: Time) -> Self {
+impl From<PlanTime> for String {
+    fn from(time: PlanTime) -> Self {
         format!("{:?}", time.0)
     }
 }
@@ -70,7 +70,7 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 #[serde(default, deny_unknown_fields)]
 pub struct Leg {
     /// Delay of a message that has been let through.
-    pub delay: Delay,
+    pub delay: DelayDistribution,
     /// Limit of what is let through.
     pub capacity: Capacity,
 }
@@ -105,7 +105,7 @@ pub struct Faults {
     #[serde(deserialize_with = "quantity::probability")]
     pub reorder: f64,
     /// Limit of that delay.
-    pub reorder_by: Time,
+    pub reorder_by: PlanTime,
 }
 
 impl Default for Faults {
@@ -120,7 +120,7 @@ impl Default for Faults {
             duplicate: 0.0,
             corrupt: 0.0,
             reorder: 0.0,
-            reorder_by: Time(Duration::from_millis(50)),
+            reorder_by: PlanTime(Duration::from_millis(50)),
         }
     }
 }
@@ -143,9 +143,9 @@ impl Faults {
 /// All settings of the stand-in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Plan {
+pub struct SimulatorPlan {
     /// The kind of endpoints in the pair.
-    pub mode: Mode,
+    pub mode: EndpointMode,
     /// Value that the event of a connectivity test reports.
     pub tracing_value: TracingValue,
     /// The moment at which a message counts as received.
@@ -163,14 +163,14 @@ pub struct Plan {
     /// The way from the inbox back to A: DELIVERED, or the toolbox's reply.
     pub acknowledge: Leg,
     /// Delay from DELIVERED to RECEIVED.
-    pub receive: Delay,
+    pub receive: DelayDistribution,
     /// Faults to inject.
     pub faults: Faults,
     /// Outages of the endpoints and of the network.
     pub outages: Vec<Outage>,
     /// Duration of a slow start: after each start of A everything is slower for that long, ten times at first, then
     /// less and less.
-    pub slow_start: Time,
+    pub slow_start: PlanTime,
     /// A longer payload is refused.
     #[serde(deserialize_with = "quantity::size")]
     pub max_payload_size: u64,
@@ -185,10 +185,10 @@ pub struct Plan {
     pub max_stored_size: u64,
 }
 
-impl Default for Plan {
+impl Default for SimulatorPlan {
     fn default() -> Self {
         Self {
-            mode: Mode::Endpoint,
+            mode: EndpointMode::Endpoint,
             tracing_value: TracingValue::Tracing,
             received_on: ReceivedOn::Inbox,
             seed: 1,
@@ -197,10 +197,10 @@ impl Default for Plan {
             accept: Leg::default(),
             network: Leg::default(),
             acknowledge: Leg::default(),
-            receive: Delay::default(),
+            receive: DelayDistribution::default(),
             faults: Faults::default(),
             outages: Vec::new(),
-            slow_start: Time::default(),
+            slow_start: PlanTime::default(),
             max_payload_size: 64 << 20,
             credit: 200,
             max_stored_messages: 1_000_000,
@@ -212,7 +212,7 @@ impl Default for Plan {
 /// Names of the plans that come with it.
 pub const PRESETS: [&str; 3] = ["ideal", "ecp-2022", "custom-1563"];
 
-impl Plan {
+impl SimulatorPlan {
     /// A plan that comes with it.
     ///
     /// `ideal` takes no time; `ecp-2022` is go-mades-bench's published run against ECP: 10.8 replies, 7.3 messages and
@@ -220,13 +220,13 @@ impl Plan {
     /// with 1.6 s from the inbox to the event at a window of 5,000.
     pub fn preset(name: &str) -> Option<Self> {
         let rate = |rate| Capacity { rate_per_s: Some(rate), ..Capacity::default() };
-        let leg = |per_s| Leg { capacity: rate(per_s), delay: Delay::default() };
+        let leg = |per_s| Leg { capacity: rate(per_s), delay: DelayDistribution::default() };
         match name {
             "ideal" => Some(Self::default()),
             "ecp-2022" => Some(Self { accept: leg(10.8), network: leg(7.3), acknowledge: leg(6.5), ..Self::default() }),
             "custom-1563" => Some(Self {
                 network: leg(1563.0),
-                acknowledge: Leg { delay: Delay::constant(Duration::from_millis(1600)), ..Leg::default() },
+                acknowledge: Leg { delay: DelayDistribution::constant(Duration::from_millis(1600)), ..Leg::default() },
                 ..Self::default()
             }),
             _ => None,
@@ -234,7 +234,7 @@ impl Plan {
     }
 
     /// The delays that may need a file.
-    pub fn delays_mut(&mut self) -> [&mut Delay; 4] {
+    pub fn delays_mut(&mut self) -> [&mut DelayDistribution; 4] {
         [&mut self.accept.delay, &mut self.network.delay, &mut self.acknowledge.delay, &mut self.receive]
     }
 
@@ -267,15 +267,15 @@ mod tests {
     #[test]
     fn presets_are_sound_and_have_their_names() {
         for name in PRESETS {
-            assert_eq!(Plan::preset(name).map(|plan| plan.check()), Some(Ok(())), "{name}");
+            assert_eq!(SimulatorPlan::preset(name).map(|plan| plan.check()), Some(Ok(())), "{name}");
         }
-        assert_eq!(Plan::preset("other"), None);
+        assert_eq!(SimulatorPlan::preset("other"), None);
     }
 
     #[test]
     fn what_is_wrong_is_said_by_name() {
-        let with = |change: fn(&mut Plan)| {
-            let mut plan = Plan::default();
+        let with = |change: fn(&mut SimulatorPlan)| {
+            let mut plan = SimulatorPlan::default();
             change(&mut plan);
             plan.check().unwrap_err()
         };
@@ -283,18 +283,23 @@ mod tests {
         assert!(with(|plan| plan.faults.reject = f64::NAN).contains("faults.reject"));
         assert!(with(|plan| plan.network.capacity.workers = Some(0)).contains("network"));
         assert!(with(|plan| plan.accept.capacity.rate_per_s = Some(0.0)).contains("accept"));
-        assert!(with(|plan| plan.accept.capacity.work = Time(Duration::from_millis(1))).contains("requires workers"));
+        assert!(
+            with(|plan| plan.accept.capacity.work = PlanTime(Duration::from_millis(1))).contains("requires workers")
+        );
         assert!(with(|plan| plan.credit = 0).contains("credit"));
     }
 
     #[test]
     fn a_plan_is_read_as_it_is_written() {
-        let mut plan = Plan::preset("ecp-2022").unwrap();
+        let mut plan = SimulatorPlan::preset("ecp-2022").unwrap();
         plan.outages = vec![Outage::parse("A.down 10s..15s").unwrap()];
-        plan.receive = Delay::parse("exp:57ms").unwrap();
+        plan.receive = DelayDistribution::parse("exp:57ms").unwrap();
         plan.faults.drop = 0.25;
         let text = serde_json::to_string(&plan).unwrap();
-        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
-        assert!(serde_json::from_str::<Plan>(r#"{"faults": {"lost": 1}}"#).is_err(), "an unknown knob is no knob");
+        assert_eq!(serde_json::from_str::<SimulatorPlan>(&text).unwrap(), plan);
+        assert!(
+            serde_json::from_str::<SimulatorPlan>(r#"{"faults": {"lost": 1}}"#).is_err(),
+            "an unknown knob is no knob"
+        );
     }
 }

@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error};
 use std::time::Duration;
 
 /// The longest time that a plan may name.
-const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+const MAX_TIME: Duration = Duration::from_secs(7 * 86_400);
 
 /// A time: `250ms`, `10s`, `1m`, `1h30m`; a bare number is seconds.
 ///
@@ -23,13 +23,13 @@ pub(super) fn span(text: &str) -> Result<(Duration, Duration), String> {
 }
 
 fn at_most_a_week(text: &str, time: Duration) -> Result<Duration, String> {
-    if time > LONGEST { Err(format!("{text:?} is too large; at most a week")) } else { Ok(time) }
+    if time > MAX_TIME { Err(format!("{text:?} is too large; at most a week")) } else { Ok(time) }
 }
 
 /// A number as it stands in a plan.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
-enum Written<T> {
+enum NumberOrText<T> {
     Number(T),
     Text(String),
 }
@@ -39,9 +39,9 @@ where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    match Written::deserialize(plan)? {
-        Written::Number(number) => Ok(number),
-        Written::Text(text) => parse(&text).map_err(D::Error::custom),
+    match NumberOrText::deserialize(plan)? {
+        NumberOrText::Number(number) => Ok(number),
+        NumberOrText::Text(text) => parse(&text).map_err(D::Error::custom),
     }
 }
 

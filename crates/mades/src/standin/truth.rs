@@ -9,7 +9,7 @@ use uuid::Uuid;
 /// Fate of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fate {
+pub enum MessageFate {
     /// The message is still under way.
     #[default]
     Unfinished,
@@ -29,7 +29,7 @@ pub enum Fate {
 
 /// Faults injected into a message: any of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wrongs {
+pub struct InjectedFaults {
     /// Refused with an error.
     pub reject: bool,
     /// Not replied to.
@@ -46,7 +46,7 @@ pub struct Wrongs {
     pub reorder: bool,
 }
 
-impl Wrongs {
+impl InjectedFaults {
     fn names(self) -> impl Iterator<Item = &'static str> {
         let all = [
             (self.reject, "reject"),
@@ -61,7 +61,7 @@ impl Wrongs {
     }
 }
 
-impl fmt::Display for Wrongs {
+impl fmt::Display for InjectedFaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.names().enumerate().try_for_each(|(place, name)| {
             let comma = if place > 0 { "," } else { "" };
@@ -72,7 +72,7 @@ impl fmt::Display for Wrongs {
 
 /// Record of one message. Times are nanoseconds of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Story {
+pub struct MessageRecord {
     /// Its number in its run; none if it was not made by a bench.
     pub seq: Option<u64>,
     /// Its run.
@@ -94,10 +94,10 @@ pub struct Story {
     #[serde(serialize_with = "optional_nanoseconds")]
     pub received: Option<Duration>,
     /// Fate of the message.
-    pub fate: Fate,
+    pub fate: MessageFate,
     /// Faults injected into it.
     #[serde(serialize_with = "as_text")]
-    pub fault: Wrongs,
+    pub fault: InjectedFaults,
 }
 
 fn nanoseconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -112,14 +112,14 @@ fn in_words<S: Serializer>(run: &Option<Uuid>, serializer: S) -> Result<S::Ok, S
     run.map(|run| run.to_string()).serialize(serializer)
 }
 
-fn as_text<S: Serializer>(wrongs: &Wrongs, serializer: S) -> Result<S::Ok, S::Error> {
-    let done = wrongs.names().next().is_some();
-    done.then(|| wrongs.to_string()).serialize(serializer)
+fn as_text<S: Serializer>(faults: &InjectedFaults, serializer: S) -> Result<S::Ok, S::Error> {
+    let done = faults.names().next().is_some();
+    done.then(|| faults.to_string()).serialize(serializer)
 }
 
 /// Counts of the whole run. `consumed` is the sum of the six fates and of what is unfinished.
 #[derive(Clone, Debug, Default)]
-pub struct Totals {
+pub struct SimulationTotals {
     /// Messages taken out of the outbox.
     pub consumed: u64,
     /// Bytes of their payloads.
@@ -174,7 +174,7 @@ pub struct Totals {
 
 /// The totals, as the last line of the record has them.
 #[derive(Serialize)]
-struct Written {
+struct TotalsLine {
     consumed: u64,
     bytes: u64,
     delivered: u64,
@@ -186,7 +186,7 @@ struct Written {
     unfinished: u64,
     replies: u64,
     inboxed: u64,
-    events: Events,
+    events: EventCounts,
     unanswered: u64,
     duplicated: u64,
     corrupted: u64,
@@ -194,11 +194,11 @@ struct Written {
     failed_silently: u64,
     held_back: u64,
     overtaken: u64,
-    latency_ms: Times,
+    latency_ms: TotalsLatencies,
 }
 
 #[derive(Serialize)]
-struct Events {
+struct EventCounts {
     delivered: u64,
     received: u64,
     failed: u64,
@@ -206,14 +206,14 @@ struct Events {
 }
 
 #[derive(Serialize)]
-struct Times {
+struct TotalsLatencies {
     replied: Option<LatencyMs>,
     inboxed: Option<LatencyMs>,
     delivered: Option<LatencyMs>,
     received: Option<LatencyMs>,
 }
 
-impl Totals {
+impl SimulationTotals {
     /// Messages that are on their way.
     pub fn unfinished(&self) -> u64 {
         let finished = self.delivered + self.refused + self.lost + self.failed + self.traced + self.undeliverable;
@@ -221,22 +221,22 @@ impl Totals {
     }
 
     /// Counts a finished message.
-    pub(super) fn finish(&mut self, story: &Story) {
-        let fate = match story.fate {
-            Fate::Unfinished => return,
-            Fate::Delivered => &mut self.delivered,
-            Fate::Refused => &mut self.refused,
-            Fate::Lost => &mut self.lost,
-            Fate::Failed => &mut self.failed,
-            Fate::Traced => &mut self.traced,
-            Fate::Undeliverable => &mut self.undeliverable,
+    pub(super) fn count_fate(&mut self, record: &MessageRecord) {
+        let fate = match record.fate {
+            MessageFate::Unfinished => return,
+            MessageFate::Delivered => &mut self.delivered,
+            MessageFate::Refused => &mut self.refused,
+            MessageFate::Lost => &mut self.lost,
+            MessageFate::Failed => &mut self.failed,
+            MessageFate::Traced => &mut self.traced,
+            MessageFate::Undeliverable => &mut self.undeliverable,
         };
         *fate += 1;
     }
 
     /// The line that ends a record: `{"totals": …}`.
     pub fn to_line(&self) -> String {
-        let written = Written {
+        let line = TotalsLine {
             consumed: self.consumed,
             bytes: self.bytes,
             delivered: self.delivered,
@@ -248,7 +248,7 @@ impl Totals {
             unfinished: self.unfinished(),
             replies: self.replies,
             inboxed: self.inboxed,
-            events: Events {
+            events: EventCounts {
                 delivered: self.events_delivered,
                 received: self.events_received,
                 failed: self.events_failed,
@@ -261,18 +261,18 @@ impl Totals {
             failed_silently: self.failed_silently,
             held_back: self.held_back,
             overtaken: self.overtaken,
-            latency_ms: Times {
+            latency_ms: TotalsLatencies {
                 replied: self.to_reply.summary(),
                 inboxed: self.to_inbox.summary(),
                 delivered: self.to_delivered.summary(),
                 received: self.to_received.summary(),
             },
         };
-        serde_json::json!({ "totals": written }).to_string()
+        serde_json::json!({ "totals": line }).to_string()
     }
 }
 
-impl Story {
+impl MessageRecord {
     /// The line of the record.
     pub fn to_line(&self) -> String {
         serde_json::to_string(self).expect("a story has no keys that JSON lacks")
@@ -285,23 +285,23 @@ mod tests {
 
     #[test]
     fn a_story_is_a_line() {
-        let story = Story {
+        let record = MessageRecord {
             seq: Some(7),
             consumed: Duration::from_nanos(5),
             replied: Some(Duration::from_nanos(6)),
-            fate: Fate::Lost,
-            fault: Wrongs { drop: true, no_reply: true, ..Wrongs::default() },
-            ..Story::default()
+            fate: MessageFate::Lost,
+            fault: InjectedFaults { drop: true, no_reply: true, ..InjectedFaults::default() },
+            ..MessageRecord::default()
         };
         let line = r#"{"seq":7,"consumed":5,"replied":6,"inboxed":null,"delivered":null,"received":null,"fate":"lost","fault":"no_reply,drop"}"#;
-        assert_eq!(story.to_line(), line);
+        assert_eq!(record.to_line(), line);
     }
 
     #[test]
     fn totals_are_a_line_with_what_is_unfinished() {
-        let mut totals = Totals { consumed: 5, ..Totals::default() };
-        totals.finish(&Story { fate: Fate::Delivered, ..Story::default() });
-        totals.finish(&Story { fate: Fate::Refused, ..Story::default() });
+        let mut totals = SimulationTotals { consumed: 5, ..SimulationTotals::default() };
+        totals.count_fate(&MessageRecord { fate: MessageFate::Delivered, ..MessageRecord::default() });
+        totals.count_fate(&MessageRecord { fate: MessageFate::Refused, ..MessageRecord::default() });
         totals.to_reply.record(Duration::from_millis(2));
         let value: serde_json::Value = serde_json::from_str(&totals.to_line()).unwrap();
         let totals = &value["totals"];

@@ -2,8 +2,8 @@
 //! `scripts/start-artemis.sh /tmp/artemis/broker 5673`, then
 //! `ARTEMIS=127.0.0.1:5673 cargo test -p mailrun-mades --test mades artemis -- --ignored`.
 use crate::peer::limited;
-use mades::api::{InboxMessage, Outgoing, Queues, Submission, payload};
-use mades::{Arrival, Broker, Connection, Disposition, Error, InletPlan, OutletPlan, Uuid};
+use mades::api::{EndpointQueueNames, InboxMessage, OutgoingProperties, Submission, payload};
+use mades::{Broker, Connection, Disposition, Error, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::time::Duration;
 
 fn broker(login: &str, container: &str) -> Broker {
@@ -16,25 +16,25 @@ fn broker(login: &str, container: &str) -> Broker {
 fn messages_go_through_and_foreign_ones_are_given_back() {
     limited(async {
         let mut connection = Connection::open(&broker("endpoint:password", "there and back")).await.unwrap();
-        let queue = Queues::default().outbox;
-        let mut outlet = connection.outlet(&OutletPlan::new(&*queue, 64)).await.unwrap();
+        let queue = EndpointQueueNames::default().outbox;
+        let mut outlet = connection.attach_sender(&SenderOptions::new(&*queue, 64)).await.unwrap();
         let (first, second) = (Uuid::from_u128(1), Uuid::from_u128(2));
         for (run, bytes) in [(first, 100), (second, 1_000_000)] {
-            let mut template = Outgoing::new("receiver", "TYPE").template(run, payload(vec![7; bytes]));
+            let mut template = OutgoingProperties::new("receiver", "TYPE").template(run, payload(vec![7; bytes]));
             let mut settling = Vec::new();
             for sequence in 0..50 {
-                settling.push(outlet.offer(template.fill(sequence, 5)).await.unwrap());
+                settling.push(outlet.send(template.fill(sequence, 5)).await.unwrap());
             }
             for one in settling {
                 assert_eq!(one.await.unwrap(), Disposition::Accepted);
             }
         }
         // Takes the second run's, holds on to the first's.
-        let mut inlet = connection.inlet(&InletPlan::new(&*queue, 200)).await.unwrap();
+        let mut inlet = connection.attach_receiver(&ReceiverOptions::new(&*queue, 200)).await.unwrap();
         let mut held = Vec::new();
         let mut taken = 0;
         while taken < 50 {
-            let Arrival::Delivery(delivery) = inlet.next().await.unwrap() else { panic!("decodable") };
+            let IncomingDelivery::Delivery(delivery) = inlet.next().await.unwrap() else { panic!("decodable") };
             let read = Submission::read(&delivery.message);
             assert!(read.is_durable && read.oddities.is_empty());
             assert_eq!(InboxMessage::read(&delivery.message).identity(), read.identity());
@@ -42,21 +42,21 @@ fn messages_go_through_and_foreign_ones_are_given_back() {
                 Some(identity) if identity.run == second => {
                     assert_eq!(identity.sequence, taken);
                     taken += 1;
-                    inlet.accept(delivery.ticket).await.unwrap();
+                    inlet.accept(delivery.handle).await.unwrap();
                 }
-                _ => held.push(delivery.ticket),
+                _ => held.push(delivery.handle),
             }
         }
         assert!(held.len() >= 50);
         inlet.close().await.unwrap();
         drop(held);
         // They are there again, and go for good now.
-        let mut inlet = connection.inlet(&InletPlan::new(&*queue, 200)).await.unwrap();
+        let mut inlet = connection.attach_receiver(&ReceiverOptions::new(&*queue, 200)).await.unwrap();
         let mut again = 0;
         while let Ok(arrival) = tokio::time::timeout(Duration::from_secs(1), inlet.next()).await {
-            let Arrival::Delivery(delivery) = arrival.unwrap() else { panic!("decodable") };
+            let IncomingDelivery::Delivery(delivery) = arrival.unwrap() else { panic!("decodable") };
             again += u32::from(Submission::read(&delivery.message).identity().is_some_and(|id| id.run == first));
-            inlet.accept(delivery.ticket).await.unwrap();
+            inlet.accept(delivery.handle).await.unwrap();
         }
         assert!(again >= 50, "{again}");
         inlet.close().await.unwrap();
@@ -71,11 +71,11 @@ fn what_artemis_refuses_is_told_in_our_words() {
         let error = Connection::open(&broker("endpoint:wrong", "wrong")).await.unwrap_err();
         assert!(matches!(error, Error::WrongCredentials { .. }), "{error:?}");
         let mut connection = Connection::open(&broker("toolbox:password", "missing")).await.unwrap();
-        let error = connection.inlet(&InletPlan::new("missing.inbox", 10)).await.unwrap_err();
+        let error = connection.attach_receiver(&ReceiverOptions::new("missing.inbox", 10)).await.unwrap_err();
         assert!(matches!(error, Error::MissingQueue { .. }), "{error:?}");
-        let error = match connection.outlet(&OutletPlan::new("missing.outbox", 10)).await {
+        let error = match connection.attach_sender(&SenderOptions::new("missing.outbox", 10)).await {
             Err(error) => error,
-            Ok(mut outlet) => outlet.lost().await,
+            Ok(mut outlet) => outlet.closed().await,
         };
         assert!(matches!(error, Error::MissingQueue { .. }), "{error:?}");
     });

@@ -2,28 +2,28 @@
 use crate::peer::{broker, limited, our_own, start};
 use crate::script::{Then, attach, begin, detach, handshake, say, say_and};
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
-use mades::api::{Outgoing, Template, payload};
+use mades::api::{OutgoingProperties, OutgoingTemplate, payload};
 use mades::embedded::QueueLimits;
-use mades::{Arrival, Broker, Connection, Disposition, Error, InletPlan, OutletPlan, Uuid};
+use mades::{Broker, Connection, Disposition, Error, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::time::{Duration, Instant};
 
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
 
-fn template() -> Template {
-    Outgoing::new("receiver", "TYPE").template(Uuid::from_u128(1), payload("octets"))
+fn template() -> OutgoingTemplate {
+    OutgoingProperties::new("receiver", "TYPE").template(Uuid::from_u128(1), payload("octets"))
 }
 
 /// A message to a queue and out of it again, and farewells at once: nobody waits for what is under way.
 async fn visit(broker: &Broker, queue: &str) {
     let mut connection = Connection::open(broker).await.unwrap();
-    let mut outlet = connection.outlet(&OutletPlan::new(queue, 8)).await.unwrap();
-    let mut inlet = connection.inlet(&InletPlan::new(queue, 8)).await.unwrap();
-    let settled = outlet.offer(template().fill(0, 0)).await.unwrap().await.unwrap();
+    let mut sender = connection.attach_sender(&SenderOptions::new(queue, 8)).await.unwrap();
+    let mut receiver = connection.attach_receiver(&ReceiverOptions::new(queue, 8)).await.unwrap();
+    let settled = sender.send(template().fill(0, 0)).await.unwrap().await.unwrap();
     assert_eq!(settled, Disposition::Accepted);
-    let Arrival::Delivery(delivery) = inlet.next().await.unwrap() else { panic!("it can be read") };
-    inlet.accept(delivery.ticket).await.unwrap();
-    assert_eq!(outlet.close().await, Ok(()));
-    assert_eq!(inlet.close().await, Ok(()));
+    let IncomingDelivery::Delivery(delivery) = receiver.next().await.unwrap() else { panic!("it can be read") };
+    receiver.accept(delivery.handle).await.unwrap();
+    assert_eq!(sender.close().await, Ok(()));
+    assert_eq!(receiver.close().await, Ok(()));
     assert_eq!(connection.close().await, Ok(()));
 }
 
@@ -38,8 +38,8 @@ fn an_orderly_farewell_is_no_error() {
         let port = start().await;
         for _ in 0..5 {
             let mut connection = Connection::open(&broker(port)).await.unwrap();
-            let outlet = connection.outlet(&OutletPlan::new("accept", 8)).await.unwrap();
-            assert_eq!(outlet.close().await, Ok(()));
+            let sender = connection.attach_sender(&SenderOptions::new("accept", 8)).await.unwrap();
+            assert_eq!(sender.close().await, Ok(()));
             assert_eq!(connection.close().await, Ok(()));
         }
     });
@@ -68,11 +68,11 @@ fn a_link_that_the_broker_has_ended_says_why_when_we_end_it() {
             let port = say(vec![handshake(), begin(), link], Then::Stay).await;
             let mut connection = Connection::open(&broker(port)).await.unwrap();
             let closed = match role {
-                Role::Receiver => match connection.outlet(&OutletPlan::new("q", 8)).await {
+                Role::Receiver => match connection.attach_sender(&SenderOptions::new("q", 8)).await {
                     Ok(outlet) => outlet.close().await,
                     Err(error) => Err(error),
                 },
-                Role::Sender => match connection.inlet(&InletPlan::new("q", 8)).await {
+                Role::Sender => match connection.attach_receiver(&ReceiverOptions::new("q", 8)).await {
                     Ok(inlet) => inlet.close().await,
                     Err(error) => Err(error),
                 },
@@ -87,14 +87,14 @@ fn who_answers_no_farewell_is_left_in_time() {
     limited(async {
         let link = attach("test:q:1", Role::Sender, Some("q"));
         let port = say(vec![handshake(), begin(), link], Then::Stay).await;
-        let mut connection = Connection::open(&Broker { time_limit: SHORT, ..broker(port) }).await.unwrap();
-        let inlet = connection.inlet(&InletPlan::new("q", 8)).await.unwrap();
+        let mut connection = Connection::open(&Broker { step_timeout: SHORT_TIMEOUT, ..broker(port) }).await.unwrap();
+        let receiver = connection.attach_receiver(&ReceiverOptions::new("q", 8)).await.unwrap();
         let began = Instant::now();
-        let error = inlet.close().await.unwrap_err();
+        let error = receiver.close().await.unwrap_err();
         assert_eq!(error, Error::Lost { why: "the broker does not answer close".to_owned() });
         let error = connection.close().await.unwrap_err();
         assert!(matches!(error, Error::TimedOut { what: "closing the connection", .. }), "{error:?}");
-        assert!(began.elapsed() < SHORT * 10, "{:?}", began.elapsed());
+        assert!(began.elapsed() < SHORT_TIMEOUT * 10, "{:?}", began.elapsed());
     });
 }
 
@@ -112,7 +112,7 @@ fn who_hangs_up_in_place_of_a_farewell_is_lost() {
         // And before it.
         let port = say(vec![handshake()], Then::HangUp).await;
         let mut connection = Connection::open(&broker(port)).await.unwrap();
-        connection.lost().await;
+        connection.closed().await;
         let error = connection.close().await.unwrap_err();
         assert_eq!(error, Error::Lost { why: "it had already ended".to_owned() });
     });

@@ -4,9 +4,12 @@ use crate::script::{
     Then, anonymous, attach, begin, client, detach, detach_of, flow, handshake, piece, say, say_and, transfer,
 };
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
-use mades::api::{Oddity, Outgoing, Template, payload};
-use mades::embedded::{Message, QueueId, QueueLimits, Queues, Writer};
-use mades::{Arrival, Broker, Connection, Error, Inlet, InletPlan, OutletPlan, Retry, Ticket, Uuid};
+use mades::api::{Oddity, OutgoingProperties, OutgoingTemplate, payload};
+use mades::embedded::{EncodedMessage, MemoryQueues, QueueIndex, QueueLimits, Writer};
+use mades::{
+    Broker, Connection, DeliveryHandle, Error, IncomingDelivery, ReceiverLink, ReceiverOptions, Retry, SenderOptions,
+    Uuid,
+};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +19,14 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Result of opening a connection to a peer that sends these bytes.
 async fn opened(said: &[u8], then: Then) -> Result<Connection, Error> {
     let port = say(vec![said.to_vec()], then).await;
     let began = Instant::now();
-    let opened = Connection::open(&Broker { time_limit: SHORT, ..broker(port) }).await;
-    assert!(began.elapsed() < SHORT * 10, "it hung past the time limit");
+    let opened = Connection::open(&Broker { step_timeout: SHORT_TIMEOUT, ..broker(port) }).await;
+    assert!(began.elapsed() < SHORT_TIMEOUT * 10, "it hung past the time limit");
     opened
 }
 
@@ -42,7 +45,7 @@ fn a_peer_may_hang_up_or_fall_silent_at_any_octet_of_the_handshake() {
         }
         // The script is right: all of it opens a connection, and its end is told.
         let mut connection = opened(&handshake, Then::HangUp).await.unwrap();
-        let error = connection.lost().await;
+        let error = connection.closed().await;
         assert_eq!(error.retry(), Retry::OtherConnection, "{error:?}");
     });
 }
@@ -61,7 +64,7 @@ fn frames_that_lie_about_their_length_are_refused() {
             let said = [&handshake()[..], lie].concat();
             match opened(&said, Then::Stay).await {
                 Ok(mut connection) => {
-                    let error = tokio::time::timeout(Duration::from_secs(5), connection.lost()).await;
+                    let error = tokio::time::timeout(Duration::from_secs(5), connection.closed()).await;
                     let error = error.expect("a lie ends the connection");
                     assert!(matches!(error, Error::PeerMisbehaved { .. } | Error::Lost { .. }), "{error:?}");
                 }
@@ -93,7 +96,7 @@ fn nothing_listens_and_no_such_host() {
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert!(error.to_string().contains(&format!("nothing listens at 127.0.0.1:{port}")), "{error}");
         let nowhere = Broker::new("amqp://nowhere.invalid".parse().unwrap(), "test");
-        let error = Connection::open(&Broker { time_limit: Duration::from_secs(5), ..nowhere }).await.unwrap_err();
+        let error = Connection::open(&Broker { step_timeout: Duration::from_secs(5), ..nowhere }).await.unwrap_err();
         assert!(matches!(error, Error::NoAddress { .. } | Error::TimedOut { .. }), "{error:?}");
     });
 }
@@ -108,38 +111,38 @@ fn a_link_that_is_refused_as_brokers_do_it_names_the_queue() {
         ] {
             let refusal = [attach("test:q:1", Role::Receiver, None), detach(condition.clone())].concat();
             let port = say(vec![handshake(), begin(), refusal], Then::Stay).await;
-            let error = outlet_of(port).await;
+            let error = attach_sender_error(port).await;
             assert!(error.to_string().contains(wanted), "{error}");
             let refusal = [attach("test:q:1", Role::Sender, None), detach(condition)].concat();
             let port = say(vec![handshake(), begin(), refusal], Then::Stay).await;
-            let error = inlet_of(port).await.unwrap_err();
+            let error = receiver_on(port).await.unwrap_err();
             assert!(error.to_string().contains(wanted), "{error}");
         }
     });
 }
 
-async fn outlet_of(port: u16) -> Error {
+async fn attach_sender_error(port: u16) -> Error {
     let mut connection = Connection::open(&broker(port)).await.unwrap();
-    connection.outlet(&OutletPlan::new("q", 8)).await.unwrap_err()
+    connection.attach_sender(&SenderOptions::new("q", 8)).await.unwrap_err()
 }
 
-async fn inlet_of(port: u16) -> Result<(Connection, Inlet), Error> {
-    inlet_with(port, 8).await
+async fn receiver_on(port: u16) -> Result<(Connection, ReceiverLink), Error> {
+    receiver_with_credit(port, 8).await
 }
 
-async fn inlet_with(port: u16, credit: u32) -> Result<(Connection, Inlet), Error> {
+async fn receiver_with_credit(port: u16, credit: u32) -> Result<(Connection, ReceiverLink), Error> {
     let mut connection = Connection::open(&broker(port)).await.unwrap();
-    let inlet = connection.inlet(&InletPlan::new("q", credit)).await?;
-    Ok((connection, inlet))
+    let receiver = connection.attach_receiver(&ReceiverOptions::new("q", credit)).await?;
+    Ok((connection, receiver))
 }
 
 #[test]
 fn a_broker_that_does_not_answer_an_attach_is_given_up() {
     limited(async {
         let port = say(vec![handshake(), begin()], Then::Stay).await;
-        let broker = Broker { time_limit: SHORT, ..broker(port) };
+        let broker = Broker { step_timeout: SHORT_TIMEOUT, ..broker(port) };
         let mut connection = Connection::open(&broker).await.unwrap();
-        let error = connection.inlet(&InletPlan::new("q", 8)).await.unwrap_err();
+        let error = connection.attach_receiver(&ReceiverOptions::new("q", 8)).await.unwrap_err();
         assert!(matches!(error, Error::TimedOut { what: "attaching to the queue", .. }), "{error:?}");
     });
 }
@@ -158,19 +161,19 @@ fn a_message_that_cannot_be_decoded_is_an_arrival_that_can_be_settled() {
         ]
         .concat();
         let port = say(vec![handshake(), begin(), deliveries], Then::Stay).await;
-        let (_connection, mut inlet) = inlet_of(port).await.unwrap();
+        let (_connection, mut receiver) = receiver_on(port).await.unwrap();
         for _ in 0..3 {
-            match inlet.next().await.unwrap() {
-                Arrival::Undecodable { ticket, oddity, why } => {
+            match receiver.next().await.unwrap() {
+                IncomingDelivery::Undecodable { handle: ticket, oddity, why } => {
                     assert_eq!(oddity, Oddity::Undecodable);
                     assert!(!why.is_empty());
-                    inlet.release([ticket]).await.unwrap();
+                    receiver.release([ticket]).await.unwrap();
                 }
-                Arrival::Delivery(delivery) => panic!("{:?}", delivery.message),
+                IncomingDelivery::Delivery(delivery) => panic!("{:?}", delivery.message),
             }
         }
-        let Arrival::Delivery(delivery) = inlet.next().await.unwrap() else { panic!("this one is right") };
-        assert_eq!(mades::api::content(&delivery.message), mades::api::Content::Text("hi"));
+        let IncomingDelivery::Delivery(delivery) = receiver.next().await.unwrap() else { panic!("this one is right") };
+        assert_eq!(mades::api::content(&delivery.message), mades::api::BodyContent::Text("hi"));
     });
 }
 
@@ -182,10 +185,10 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
         (0..5000).for_each(|number| deliveries.extend(transfer(number, &value)));
         let port = say(vec![handshake(), begin(), deliveries], Then::Stay).await;
         // Credit is for eight, and none is settled.
-        let (_connection, mut inlet) = inlet_of(port).await.unwrap();
+        let (_connection, mut receiver) = receiver_on(port).await.unwrap();
         let mut arrived = 0;
         let error = loop {
-            match inlet.next().await {
+            match receiver.next().await {
                 Ok(_) => arrived += 1,
                 Err(error) => break error,
             }
@@ -211,13 +214,13 @@ async fn endless(piece_bytes: usize, most: u64) {
     })
     .await;
     let mut connection = Connection::open(&broker(port)).await.unwrap();
-    let plan = InletPlan { max_message_bytes: most, ..InletPlan::new("q", 8) };
-    let mut inlet = connection.inlet(&plan).await.unwrap();
-    let next = timeout(Duration::from_secs(8), inlet.next()).await;
+    let plan = ReceiverOptions { max_message_bytes: most, ..ReceiverOptions::new("q", 8) };
+    let mut receiver = connection.attach_receiver(&plan).await.unwrap();
+    let next = timeout(Duration::from_secs(8), receiver.next()).await;
     let written = written.load(Ordering::Relaxed);
     let error = next.unwrap_or_else(|_| panic!("{written} octets are taken")).unwrap_err();
     assert_eq!(error, Error::Oversized { queue: "q".to_owned(), limit: most });
-    assert_eq!(connection.lost().await, error, "all who are on the connection say the same");
+    assert_eq!(connection.closed().await, error, "all who are on the connection say the same");
     assert!(written < most + (32 << 20), "what waits in sockets is all that came");
 }
 
@@ -236,12 +239,12 @@ async fn after(said: Vec<u8>) -> Error {
     let link = attach("test:q:1", Role::Sender, Some("q"));
     let port = say(vec![handshake(), begin(), [link, said].concat()], Then::Stay).await;
     let mut connection = Connection::open(&broker(port)).await.unwrap();
-    let plan = InletPlan { max_message_bytes: 1000, ..InletPlan::new("q", 8) };
-    let mut inlet = connection.inlet(&plan).await.unwrap();
-    let error = timeout(Duration::from_secs(2), inlet.next()).await.expect("it waits for an answer").unwrap_err();
-    assert_eq!(connection.lost().await, error, "all who are on the connection say the same");
+    let plan = ReceiverOptions { max_message_bytes: 1000, ..ReceiverOptions::new("q", 8) };
+    let mut receiver = connection.attach_receiver(&plan).await.unwrap();
+    let error = timeout(Duration::from_secs(2), receiver.next()).await.expect("it waits for an answer").unwrap_err();
+    assert_eq!(connection.closed().await, error, "all who are on the connection say the same");
     let began = Instant::now();
-    assert!(inlet.close().await.is_err() && connection.close().await.is_err(), "it is lost");
+    assert!(receiver.close().await.is_err() && connection.close().await.is_err(), "it is lost");
     assert!(began.elapsed() < Duration::from_secs(1));
     error
 }
@@ -275,21 +278,21 @@ fn who_sends_to_where_we_send_and_answers_nothing_is_left_at_once() {
         let link = [attach("test:q:1", Role::Receiver, Some("q")), transfer(0, &[7; 10])].concat();
         let port = say(vec![handshake(), begin(), link], Then::Stay).await;
         let mut connection = Connection::open(&broker(port)).await.unwrap();
-        let error = match connection.outlet(&OutletPlan::new("q", 8)).await {
+        let error = match connection.attach_sender(&SenderOptions::new("q", 8)).await {
             Err(error) => error,
             Ok(mut outlet) => {
                 let mut template = template();
-                let offered = timeout(Duration::from_secs(2), outlet.offer(template.fill(0, 0))).await;
+                let offered = timeout(Duration::from_secs(2), outlet.send(template.fill(0, 0))).await;
                 offered.expect("it waits for an answer").map(drop).unwrap_err()
             }
         };
         assert!(matches!(error, Error::PeerMisbehaved { .. }), "{error:?}");
-        assert!(matches!(connection.lost().await, Error::PeerMisbehaved { .. }));
+        assert!(matches!(connection.closed().await, Error::PeerMisbehaved { .. }));
     });
 }
 
-fn template() -> Template {
-    Outgoing::new("receiver", "TYPE").template(Uuid::from_u128(1), payload("octets"))
+fn template() -> OutgoingTemplate {
+    OutgoingProperties::new("receiver", "TYPE").template(Uuid::from_u128(1), payload("octets"))
 }
 
 #[test]
@@ -312,15 +315,15 @@ fn an_offer_that_waits_for_credit_ends_with_its_link_or_its_connection() {
             })
             .await;
             let mut connection = Connection::open(&broker(port)).await.unwrap();
-            let mut outlet = connection.outlet(&OutletPlan::new("q", 8)).await.unwrap();
+            let mut sender = connection.attach_sender(&SenderOptions::new("q", 8)).await.unwrap();
             let mut template = template();
-            assert!(timeout(SHORT, outlet.offer(template.fill(0, 0))).await.is_err(), "there is no credit");
-            assert_eq!(outlet.room(), 8, "what was given up takes no room");
+            assert!(timeout(SHORT_TIMEOUT, sender.send(template.fill(0, 0))).await.is_err(), "there is no credit");
+            assert_eq!(sender.available_window(), 8, "what was given up takes no room");
             let offer = async {
                 tokio::task::yield_now().await;
                 now.notify_one();
             };
-            let (error, ()) = tokio::join!(outlet.offer(template.fill(1, 0)), offer);
+            let (error, ()) = tokio::join!(sender.send(template.fill(1, 0)), offer);
             let error = error.expect_err("nobody took it");
             match last.is_empty() {
                 true => assert_eq!(error.retry(), Retry::OtherConnection, "{error:?}"),
@@ -334,14 +337,14 @@ fn an_offer_that_waits_for_credit_ends_with_its_link_or_its_connection() {
 fn a_peer_that_never_settles_is_left_in_time_and_what_it_has_is_told() {
     limited(async {
         let mut connection = connected().await;
-        let mut outlet = connection.outlet(&OutletPlan::new("never", 8)).await.unwrap();
+        let mut sender = connection.attach_sender(&SenderOptions::new("never", 8)).await.unwrap();
         let (mut template, mut settlings) = (template(), Vec::new());
         for sequence in 0..8 {
-            settlings.push(outlet.offer(template.fill(sequence, 0)).await.unwrap());
+            settlings.push(sender.send(template.fill(sequence, 0)).await.unwrap());
         }
-        assert!(timeout(SHORT, outlet.offer(template.fill(8, 0))).await.is_err(), "the window is full");
+        assert!(timeout(SHORT_TIMEOUT, sender.send(template.fill(8, 0))).await.is_err(), "the window is full");
         let began = Instant::now();
-        let _ = outlet.close().await;
+        let _ = sender.close().await;
         let _ = connection.close().await;
         for settling in settlings {
             let error = settling.await.expect_err("nobody settled it");
@@ -352,15 +355,15 @@ fn a_peer_that_never_settles_is_left_in_time_and_what_it_has_is_told() {
 }
 
 /// A message with a data section of so many octets.
-fn data(length: usize) -> Message {
+fn data(length: usize) -> EncodedMessage {
     let mut octets = Vec::new();
     Writer::new(&mut octets).described_binary(0x75, &vec![7; length]);
     octets.into()
 }
 
 /// A queue of the listener's, with so many messages of so many octets.
-fn filled(queues: &Queues, messages: usize, length: usize) -> QueueId {
-    let id = queues.named("q").unwrap();
+fn filled(queues: &MemoryQueues, messages: usize, length: usize) -> QueueIndex {
+    let id = queues.get_or_create("q").unwrap();
     (0..messages).for_each(|_| queues.put(id, data(length), None).unwrap());
     id
 }
@@ -376,14 +379,14 @@ async fn until(what: impl Fn() -> bool) {
 }
 
 /// The ticket of the next message.
-async fn ticket(inlet: &mut Inlet) -> Ticket {
-    ticket_of(inlet.next().await.unwrap())
+async fn next_handle(receiver: &mut ReceiverLink) -> DeliveryHandle {
+    handle_of(receiver.next().await.unwrap())
 }
 
-fn ticket_of(arrival: Arrival) -> Ticket {
+fn handle_of(arrival: IncomingDelivery) -> DeliveryHandle {
     match arrival {
-        Arrival::Delivery(delivery) => delivery.ticket,
-        Arrival::Undecodable { why, .. } => panic!("{why}"),
+        IncomingDelivery::Delivery(delivery) => delivery.handle,
+        IncomingDelivery::Undecodable { why, .. } => panic!("{why}"),
     }
 }
 
@@ -400,21 +403,21 @@ fn one_that_never_reads_keeps_what_its_socket_holds_and_others_get_the_rest() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         assert!(held < 2000, "{held} messages of 10 kB are more than sockets hold");
-        let (_connection, mut inlet) = inlet_of(port).await.unwrap();
+        let (_connection, mut receiver) = receiver_on(port).await.unwrap();
         for _ in held..4000 {
-            let ticket = ticket(&mut inlet).await;
-            inlet.accept(ticket).await.unwrap();
+            let handle = next_handle(&mut receiver).await;
+            receiver.accept(handle).await.unwrap();
         }
-        inlet.settle().await.unwrap();
+        receiver.settle().await.unwrap();
         until(|| queues.counts(id).accepted as usize == 4000 - held).await;
         assert_eq!((queues.counts(id).waiting, queues.counts(id).held), (0, held));
         // Gone, it has had none of them.
         drop(deaf);
         for _ in 0..held {
-            let ticket = ticket(&mut inlet).await;
-            inlet.accept(ticket).await.unwrap();
+            let handle = next_handle(&mut receiver).await;
+            receiver.accept(handle).await.unwrap();
         }
-        inlet.settle().await.unwrap();
+        receiver.settle().await.unwrap();
         until(|| queues.counts(id).accepted == 4000).await;
     });
 }
@@ -433,8 +436,8 @@ fn one_that_asks_and_never_reads_the_answers_is_not_heard_for_ever() {
             assert!(written < 64 << 20, "it hears and hears");
         }
         // Others are heard.
-        let (_connection, inlet) = inlet_of(port).await.unwrap();
-        inlet.close().await.unwrap();
+        let (_connection, receiver) = receiver_on(port).await.unwrap();
+        receiver.close().await.unwrap();
     });
 }
 
@@ -443,24 +446,27 @@ fn a_consumer_that_settles_nothing_fills_its_queue_and_no_more() {
     limited(async {
         let (port, queues) = our_own(QueueLimits { messages: 10, bytes: 1 << 20 }).await;
         let id = filled(&queues, 10, 100);
-        let (keeper, mut inlet) = inlet_of(port).await.unwrap();
+        let (keeper, mut receiver) = receiver_on(port).await.unwrap();
         for _ in 0..8 {
-            drop(ticket(&mut inlet).await);
+            drop(next_handle(&mut receiver).await);
         }
         assert_eq!((queues.counts(id).waiting, queues.counts(id).held), (2, 8));
         let mut connection = Connection::open(&broker(port)).await.unwrap();
-        let mut outlet = connection.outlet(&OutletPlan::new("q", 8)).await.unwrap();
+        let mut sender = connection.attach_sender(&SenderOptions::new("q", 8)).await.unwrap();
         let mut template = template();
-        assert!(timeout(SHORT, outlet.offer(template.fill(0, 0))).await.is_err(), "what it holds takes its room");
-        drop((inlet, keeper));
+        assert!(
+            timeout(SHORT_TIMEOUT, sender.send(template.fill(0, 0))).await.is_err(),
+            "what it holds takes its room"
+        );
+        drop((receiver, keeper));
         until(|| queues.counts(id).waiting == 10).await;
-        let (_connection, mut inlet) = inlet_of(port).await.unwrap();
+        let (_connection, mut receiver) = receiver_on(port).await.unwrap();
         for _ in 0..10 {
-            let ticket = ticket(&mut inlet).await;
-            inlet.accept(ticket).await.unwrap();
+            let handle = next_handle(&mut receiver).await;
+            receiver.accept(handle).await.unwrap();
         }
-        inlet.settle().await.unwrap();
-        let settling = outlet.offer(template.fill(0, 0)).await.unwrap();
+        receiver.settle().await.unwrap();
+        let settling = sender.send(template.fill(0, 0)).await.unwrap();
         assert_eq!(settling.await.unwrap(), mades::Disposition::Accepted);
     });
 }
@@ -470,22 +476,22 @@ fn who_gives_everything_back_does_not_keep_it_from_others() {
     limited(async {
         let (port, queues) = our_own(QueueLimits::default()).await;
         // Either could have them all.
-        let (_first, mut unwilling) = inlet_with(port, 1000).await.unwrap();
-        let (_second, mut willing) = inlet_with(port, 1000).await.unwrap();
+        let (_first, mut unwilling) = receiver_with_credit(port, 1000).await.unwrap();
+        let (_second, mut willing) = receiver_with_credit(port, 1000).await.unwrap();
         let id = filled(&queues, 400, 100);
         let refusing = async {
             loop {
-                let mut tickets = vec![ticket(&mut unwilling).await];
-                while let Some(arrival) = unwilling.next_at_once().await {
-                    tickets.push(ticket_of(arrival.unwrap()));
+                let mut tickets = vec![next_handle(&mut unwilling).await];
+                while let Some(arrival) = unwilling.try_next().await {
+                    tickets.push(handle_of(arrival.unwrap()));
                 }
                 unwilling.release(tickets).await.unwrap();
             }
         };
         let taking = async {
             for _ in 0..400 {
-                let ticket = ticket(&mut willing).await;
-                willing.accept(ticket).await.unwrap();
+                let handle = next_handle(&mut willing).await;
+                willing.accept(handle).await.unwrap();
             }
             willing.settle().await.unwrap();
             until(|| queues.counts(id).accepted == 400).await;
@@ -513,7 +519,7 @@ proptest! {
                 Err(error) => assert!(!error.to_string().is_empty()),
                 Ok(mut connection) => {
                     // All of a handshake came before: the end is told within the limit of the test.
-                    let _ = connection.lost().await;
+                    let _ = connection.closed().await;
                 }
             }
         });

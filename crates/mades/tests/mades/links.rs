@@ -1,29 +1,32 @@
 //! Messages to and from queues: handed over, settled one way or the other, and links that end.
 use crate::peer::{broker, connected, limited, start};
-use mades::api::{Content, Outgoing, Template, content, payload};
-use mades::{Arrival, Connection, Delivery, Disposition, Error, Inlet, InletPlan, Outlet, OutletPlan, Uuid};
+use mades::api::{BodyContent, OutgoingProperties, OutgoingTemplate, content, payload};
+use mades::{
+    Connection, Delivery, Disposition, Error, IncomingDelivery, ReceiverLink, ReceiverOptions, SenderLink,
+    SenderOptions, Uuid,
+};
 use std::time::Duration;
 
-fn template() -> Template {
-    Outgoing::new("receiver", "TYPE").template(Uuid::from_u128(1), payload("octets"))
+fn template() -> OutgoingTemplate {
+    OutgoingProperties::new("receiver", "TYPE").template(Uuid::from_u128(1), payload("octets"))
 }
 
-async fn outlet(queue: &str, window: u32) -> (Connection, Outlet) {
+async fn sender(queue: &str, window: u32) -> (Connection, SenderLink) {
     let mut connection = connected().await;
-    let outlet = connection.outlet(&OutletPlan::new(queue, window)).await.unwrap();
-    (connection, outlet)
+    let sender = connection.attach_sender(&SenderOptions::new(queue, window)).await.unwrap();
+    (connection, sender)
 }
 
-async fn inlet(credit: u32) -> (Connection, Inlet) {
+async fn receiver(credit: u32) -> (Connection, ReceiverLink) {
     let mut connection = connected().await;
-    let inlet = connection.inlet(&InletPlan::new("queue", credit)).await.unwrap();
-    (connection, inlet)
+    let receiver = connection.attach_receiver(&ReceiverOptions::new("queue", credit)).await.unwrap();
+    (connection, receiver)
 }
 
-async fn delivery(inlet: &mut Inlet) -> Delivery {
-    match inlet.next().await.unwrap() {
-        Arrival::Delivery(delivery) => *delivery,
-        Arrival::Undecodable { why, .. } => panic!("{why}"),
+async fn delivery(receiver: &mut ReceiverLink) -> Delivery {
+    match receiver.next().await.unwrap() {
+        IncomingDelivery::Delivery(delivery) => *delivery,
+        IncomingDelivery::Undecodable { why, .. } => panic!("{why}"),
     }
 }
 
@@ -40,21 +43,21 @@ fn each_disposition_is_told_as_it_is() {
             ("modify", modified),
         ];
         for (queue, expected) in cases {
-            let (connection, mut outlet) = outlet(queue, 8).await;
+            let (connection, mut sender) = sender(queue, 8).await;
             let mut template = template();
             let mut settling = Vec::new();
             for sequence in 0..20 {
                 // The window is smaller: settled ones make room.
-                if outlet.room() == 0 {
-                    let first: mades::Settling = settling.remove(0);
+                if sender.available_window() == 0 {
+                    let first: mades::DispositionFuture = settling.remove(0);
                     assert_eq!(first.await.unwrap(), expected);
                 }
-                settling.push(outlet.offer(template.fill(sequence, 0)).await.unwrap());
+                settling.push(sender.send(template.fill(sequence, 0)).await.unwrap());
             }
             for one in settling {
                 assert_eq!(one.await.unwrap(), expected, "{queue}");
             }
-            outlet.close().await.unwrap();
+            sender.close().await.unwrap();
             connection.close().await.unwrap();
         }
     });
@@ -63,15 +66,15 @@ fn each_disposition_is_told_as_it_is() {
 #[test]
 fn a_time_out_frees_the_window_of_a_peer_that_never_settles() {
     limited(async {
-        let (_connection, mut outlet) = outlet("never", 1).await;
+        let (_connection, mut sender) = sender("never", 1).await;
         let mut template = template();
         for sequence in 0..3 {
-            let settling = outlet.offer(template.fill(sequence, 0)).await.unwrap();
-            assert_eq!(outlet.room(), 0);
-            let another = tokio::time::timeout(Duration::from_millis(50), outlet.offer(template.fill(99, 0))).await;
+            let settling = sender.send(template.fill(sequence, 0)).await.unwrap();
+            assert_eq!(sender.available_window(), 0);
+            let another = tokio::time::timeout(Duration::from_millis(50), sender.send(template.fill(99, 0))).await;
             assert!(another.is_err(), "the window holds one");
             assert!(tokio::time::timeout(Duration::from_millis(50), settling).await.is_err());
-            assert_eq!(outlet.room(), 1);
+            assert_eq!(sender.available_window(), 1);
         }
     });
 }
@@ -87,11 +90,11 @@ fn a_link_that_is_refused_says_what_to_do() {
             ("mades:whatever", "the broker ended the link: mades:whatever: says the peer"),
         ] {
             let mut connection = connected().await;
-            let plan = OutletPlan::new(format!("detach:{condition}"), 8);
+            let plan = SenderOptions::new(format!("detach:{condition}"), 8);
             // The acceptor takes the link before it ends it: the end comes with attaching or with the first message.
-            let error = match connection.outlet(&plan).await {
+            let error = match connection.attach_sender(&plan).await {
                 Err(error) => error,
-                Ok(mut outlet) => outlet.lost().await,
+                Ok(mut outlet) => outlet.closed().await,
             };
             assert!(error.to_string().contains(hint), "{error}");
         }
@@ -101,21 +104,21 @@ fn a_link_that_is_refused_says_what_to_do() {
 #[test]
 fn what_is_under_way_when_the_link_or_the_connection_ends_is_told_why() {
     limited(async {
-        let (_connection, mut outlet_) = outlet("detach-at-message", 8).await;
-        let settling = outlet_.offer(template().fill(0, 0)).await.unwrap();
+        let (_connection, mut outlet_) = sender("detach-at-message", 8).await;
+        let settling = outlet_.send(template().fill(0, 0)).await.unwrap();
         let error = settling.await.unwrap_err();
         assert!(matches!(error, Error::LinkStolen { .. }), "{error:?}");
-        let error = outlet_.offer(template().fill(1, 0)).await.unwrap_err();
+        let error = outlet_.send(template().fill(1, 0)).await.unwrap_err();
         assert!(matches!(error, Error::LinkStolen { .. } | Error::PeerMisbehaved { .. }), "{error:?}");
 
-        let (mut connection, mut outlet_) = outlet("hang-up", 8).await;
-        let settling = outlet_.offer(template().fill(0, 0)).await.unwrap();
+        let (mut connection, mut outlet_) = sender("hang-up", 8).await;
+        let settling = outlet_.send(template().fill(0, 0)).await.unwrap();
         let error = settling.await.unwrap_err();
         assert!(matches!(error, Error::Lost { .. }), "{error:?}");
         let expected = Error::Closed { why: "amqp:connection:forced: going down".to_owned() };
-        assert_eq!(connection.lost().await, expected);
-        assert!(connection.is_lost());
-        let error = outlet_.offer(template().fill(1, 0)).await.unwrap_err();
+        assert_eq!(connection.closed().await, expected);
+        assert!(connection.is_closed());
+        let error = outlet_.send(template().fill(1, 0)).await.unwrap_err();
         assert_eq!(error, expected);
     });
 }
@@ -123,9 +126,9 @@ fn what_is_under_way_when_the_link_or_the_connection_ends_is_told_why() {
 #[test]
 fn deliveries_come_in_order_and_are_settled_as_we_say() {
     limited(async {
-        let (connection, mut inlet) = inlet(64).await;
+        let (connection, mut receiver) = receiver(64).await;
         for number in 0..10_u32 {
-            let Delivery { ticket, message } = delivery(&mut inlet).await;
+            let Delivery { handle: ticket, message } = delivery(&mut receiver).await;
             assert_eq!(
                 message.body,
                 fe2o3_amqp_types::messaging::Body::Value(fe2o3_amqp_types::messaging::AmqpValue(
@@ -133,25 +136,25 @@ fn deliveries_come_in_order_and_are_settled_as_we_say() {
                 ))
             );
             match number {
-                0..5 => inlet.accept(ticket).await.unwrap(),
-                5..8 => inlet.release([ticket]).await.unwrap(),
-                8 => inlet.reject(ticket, "mades:odd", "odd").await.unwrap(),
+                0..5 => receiver.accept(ticket).await.unwrap(),
+                5..8 => receiver.release([ticket]).await.unwrap(),
+                8 => receiver.reject(ticket, "mades:odd", "odd").await.unwrap(),
                 _ => {
                     let modified = fe2o3_amqp_types::messaging::Modified {
                         delivery_failed: None,
                         undeliverable_here: None,
                         message_annotations: None,
                     };
-                    inlet.modify(ticket, modified).await.unwrap();
+                    receiver.modify(ticket, modified).await.unwrap();
                 }
             }
         }
         // Waiting for it tells the peer of the accepted ones.
-        let counts = delivery(&mut inlet).await;
-        assert_eq!(content(&counts.message), Content::Text("[5, 1, 3, 1]"));
+        let counts = delivery(&mut receiver).await;
+        assert_eq!(content(&counts.message), BodyContent::Text("[5, 1, 3, 1]"));
         assert!(!counts.is_redelivered());
-        inlet.accept(counts.ticket).await.unwrap();
-        inlet.close().await.unwrap();
+        receiver.accept(counts.handle).await.unwrap();
+        receiver.close().await.unwrap();
         connection.close().await.unwrap();
     });
 }
@@ -159,29 +162,29 @@ fn deliveries_come_in_order_and_are_settled_as_we_say() {
 #[test]
 fn a_credit_of_one_still_brings_everything() {
     limited(async {
-        let (_connection, mut inlet) = inlet(1).await;
+        let (_connection, mut receiver) = receiver(1).await;
         for _ in 0..10 {
-            let Delivery { ticket, .. } = delivery(&mut inlet).await;
-            inlet.accept(ticket).await.unwrap();
+            let Delivery { handle: ticket, .. } = delivery(&mut receiver).await;
+            receiver.accept(ticket).await.unwrap();
         }
-        assert_eq!(content(&delivery(&mut inlet).await.message), Content::Text("[10, 0, 0, 0]"));
+        assert_eq!(content(&delivery(&mut receiver).await.message), BodyContent::Text("[10, 0, 0, 0]"));
     });
 }
 
 #[test]
 fn what_waits_can_be_given_up_without_losing_a_message() {
     limited(async {
-        let (_connection, mut inlet) = inlet(64).await;
+        let (_connection, mut receiver) = receiver(64).await;
         let mut numbers = 0;
         while numbers < 10 {
             // Given up again and again, at whatever point.
-            if let Ok(arrival) = tokio::time::timeout(Duration::from_micros(20), inlet.next()).await {
-                let Arrival::Delivery(delivery) = arrival.unwrap() else { panic!("decodable") };
-                inlet.accept(delivery.ticket).await.unwrap();
+            if let Ok(arrival) = tokio::time::timeout(Duration::from_micros(20), receiver.next()).await {
+                let IncomingDelivery::Delivery(delivery) = arrival.unwrap() else { panic!("decodable") };
+                receiver.accept(delivery.handle).await.unwrap();
                 numbers += 1;
             }
         }
-        assert_eq!(content(&delivery(&mut inlet).await.message), Content::Text("[10, 0, 0, 0]"));
+        assert_eq!(content(&delivery(&mut receiver).await.message), BodyContent::Text("[10, 0, 0, 0]"));
     });
 }
 
@@ -189,16 +192,16 @@ fn what_waits_can_be_given_up_without_losing_a_message() {
 fn large_messages_pass_in_frames_as_the_peer_takes_them() {
     limited(async {
         for frame_bytes in [512, 4096, 1_114_112] {
-            let broker = mades::Broker { frame_bytes, ..broker(start().await) };
+            let broker = mades::Broker { max_frame_size: frame_bytes, ..broker(start().await) };
             let mut connection = Connection::open(&broker).await.unwrap();
-            let mut outlet = connection.outlet(&OutletPlan::new("accept", 4)).await.unwrap();
+            let mut sender = connection.attach_sender(&SenderOptions::new("accept", 4)).await.unwrap();
             let mut template = template();
-            template.put(payload(vec![7; 300_000]));
+            template.set_payload(payload(vec![7; 300_000]));
             for sequence in 0..4 {
-                let settling = outlet.offer(template.fill(sequence, 0)).await.unwrap();
+                let settling = sender.send(template.fill(sequence, 0)).await.unwrap();
                 assert_eq!(settling.await.unwrap(), Disposition::Accepted);
             }
-            assert!(connection.gauge().written_bytes() > 1_200_000);
+            assert!(connection.stats().written_bytes() > 1_200_000);
         }
     });
 }
@@ -207,7 +210,7 @@ fn large_messages_pass_in_frames_as_the_peer_takes_them() {
 fn plans_that_cannot_be_are_refused() {
     limited(async {
         let mut connection = connected().await;
-        assert!(matches!(connection.outlet(&OutletPlan::new("accept", 0)).await, Err(Error::Misuse(_))));
-        assert!(matches!(connection.inlet(&InletPlan::new("queue", 0)).await, Err(Error::Misuse(_))));
+        assert!(matches!(connection.attach_sender(&SenderOptions::new("accept", 0)).await, Err(Error::Misuse(_))));
+        assert!(matches!(connection.attach_receiver(&ReceiverOptions::new("queue", 0)).await, Err(Error::Misuse(_))));
     });
 }

@@ -5,7 +5,7 @@ use fe2o3_amqp::acceptor::{
 use fe2o3_amqp::link::{Receiver, Sender};
 use fe2o3_amqp_types::definitions::{self, AmqpError, ErrorCondition};
 use fe2o3_amqp_types::messaging::{Body, Message, Modified};
-use mades::embedded::{self, ListenOptions, QueueLimits, Queues};
+use mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits};
 use mades::{Broker, Connection};
 use serde_amqp::Value;
 use std::fmt::Debug;
@@ -14,12 +14,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 /// No test takes longer.
-const LIMIT: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a test, for no longer than the limit.
 pub(crate) fn limited<F: Future<Output = ()>>(test: F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(LIMIT, test).await.expect("the test hangs") });
+    runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, test).await.expect("the test hangs") });
 }
 
 /// A listener on a port of the kernel's choice.
@@ -32,13 +32,13 @@ pub(crate) async fn listener() -> (TcpListener, u16) {
 /// A broker at that port, with short limits.
 pub(crate) fn broker(port: u16) -> Broker {
     let url = format!("amqp://127.0.0.1:{port}").parse().unwrap();
-    Broker { time_limit: Duration::from_secs(5), ..Broker::new(url, "test") }
+    Broker { step_timeout: Duration::from_secs(5), ..Broker::new(url, "test") }
 }
 
 /// The listener that comes with the crate: its port, and its queues.
-pub(crate) async fn our_own(limits: QueueLimits) -> (u16, Queues) {
+pub(crate) async fn our_own(limits: QueueLimits) -> (u16, MemoryQueues) {
     let (listener, port) = listener().await;
-    let queues = Queues::new(limits);
+    let queues = MemoryQueues::new(limits);
     tokio::spawn(embedded::serve(listener, queues.clone(), ListenOptions::default(), Default::default()));
     (port, queues)
 }

@@ -9,7 +9,8 @@ use fe2o3_amqp::auth::scram::{ScramAuthenticator, ScramVersion};
 use fe2o3_amqp_types::primitives::{Array, Symbol};
 use fe2o3_amqp_types::sasl::{SaslCode, SaslInit, SaslOutcome, SaslResponse};
 use mades::{
-    Broker, Connection, Disposition, Error, Mechanism, OutletPlan, Retry, Security, TlsSetup, Uuid, Verification,
+    Broker, BrokerSecurity, Connection, Disposition, Error, Retry, SaslMechanism, SenderOptions, TlsSetup, Uuid,
+    Verification,
 };
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -18,9 +19,9 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use tokio_rustls::TlsAcceptor;
 
-fn as_user(port: u16, login: &str, mechanism: Option<Mechanism>) -> Broker {
+fn as_user(port: u16, login: &str, mechanism: Option<SaslMechanism>) -> Broker {
     let url = format!("amqp://{login}@127.0.0.1:{port}").parse().unwrap();
-    Broker { url, security: Security { mechanism, ..Security::default() }, ..broker(port) }
+    Broker { url, security: BrokerSecurity { mechanism, ..BrokerSecurity::default() }, ..broker(port) }
 }
 
 #[test]
@@ -43,9 +44,9 @@ fn the_right_password_opens_and_the_wrong_one_is_named_without_being_shown() {
 fn a_password_is_proven_by_each_scram() {
     limited(async {
         for (version, mechanism) in [
-            (ScramVersion::Sha1, Mechanism::ScramSha1),
-            (ScramVersion::Sha256, Mechanism::ScramSha256),
-            (ScramVersion::Sha512, Mechanism::ScramSha512),
+            (ScramVersion::Sha1, SaslMechanism::ScramSha1),
+            (ScramVersion::Sha256, SaslMechanism::ScramSha256),
+            (ScramVersion::Sha512, SaslMechanism::ScramSha512),
         ] {
             let credential = SingleScramCredential::new("user", "password", version).unwrap();
             let port = start_with(ScramAuthenticator::new(Arc::new(credential))).await;
@@ -83,7 +84,7 @@ impl SaslAcceptor for External {
 
 /// Says whether a server wants a certificate of its clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Clients {
+enum ClientAuth {
     Anybody,
     Certified,
 }
@@ -93,12 +94,12 @@ fn pem(label: &str, der: &[u8]) -> String {
 }
 
 /// A certificate that vouches for itself, as files and as rustls takes it.
-struct Paper {
+struct TestCertificate {
     directory: TempDir,
     certificate: rcgen::CertifiedKey<rcgen::KeyPair>,
 }
 
-impl Paper {
+impl TestCertificate {
     fn new() -> Self {
         let certificate = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -113,15 +114,15 @@ impl Paper {
     }
 
     /// A peer under TLS with this certificate: its port.
-    async fn start<S: SaslAcceptor + Send + Sync + 'static>(&self, clients: Clients, sasl: S) -> u16 {
+    async fn start<S: SaslAcceptor + Send + Sync + 'static>(&self, client_auth: ClientAuth, sasl: S) -> u16 {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .unwrap();
         let der = self.certificate.cert.der().clone();
-        let builder = match clients {
-            Clients::Anybody => builder.with_no_client_auth(),
-            Clients::Certified => {
+        let builder = match client_auth {
+            ClientAuth::Anybody => builder.with_no_client_auth(),
+            ClientAuth::Certified => {
                 let mut roots = rustls::RootCertStore::empty();
                 roots.add(der.clone()).unwrap();
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
@@ -145,40 +146,40 @@ impl Paper {
     }
 }
 
-fn under_tls(port: u16, host: &str, security: Security) -> Broker {
+fn under_tls(port: u16, host: &str, security: BrokerSecurity) -> Broker {
     Broker { url: format!("amqps://{host}:{port}").parse().unwrap(), security, ..broker(port) }
 }
 
-fn trusting(paper: &Paper) -> TlsSetup {
-    TlsSetup { authority: Some(paper.path("certificate.pem")), ..TlsSetup::default() }
+fn trusting(certificate: &TestCertificate) -> TlsSetup {
+    TlsSetup { authority: Some(certificate.path("certificate.pem")), ..TlsSetup::default() }
 }
 
 #[test]
 fn a_broker_is_trusted_for_its_certificate_and_name_or_if_we_are_told_to() {
     limited(async {
-        let paper = Paper::new();
-        let port = paper.start(Clients::Anybody, SaslAnonymousMechanism::new()).await;
+        let certificate = TestCertificate::new();
+        let port = certificate.start(ClientAuth::Anybody, SaslAnonymousMechanism::new()).await;
         let open = |host: &'static str, tls| async move {
-            Connection::open(&under_tls(port, host, Security { tls, ..Security::default() })).await
+            Connection::open(&under_tls(port, host, BrokerSecurity { tls, ..BrokerSecurity::default() })).await
         };
-        let mut connection = open("localhost", trusting(&paper)).await.unwrap();
-        let mut outlet = connection.outlet(&OutletPlan::new("accept", 8)).await.unwrap();
-        let mut template = mades::api::Outgoing::new("receiver", "TYPE")
+        let mut connection = open("localhost", trusting(&certificate)).await.unwrap();
+        let mut outlet = connection.attach_sender(&SenderOptions::new("accept", 8)).await.unwrap();
+        let mut template = mades::api::OutgoingProperties::new("receiver", "TYPE")
             .template(Uuid::from_u128(1), mades::api::payload(vec![7; 200_000]));
-        let settling = outlet.offer(template.fill(0, 0)).await.unwrap();
+        let settling = outlet.send(template.fill(0, 0)).await.unwrap();
         assert_eq!(settling.await.unwrap(), Disposition::Accepted);
 
-        let other = Paper::new();
+        let other = TestCertificate::new();
         let rows = [
             ("localhost", trusting(&other), "of localhost is not trusted: --cacert FILE or --insecure"),
-            ("127.0.0.1", trusting(&paper), "is for localhost, not for 127.0.0.1: --tls-name localhost"),
+            ("127.0.0.1", trusting(&certificate), "is for localhost, not for 127.0.0.1: --tls-name localhost"),
         ];
         for (host, tls, why) in rows {
             let error = open(host, tls).await.unwrap_err();
             assert!(matches!(error, Error::Untrusted { .. }), "{error:?}");
             assert_eq!(error.to_string(), format!("{host}:{port}: the certificate {why}"));
         }
-        let named = TlsSetup { server_name: Some("localhost".to_owned()), ..trusting(&paper) };
+        let named = TlsSetup { server_name: Some("localhost".to_owned()), ..trusting(&certificate) };
         open("127.0.0.1", named).await.unwrap();
         let careless = TlsSetup { verification: Verification::Off, ..TlsSetup::default() };
         open("127.0.0.1", careless).await.unwrap();
@@ -188,16 +189,20 @@ fn a_broker_is_trusted_for_its_certificate_and_name_or_if_we_are_told_to() {
 #[test]
 fn plain_against_tls_and_the_reverse_are_told_apart() {
     limited(async {
-        let paper = Paper::new();
-        let port = paper.start(Clients::Anybody, SaslAnonymousMechanism::new()).await;
+        let certificate = TestCertificate::new();
+        let port = certificate.start(ClientAuth::Anybody, SaslAnonymousMechanism::new()).await;
         let error = Connection::open(&broker(port)).await.unwrap_err();
         assert!(matches!(error, Error::TlsPeer { .. }), "{error:?}");
         assert!(error.to_string().contains("use amqps://"), "{error}");
 
         let port = start().await;
         let careless = TlsSetup { verification: Verification::Off, ..TlsSetup::default() };
-        let error =
-            Connection::open(&under_tls(port, "localhost", Security { tls: careless, ..Security::default() })).await;
+        let error = Connection::open(&under_tls(
+            port,
+            "localhost",
+            BrokerSecurity { tls: careless, ..BrokerSecurity::default() },
+        ))
+        .await;
         let error = error.unwrap_err();
         assert!(matches!(error, Error::PlainPeer { .. }), "{error:?}");
         assert!(error.to_string().contains("use amqp://"), "{error}");
@@ -207,17 +212,20 @@ fn plain_against_tls_and_the_reverse_are_told_apart() {
 #[test]
 fn a_certificate_lets_us_in_and_none_does_not() {
     limited(async {
-        let paper = Paper::new();
-        let port = paper.start(Clients::Certified, External).await;
-        let certified =
-            TlsSetup { identity: Some((paper.path("certificate.pem"), paper.path("key.pem"))), ..trusting(&paper) };
-        let external = |tls| Security { mechanism: Some(Mechanism::External), tls };
+        let certificate = TestCertificate::new();
+        let port = certificate.start(ClientAuth::Certified, External).await;
+        let certified = TlsSetup {
+            identity: Some((certificate.path("certificate.pem"), certificate.path("key.pem"))),
+            ..trusting(&certificate)
+        };
+        let external = |tls| BrokerSecurity { mechanism: Some(SaslMechanism::External), tls };
         let mut connection =
             Connection::open(&under_tls(port, "localhost", external(certified.clone()))).await.unwrap();
-        connection.outlet(&OutletPlan::new("accept", 8)).await.unwrap();
-        let error = Connection::open(&under_tls(port, "localhost", external(trusting(&paper)))).await.unwrap_err();
+        connection.attach_sender(&SenderOptions::new("accept", 8)).await.unwrap();
+        let error =
+            Connection::open(&under_tls(port, "localhost", external(trusting(&certificate)))).await.unwrap_err();
         assert!(matches!(error, Error::NotTrusted { .. } | Error::Lost { .. }), "{error:?}");
-        let anonymous = Security { mechanism: None, tls: certified };
+        let anonymous = BrokerSecurity { mechanism: None, tls: certified };
         let error = Connection::open(&under_tls(port, "localhost", anonymous)).await.unwrap_err();
         assert!(matches!(error, Error::NoSuchMechanism { .. }), "{error:?}");
     });

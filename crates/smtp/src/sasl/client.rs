@@ -3,7 +3,7 @@ use super::{Credentials, Mechanism, Nonce, cram_md5, encode, scram};
 
 /// Reasons why an exchange cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum ExchangeError {
     /// Name or secret contain characters that this mechanism cannot carry, or the nonce is missing.
     #[error("the mechanism cannot carry these credentials")]
     Credentials,
@@ -12,7 +12,7 @@ pub enum Failure {
     Challenge,
     /// The server has not proved that it has the secret.
     #[error("the server does not know the secret")]
-    Impostor,
+    ServerUnverified,
 }
 
 /// States of an exchange, by what comes next.
@@ -35,19 +35,20 @@ enum State {
 
 /// One exchange.
 #[derive(Clone, Debug)]
-pub struct Exchange {
+pub struct ClientExchange {
     mechanism: Mechanism,
     credentials: Credentials,
     state: State,
 }
 
-impl Exchange {
+impl ClientExchange {
     /// Creates an exchange by that mechanism; SCRAM-SHA-256 needs a nonce.
     ///
     /// # Errors
-    /// [`Failure::Credentials`].
-    pub fn new(mechanism: Mechanism, credentials: &Credentials, nonce: Option<&Nonce>) -> Result<Self, Failure> {
-        let state = begin(mechanism, credentials, nonce.map(|nonce| encode(nonce))).ok_or(Failure::Credentials)?;
+    /// [`ExchangeError::Credentials`].
+    pub fn new(mechanism: Mechanism, credentials: &Credentials, nonce: Option<&Nonce>) -> Result<Self, ExchangeError> {
+        let state =
+            begin(mechanism, credentials, nonce.map(|nonce| encode(nonce))).ok_or(ExchangeError::Credentials)?;
         Ok(Self { mechanism, credentials: credentials.clone(), state })
     }
 
@@ -74,8 +75,8 @@ impl Exchange {
     /// Answers a challenge.
     ///
     /// # Errors
-    /// [`Failure`]; the exchange must be cancelled.
-    pub fn respond(&mut self, challenge: &[u8]) -> Result<Vec<u8>, Failure> {
+    /// [`ExchangeError`]; the exchange must be cancelled.
+    pub fn respond(&mut self, challenge: &[u8]) -> Result<Vec<u8>, ExchangeError> {
         let Credentials { name, secret, .. } = &self.credentials;
         let state = std::mem::replace(&mut self.state, State::Verdict);
         let (response, next) = match state {
@@ -84,13 +85,13 @@ impl Exchange {
             State::Password => (secret.clone().into_bytes(), State::Verdict),
             State::Challenge => (cram_md5::response(name, secret, challenge).into_bytes(), State::Verdict),
             State::ServerFirst(first) => {
-                let (proof, last) = first.prove(secret, challenge).ok_or(Failure::Challenge)?;
+                let (proof, last) = first.prove(secret, challenge).ok_or(ExchangeError::Challenge)?;
                 (proof.into_bytes(), State::ServerFinal(last))
             }
             State::ServerFinal(last) if last.is_proved_by(challenge) => (Vec::new(), State::Verdict),
-            State::ServerFinal(_) => return Err(Failure::Impostor),
+            State::ServerFinal(_) => return Err(ExchangeError::ServerUnverified),
             State::VerdictOrReason => (Vec::new(), State::Verdict),
-            State::First(..) | State::Verdict => return Err(Failure::Challenge),
+            State::First(..) | State::Verdict => return Err(ExchangeError::Challenge),
         };
         self.state = next;
         Ok(response)
@@ -99,10 +100,12 @@ impl Exchange {
     /// Checks the server's positive verdict.
     ///
     /// # Errors
-    /// [`Failure::Impostor`] if the server has not proved what it had to prove first.
-    pub fn accept(&self) -> Result<(), Failure> {
+    /// [`ExchangeError::ServerUnverified`] if the server has not proved what it had to prove first.
+    pub fn accept(&self) -> Result<(), ExchangeError> {
         match self.state {
-            State::First(_, Some(_)) | State::ServerFirst(_) | State::ServerFinal(_) => Err(Failure::Impostor),
+            State::First(_, Some(_)) | State::ServerFirst(_) | State::ServerFinal(_) => {
+                Err(ExchangeError::ServerUnverified)
+            }
             _ => Ok(()),
         }
     }
@@ -142,8 +145,8 @@ mod tests {
 
     const NONCE: Nonce = [7; 18];
 
-    fn exchange(mechanism: Mechanism, name: &str, secret: &str) -> Exchange {
-        Exchange::new(mechanism, &Credentials::new(name, secret), Some(&NONCE)).unwrap()
+    fn exchange(mechanism: Mechanism, name: &str, secret: &str) -> ClientExchange {
+        ClientExchange::new(mechanism, &Credentials::new(name, secret), Some(&NONCE)).unwrap()
     }
 
     #[test]
@@ -156,7 +159,7 @@ mod tests {
             assert_eq!(without.respond(b""), Ok(first));
             assert_eq!((with.initial(), without.initial()), (None, None));
             assert_eq!(with.accept(), without.accept());
-            assert_eq!(exchange(mechanism, "user", "pencil").respond(b"x"), Err(Failure::Challenge));
+            assert_eq!(exchange(mechanism, "user", "pencil").respond(b"x"), Err(ExchangeError::Challenge));
         }
         assert_eq!(exchange(Mechanism::Plain, "tim", "tan").initial(), Some(b"\0tim\0tan".as_slice()));
         let xoauth2 =
@@ -173,7 +176,7 @@ mod tests {
         let mut xoauth2 = exchange(Mechanism::Xoauth2, "user", "token");
         xoauth2.initial_sent();
         assert_eq!(xoauth2.respond(br#"{"status":"401"}"#), Ok(Vec::new()));
-        assert_eq!(xoauth2.respond(br#"{"status":"401"}"#), Err(Failure::Challenge));
+        assert_eq!(xoauth2.respond(br#"{"status":"401"}"#), Err(ExchangeError::Challenge));
     }
 
     #[test]
@@ -182,7 +185,7 @@ mod tests {
         assert_eq!(login.initial(), None);
         assert_eq!(login.respond(b"Username:"), Ok(b"user".to_vec()));
         assert_eq!(login.respond(b"Password:"), Ok(b"pencil".to_vec()));
-        assert_eq!(login.respond(b"Password:"), Err(Failure::Challenge));
+        assert_eq!(login.respond(b"Password:"), Err(ExchangeError::Challenge));
     }
 
     #[test]
@@ -190,30 +193,31 @@ mod tests {
         let mut cram = exchange(Mechanism::CramMd5, "tim", "tanstaaftanstaaf");
         let response = cram.respond(b"<1896.697170952@postoffice.reston.mci.net>");
         assert_eq!(response, Ok(b"tim b913a602c7eda7a495b4e6e7334d3890".to_vec()));
-        assert_eq!(cram.respond(b"<again@b>"), Err(Failure::Challenge));
+        assert_eq!(cram.respond(b"<again@b>"), Err(ExchangeError::Challenge));
         assert_eq!(cram.accept(), Ok(()));
     }
 
     #[test]
     fn a_server_that_proves_nothing_is_not_believed() {
         let mut scram = exchange(Mechanism::ScramSha256, "user", "pencil");
-        assert_eq!(scram.accept(), Err(Failure::Impostor));
+        assert_eq!(scram.accept(), Err(ExchangeError::ServerUnverified));
         scram.initial_sent();
-        assert_eq!(scram.accept(), Err(Failure::Impostor));
+        assert_eq!(scram.accept(), Err(ExchangeError::ServerUnverified));
         let challenge = format!("r={}server,s=c2FsdA==,i=4096", encode(&NONCE));
         assert!(scram.respond(challenge.as_bytes()).is_ok());
-        assert_eq!(scram.accept(), Err(Failure::Impostor));
-        assert_eq!(scram.respond(b"v=AAAA"), Err(Failure::Impostor));
+        assert_eq!(scram.accept(), Err(ExchangeError::ServerUnverified));
+        assert_eq!(scram.respond(b"v=AAAA"), Err(ExchangeError::ServerUnverified));
     }
 
     #[test]
     fn what_a_mechanism_cannot_carry_is_refused() {
-        let new =
-            |mechanism, name, secret, nonce| Exchange::new(mechanism, &Credentials::new(name, secret), nonce).err();
-        assert_eq!(new(Mechanism::Plain, "a\0b", "c", None), Some(Failure::Credentials));
-        assert_eq!(new(Mechanism::Xoauth2, "a", "b\u{1}", None), Some(Failure::Credentials));
-        assert_eq!(new(Mechanism::ScramSha256, "a", "b", None), Some(Failure::Credentials));
-        assert_eq!(new(Mechanism::ScramSha256, "", "b", Some(&NONCE)), Some(Failure::Credentials));
+        let new = |mechanism, name, secret, nonce| {
+            ClientExchange::new(mechanism, &Credentials::new(name, secret), nonce).err()
+        };
+        assert_eq!(new(Mechanism::Plain, "a\0b", "c", None), Some(ExchangeError::Credentials));
+        assert_eq!(new(Mechanism::Xoauth2, "a", "b\u{1}", None), Some(ExchangeError::Credentials));
+        assert_eq!(new(Mechanism::ScramSha256, "a", "b", None), Some(ExchangeError::Credentials));
+        assert_eq!(new(Mechanism::ScramSha256, "", "b", Some(&NONCE)), Some(ExchangeError::Credentials));
         assert_eq!(new(Mechanism::Login, "a\0b", "", None), None);
     }
 }

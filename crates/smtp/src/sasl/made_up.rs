@@ -1,5 +1,5 @@
 //! Made-up secrets of users that do not exist, so that a login as one of them looks like a login as any other.
-use super::scram::{FEWEST_ITERATIONS, Keys};
+use super::scram::{Keys, MIN_ITERATIONS};
 use super::{Nonce, encode};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -7,18 +7,18 @@ use sha2::Sha256;
 /// Makes salts for users, and secrets for those that do not exist: the same for the same name each time, and
 /// indistinguishable from real ones without the key.
 #[derive(Clone)]
-pub struct MadeUp {
+pub struct DecoySecrets {
     key: Nonce,
 }
 
-impl std::fmt::Debug for MadeUp {
+impl std::fmt::Debug for DecoySecrets {
     /// Leaves the key out.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("MadeUp(…)")
     }
 }
 
-impl MadeUp {
+impl DecoySecrets {
     /// Creates it with a key that only this server has, and keeps for as long as it keeps the salts of its real users.
     pub fn new(key: Nonce) -> Self {
         Self { key }
@@ -37,7 +37,7 @@ impl MadeUp {
 
     /// The keys of that password. They take as long to make as real ones.
     pub fn keys(&self, name: &str) -> Keys {
-        let keys = Keys::derive(&self.password(name), &self.salt(name), FEWEST_ITERATIONS);
+        let keys = Keys::derive(&self.password(name), &self.salt(name), MIN_ITERATIONS);
         keys.expect("base64 may be a password, and there are enough iterations")
     }
 
@@ -56,14 +56,14 @@ mod tests {
 
     #[test]
     fn what_is_made_up_stays_the_same_and_differs_by_name_and_key() {
-        let [ours, theirs] = [b"eighteen octets ok", b"eighteen octets no"].map(|key| MadeUp::new(*key));
+        let [ours, theirs] = [b"eighteen octets ok", b"eighteen octets no"].map(|key| DecoySecrets::new(*key));
         assert_eq!(ours.salt("eve"), ours.salt("eve"));
         assert_eq!(ours.keys("eve"), ours.keys("eve"));
         assert_eq!(ours.password("eve").len(), 24);
         assert!(ours.salt("eve") != ours.salt("ann") && ours.salt("eve") != theirs.salt("eve"));
         assert!(ours.password("eve") != ours.password("ann") && ours.keys("eve") != ours.keys("ann"));
         let keys = ours.keys("eve");
-        assert!(keys.belong_to(&ours.password("eve")) && keys.iterations == FEWEST_ITERATIONS);
+        assert!(keys.belong_to(&ours.password("eve")) && keys.iterations == MIN_ITERATIONS);
         assert!(!format!("{ours:?}").contains("eighteen"));
     }
 }

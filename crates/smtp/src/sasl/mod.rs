@@ -20,7 +20,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-pub use made_up::MadeUp;
+pub use made_up::DecoySecrets;
 
 /// Bytes of a nonce: 24 characters of base64.
 pub const NONCE_BYTES: usize = 18;
@@ -29,7 +29,7 @@ pub const NONCE_BYTES: usize = 18;
 pub type Nonce = [u8; NONCE_BYTES];
 
 /// The longest line of an exchange, `<CRLF>` included (RFC 4954 §4).
-pub const EXCHANGE_LINE_BYTES: usize = 12288;
+pub const MAX_EXCHANGE_LINE_BYTES: usize = 12288;
 
 /// A mechanism of authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

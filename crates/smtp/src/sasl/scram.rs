@@ -11,12 +11,12 @@ use super::{decode, encode, prepared, same};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-type Octets = [u8; 32];
+type Sha256Output = [u8; 32];
 
 /// The fewest iterations that are accepted (RFC 7677 §4): fewer would make guessing cheap for an eavesdropper.
-pub const FEWEST_ITERATIONS: u32 = 4096;
+pub const MIN_ITERATIONS: u32 = 4096;
 /// The most iterations: a server could keep a client computing for ever.
-pub const MOST_ITERATIONS: u32 = 600_000;
+pub const MAX_ITERATIONS: u32 = 600_000;
 
 /// Keys that a server stores in place of a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,9 +26,9 @@ pub struct Keys {
     /// Number of times that the password was hashed.
     pub iterations: u32,
     /// StoredKey.
-    pub stored: Octets,
+    pub stored: Sha256Output,
     /// ServerKey.
-    pub server: Octets,
+    pub server: Sha256Output,
 }
 
 impl Keys {
@@ -47,25 +47,25 @@ impl Keys {
 }
 
 /// Computes SaltedPassword: PBKDF2 with HMAC-SHA-256.
-fn salted(password: &str, salt: &[u8], iterations: u32) -> Option<Octets> {
-    if salt.is_empty() || !(FEWEST_ITERATIONS..=MOST_ITERATIONS).contains(&iterations) {
+fn salted(password: &str, salt: &[u8], iterations: u32) -> Option<Sha256Output> {
+    if salt.is_empty() || !(MIN_ITERATIONS..=MAX_ITERATIONS).contains(&iterations) {
         return None;
     }
     let password = prepared(password)?;
     Some(pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(password.as_bytes(), salt, iterations))
 }
 
-fn mac(key: &[u8], text: &[u8]) -> Octets {
+fn mac(key: &[u8], text: &[u8]) -> Sha256Output {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
     mac.update(text);
     mac.finalize().into_bytes().into()
 }
 
-fn hash(octets: &[u8]) -> Octets {
+fn hash(octets: &[u8]) -> Sha256Output {
     Sha256::digest(octets).into()
 }
 
-fn xor(one: &Octets, other: &Octets) -> Octets {
+fn xor(one: &Sha256Output, other: &Sha256Output) -> Sha256Output {
     std::array::from_fn(|at| one[at] ^ other[at])
 }
 
@@ -109,7 +109,7 @@ pub(super) struct ClientFirst {
 /// The client's side, after its proof.
 #[derive(Clone, Debug)]
 pub(super) struct ClientFinal {
-    signature: Octets,
+    signature: Sha256Output,
 }
 
 impl ClientFirst {
@@ -159,13 +159,13 @@ pub(super) fn acts_as_other(client_first: &[u8]) -> bool {
         return false;
     };
     let names_somebody = value(Some(authorization), 'a').and_then(unescaped).is_some();
-    let is_legible = |text: &str| Hello::parse(text.as_bytes(), "").is_some();
+    let is_legible = |text: &str| ClientFirstMessage::parse(text.as_bytes(), "").is_some();
     names_somebody && !is_legible(text) && is_legible(&format!("{binding},,{bare}"))
 }
 
 /// The server's side, after the client's first message.
 #[derive(Clone, Debug)]
-pub(super) struct Hello {
+pub(super) struct ClientFirstMessage {
     pub(super) name: String,
     /// `n,,`, or another header before the bare first message.
     header: String,
@@ -175,13 +175,13 @@ pub(super) struct Hello {
 
 /// The server's side, after its challenge.
 #[derive(Clone, Debug)]
-pub(super) struct Challenged {
-    hello: Hello,
+pub(super) struct ServerChallenge {
+    client_first: ClientFirstMessage,
     server_first: String,
     keys: Keys,
 }
 
-impl Hello {
+impl ClientFirstMessage {
     /// Reads client-first; `None` if it is invalid, or requests something that is not offered: channel binding, or to
     /// act as another user.
     pub(super) fn parse(client_first: &[u8], server_nonce: &str) -> Option<Self> {
@@ -202,33 +202,33 @@ impl Hello {
     }
 
     /// Makes server-first.
-    pub(super) fn challenge(self, keys: Keys) -> (String, Challenged) {
+    pub(super) fn challenge(self, keys: Keys) -> (String, ServerChallenge) {
         let server_first = format!("r={},s={},i={}", self.nonce, encode(&keys.salt), keys.iterations);
-        (server_first.clone(), Challenged { hello: self, server_first, keys })
+        (server_first.clone(), ServerChallenge { client_first: self, server_first, keys })
     }
 }
 
-impl Challenged {
+impl ServerChallenge {
     /// Checks client-final, and returns server-final if the proof is right.
-    pub(super) fn verify(&self, client_final: &[u8]) -> Verified {
-        self.parse(client_final).map_or(Verified::Malformed, |(without_proof, proof)| {
-            let all = format!("{},{},{without_proof}", self.hello.bare, self.server_first);
+    pub(super) fn verify(&self, client_final: &[u8]) -> ProofResult {
+        self.parse(client_final).map_or(ProofResult::Malformed, |(without_proof, proof)| {
+            let all = format!("{},{},{without_proof}", self.client_first.bare, self.server_first);
             let client_key = xor(&proof, &mac(&self.keys.stored, all.as_bytes()));
             if !same(&hash(&client_key), &self.keys.stored) {
-                return Verified::Wrong;
+                return ProofResult::Wrong;
             }
-            Verified::Right(format!("v={}", encode(&mac(&self.keys.server, all.as_bytes()))))
+            ProofResult::Right(format!("v={}", encode(&mac(&self.keys.server, all.as_bytes()))))
         })
     }
 
     /// Returns the part of client-final that the proof covers, and the proof.
-    fn parse<'a>(&self, client_final: &'a [u8]) -> Option<(&'a str, Octets)> {
+    fn parse<'a>(&self, client_final: &'a [u8]) -> Option<(&'a str, Sha256Output)> {
         let text = std::str::from_utf8(client_final).ok()?;
         let (without_proof, proof) = text.rsplit_once(",p=")?;
         let mut parts = without_proof.split(',');
         let binding = decode(value(parts.next(), 'c')?.as_bytes())?;
         let nonce = value(parts.next(), 'r')?;
-        if binding != self.hello.header.as_bytes() || nonce != self.hello.nonce {
+        if binding != self.client_first.header.as_bytes() || nonce != self.client_first.nonce {
             return None;
         }
         Some((without_proof, decode(proof.as_bytes())?.try_into().ok()?))
@@ -237,7 +237,7 @@ impl Challenged {
 
 /// Result of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verified {
+pub(super) enum ProofResult {
     /// It is right. Holds server-final.
     Right(String),
     /// It is wrong.
@@ -261,8 +261,8 @@ mod tests {
         Keys::derive("pencil", &decode(b"W22ZaJ0SNY7soEsUEjb6gQ==").unwrap(), 4096).unwrap()
     }
 
-    fn challenged() -> Challenged {
-        let hello = Hello::parse(CLIENT_FIRST.as_bytes(), "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0").unwrap();
+    fn challenged() -> ServerChallenge {
+        let hello = ClientFirstMessage::parse(CLIENT_FIRST.as_bytes(), "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0").unwrap();
         let (server_first, challenged) = hello.challenge(keys());
         assert_eq!(server_first, SERVER_FIRST);
         challenged
@@ -283,8 +283,8 @@ mod tests {
     #[test]
     fn the_server_says_what_rfc_7677_says() {
         let challenged = challenged();
-        assert_eq!(challenged.verify(CLIENT_FINAL.as_bytes()), Verified::Right(SERVER_FINAL.to_owned()));
-        assert_eq!(challenged.verify(CLIENT_FINAL.replace("dHzb", "dHzc").as_bytes()), Verified::Wrong);
+        assert_eq!(challenged.verify(CLIENT_FINAL.as_bytes()), ProofResult::Right(SERVER_FINAL.to_owned()));
+        assert_eq!(challenged.verify(CLIENT_FINAL.replace("dHzb", "dHzc").as_bytes()), ProofResult::Wrong);
         for malformed in [
             "",
             "c=biws",
@@ -293,7 +293,7 @@ mod tests {
             &CLIENT_FINAL.replace("VQ=", "VQ"),
             &CLIENT_FINAL.replace("p=dHzb", "p="),
         ] {
-            assert_eq!(challenged.verify(malformed.as_bytes()), Verified::Malformed, "{malformed}");
+            assert_eq!(challenged.verify(malformed.as_bytes()), ProofResult::Malformed, "{malformed}");
         }
     }
 
@@ -331,18 +331,18 @@ mod tests {
             "n,,n=user,r=a\u{1}",
             "n,,r=x,n=user",
         ] {
-            assert!(Hello::parse(first.as_bytes(), "s").is_none(), "{first}");
+            assert!(ClientFirstMessage::parse(first.as_bytes(), "s").is_none(), "{first}");
         }
-        assert_eq!(Hello::parse(b"y,a=user,n=user,r=x", "s").unwrap().name, "user");
-        assert_eq!(Hello::parse(b"n,,n=a=2Cb=3Dc,r=x", "s").unwrap().name, "a,b=c");
-        assert!(Hello::parse(b"n,,n=\xff,r=x", "s").is_none());
+        assert_eq!(ClientFirstMessage::parse(b"y,a=user,n=user,r=x", "s").unwrap().name, "user");
+        assert_eq!(ClientFirstMessage::parse(b"n,,n=a=2Cb=3Dc,r=x", "s").unwrap().name, "a,b=c");
+        assert!(ClientFirstMessage::parse(b"n,,n=\xff,r=x", "s").is_none());
     }
 
     #[test]
     fn a_name_is_escaped_and_read_back() {
         let first = ClientFirst::new("a,b=c", "x").unwrap();
         assert_eq!(first.message(), "n,,n=a=2Cb=3Dc,r=x");
-        assert_eq!(Hello::parse(first.message().as_bytes(), "s").unwrap().name, "a,b=c");
+        assert_eq!(ClientFirstMessage::parse(first.message().as_bytes(), "s").unwrap().name, "a,b=c");
         assert!(ClientFirst::new("a\u{7}", "x").is_none() && ClientFirst::new("", "x").is_none());
         assert!(ClientFirst::new("a", "x,y").is_none());
     }

@@ -7,18 +7,18 @@
 //! CRAM-MD5      challenge ─▶ Lookup ─▶ Accepted | Refused
 //! SCRAM-SHA-256           ─▶ Lookup ─▶ challenge ─▶ challenge (the server's proof) ─▶ Accepted | Refused
 //! ```
-use super::scram::{self, Verified};
+use super::scram::{self, ProofResult};
 use super::{Mechanism, Nonce, Secret, cram_md5, encode, same};
 use std::fmt;
 
 /// Next step of an exchange.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Turn {
+pub enum ExchangeStep {
     /// A challenge to be sent; a response follows.
     Challenge(Vec<u8>),
-    /// The application must decide whether [`Exchange::name`] and [`Exchange::shown`] belong together.
+    /// The application must decide whether [`ClientExchange::name`] and [`ClientExchange::shown`] belong together.
     Check,
-    /// The application must give the secret of [`Exchange::name`] to [`Exchange::know`].
+    /// The application must give the secret of [`ClientExchange::name`] to [`ClientExchange::know`].
     Lookup,
     /// The login is proved.
     Accepted,
@@ -28,7 +28,7 @@ pub enum Turn {
     Malformed,
 }
 
-impl fmt::Debug for Turn {
+impl fmt::Debug for ExchangeStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Challenge(text) => write!(f, "Challenge({:?})", String::from_utf8_lossy(text)),
@@ -55,8 +55,8 @@ enum State {
         challenge: String,
         digest: Vec<u8>,
     },
-    ScramLookup(scram::Hello),
-    ClientFinal(scram::Challenged),
+    ScramLookup(scram::ClientFirstMessage),
+    ClientFinal(scram::ServerChallenge),
     /// The empty response to the server's proof.
     Acknowledgement,
     /// The application's verdict, or nothing any more.
@@ -65,7 +65,7 @@ enum State {
 
 /// One exchange.
 #[derive(Clone)]
-pub struct Exchange {
+pub struct ServerExchange {
     mechanism: Mechanism,
     state: State,
     name: String,
@@ -74,13 +74,13 @@ pub struct Exchange {
     host: String,
 }
 
-impl fmt::Debug for Exchange {
+impl fmt::Debug for ServerExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Exchange({}, {:?})", self.mechanism.name(), self.name)
     }
 }
 
-impl Exchange {
+impl ServerExchange {
     /// Creates an exchange by that mechanism; those that [need one](Mechanism::needs_server_nonce) use the nonce, and
     /// CRAM-MD5 the server's name.
     pub fn new(mechanism: Mechanism, nonce: &Nonce, host: &str) -> Self {
@@ -105,69 +105,69 @@ impl Exchange {
     }
 
     /// Begins, with the response that came with AUTH, if there was one.
-    pub fn begin(&mut self, initial: Option<&[u8]>) -> Turn {
+    pub fn begin(&mut self, initial: Option<&[u8]>) -> ExchangeStep {
         match (self.mechanism, initial) {
             // RFC 4954 §4: if the server sends the first message, AUTH has no response.
-            (Mechanism::CramMd5, Some(_)) => self.over(Turn::Malformed),
+            (Mechanism::CramMd5, Some(_)) => self.end(ExchangeStep::Malformed),
             (Mechanism::CramMd5, None) => {
                 let challenge = cram_md5::challenge(&self.nonce, &self.host);
                 self.state = State::Digest(challenge.clone());
-                Turn::Challenge(challenge.into_bytes())
+                ExchangeStep::Challenge(challenge.into_bytes())
             }
-            (Mechanism::Login, None) => Turn::Challenge(b"Username:".to_vec()),
-            (_, None) => Turn::Challenge(Vec::new()),
+            (Mechanism::Login, None) => ExchangeStep::Challenge(b"Username:".to_vec()),
+            (_, None) => ExchangeStep::Challenge(Vec::new()),
             (_, Some(response)) => self.receive(response),
         }
     }
 
-    /// Reports whether the next response is a proof that is compared with the secret given to [`Exchange::know`].
+    /// Reports whether the next response is a proof that is compared with the secret given to [`ClientExchange::know`].
     pub fn awaits_proof(&self) -> bool {
         matches!(self.state, State::ClientFinal(_))
     }
 
     /// Takes a response.
-    pub fn receive(&mut self, response: &[u8]) -> Turn {
+    pub fn receive(&mut self, response: &[u8]) -> ExchangeStep {
         match std::mem::replace(&mut self.state, State::Over) {
-            State::First => self.first(response).unwrap_or(Turn::Malformed),
+            State::First => self.first(response).unwrap_or(ExchangeStep::Malformed),
             State::Password => {
                 self.shown = response.to_vec();
-                Turn::Check
+                ExchangeStep::Check
             }
-            State::Digest(challenge) => self.digest(challenge, response).unwrap_or(Turn::Malformed),
+            State::Digest(challenge) => self.digest(challenge, response).unwrap_or(ExchangeStep::Malformed),
             State::ClientFinal(challenged) => match challenged.verify(response) {
-                Verified::Right(proof) => {
+                ProofResult::Right(proof) => {
                     self.state = State::Acknowledgement;
-                    Turn::Challenge(proof.into_bytes())
+                    ExchangeStep::Challenge(proof.into_bytes())
                 }
-                Verified::Wrong => Turn::Refused,
-                Verified::Malformed => Turn::Malformed,
+                ProofResult::Wrong => ExchangeStep::Refused,
+                ProofResult::Malformed => ExchangeStep::Malformed,
             },
-            State::Acknowledgement if response.is_empty() => Turn::Accepted,
-            _ => Turn::Malformed,
+            State::Acknowledgement if response.is_empty() => ExchangeStep::Accepted,
+            _ => ExchangeStep::Malformed,
         }
     }
 
-    /// Takes the secret of [`Exchange::name`]; `None` if the name is unknown.
-    pub fn know(&mut self, secret: Option<&Secret>) -> Turn {
+    /// Takes the secret of [`ClientExchange::name`]; `None` if the name is unknown.
+    pub fn provide_secret(&mut self, secret: Option<&Secret>) -> ExchangeStep {
         match (std::mem::replace(&mut self.state, State::Over), secret) {
-            (State::CramLookup { .. }, Some(Secret::Any)) => Turn::Accepted,
+            (State::CramLookup { .. }, Some(Secret::Any)) => ExchangeStep::Accepted,
             (State::CramLookup { challenge, digest }, Some(Secret::Password(password))) => {
                 let right = cram_md5::digest(password, challenge.as_bytes());
-                if same(right.as_bytes(), &digest) { Turn::Accepted } else { Turn::Refused }
+                if same(right.as_bytes(), &digest) { ExchangeStep::Accepted } else { ExchangeStep::Refused }
             }
             (State::ScramLookup(hello), Some(secret)) => match self.keys(secret) {
                 Some(keys) => {
                     let (challenge, challenged) = hello.challenge(keys);
                     self.state = State::ClientFinal(challenged);
-                    Turn::Challenge(challenge.into_bytes())
+                    ExchangeStep::Challenge(challenge.into_bytes())
                 }
-                None => Turn::Refused,
+                None => ExchangeStep::Refused,
             },
-            _ => Turn::Refused,
+            _ => ExchangeStep::Refused,
         }
     }
 
-    fn over(&mut self, turn: Turn) -> Turn {
+    fn end(&mut self, turn: ExchangeStep) -> ExchangeStep {
         self.state = State::Over;
         turn
     }
@@ -175,29 +175,27 @@ impl Exchange {
     /// Makes the keys of a secret. A password is salted with the nonce: it is not stored, so its salt need not be.
     fn keys(&self, secret: &Secret) -> Option<scram::Keys> {
         match secret {
-            Secret::Password(password) => {
-                scram::Keys::derive(password, self.nonce.as_bytes(), scram::FEWEST_ITERATIONS)
-            }
+            Secret::Password(password) => scram::Keys::derive(password, self.nonce.as_bytes(), scram::MIN_ITERATIONS),
             Secret::Keys(keys) => Some(keys.clone()),
             Secret::Any => None,
         }
     }
 
-    fn first(&mut self, response: &[u8]) -> Option<Turn> {
+    fn first(&mut self, response: &[u8]) -> Option<ExchangeStep> {
         match self.mechanism {
             Mechanism::Plain => self.plain(response),
             Mechanism::Xoauth2 => self.xoauth2(response),
             Mechanism::Login => {
                 self.name = named(response)?;
                 self.state = State::Password;
-                Some(Turn::Challenge(b"Password:".to_vec()))
+                Some(ExchangeStep::Challenge(b"Password:".to_vec()))
             }
-            Mechanism::ScramSha256 if scram::acts_as_other(response) => Some(Turn::Refused),
+            Mechanism::ScramSha256 if scram::acts_as_other(response) => Some(ExchangeStep::Refused),
             Mechanism::ScramSha256 => {
-                let hello = scram::Hello::parse(response, &self.nonce)?;
+                let hello = scram::ClientFirstMessage::parse(response, &self.nonce)?;
                 self.name.clone_from(&hello.name);
                 self.state = State::ScramLookup(hello);
-                Some(Turn::Lookup)
+                Some(ExchangeStep::Lookup)
             }
             Mechanism::CramMd5 => None,
         }
@@ -205,7 +203,7 @@ impl Exchange {
 
     /// Reads a response of PLAIN (RFC 4616 §2): the user to act as, the user's own name, the password. Acting as
     /// another user is refused like a wrong password.
-    fn plain(&mut self, response: &[u8]) -> Option<Turn> {
+    fn plain(&mut self, response: &[u8]) -> Option<ExchangeStep> {
         let mut parts = response.split(|octet| *octet == 0);
         let acts_as = parts.next()?;
         let name = parts.next()?;
@@ -215,14 +213,14 @@ impl Exchange {
         }
         self.name = named(name)?;
         if !acts_as.is_empty() && acts_as != name {
-            return Some(Turn::Refused);
+            return Some(ExchangeStep::Refused);
         }
         self.shown = password.to_vec();
-        Some(Turn::Check)
+        Some(ExchangeStep::Check)
     }
 
     /// Reads `user=NAME^Aauth=Bearer TOKEN^A^A`.
-    fn xoauth2(&mut self, response: &[u8]) -> Option<Turn> {
+    fn xoauth2(&mut self, response: &[u8]) -> Option<ExchangeStep> {
         let text = response.strip_suffix(b"\x01\x01")?;
         let mut parts = text.split(|octet| *octet == 1);
         let user = parts.next()?.strip_prefix(b"user=")?;
@@ -232,14 +230,14 @@ impl Exchange {
         }
         self.name = named(user)?;
         self.shown = bearer.to_vec();
-        Some(Turn::Check)
+        Some(ExchangeStep::Check)
     }
 
-    fn digest(&mut self, challenge: String, response: &[u8]) -> Option<Turn> {
+    fn digest(&mut self, challenge: String, response: &[u8]) -> Option<ExchangeStep> {
         let (name, digest) = cram_md5::parse(response)?;
         self.name = name.to_owned();
         self.state = State::CramLookup { challenge, digest: digest.to_ascii_lowercase() };
-        Some(Turn::Lookup)
+        Some(ExchangeStep::Lookup)
     }
 }
 
@@ -251,21 +249,21 @@ fn named(name: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::{self, Failure};
+    use super::super::client::{self, ExchangeError};
     use super::super::{Credentials, Mechanisms};
     use super::*;
     use proptest::prelude::*;
 
     const NONCE: Nonce = *b"eighteen octets ok";
 
-    fn exchange(mechanism: Mechanism) -> Exchange {
-        Exchange::new(mechanism, &NONCE, "test")
+    fn exchange(mechanism: Mechanism) -> ServerExchange {
+        ServerExchange::new(mechanism, &NONCE, "test")
     }
 
     /// Joins both sides until one of them ends. Returns whether the server and the client each consider the login
     /// proved.
     fn joined(mechanism: Mechanism, credentials: &Credentials, secret: Option<&Secret>, early: bool) -> (bool, bool) {
-        let mut client = client::Exchange::new(mechanism, credentials, Some(&[9; 18])).unwrap();
+        let mut client = client::ClientExchange::new(mechanism, credentials, Some(&[9; 18])).unwrap();
         let mut server = exchange(mechanism);
         let initial = client.initial().map(<[u8]>::to_vec).filter(|_| early);
         if initial.is_some() {
@@ -274,21 +272,21 @@ mod tests {
         let mut turn = server.begin(initial.as_deref());
         loop {
             turn = match turn {
-                Turn::Challenge(challenge) => match client.respond(&challenge) {
+                ExchangeStep::Challenge(challenge) => match client.respond(&challenge) {
                     Ok(response) => server.receive(&response),
                     Err(_) => return (false, false),
                 },
-                Turn::Check => {
+                ExchangeStep::Check => {
                     assert_eq!(server.name(), credentials.name);
                     let is_right = secret.is_some_and(|secret| secret.is(server.shown()));
                     return (is_right, is_right && client.accept().is_ok());
                 }
-                Turn::Lookup => {
+                ExchangeStep::Lookup => {
                     assert_eq!(server.name(), credentials.name);
-                    server.know(secret)
+                    server.provide_secret(secret)
                 }
-                Turn::Accepted => return (true, client.accept().is_ok()),
-                Turn::Refused | Turn::Malformed => return (false, false),
+                ExchangeStep::Accepted => return (true, client.accept().is_ok()),
+                ExchangeStep::Refused | ExchangeStep::Malformed => return (false, false),
             }
         }
     }
@@ -332,11 +330,11 @@ mod tests {
         ];
         for (mechanism, response) in rows {
             let mut server = exchange(*mechanism);
-            assert_eq!(server.begin(Some(response)), Turn::Malformed, "{mechanism:?} {response:?}");
-            assert_eq!(server.receive(response), Turn::Malformed, "it is over");
-            assert_eq!(server.know(Some(&Secret::Any)), Turn::Refused, "it is over");
+            assert_eq!(server.begin(Some(response)), ExchangeStep::Malformed, "{mechanism:?} {response:?}");
+            assert_eq!(server.receive(response), ExchangeStep::Malformed, "it is over");
+            assert_eq!(server.provide_secret(Some(&Secret::Any)), ExchangeStep::Refused, "it is over");
         }
-        assert_eq!(exchange(Mechanism::Plain).begin(Some(b"user\0user\0pencil")), Turn::Check);
+        assert_eq!(exchange(Mechanism::Plain).begin(Some(b"user\0user\0pencil")), ExchangeStep::Check);
     }
 
     #[test]
@@ -349,30 +347,32 @@ mod tests {
         ];
         for (mechanism, response) in rows {
             let mut server = exchange(*mechanism);
-            assert_eq!(server.begin(Some(response)), Turn::Refused, "{mechanism:?} {response:?}");
-            assert_eq!(server.know(Some(&Secret::Any)), Turn::Refused, "it is over");
+            assert_eq!(server.begin(Some(response)), ExchangeStep::Refused, "{mechanism:?} {response:?}");
+            assert_eq!(server.provide_secret(Some(&Secret::Any)), ExchangeStep::Refused, "it is over");
         }
     }
 
     #[test]
     fn a_server_without_the_secret_does_not_get_past_a_client() {
         let credentials = Credentials::new("user", "pencil");
-        let mut client = client::Exchange::new(Mechanism::ScramSha256, &credentials, Some(&[9; 18])).unwrap();
+        let mut client = client::ClientExchange::new(Mechanism::ScramSha256, &credentials, Some(&[9; 18])).unwrap();
         let mut server = exchange(Mechanism::ScramSha256);
         let first = client.respond(b"").unwrap();
-        assert_eq!(server.begin(Some(&first)), Turn::Lookup);
-        let Turn::Challenge(challenge) = server.know(Some(&Secret::Password("guess".into()))) else { panic!("SCRAM") };
+        assert_eq!(server.begin(Some(&first)), ExchangeStep::Lookup);
+        let ExchangeStep::Challenge(challenge) = server.provide_secret(Some(&Secret::Password("guess".into()))) else {
+            panic!("SCRAM")
+        };
         let last = client.respond(&challenge).unwrap();
-        assert_eq!(server.receive(&last), Turn::Refused);
-        assert_eq!(client.accept(), Err(Failure::Impostor), "a yes all the same is not believed");
+        assert_eq!(server.receive(&last), ExchangeStep::Refused);
+        assert_eq!(client.accept(), Err(ExchangeError::ServerUnverified), "a yes all the same is not believed");
     }
 
     #[test]
     fn every_step_of_scram_has_its_place() {
         let mut server = exchange(Mechanism::ScramSha256);
-        assert_eq!(server.begin(None), Turn::Challenge(Vec::new()));
-        assert_eq!(server.receive(b"n,,n=user,r=x"), Turn::Lookup);
-        assert_eq!(server.receive(b"n,,n=user,r=x"), Turn::Malformed, "the secret is waited for");
+        assert_eq!(server.begin(None), ExchangeStep::Challenge(Vec::new()));
+        assert_eq!(server.receive(b"n,,n=user,r=x"), ExchangeStep::Lookup);
+        assert_eq!(server.receive(b"n,,n=user,r=x"), ExchangeStep::Malformed, "the secret is waited for");
     }
 
     proptest! {
@@ -384,12 +384,12 @@ mod tests {
             let mut turn = server.begin(None);
             for word in words {
                 turn = match turn {
-                    Turn::Challenge(_) => server.receive(&word),
-                    Turn::Lookup => server.know(Some(&Secret::Password("long and secret".into()))),
+                    ExchangeStep::Challenge(_) => server.receive(&word),
+                    ExchangeStep::Lookup => server.provide_secret(Some(&Secret::Password("long and secret".into()))),
                     other => other,
                 };
             }
-            prop_assert_ne!(turn, Turn::Accepted);
+            prop_assert_ne!(turn, ExchangeStep::Accepted);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Tests of time and the application: when a session gives up, and how it waits for answers. Time is a number here.
-use smtp::client::{Client, Pipelining};
+use smtp::client::{Client, PipelineMode};
 use smtp::envelope::Envelope;
 use smtp::limits::Limits;
 use smtp::reply::Reply;
-use smtp::server::{Event, Identity, Server};
-use smtp::verdict::Verdict;
+use smtp::server::{Event, Server, ServerSettings};
+use smtp::verdict::ReplyReason;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ fn at(seconds: u64) -> Duration {
 
 /// A session that has not been greeted yet.
 fn silent_server() -> Server {
-    let limits = Limits { idle: IDLE, message_time: MESSAGE, ..Limits::default() };
-    Server::new(Arc::new(Identity::new("test", limits)), at(0))
+    let limits = Limits { idle_timeout: IDLE, message_timeout: MESSAGE, ..Limits::default() };
+    Server::new(Arc::new(ServerSettings::new("test", limits)), at(0))
 }
 
 fn server() -> (Server, Vec<u8>) {
@@ -125,9 +125,9 @@ fn a_late_answer_does_not_reopen_a_session_that_was_closed() {
         let mut input = line.as_bytes();
         assert!(server.next_event(&mut input, at(2), &mut out).is_some());
         out.clear();
-        server.close(Verdict::ShuttingDown, &mut out);
+        server.close(ReplyReason::ShuttingDown, &mut out);
         server.answer(None, at(3), &mut out);
-        server.close(Verdict::ShuttingDown, &mut out);
+        server.close(ReplyReason::ShuttingDown, &mut out);
         assert_eq!(text(&out), "421 4.3.2 Shutting down\r\n", "one last word");
         assert!(server.is_closed() && !server.awaits_answer());
     }
@@ -282,7 +282,7 @@ fn a_client_that_is_turned_away_may_be_refused_its_quit_and_stays_turned_away() 
 #[test]
 fn a_client_waits_for_replies_and_not_for_its_caller() {
     let patience = at(30);
-    let mut client = Client::new("me".into(), Pipelining::Off, at(5));
+    let mut client = Client::new("me".into(), PipelineMode::Off, at(5));
     let mut out = Vec::new();
     assert_eq!(client.deadline(patience), Some(at(35)), "the greeting");
     let mut input = b"220 hi\r\n".as_slice();
@@ -304,8 +304,8 @@ fn a_client_waits_for_replies_and_not_for_its_caller() {
 
 #[test]
 fn a_session_that_brings_no_message_ends_however_busy_it_is() {
-    let limits = Limits { without_message: at(600), idle_commands: u32::MAX, ..Limits::default() };
-    let mut server = Server::new(Arc::new(Identity::new("test", limits)), at(0));
+    let limits = Limits { no_message_timeout: at(600), idle_commands: u32::MAX, ..Limits::default() };
+    let mut server = Server::new(Arc::new(ServerSettings::new("test", limits)), at(0));
     let mut out = Vec::new();
     server.answer(None, at(0), &mut out);
     feed(&mut server, b"EHLO a\r\n", at(1), &mut out);
@@ -334,8 +334,8 @@ fn a_session_that_brings_no_message_ends_however_busy_it_is() {
 
 #[test]
 fn a_message_that_has_begun_has_a_time_of_its_own() {
-    let limits = Limits { without_message: at(600), message_time: MESSAGE, ..Limits::default() };
-    let mut server = Server::new(Arc::new(Identity::new("test", limits)), at(0));
+    let limits = Limits { no_message_timeout: at(600), message_timeout: MESSAGE, ..Limits::default() };
+    let mut server = Server::new(Arc::new(ServerSettings::new("test", limits)), at(0));
     let mut out = Vec::new();
     server.answer(None, at(0), &mut out);
     feed(&mut server, TO_DATA, at(590), &mut out);

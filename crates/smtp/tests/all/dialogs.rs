@@ -1,9 +1,9 @@
 //! Tests that play every dialog file against the server core, with its bytes cut in all ways.
 use crate::dialog::{self, Dialog, Step, Whose};
-use crate::host::{Heard, Host};
+use crate::host::{RecordedEvent, RecordingServer};
 use smtp::limits::Limits;
 use smtp::reply::Reply;
-use smtp::server::{Identity, Offer};
+use smtp::server::{Offer, ServerSettings};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn dialogs() -> Vec<Dialog> {
     dialogs
 }
 
-fn host(dialog: &Dialog) -> Host {
+fn host(dialog: &Dialog) -> RecordingServer {
     let mut limits = Limits::default();
     for (name, number) in &dialog.limits {
         match name.as_str() {
@@ -32,7 +32,7 @@ fn host(dialog: &Dialog) -> Host {
     let mut offer = Offer::new(&limits);
     dialog.change(&mut offer);
     let greeting = dialog.refused_greeting().map(|(code, text)| Reply::new(code, text));
-    Host::greeting(greeting.as_ref(), &Arc::new(Identity::offering("test", limits, offer)), refuse)
+    RecordingServer::greeting(greeting.as_ref(), &Arc::new(ServerSettings::with_offer("test", limits, offer)), refuse)
 }
 
 /// Dialogs that can be sent at once: TLS begins between two.
@@ -40,12 +40,14 @@ fn dialogs_in_one() -> Vec<Dialog> {
     dialogs().into_iter().filter(|dialog| !dialog.steps.contains(&Step::Tls)).collect()
 }
 
-fn refuse(heard: &Heard) -> Option<Reply> {
+fn refuse(heard: &RecordedEvent) -> Option<Reply> {
     match heard {
-        Heard::Recipient { address, .. } | Heard::Verify(address) => {
+        RecordedEvent::Recipient { address, .. } | RecordedEvent::Verify(address) => {
             dialog::refusal(address).map(|code| Reply::new(code, "refused by name"))
         }
-        Heard::Delivery(address) => dialog::late_refusal(address).map(|code| Reply::new(code, "refused by name")),
+        RecordedEvent::Delivery(address) => {
+            dialog::late_refusal(address).map(|code| Reply::new(code, "refused by name"))
+        }
         _ => None,
     }
 }
@@ -57,11 +59,11 @@ fn expect(dialog: &Dialog, at: usize, said: &mut Vec<u8>) {
     expected.check(&reply, Whose::Ours).unwrap_or_else(|what| panic!("{} step {at}: {what}", dialog.name));
 }
 
-fn finish(dialog: &Dialog, host: Host) {
+fn finish(dialog: &Dialog, host: RecordingServer) {
     assert!(host.out.is_empty(), "{}: {:?} was said besides", dialog.name, String::from_utf8_lossy(&host.out));
     assert_eq!(host.server.is_closed(), dialog.steps.last() == Some(&Step::Closed), "{}", dialog.name);
-    let taken = |heard: Heard| if let Heard::Message(content) = heard { Some(content) } else { None };
-    let messages: Vec<_> = host.heard.into_iter().filter_map(taken).collect();
+    let taken = |heard: RecordedEvent| if let RecordedEvent::Message(content) = heard { Some(content) } else { None };
+    let messages: Vec<_> = host.events.into_iter().filter_map(taken).collect();
     if !dialog.messages.is_empty() {
         assert_eq!(messages, dialog.messages, "{}: the messages that were taken", dialog.name);
     }

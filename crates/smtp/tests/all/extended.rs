@@ -3,8 +3,8 @@ use smtp::limits::Limits;
 use smtp::login::Proof;
 use smtp::reply::Reply;
 use smtp::sasl::{Mechanism, Mechanisms, Secret};
-use smtp::server::{Event, Identity, Offer, Protocol, Server};
-use smtp::verdict::Verdict;
+use smtp::server::{Event, Offer, Protocol, Server, ServerSettings};
+use smtp::verdict::ReplyReason;
 use smtp::xclient::Attributes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn server(protocol: Protocol, limits: Limits) -> Server {
     offer.extensions.starttls = true;
     offer.extensions.auth = Mechanisms::ALL;
     offer.extensions.xclient = Attributes::ALL;
-    let mut server = Server::new(Arc::new(Identity::offering("test", limits, offer)), at(0));
+    let mut server = Server::new(Arc::new(ServerSettings::with_offer("test", limits, offer)), at(0));
     server.answer(None, at(0), &mut Vec::new());
     let hello: &[u8] = if protocol == Protocol::Lmtp { b"LHLO a\r\n" } else { b"EHLO a\r\n" };
     say(&mut server, hello, &[]);
@@ -106,7 +106,7 @@ fn tls_may_be_on_before_the_greeting() {
     let mut offer = Offer::new(&limits);
     offer.extensions.starttls = true;
     offer.requires.tls = true;
-    let mut server = Server::new(Arc::new(Identity::offering("test", limits, offer)), at(0));
+    let mut server = Server::new(Arc::new(ServerSettings::with_offer("test", limits, offer)), at(0));
     server.tls_started(at(1));
     let mut out = Vec::new();
     server.answer(None, at(1), &mut out);
@@ -297,7 +297,7 @@ fn chunks_are_handed_on_as_they_lie_and_end_with_one_message() {
 
 #[test]
 fn a_message_in_chunks_may_take_its_time_but_not_for_ever() {
-    let limits = Limits { idle: at(300), message_time: at(1000), ..Limits::default() };
+    let limits = Limits { idle_timeout: at(300), message_timeout: at(1000), ..Limits::default() };
     let refused: &[u8] = b"BDAT 100\r\n";
     for (head, is_chunk) in [([TO_RCPT, refused].concat(), true), (refused.to_vec(), false)] {
         let mut server = server(Protocol::Smtp, limits.clone());
@@ -311,7 +311,7 @@ fn a_message_in_chunks_may_take_its_time_but_not_for_ever() {
             assert_eq!(server.deadline(), Some((at(second) + at(300)).min(at(1001))));
         }
         server.tick(at(1001), &mut out);
-        assert!(server.is_closed() && out.ends_with(Verdict::Timeout.reply().wire()));
+        assert!(server.is_closed() && out.ends_with(ReplyReason::Timeout.reply().wire()));
     }
 }
 
@@ -378,7 +378,7 @@ fn a_proof_by_scram_is_not_checked_before_the_application_says_so() {
         let mut server = smtp();
         let mut out = Vec::new();
         let credentials = Credentials::new("user", "pencil");
-        let mut client = client::Exchange::new(Mechanism::ScramSha256, &credentials, Some(&[7; 18])).unwrap();
+        let mut client = client::ClientExchange::new(Mechanism::ScramSha256, &credentials, Some(&[7; 18])).unwrap();
         let send = |server: &mut smtp::Server, line: &str, out: &mut Vec<u8>| {
             let line = format!("{line}\r\n");
             let mut input = line.as_bytes();

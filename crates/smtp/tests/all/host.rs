@@ -7,15 +7,15 @@ use smtp::login::Proof;
 use smtp::reply::Reply;
 use smtp::sasl::scram::Keys;
 use smtp::sasl::{Mechanism, Secret};
-use smtp::server::{Event, Identity, Server};
-use smtp::verdict::Verdict;
+use smtp::server::{Event, Server, ServerSettings};
+use smtp::verdict::ReplyReason;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// Events recorded by the application: an [`Event`] that owns its text. Blocks are joined, for they are cut as the
 /// bytes came; those of a message that was refused are not kept, for the session may pass on fewer of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum RecordedEvent {
     Hello(Hello, Vec<u8>),
     Mail {
         sender: Vec<u8>,
@@ -30,7 +30,7 @@ pub(crate) enum Heard {
     Message(Vec<u8>),
     /// LMTP: the message for this recipient.
     Delivery(Vec<u8>),
-    Discarded(Verdict),
+    Discarded(ReplyReason),
     Reset,
     Verify(Vec<u8>),
     StartTls,
@@ -51,37 +51,37 @@ fn password(name: &str) -> Option<&'static str> {
 }
 
 /// A server session with its application.
-pub(crate) struct Host {
+pub(crate) struct RecordingServer {
     pub(crate) server: Server,
-    pub(crate) heard: Vec<Heard>,
+    pub(crate) events: Vec<RecordedEvent>,
     pub(crate) out: Vec<u8>,
-    pub(crate) refuse: fn(&Heard) -> Option<Reply>,
+    pub(crate) refuse: fn(&RecordedEvent) -> Option<Reply>,
     message: Vec<u8>,
     /// Recipients of the transaction that were accepted.
-    taken: Vec<Vec<u8>>,
+    accepted: Vec<Vec<u8>>,
 }
 
-impl Host {
+impl RecordingServer {
     /// Creates a session that has sent its greeting.
-    pub(crate) fn new(identity: &Arc<Identity>, refuse: fn(&Heard) -> Option<Reply>) -> Self {
+    pub(crate) fn new(identity: &Arc<ServerSettings>, refuse: fn(&RecordedEvent) -> Option<Reply>) -> Self {
         Self::greeting(None, identity, refuse)
     }
 
     /// Creates a session that has sent that reply in place of its greeting.
     pub(crate) fn greeting(
         instead: Option<&Reply>,
-        identity: &Arc<Identity>,
-        refuse: fn(&Heard) -> Option<Reply>,
+        identity: &Arc<ServerSettings>,
+        refuse: fn(&RecordedEvent) -> Option<Reply>,
     ) -> Self {
         let mut server = Server::new(identity.clone(), Duration::ZERO);
         let mut out = Vec::new();
         server.answer(instead, Duration::ZERO, &mut out);
-        Self { server, heard: Vec::new(), out, refuse, message: Vec::new(), taken: Vec::new() }
+        Self { server, events: Vec::new(), out, refuse, message: Vec::new(), accepted: Vec::new() }
     }
 
     /// Creates a session with those limits and an application that accepts everything.
     pub(crate) fn with_limits(limits: Limits) -> Self {
-        Self::new(&Arc::new(Identity::new("test", limits)), |_| None)
+        Self::new(&Arc::new(ServerSettings::new("test", limits)), |_| None)
     }
 
     /// Handles a block to its end, or to the end of the session.
@@ -91,7 +91,7 @@ impl Host {
             let asks = event.asks();
             let is_nonce = event == Event::Nonce;
             let is_lookup = matches!(event, Event::Auth(auth) if auth.is_lookup());
-            let heard = note(event, &mut self.message, &self.taken);
+            let heard = note(event, &mut self.message, &self.accepted);
             assert_eq!(asks, self.server.awaits_answer());
             if is_nonce {
                 self.server.answer_nonce(b"eighteen octets ok", now, &mut self.out);
@@ -103,24 +103,24 @@ impl Host {
                 self.server.answer(answer.as_ref(), now, &mut self.out);
                 self.keep(heard.as_ref(), answer.is_none());
             }
-            self.heard.extend(heard);
+            self.events.extend(heard);
         }
         let is_over = self.server.is_closed();
         assert!(input.is_empty() || is_over, "a block is read to its end");
     }
 
     /// Keeps the recipients that were accepted.
-    fn keep(&mut self, heard: Option<&Heard>, yes: bool) {
+    fn keep(&mut self, heard: Option<&RecordedEvent>, yes: bool) {
         match heard {
-            Some(Heard::Mail { .. }) => self.taken.clear(),
-            Some(Heard::Recipient { address, .. }) if yes => self.taken.push(address.clone()),
+            Some(RecordedEvent::Mail { .. }) => self.accepted.clear(),
+            Some(RecordedEvent::Recipient { address, .. }) if yes => self.accepted.push(address.clone()),
             _ => {}
         }
     }
 }
 
-fn secret_of(heard: &Heard) -> Option<Secret> {
-    let Heard::Auth(mechanism, name, None) = heard else { return None };
+fn secret_of(heard: &RecordedEvent) -> Option<Secret> {
+    let RecordedEvent::Auth(mechanism, name, None) = heard else { return None };
     match mechanism {
         Mechanism::ScramSha256 if name == "user" => Some(Secret::Keys(KEYS.clone())),
         _ => password(name).map(|password| Secret::Password(password.to_owned())),
@@ -132,25 +132,25 @@ static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     Keys::derive("pencil", b"ZWlnaHRlZW4gb2N0ZXRzIG9r", 4096).expect("a password, a salt, enough iterations")
 });
 
-fn wrong_password(heard: &Heard) -> Option<Reply> {
-    let Heard::Auth(_, name, Some(shown)) = heard else { return None };
+fn wrong_password(heard: &RecordedEvent) -> Option<Reply> {
+    let RecordedEvent::Auth(_, name, Some(shown)) = heard else { return None };
     let is_right = password(name).is_some_and(|password| Secret::Password(password.to_owned()).is(shown));
     (!is_right).then(|| Reply::new(535, "5.7.8 wrong"))
 }
 
-fn note(event: Event<'_>, message: &mut Vec<u8>, taken: &[Vec<u8>]) -> Option<Heard> {
+fn note(event: Event<'_>, message: &mut Vec<u8>, taken: &[Vec<u8>]) -> Option<RecordedEvent> {
     Some(match event {
-        Event::Hello(kind, name) => Heard::Hello(kind, name.to_vec()),
+        Event::Hello(kind, name) => RecordedEvent::Hello(kind, name.to_vec()),
         Event::Mail(Mail { sender, size, body, smtp_utf8, returns, envelope_id, auth }) => {
             let text = format!("{body:?} {smtp_utf8} {returns:?} {envelope_id:?} {auth:?}");
-            Heard::Mail { sender: sender.as_bytes().to_vec(), size, text }
+            RecordedEvent::Mail { sender: sender.as_bytes().to_vec(), size, text }
         }
         Event::Recipient(Recipient { path, notify, original }) => {
-            Heard::Recipient { address: path.as_bytes().to_vec(), text: format!("{notify:?} {original:?}") }
+            RecordedEvent::Recipient { address: path.as_bytes().to_vec(), text: format!("{notify:?} {original:?}") }
         }
         Event::Data => {
             message.clear();
-            Heard::Data
+            RecordedEvent::Data
         }
         Event::Block(block) => {
             assert!(!block.is_empty(), "a block has octets");
@@ -159,33 +159,33 @@ fn note(event: Event<'_>, message: &mut Vec<u8>, taken: &[Vec<u8>]) -> Option<He
         }
         Event::Message { bytes } => {
             assert_eq!(bytes, message.len() as u64, "what was handed on is what was counted");
-            Heard::Message(std::mem::take(message))
+            RecordedEvent::Message(std::mem::take(message))
         }
-        Event::Delivery { recipient } => Heard::Delivery(taken[recipient as usize].clone()),
+        Event::Delivery { recipient } => RecordedEvent::Delivery(taken[recipient as usize].clone()),
         Event::Discarded(verdict) => {
             message.clear();
-            Heard::Discarded(verdict)
+            RecordedEvent::Discarded(verdict)
         }
-        Event::Reset => Heard::Reset,
-        Event::Verify(who) => Heard::Verify(who.to_vec()),
-        Event::StartTls => Heard::StartTls,
+        Event::Reset => RecordedEvent::Reset,
+        Event::Verify(who) => RecordedEvent::Verify(who.to_vec()),
+        Event::StartTls => RecordedEvent::StartTls,
         Event::Auth(auth) => {
             let shown = if let Proof::Shown(secret) = auth.proof { Some(secret.to_vec()) } else { None };
-            Heard::Auth(auth.mechanism, auth.name.to_owned(), shown)
+            RecordedEvent::Auth(auth.mechanism, auth.name.to_owned(), shown)
         }
-        Event::Authenticated => Heard::Authenticated,
-        Event::NotAuthenticated => Heard::NotAuthenticated,
-        Event::Xclient(xclient) => Heard::Xclient(format!("{:?}", xclient.attributes().collect::<Vec<_>>())),
+        Event::Authenticated => RecordedEvent::Authenticated,
+        Event::NotAuthenticated => RecordedEvent::NotAuthenticated,
+        Event::Xclient(xclient) => RecordedEvent::Xclient(format!("{:?}", xclient.attributes().collect::<Vec<_>>())),
         Event::Noop | Event::Quit | Event::Nonce | Event::Proof(_) | Event::Answered => return None,
     })
 }
 
 /// Pseudo-random numbers from a seed (SplitMix64, Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct SplitMix64(pub(crate) u64);
 
-impl Dice {
-    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
+impl SplitMix64 {
+    pub(crate) fn below(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -194,7 +194,7 @@ impl Dice {
 
     /// True once in `times` calls, on average.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
-        self.roll(times) == 0
+        self.below(times) == 0
     }
 
     /// Cuts bytes into blocks, mostly short ones.
@@ -203,7 +203,7 @@ impl Dice {
         let mut rest = bytes;
         while !rest.is_empty() {
             let most = if self.once_in(4) { 200 } else { 6 };
-            let (block, after) = rest.split_at(rest.len().min(1 + self.roll(most) as usize));
+            let (block, after) = rest.split_at(rest.len().min(1 + self.below(most) as usize));
             blocks.push(block);
             rest = after;
         }

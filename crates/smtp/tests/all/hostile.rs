@@ -1,14 +1,14 @@
 //! Properties of any input: however the bytes are cut, the session reports and replies the same; it always comes to an
 //! end; nothing panics.
-use crate::host::{Dice, Heard, Host};
+use crate::host::{RecordedEvent, RecordingServer, SplitMix64};
 use proptest::prelude::*;
-use smtp::client::{Chunking, Client, Notifications, Options, Part, Pipelining, StartTls, Violation, Want};
+use smtp::client::{ChunkPosition, Chunking, Client, Notifications, Options, PipelineMode, StartTls, Violation, Want};
 use smtp::envelope::Envelope;
 use smtp::limits::Limits;
 use smtp::reply::Reply;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
-use smtp::server::{Identity, Offer, Protocol, Requires};
-use smtp::xclient::{Attribute, Attributes, Introduction};
+use smtp::server::{Offer, Protocol, Requires, ServerSettings};
+use smtp::xclient::{Attribute, Attributes, XclientRequest};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,18 +120,19 @@ fn offers() -> impl Strategy<Value = Offer> {
     })
 }
 
-fn refuse(heard: &Heard) -> Option<Reply> {
-    matches!(heard, Heard::Recipient { address, .. } if address.starts_with(b"no")).then(|| Reply::new(550, "5.1.1 no"))
+fn refuse(heard: &RecordedEvent) -> Option<Reply> {
+    matches!(heard, RecordedEvent::Recipient { address, .. } if address.starts_with(b"no"))
+        .then(|| Reply::new(550, "5.1.1 no"))
 }
 
 /// Checks that two sessions that get the same bytes in different blocks behave alike.
-fn hears_the_same_however_cut(identity: &Arc<Identity>, bytes: &[u8], seed: u64) {
-    let mut whole = Host::new(identity, refuse);
+fn hears_the_same_however_cut(identity: &Arc<ServerSettings>, bytes: &[u8], seed: u64) {
+    let mut whole = RecordingServer::new(identity, refuse);
     whole.receive(bytes, NOW);
-    for blocks in [bytes.chunks(1).collect(), Dice(seed).cut(bytes)] {
-        let mut cut = Host::new(identity, refuse);
+    for blocks in [bytes.chunks(1).collect(), SplitMix64(seed).cut(bytes)] {
+        let mut cut = RecordingServer::new(identity, refuse);
         blocks.iter().for_each(|block| cut.receive(block, NOW));
-        assert_eq!(cut.heard, whole.heard);
+        assert_eq!(cut.events, whole.events);
         assert_eq!(String::from_utf8_lossy(&cut.out), String::from_utf8_lossy(&whole.out));
         assert_eq!(cut.server.is_closed(), whole.server.is_closed());
         assert_eq!(cut.server.injected_bytes(), whole.server.injected_bytes());
@@ -145,14 +146,14 @@ proptest! {
     fn a_session_hears_and_says_the_same_however_the_bytes_are_cut(
         bytes in conversation(), limits in limits(), seed in any::<u64>(),
     ) {
-        hears_the_same_however_cut(&Arc::new(Identity::new("test", limits)), &bytes, seed);
+        hears_the_same_however_cut(&Arc::new(ServerSettings::new("test", limits)), &bytes, seed);
     }
 
     #[test]
     fn a_session_with_extensions_hears_and_says_the_same_however_the_bytes_are_cut(
         bytes in conversation(), limits in limits(), offer in offers(), seed in any::<u64>(),
     ) {
-        let identity = Arc::new(Identity::offering("test", limits, offer));
+        let identity = Arc::new(ServerSettings::with_offer("test", limits, offer));
         let hello: &[u8] = if identity.protocol == Protocol::Lmtp { b"LHLO a\r\n" } else { b"EHLO a\r\n" };
         hears_the_same_however_cut(&identity, &[hello, &bytes].concat(), seed);
     }
@@ -160,7 +161,7 @@ proptest! {
     #[test]
     fn every_command_line_has_one_reply(lines in proptest::collection::vec("[ -~]{0,40}", 0..30)) {
         let limits = Limits { errors: u32::MAX, unknown_before_hello: u32::MAX, ..Limits::default() };
-        let mut host = Host::with_limits(limits);
+        let mut host = RecordingServer::with_limits(limits);
         let greeting = host.out.len();
         // Without DATA, BDAT and QUIT all input consists of command lines.
         let is_line = |line: &&String| {
@@ -180,21 +181,21 @@ proptest! {
     fn a_client_bears_any_bytes(bytes in replies(), seed in any::<u64>(), options in options()) {
         let options = Arc::new(options);
         let whole = client_run(&[&bytes], &options);
-        let cut = client_run(&Dice(seed).cut(&bytes), &options);
+        let cut = client_run(&SplitMix64(seed).cut(&bytes), &options);
         prop_assert_eq!(whole.0, cut.0, "the same replies are read however they are cut");
         prop_assert_eq!(whole.1, cut.1);
     }
 }
 
-fn pipelining() -> impl Strategy<Value = Pipelining> {
-    prop_oneof![Just(Pipelining::Off), Just(Pipelining::Group)]
+fn pipelining() -> impl Strategy<Value = PipelineMode> {
+    prop_oneof![Just(PipelineMode::Off), Just(PipelineMode::Group)]
 }
 
 fn options() -> impl Strategy<Value = Options> {
     let extended = (pipelining(), any::<[bool; 4]>(), 0usize..3, proptest::option::of(0usize..5), 0u32..4);
     let extended =
         extended.prop_map(|(pipelining, [is_lmtp, is_chunked, is_introduced, asks], tls, mechanism, burst)| {
-            let introduction = Introduction::default().telling(Attribute::Name, "client.example").unwrap();
+            let introduction = XclientRequest::default().with_attribute(Attribute::Name, "client.example").unwrap();
             let credentials =
                 |at: usize| Credentials::new("user", "pencil").by(Mechanisms::NONE.with(Mechanism::ALL[at]));
             Options {
@@ -203,10 +204,10 @@ fn options() -> impl Strategy<Value = Options> {
                 tls: [StartTls::Never, StartTls::IfOffered, StartTls::Required][tls],
                 credentials: mechanism.map(credentials),
                 chunking: if is_chunked { Chunking::IfOffered } else { Chunking::Never },
-                introduction: is_introduced.then_some(introduction),
+                xclient: is_introduced.then_some(introduction),
                 notifications: if asks { Notifications::Asked } else { Notifications::Unasked },
                 burst,
-                quit_patience: None,
+                quit_timeout: None,
             }
         });
     prop_oneof![pipelining().prop_map(|pipelining| Options { pipelining, ..Options::default() }), extended]
@@ -247,11 +248,11 @@ fn replies() -> impl Strategy<Value = Vec<u8>> {
     (prop_oneof![Just(Vec::new()), Just(good)], rest).prop_map(|(good, rest)| [good, rest].concat())
 }
 
-type Told = (Vec<String>, Option<Violation>);
+type ClientOutput = (Vec<String>, Option<Violation>);
 
 /// Plays a caller that always does what the session wants, after each reply: so its output depends on the replies and
 /// not on their blocks.
-fn client_run(blocks: &[&[u8]], options: &Arc<Options>) -> Told {
+fn client_run(blocks: &[&[u8]], options: &Arc<Options>) -> ClientOutput {
     let mut client = Client::with_options("me".into(), options.clone(), Some([3; 18]), NOW);
     let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).unwrap());
     let mut told = Vec::new();
@@ -274,7 +275,7 @@ fn client_run(blocks: &[&[u8]], options: &Arc<Options>) -> Told {
                 Want::Message => client.message_sent(NOW),
                 Want::Tls => client.tls_started(NOW, &mut out),
                 Want::Chunk => {
-                    let part = if told.len() % 2 == 0 { Part::Middle } else { Part::Last };
+                    let part = if told.len() % 2 == 0 { ChunkPosition::Middle } else { ChunkPosition::Last };
                     assert!(client.chunk(1, part, NOW, &mut out));
                     out.push(b'x');
                 }

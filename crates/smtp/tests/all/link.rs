@@ -1,23 +1,23 @@
 //! One direction of a connection in virtual time: blocks are cut anywhere and arrive late, in order.
-use crate::host::Dice;
+use crate::host::SplitMix64;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Bytes under way.
-pub(crate) struct Link {
+pub(crate) struct SimulatedLink {
     blocks: VecDeque<(Duration, Vec<u8>)>,
-    dice: Dice,
+    rng: SplitMix64,
     latest: Duration,
     /// Bytes it still carries before it breaks.
     left: u64,
     pub(crate) carried: u64,
 }
 
-impl Link {
+impl SimulatedLink {
     /// A link whose cuts and delays follow from `seed`, and that breaks after so many bytes.
     pub(crate) fn new(seed: u64, breaks_after: u64) -> Self {
         let blocks = VecDeque::new();
-        Self { blocks, dice: Dice(seed), latest: Duration::ZERO, left: breaks_after, carried: 0 }
+        Self { blocks, rng: SplitMix64(seed), latest: Duration::ZERO, left: breaks_after, carried: 0 }
     }
 
     /// Takes all of `bytes` and sends them off.
@@ -26,10 +26,10 @@ impl Link {
         self.left -= carried;
         self.carried += carried;
         bytes.truncate(carried as usize);
-        let whole = self.dice.once_in(3);
-        let blocks = if whole && !bytes.is_empty() { vec![bytes.as_slice()] } else { self.dice.cut(bytes) };
+        let whole = self.rng.once_in(3);
+        let blocks = if whole && !bytes.is_empty() { vec![bytes.as_slice()] } else { self.rng.cut(bytes) };
         for block in blocks {
-            let delay = Duration::from_micros(self.dice.roll(500));
+            let delay = Duration::from_micros(self.rng.below(500));
             self.latest = self.latest.max(now + delay);
             self.blocks.push_back((self.latest, block.to_vec()));
         }

@@ -1,25 +1,26 @@
 //! Tests of client and server joined by a link in virtual time: whatever the link and the application do, each message
 //! and each reply arrives once, or the session ends and both sides learn of it.
-use crate::host::Dice;
-use crate::link::Link;
+use crate::host::SplitMix64;
+use crate::link::SimulatedLink;
 use proptest::prelude::*;
 use smtp::client::{
-    self, Chunking, Client, Notifications, Options, Outcome, Part, Pipelining, Protocol, StartTls, Verb, Want,
+    self, ChunkPosition, Chunking, Client, Notifications, Options, Outcome, PipelineMode, Protocol, StartTls, Verb,
+    Want,
 };
 use smtp::data;
 use smtp::envelope::Envelope;
 use smtp::limits::Limits;
 use smtp::reply::Reply;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms, Secret};
-use smtp::server::{Event, Identity, Offer, Server};
-use smtp::xclient::{Attribute, Attributes, Introduction};
+use smtp::server::{Event, Offer, Server, ServerSettings};
+use smtp::xclient::{Attribute, Attributes, XclientRequest};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Ways in which the sender sends ahead of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum SendMode {
     /// One command at a time.
     LockStep,
     /// MAIL, RCPT and DATA together.
@@ -30,9 +31,9 @@ enum Mode {
     Eager,
 }
 
-impl Mode {
-    fn pipelining(self) -> Pipelining {
-        if self == Self::LockStep { Pipelining::Off } else { Pipelining::Group }
+impl SendMode {
+    fn pipelining(self) -> PipelineMode {
+        if self == Self::LockStep { PipelineMode::Off } else { PipelineMode::Group }
     }
 }
 
@@ -50,8 +51,8 @@ struct Features {
 }
 
 impl Features {
-    fn options(self, pipelining: Pipelining) -> Options {
-        let introduction = Introduction::default().telling(Attribute::Address, "192.0.2.1").unwrap();
+    fn options(self, pipelining: PipelineMode) -> Options {
+        let introduction = XclientRequest::default().with_attribute(Attribute::Address, "192.0.2.1").unwrap();
         let credentials =
             self.mechanism.map(|mechanism| Credentials::new("user", "pencil").by(Mechanisms::NONE.with(mechanism)));
         Options {
@@ -60,10 +61,10 @@ impl Features {
             tls: if self.tls { StartTls::Required } else { StartTls::Never },
             credentials,
             chunking: if self.chunk_bytes.is_some() { Chunking::IfOffered } else { Chunking::Never },
-            introduction: self.xclient.then_some(introduction),
+            xclient: self.xclient.then_some(introduction),
             notifications: Notifications::Unasked,
             burst: self.burst,
-            quit_patience: None,
+            quit_timeout: None,
         }
     }
 
@@ -84,18 +85,18 @@ const HANDSHAKE: u8 = 0x16;
 
 /// Behaviours of the application behind the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Temper {
+enum AppBehavior {
     /// Yes, at once.
-    Mild,
+    Accepting,
     /// Sometimes no, sometimes late.
-    Fickle,
+    Flaky,
     /// The same, and sometimes 421.
-    Rough,
+    Closing,
 }
 
 /// One message as the sender sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Sent {
+struct SentMessage {
     mail: Vec<u16>,
     recipients: Vec<Vec<u16>>,
     data: Vec<u16>,
@@ -103,11 +104,11 @@ struct Sent {
     outcomes: Vec<Outcome>,
 }
 
-struct Sender {
+struct TestSender {
     client: Client,
-    mode: Mode,
+    mode: SendMode,
     contents: Vec<Vec<u8>>,
-    sent: Vec<Sent>,
+    sent: Vec<SentMessage>,
     open: VecDeque<usize>,
     begun: usize,
     chunk_bytes: usize,
@@ -116,7 +117,7 @@ struct Sender {
     out: Vec<u8>,
 }
 
-impl Sender {
+impl TestSender {
     fn receive(&mut self, block: &[u8], now: Duration) {
         let mut input = block;
         let client = &mut self.client;
@@ -139,7 +140,7 @@ impl Sender {
                     self.out.push(HANDSHAKE);
                     self.client.tls_started(now, &mut self.out);
                 }
-                Want::Replies if self.mode == Mode::Eager && self.may_begin_early() => self.begin(now),
+                Want::Replies if self.mode == SendMode::Eager && self.may_begin_early() => self.begin(now),
                 Want::Replies | Want::Close => return,
             }
         }
@@ -164,11 +165,11 @@ impl Sender {
     fn chunk(&mut self, now: Duration) {
         let rest = &self.contents[self.begun - 1][self.chunked..];
         let chunk = &rest[..rest.len().min(self.chunk_bytes)];
-        let part = if chunk.len() == rest.len() { Part::Last } else { Part::Middle };
+        let part = if chunk.len() == rest.len() { ChunkPosition::Last } else { ChunkPosition::Middle };
         assert!(self.client.chunk(chunk.len() as u64, part, now, &mut self.out), "a chunk is wanted");
         self.out.extend_from_slice(chunk);
         self.chunked += chunk.len();
-        if part == Part::Last && self.mode == Mode::Stream && self.may_begin_early() {
+        if part == ChunkPosition::Last && self.mode == SendMode::Stream && self.may_begin_early() {
             self.begin(now);
         }
     }
@@ -176,16 +177,16 @@ impl Sender {
     fn message(&mut self, now: Duration) {
         let number = *self.open.front().expect("the peer said 354 to something");
         data::stuff(&self.contents[number], &mut self.out);
-        self.out.extend_from_slice(data::END);
+        self.out.extend_from_slice(data::END_OF_DATA);
         self.client.message_sent(now);
-        if self.mode == Mode::Stream && self.may_begin_early() {
+        if self.mode == SendMode::Stream && self.may_begin_early() {
             self.begin(now);
         }
     }
 }
 
 /// Notes a reply. Replies come in the order of their commands, so each belongs to the oldest open message.
-fn note(event: &client::Event<'_>, open: &mut VecDeque<usize>, sent: &mut [Sent]) {
+fn note(event: &client::Event<'_>, open: &mut VecDeque<usize>, sent: &mut [SentMessage]) {
     let code = event.reply.code();
     let oldest = open.front().copied();
     let of = |oldest: Option<usize>| oldest.expect("there is a message it can belong to");
@@ -204,22 +205,22 @@ fn note(event: &client::Event<'_>, open: &mut VecDeque<usize>, sent: &mut [Sent]
 
 /// One message as the application behind the server sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Taken {
+struct AcceptedMessage {
     sender: Vec<u8>,
     recipients: Vec<Vec<u8>>,
     content: Vec<u8>,
 }
 
 /// An answer that takes time.
-struct Later {
+struct DelayedAnswer {
     at: Duration,
     answer: Option<Reply>,
-    asked: Asked,
+    asked: QuestionKind,
 }
 
 /// Questions whose answers matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Asked {
+enum QuestionKind {
     Recipient(Vec<u8>),
     Message,
     /// LMTP: the message, for this recipient.
@@ -227,21 +228,21 @@ enum Asked {
     Other,
 }
 
-struct Receiver {
+struct TestReceiver {
     server: Server,
-    temper: Temper,
-    dice: Dice,
-    backlog: Vec<u8>,
-    later: Option<Later>,
+    behavior: AppBehavior,
+    rng: SplitMix64,
+    pending_input: Vec<u8>,
+    later: Option<DelayedAnswer>,
     protocol: Protocol,
-    current: Taken,
+    current: AcceptedMessage,
     /// LMTP: the current message is among `taken` already, for a recipient before this.
     is_delivered: bool,
-    taken: Vec<Taken>,
+    taken: Vec<AcceptedMessage>,
     out: Vec<u8>,
 }
 
-impl Receiver {
+impl TestReceiver {
     fn receive(&mut self, block: &[u8], now: Duration) {
         let block = match block {
             [HANDSHAKE, rest @ ..] if self.server.wants_tls() => {
@@ -250,12 +251,12 @@ impl Receiver {
             }
             block => block,
         };
-        self.backlog.extend_from_slice(block);
+        self.pending_input.extend_from_slice(block);
         self.go_on(now);
     }
 
     fn go_on(&mut self, now: Duration) {
-        let backlog = std::mem::take(&mut self.backlog);
+        let backlog = std::mem::take(&mut self.pending_input);
         let mut input = backlog.as_slice();
         while let Some(event) = self.server.next_event(&mut input, now, &mut self.out) {
             let asks = event.asks();
@@ -284,15 +285,15 @@ impl Receiver {
         }
         let held_up = self.later.is_some() || self.server.is_closed();
         assert!(held_up || input.is_empty(), "a block is read to its end");
-        self.backlog = input.to_vec();
+        self.pending_input = input.to_vec();
     }
 
     /// Answers, or puts the answer off and returns false.
-    fn decide(&mut self, asked: Asked, now: Duration) -> bool {
+    fn decide(&mut self, asked: QuestionKind, now: Duration) -> bool {
         let answer = self.verdict();
-        if self.temper != Temper::Mild && self.dice.once_in(6) {
-            let delay = Duration::from_micros(self.dice.roll(2000));
-            self.later = Some(Later { at: now + delay, answer, asked });
+        if self.behavior != AppBehavior::Accepting && self.rng.once_in(6) {
+            let delay = Duration::from_micros(self.rng.below(2000));
+            self.later = Some(DelayedAnswer { at: now + delay, answer, asked });
             return false;
         }
         self.answer(answer.as_ref(), asked, now);
@@ -300,28 +301,28 @@ impl Receiver {
     }
 
     fn verdict(&mut self) -> Option<Reply> {
-        if self.temper == Temper::Rough && self.dice.once_in(40) {
+        if self.behavior == AppBehavior::Closing && self.rng.once_in(40) {
             return Some(Reply::new(421, "4.3.2 enough"));
         }
         let codes = [450, 451, 452, 550, 554];
-        let no = self.temper != Temper::Mild && self.dice.once_in(8);
-        no.then(|| Reply::new(codes[self.dice.roll(5) as usize], "no\nfor a reason of two lines"))
+        let no = self.behavior != AppBehavior::Accepting && self.rng.once_in(8);
+        no.then(|| Reply::new(codes[self.rng.below(5) as usize], "no\nfor a reason of two lines"))
     }
 
-    fn answer(&mut self, answer: Option<&Reply>, asked: Asked, now: Duration) {
+    fn answer(&mut self, answer: Option<&Reply>, asked: QuestionKind, now: Duration) {
         let yes = answer.is_none_or(Reply::is_positive);
         self.server.answer(answer, now, &mut self.out);
         match asked {
-            Asked::Recipient(recipient) if yes => self.current.recipients.push(recipient),
-            Asked::Message if self.protocol == Protocol::Lmtp => self.is_delivered = false,
-            Asked::Message => {
+            QuestionKind::Recipient(recipient) if yes => self.current.recipients.push(recipient),
+            QuestionKind::Message if self.protocol == Protocol::Lmtp => self.is_delivered = false,
+            QuestionKind::Message => {
                 let message = std::mem::take(&mut self.current);
                 self.taken.extend(yes.then_some(message));
             }
-            Asked::Delivery(number) if yes => {
+            QuestionKind::Delivery(number) if yes => {
                 let recipient = self.current.recipients[number].clone();
                 if !std::mem::replace(&mut self.is_delivered, true) {
-                    self.taken.push(Taken { recipients: Vec::new(), ..self.current.clone() });
+                    self.taken.push(AcceptedMessage { recipients: Vec::new(), ..self.current.clone() });
                 }
                 self.taken.last_mut().expect("pushed above").recipients.push(recipient);
             }
@@ -337,26 +338,28 @@ impl Receiver {
 }
 
 /// Keeps the content of an event, and returns its question.
-fn take(current: &mut Taken, event: &Event<'_>) -> Asked {
+fn take(current: &mut AcceptedMessage, event: &Event<'_>) -> QuestionKind {
     match event {
-        Event::Mail(mail) => *current = Taken { sender: mail.sender.as_bytes().to_vec(), ..Taken::default() },
-        Event::Recipient(recipient) => return Asked::Recipient(recipient.as_bytes().to_vec()),
+        Event::Mail(mail) => {
+            *current = AcceptedMessage { sender: mail.sender.as_bytes().to_vec(), ..AcceptedMessage::default() }
+        }
+        Event::Recipient(recipient) => return QuestionKind::Recipient(recipient.as_bytes().to_vec()),
         Event::Block(block) => current.content.extend_from_slice(block),
-        Event::Reset | Event::Hello(..) | Event::Discarded(_) => *current = Taken::default(),
-        Event::Message { .. } => return Asked::Message,
-        Event::Delivery { recipient } => return Asked::Delivery(*recipient as usize),
+        Event::Reset | Event::Hello(..) | Event::Discarded(_) => *current = AcceptedMessage::default(),
+        Event::Message { .. } => return QuestionKind::Message,
+        Event::Delivery { recipient } => return QuestionKind::Delivery(*recipient as usize),
         _ => {}
     }
-    Asked::Other
+    QuestionKind::Other
 }
 
 /// Plan of a run.
 #[derive(Clone, Debug)]
-struct Plan {
+struct PairPlan {
     seed: u64,
-    mode: Mode,
+    mode: SendMode,
     features: Features,
-    temper: Temper,
+    behavior: AppBehavior,
     /// Recipients of each message.
     messages: Vec<usize>,
     /// Refused commands that the server permits.
@@ -366,85 +369,85 @@ struct Plan {
     down_breaks: u64,
 }
 
-impl Plan {
-    fn new(seed: u64, mode: Mode, temper: Temper, messages: Vec<usize>) -> Self {
+impl PairPlan {
+    fn new(seed: u64, mode: SendMode, temper: AppBehavior, messages: Vec<usize>) -> Self {
         let features = Features::default();
         let errors = u32::MAX;
         let breaks = u64::MAX;
-        Self { seed, mode, features, temper, messages, errors, up_breaks: breaks, down_breaks: breaks }
+        Self { seed, mode, features, behavior: temper, messages, errors, up_breaks: breaks, down_breaks: breaks }
     }
 
     /// Text with dots where they matter, different for each message.
-    fn content(number: usize, dice: &mut Dice) -> Vec<u8> {
+    fn content(number: usize, dice: &mut SplitMix64) -> Vec<u8> {
         let mut content = format!("Subject: {number}\r\n\r\n").into_bytes();
-        for _ in 0..dice.roll(8) {
+        for _ in 0..dice.below(8) {
             let line: [&[u8]; 6] = [b".", b"..", b"", b".x", b"text", b"a longer line of text."];
-            content.extend_from_slice(line[dice.roll(6) as usize]);
+            content.extend_from_slice(line[dice.below(6) as usize]);
             content.extend_from_slice(b"\r\n");
         }
         content
     }
 }
 
-struct Pair {
-    sender: Sender,
-    receiver: Receiver,
-    up: Link,
-    down: Link,
+struct SessionPair {
+    sender: TestSender,
+    receiver: TestReceiver,
+    up: SimulatedLink,
+    down: SimulatedLink,
     now: Duration,
 }
 
-impl Pair {
-    fn new(plan: &Plan) -> Self {
-        let mut dice = Dice(plan.seed);
+impl SessionPair {
+    fn new(plan: &PairPlan) -> Self {
+        let mut dice = SplitMix64(plan.seed);
         let limits = Limits { errors: plan.errors, idle_commands: u32::MAX, ..Limits::default() };
         let features = plan.features;
         let offer = features.offer(&limits);
-        let identity = Arc::new(Identity::offering("server.example", limits, offer));
+        let identity = Arc::new(ServerSettings::with_offer("server.example", limits, offer));
         let options = Arc::new(features.options(plan.mode.pipelining()));
-        let sender = Sender {
+        let sender = TestSender {
             client: Client::with_options("client.example".into(), options, Some([3; 18]), Duration::ZERO),
             mode: plan.mode,
             chunk_bytes: features.chunk_bytes.unwrap_or(0),
             chunked: 0,
-            contents: (0..plan.messages.len()).map(|number| Plan::content(number, &mut dice)).collect(),
+            contents: (0..plan.messages.len()).map(|number| PairPlan::content(number, &mut dice)).collect(),
             sent: plan
                 .messages
                 .iter()
-                .map(|many| Sent {
+                .map(|many| SentMessage {
                     recipients: vec![Vec::new(); *many],
                     deliveries: vec![Vec::new(); *many],
-                    ..Sent::default()
+                    ..SentMessage::default()
                 })
                 .collect(),
             open: VecDeque::new(),
             begun: 0,
             out: Vec::new(),
         };
-        let receiver = Receiver {
+        let receiver = TestReceiver {
             server: Server::new(identity, Duration::ZERO),
-            temper: plan.temper,
-            dice: Dice(dice.roll(u64::MAX)),
-            backlog: Vec::new(),
+            behavior: plan.behavior,
+            rng: SplitMix64(dice.below(u64::MAX)),
+            pending_input: Vec::new(),
             later: None,
             protocol: features.protocol,
-            current: Taken::default(),
+            current: AcceptedMessage::default(),
             is_delivered: false,
             taken: Vec::new(),
             out: Vec::new(),
         };
-        let up = dice.roll(u64::MAX);
-        let down = dice.roll(u64::MAX);
-        let up = Link::new(up, plan.up_breaks);
-        let down = Link::new(down, plan.down_breaks);
+        let up = dice.below(u64::MAX);
+        let down = dice.below(u64::MAX);
+        let up = SimulatedLink::new(up, plan.up_breaks);
+        let down = SimulatedLink::new(down, plan.down_breaks);
         Self { sender, receiver, up, down, now: Duration::ZERO }
     }
 
     /// Runs until nothing is under way any more.
-    fn run(plan: &Plan) -> Self {
+    fn run(plan: &PairPlan) -> Self {
         let mut pair = Self::new(plan);
         // The greeting is an answer too.
-        let put_off = !pair.receiver.decide(Asked::Other, Duration::ZERO);
+        let put_off = !pair.receiver.decide(QuestionKind::Other, Duration::ZERO);
         assert_eq!(put_off, pair.receiver.later.is_some());
         while let Some(now) = pair.turn() {
             assert!(now < Duration::from_secs(60), "it comes to an end");
@@ -478,16 +481,16 @@ impl Pair {
     }
 
     /// Messages that were reported to the sender as accepted, in the form that the receiver must have.
-    fn accepted(&self) -> Vec<Taken> {
+    fn accepted(&self) -> Vec<AcceptedMessage> {
         let accepted = self.sender.sent.iter().enumerate().filter(|(_, sent)| sent.outcomes == [Outcome::Accepted]);
         let is_lmtp = self.receiver.protocol == Protocol::Lmtp;
-        let recipients = |sent: &Sent| {
+        let recipients = |sent: &SentMessage| {
             let replies = if is_lmtp { &sent.deliveries } else { &sent.recipients };
             let yes = replies.iter().enumerate().filter(|(_, codes)| codes.first().is_some_and(|code| *code < 300));
             yes.map(|(number, _)| format!("r{number}@example.com").into_bytes()).collect()
         };
         accepted
-            .map(|(number, sent)| Taken {
+            .map(|(number, sent)| AcceptedMessage {
                 sender: format!("s{number}@example.com").into_bytes(),
                 recipients: recipients(sent),
                 content: self.sender.contents[number].clone(),
@@ -499,7 +502,7 @@ impl Pair {
     fn check_every_reply_came_once(&self) {
         // A server whose EHLO was refused has not offered PIPELINING.
         let extensions = self.sender.client.extensions();
-        let grouped = self.sender.mode != Mode::LockStep && extensions.pipelining;
+        let grouped = self.sender.mode != SendMode::LockStep && extensions.pipelining;
         let by_data = self.sender.chunk_bytes == 0 || !extensions.chunking;
         for sent in &self.sender.sent {
             assert_eq!(sent.mail.len(), 1, "one reply to MAIL");
@@ -517,13 +520,13 @@ impl Pair {
     }
 }
 
-fn modes() -> impl Strategy<Value = Mode> {
-    prop_oneof![Just(Mode::LockStep), Just(Mode::Group), Just(Mode::Stream), Just(Mode::Eager)]
+fn modes() -> impl Strategy<Value = SendMode> {
+    prop_oneof![Just(SendMode::LockStep), Just(SendMode::Group), Just(SendMode::Stream), Just(SendMode::Eager)]
 }
 
-fn plans(temper: Temper) -> impl Strategy<Value = Plan> {
+fn plans(temper: AppBehavior) -> impl Strategy<Value = PairPlan> {
     (any::<u64>(), modes(), proptest::collection::vec(1usize..6, 0..8))
-        .prop_map(move |(seed, mode, messages)| Plan::new(seed, mode, temper, messages))
+        .prop_map(move |(seed, mode, messages)| PairPlan::new(seed, mode, temper, messages))
 }
 
 fn features() -> impl Strategy<Value = Features> {
@@ -544,14 +547,14 @@ fn features() -> impl Strategy<Value = Features> {
 }
 
 /// Plans with any agreed features.
-fn extended(temper: Temper) -> impl Strategy<Value = Plan> {
-    (plans(temper), features()).prop_map(|(plan, features)| Plan { features, ..plan })
+fn extended(temper: AppBehavior) -> impl Strategy<Value = PairPlan> {
+    (plans(temper), features()).prop_map(|(plan, features)| PairPlan { features, ..plan })
 }
 
 proptest! {
     #[test]
-    fn a_mild_server_takes_every_message_by_any_extension(plan in extended(Temper::Mild)) {
-        let pair = Pair::run(&plan);
+    fn a_mild_server_takes_every_message_by_any_extension(plan in extended(AppBehavior::Accepting)) {
+        let pair = SessionPair::run(&plan);
         prop_assert!(pair.is_over(), "no hang");
         prop_assert_eq!(pair.sender.client.gave_up(), None);
         pair.check_every_reply_came_once();
@@ -563,8 +566,8 @@ proptest! {
     }
 
     #[test]
-    fn a_fickle_server_agrees_by_any_extension(plan in extended(Temper::Fickle)) {
-        let pair = Pair::run(&plan);
+    fn a_fickle_server_agrees_by_any_extension(plan in extended(AppBehavior::Flaky)) {
+        let pair = SessionPair::run(&plan);
         prop_assert!(pair.is_over(), "no hang");
         let greeted = pair.sender.begun == plan.messages.len();
         prop_assert!(greeted || pair.sender.begun == 0, "refused at the door, or served to the end");
@@ -575,16 +578,16 @@ proptest! {
     }
 
     #[test]
-    fn a_rough_server_ends_any_session_and_nothing_else(plan in extended(Temper::Rough), errors in 0u32..8) {
-        let pair = Pair::run(&Plan { errors, ..plan });
+    fn a_rough_server_ends_any_session_and_nothing_else(plan in extended(AppBehavior::Closing), errors in 0u32..8) {
+        let pair = SessionPair::run(&PairPlan { errors, ..plan });
         prop_assert!(pair.is_over(), "no hang");
         prop_assert!(pair.sender.sent.iter().all(|sent| sent.outcomes.len() <= 1));
         prop_assert_eq!(pair.accepted(), pair.receiver.taken);
     }
 
     #[test]
-    fn a_mild_server_takes_every_message_once_and_in_order(plan in plans(Temper::Mild)) {
-        let pair = Pair::run(&plan);
+    fn a_mild_server_takes_every_message_once_and_in_order(plan in plans(AppBehavior::Accepting)) {
+        let pair = SessionPair::run(&plan);
         prop_assert!(pair.is_over(), "no hang");
         pair.check_every_reply_came_once();
         prop_assert!(pair.outcomes().all(|outcome| *outcome == Outcome::Accepted));
@@ -592,8 +595,8 @@ proptest! {
     }
 
     #[test]
-    fn a_fickle_server_and_its_client_agree_on_every_message(plan in plans(Temper::Fickle)) {
-        let pair = Pair::run(&plan);
+    fn a_fickle_server_and_its_client_agree_on_every_message(plan in plans(AppBehavior::Flaky)) {
+        let pair = SessionPair::run(&plan);
         prop_assert!(pair.is_over(), "no hang");
         let greeted = pair.sender.begun == plan.messages.len();
         prop_assert!(greeted || pair.sender.begun == 0, "refused at the door, or served to the end");
@@ -604,8 +607,8 @@ proptest! {
     }
 
     #[test]
-    fn a_rough_server_ends_the_session_and_nothing_else(plan in plans(Temper::Rough), errors in 0u32..8) {
-        let pair = Pair::run(&Plan { errors, ..plan });
+    fn a_rough_server_ends_the_session_and_nothing_else(plan in plans(AppBehavior::Closing), errors in 0u32..8) {
+        let pair = SessionPair::run(&PairPlan { errors, ..plan });
         prop_assert!(pair.is_over(), "no hang");
         prop_assert!(pair.sender.sent.iter().all(|sent| sent.outcomes.len() <= 1));
         prop_assert_eq!(pair.accepted(), pair.receiver.taken);
@@ -615,10 +618,10 @@ proptest! {
 /// Checks a run whose link breaks: every message that the client got 250 for is there, and besides it at most the one
 /// message whose reply was under way; by BDAT the one after it too, if that may be sent before the reply, or as many as
 /// a burst has.
-fn check_broken(plan: &Plan) {
-    let is_ahead = plan.features.chunk_bytes.is_some() && matches!(plan.mode, Mode::Stream | Mode::Eager);
+fn check_broken(plan: &PairPlan) {
+    let is_ahead = plan.features.chunk_bytes.is_some() && matches!(plan.mode, SendMode::Stream | SendMode::Eager);
     let in_doubt = if is_ahead { plan.features.burst.max(2) as usize } else { 1 };
-    let mut pair = Pair::run(plan);
+    let mut pair = SessionPair::run(plan);
     let accepted = pair.accepted();
     let taken = &pair.receiver.taken;
     assert!(taken.starts_with(&accepted), "what was accepted was taken");
@@ -632,12 +635,12 @@ fn check_broken(plan: &Plan) {
 
 #[test]
 fn a_connection_cut_at_any_byte_leaves_at_most_one_message_in_doubt() {
-    for mode in [Mode::LockStep, Mode::Group, Mode::Stream, Mode::Eager] {
-        let whole = Plan::new(7, mode, Temper::Mild, vec![2, 1, 3]);
-        let pair = Pair::run(&whole);
+    for mode in [SendMode::LockStep, SendMode::Group, SendMode::Stream, SendMode::Eager] {
+        let whole = PairPlan::new(7, mode, AppBehavior::Accepting, vec![2, 1, 3]);
+        let pair = SessionPair::run(&whole);
         assert!(pair.is_over() && pair.receiver.taken.len() == 3);
-        (0..pair.up.carried).for_each(|up_breaks| check_broken(&Plan { up_breaks, ..whole.clone() }));
-        (0..pair.down.carried).for_each(|down_breaks| check_broken(&Plan { down_breaks, ..whole.clone() }));
+        (0..pair.up.carried).for_each(|up_breaks| check_broken(&PairPlan { up_breaks, ..whole.clone() }));
+        (0..pair.down.carried).for_each(|down_breaks| check_broken(&PairPlan { down_breaks, ..whole.clone() }));
     }
 }
 
@@ -653,24 +656,24 @@ fn a_connection_cut_at_any_byte_leaves_at_most_one_message_in_doubt_by_any_exten
         Features { tls: true, mechanism: Some(Mechanism::CramMd5), ..chunked },
         Features { tls: true, mechanism: Some(Mechanism::Login), xclient: true, ..Features::default() },
     ];
-    for (features, mode) in rows
-        .iter()
-        .flat_map(|features| [Mode::LockStep, Mode::Group, Mode::Stream, Mode::Eager].map(|mode| (*features, mode)))
-    {
-        let whole = Plan { features, ..Plan::new(7, mode, Temper::Mild, vec![2, 1, 3]) };
-        let pair = Pair::run(&whole);
+    for (features, mode) in rows.iter().flat_map(|features| {
+        [SendMode::LockStep, SendMode::Group, SendMode::Stream, SendMode::Eager].map(|mode| (*features, mode))
+    }) {
+        let whole = PairPlan { features, ..PairPlan::new(7, mode, AppBehavior::Accepting, vec![2, 1, 3]) };
+        let pair = SessionPair::run(&whole);
         assert!(pair.is_over() && pair.receiver.taken.len() == 3);
-        (0..pair.up.carried).for_each(|up_breaks| check_broken(&Plan { up_breaks, ..whole.clone() }));
-        (0..pair.down.carried).for_each(|down_breaks| check_broken(&Plan { down_breaks, ..whole.clone() }));
+        (0..pair.up.carried).for_each(|up_breaks| check_broken(&PairPlan { up_breaks, ..whole.clone() }));
+        (0..pair.down.carried).for_each(|down_breaks| check_broken(&PairPlan { down_breaks, ..whole.clone() }));
     }
 }
 
 #[test]
 fn a_message_by_bdat_is_one_round_trip() {
     let features = Features { chunk_bytes: Some(1 << 20), ..Features::default() };
-    let mut pair = Pair::new(&Plan { features, ..Plan::new(3, Mode::Group, Temper::Mild, vec![2]) });
+    let mut pair =
+        SessionPair::new(&PairPlan { features, ..PairPlan::new(3, SendMode::Group, AppBehavior::Accepting, vec![2]) });
     let at = Duration::from_secs(1);
-    pair.receiver.decide(Asked::Other, at);
+    pair.receiver.decide(QuestionKind::Other, at);
     let mut turns = Vec::new();
     while !pair.is_over() {
         let down = std::mem::take(&mut pair.receiver.out);
@@ -687,9 +690,12 @@ fn a_message_by_bdat_is_one_round_trip() {
 #[test]
 fn a_burst_of_messages_is_one_round_trip() {
     let features = Features { chunk_bytes: Some(1 << 20), burst: 3, ..Features::default() };
-    let mut pair = Pair::new(&Plan { features, ..Plan::new(3, Mode::Stream, Temper::Mild, vec![1; 5]) });
+    let mut pair = SessionPair::new(&PairPlan {
+        features,
+        ..PairPlan::new(3, SendMode::Stream, AppBehavior::Accepting, vec![1; 5])
+    });
     let at = Duration::from_secs(1);
-    pair.receiver.decide(Asked::Other, at);
+    pair.receiver.decide(QuestionKind::Other, at);
     let mut turns = Vec::new();
     while !pair.is_over() {
         let down = std::mem::take(&mut pair.receiver.out);

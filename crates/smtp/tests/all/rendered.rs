@@ -99,10 +99,10 @@ fn the_longest_mailbox_makes_a_command_a_server_takes() {
     assert_eq!(sender.len(), address_limit());
     let envelope = Envelope::new(&sender, "SIZE=18446744073709551615 BODY=8BITMIME SMTPUTF8", ["b@c"]).unwrap();
     assert!(matches!(Command::parse(line(envelope.mail())), Ok(Command::Mail(_))));
-    assert_eq!(Envelope::new(&format!("{sender}d"), "", ["b@c"]), Err(address::BadPath::TooLong));
+    assert_eq!(Envelope::new(&format!("{sender}d"), "", ["b@c"]), Err(address::PathError::TooLong));
 }
 
 /// Longest path, without its brackets.
 fn address_limit() -> usize {
-    smtp::limits::PATH_BYTES - 2
+    smtp::limits::MAX_PATH_BYTES - 2
 }

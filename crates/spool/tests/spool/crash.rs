@@ -1,18 +1,18 @@
 //! Crashes: whatever is asked of a spool and wherever its disk stops, what was answered is there when it is opened
 //! again.
-use crate::model::{Model, Step, open, small, steps};
+use crate::model::{SpoolModel, SpoolOperation, open, small, steps};
 use proptest::prelude::*;
 use spool::faulty::FaultyDisk;
 
 /// Runs all steps, or until the disk stops, and returns the disk as the crash leaves it.
-fn run(model: &mut Model, disk: &FaultyDisk, steps: &[Step], power_loss: Option<u64>) -> FaultyDisk {
+fn run(model: &mut SpoolModel, disk: &FaultyDisk, steps: &[SpoolOperation], power_loss: Option<u64>) -> FaultyDisk {
     let Ok((spool, backlog)) = open(disk, small()) else {
         disk.freeze();
         return after(disk, power_loss);
     };
     model.compare(&spool, backlog, 0);
     _ = steps.iter().all(|step| model.step(&spool, step));
-    let unwritten = spool.usage().unwritten;
+    let unwritten = spool.stats().unwritten;
     disk.freeze();
     drop(spool);
     let disk = after(disk, power_loss);
@@ -30,27 +30,27 @@ fn after(disk: &FaultyDisk, power_loss: Option<u64>) -> FaultyDisk {
 }
 
 /// Steps enough that segments are begun, emptied and used again.
-pub(crate) fn long_story() -> Vec<Step> {
+pub(crate) fn long_sequence() -> Vec<SpoolOperation> {
     let index = |at: usize| prop::sample::Index::from_raw_for_test(at);
     let mut steps = Vec::new();
     for round in 0..14 {
-        steps.push(Step::Store { messages: 1 + round % 4, bytes: 9000 + 7000 * (round % 3) });
-        steps.push(Step::Note(index(round)));
-        steps.push(Step::Store { messages: 3, bytes: 100 });
-        steps.push(Step::Note(index(0)));
+        steps.push(SpoolOperation::Store { messages: 1 + round % 4, bytes: 9000 + 7000 * (round % 3) });
+        steps.push(SpoolOperation::Note(index(round)));
+        steps.push(SpoolOperation::Store { messages: 3, bytes: 100 });
+        steps.push(SpoolOperation::Note(index(0)));
         if round % 3 == 2 {
-            steps.push(Step::Store { messages: 1, bytes: 70_000 });
-            steps.push(Step::DoneButOne);
+            steps.push(SpoolOperation::Store { messages: 1, bytes: 70_000 });
+            steps.push(SpoolOperation::DoneButOne);
         }
     }
     steps
 }
 
-trait FromRaw {
+trait IndexFromRaw {
     fn from_raw_for_test(at: usize) -> Self;
 }
 
-impl FromRaw for prop::sample::Index {
+impl IndexFromRaw for prop::sample::Index {
     /// proptest has no constructor for it; an index is a fraction of the range of usize.
     fn from_raw_for_test(at: usize) -> Self {
         use proptest::strategy::ValueTree;
@@ -62,41 +62,41 @@ impl FromRaw for prop::sample::Index {
 
 #[test]
 fn what_was_answered_survives_a_crash_at_every_operation() {
-    let story = long_story();
+    let story = long_sequence();
     let whole = FaultyDisk::new();
-    run(&mut Model::default(), &whole, &story, None);
+    run(&mut SpoolModel::default(), &whole, &story, None);
     assert!(whole.operations() > 80, "{} operations", whole.operations());
     for operation in 0..whole.operations() {
         for power_loss in [None, Some(operation), Some(operation + 1000), Some(operation + 2000)] {
             let disk = FaultyDisk::new();
             disk.freeze_at_operation(operation);
-            run(&mut Model::default(), &disk, &story, power_loss);
+            run(&mut SpoolModel::default(), &disk, &story, power_loss);
         }
     }
 }
 
 #[test]
 fn what_was_answered_survives_a_crash_at_every_sync() {
-    let story = long_story();
+    let story = long_sequence();
     let whole = FaultyDisk::new();
-    run(&mut Model::default(), &whole, &story, None);
+    run(&mut SpoolModel::default(), &whole, &story, None);
     for sync in 0..whole.syncs() {
         for power_loss in [None, Some(sync), Some(sync + 1000), Some(sync + 2000)] {
             let disk = FaultyDisk::new();
             disk.freeze_at_sync(sync);
-            run(&mut Model::default(), &disk, &story, power_loss);
+            run(&mut SpoolModel::default(), &disk, &story, power_loss);
         }
     }
 }
 
 #[test]
 fn a_disk_that_lies_about_its_syncs_is_found_out() {
-    let story = long_story();
+    let story = long_sequence();
     let found_out = (0..20).any(|seed| {
         std::panic::catch_unwind(|| {
             let disk = FaultyDisk::new();
-            disk.lie_about_syncs();
-            run(&mut Model::default(), &disk, &story, Some(seed));
+            disk.ignore_syncs();
+            run(&mut SpoolModel::default(), &disk, &story, Some(seed));
         })
         .is_err()
     });
@@ -110,7 +110,7 @@ proptest! {
     fn what_was_answered_survives_any_row_of_crashes(
         rounds in prop::collection::vec((steps(30), 0u64..60, any::<Option<u64>>()), 1..6),
     ) {
-        let mut model = Model::default();
+        let mut model = SpoolModel::default();
         let mut disk = FaultyDisk::new();
         for (steps, operation, power_loss) in rounds {
             disk.freeze_at_operation(operation);

@@ -2,7 +2,7 @@
 use crate::model::{assert_genuine, draft, open, small};
 use proptest::prelude::*;
 use spool::faulty::FaultyDisk;
-use spool::{Cost, DamageKind, Draft, Id, Options};
+use spool::{Cost, DamageKind, Id, NewMessage, Options};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 struct Base {
     files: BTreeMap<String, Vec<u8>>,
     /// The messages that are not done, and their drafts.
-    waiting: BTreeMap<Id, Draft>,
+    waiting: BTreeMap<Id, NewMessage>,
     next_id: u64,
 }
 
@@ -32,7 +32,7 @@ fn make(moves: bool) -> Base {
     let mut waiting = BTreeMap::new();
     let mut number = 0;
     for round in 0..if moves { 24 } else { 8 } {
-        let drafts: Vec<Draft> = (0..1 + round % 5)
+        let drafts: Vec<NewMessage> = (0..1 + round % 5)
             .map(|at| {
                 number += 1;
                 draft(number, [60, 700, 5000, 9000, 300][(round + at) % 5])
@@ -56,7 +56,7 @@ fn make(moves: bool) -> Base {
         }
     }
     spool.sync_notes(spool.notes_mark()).wait().unwrap();
-    let usage = spool.usage();
+    let usage = spool.stats();
     let last = spool.store(draft(9999, 10)).wait().unwrap().id();
     waiting.insert(last, draft(9999, 10));
     assert!(usage.segments >= 2 && (usage.moved > 0) == moves, "{usage:?}");
@@ -81,7 +81,7 @@ impl Base {
     /// Returns the messages of which some record, whether it counts or not, reaches into that part of a file.
     fn touched(&self, file: &str, range: &Range<usize>) -> Vec<Id> {
         let octets = &self.files[file];
-        let reaches = |draft: &Draft| {
+        let reaches = |draft: &NewMessage| {
             let found = memchr_all(octets, &draft.envelope);
             found.into_iter().any(|at| {
                 // Notes may be between the envelope and the body of a moved message.

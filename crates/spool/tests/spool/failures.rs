@@ -1,7 +1,7 @@
 //! A disk that fails once, in any operation and with any error, and then works again: what was answered is there, and
 //! nothing is answered any more once the log is in doubt.
-use crate::crash::long_story;
-use crate::model::{Model, Step, draft, open, small};
+use crate::crash::long_sequence;
+use crate::model::{SpoolModel, SpoolOperation, draft, open, small};
 use rustix::io::Errno;
 use spool::faulty::{FailedOperation, FaultyDisk};
 use spool::{Durability, Error, Id, Options, Spool};
@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 const ERRNOS: [Errno; 6] = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::FBIG, Errno::MFILE];
 
 /// Runs all steps on a disk of which one operation fails; returns that operation's target.
-fn run(steps: &[Step], operation: u64, errno: Errno, durability: Durability) -> Option<FailedOperation> {
+fn run(steps: &[SpoolOperation], operation: u64, errno: Errno, durability: Durability) -> Option<FailedOperation> {
     let disk = FaultyDisk::new();
     let options = Options { durability, ..small() };
     disk.fail_operation(operation, errno.raw_os_error());
-    let mut model = Model::default();
+    let mut model = SpoolModel::default();
     let opened = open(&disk, options.clone());
     if let Ok((spool, backlog)) = opened {
         model.compare(&spool, backlog, 0);
@@ -26,7 +26,7 @@ fn run(steps: &[Step], operation: u64, errno: Errno, durability: Durability) -> 
             assert!(!is_whole || matches!(again, Err(Error::Poisoned(_))), "{errno} at {operation}: {again:?}");
             assert!(matches!(spool.failure(), Some(Error::Poisoned(_))), "{errno} at {operation}");
         }
-        let unwritten = spool.usage().unwritten;
+        let unwritten = spool.stats().unwritten;
         disk.freeze();
         drop(spool);
         let after = [disk.after_kill(), disk.after_power_loss(operation), disk.after_power_loss(operation + 1000)];
@@ -41,18 +41,18 @@ fn run(steps: &[Step], operation: u64, errno: Errno, durability: Durability) -> 
 
 #[test]
 fn whatever_fails_and_however_what_was_answered_survives() {
-    let story = long_story();
+    let story = long_sequence();
     for durability in [Durability::Sync, Durability::Write] {
         let whole = FaultyDisk::new();
         let (spool, _) = open(&whole, Options { durability, ..small() }).unwrap();
-        let mut model = Model::default();
+        let mut model = SpoolModel::default();
         assert!(story.iter().all(|step| model.step(&spool, step)));
         drop(spool);
         let mut met = [0; 3];
         for errno in ERRNOS {
             for operation in 0..whole.operations() {
                 match run(&story, operation, errno, durability) {
-                    Some(FailedOperation::Making) => met[0] += 1,
+                    Some(FailedOperation::NewSegment) => met[0] += 1,
                     Some(FailedOperation::Log) => met[1] += 1,
                     Some(FailedOperation::Directory) => met[2] += 1,
                     None => {}
@@ -66,19 +66,19 @@ fn whatever_fails_and_however_what_was_answered_survives() {
 #[test]
 fn a_disk_without_room_for_a_segment_is_full_and_goes_on() {
     let disk = FaultyDisk::new();
-    disk.limit(Some(330_000));
+    disk.limit_capacity(Some(330_000));
     let (spool, _) = open(&disk, small()).unwrap();
     let store = |number| spool.store(draft(number, 10_000)).wait();
     let refused = (0..100).find(|number| matches!(store(*number), Err(Error::Full)));
     assert!(refused.is_some() && spool.failure().is_none());
-    disk.limit(None);
+    disk.limit_capacity(None);
     assert!(store(1).is_ok());
 }
 
 /// `durability = "write"`: a message that the kernel has brought to the disk is not lost when it is moved.
 #[test]
 fn what_is_on_the_disk_is_not_lost_by_being_moved() {
-    let options = Options { durability: Durability::Write, most_bytes: 24 * (64 << 10), ..small() };
+    let options = Options { durability: Durability::Write, max_bytes: 24 * (64 << 10), ..small() };
     for bytes in [10_000, 9000, 4000] {
         let disk = FaultyDisk::new();
         let (spool, _) = open(&disk, options.clone()).unwrap();
@@ -90,17 +90,17 @@ fn what_is_on_the_disk_is_not_lost_by_being_moved() {
         let waiting: Vec<Id> = ids.iter().copied().step_by(3).collect();
         ids.iter().filter(|id| !waiting.contains(id)).for_each(|id| spool.done(*id));
         let mut round = 0;
-        while spool.usage().moved < waiting.len() as u64 / 2 {
+        while spool.stats().moved < waiting.len() as u64 / 2 {
             // Room is made for it in any case.
             _ = spool.store(draft(round, 100)).wait();
             round += 1;
-            assert!(round < 10_000, "{:?}", spool.usage());
+            assert!(round < 10_000, "{:?}", spool.stats());
             if round % 8 == 0 {
                 for seed in 0..3 {
                     let (after, backlog) = open(&disk.after_power_loss(round * 3 + seed), options.clone()).unwrap();
                     let left: Vec<Id> = backlog.map(|left| left.unwrap().id).collect();
                     let lost: Vec<&Id> = waiting.iter().filter(|id| !left.contains(id)).collect();
-                    assert!(lost.is_empty(), "{lost:?} of {} are lost, {:?}", waiting.len(), spool.usage());
+                    assert!(lost.is_empty(), "{lost:?} of {} are lost, {:?}", waiting.len(), spool.stats());
                     waiting.iter().for_each(|id| assert_eq!(after.read(*id).unwrap().len(), bytes));
                 }
             }
@@ -117,7 +117,7 @@ fn reads_that_fail_once_lose_nothing() {
         let (spool, _) = open(&disk, small()).unwrap();
         let mut waiting = BTreeMap::new();
         let mut number = 0;
-        while spool.usage().moved < 20 {
+        while spool.stats().moved < 20 {
             number += 1;
             if let Ok(stored) = spool.store(draft(number, 5000)).wait() {
                 waiting.insert(stored.id(), draft(number, 5000));
@@ -126,7 +126,7 @@ fn reads_that_fail_once_lose_nothing() {
                 spool.done(id);
                 waiting.remove(&id);
             }
-            assert!(number < 10_000, "{:?}", spool.usage());
+            assert!(number < 10_000, "{:?}", spool.stats());
         }
         spool.close();
         let (spool, backlog) = open(&disk, small()).unwrap();
@@ -170,7 +170,7 @@ fn until_moved(spool: &Spool, moved: u64) -> BTreeSet<Id> {
         };
         waiting.iter().filter(|id| id.0 % 5 != 0).for_each(|id| spool.done(*id));
         waiting.retain(|id| id.0 % 5 == 0);
-        if spool.usage().moved >= moved {
+        if spool.stats().moved >= moved {
             break;
         }
     }
@@ -187,7 +187,7 @@ fn what_the_page_cache_alone_has_is_not_built_upon() {
         disk.fail_sync(sync);
         let (spool, _) = open(&disk, small()).unwrap();
         let waiting = until_moved(&spool, 30);
-        met += u32::from(spool.failure().is_some() && spool.usage().moved > 0);
+        met += u32::from(spool.failure().is_some() && spool.stats().moved > 0);
         drop(spool);
         let disk = disk.after_kill();
         let (spool, _) = open(&disk, small()).unwrap();

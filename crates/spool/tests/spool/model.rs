@@ -1,13 +1,13 @@
 //! A naive model of the messages that a spool must hold by its answers, and the comparison after a crash.
 use proptest::prelude::*;
 use spool::faulty::FaultyDisk;
-use spool::{Backlog, Draft, Error, Id, Left, Options, Receipt, Spool, Stored};
+use spool::{Backlog, Error, Id, NewMessage, Options, Receipt, RecoveredMessage, Spool, Stored};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// An operation of a spool.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub(crate) enum SpoolOperation {
     /// That many messages at once, of that size.
     Store { messages: usize, bytes: usize },
     /// A note of one of the messages that are not done.
@@ -18,20 +18,20 @@ pub(crate) enum Step {
     DoneButOne,
 }
 
-pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<SpoolOperation>> {
     let bytes = prop_oneof![3 => 0..500usize, 3 => 3000..9000usize, 1 => 20_000..40_000usize, 1 => 60_000..90_000usize];
     let step = prop_oneof![
-        5 => (1..6usize, bytes).prop_map(|(messages, bytes)| Step::Store { messages, bytes }),
-        2 => any::<prop::sample::Index>().prop_map(Step::Note),
-        3 => any::<prop::sample::Index>().prop_map(Step::Done),
-        1 => Just(Step::DoneButOne),
+        5 => (1..6usize, bytes).prop_map(|(messages, bytes)| SpoolOperation::Store { messages, bytes }),
+        2 => any::<prop::sample::Index>().prop_map(SpoolOperation::Note),
+        3 => any::<prop::sample::Index>().prop_map(SpoolOperation::Done),
+        1 => Just(SpoolOperation::DoneButOne),
     ];
     prop::collection::vec(step, 1..most)
 }
 
 /// The known facts about a message.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct KnownMessage {
     notes: Vec<Vec<u8>>,
     /// Number of the notes that were taken before a message that has been stored since.
     sure_notes: usize,
@@ -41,15 +41,15 @@ struct Known {
 
 /// The requests to a spool and its answers, over any number of crashes.
 #[derive(Clone, Default)]
-pub(crate) struct Model {
-    known: BTreeMap<Id, Known>,
+pub(crate) struct SpoolModel {
+    known: BTreeMap<Id, KnownMessage>,
     /// The highest number that was ever answered, including those of messages that are done.
     highest: u64,
     drafts: u64,
 }
 
 pub(crate) fn small() -> Options {
-    Options { segment_bytes: 64 << 10, most_bytes: 12 * (64 << 10), ..Options::default() }
+    Options { segment_bytes: 64 << 10, max_bytes: 12 * (64 << 10), ..Options::default() }
 }
 
 pub(crate) fn open(disk: &FaultyDisk, options: Options) -> Result<(Spool, Backlog), Error> {
@@ -57,9 +57,9 @@ pub(crate) fn open(disk: &FaultyDisk, options: Options) -> Result<(Spool, Backlo
 }
 
 /// Makes a draft from which its own correct content can be computed.
-pub(crate) fn draft(number: u64, bytes: usize) -> Draft {
+pub(crate) fn draft(number: u64, bytes: usize) -> NewMessage {
     let envelope = format!("draft {number} of {bytes}").into_bytes();
-    Draft { received_ns: number, envelope, body: body(number, bytes) }
+    NewMessage { received_ns: number, envelope, body: body(number, bytes) }
 }
 
 fn body(number: u64, bytes: usize) -> Arc<[u8]> {
@@ -70,7 +70,7 @@ fn body(number: u64, bytes: usize) -> Arc<[u8]> {
 }
 
 /// Asserts that a message is a complete draft, whether it was answered or not.
-pub(crate) fn assert_genuine(spool: &Spool, left: &Left) {
+pub(crate) fn assert_genuine(spool: &Spool, left: &RecoveredMessage) {
     let envelope = String::from_utf8(left.envelope.clone()).unwrap();
     let words: Vec<&str> = envelope.split(' ').collect();
     let number: u64 = words[1].parse().unwrap();
@@ -79,7 +79,7 @@ pub(crate) fn assert_genuine(spool: &Spool, left: &Left) {
     assert!(spool.read(left.id).unwrap() == body(number, bytes), "{} has another body", left.id);
 }
 
-impl Model {
+impl SpoolModel {
     fn choose(&self, index: prop::sample::Index) -> Option<Id> {
         let open: Vec<Id> = self.open().collect();
         (!open.is_empty()).then(|| open[index.index(open.len())])
@@ -90,18 +90,18 @@ impl Model {
     }
 
     /// Runs the step, and reports whether the spool still answers.
-    pub(crate) fn step(&mut self, spool: &Spool, step: &Step) -> bool {
+    pub(crate) fn step(&mut self, spool: &Spool, step: &SpoolOperation) -> bool {
         match step {
-            Step::Store { messages, bytes } => return self.store(spool, *messages, *bytes),
-            Step::Note(index) => {
+            SpoolOperation::Store { messages, bytes } => return self.store(spool, *messages, *bytes),
+            SpoolOperation::Note(index) => {
                 let Some(id) = self.choose(*index) else { return true };
                 let known = self.known.get_mut(&id).unwrap();
                 let note = format!("note {} of {id}", known.notes.len()).into_bytes();
                 spool.note(id, &note);
                 known.notes.push(note);
             }
-            Step::Done(index) => self.choose(*index).into_iter().for_each(|id| self.done(spool, id)),
-            Step::DoneButOne => {
+            SpoolOperation::Done(index) => self.choose(*index).into_iter().for_each(|id| self.done(spool, id)),
+            SpoolOperation::DoneButOne => {
                 let open: Vec<Id> = self.open().skip(1).collect();
                 open.into_iter().for_each(|id| self.done(spool, id));
             }
@@ -134,10 +134,10 @@ impl Model {
     }
 
     /// Notes that everything handed over before a stored message has been synced with it.
-    fn stored(&mut self, id: Id, before: &BTreeMap<Id, Known>) {
+    fn stored(&mut self, id: Id, before: &BTreeMap<Id, KnownMessage>) {
         assert!(id.0 > self.highest, "{id} is not new");
         self.highest = id.0;
-        self.known.insert(id, Known::default());
+        self.known.insert(id, KnownMessage::default());
         for (id, known) in before {
             let now = self.known.get_mut(id).unwrap();
             now.sure_notes = known.notes.len();
@@ -147,7 +147,8 @@ impl Model {
 
     /// Compares the content of a spool with the required one, and takes it as known from now on.
     pub(crate) fn compare(&mut self, spool: &Spool, backlog: Backlog, unwritten: u64) {
-        let left: BTreeMap<Id, Left> = backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
+        let left: BTreeMap<Id, RecoveredMessage> =
+            backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
         for (id, known) in &self.known {
             assert!(known.is_done || left.contains_key(id), "{id} is lost");
             assert!(!known.is_surely_done || unwritten > 0 || !left.contains_key(id), "{id} has come back");
@@ -160,7 +161,11 @@ impl Model {
             }
             self.highest = self.highest.max(id.0);
         }
-        let known_of = |left: Left| Known { sure_notes: left.notes.len(), notes: left.notes, ..Known::default() };
+        let known_of = |left: RecoveredMessage| KnownMessage {
+            sure_notes: left.notes.len(),
+            notes: left.notes,
+            ..KnownMessage::default()
+        };
         self.known = left.into_iter().map(|(id, left)| (id, known_of(left))).collect();
     }
 }

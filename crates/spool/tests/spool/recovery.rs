@@ -113,7 +113,7 @@ fn after_a_cut_the_log_goes_on_and_the_torn_rest_never_counts() {
     let disk = with_octets(&name, &octets);
     let (spool, backlog) = open(&disk, small()).unwrap();
     assert_eq!(backlog.len(), 2);
-    assert_eq!(spool.usage().cut_bytes, BATCH as u64);
+    assert_eq!(spool.stats().cut_bytes, BATCH as u64);
     spool.store(draft(4, 300)).wait().unwrap();
     spool.close();
     // The flipped byte flips back: this spool answered that message to nobody.
@@ -205,7 +205,7 @@ fn a_later_version_is_refused_by_name() {
     let place = [0, BLOCK].into_iter().find(|at| octets[at + 12] == 2).unwrap();
     octets[place + 8] = 2;
     let refused = numbers_left(&with_octets(&name, &octets));
-    assert!(matches!(refused, Err(Error::Newer { file, version: 2 }) if file == name));
+    assert!(matches!(refused, Err(Error::NewerVersion { file, version: 2 }) if file == name));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn two_programs_do_not_share_a_spool() {
     let directory = tempfile::tempdir().unwrap();
     let open = || Spool::open(Arc::new(RealDisk::new(directory.path()).unwrap()), small());
     let (spool, _) = open().unwrap();
-    assert!(matches!(open(), Err(Error::Held)));
+    assert!(matches!(open(), Err(Error::Locked)));
     let other = spool.clone();
     spool.close();
     assert!(matches!(other.store(draft(1, 1)).wait(), Err(Error::Closed)));
@@ -292,7 +292,7 @@ fn inspection_finds_what_opening_finds_and_changes_nothing() {
     let place = tempfile::tempdir().unwrap();
     let disk = || Arc::new(RealDisk::new(place.path()).unwrap());
     let (spool, _) = Spool::open(disk(), small()).unwrap();
-    assert!(matches!(spool::inspect(place.path()), Err(Error::Held)));
+    assert!(matches!(spool::inspect(place.path()), Err(Error::Locked)));
     let id = |number| spool.store(draft(number, 300)).wait().unwrap().id();
     let ids = [id(1), id(2), id(3)];
     spool.note(ids[0], b"tried");
@@ -305,10 +305,10 @@ fn inspection_finds_what_opening_finds_and_changes_nothing() {
     std::fs::write(&path, octets).unwrap();
     let before = files_in(place.path());
     let inspection = spool::inspect(place.path()).unwrap();
-    assert!(matches!(Spool::open(disk(), small()), Err(Error::Held)), "it is kept as it is while it is looked at");
+    assert!(matches!(Spool::open(disk(), small()), Err(Error::Locked)), "it is kept as it is while it is looked at");
     let messages: Vec<_> = inspection.messages().map(|message| message.unwrap()).collect();
     let seen: Vec<_> =
-        messages.iter().map(|m| (m.id, m.notes.len(), matches!(m.body, spool::Body::Sound(_)))).collect();
+        messages.iter().map(|m| (m.id, m.notes.len(), matches!(m.body, spool::InspectedBody::Sound(_)))).collect();
     assert_eq!(seen, [(ids[0], 1, true), (ids[1], 0, false)]);
     assert_eq!(messages[0].envelope, b"draft 1 of 300");
     let damage = inspection.damage.clone();

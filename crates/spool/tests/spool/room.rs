@@ -27,7 +27,7 @@ fn settle(spool: &Spool) {
 }
 
 fn settle_at(spool: &Spool, disk_bytes: u64) {
-    wait_until(|| spool.usage().disk_bytes == disk_bytes);
+    wait_until(|| spool.stats().disk_bytes == disk_bytes);
 }
 
 fn fill(spool: &Spool, bytes: usize) -> Vec<Id> {
@@ -48,12 +48,12 @@ fn a_full_spool_says_so_and_recovers_by_itself() {
     for _ in 0..3 {
         let ids = fill(&spool, 10_000);
         assert!(ids.len() > 30, "{}", ids.len());
-        assert!(spool.usage().disk_bytes <= small().most_bytes);
+        assert!(spool.stats().disk_bytes <= small().max_bytes);
         ids.iter().for_each(|id| spool.done(*id));
-        wait_until(|| spool.usage().messages == 0);
+        wait_until(|| spool.stats().messages == 0);
     }
     assert!(store(&spool, 1, 10_000).is_ok());
-    let usage = spool.usage();
+    let usage = spool.stats();
     assert!(usage.refused >= 3 && usage.unwritten == 0, "{usage:?}");
 }
 
@@ -64,8 +64,8 @@ fn a_full_spool_whose_messages_are_spread_recovers_too() {
     let ids = fill(&spool, 10_000);
     ids.iter().enumerate().filter(|(at, _)| at % 4 != 0).for_each(|(_, id)| spool.done(*id));
     let more = (0..1000).find(|_| store(&spool, 7, 10_000).is_ok());
-    assert!(more.is_some(), "{:?}", spool.usage());
-    assert!(spool.usage().moved > 0);
+    assert!(more.is_some(), "{:?}", spool.stats());
+    assert!(spool.stats().moved > 0);
     for id in ids.iter().step_by(4) {
         assert_eq!(spool.read(*id).unwrap().len(), 10_000);
     }
@@ -77,13 +77,13 @@ fn assert_recovers_but_for_one(spool: &Spool) {
     // More notes than their reserve can hold; then all remaining room is tried.
     let note = vec![b'n'; 3000];
     (0..100).for_each(|_| spool.note(ids[1], &note));
-    wait_until(|| spool.usage().unwritten > 0);
+    wait_until(|| spool.stats().unwritten > 0);
     ids.extend(fill(spool, 10));
     ids[1..].iter().for_each(|id| spool.done(*id));
-    wait_until(|| spool.usage().messages == 1);
+    wait_until(|| spool.stats().messages == 1);
     wait_until(|| store(spool, 7, 10_000).is_ok());
     assert_eq!(spool.read(ids[0]).unwrap().len(), 10_000);
-    assert!(spool.usage().moved > 0, "{:?}", spool.usage());
+    assert!(spool.stats().moved > 0, "{:?}", spool.stats());
 }
 
 #[test]
@@ -91,13 +91,13 @@ fn one_message_that_waits_does_not_keep_a_full_spool_full() {
     let disk = FaultyDisk::new();
     let (spool, _) = open(&disk, small()).unwrap();
     assert_recovers_but_for_one(&spool);
-    assert!(spool.usage().disk_bytes <= small().most_bytes);
+    assert!(spool.stats().disk_bytes <= small().max_bytes);
 }
 
 #[test]
 fn one_message_that_waits_does_not_keep_a_full_disk_full() {
     let disk = FaultyDisk::new();
-    disk.limit(Some(7 * (64 << 10)));
+    disk.limit_capacity(Some(7 * (64 << 10)));
     let (spool, _) = open(&disk, small()).unwrap();
     assert_recovers_but_for_one(&spool);
 }
@@ -121,14 +121,14 @@ fn what_brings_others_to_their_end_is_stored_in_a_full_spool() {
 #[test]
 fn a_full_disk_is_a_full_spool() {
     let disk = FaultyDisk::new();
-    disk.limit(Some(330_000));
+    disk.limit_capacity(Some(330_000));
     let (spool, _) = open(&disk, small()).unwrap();
     let ids = fill(&spool, 10_000);
     assert!(!ids.is_empty());
     // Two are reserved, as far as there are two.
-    let usage = spool.usage();
+    let usage = spool.stats();
     assert!(usage.segments == 3 && usage.disk_bytes <= 5 * (64 << 10), "{usage:?}");
-    disk.limit(None);
+    disk.limit_capacity(None);
     assert!(store(&spool, 1, 10_000).is_ok());
     drop(spool);
     let (_, backlog) = open(&disk, small()).unwrap();
@@ -138,7 +138,7 @@ fn a_full_disk_is_a_full_spool() {
 #[test]
 fn a_disk_that_is_smaller_than_segments_are_is_used_all_the_same() {
     let disk = FaultyDisk::new();
-    disk.limit(Some(4 << 20));
+    disk.limit_capacity(Some(4 << 20));
     for _ in 0..3 {
         let (spool, backlog) = open(&disk, Options::default()).unwrap();
         backlog.for_each(|left| spool.done(left.unwrap().id));
@@ -146,7 +146,7 @@ fn a_disk_that_is_smaller_than_segments_are_is_used_all_the_same() {
         let ids = fill(&spool, 100_000);
         assert!(ids.len() > 10, "{}", ids.len());
         ids.iter().for_each(|id| spool.done(*id));
-        wait_until(|| spool.usage().messages <= 1);
+        wait_until(|| spool.stats().messages <= 1);
         wait_until(|| store(&spool, 1, 100_000).is_ok());
     }
 }
@@ -157,12 +157,12 @@ fn a_spool_that_is_opened_with_less_room_than_it_uses_empties_itself() {
     let (spool, _) = open(&disk, small()).unwrap();
     fill(&spool, 10_000);
     drop(spool);
-    let (spool, backlog) = open(&disk, Options { most_bytes: 4 * (64 << 10), ..small() }).unwrap();
+    let (spool, backlog) = open(&disk, Options { max_bytes: 4 * (64 << 10), ..small() }).unwrap();
     assert!(matches!(store(&spool, 1, 100), Err(Error::Full)));
     backlog.for_each(|left| spool.done(left.unwrap().id));
-    wait_until(|| spool.usage().messages == 0);
+    wait_until(|| spool.stats().messages == 0);
     assert!(store(&spool, 1, 100).is_ok());
-    assert!(spool.usage().disk_bytes <= 4 * (64 << 10), "{:?}", spool.usage());
+    assert!(spool.stats().disk_bytes <= 4 * (64 << 10), "{:?}", spool.stats());
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn segments_are_used_again() {
         let id = store(&spool, number, 10_000).unwrap();
         spool.done(id);
     }
-    let usage = spool.usage();
+    let usage = spool.stats();
     assert!(usage.disk_bytes <= 4 * (64 << 10), "{usage:?}");
     assert!(disk.names().len() <= 4, "{:?}", disk.names());
     drop(spool);
@@ -196,7 +196,7 @@ fn one_message_that_waits_holds_up_no_segment_and_keeps_its_notes() {
             spool.done(others.pop_front().unwrap());
         }
     }
-    let usage = spool.usage();
+    let usage = spool.stats();
     assert!(usage.moved > 0 && usage.moved < 100 && usage.segments < 8, "{usage:?}");
     assert_eq!(spool.read(waits).unwrap().len(), 12_345);
     drop(spool);
@@ -211,7 +211,7 @@ fn one_message_that_waits_holds_up_no_segment_and_keeps_its_notes() {
 #[test]
 fn a_large_message_has_a_segment_of_its_own_or_is_refused() {
     let disk = FaultyDisk::new();
-    let options = Options { most_message_bytes: 300_000, ..small() };
+    let options = Options { max_message_bytes: 300_000, ..small() };
     let (spool, _) = open(&disk, options).unwrap();
     let id = store(&spool, 1, 300_000).unwrap();
     assert_eq!(spool.read(id).unwrap().len(), 300_000);
@@ -219,7 +219,7 @@ fn a_large_message_has_a_segment_of_its_own_or_is_refused() {
     assert!(matches!(refused, Err(Error::TooLarge { bytes: 300_001, most: 300_000 })));
     spool.done(id);
     store(&spool, 3, 100).unwrap();
-    wait_until(|| spool.usage().disk_bytes <= 3 * (64 << 10));
+    wait_until(|| spool.stats().disk_bytes <= 3 * (64 << 10));
 }
 
 #[test]
@@ -257,11 +257,11 @@ fn a_failed_sync_poisons_for_good() {
 }
 
 /// A disk whose files panic when a batch is written.
-struct Grief(FaultyDisk);
+struct PanickingDisk(FaultyDisk);
 
-struct GriefFile(Arc<dyn DiskFile>);
+struct PanickingFile(Arc<dyn DiskFile>);
 
-impl Disk for Grief {
+impl Disk for PanickingDisk {
     fn lock(&self) -> io::Result<Box<dyn Send + Sync>> {
         self.0.lock()
     }
@@ -272,7 +272,7 @@ impl Disk for Grief {
         self.0.create(name)
     }
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(GriefFile(self.0.open(name)?)))
+        Ok(Arc::new(PanickingFile(self.0.open(name)?)))
     }
     fn remove(&self, name: &str) -> io::Result<()> {
         self.0.remove(name)
@@ -282,7 +282,7 @@ impl Disk for Grief {
     }
 }
 
-impl DiskFile for GriefFile {
+impl DiskFile for PanickingFile {
     fn bytes(&self) -> io::Result<u64> {
         self.0.bytes()
     }
@@ -307,7 +307,7 @@ fn nobody_waits_for_a_commit_thread_that_has_panicked() {
     let (spool, _) = open(&disk, small()).unwrap();
     settle_at(&spool, 64 << 10);
     drop(spool);
-    let (spool, _) = Spool::open(Arc::new(Grief(disk)), small()).unwrap();
+    let (spool, _) = Spool::open(Arc::new(PanickingDisk(disk)), small()).unwrap();
     assert!(matches!(store(&spool, 1, 100), Err(Error::Poisoned(_))));
     wait_until(|| matches!(store(&spool, 2, 100), Err(Error::Poisoned(_))));
 }
@@ -319,9 +319,9 @@ fn notes_are_written_within_about_a_second_when_nothing_else_is() {
     let id = store(&spool, 0, 100).unwrap();
     settle(&spool);
     let syncs = disk.syncs();
-    let commits = spool.usage().commits;
+    let commits = spool.stats().commits;
     spool.note(id, b"seen");
-    wait_until(|| spool.usage().commits > commits);
+    wait_until(|| spool.stats().commits > commits);
     assert_eq!(disk.syncs(), syncs, "not synced by itself");
     let (_, mut backlog) = open(&disk.after_kill(), small()).unwrap();
     assert_eq!(backlog.next().unwrap().unwrap().notes, [b"seen"]);
@@ -338,7 +338,7 @@ fn in_memory_nothing_is_written() {
     spool.done(ids[3]);
     assert!(matches!(spool.read(ids[3]), Err(Error::Unknown(_))));
     assert!(store(&spool, 1, 10_000).is_ok());
-    assert_eq!(spool.usage().messages, ids.len() as u64);
+    assert_eq!(spool.stats().messages, ids.len() as u64);
     assert_eq!((disk.operations(), disk.names().len()), (0, 0));
 }
 
@@ -353,8 +353,8 @@ fn notes_are_durable_when_that_is_asked_for() {
     spool.sync_notes(mark).wait().unwrap();
     // Also messages that were written before, and only not synced.
     spool.note(ids[2], b"held too");
-    let commits = spool.usage().commits;
-    wait_until(|| spool.usage().commits > commits);
+    let commits = spool.stats().commits;
+    wait_until(|| spool.stats().commits > commits);
     let both = [spool.sync_notes(mark), spool.sync_notes(mark)];
     both.into_iter().for_each(|receipt| receipt.wait().unwrap());
     for seed in 0..20 {
