@@ -3,7 +3,7 @@
 use crate::live::{LiveEvent, LiveProgress};
 use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow};
 use crate::reason::reason;
-use crate::{host, usage};
+use crate::{host, process_usage};
 use anyhow::{Context, Result};
 use journey::record::{self, LedgerRow, Party, Record, Role, Verdict, Workload};
 use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
@@ -238,7 +238,7 @@ pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<Stri
         ordered: None,
         died: None,
     };
-    usage::own().fill(&mut party);
+    process_usage::own().fill(&mut party);
     party
 }
 

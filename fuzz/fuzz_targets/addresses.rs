@@ -3,16 +3,16 @@
 #[path = "../../src/source/addresses.rs"]
 #[allow(dead_code)] // a part of it is the source's
 mod addresses;
-#[path = "../../src/load/chance.rs"]
+#[path = "../../src/load/distribution.rs"]
 #[allow(dead_code)] // likewise
-mod chance;
-#[path = "../../src/load/spread.rs"]
+mod distribution;
+#[path = "../../src/load/random.rs"]
 #[allow(dead_code)] // likewise
-mod spread;
+mod random;
 
 use addresses::{AddressPattern, RecipientNumbering};
-use chance::{RandomStream, SeededRng};
 use libfuzzer_sys::fuzz_target;
+use random::{RandomStream, SeededRng};
 use smtp::Path;
 
 fn write_addresses(pattern: &AddressPattern) {

@@ -7,17 +7,19 @@ pub(crate) mod aliases;
 #[path = "../../src/relay/config/mod.rs"]
 #[allow(dead_code, unused_imports)] // likewise
 pub(crate) mod config;
+#[path = "../../src/local_address.rs"]
+#[allow(dead_code)] // likewise
+pub(crate) mod local_address;
 #[path = "../../src/relay/login_limits.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod login_limits;
+#[path = "../../src/misspelling.rs"]
+pub(crate) mod misspelling;
 #[path = "../../src/position.rs"]
 pub(crate) mod position;
 #[path = "../../src/quantities.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod quantities;
-#[path = "../../src/reach.rs"]
-#[allow(dead_code)] // likewise
-pub(crate) mod reach;
 #[path = "../../src/reason.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod reason;
@@ -27,8 +29,6 @@ pub(crate) mod retry;
 #[path = "../../src/relay/routing/mod.rs"]
 #[allow(dead_code, unused_imports)] // likewise
 pub(crate) mod routing;
-#[path = "../../src/slip.rs"]
-pub(crate) mod slip;
 #[path = "../../src/users.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod users;

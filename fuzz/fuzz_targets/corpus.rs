@@ -4,9 +4,9 @@
 #[path = "../../src/source/corpus.rs"]
 #[allow(dead_code)] // a part of it is the source's
 mod corpus;
-#[path = "../../src/source/lines.rs"]
+#[path = "../../src/source/file_lines.rs"]
 #[allow(dead_code)] // likewise
-mod lines;
+mod file_lines;
 
 use corpus::{Corpus, CorpusMessage, CorpusOptions, InvalidMessagePolicy};
 use libfuzzer_sys::fuzz_target;

@@ -1,10 +1,10 @@
 //! Any octets as lines, in blocks of any size: the same lines, numbered and measured.
 #![no_main]
-#[path = "../../src/source/lines.rs"]
-mod lines;
+#[path = "../../src/source/file_lines.rs"]
+mod file_lines;
 
+use file_lines::{FileLines, MAX_LINE_BYTES};
 use libfuzzer_sys::fuzz_target;
-use lines::{FileLines, MAX_LINE_BYTES};
 use std::io::BufReader;
 
 fn all(text: &[u8], block_bytes: usize) -> Vec<(Vec<u8>, u64, u64)> {

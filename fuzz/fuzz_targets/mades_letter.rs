@@ -6,7 +6,7 @@ use mades::Bytes;
 use mades::api::{DecodedMessage, InboxMessage, Reply, SendEvent};
 use mades::embedded::EncodedMessage;
 use mades::endpoint::fuzz_outbox_message;
-use mades::standin::SimulatorPlan;
+use mades::simulator::SimulatorPlan;
 
 /// What a message of the stand-in's has beside the payload: seven texts of 1 KiB at most each, an id, and names.
 const HEAD_BYTES: usize = 12 << 10;

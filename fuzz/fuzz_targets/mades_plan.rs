@@ -1,15 +1,15 @@
 //! Any text as a plan of the stand-in: complaints that lie within it, or a plan that can be followed and is read again as the
 //! same.
 #![no_main]
+#[path = "../../src/misspelling.rs"]
+mod misspelling;
 #[path = "../../src/cli/mades_plan.rs"]
 mod plan;
 #[path = "../../src/position.rs"]
 mod position;
-#[path = "../../src/slip.rs"]
-mod slip;
 
 use libfuzzer_sys::fuzz_target;
-use mades::standin::SimulatorPlan;
+use mades::simulator::SimulatorPlan;
 use std::path::Path;
 
 fuzz_target!(|data: &[u8]| {

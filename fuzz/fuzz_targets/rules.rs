@@ -1,5 +1,7 @@
 //! Any text as a rule and as a rules file: a mistake that lies within it, or rules that are read again as the same.
 #![no_main]
+#[path = "../../src/misspelling.rs"]
+mod misspelling;
 #[path = "../../src/position.rs"]
 mod position;
 #[path = "../../src/quantities.rs"]
@@ -10,8 +12,6 @@ mod rulebook;
 #[path = "../../src/sink/rules.rs"]
 #[allow(dead_code)] // likewise
 mod rules;
-#[path = "../../src/slip.rs"]
-mod slip;
 
 use libfuzzer_sys::fuzz_target;
 use rulebook::Rulebook;

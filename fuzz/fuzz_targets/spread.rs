@@ -1,18 +1,18 @@
 //! Any text as a number that varies: what is wrong with it, or draws that lie within its bounds and rise with the chance.
 #![no_main]
-#[path = "../../src/load/chance.rs"]
-#[allow(dead_code)] // a part of it is the source's
-mod chance;
+#[path = "../../src/load/distribution.rs"]
+#[allow(dead_code)] // likewise
+mod distribution;
 #[path = "../../src/quantities.rs"]
 #[allow(dead_code)] // likewise
 mod quantities;
-#[path = "../../src/load/spread.rs"]
-#[allow(dead_code)] // likewise
-mod spread;
+#[path = "../../src/load/random.rs"]
+#[allow(dead_code)] // a part of it is the source's
+mod random;
 
-use chance::RandomStream;
+use distribution::Distribution;
 use libfuzzer_sys::fuzz_target;
-use spread::Distribution;
+use random::RandomStream;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };

@@ -1,13 +1,13 @@
 //! Any text as stages of an offered rate, one a line: what is wrong with it, or a schedule that never goes back.
 #![no_main]
+#[path = "../../src/load/offered_rate.rs"]
+#[allow(dead_code)] // a part of it is the source's
+mod offered_rate;
 #[path = "../../src/quantities.rs"]
 mod quantities;
-#[path = "../../src/load/stages.rs"]
-#[allow(dead_code)] // a part of it is the source's
-mod stages;
 
 use libfuzzer_sys::fuzz_target;
-use stages::{OfferedRate, RateStage};
+use offered_rate::{OfferedRate, RateStage};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };

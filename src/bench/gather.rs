@@ -1,17 +1,17 @@
 //! Merges the parties' files into the run's record: closes the account, fills in costs, and decides the verdict.
-use super::course::Completeness;
 use super::directory::{RunDirectory, name};
 use super::parties::PartyObservation;
 use super::plan::BenchOptions;
 use super::relays::{self, Contestant, DiskUsage};
+use super::supervisor::Completeness;
 use crate::live::LiveProgress;
-use crate::{host, party, surroundings, usage};
+use crate::{host, host_sampler, party, process_usage};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use journey::account::{self, AccountInputs, Arrivals, RelayInputs, Topology};
-use journey::fold::merge_records;
 use journey::judge::{self, Reason, VerdictInputs, judge};
 use journey::ledger::Ledger;
+use journey::merge::merge_records;
 use journey::record::{Cause, Death, Ending, FORMAT, LedgerRow, Ordered, Party, Record, Role, StageRow, Surroundings};
 use journey::stage::Stage;
 use journey::trace::RunId;
@@ -311,8 +311,8 @@ fn others_usage(record: &Record, between: Topology, mut around: Surroundings) ->
     let has_relay = record.parties.iter().any(|party| party.role == Role::Relay);
     let used_s: Option<f64> = record.parties.iter().map(|party| Some(party.user_s? + party.sys_s?)).sum();
     if let Some(used_s) = used_s.filter(|_| between == Topology::Direct || has_relay) {
-        let own = usage::own();
-        surroundings::set_other_busy_share(&mut around, used_s + own.user_s + own.sys_s);
+        let own = process_usage::own();
+        host_sampler::set_other_busy_share(&mut around, used_s + own.user_s + own.sys_s);
     }
     around
 }

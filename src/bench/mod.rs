@@ -7,27 +7,25 @@
 //!
 //! A run never disturbs itself: the parties are processes of their own, measured by `probe` from outside, and this
 //! process does nothing but wait, draw a bar four times a second and, at the end, the sums.
-mod course;
 mod directory;
-mod far_sink;
 mod gather;
 pub(crate) mod mades;
 pub(crate) mod mades_compare;
 mod parties;
 mod plan;
 mod progress;
-#[cfg(test)]
-mod rehearsal;
 pub(crate) mod relays;
+mod remote_sink;
+mod supervisor;
 pub(crate) mod tables;
+#[cfg(test)]
+mod tests;
 
+use crate::host_sampler::HostSampler;
 use crate::interrupt::{Interrupted, StopRequest};
 use crate::party;
-use crate::surroundings::HostSampler;
 use anyhow::{Context, Result};
-use course::{Completeness, Supervisor};
 use directory::RunDirectory;
-use far_sink::RemoteSink;
 use gather::{PartyResults, SinkOwner, SinkResults};
 use journey::account::Topology;
 use journey::record::{Ending, Record, Role};
@@ -35,7 +33,9 @@ use journey::trace::RunId;
 use parties::{PartyCommand, PartyProcess};
 pub(crate) use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting};
 use relays::{Contestant, DiskCounter, DiskUsage, MemoryCurve};
+use remote_sink::RemoteSink;
 use std::path::{Path, PathBuf};
+use supervisor::{Completeness, Supervisor};
 
 /// Result of a bench.
 #[derive(Debug)]

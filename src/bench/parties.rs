@@ -13,7 +13,7 @@ use super::directory::{self, RunDirectory};
 use super::plan::BenchOptions;
 use super::relays::{MemoryCurve, tree};
 use crate::live::LiveEvent;
-use crate::usage::{self, ProcessUsage};
+use crate::process_usage::{self, ProcessUsage};
 use anyhow::{Context, Result, bail};
 use journey::record::Role;
 use journey::trace::RunId;
@@ -227,7 +227,7 @@ impl PartyProcess {
         self.sampled_at = Instant::now();
         let pid = self.child.id();
         let seen = match self.scope {
-            ProcessScope::Process => usage::of(pid),
+            ProcessScope::Process => process_usage::of(pid),
             ProcessScope::Tree => tree::usage(pid),
         };
         if let Some(seen) = seen {
@@ -449,7 +449,7 @@ mod tests {
         let shell = shell("sleep 600 & wait");
         let pid = shell.process.child.id();
         drop(shell.process);
-        assert!(usage::of(pid).is_none());
+        assert!(process_usage::of(pid).is_none());
     }
 
     #[test]

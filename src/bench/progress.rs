@@ -109,7 +109,7 @@ impl ProgressDisplay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::rehearsal;
+    use crate::bench::tests;
 
     fn progress(elapsed_s: f64, messages: u64) -> LiveProgress {
         LiveProgress {
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_line_has_count_rate_and_latency() {
-        let mut view = LatestProgress::new(&rehearsal::options());
+        let mut view = LatestProgress::new(&tests::options());
         assert_eq!(view.line().text(), "0 / 1,000 accepted · 0 msg/s", "before anybody says anything");
         view.update_source(progress(1.0, 50_000));
         view.update_sink(progress(1.0, 40_000));

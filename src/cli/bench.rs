@@ -1,6 +1,6 @@
 //! `mailrun bench`: what was typed, to what it means.
 use super::Strictness;
-use super::approach::ConnectionArgs;
+use super::connection::ConnectionArgs;
 use super::relays::{self, BenchRelayArgs};
 use super::results::ReportArgs;
 use super::scenarios::Scenario;
@@ -9,8 +9,8 @@ use super::sink::SinkFaultArgs;
 use super::source::LoadArgs;
 use crate::bench::relays::{Contestant, ListenerOptions};
 use crate::bench::{self, BenchOptions, BenchTarget, SyscallCounting};
+use crate::misspelling::is_misspelling;
 use crate::party::LiveMode;
-use crate::slip::is_misspelling;
 use crate::source::{self, AllowedTargets, OfferedRate};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};

@@ -6,7 +6,7 @@ use super::results::ReportArgs;
 use super::{Strictness, values};
 use crate::bench::mades::{self, MadesBenchOptions};
 use crate::party::LiveMode;
-use ::mades::standin::{EndpointMode, PRESETS, SimulatorPlan};
+use ::mades::simulator::{EndpointMode, PRESETS, SimulatorPlan};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use std::path::PathBuf;

@@ -7,13 +7,13 @@ use super::results::is_standard_output;
 use super::{LiveArg, exit_with_parent, say, values};
 use crate::live::{LiveEvent, LiveProgress};
 use crate::live_line::{LiveLine, NonTerminalOutput};
+use crate::local_address::is_local_address;
 use crate::party::{LiveMode, ProgressOutput, cannot_write};
-use crate::reach::is_local_address;
 use crate::reason::reason;
 use crate::users::PASSWORD_VARIABLE;
 use ::mades::embedded::{self, ListenOptions, ListenerAuth, ListenerCounts, PlainCredentials, QueueLimits};
 use ::mades::endpoint::{self, EndpointOptions, EndpointSnapshot, QueueBackend};
-use ::mades::standin::{
+use ::mades::simulator::{
     DelayDistribution, EndpointMode, Leg, Outage, PRESETS, PlanTime, ReceivedOn, SimulationTotals, SimulatorPlan,
     TracingValue,
 };

@@ -2,9 +2,9 @@
 //! over a preset.
 //!
 //! Each value is read by itself, by the same code that reads a whole plan, so that one that is wrong hides no other.
+use crate::misspelling::is_misspelling;
 use crate::position::line_and_column;
-use crate::slip::is_misspelling;
-use ::mades::standin::SimulatorPlan;
+use ::mades::simulator::SimulatorPlan;
 use std::ops::Range;
 use std::path::Path;
 use strsim::damerau_levenshtein;

@@ -1,7 +1,7 @@
 //! Mistakes on the command line, in one plain sentence each: cause, and remedy where it is known.
 use super::other_names;
 use super::values::POSITIONAL;
-use crate::slip::is_misspelling;
+use crate::misspelling::is_misspelling;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 

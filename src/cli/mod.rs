@@ -7,8 +7,10 @@
 //!   3  INVALID or INCONCLUSIVE, where something was asked of the run: --threshold, --rate, --stage or --strict; else 0
 //! 130  interrupted; the report is printed all the same, unless it was interrupted three times
 //! ```
-mod approach;
 mod bench;
+mod capabilities;
+mod connection;
+mod dsn;
 #[cfg(test)]
 mod examples;
 mod links;
@@ -20,7 +22,6 @@ mod mades_endpoint;
 mod mades_plan;
 mod mades_queues;
 mod misuse;
-mod notices;
 mod other_names;
 mod queue;
 mod relay;
@@ -33,7 +34,6 @@ mod source;
 mod spool;
 mod summary;
 mod values;
-mod welcome;
 
 use crate::interrupt::{INTERRUPTED_STATUS, Interrupted};
 use crate::party::{FinishedRun, LiveMode, Outputs, cannot_write};

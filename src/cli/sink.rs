@@ -1,5 +1,5 @@
 //! `mailrun sink`: what was typed, to what it means.
-use super::welcome::CapabilityArgs;
+use super::capabilities::CapabilityArgs;
 use super::{OutputArgs, Strictness, exit_with_parent, finish, values};
 use crate::sink::{self, DumpTarget, Rule, Rulebook, SinkOptions};
 use anyhow::{Context, Result, anyhow};

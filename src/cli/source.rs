@@ -1,6 +1,6 @@
 //! `mailrun source`: what was typed, to what it means.
-use super::approach::ConnectionArgs;
-use super::notices::DsnArgs;
+use super::connection::ConnectionArgs;
+use super::dsn::DsnArgs;
 use super::server::ServerArg;
 use super::{ArrivalArg, OutputArgs, PipeliningArg, Strictness, exit_with_parent, finish, values};
 use crate::source::{

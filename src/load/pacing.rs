@@ -5,7 +5,7 @@
 //! `stages` says when that is due. A worker takes every n-th position, and so the workers' schedules interleave to the
 //! whole; at Poisson arrival its positions lie at random distances, of n in the mean, and independent Poisson processes
 //! add up to one.
-use super::stages::OfferedRate;
+use super::offered_rate::OfferedRate;
 use journey::record::Arrival;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -81,7 +81,7 @@ impl ArrivalSchedule {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stages::RateStage;
+    use super::super::offered_rate::RateStage;
     use super::*;
 
     fn times(arrival: Arrival, rate: f64, number: usize, workers: usize, count: usize) -> Vec<f64> {

@@ -1,7 +1,7 @@
 //! Translates a message from a queue into facts for the account, and decides whether the message belongs to this run.
-use super::account::{EndpointReply, PayloadIntegrity, ReceiveQueue};
-use super::books::MadesRunState;
+use super::run_state::MadesRunState;
 use super::stages::{MadesMode, MessageStage};
+use super::tracker::{EndpointReply, PayloadIntegrity, ReceiveQueue};
 use super::troubles::TroubleKind;
 use ::mades::api::{DecodedMessage, EventState, InboxMessage, Oddity, Reply, ReplyOutcome, SendEvent};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,6 +1,6 @@
 //! The figures of a run so far, for thresholds that end it.
-use super::account::MessageTracker;
 use super::stages::MessageStage;
+use super::tracker::MessageTracker;
 use journey::Latencies;
 use journey::record::LatencyMs;
 use journey::threshold::{Fate, MetricSource, MetricValues};

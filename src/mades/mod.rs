@@ -9,47 +9,47 @@
 //!                                collector ─→ time-outs, live line, series, record
 //! ```
 //! Everything is on one thread. `account` and the modules that it uses are pure.
-mod account;
-mod alarm;
 mod arrivals;
-mod books;
-mod collector;
 mod figures;
+mod history;
+mod in_flight;
+mod observer;
 mod options;
-mod pace;
+mod pacer;
 mod payload;
 mod receiver;
 mod redelivery;
-mod register;
 mod report;
+mod run_state;
 mod sender;
 mod side;
-mod slots;
 mod stages;
+mod supervisor;
+mod timer_fd;
+mod tracker;
 mod troubles;
 mod verdict;
-mod watcher;
 mod waterfall;
 
+pub(crate) use observer::{RunObserver, RunView};
 pub(crate) use options::{Leftovers, MadesOptions, PayloadKind};
 pub(crate) use stages::{MadesMode, MessageStage};
-pub(crate) use watcher::{RunObserver, RunView};
 
+use crate::host_sampler::HostSampler;
 use crate::interrupt::{Interrupt, Interrupted, StopRequest};
 use crate::party::{FinishedRun, IntervalRecorder, cannot_write, new_run_id, write_record};
 use crate::report::markdown;
-use crate::surroundings::HostSampler;
-use alarm::TimerFd;
 use anyhow::{Context, Result};
-use books::MadesRunState;
-use collector::RunSupervisor;
 use journey::record::Record;
 use net::clock;
 use payload::Payloads;
+use run_state::MadesRunState;
 use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
+use supervisor::RunSupervisor;
+use timer_fd::TimerFd;
 use tokio::task::{JoinSet, LocalSet};
 
 /// Time limit for closing connections at the end.

@@ -1,8 +1,8 @@
 //! Options of the bench.
+use super::observer::RunObserver;
 use super::stages::MadesMode;
-use super::watcher::RunObserver;
-use crate::load::spread::Distribution;
-use crate::load::stages::OfferedRate;
+use crate::load::distribution::Distribution;
+use crate::load::offered_rate::OfferedRate;
 use crate::party::LiveMode;
 use ::mades::Broker;
 use ::mades::api::EndpointQueueNames;

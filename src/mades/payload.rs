@@ -9,8 +9,8 @@
 //! The trace (journey) holds run, number, time and a checksum of the bytes after it, as in mail. A payload too small
 //! for it, and a file, are compared byte by byte: the bench can render each payload again.
 use super::options::PayloadKind;
-use crate::load::chance::RandomStream;
-use crate::load::spread::Distribution;
+use crate::load::distribution::Distribution;
+use crate::load::random::RandomStream;
 use crate::party;
 use anyhow::{Context, Result, bail};
 use journey::record::Varied;

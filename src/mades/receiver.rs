@@ -8,9 +8,9 @@
 //!                └──── half of the credit is held ─→ released, ten times a second at most
 //!                        and for PATIENCE nothing of this run came ─→ the run stops: the queue is in other use
 //! ```
-use super::account::ReceiveQueue;
 use super::arrivals::{self, Ownership, UnmatchedEvent};
-use super::books::MadesRunState;
+use super::run_state::MadesRunState;
+use super::tracker::ReceiveQueue;
 use super::troubles::TroubleKind;
 use ::mades::{DeliveryHandle, Error, IncomingDelivery, ReceiverLink};
 use net::clock;

@@ -1,7 +1,7 @@
 //! The run record of the bench.
-use super::account::ReceiveQueue;
-use super::books::MadesRunState;
+use super::run_state::MadesRunState;
 use super::stages::{MadesMode, MessageStage};
+use super::tracker::ReceiveQueue;
 use super::verdict;
 use crate::party;
 use journey::record::{
@@ -79,7 +79,7 @@ fn workload(run_state: &MadesRunState) -> Workload {
         seed: options.seed,
         sizes_varied: run_state.payloads.varied(),
         rcpt: options.receiver.clone(),
-        stages: options.offer.as_ref().map(crate::load::stages::OfferedRate::stages).unwrap_or_default(),
+        stages: options.offer.as_ref().map(crate::load::offered_rate::OfferedRate::stages).unwrap_or_default(),
         ..Workload::default()
     }
 }

@@ -1,8 +1,8 @@
 //! Sending: waits until a message is due and there is room for it, hands it over, and meanwhile reads the broker's
 //! answers to earlier ones.
-use super::alarm::TimerFd;
-use super::books::MadesRunState;
-use super::pace::PacerAction;
+use super::pacer::PacerAction;
+use super::run_state::MadesRunState;
+use super::timer_fd::TimerFd;
 use ::mades::api::{OutgoingProperties, OutgoingTemplate, Payload, payload};
 use ::mades::{Disposition, DispositionFuture, Error, SenderLink};
 use futures_util::StreamExt;

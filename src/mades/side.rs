@@ -4,13 +4,13 @@
 //! outbox   outlet → outbox   inlet ← outbox.reply   inlet ← send.event
 //! inbox    inlet ← inbox     (mode amqp: outlet → inbox as well)
 //! ```
-use super::account::ReceiveQueue;
-use super::alarm::TimerFd;
-use super::books::{MadesRunState, OutageEnd};
 use super::options::{Leftovers, MadesOptions};
 use super::receiver::{purge, receive};
+use super::run_state::{MadesRunState, OutageEnd};
 use super::sender::send;
 use super::stages::MadesMode;
+use super::timer_fd::TimerFd;
+use super::tracker::ReceiveQueue;
 use super::troubles::TroubleKind;
 use ::mades::{Broker, Connection, Error, ReceiverLink, ReceiverOptions, SenderLink, SenderOptions};
 use net::clock;

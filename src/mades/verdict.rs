@@ -3,10 +3,10 @@
 use super::stages::MessageStage;
 use super::troubles::TroubleKind;
 use journey::account::fates_sum;
-use journey::doubts::{limits, warnings};
 use journey::judge::{Reason, decide, has_threshold, pass_text, stall_reasons, threshold_reasons};
 use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
 use journey::threshold::Fate;
+use journey::validity::{limits, warnings};
 use journey::words::{counted, grouped, listed};
 
 /// Open loop: largest 99th percentile of the lag of messages that had room.

@@ -6,9 +6,9 @@
 //! └──────────────────────────── 26.7 ms ────────────────────────────────────────┘
 //! ```
 //! An event may overtake the reply. Such a step counts as zero, and is counted as overtaken.
-use super::slots::InFlightEntry;
+use super::in_flight::InFlightEntry;
+use super::observer::RunObserver;
 use super::stages::{MadesMode, MessageStage};
-use super::watcher::RunObserver;
 use journey::Latencies;
 use journey::record::{MadesHop, MadesStage};
 use std::rc::Rc;

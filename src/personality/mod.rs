@@ -3,10 +3,6 @@
 //! Selected by the first argument (`mailrun smtp-source …`) or by the name that the program was called by, so that a
 //! symbolic link provides the old command (`mailrun install-links DIR`).
 mod date;
-mod ending;
-mod extras;
-mod fence;
-mod gate;
 mod getopt;
 mod go;
 mod go_mades_bench;
@@ -15,13 +11,17 @@ mod help;
 mod host_port;
 mod hostname;
 mod numbers;
-mod outgoing;
-mod postmark;
+mod own_options;
+mod pending_output;
 mod printable;
+mod semaphore;
+mod session_group;
 mod smtp_sink;
 mod smtp_source;
+mod stderr;
+mod targets;
 mod timing;
-mod voice;
+mod trace_header;
 
 use std::ffi::OsStr;
 use std::path::Path;

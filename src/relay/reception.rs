@@ -13,7 +13,7 @@ use smtp::command::{Hello, Mail, Recipient as Rcpt};
 use smtp::login::Auth;
 use smtp::proxy::ProxyHeader;
 use smtp::reply::Reply;
-use smtp::verdict::ReplyReason;
+use smtp::reply_reason::ReplyReason;
 use smtp::xclient::{Attribute, AttributeValue, Xclient};
 use spool::{Error, NewMessage, Receipt, Stored};
 use std::fmt::Write;

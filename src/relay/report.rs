@@ -1,12 +1,12 @@
 //! A relay's record of its run (`mailrun-run/1`), and its progress, for the bench: made from the numbers that workers
 //! count anyway, so that it costs nothing.
 use super::setting::RelayContext;
+use crate::host_sampler::HostSampler;
 use crate::live::LiveProgress;
 use crate::party;
-use crate::surroundings::HostSampler;
 use journey::record::{Record, Role, StageRow, Workload};
 use journey::{Latencies, Series, Stage};
-use journey::{doubts, judge};
+use journey::{judge, validity};
 use net::clock;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -123,7 +123,7 @@ impl RunRecorder {
         record.surroundings = Some(self.host_sampler.finish());
         record.verdict.reasons = vec![summary(setting)];
         record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect_text));
-        record.verdict.reasons.extend(doubts::warnings(&record));
+        record.verdict.reasons.extend(validity::warnings(&record));
         record
     }
 

@@ -9,7 +9,7 @@
 //! Public addresses are left out unless the relay may reach them, whatever name led to them.
 use super::config::{DeliveryScope, DnsConfig};
 use super::routing::{SmtpTarget, TargetHost};
-use crate::reach::is_local_address;
+use crate::local_address::is_local_address;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::NetError;

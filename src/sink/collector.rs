@@ -2,7 +2,7 @@
 //! record.
 use super::SinkOptions;
 use super::certificates::SinkCertificates;
-use super::inbox::{SinkContext, TallyTransfer};
+use super::handler::{SinkContext, TallyTransfer};
 use super::report::SinkReport;
 use super::status::StatusServer;
 use crate::http_server::HostNames;

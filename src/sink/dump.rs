@@ -11,7 +11,7 @@
 //!
 //! A message that cannot be stored is refused, never acknowledged. Writing is synchronous and without fsync: the sink's
 //! other sessions wait meanwhile, as in smtp-sink.
-use super::control::lock;
+use super::active_rules::lock;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fs::{self, DirBuilder, File, OpenOptions};

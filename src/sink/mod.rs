@@ -8,31 +8,32 @@
 //!                            ├ handout: the end of a message with a result for each recipient
 //!                            └ dump: messages stored as they came
 //! ```
+mod active_rules;
+mod capabilities;
 mod certificates;
 mod collector;
-mod conduct;
-mod control;
 mod dump;
-mod handout;
-mod inbox;
+mod handler;
+mod lmtp_replies;
 mod policies;
 mod report;
 mod rulebook;
 mod rules;
+mod session_rules;
 mod status;
-mod welcome;
 
 use crate::http_server;
 use crate::interrupt::Interrupt;
 use crate::party::{FinishedRun, Outputs};
 use crate::reason::reason;
+use active_rules::ActiveRules;
 use anyhow::{Context, Result, anyhow, bail};
+pub(crate) use capabilities::{CapabilityOptions, LoginPolicy};
 use certificates::SinkCertificates;
 use collector::SinkCollector;
-use control::ActiveRules;
 pub(crate) use dump::DumpTarget;
 use dump::MessageDump;
-use inbox::{SinkContext, SinkService};
+use handler::{SinkContext, SinkService};
 use journey::RunId;
 use net::{Endpoint, FdTable, ResourceExhausted, Server};
 pub(crate) use rulebook::Rulebook;
@@ -42,7 +43,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-pub(crate) use welcome::{CapabilityOptions, LoginPolicy};
 
 /// Descriptors used for other things than sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;

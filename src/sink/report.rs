@@ -1,12 +1,12 @@
 //! The sink's run record: of one run, or of all mail if none has traces.
-use super::control::{self, ActiveRules};
+use super::active_rules::{self, ActiveRules};
 use super::{RESERVED_DESCRIPTORS, SinkOptions};
+use crate::host_sampler::{self, HostSampler};
 use crate::party;
-use crate::surroundings::{self, HostSampler};
 use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
 use journey::words::counted;
 use journey::{Latencies, Phase, RunId, RunTally, Series, SinkTally, Stage};
-use journey::{doubts, judge};
+use journey::{judge, validity};
 use net::Endpoint;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +77,7 @@ impl SinkReport {
         record.series = self.series.rows();
         record.errors = self.total.errors.rows();
         record.tls = self.total.handshakes.rows("sink");
-        let faults = control::describe_counts(&self.active_rules.rule_counts());
+        let faults = active_rules::describe_counts(&self.active_rules.rule_counts());
         let mut own = party::own_party(Role::Sink, "sink", self.options.workers, faults);
         own.ordered = Some(self.total.ordered);
         record.parties = vec![own];
@@ -95,14 +95,14 @@ impl SinkReport {
             }
         }
         let needed = self.options.sessions as u64 + RESERVED_DESCRIPTORS;
-        record.exhausted = self.total.exhausted.rows("sink", |resource| surroundings::resource_limit(resource, needed));
+        record.exhausted = self.total.exhausted.rows("sink", |resource| host_sampler::resource_limit(resource, needed));
         record.surroundings = Some(self.host_sampler.finish());
         record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
         record.verdict.reasons = self.reasons(run);
         record.verdict.why.clone_from(&record.verdict.reasons[0]);
         record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect_text));
-        let limits = doubts::limits(&record).into_iter().map(|reason| reason.text);
-        record.verdict.reasons.extend(limits.chain(doubts::warnings(&record)));
+        let limits = validity::limits(&record).into_iter().map(|reason| reason.text);
+        record.verdict.reasons.extend(limits.chain(validity::warnings(&record)));
         record
     }
 

@@ -27,8 +27,8 @@
 //! ```
 //! The words are smtp-sink's if it has them. Rules are evaluated in their order: delays add up, and the first that
 //! refuses or cuts decides.
+use crate::misspelling::is_misspelling;
 use crate::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
-use crate::slip::is_misspelling;
 use smtp::{Path, Reply};
 use std::fmt;
 use std::time::Duration;

@@ -8,8 +8,8 @@
 //! | `/ledger/RUN/units` | which units arrived: the bits (`journey::Ledger::read_from`) |
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
 //! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
+use super::active_rules::{self, RuleCount};
 use super::collector::lock;
-use super::control::{self, RuleCount};
 use super::report::SinkReport;
 use super::rulebook::{MAX_FILE_BYTES, Rulebook};
 use crate::http_server::{self, HostNames};
@@ -70,7 +70,7 @@ async fn status(State(view): ReportState) -> Json<Value> {
         "bytes": total.bytes,
         "untraced": total.untraced,
         "errors": total.errors.total(),
-        "faults": control::describe_counts(&deeds),
+        "faults": active_rules::describe_counts(&deeds),
         "rules": deeds.iter().map(rule).collect::<Vec<_>>(),
         "rules_version": view.active_rules.version(),
         "runs": total.runs.iter().map(|(run, _)| run.to_string()).collect::<Vec<_>>(),

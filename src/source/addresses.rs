@@ -16,8 +16,8 @@
 //!
 //! If a message goes to several patterns, an address stays as it is if its number is always the same and no earlier
 //! pattern has it ([`distinct_numbers`]); the others get `+N`, N being a free number.
-use super::chance::{SeededRng, scale};
-use super::spread::{parse_weight, weight_error};
+use super::distribution::{parse_weight, weight_error};
+use super::random::{SeededRng, scale};
 use journey::trace::{MAX_RECIPIENTS, recipient_number};
 use memchr::memrchr;
 use smtp::Path;
@@ -418,7 +418,7 @@ fn digit_count(number: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::chance::RandomStream;
+    use super::super::random::RandomStream;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;

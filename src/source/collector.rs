@@ -2,11 +2,11 @@
 use super::live_figures::SourceFigures;
 use super::worker::{SourceWorkers, TALLY_INTERVAL};
 use super::{SourceContext, report};
+use crate::host_sampler::HostSampler;
 use crate::interrupt::{Interrupt, StopRequest};
 use crate::live::{LiveEvent, LiveProgress};
 use crate::live_line::{LiveLine, NonTerminalOutput};
 use crate::party::{FinishedRun, IntervalRecorder, ProgressOutput};
-use crate::surroundings::HostSampler;
 use anyhow::{Result, bail};
 use journey::record::{Ending, ThresholdRow};
 use journey::stalls::{StallDetector, Tick};

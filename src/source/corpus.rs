@@ -14,7 +14,7 @@
 //!
 //! Memory: each message as it will be sent, once, and 256 bytes more for each; while a message is being read, it is
 //! there a second time. A corpus above its limit is refused as soon as that is known; nothing is left out silently.
-use super::lines::{FileLine, FileLines, MAX_LINE_BYTES};
+use super::file_lines::{FileLine, FileLines, MAX_LINE_BYTES};
 use anyhow::{Context, Result, bail};
 use journey::trace::Checksum;
 use smtp::data;

@@ -2,9 +2,9 @@
 //! the session reuses.
 use super::SourceOptions;
 use super::addresses::{AddressPattern, RecipientNumbering, distinct_numbers};
-use super::chance::{RandomStream, SeededRng};
-use super::mail::{MessageChoice, MessageSet};
-use super::notices::DsnParameters;
+use super::dsn_parameters::DsnParameters;
+use super::message_set::{MessageChoice, MessageSet};
+use super::random::{RandomStream, SeededRng};
 use anyhow::{Result, anyhow, bail};
 use journey::trace::{MAX_RECIPIENTS, recipient_number};
 use smtp::{Envelope, Extensions};
@@ -462,7 +462,7 @@ mod tests {
         let wanted = |envelope_id: &str| DsnParameters {
             notify: Notify::parse(b"success,delay"),
             returns: Some(Return::Header),
-            envelope_id: Some(super::super::notices::parse_envelope_id(envelope_id).unwrap()),
+            envelope_id: Some(super::super::dsn_parameters::parse_envelope_id(envelope_id).unwrap()),
             original_recipient: true,
         };
         let same = GeneratedEnvelopes { dsn_parameters: wanted("a run=1"), ..drawn("a@b", "c+d@e", 2) };

@@ -3,8 +3,8 @@
 //! A set is generated once, by the seed; messages are chosen from it. Its sizes are evenly spaced in the requested
 //! distribution, so that they represent it. An attachment cannot fill the size to the byte (base64 comes in lines): a
 //! message has the requested size or up to 80 bytes less, and one that is shorter than its text has no attachment.
-use super::chance::{RandomStream, SeededRng};
-use super::spread::Distribution;
+use super::distribution::Distribution;
+use super::random::{RandomStream, SeededRng};
 use anyhow::{Context, Result, bail};
 use mail_builder::MessageBuilder;
 use mail_builder::headers::content_type::ContentType;

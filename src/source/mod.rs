@@ -7,54 +7,54 @@
 //!                                collector ─→ live line, series, interval log, record
 //! ```
 mod addresses;
-mod approach;
 mod collector;
 mod corpus;
+mod dsn_parameters;
 mod envelopes;
-mod lines;
+mod file_lines;
 mod live_figures;
-mod mail;
+mod load_session;
 mod message;
+mod message_set;
 mod mime;
-mod notices;
 mod plan;
 mod preflight;
 mod report;
-mod sender;
-mod session;
+mod session_loop;
+mod transport;
 mod worker;
 
-pub(crate) use crate::load::spread::Distribution;
-pub(crate) use crate::load::stages::{OfferedRate, RateStage};
+pub(crate) use crate::load::distribution::Distribution;
+pub(crate) use crate::load::offered_rate::{OfferedRate, RateStage};
 pub(crate) use addresses::AddressPattern;
-pub(crate) use approach::{AddressRange, ProxyVersion, TransportOptions};
 pub(crate) use corpus::{CorpusOptions, InvalidMessagePolicy};
+pub(crate) use dsn_parameters::{DsnParameters, parse_envelope_id};
 pub(crate) use envelopes::BodyParameter;
-pub(crate) use notices::{DsnParameters, parse_envelope_id};
+pub(crate) use transport::{AddressRange, ProxyVersion, TransportOptions};
 
 use crate::interrupt::Interrupt;
-use crate::load::{chance, pacing, spread};
+use crate::load::{distribution, pacing, random};
+use crate::local_address::is_local_address;
 use crate::party::{FinishedRun, Outputs};
-use crate::reach::is_local_address;
 use crate::reason::reason;
 use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, anyhow, bail};
-use approach::Transport;
-use chance::RandomStream;
 use collector::SourceCollector;
 use envelopes::Envelopes;
 use journey::RunId;
 use journey::record::{Arrival, Pipelining, Workload};
 use journey::threshold::Threshold;
-use mail::{MessageSet, MessageSetSummary, PreparedMessages};
 use message::TraceStamp;
+use message_set::{MessageSet, MessageSetSummary, PreparedMessages};
 use net::{Endpoint, clock};
 use plan::LoadPlan;
 use preflight::PreflightCheck;
+use random::RandomStream;
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use transport::Transport;
 
 /// Descriptors used for other things than sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;

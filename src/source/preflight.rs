@@ -3,9 +3,9 @@
 //!
 //! It is counted nowhere. A reply of 4xx to MAIL or RCPT is no reason to stop: greylisting and limits cause such
 //! replies.
-use super::approach::Transport;
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput, Envelopes};
-use super::mail::MessageSet;
+use super::message_set::MessageSet;
+use super::transport::Transport;
 use super::{SourceOptions, TlsMode};
 use crate::interrupt::{Interrupt, Interrupted, StopRequest};
 use crate::reason::reason;

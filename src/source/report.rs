@@ -1,6 +1,6 @@
 //! The run record of the source.
 use super::{RESERVED_DESCRIPTORS, SourceContext, SourceOptions};
-use crate::{party, surroundings};
+use crate::{host_sampler, party};
 use journey::account::{self, AccountInputs, Topology};
 use journey::judge::{VerdictInputs, judge};
 use journey::record::{Ending, Record, Role, StallRow, Surroundings, ThresholdRow, WarmUp};
@@ -51,7 +51,7 @@ pub(super) fn record(
     });
     record.errors = tally.errors.rows();
     let needed = u64::from(options.sessions) + RESERVED_DESCRIPTORS;
-    record.exhausted = tally.exhausted.rows("source", |resource| surroundings::resource_limit(resource, needed));
+    record.exhausted = tally.exhausted.rows("source", |resource| host_sampler::resource_limit(resource, needed));
     record.pauses = tally.delayed_acks("source");
     record.surroundings = Some(around);
     record.parties = vec![party::own_party(Role::Source, "source", options.workers, Vec::new())];

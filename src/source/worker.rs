@@ -2,7 +2,7 @@
 //! collector four times per second.
 use super::SourceContext;
 use super::pacing::ArrivalSchedule;
-use super::session;
+use super::session_loop;
 use crate::reason::reason;
 use anyhow::{Context as _, Result, bail};
 use journey::{LatencyKind, SourceTally};
@@ -125,7 +125,7 @@ impl SourceWorkerArgs {
             let desk = desk.clone();
             let presence = presence.clone();
             net::worker::spawn_local(async move {
-                session::run(setting, recorder, desk).await;
+                session_loop::run(setting, recorder, desk).await;
                 drop(presence);
             });
         }

@@ -21,7 +21,9 @@ pub(crate) use fuzz_target;
 mod targets;
 
 // Where files of the program that targets include look for others.
-use targets::config::{aliases, position, quantities, reach, reason, relay, retry, routing, slip, users};
+use targets::config::{
+    aliases, local_address, misspelling, position, quantities, reason, relay, retry, routing, users,
+};
 
 use std::fs;
 use std::panic::catch_unwind;

@@ -9,13 +9,13 @@
 //! ```
 //! Each reason has a [`Cause`], and causes stand in that order: the first reason decides.
 use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates};
-use crate::doubts::{limits, warnings};
 use crate::record::{
     Arrival, Cause, Death, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, StageRow, StallRow,
     ThresholdRow, Verdict,
 };
 use crate::stage::Stage;
 use crate::threshold::{self, Fate};
+use crate::validity::{limits, warnings};
 use crate::words::{counted, grouped, listed};
 
 /// Open loop: limit of the 99th percentile of the delay at which messages start. Beyond it, the source was not offering

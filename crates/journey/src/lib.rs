@@ -23,30 +23,30 @@
 //! words      numbers in sentences
 //! ```
 pub mod account;
-pub mod chance;
-pub mod doubts;
-pub mod fold;
+mod delayed_acks;
 pub mod handshakes;
 pub mod judge;
 mod latencies;
 pub mod ledger;
 pub mod mades;
-mod pauses;
+pub mod merge;
 pub mod quantities;
 pub mod record;
 mod rows;
+pub mod seeded;
 pub mod series;
 pub mod stage;
 pub mod stalls;
 pub mod tally;
 pub mod threshold;
 pub mod trace;
+pub mod validity;
 pub mod words;
 
+pub use delayed_acks::DelayedAcks;
 pub use handshakes::Handshakes;
 pub use latencies::{IntervalLog, Latencies};
 pub use ledger::{Ledger, MarkResult};
-pub use pauses::DelayedAcks;
 pub use record::Record;
 pub use series::Series;
 pub use stage::{Phase, Stage};

@@ -1,6 +1,6 @@
 //! Conversion of tallies into the rows of a run record.
+use crate::delayed_acks::DelayedAcks;
 use crate::latencies::Latencies;
-use crate::pauses::DelayedAcks;
 use crate::record::{PauseRow, PhaseRow, StageRow};
 use crate::stage::{Phase, Stage};
 use crate::tally::{RunTally, SourceTally};

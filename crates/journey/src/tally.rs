@@ -2,10 +2,10 @@
 //!
 //! Every number is a sum, so merging is adding: no lock and no channel is needed per message. Only two things are more
 //! than sums: ledgers (a unit that two workers saw is a duplicate) and first and last times.
+use crate::delayed_acks::DelayedAcks;
 use crate::handshakes::Handshakes;
 use crate::latencies::Latencies;
 use crate::ledger::Ledger;
-use crate::pauses::DelayedAcks;
 use crate::record::{ErrorRow, ExhaustedRow, Ordered, Resource};
 use crate::stage::Phase;
 use crate::trace::RunId;

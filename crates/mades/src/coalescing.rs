@@ -14,7 +14,7 @@
 //! is pending stays small. [`FrameValidator`] looks at what is read before the engine does, and `Plaints` at what the engine says: a
 //! complaint of ours about the peer is the last thing that is written, and no more is read.
 use crate::error::Error;
-use crate::guard::ErrorWatch;
+use crate::frame_validator::ErrorWatch;
 use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
-pub use crate::guard::FrameValidator;
+pub use crate::frame_validator::FrameValidator;
 
 /// Limit of one read. fe2o3-amqp by itself would ask for 8 KiB.
 const READ_LIMIT: usize = 64 * 1024;
@@ -129,7 +129,7 @@ impl StreamStats {
     }
 
     /// Records an error that we have reported to the peer as the reason why the connection is over.
-    fn record_local_error(&self, local_error: &crate::guard::LocalError) {
+    fn record_local_error(&self, local_error: &crate::frame_validator::LocalError) {
         let links = self.links();
         let link = local_error.link.as_ref().and_then(|name| links.get(name));
         let error = match link {

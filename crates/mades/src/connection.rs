@@ -1,10 +1,10 @@
 //! A connection to a broker: opened within a time limit, with its own socket, and an error that says what to do.
 use crate::coalescing::{Coalescing, StreamStats};
 use crate::error::{self, Error, OpenAttempt};
-use crate::inlet::{ReceiverLink, ReceiverOptions};
-use crate::outlet::{SenderLink, SenderOptions};
+use crate::receiver::{ReceiverLink, ReceiverOptions};
 use crate::sasl_external::{self, ExternalOutcome};
 use crate::security::{BrokerSecurity, SaslMechanism};
+use crate::sender::{SenderLink, SenderOptions};
 use crate::url::{BrokerUrl, Password};
 use fe2o3_amqp::connection::{ConnectionHandle, Error as Engine, OpenError};
 use fe2o3_amqp::sasl_profile::{SaslProfile, SaslScramSha1, SaslScramSha256, SaslScramSha512};

@@ -8,21 +8,21 @@
 //! ```
 //! A delivery out of the outbox is accepted when its reply is settled. Messages that a queue has no room for wait with
 //! the model, which takes no more when it holds as many as it may.
-mod letters;
-mod ports;
+mod messages;
+mod queues;
 mod remote;
 
 use crate::api;
 use crate::connection::Broker;
 use crate::embedded::{EncodedMessage, MemoryQueues};
 use crate::error::Error;
-use crate::standin::{
+use crate::simulator::{
     EndpointMode, EndpointStep, MessageKey, ReceivedOn, ReplyKind, SimulationTotals, Simulator, SimulatorPlan,
 };
-use letters::OutboxMessage;
+use messages::OutboxMessage;
 #[doc(hidden)]
-pub use letters::fuzz_outbox_message;
-use ports::{EmbeddedQueues, EndpointQueues, OutputQueue, SendResult, TakenDelivery};
+pub use messages::fuzz_outbox_message;
+use queues::{EmbeddedQueues, EndpointQueues, OutputQueue, SendResult, TakenDelivery};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};

@@ -29,40 +29,40 @@
 //! | `tls_setup` | certificates, keys, trusted roots |
 //! | `worker` | a thread with its event loop and its buffers |
 mod batch;
-mod bell;
 mod client;
 mod client_limits;
+mod client_session;
 pub mod clock;
-mod conversation;
 mod endpoint;
 mod handler;
 pub mod listener;
 mod nonce;
 pub mod open_files;
 mod outbox;
-mod proxied;
+mod proxy_header;
 mod reactor;
 pub mod recent;
+mod resource_exhausted;
 mod server;
-mod session;
-mod shortage;
+mod server_session;
 mod socket;
 mod stream;
 mod timers;
 mod tls;
 mod tls_files;
 mod tls_setup;
+mod wake_queue;
 pub mod worker;
 
 pub use client::{Client, Error, SendOutcome};
 pub use client_limits::{Admission, ClientKey, ClientLimit, ClientLimits, ClientRefusal, Clients};
-pub use conversation::{ClientSecurity, ClientSession, MessageSource, NextAction, SessionEnd};
+pub use client_session::{ClientSecurity, ClientSession, MessageSource, NextAction, SessionEnd};
 pub use endpoint::Endpoint;
 pub use handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, ReadLimit};
 pub use nonce::nonce;
 pub use outbox::Outbox;
+pub use resource_exhausted::ResourceExhausted;
 pub use server::{Proxied, RunningServer, Server, Service};
-pub use shortage::ResourceExhausted;
 pub use socket::{Acceptor, Socket};
 pub use stream::Stream;
 pub use timers::{Timer, sleep, sleep_until};

@@ -9,9 +9,9 @@
 //! tokio is not used here (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future and may
 //! await anything that wakes it.
 use crate::batch::{BATCH_EVENTS, MAX_READ_AHEAD, ReadAhead, WriteBatch};
-use crate::bell::WakeQueue;
 use crate::clock;
 use crate::timers::Timers;
+use crate::wake_queue::WakeQueue;
 use nix::sched::{CloneFlags, unshare};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};

@@ -1,5 +1,5 @@
 //! A connection, plain or under TLS, with one interface: a session reads and writes the same in both cases.
-use crate::proxied::take_header;
+use crate::proxy_header::take_header;
 use crate::reactor::with_scratch;
 use crate::socket::Socket;
 use crate::tls::{Handshake, TlsLayer, with_handshake_fault};

@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::identity::Protocol;
+pub use crate::settings::Protocol;
 
 /// Commands that replies belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

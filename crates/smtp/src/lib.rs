@@ -46,15 +46,15 @@ pub mod dsn;
 pub mod envelope;
 pub mod extensions;
 mod foreign;
-mod identity;
 pub mod limits;
 mod line;
 pub mod login;
 pub mod proxy;
 pub mod reply;
+pub mod reply_reason;
 pub mod sasl;
 pub mod server;
-pub mod verdict;
+mod settings;
 pub mod xclient;
 pub mod xtext;
 

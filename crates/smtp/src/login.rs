@@ -1,8 +1,8 @@
 //! AUTH in a server session (RFC 4954): an exchange, its lines on the wire, and the questions to the application.
 use crate::reply::Reply;
+use crate::reply_reason::ReplyReason;
 use crate::sasl::server::{ExchangeStep, ServerExchange};
 use crate::sasl::{self, Mechanism, Nonce, Secret};
-use crate::verdict::ReplyReason;
 use std::fmt;
 
 /// A question to the application about a client that logs in.

@@ -26,13 +26,13 @@ use crate::foreign;
 use crate::line::{LineReader, ReadLine};
 use crate::login::{Auth, AuthState};
 use crate::reply::{Reply, ReplySeverity, say};
+use crate::reply_reason::ReplyReason;
 use crate::sasl::{Mechanism, Nonce, Secret};
-use crate::verdict::ReplyReason;
 use crate::xclient::Xclient;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::identity::{Offer, Protocol, Requires, ServerSettings};
+pub use crate::settings::{Offer, Protocol, Requires, ServerSettings};
 
 /// Events of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The unfinished messages of a spool that is opened.
-use crate::live::SharedIndex;
-use crate::tidying::notes_of;
+use crate::compaction::notes_of;
+use crate::index::SharedIndex;
 use crate::{Error, Id, RecoveredMessage};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The commit thread: takes the gathered messages, writes and syncs them, resolves the receipts, makes room.
-use crate::inbox::{CommitBatch, CommitQueue, WhenIdle};
+use crate::commit_queue::{CommitBatch, CommitQueue, WhenIdle};
+use crate::compaction::CompactionProgress;
 use crate::log::Log;
-use crate::tidying::CompactionProgress;
 use crate::{Error, Id};
 use std::io;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Inspection of a spool from outside: read as opening it would, without a change.
 use crate::disk::ReadOnlyDisk;
-use crate::live::SharedIndex;
-use crate::reading::load;
+use crate::index::SharedIndex;
+use crate::load::load;
 use crate::{Backlog, Damage, Error, Id, format, quarantine};
 use std::path::Path;
 use std::sync::Arc;

@@ -52,33 +52,33 @@
 //! | `tidying` | making room |
 //! | `usage` | fill level and counters |
 mod backlog;
-mod building;
+mod batch_builder;
 mod commit;
+mod commit_queue;
+mod compaction;
 mod damage;
 mod disk;
 mod error;
 pub mod faulty;
 mod format;
 mod header;
-mod inbox;
+mod index;
 mod inspect;
-mod live;
+mod load;
 mod log;
 mod memory;
 mod message;
 mod options;
+mod preallocator;
 mod quarantine;
-mod reading;
 mod receipt;
 mod recovery;
 mod replay;
 mod scan;
 mod segment;
+mod segment_pool;
 mod spool;
-mod supply;
-mod tender;
-mod tidying;
-mod usage;
+mod stats;
 
 pub use backlog::Backlog;
 pub use damage::{Cost, Damage, DamageKind};
@@ -91,4 +91,4 @@ pub use receipt::{NotesReceipt, Receipt};
 #[doc(hidden)]
 pub use recovery::{try_octets, with_checksums};
 pub use spool::{NotesMark, Spool};
-pub use usage::SpoolStats;
+pub use stats::SpoolStats;

@@ -1,14 +1,14 @@
 //! The log as the commit thread sees it: batches written and synced, segments begun and given up.
-use crate::building::{BatchBuilder, RecordParts};
+use crate::batch_builder::{BatchBuilder, RecordParts};
+use crate::commit_queue::CommitBatch;
+use crate::compaction::CompactionState;
 use crate::format::{BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, RecordHeader, RecordKind};
-use crate::inbox::CommitBatch;
-use crate::live::SharedIndex;
+use crate::index::SharedIndex;
 use crate::message::{DeferredRecord, NumberedMessage};
+use crate::preallocator::SharedSegmentPool;
 use crate::segment::{RecordLocation, Segment};
-use crate::supply::{FreeSegment, LogWriteError, Reserve, write_header};
-use crate::tender::SharedSegmentPool;
-use crate::tidying::CompactionState;
-use crate::usage::SpoolCounters;
+use crate::segment_pool::{FreeSegment, LogWriteError, Reserve, write_header};
+use crate::stats::SpoolCounters;
 use crate::{Durability, Error, Id, Options};
 use std::io;
 use std::sync::Arc;

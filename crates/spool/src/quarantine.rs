@@ -1,7 +1,7 @@
 //! The directory `quarantine` beside the segments: copies of all bytes that were damaged when the spool was opened.
 use crate::disk::{Disk, DiskFile};
 use crate::format::BLOCK;
-use crate::reading::LoadedSpool;
+use crate::load::LoadedSpool;
 use crate::scan::read_lossy;
 use crate::{Damage, DamageKind, Error};
 use std::io::{self, IoSlice};

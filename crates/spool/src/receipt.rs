@@ -1,6 +1,6 @@
 //! The receipt of a message that is being stored: a future that any runtime can await.
 use crate::message::Stored;
-use crate::usage::SpoolCounters;
+use crate::stats::SpoolCounters;
 use crate::{Error, Id};
 use std::future::Future;
 use std::pin::Pin;

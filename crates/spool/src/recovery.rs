@@ -6,10 +6,10 @@ use crate::format::{
     BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, BODY_CRC_OFFSET, BatchHeader, HEADER_BYTES, HeaderSlot,
     RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, checksum, seal,
 };
-use crate::live::{MessageIndex, SharedIndex};
+use crate::index::{MessageIndex, SharedIndex};
+use crate::load::{LoadedSpool, load};
 use crate::log::ResumePoint;
-use crate::reading::{LoadedSpool, load};
-use crate::supply::SegmentPool;
+use crate::segment_pool::SegmentPool;
 use crate::{Backlog, Durability, Error, Id, OnDamage, Options, quarantine};
 use std::sync::Arc;
 

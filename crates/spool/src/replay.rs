@@ -2,7 +2,7 @@
 //! records show which messages it costs.
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::format::{BATCHES_OFFSET, RECORD_HEADER_BYTES, RecordKind};
-use crate::live::MessageIndex;
+use crate::index::MessageIndex;
 use crate::scan::{BodyMode, DamagedRecord, DamagedRegion, Hole, Scan, ScanStep, ScannedRecord};
 use crate::segment::{RecordLocation, Segment};
 use crate::{Error, Id};

@@ -1,14 +1,14 @@
 //! The spool's public handle: store, note, read and close.
+use crate::commit_queue::CommitQueue;
 use crate::disk::Disk;
-use crate::inbox::CommitQueue;
-use crate::live::SharedIndex;
+use crate::index::SharedIndex;
 use crate::log::Log;
 use crate::memory::MemoryBackend;
 use crate::message::DeferredRecord;
+use crate::preallocator::SharedSegmentPool;
 use crate::recovery::recover;
-use crate::supply::{Reserve, fit_to_disk};
-use crate::tender::SharedSegmentPool;
-use crate::usage::SpoolCounters;
+use crate::segment_pool::{Reserve, fit_to_disk};
+use crate::stats::SpoolCounters;
 use crate::{
     Backlog, Damage, Durability, Error, Id, NewMessage, NotesReceipt, Options, Receipt, SpoolStats, StoredEnvelope,
     commit, format,

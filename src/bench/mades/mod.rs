@@ -13,12 +13,12 @@ use super::directory::RunDirectory;
 use super::gather::fill_costs;
 use super::parties::{self, PartyCommand, PartyProcess};
 use super::progress::ProgressDisplay;
+use crate::host_sampler::{self, HostSampler};
 use crate::interrupt::{Interrupt, Interrupted, StopRequest};
 use crate::live::{LiveEvent, LiveProgress};
 use crate::live_line::{LiveLine, RateWindow};
 use crate::party::LiveMode;
-use crate::surroundings::{self, HostSampler};
-use crate::{host, usage};
+use crate::{host, process_usage};
 use anyhow::{Context, Result, bail, ensure};
 use journey::judge::{self, Reason};
 use journey::record::{Cause, Death, Ending, Mades, Party, Record, Role, Verdict, Workload};
@@ -129,10 +129,10 @@ fn run_parties(
     fill_costs(&mut record, &mades.observation());
     fill_costs(&mut record, &course.endpoint.observation());
     let used_s: f64 = record.parties.iter().filter_map(|party| Some(party.user_s? + party.sys_s?)).sum();
-    let own = usage::own();
+    let own = process_usage::own();
     record.surroundings = Some(around);
     if let Some(around) = &mut record.surroundings {
-        surroundings::set_other_busy_share(around, used_s + own.user_s + own.sys_s);
+        host_sampler::set_other_busy_share(around, used_s + own.user_s + own.sys_s);
     }
     match &course.death {
         None => truth::compare(&mut record, &read::<EndpointSummary>(&totals)?.totals, &options.faults),

@@ -1,5 +1,5 @@
 //! The contestants and their command lines: the same queues, the same messages, the same windows.
-use super::ground::BrokerAddress;
+use super::environment::BrokerAddress;
 use super::{CompareMode, CompareOptions, SendWindow};
 use crate::bench::tables;
 use crate::users::PASSWORD_VARIABLE;

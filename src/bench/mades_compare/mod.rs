@@ -8,10 +8,10 @@
 //! Rates are each contestant's own (from its first message to the last that came to its end), for go-mades-bench spends
 //! four seconds and more of each run on waiting; processor time is the kernel's account of the whole process.
 mod contestants;
-mod course;
-mod findings;
-mod ground;
-mod sheet;
+mod environment;
+mod report;
+mod reported;
+mod runner;
 
 use super::tables::TextReport;
 use crate::party::LiveMode;
@@ -99,5 +99,5 @@ pub(crate) struct CompareOptions {
 ///
 /// If it could not run at all. A contestant that fails or hangs is named in the table.
 pub(crate) fn run(options: &CompareOptions) -> Result<TextReport> {
-    Ok(sheet::of(&course::run_all(options)?, options))
+    Ok(report::of(&runner::run_all(options)?, options))
 }

@@ -7,24 +7,24 @@
 //!          memory, disk             how long        how long                          how long, each once?
 //! ```
 use super::contestant::{Contestant, ContestantDurability};
+use super::disk_usage::{self, DiskUsage};
 use super::goals::{self, Goal, GoalResult};
-use super::grounds::{LoadShape, ScenarioOptions, ScenarioRun};
+use super::launch::{ReadySignal, RelayLaunch};
 use super::memory::MemoryCurve;
 use super::operation::{self, RelayStatusClient};
 use super::port;
-use super::room::{self, DiskUsage};
-use super::starting::{ReadySignal, RelayLaunch};
-use crate::bench::course::{Completeness, Supervisor};
+use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::bench::directory::RunDirectory;
 use crate::bench::gather;
 use crate::bench::parties::{PartyCommand, PartyProcess};
 use crate::bench::plan::BenchOptions;
+use crate::bench::supervisor::{Completeness, Supervisor};
 use crate::bench::tables::{Defects, TextReport};
+use crate::host_sampler::HostSampler;
 use crate::interrupt::StopRequest;
 use crate::party;
 use crate::report::numbers::{count, counted, memory, octets, rate, seconds};
 use crate::report::table::{Align, Table};
-use crate::surroundings::HostSampler;
 use anyhow::{Context, Result, ensure};
 use journey::account::Topology;
 use journey::record::{Ending, Record, Role, Workload};
@@ -95,12 +95,12 @@ struct DrainPhase {
 pub(crate) fn run(options: &BacklogOptions) -> Result<TextReport> {
     let grounds = ScenarioRun::prepare(&options.scenario)?;
     let needed_bytes = needed_bytes(options.messages, &options.shape);
-    room::ensure_free(grounds.directory().path(), needed_bytes)?;
+    disk_usage::ensure_free(grounds.directory().path(), needed_bytes)?;
     grounds.print_line(&format!(
         "mailrun: the relay's spool needs up to {} of disk in {} ({} free), and is removed at the end",
         memory(needed_bytes),
         grounds.directory().path().display(),
-        memory(room::free(grounds.directory().path())?)
+        memory(disk_usage::free(grounds.directory().path())?)
     ));
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
     let bench = grounds.bench("", &Contestant::Mailrun(options.durability), &options.shape, load);
@@ -237,7 +237,7 @@ impl<'g> BacklogScenario<'g> {
             took_s: stage.map_or(0.0, |row| row.duration_s),
             peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
             rss_bytes: usage.rss_bytes.unwrap_or_default(),
-            disk_bytes: room::used_bytes(&self.directory.spool()),
+            disk_bytes: disk_usage::used_bytes(&self.directory.spool()),
         };
         self.results.fill = Some(accepted);
         self.supervisor.print_line(&format!(
@@ -301,7 +301,7 @@ impl<'g> BacklogScenario<'g> {
             took_s,
             peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
             rss_bytes: usage.rss_bytes.unwrap_or_default(),
-            disk_bytes: room::used_bytes(&self.directory.spool()),
+            disk_bytes: disk_usage::used_bytes(&self.directory.spool()),
             completeness: arrived,
         };
         self.results.drain = Some(drained);

@@ -1,5 +1,5 @@
 //! Targets of a scenario: what is wanted, what was measured, and PASS, FAIL or INCONCLUSIVE.
-use super::sheet::MedianRange;
+use super::report::MedianRange;
 use crate::bench::tables::{Conclusion, Defects, TextReport};
 use crate::report::numbers::counted;
 use crate::report::table::{Align, Table};

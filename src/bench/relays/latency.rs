@@ -8,11 +8,11 @@
 //! accepting keeps up, and the queue does not grow. Latency counts from when a message was due.
 use super::contestant::Contestant;
 use super::goals::{self, Goal, GoalResult};
-use super::grounds::{LoadShape, ScenarioOptions, ScenarioRun};
+use super::launch;
 use super::measure::RelayMeasurement;
+use super::report::MedianRange;
+use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use super::search::Search;
-use super::sheet::MedianRange;
-use super::starting;
 use crate::bench::plan::BenchOptions;
 use crate::bench::tables::{Defects, TextReport};
 use crate::report::numbers::{count, figure, latency, rate, seconds};
@@ -77,7 +77,7 @@ struct LatencyResults {
 /// # Errors
 /// If it could not run.
 pub(crate) fn run(options: &LatencyOptions) -> Result<TextReport> {
-    starting::check(&options.contestant)?;
+    launch::check(&options.contestant)?;
     let course = LatencyScenario { options, scenario: ScenarioRun::prepare(&options.scenario)? };
     let mut finds = LatencyResults::default();
     course.run(&mut finds)?;

@@ -13,39 +13,39 @@
 //!            each with its goals: PASS or MISSED
 //! ```
 mod backlog;
-mod contest;
+mod comparison;
 mod contestant;
 mod disk;
+mod disk_usage;
 mod goals;
-mod grounds;
 mod latency;
+mod launch;
 mod listener;
 mod measure;
 mod memory;
 mod operation;
 mod port;
 mod postfix;
-mod room;
+mod report;
+mod scenario;
 mod search;
-mod sheet;
 mod soak;
-mod starting;
 mod strace;
 pub(super) mod tree;
 
 pub(crate) use backlog::{BacklogOptions, run as run_backlog};
-pub(crate) use contest::{RelayComparisonOptions, run};
+pub(crate) use comparison::{RelayComparisonOptions, run};
 pub(crate) use contestant::{Contestant, ContestantDurability};
 pub(super) use disk::DiskCounter;
-pub(crate) use grounds::{LoadShape, ScenarioOptions};
+pub(super) use disk_usage::{DiskUsage, used_bytes};
 pub(crate) use latency::{LatencyOptions, run as run_latency};
+pub(super) use launch::{ReadySignal, RelayLaunch, prepare};
 pub(super) use listener::CERTIFICATE_FILE;
 pub(crate) use listener::{ListenerOptions, OwnCertificate, RelayLogin};
 pub(super) use memory::MemoryCurve;
-pub(super) use room::{DiskUsage, used_bytes};
-pub(super) use sheet::MedianRange;
+pub(super) use report::MedianRange;
+pub(crate) use scenario::{LoadShape, ScenarioOptions};
 pub(crate) use soak::{SoakOptions, run as run_soak};
-pub(super) use starting::{ReadySignal, RelayLaunch, prepare};
 
 use crate::bench::directory::RunDirectory;
 use anyhow::{Context, Result, ensure};

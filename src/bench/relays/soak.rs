@@ -1,12 +1,12 @@
 //! A long run: whether a relay's memory stays as it was after the first tenth, whether its disk is given back at the end,
 //! and whether the account of a million messages closes.
 use super::contestant::Contestant;
+use super::disk_usage::DiskUsage;
 use super::goals::{self, Goal, GoalResult};
-use super::grounds::{LoadShape, ScenarioOptions, ScenarioRun};
+use super::launch;
 use super::measure::RelayMeasurement;
 use super::memory::MemoryCurve;
-use super::room::DiskUsage;
-use super::starting;
+use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::bench::BenchOutcome;
 use crate::bench::tables::{Defects, TextReport};
 use crate::report::numbers::{count, counted, figure, memory, rate};
@@ -41,7 +41,7 @@ pub(crate) struct SoakOptions {
 /// # Errors
 /// If it could not run.
 pub(crate) fn run(options: &SoakOptions) -> Result<TextReport> {
-    starting::check(&options.contestant)?;
+    launch::check(&options.contestant)?;
     let grounds = ScenarioRun::prepare(&options.scenario)?;
     let arrival = if options.rate_per_s.is_some() { Arrival::Constant } else { Arrival::Closed };
     let load =

@@ -1,5 +1,5 @@
 //! The rows of a table, and the order in which they are run: interleaved, so that a slow minute weighs on all.
-use super::contenders::{SinkTool, SourceTool};
+use super::contestants::{SinkTool, SourceTool};
 
 /// Number of messages per connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,19 +9,19 @@
 //! The table says what each source cost; the check proves that each message came to each of its recipients, once.
 mod cases;
 mod conclusion;
-mod contenders;
-mod course;
+mod contestants;
 mod deliveries;
-mod proof;
+mod delivery_check;
+mod report;
+mod runner;
 mod screen;
-mod sheet;
 mod sinks;
 mod timed;
 
 pub(in crate::bench) use cases::order;
 pub(crate) use conclusion::Conclusion;
 pub(in crate::bench) use conclusion::{Defects, conclude, conclude_runs, strip_mark};
-pub(in crate::bench) use contenders::peer;
+pub(in crate::bench) use contestants::peer;
 pub(in crate::bench) use timed::{Costs, TimedChild};
 
 use crate::host;
@@ -117,9 +117,9 @@ pub(crate) fn host_description() -> String {
 ///
 /// If it could not run at all. A peer that fails or hangs is named in the table.
 pub(crate) fn run(options: &TableOptions) -> Result<TextReport> {
-    let finds = course::run_all(options)?;
+    let finds = runner::run_all(options)?;
     Ok(match options.check {
-        DeliveryCheck::None => sheet::figures(&finds, options),
-        DeliveryCheck::EveryDelivery => sheet::check_report(&finds, options),
+        DeliveryCheck::None => report::figures(&finds, options),
+        DeliveryCheck::EveryDelivery => report::check_report(&finds, options),
     })
 }

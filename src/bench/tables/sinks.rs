@@ -1,5 +1,5 @@
 //! The sinks of a table: a new one for each run on a free loopback port, with room for every session.
-use super::contenders::SinkTool;
+use super::contestants::SinkTool;
 use super::deliveries::{self, Deliveries};
 use super::timed::{Costs, TimedChild};
 use crate::live::{LiveEvent, LiveProgress};

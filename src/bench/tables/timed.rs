@@ -4,7 +4,7 @@
 //! Peak memory needs two sources. `wait4` counts from before `exec`, when the child still was an image of this
 //! process, so it never reports less than this process itself holds. Below that floor the peak is the last value in
 //! `/proc/PID/status`, which is read at each wait.
-use crate::usage;
+use crate::process_usage;
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -63,7 +63,7 @@ impl TimedChild {
         let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
         let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let end = end.context("cannot observe a process").inspect_err(|_| kill(&child))?;
-        let floor_bytes = usage::own().max_rss_bytes.unwrap_or_default();
+        let floor_bytes = process_usage::own().max_rss_bytes.unwrap_or_default();
         let mut timed = Self {
             child,
             pidfd: end,
@@ -142,7 +142,7 @@ impl TimedChild {
     }
 
     fn sample_memory(&mut self) {
-        let seen = usage::of(self.child.id()).and_then(|usage| usage.max_rss_bytes);
+        let seen = process_usage::of(self.child.id()).and_then(|usage| usage.max_rss_bytes);
         self.sampled_peak_bytes = self.sampled_peak_bytes.max(seen);
     }
 }
@@ -212,7 +212,7 @@ mod tests {
         let timed = shell("sleep 600 & wait");
         let pid = timed.child.id();
         drop(timed);
-        assert!(usage::of(pid).is_none());
+        assert!(process_usage::of(pid).is_none());
     }
 
     #[test]

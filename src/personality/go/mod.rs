@@ -2,4 +2,4 @@
 pub(super) mod duration;
 pub(super) mod flags;
 pub(super) mod numbers;
-pub(super) mod voice;
+pub(super) mod output;

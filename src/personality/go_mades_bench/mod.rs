@@ -4,20 +4,20 @@
 //! ```text
 //! flags ─▶ options ─▶ plan ─▶ mades::run ─▶ every stage of every message ─▶ follower (flight times) ─▶ report
 //! ```
-mod flight;
-mod follower;
+mod latency;
+mod observer;
 mod options;
 mod plan;
 mod report;
 mod stages;
 
 use super::Invocation;
-use super::fence::PublicTargets;
-use super::go::voice::{self, EXIT_BAD_FLAG, GoFatalError};
+use super::go::output::{self, EXIT_BAD_FLAG, GoFatalError};
+use super::targets::PublicTargets;
 use crate::interrupt::Interrupt;
 use crate::mades;
-use follower::{BenchObserver, RunOutcome};
 use journey::record::Record;
+use observer::{BenchObserver, RunOutcome};
 use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -27,15 +27,15 @@ use std::rc::Rc;
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(bad) => return voice::report_bad_flag(&bad, &options::usage(&call.program)),
+        Err(bad) => return output::report_bad_flag(&bad, &options::usage(&call.program)),
     };
-    voice::print(&(options.flags_line() + "\n"));
+    output::print(&(options.flags_line() + "\n"));
     let Some(mode) = stages::mode(&options.mode) else {
-        voice::log(&format!("unknown mode {:?}: endpoint, toolbox, amqp or tracing", options.mode));
+        output::log(&format!("unknown mode {:?}: endpoint, toolbox, amqp or tracing", options.mode));
         return ExitCode::from(EXIT_BAD_FLAG);
     };
     bench(&options, mode).unwrap_or_else(|fatal| {
-        voice::log(&fatal.to_string());
+        output::log(&fatal.to_string());
         ExitCode::FAILURE
     })
 }
@@ -54,13 +54,13 @@ fn bench(options: &Options, mode: mades::MadesMode) -> Result<ExitCode, GoFatalE
     observer.end();
     if observer.outcome() == RunOutcome::Interrupted {
         let signal = if interrupt.is_termination() { "Termination Signal" } else { "OS Interrupt" };
-        voice::print(&format!("Received {signal}\n"));
+        output::print(&format!("Received {signal}\n"));
     }
-    voice::log("");
-    voice::log("Ran with flags: ");
-    voice::print(&(options.flags_line() + "\n"));
-    voice::log("Final Report");
-    voice::print(&observer.report());
+    output::log("");
+    output::log("Ran with flags: ");
+    output::print(&(options.flags_line() + "\n"));
+    output::log("Final Report");
+    output::print(&observer.report());
     Ok(print_summary(options, &observer, &record))
 }
 
@@ -68,16 +68,16 @@ fn bench(options: &Options, mode: mades::MadesMode) -> Result<ExitCode, GoFatalE
 fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -> ExitCode {
     let outcome = observer.outcome();
     if outcome == RunOutcome::GivenUp {
-        voice::log(&format!("gave up: nothing received for {} s", options.progress_timeout.as_secs()));
+        output::log(&format!("gave up: nothing received for {} s", options.progress_timeout.as_secs()));
     }
     let missing = observer.missing();
     for (name, count) in &missing {
-        voice::log(&format!("{name}: {count} of {} msgs missing", options.messages));
+        output::log(&format!("{name}: {count} of {} msgs missing", options.messages));
     }
     let mades = record.mades.as_ref();
     for trouble in mades.into_iter().flat_map(|mades| &mades.troubles) {
         let code = if trouble.code.is_empty() { String::new() } else { format!(" {}", trouble.code) };
-        voice::log(&format!("{}{code}: {} times, first: {}", trouble.kind, trouble.count, trouble.text));
+        output::log(&format!("{}{code}: {} times, first: {}", trouble.kind, trouble.count, trouble.text));
     }
     let duplicates: u64 = mades.into_iter().flat_map(|mades| &mades.stages).map(|stage| stage.duplicates).sum();
     let released = mades.map_or(0, |mades| mades.released);
@@ -85,7 +85,7 @@ fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -
         [(duplicates, "received more than once"), (released, "not from this run: left in their queues")]
     {
         if count > 0 {
-            voice::log(&format!("{count} msgs {what}"));
+            output::log(&format!("{count} msgs {what}"));
         }
     }
     let is_corrupt = record.ledger.corrupt.is_some_and(|corrupt| corrupt > 0);

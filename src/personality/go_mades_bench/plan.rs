@@ -1,10 +1,10 @@
 //! Translates go-mades-bench's flags into options of our engine.
 use super::options::{BrokerFlags, Options};
-use crate::load::spread::Distribution;
+use crate::load::distribution::Distribution;
 use crate::mades::{Leftovers, MadesMode, MadesOptions, PayloadKind, RunObserver};
 use crate::party::LiveMode;
-use crate::personality::fence::PublicTargets;
-use crate::personality::go::voice::GoFatalError;
+use crate::personality::go::output::GoFatalError;
+use crate::personality::targets::PublicTargets;
 use ::mades::api::EndpointQueueNames;
 use ::mades::{BrokerSecurity, BrokerUrl, Password, TlsSetup, Verification};
 use journey::record::Arrival;
@@ -104,14 +104,18 @@ fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<::ma
             tls: TlsSetup { verification: Verification::Off, ..TlsSetup::default() },
             ..BrokerSecurity::default()
         },
-        is_address_allowed: if public == PublicTargets::Allowed { |_| true } else { crate::reach::is_local_address },
+        is_address_allowed: if public == PublicTargets::Allowed {
+            |_| true
+        } else {
+            crate::local_address::is_local_address
+        },
         ..::mades::Broker::new(url, format!("go-mades-bench-{side}-{}", std::process::id()))
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::follower::BenchObserver;
+    use super::super::observer::BenchObserver;
     use super::*;
 
     fn planned(line: &str) -> Result<MadesOptions, String> {

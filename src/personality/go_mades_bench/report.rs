@@ -1,5 +1,5 @@
 //! The report, intermediate and final, byte for byte as the original writes it.
-use super::flight::LatencyHistogram;
+use super::latency::LatencyHistogram;
 use crate::personality::go::duration::{duration, rounded_to_milliseconds, timestamp};
 use jiff::Zoned;
 use std::fmt::{self, Write};

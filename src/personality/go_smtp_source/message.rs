@@ -1,10 +1,10 @@
 //! The message: its own headers, and a body that all messages share; or a file, unchanged.
-use super::course::MessageTask;
-use super::dots::{self, DotWriterState};
+use super::dot_stuffing::{self, DotWriterState};
 use super::options::Options;
+use super::run_state::MessageTask;
 use super::subject::subject;
 use crate::personality::date;
-use crate::personality::postmark::TraceHeaderWriter;
+use crate::personality::trace_header::TraceHeaderWriter;
 use net::Outbox;
 use smtp::data;
 use std::fs::File;
@@ -44,13 +44,13 @@ impl Message {
     pub(super) fn new(options: &Options) -> Result<Self, String> {
         let mut body = Vec::new();
         let (head, place) = match &options.file {
-            Some(path) => (None, dots::encode(&read(path)?, DotWriterState::Begin, &mut body)),
+            Some(path) => (None, dot_stuffing::encode(&read(path)?, DotWriterState::Begin, &mut body)),
             None => (
                 Some(GoHeaderTemplate::new(options)),
-                dots::encode(&text(options.body_bytes), DotWriterState::BeginLine, &mut body),
+                dot_stuffing::encode(&text(options.body_bytes), DotWriterState::BeginLine, &mut body),
             ),
         };
-        dots::end(place, &mut body);
+        dot_stuffing::end(place, &mut body);
         let trace_header = if options.own_options.traces {
             let mut sample = Vec::new();
             head.iter().for_each(|head| head.render(1, &mut sample));
@@ -91,7 +91,7 @@ impl GoHeaderTemplate {
         text.extend_from_slice(b"Subject: ");
         text.extend_from_slice(&subject(&self.subject, number));
         write!(text, "\nMessage-Id: <{}.{number:04x}@{HOSTNAME}>\n\n", self.run).expect("a vector takes all");
-        dots::encode(&text, DotWriterState::Begin, out);
+        dot_stuffing::encode(&text, DotWriterState::Begin, out);
     }
 }
 

@@ -5,25 +5,25 @@
 //! flags ─▶ options ─▶ course (message, target, pace, counts) ─▶ session × n ─ connection ─▶ the server
 //!                                                                 dialogue: reply in, command out
 //! ```
-mod course;
 mod dialogue;
-mod dots;
+mod dot_stuffing;
 mod message;
 mod options;
-mod pace;
+mod rate_limiter;
 mod reply;
+mod run_state;
 mod session;
 mod subject;
 mod target;
 
 use super::Invocation;
-use super::fence::PublicTargets;
-use super::go::{flags, numbers, voice};
-use course::GoSourceRun;
+use super::go::{flags, numbers, output};
+use super::targets::PublicTargets;
 use options::Options;
+use output::GoFatalError;
+use run_state::GoSourceRun;
 use std::process::ExitCode;
 use std::rc::Rc;
-use voice::GoFatalError;
 
 /// Descriptors used for other things than sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;
@@ -33,12 +33,12 @@ const RESERVED_DESCRIPTORS: u64 = 64;
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(bad) => return voice::report_bad_flag(&bad, &options::usage(&call.program)),
+        Err(bad) => return output::report_bad_flag(&bad, &options::usage(&call.program)),
     };
     match send(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => {
-            voice::log(&fatal.to_string());
+            output::log(&fatal.to_string());
             ExitCode::FAILURE
         }
     }

@@ -1,7 +1,7 @@
 //! Options: go-smtp-source's flags and their defaults.
 use super::flags::{self, BadFlag, FlagKind};
 use super::numbers::{BadNumber, boolean, float, integer};
-use crate::personality::extras::OwnOptions;
+use crate::personality::own_options::OwnOptions;
 
 /// The longest body accepted: it is held in memory.
 const MAX_BODY_BYTES: i64 = i32::MAX as i64;

@@ -1,10 +1,10 @@
 //! A session: takes up messages, connects for them, and drives the dialogue over its connection.
-use super::course::{GoSourceRun, MessageTask};
 use super::dialogue::{GoSourceDialogue, GoSourceOutput, GoSourceStep, SessionPhase};
 use super::message::reason;
+use super::output::{GoFatalError, log};
 use super::reply::GoReplyReader;
-use super::voice::{GoFatalError, log};
-use crate::personality::outgoing::{FlushStatus, PendingOutput};
+use super::run_state::{GoSourceRun, MessageTask};
+use crate::personality::pending_output::{FlushStatus, PendingOutput};
 use net::{Outbox, Socket, Stream, Timer, clock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};

@@ -1,7 +1,7 @@
 //! The server's address: `host:port` as Go's net package splits it and looks it up.
 use super::message::reason;
-use crate::personality::fence::PublicTargets;
 use crate::personality::host_port::port_in;
+use crate::personality::targets::PublicTargets;
 use std::fs;
 use std::future::poll_fn;
 use std::io;

@@ -1,7 +1,7 @@
 //! Opens the listening socket, with the original's socket options.
 use super::options::Settings;
 use crate::personality::host_port::{EndpointAddress, OptionalPart};
-use crate::personality::voice::StderrWriter;
+use crate::personality::stderr::StderrWriter;
 use crate::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};

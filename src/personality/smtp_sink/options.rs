@@ -2,10 +2,10 @@
 use super::commands::{Command, CommandRules, ReplyDelay};
 use super::replies::{AnnouncedExtensions, ConfiguredReplies};
 use crate::personality::Invocation;
-use crate::personality::extras::OwnOptions;
 use crate::personality::getopt;
 use crate::personality::host_port::Family;
 use crate::personality::numbers::{atoi, is_all_digits, positive};
+use crate::personality::own_options::OwnOptions;
 
 const OPTION_LETTERS: &str = "468aA:b:B:cCd:D:eEf:Fh:H:Ln:m:M:NpPq:Q:r:R:s:S:t:T:u:vw:W:";
 

@@ -1,6 +1,6 @@
 //! Drops the privileges that opening the socket may have needed: `-u` and `-R`.
 use super::options::Settings;
-use crate::personality::voice::StderrWriter;
+use crate::personality::stderr::StderrWriter;
 use crate::reason::reason;
 use nix::unistd::{self, User};
 use std::ffi::CString;

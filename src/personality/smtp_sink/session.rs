@@ -2,8 +2,8 @@
 use super::commands::{Command, ReplyDelay};
 use super::dialogue::{DialogueObserver, SmtpSinkDialogue, SmtpSinkStep};
 use super::dump::{DiskError, SessionDump};
-use super::register::TracedMessageReader;
 use super::sink::SmtpSink;
+use super::traced::TracedMessageReader;
 use net::{Socket, Timer, clock};
 use rustix::fd::OwnedFd;
 use std::future::{pending, poll_fn};

@@ -1,11 +1,11 @@
 //! State that all sessions share: settings, counters, one buffer for reads and one for writes, and the end.
 use super::counters::SmtpSinkCounters;
-use super::dice::GlibcRng;
 use super::dump::{DiskError, DumpContext};
 use super::options::Settings;
-use super::register::TraceStats;
+use super::rng::GlibcRng;
 use super::syslog::Syslog;
-use crate::personality::voice::StderrWriter;
+use super::traced::TraceStats;
+use crate::personality::stderr::StderrWriter;
 use jiff::tz::TimeZone;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

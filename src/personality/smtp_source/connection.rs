@@ -1,6 +1,6 @@
 //! Connecting: the original's socket options and number of attempts, one connection at a time.
-use super::complaints::FatalError;
-use super::course::SmtpSourceRun;
+use super::errors::FatalError;
+use super::run_state::SmtpSourceRun;
 use crate::personality::host_port::EndpointAddress;
 use crate::reason::reason;
 use net::{Socket, clock};

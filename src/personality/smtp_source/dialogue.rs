@@ -7,10 +7,10 @@
 //! ```
 //! An unexpected reply ends the program; with `-A` it is a warning, a refused transaction is reset, and 421 or
 //! 521 end the connection.
-use super::complaints::Diagnostic;
-use super::course::SmtpSourceRun;
+use super::errors::Diagnostic;
 use super::message::RenderContext;
 use super::reply::Reply;
+use super::run_state::SmtpSourceRun;
 use crate::personality::printable::printable;
 use net::Outbox;
 use std::time::Duration;

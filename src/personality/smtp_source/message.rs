@@ -1,9 +1,9 @@
 //! The message: headers and body, rendered once; the variable parts are filled in as it is sent.
-use super::complaints::FatalError;
+use super::errors::FatalError;
 use super::options::Options;
 use super::recipient::RecipientGenerator;
 use crate::personality::date;
-use crate::personality::postmark::TraceHeaderWriter;
+use crate::personality::trace_header::TraceHeaderWriter;
 use crate::reason::reason;
 use net::Outbox;
 use std::fs::File;

@@ -5,23 +5,23 @@
 //! options ─▶ course (message, recipient, address, counts) ─▶ session × n ─ connection ─▶ the server
 //!                                                              dialogue: reply in, command out
 //! ```
-mod complaints;
 mod connection;
-mod course;
 mod dialogue;
+mod errors;
 mod message;
 mod options;
 mod recipient;
 mod reply;
+mod run_state;
 mod session;
 
 use super::Invocation;
-use super::fence::PublicTargets;
-use super::voice::StderrWriter;
+use super::stderr::StderrWriter;
+use super::targets::PublicTargets;
 use crate::reason::reason;
-use complaints::FatalError;
-use course::SmtpSourceRun;
+use errors::FatalError;
 use options::Options;
+use run_state::SmtpSourceRun;
 use std::process::ExitCode;
 use std::rc::Rc;
 

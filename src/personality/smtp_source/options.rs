@@ -1,7 +1,7 @@
 //! The command line of smtp-source: the original's letters by getopt, after long options of our own.
-use super::complaints::CommandLineError;
-use crate::personality::extras::OwnOptions;
+use super::errors::CommandLineError;
 use crate::personality::host_port::Family;
+use crate::personality::own_options::OwnOptions;
 use crate::personality::{getopt, hostname, numbers};
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! A session: takes up messages, connects for them, and drives the dialogue over its connection.
-use super::complaints::{Diagnostic, FatalError};
 use super::connection;
-use super::course::SmtpSourceRun;
 use super::dialogue::{SmtpSourceDialogue, SmtpSourceOutput, SmtpSourceStep};
+use super::errors::{Diagnostic, FatalError};
 use super::options::SendDelay;
 use super::reply::PostfixReplyReader;
-use crate::personality::outgoing::{FlushStatus, PendingOutput};
+use super::run_state::SmtpSourceRun;
+use crate::personality::pending_output::{FlushStatus, PendingOutput};
 use net::{Outbox, Stream, Timer, clock};
 use std::future::poll_fn;
 use std::io;

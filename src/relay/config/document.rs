@@ -1,7 +1,7 @@
 //! A TOML file as sections whose keys are taken one by one: errors are collected with their positions, and a key that
 //! nothing took is unknown.
+use crate::misspelling::is_misspelling;
 use crate::position::line_and_column;
-use crate::slip::is_misspelling;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,7 +2,7 @@
 use super::DeliveryScope;
 use super::document::{ConfigSection, ErrorCollector};
 use super::meaning::{SectionReader, connection_limit, keyword};
-use crate::reach::is_local_address;
+use crate::local_address::is_local_address;
 use crate::relay::aliases::{AliasContext, Aliases};
 use crate::relay::routing::{
     Access, CaFile, DomainPattern, Lmtp, LocalDomains, Mailbox, MaildirTemplate, Mx, NextHop, NextHopTls, Route,

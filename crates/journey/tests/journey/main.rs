@@ -1,8 +1,8 @@
 //! Tests of journey's promises: properties, the account's arithmetic, the record's schema, the log's format.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 mod account;
-mod fold;
 mod interval_log;
+mod merge;
 mod properties;
 mod sample;
 mod schema;

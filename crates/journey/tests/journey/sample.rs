@@ -36,7 +36,7 @@ pub(crate) fn run() -> Record {
         untimed: Some(0),
         overflow: Some(0),
     };
-    journey::fold::merge_records(source(), Some(sink()), ledger)
+    journey::merge::merge_records(source(), Some(sink()), ledger)
 }
 
 fn record() -> Record {

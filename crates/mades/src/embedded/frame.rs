@@ -3,7 +3,7 @@
 //! ```text
 //! size (4) │ doff (1) │ type (1) │ channel (2) │ performative │ payload
 //! ```
-use super::octets::{DecodeError, Elements, Reader, Value, Writer};
+use super::codec::{DecodeError, Elements, Reader, Value, Writer};
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Length of a frame's header.

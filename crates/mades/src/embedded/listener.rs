@@ -1,9 +1,9 @@
 //! The listener: sockets, TLS, time limits. What is read goes to a desk, what the desk writes goes out in one write a
 //! turn.
-use super::conversation::IDLE_TIMEOUT_MS;
-use super::desk::BrokerSession;
 use super::queues::MemoryQueues;
 use super::sasl::ListenerAuth;
+use super::server_connection::IDLE_TIMEOUT_MS;
+use super::session::BrokerSession;
 use bytes::{Buf, BytesMut};
 use std::io;
 use std::sync::Arc;
@@ -239,9 +239,9 @@ fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Inst
 async fn close_with_error(
     writer: &mut (impl AsyncWrite + Unpin),
     session: &mut BrokerSession,
-    fault: &super::conversation::ConnectionError,
+    fault: &super::server_connection::ConnectionError,
 ) -> io::Result<ConnectionEnd> {
-    use super::conversation::ConnectionError;
+    use super::server_connection::ConnectionError;
     let end = match fault {
         ConnectionError::Refused | ConnectionError::Unauthenticated => ConnectionEnd::Unauthenticated,
         ConnectionError::Header(_) | ConnectionError::Malformed(_) | ConnectionError::Protocol(_) => {

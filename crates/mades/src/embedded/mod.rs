@@ -12,24 +12,24 @@
 //! listener      sockets, TLS, time limits
 //! rehearsal     the same without them, for fuzz targets
 //! ```
+mod buffers;
 mod certificate;
-mod conversation;
-mod desk;
+mod codec;
 mod frame;
+mod fuzz_support;
 mod listener;
-mod octets;
 mod queues;
-mod rehearsal;
-mod rope;
 mod sasl;
+mod server_connection;
+mod session;
 
+pub use buffers::EncodedMessage;
 pub use certificate::tls_from_pem;
+pub(crate) use codec::Elements;
+pub use codec::{DecodeError, Reader, Value, Writer};
 pub use frame::DeliveryOutcome;
-pub use listener::{ListenOptions, ListenerCounts, serve};
-pub(crate) use octets::Elements;
-pub use octets::{DecodeError, Reader, Value, Writer};
-pub use queues::{EnqueuedMessage, MemoryQueues, QueueCounts, QueueIndex, QueueLimits};
 #[doc(hidden)]
-pub use rehearsal::{FuzzConnection, FuzzOutcome, FuzzSession};
-pub use rope::EncodedMessage;
+pub use fuzz_support::{FuzzConnection, FuzzOutcome, FuzzSession};
+pub use listener::{ListenOptions, ListenerCounts, serve};
+pub use queues::{EnqueuedMessage, MemoryQueues, QueueCounts, QueueIndex, QueueLimits};
 pub use sasl::{ListenerAuth, PlainCredentials};

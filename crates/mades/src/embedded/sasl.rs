@@ -1,6 +1,6 @@
 //! SASL of the listener: PLAIN with one user and password, ANONYMOUS, or either (AMQP 1.0 §5.3).
+use super::codec::{DecodeError, Reader};
 use super::frame::{self, Layer};
-use super::octets::{DecodeError, Reader};
 use crate::url::Password;
 
 /// A user and its password.
@@ -89,7 +89,7 @@ impl AuthOutcome {
 
 #[cfg(test)]
 mod tests {
-    use super::super::octets::Writer;
+    use super::super::codec::Writer;
     use super::*;
 
     fn outcome_of(mechanisms: &ListenerAuth, mechanism: &str, response: &[u8]) -> AuthOutcome {

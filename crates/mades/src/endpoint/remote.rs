@@ -10,14 +10,14 @@
 //! What was sent over a connection that is lost and not settled is sent again over the next; what was taken over it and
 //! not accepted comes again from the broker. So a message may be there twice, and never not at all.
 use super::EndpointError;
-use super::ports::{OutputQueue, SendResult};
+use super::queues::{OutputQueue, SendResult};
 use crate::api::{self, DecodedMessage};
 use crate::connection::{Broker, Connection};
 use crate::embedded::EncodedMessage;
 use crate::error::Error;
-use crate::inlet::{DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
-use crate::outlet::{Disposition, DispositionFuture, SenderLink, SenderOptions};
-use crate::standin::{EndpointStep, MessageKey};
+use crate::receiver::{DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
+use crate::sender::{Disposition, DispositionFuture, SenderLink, SenderOptions};
+use crate::simulator::{EndpointStep, MessageKey};
 use fe2o3_amqp::Sendable;
 use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
 use fe2o3_amqp_types::messaging::{Body, MESSAGE_FORMAT};

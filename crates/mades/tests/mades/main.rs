@@ -1,7 +1,7 @@
 //! The client side from outside: against fe2o3-amqp's own acceptor, against scripts, and against peers that mean it badly.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 mod artemis;
-mod farewells;
+mod closing;
 mod hostile;
 mod links;
 mod peer;

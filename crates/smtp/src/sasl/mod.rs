@@ -11,7 +11,7 @@
 //! Nothing here is random: nonces are arguments.
 pub mod client;
 mod cram_md5;
-mod made_up;
+mod decoy;
 pub mod scram;
 pub mod server;
 
@@ -20,7 +20,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-pub use made_up::DecoySecrets;
+pub use decoy::DecoySecrets;
 
 /// Bytes of a nonce: 24 characters of base64.
 pub const NONCE_BYTES: usize = 18;

@@ -3,8 +3,8 @@ use smtp::client::{Client, PipelineMode};
 use smtp::envelope::Envelope;
 use smtp::limits::Limits;
 use smtp::reply::Reply;
+use smtp::reply_reason::ReplyReason;
 use smtp::server::{Event, Server, ServerSettings};
-use smtp::verdict::ReplyReason;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 use smtp::limits::Limits;
 use smtp::login::Proof;
 use smtp::reply::Reply;
+use smtp::reply_reason::ReplyReason;
 use smtp::sasl::{Mechanism, Mechanisms, Secret};
 use smtp::server::{Event, Offer, Protocol, Server, ServerSettings};
-use smtp::verdict::ReplyReason;
 use smtp::xclient::Attributes;
 use std::sync::Arc;
 use std::time::Duration;

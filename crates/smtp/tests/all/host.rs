@@ -5,10 +5,10 @@ use smtp::command::{Hello, Mail, Recipient};
 use smtp::limits::Limits;
 use smtp::login::Proof;
 use smtp::reply::Reply;
+use smtp::reply_reason::ReplyReason;
 use smtp::sasl::scram::Keys;
 use smtp::sasl::{Mechanism, Secret};
 use smtp::server::{Event, Server, ServerSettings};
-use smtp::verdict::ReplyReason;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 

@@ -1,0 +1,224 @@
+//! A connection at the queues: what its links bring is put in, what they may have is taken out. No socket, no clock.
+use super::buffers::OutputBuffer;
+use super::frame::{DeliveryOutcome, LinkRole};
+use super::queues::{ConsumerId, EnqueuedMessage, MemoryQueues, QueueIndex, TakeResult};
+use super::sasl::ListenerAuth;
+use super::server_connection::{ConnectionError, ConnectionEvent, LinkId, ServerConnection};
+use bytes::{Buf, BytesMut};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Messages that a producer may send ahead.
+const MAX_CREDIT: usize = 1000;
+/// Bytes waiting to be written from which on no message is taken out of a queue: another consumer might get it
+/// sooner.
+const OUTPUT_LIMIT: usize = 512 << 10;
+
+struct ProducerLink {
+    queue: QueueIndex,
+    /// Length of its last message: an estimate of the bytes that one credit stands for.
+    last_bytes: usize,
+}
+
+struct ConsumerLink {
+    link: LinkId,
+    queue: QueueIndex,
+    id: ConsumerId,
+    /// Set if it has asked for messages since it last rested: others may wait for it.
+    wants_messages: bool,
+}
+
+impl ConsumerLink {
+    /// Marks it as unable to take messages now.
+    fn set_idle(&mut self, queues: &MemoryQueues) {
+        if std::mem::take(&mut self.wants_messages) {
+            queues.set_idle(self.queue, self.id);
+        }
+    }
+}
+
+/// One connection's dealings.
+pub(super) struct BrokerSession {
+    connection: ServerConnection<EnqueuedMessage>,
+    queues: MemoryQueues,
+    notify: Arc<Notify>,
+    producers: HashMap<LinkId, ProducerLink>,
+    consumers: Vec<ConsumerLink>,
+    /// Messages that come back, in the order in which they were sent.
+    returned: Vec<(EnqueuedMessage, DeliveryOutcome)>,
+}
+
+impl BrokerSession {
+    pub(super) fn new(queues: MemoryQueues, mechanisms: ListenerAuth, container: &str, max_message_bytes: u64) -> Self {
+        Self {
+            connection: ServerConnection::new(mechanisms, container, max_message_bytes),
+            queues,
+            notify: Arc::default(),
+            producers: HashMap::new(),
+            consumers: Vec::new(),
+            returned: Vec::new(),
+        }
+    }
+
+    /// Notified when there may be something to do.
+    pub(super) fn notify(&self) -> Arc<Notify> {
+        Arc::clone(&self.notify)
+    }
+
+    /// Output buffer.
+    pub(super) fn output(&mut self) -> &mut OutputBuffer {
+        self.connection.output()
+    }
+
+    pub(super) fn connection(&mut self) -> &mut ServerConnection<EnqueuedMessage> {
+        &mut self.connection
+    }
+
+    /// Does all there is to do: with what was read, and with what is in the queues.
+    pub(super) fn process(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
+        let done = self.process_events(input);
+        if done.is_err() || self.connection.is_closed() {
+            // No consumer may wait for one whose connection is closing.
+            self.stop_consuming();
+        }
+        done
+    }
+
+    fn process_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
+        self.read_events(input)?;
+        self.send_queued();
+        // What was sent settled is settled.
+        self.read_events(input)?;
+        self.grant_credit();
+        self.connection.write_dispositions();
+        Ok(())
+    }
+
+    fn read_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
+        let result = loop {
+            match self.connection.next_event(input) {
+                Ok(Some(event)) => self.handle_event(event),
+                Ok(None) => break Ok(()),
+                Err(fault) => break Err(fault),
+            }
+        };
+        self.requeue_returned();
+        result
+    }
+
+    fn handle_event(&mut self, event: ConnectionEvent<EnqueuedMessage>) {
+        match event {
+            ConnectionEvent::Attached { link, peer, address } => self.attach(link, peer, &address),
+            ConnectionEvent::MessageReceived { link, delivery, message, settled } => {
+                let Some(producer) = self.producers.get_mut(&link) else { return };
+                producer.last_bytes = message.bytes();
+                let put = self.queues.put(producer.queue, message, None);
+                if !settled {
+                    let outcome = if put.is_ok() { DeliveryOutcome::Accepted } else { DeliveryOutcome::Released };
+                    self.connection.settle(link, delivery, outcome);
+                }
+            }
+            ConnectionEvent::Settled { sent, outcome } => match outcome {
+                DeliveryOutcome::Accepted | DeliveryOutcome::Rejected => self.queues.settle(sent, outcome),
+                DeliveryOutcome::Released | DeliveryOutcome::Modified { .. } => self.returned.push((sent, outcome)),
+            },
+            ConnectionEvent::Detached { link, unsettled } => {
+                let failed = DeliveryOutcome::Modified { failed: true };
+                self.returned.extend(unsettled.into_iter().map(|queued| (queued, failed)));
+                self.detach(link);
+            }
+            ConnectionEvent::CreditChanged | ConnectionEvent::Closed => {}
+        }
+    }
+
+    /// The last that was sent goes back first, so that the first is first again.
+    fn requeue_returned(&mut self) {
+        while let Some((letter, outcome)) = self.returned.pop() {
+            self.queues.settle(letter, outcome);
+        }
+    }
+
+    fn attach(&mut self, link: LinkId, peer: LinkRole, address: &str) {
+        let Some(queue) = self.queues.get_or_create(address) else {
+            let why = "too many queues, or not a valid queue name";
+            return self.connection.refuse(link, "amqp:resource-limit-exceeded", why);
+        };
+        self.connection.accept(link);
+        match peer {
+            LinkRole::Sender => {
+                self.producers.insert(link, ProducerLink { queue, last_bytes: 0 });
+            }
+            LinkRole::Receiver => {
+                let id = self.queues.subscribe(queue, self.notify());
+                self.consumers.push(ConsumerLink { link, queue, id, wants_messages: false });
+            }
+        }
+    }
+
+    fn detach(&mut self, link: LinkId) {
+        self.producers.remove(&link);
+        if let Some(at) = self.consumers.iter().position(|consumer| consumer.link == link) {
+            let gone = self.consumers.swap_remove(at);
+            self.queues.unsubscribe(gone.queue, gone.id);
+        }
+    }
+
+    fn stop_consuming(&mut self) {
+        for gone in self.consumers.drain(..) {
+            self.queues.unsubscribe(gone.queue, gone.id);
+        }
+    }
+
+    /// Takes out what may be sent, a message for each link in turn.
+    fn send_queued(&mut self) {
+        let mut more = true;
+        while more && self.connection.output().remaining() < OUTPUT_LIMIT {
+            more = false;
+            for consumer in &mut self.consumers {
+                if !self.connection.may_send(consumer.link) {
+                    consumer.set_idle(&self.queues);
+                    continue;
+                }
+                consumer.wants_messages = true;
+                match self.queues.take_for_consumer(consumer.queue, consumer.id) {
+                    TakeResult::Message(letter) => {
+                        self.connection.send(consumer.link, letter.message.clone(), letter);
+                        more = true;
+                    }
+                    TakeResult::Empty => self.connection.complete_drain(consumer.link),
+                    TakeResult::OthersFirst => {}
+                }
+            }
+        }
+        if more {
+            // There is enough to write: they come again when it is written.
+            self.consumers.iter_mut().for_each(|consumer| consumer.set_idle(&self.queues));
+        }
+    }
+
+    /// Gives producers credit for as much as finds room, when half of the last is used up.
+    fn grant_credit(&mut self) {
+        for (link, producer) in &self.producers {
+            let credit = self.connection.credit(*link) as usize;
+            if credit > MAX_CREDIT / 2 {
+                continue;
+            }
+            let (messages, bytes) = self.queues.room(producer.queue, &self.notify);
+            let by_bytes = bytes / producer.last_bytes.max(1);
+            let wanted = messages.min(by_bytes.max(usize::from(bytes > 0))).min(MAX_CREDIT);
+            if wanted > credit && wanted >= credit * 2 {
+                self.connection.grant(*link, wanted as u32);
+            }
+        }
+    }
+
+    /// Puts back what was sent and not settled: the connection is no more.
+    pub(super) fn close(mut self) {
+        self.stop_consuming();
+        let unsettled = self.connection.into_unsettled();
+        for queued in unsettled.into_iter().rev() {
+            self.queues.settle(queued, DeliveryOutcome::Modified { failed: true });
+        }
+    }
+}

@@ -1,0 +1,538 @@
+//! Messages of the stand-in: reads those of the outbox, and writes reply, inbox message, event and status document.
+//!
+//! Writes byte by byte and not with `api`, which the bench reads with: if both used the same code, a mistake in it
+//! would not be noticed. A payload is passed on as the bytes that came, without a copy.
+use crate::api::RunMessageId;
+use crate::api::status_document::{MessageStatus, StatusDocument};
+use crate::embedded::{DecodeError, EncodedMessage, Reader, Value, Writer};
+use crate::simulator::{
+    ConsumedMessage, EndpointMode, EventKind, RefusalReason, SimulatorPlan, TracingValue, number_of,
+};
+use bytes::Bytes;
+use std::ops::Range;
+use uuid::Uuid;
+
+/// The longest text that is taken for a code, a type or an id.
+const MAX_TEXT_BYTES: usize = 1024;
+
+/// Descriptors of the sections of a message (AMQP 1.0 §3.2).
+const HEADER: u8 = 0x70;
+const PROPERTIES: u8 = 0x73;
+const APPLICATION_PROPERTIES: u8 = 0x74;
+const DATA: u8 = 0x75;
+const VALUE: u8 = 0x77;
+
+/// A message from the outbox, reduced to what matters here.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct OutboxMessage {
+    /// Its correlation-id, as the bytes that came; `None` if it has none.
+    correlation: Option<Bytes>,
+    receiver_code: Option<Box<str>>,
+    message_type: Option<Box<str>>,
+    business_type: Option<Box<str>>,
+    ba_message_id: Option<Box<str>>,
+    ba_correlation_id: Option<Box<str>>,
+    sender_application: Option<Box<str>>,
+    tracing: bool,
+    /// Its data sections, encoded.
+    body: EncodedMessage,
+    /// The endpoint's id of the message.
+    id: Uuid,
+    /// Bytes of payload.
+    payload_bytes: usize,
+    /// Range of the first data section's bytes in the body.
+    first_data: Range<usize>,
+}
+
+impl OutboxMessage {
+    /// Reads a message; whatever cannot be read is missing.
+    pub(super) fn read(mut message: EncodedMessage, id: Uuid) -> Self {
+        let first = message.pieces().first().cloned().unwrap_or_default();
+        let mut outbox_message = Self { id, ..Self::default() };
+        let mut read = outbox_message.read_head(&first);
+        if read == Err(DecodeError::Truncated) && message.pieces().len() > 1 {
+            // The head is in several pieces.
+            message = EncodedMessage::from(message.whole());
+            read = outbox_message.read_head(&message.whole());
+        }
+        if let Ok(Some(at)) = read {
+            outbox_message.read_body(message, at);
+        }
+        outbox_message
+    }
+
+    /// Reads what comes before the body; where that begins, if it is data.
+    fn read_head(&mut self, octets: &Bytes) -> Result<Option<usize>, DecodeError> {
+        let mut reader = Reader::new(octets);
+        loop {
+            let at = octets.len() - reader.rest().len();
+            if matches!(reader.rest(), [0, 0x53, DATA, ..] | [0, 0x80, 0, 0, 0, 0, 0, 0, 0, DATA, ..]) {
+                return Ok(Some(at));
+            }
+            let section = reader.value()?;
+            match section.descriptor().map(|code| code as u8) {
+                Some(PROPERTIES) => self.read_properties(&section, octets)?,
+                Some(APPLICATION_PROPERTIES) => self.read_application_properties(&section)?,
+                Some(HEADER | 0x71 | 0x72) => {}
+                // Another body than data, or something that no message has.
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    fn read_properties(&mut self, section: &Value<'_>, octets: &Bytes) -> Result<(), DecodeError> {
+        let mut fields = section.as_list().ok_or(DecodeError::Expected("properties"))?;
+        fields.skip(5)?; // message-id, user-id, to, subject, reply-to
+        let correlation = fields.field()?.filter(|id| id.octets().len() <= MAX_TEXT_BYTES);
+        self.correlation = correlation.map(|id| octets.slice_ref(id.octets()));
+        Ok(())
+    }
+
+    fn read_application_properties(&mut self, section: &Value<'_>) -> Result<(), DecodeError> {
+        let mut entries = section.as_map().ok_or(DecodeError::Expected("application-properties"))?;
+        while let Some(key) = entries.element()? {
+            let Some(value) = entries.element()? else { break };
+            let text = || value.as_string().filter(|text| text.len() <= MAX_TEXT_BYTES).map(Box::from);
+            match key.as_text() {
+                Some("receiverCode") => self.receiver_code = text(),
+                Some("messageType") => self.message_type = text(),
+                Some("businessType") => self.business_type = text(),
+                Some("baMessageID") => self.ba_message_id = text(),
+                Some("baCorrelationID") => self.ba_correlation_id = text(),
+                Some("senderApplication") => self.sender_application = text(),
+                Some("isTracingMessage") => self.tracing = value.as_bool().unwrap_or(false),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what follows the head: one data section that reaches to the end, as it is; several, or a footer behind, by
+    /// looking at them.
+    fn read_body(&mut self, mut message: EncodedMessage, at: usize) {
+        message.cut(at);
+        let whole_length = message.bytes();
+        let front = message.pieces().first().cloned().unwrap_or_default();
+        if let Some((head, length)) = data_head(&front)
+            && head + length == whole_length
+        {
+            (self.body, self.first_data, self.payload_bytes) = (message, head..head + length, length);
+            return;
+        }
+        let octets = message.whole();
+        let mut reader = Reader::new(&octets);
+        let mut end = 0;
+        while let Ok(section) = reader.value() {
+            let Some(data) = section.as_binary().filter(|_| section.descriptor() == Some(DATA.into())) else { break };
+            if end == 0 {
+                self.first_data = section.octets().len() - data.len()..section.octets().len();
+            }
+            self.payload_bytes += data.len();
+            end += section.octets().len();
+        }
+        self.body = EncodedMessage::from(octets.slice(..end));
+    }
+
+    /// Facts that the model needs of it.
+    pub(super) fn consumed(&self, plan: &SimulatorPlan) -> ConsumedMessage {
+        let id = self.ba_message_id.as_deref();
+        let identity = id.and_then(RunMessageId::read).map(|identity| (identity.sequence, identity.run));
+        let handle = id.map(str::as_bytes).or(self.correlation.as_deref()).unwrap_or_default();
+        ConsumedMessage {
+            identity,
+            number: identity.map_or_else(|| number_of(handle), |(sequence, _)| sequence),
+            bytes: self.payload_bytes,
+            tracing: self.tracing,
+            flaw: self.flaw(plan),
+        }
+    }
+
+    fn flaw(&self, plan: &SimulatorPlan) -> Option<RefusalReason> {
+        let receiver = self.receiver_code.as_deref().unwrap_or_default();
+        let kind = match plan.mode {
+            EndpointMode::Toolbox => self.business_type.as_deref(),
+            _ => self.message_type.as_deref(),
+        };
+        if receiver.is_empty() {
+            return Some(RefusalReason::NoReceiver);
+        }
+        // EDX: endpoint@SERVICE-X.
+        let endpoint = receiver.split('@').next().unwrap_or(receiver);
+        if !plan.receivers.is_empty() && !plan.receivers.iter().any(|known| known == receiver || known == endpoint) {
+            return Some(RefusalReason::UnknownReceiver);
+        }
+        if kind.unwrap_or_default().is_empty() {
+            return Some(RefusalReason::NoType);
+        }
+        if self.body.bytes() == 0 {
+            return Some(RefusalReason::NoData);
+        }
+        (self.payload_bytes as u64 > plan.max_payload_size).then_some(RefusalReason::TooLong)
+    }
+
+    /// The sections that everything begins with: durable, properties, and application properties by name.
+    fn begin_message(&self, id: Uuid, at_ms: i64, entries: &[(&str, Option<&str>)]) -> Vec<u8> {
+        let mut octets = Vec::with_capacity(512);
+        let mut out = Writer::new(&mut octets);
+        out.described_list(HEADER, |fields| fields.boolean(true));
+        let mut text = Uuid::encode_buffer();
+        out.described_list(PROPERTIES, |fields| {
+            fields.string(id.hyphenated().encode_lower(&mut text));
+            (0..4).for_each(|_| fields.null());
+            match (&self.correlation, &self.ba_message_id) {
+                (Some(correlation), _) => fields.raw(correlation),
+                (None, Some(id)) => fields.string(id),
+                (None, None) => fields.null(),
+            }
+            (0..3).for_each(|_| fields.null()); // content-type, content-encoding, absolute-expiry-time
+            fields.timestamp(at_ms);
+        });
+        out.described_map(APPLICATION_PROPERTIES, |map| {
+            for (key, value) in entries {
+                if let Some(value) = value {
+                    map.string(key);
+                    map.string(value);
+                }
+            }
+        });
+        octets
+    }
+
+    fn id_text(&self) -> String {
+        self.id.to_string()
+    }
+
+    /// ECP has taken it.
+    pub(super) fn reply_accepted(&self, at_ms: i64) -> EncodedMessage {
+        let mut octets = self.begin_message(self.id, at_ms, &[("messageID", Some(&self.id_text()))]);
+        Writer::new(&mut octets).described_binary(DATA, b"");
+        octets.into()
+    }
+
+    /// ECP refuses it: no messageID, that is how it is known.
+    pub(super) fn reply_refused(&self, refusal: RefusalReason, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
+        let (code, why) = error_text(refusal, plan);
+        let entries = [
+            ("errorID", Some(&*self.id_text())),
+            ("errorCode", Some(code)),
+            ("errorMessage", Some(why)),
+            ("errorDetails", Some("mailrun mades-endpoint")),
+            ("receiverCode", self.receiver_code.as_deref()),
+            ("baMessageID", self.ba_message_id.as_deref()),
+        ];
+        let mut octets = self.begin_message(self.id, at_ms, &entries);
+        Writer::new(&mut octets).described_binary(DATA, b"");
+        octets.into()
+    }
+
+    /// Writes the message for B's application. `changed`: a number that chooses the byte of the payload to change.
+    pub(super) fn inbox(&self, changed: Option<u64>, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
+        let sent_at = jiff::Timestamp::from_millisecond(at_ms).map(|time| time.to_string()).unwrap_or_default();
+        let entries = [
+            ("messageID", Some(&*self.id_text())),
+            ("baMessageID", self.ba_message_id.as_deref()),
+            ("senderCode", Some(&*plan.sender_code)),
+            ("receiverCode", self.receiver_code.as_deref()),
+            ("messageType", self.message_type.as_deref()),
+            ("businessType", self.business_type.as_deref()),
+            ("senderApplication", self.sender_application.as_deref()),
+            ("baCorrelationID", self.ba_correlation_id.as_deref()),
+            ("sendTimestamp", Some(&*sent_at)),
+        ];
+        let mut message = EncodedMessage::from(self.begin_message(self.id, at_ms, &entries));
+        match changed {
+            Some(draw) if !self.first_data.is_empty() => message.push(self.changed_body(draw)),
+            _ => self.body.pieces().iter().cloned().for_each(|piece| message.push(piece)),
+        }
+        message
+    }
+
+    /// The body with one byte of its payload changed.
+    fn changed_body(&self, draw: u64) -> Bytes {
+        let mut octets = self.body.whole().to_vec();
+        let place = self.first_data.start + (draw % self.first_data.len() as u64) as usize;
+        octets[place] ^= 1 + (draw >> 32) as u8 % 255;
+        octets.into()
+    }
+
+    /// Writes the event that A reports.
+    pub(super) fn event(&self, event: EventKind, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
+        let failure = error_text(RefusalReason::Injected, plan);
+        let failed = event == EventKind::Failed;
+        let entries = [
+            ("messageID", Some(&*self.id_text())),
+            ("baMessageID", self.ba_message_id.as_deref()),
+            ("receiverCode", self.receiver_code.as_deref()),
+            ("messageType", self.message_type.as_deref()),
+            ("errorCode", failed.then_some(failure.0)),
+            ("errorMessage", failed.then_some(failure.1)),
+        ];
+        // An event has an id of its own: some brokers take messages with one id for duplicates.
+        let id = Uuid::from_u128(self.id.as_u128() ^ (event as u128 + 1) << 64);
+        let mut octets = self.begin_message(id, at_ms, &entries);
+        let state = match (event, plan.tracing_value) {
+            (EventKind::Delivered, _) | (EventKind::Traced, TracingValue::Delivered) => "DELIVERED",
+            (EventKind::Received, _) => "RECEIVED",
+            (EventKind::Failed, _) => "FAILED",
+            (EventKind::Traced, TracingValue::Tracing) => "TRACING",
+        };
+        Writer::new(&mut octets).described_string(VALUE, state);
+        octets.into()
+    }
+
+    /// EDX's reply: how it went.
+    pub(super) fn status(
+        &self,
+        refusal: Option<RefusalReason>,
+        failed: bool,
+        plan: &SimulatorPlan,
+        at_ms: i64,
+    ) -> EncodedMessage {
+        let time = jiff::Timestamp::from_millisecond(at_ms).map(|time| time.to_string()).unwrap_or_default();
+        let states: &[&str] = match (refusal, failed) {
+            (Some(_), _) => &["FAILED"],
+            (None, true) => &["ACCEPTED", "SENT", "FAILED"],
+            (None, false) => &["ACCEPTED", "SENT", "SUCCESSFULLY_SENT", "DELIVERED", "RECEIVED"],
+        };
+        let status = |value: &&str| MessageStatus { changed_at: Some(time.clone()), ..MessageStatus::of(value) };
+        let mut last = status(&states[states.len() - 1]);
+        if refusal.is_some() || failed {
+            last.text = Some(error_text(refusal.unwrap_or(RefusalReason::Injected), plan).1.to_owned());
+        }
+        let document = StatusDocument {
+            last,
+            original_message_id: refusal.is_none().then(|| self.id_text()),
+            received_at: Some(time.clone()),
+            history: states.iter().map(status).collect(),
+        };
+        let entries = [("baMessageID", self.ba_message_id.as_deref()), ("messageID", Some(&*self.id_text()))];
+        let mut octets = self.begin_message(self.id, at_ms, &entries);
+        Writer::new(&mut octets).described_binary(DATA, &document.write());
+        octets.into()
+    }
+}
+
+/// Everything that a stand-in may write about a message, whatever its bytes are: for fuzzing.
+#[doc(hidden)]
+pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: u64) -> Vec<EncodedMessage> {
+    let outbox_message = OutboxMessage::read(message, Uuid::from_u128(draw.into()));
+    let consumed = outbox_message.consumed(plan);
+    let refusal = consumed.flaw.unwrap_or(RefusalReason::Injected);
+    let event = [EventKind::Delivered, EventKind::Received, EventKind::Failed, EventKind::Traced];
+    let mut written = vec![
+        outbox_message.reply_accepted(0),
+        outbox_message.reply_refused(refusal, plan, 0),
+        outbox_message.inbox(None, plan, 0),
+        outbox_message.inbox(Some(draw), plan, 0),
+        outbox_message.status(consumed.flaw, false, plan, 0),
+        outbox_message.status(None, true, plan, 0),
+    ];
+    written.extend(event.map(|happened| outbox_message.event(happened, plan, 0)));
+    written
+}
+
+/// Lengths of the head of a data section, and of the data that it announces.
+fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
+    let at = match octets {
+        [0, 0x53, DATA, ..] => 3,
+        [0, 0x80, ..] => 10,
+        _ => return None,
+    };
+    match octets.get(at..)? {
+        [0xa0, length, ..] => Some((at + 2, usize::from(*length))),
+        [0xb0, a, b, c, d, ..] => Some((at + 5, u32::from_be_bytes([*a, *b, *c, *d]) as usize)),
+        _ => None,
+    }
+}
+
+/// Code and text of a refusal. There is no public list of ECP's codes: these are the stand-in's own.
+fn error_text(refusal: RefusalReason, plan: &SimulatorPlan) -> (&str, &str) {
+    match refusal {
+        RefusalReason::Injected => (&plan.faults.reject_code, &plan.faults.reject_message),
+        RefusalReason::NoReceiver => ("ECP-STANDIN-101", "the message has no receiverCode"),
+        RefusalReason::UnknownReceiver => ("ECP-STANDIN-102", "unknown receiverCode"),
+        RefusalReason::NoType => ("ECP-STANDIN-103", "the message has no messageType or businessType"),
+        RefusalReason::NoData => ("ECP-STANDIN-104", "the body is not a data section"),
+        RefusalReason::TooLong => ("ECP-STANDIN-105", "the payload is larger than this endpoint accepts"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{DecodedMessage, EventState, InboxMessage, OutgoingProperties, ReplyOutcome, SendEvent, payload};
+    use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
+    use proptest::prelude::*;
+
+    const ID: Uuid = Uuid::from_u128(5);
+    const RUN: Uuid = Uuid::from_u128(9);
+
+    /// A message as the bench writes it.
+    fn submitted(payload_octets: &[u8]) -> Vec<u8> {
+        let mut template = OutgoingProperties::new("ecp-endpoint", "TEST").template(RUN, payload(payload_octets));
+        serde_amqp::to_vec(&Serializable(&template.fill(12, 34).message)).unwrap()
+    }
+
+    fn outbox_message(payload_octets: &[u8]) -> OutboxMessage {
+        OutboxMessage::read(EncodedMessage::from(submitted(payload_octets)), ID)
+    }
+
+    /// The message as the bench reads it.
+    fn read(message: &EncodedMessage) -> DecodedMessage {
+        serde_amqp::from_slice::<Deserializable<DecodedMessage>>(&message.whole()).unwrap().0
+    }
+
+    fn pieces(octets: &[u8], length: usize) -> EncodedMessage {
+        let mut message = EncodedMessage::default();
+        octets.chunks(length).for_each(|piece| message.push(Bytes::copy_from_slice(piece)));
+        message
+    }
+
+    #[test]
+    fn what_the_bench_sends_is_understood() {
+        let outbox_message = outbox_message(b"octets");
+        let consumed = outbox_message.consumed(&SimulatorPlan::default());
+        assert_eq!((consumed.identity, consumed.number, consumed.bytes), (Some((12, RUN)), 12, 6));
+        assert_eq!((consumed.flaw, consumed.tracing), (None, false));
+    }
+
+    #[test]
+    fn what_is_written_the_bench_understands() {
+        let (outbox_message, plan) = (outbox_message(b"octets"), SimulatorPlan::default());
+        let identity = Some(RunMessageId { sequence: 12, run: RUN });
+
+        let message = read(&outbox_message.reply_accepted(5));
+        let reply = crate::api::Reply::read(&message);
+        assert_eq!((&reply.outcome, reply.identity()), (&ReplyOutcome::Accepted, identity));
+        assert_eq!((reply.message_id.as_deref(), reply.oddities), (Some(&*ID.to_string()), vec![]));
+
+        let message = read(&outbox_message.reply_refused(RefusalReason::TooLong, &plan, 5));
+        let reply = crate::api::Reply::read(&message);
+        let ReplyOutcome::Refused(refusal) = &reply.outcome else { panic!("{reply:?}") };
+        assert_eq!((refusal.code.as_deref(), reply.identity()), (Some("ECP-STANDIN-105"), identity));
+        assert_eq!((reply.message_id, reply.oddities), (None, vec![]));
+
+        for (happened, state) in [
+            (EventKind::Delivered, EventState::Delivered),
+            (EventKind::Received, EventState::Received),
+            (EventKind::Failed, EventState::Failed),
+            (EventKind::Traced, EventState::Tracing),
+        ] {
+            let message = read(&outbox_message.event(happened, &plan, 5));
+            let event = SendEvent::read(&message);
+            assert_eq!((event.identity(), event.oddities), (identity, vec![]));
+            assert_eq!(event.error_code.is_some(), state == EventState::Failed);
+            assert_eq!(event.state, Some(state));
+        }
+
+        let compatible = SimulatorPlan { tracing_value: TracingValue::Delivered, ..SimulatorPlan::default() };
+        let message = read(&outbox_message.event(EventKind::Traced, &compatible, 5));
+        assert_eq!(SendEvent::read(&message).state, Some(EventState::Delivered));
+    }
+
+    #[test]
+    fn a_status_says_how_it_went() {
+        let (outbox_message, plan) = (outbox_message(b"octets"), SimulatorPlan::default());
+        for (refusal, failed, last, states) in
+            [(None, false, "RECEIVED", 5), (None, true, "FAILED", 3), (Some(RefusalReason::NoType), true, "FAILED", 1)]
+        {
+            let message = read(&outbox_message.status(refusal, failed, &plan, 5));
+            let reply = crate::api::Reply::read(&message);
+            let ReplyOutcome::Status(status) = &reply.outcome else { panic!("{reply:?}") };
+            assert_eq!((status.last.value.as_str(), status.history.len()), (last, states));
+            assert_eq!(status.original_message_id.is_some(), refusal.is_none());
+            assert_eq!(reply.ba_message_id, Some(format!("12-{RUN}").into()));
+        }
+    }
+
+    #[test]
+    fn a_payload_is_handed_on_octet_for_octet_or_with_one_changed() {
+        let octets: Vec<u8> = (0..100_000u32).map(|number| number as u8).collect();
+        for length in [1_000_000, 40_000, 7_000, 100] {
+            let outbox_message = OutboxMessage::read(pieces(&submitted(&octets), length), ID);
+            assert_eq!(outbox_message.consumed(&SimulatorPlan::default()).bytes, octets.len(), "in pieces of {length}");
+            let message = read(&outbox_message.inbox(None, &SimulatorPlan::default(), 5));
+            let inbox = InboxMessage::read(&message);
+            assert_eq!(inbox.content.octets().collect::<Vec<_>>(), [&octets[..]]);
+            assert_eq!((inbox.identity().map(|id| id.sequence), &inbox.oddities), (Some(12), &vec![]));
+            let message = read(&outbox_message.inbox(Some(u64::MAX / 3), &SimulatorPlan::default(), 5));
+            let changed = InboxMessage::read(&message).content.octets().next().unwrap().to_vec();
+            let differences = changed.iter().zip(&octets).filter(|(a, b)| a != b).count();
+            assert_eq!((changed.len(), differences), (octets.len(), 1));
+        }
+    }
+
+    #[test]
+    fn several_data_sections_stay_several_and_a_footer_goes() {
+        let mut octets = Vec::new();
+        let mut out = Writer::new(&mut octets);
+        out.described_binary(DATA, b"abc");
+        out.described_binary(DATA, b"de");
+        out.described_map(0x78, |_| {});
+        let outbox_message = OutboxMessage::read(EncodedMessage::from(octets), ID);
+        assert_eq!(outbox_message.payload_bytes, 5);
+        let message = read(&outbox_message.inbox(None, &SimulatorPlan::default(), 5));
+        assert_eq!(InboxMessage::read(&message).content.octets().collect::<Vec<_>>(), [&b"abc"[..], b"de"]);
+    }
+
+    #[test]
+    fn flaws_are_found() {
+        let with = |receiver: &str, kind: &str, write_body: fn(&mut Writer<'_>)| {
+            let mut octets = Vec::new();
+            let mut out = Writer::new(&mut octets);
+            out.described_map(APPLICATION_PROPERTIES, |map| {
+                [("receiverCode", receiver), ("messageType", kind)].iter().for_each(|(key, value)| {
+                    map.string(key);
+                    map.string(value);
+                });
+            });
+            write_body(&mut out);
+            OutboxMessage::read(EncodedMessage::from(octets), ID)
+        };
+        let data: fn(&mut Writer<'_>) = |out| out.described_binary(DATA, b"12345");
+        let value: fn(&mut Writer<'_>) = |out| out.described_string(VALUE, "text");
+        let plan = SimulatorPlan { receivers: vec!["b".to_owned()], max_payload_size: 4, ..SimulatorPlan::default() };
+        for (receiver, kind, body, flaw) in [
+            ("", "t", data, Some(RefusalReason::NoReceiver)),
+            ("c", "t", data, Some(RefusalReason::UnknownReceiver)),
+            ("b", "", data, Some(RefusalReason::NoType)),
+            ("b", "t", value, Some(RefusalReason::NoData)),
+            ("b@SERVICE", "t", data, Some(RefusalReason::TooLong)),
+        ] {
+            assert_eq!(with(receiver, kind, body).consumed(&plan).flaw, flaw);
+        }
+        assert_eq!(with("b", "t", data).consumed(&SimulatorPlan::default()).flaw, None);
+    }
+
+    #[test]
+    fn a_correlation_id_of_any_type_comes_back_as_it_was() {
+        let mut octets = Vec::new();
+        let mut out = Writer::new(&mut octets);
+        out.described_list(PROPERTIES, |fields| {
+            (0..5).for_each(|_| fields.null());
+            fields.ulong(77);
+        });
+        out.described_binary(DATA, b"x");
+        let outbox_message = OutboxMessage::read(EncodedMessage::from(octets), ID);
+        let reply = read(&outbox_message.reply_accepted(5));
+        let correlation = reply.properties.and_then(|properties| properties.correlation_id);
+        assert_eq!(correlation, Some(crate::api::MessageId::Ulong(77)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_are_a_letter_with_or_without_flaws(
+            octets in proptest::collection::vec(any::<u8>(), 0..200), keep in 0usize..400, draw: u64,
+        ) {
+            let good = submitted(b"payload");
+            let mut all = good[..keep.min(good.len())].to_vec();
+            all.extend(octets);
+            let outbox_message = OutboxMessage::read(pieces(&all, 50), ID);
+            let consumed = outbox_message.consumed(&SimulatorPlan::default());
+            prop_assert!(consumed.bytes <= all.len());
+            for message in [outbox_message.inbox(Some(draw), &SimulatorPlan::default(), 5), outbox_message.reply_accepted(5)] {
+                prop_assert!(message.bytes() > 0);
+            }
+        }
+    }
+}

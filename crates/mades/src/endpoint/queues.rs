@@ -1,0 +1,156 @@
+//! The queues as the stand-in uses them, whether they are here or with a broker.
+use super::EndpointError;
+use super::remote::{BrokerDelivery, BrokerQueues};
+use crate::api;
+use crate::embedded::{self, DeliveryOutcome, EncodedMessage, MemoryQueues, QueueIndex};
+use crate::simulator::{EndpointStep, MessageKey};
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Destination of an output message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutputQueue {
+    Reply,
+    Inbox,
+    Event,
+}
+
+impl OutputQueue {
+    pub(super) const ALL: [Self; 3] = [Self::Reply, Self::Inbox, Self::Event];
+}
+
+/// Result of a message that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendResult {
+    /// It is in the queue for good.
+    Settled,
+    /// The result comes later.
+    Pending,
+    /// The queue will not have it.
+    Refused,
+    /// There is no room now.
+    NoRoom,
+}
+
+/// A delivery that was taken out of the outbox.
+#[derive(Debug)]
+pub(super) enum TakenDelivery {
+    Embedded(embedded::EnqueuedMessage),
+    Broker(BrokerDelivery),
+}
+
+/// The queues.
+pub(super) enum EndpointQueues {
+    Embedded(EmbeddedQueues),
+    Broker(BrokerQueues),
+}
+
+impl EndpointQueues {
+    /// The next message out of the outbox.
+    pub(super) fn take(&mut self) -> Option<(EncodedMessage, TakenDelivery)> {
+        match self {
+            Self::Embedded(local) => {
+                let queued = local.queues.take(local.outbox)?;
+                Some((queued.message.clone(), TakenDelivery::Embedded(queued)))
+            }
+            Self::Broker(remote) => remote.take().map(|(message, delivery)| (message, TakenDelivery::Broker(delivery))),
+        }
+    }
+
+    pub(super) fn accept(&mut self, delivery: TakenDelivery) {
+        match (self, delivery) {
+            (Self::Embedded(local), TakenDelivery::Embedded(letter)) => {
+                local.queues.settle(letter, DeliveryOutcome::Accepted)
+            }
+            (Self::Broker(remote), TakenDelivery::Broker(delivery)) => remote.accept(delivery),
+            (Self::Embedded(_), TakenDelivery::Broker(_)) | (Self::Broker(_), TakenDelivery::Embedded(_)) => {}
+        }
+    }
+
+    pub(super) fn has_room(&mut self, queue: OutputQueue) -> bool {
+        match self {
+            Self::Embedded(local) => local.has_room(queue),
+            Self::Broker(remote) => remote.has_room(queue),
+        }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        queue: OutputQueue,
+        message: EncodedMessage,
+        token: (MessageKey, EndpointStep),
+        confirm_id: Option<u64>,
+    ) -> SendResult {
+        match self {
+            Self::Embedded(local) => match local.queues.put(local.output(queue), message, confirm_id) {
+                Ok(()) => SendResult::Settled,
+                Err(_) => SendResult::NoRoom,
+            },
+            Self::Broker(remote) => remote.send(queue, &message, token),
+        }
+    }
+
+    /// The next message that was sent and is now settled.
+    pub(super) fn next_settled(&mut self) -> Option<(MessageKey, EndpointStep, SendResult)> {
+        match self {
+            Self::Embedded(_) => None,
+            Self::Broker(remote) => remote.next_settled(),
+        }
+    }
+
+    /// The next message that B's application has accepted.
+    pub(super) fn next_consumed(&mut self) -> Option<u64> {
+        match self {
+            Self::Embedded(local) => local.queues.next_consumed(),
+            Self::Broker(_) => None,
+        }
+    }
+
+    /// Waits until any of these may have something new.
+    pub(super) async fn changed(&mut self) {
+        match self {
+            Self::Embedded(local) => local.notify.notified().await,
+            Self::Broker(remote) => remote.changed().await,
+        }
+    }
+
+    pub(super) fn reconnects(&self) -> u64 {
+        match self {
+            Self::Embedded(_) => 0,
+            Self::Broker(remote) => remote.reconnects(),
+        }
+    }
+}
+
+/// Queues of our own.
+pub(super) struct EmbeddedQueues {
+    queues: MemoryQueues,
+    outbox: QueueIndex,
+    outputs: [QueueIndex; 3],
+    notify: Arc<Notify>,
+}
+
+impl EmbeddedQueues {
+    pub(super) fn open(queues: MemoryQueues, names: &api::EndpointQueueNames) -> Result<Self, EndpointError> {
+        let named = |name: &str| {
+            queues.get_or_create(name).ok_or_else(|| EndpointError::Plan(format!("{name:?} is not a valid queue name")))
+        };
+        let event = names.send_event.as_deref().unwrap_or(&names.reply);
+        let outputs = [named(&names.reply)?, named(&names.inbox)?, named(event)?];
+        let (outbox, notify) = (named(&names.outbox)?, Arc::new(Notify::new()));
+        if outputs.contains(&outbox) {
+            return Err(EndpointError::Plan("the outbox must differ from the other queues".to_owned()));
+        }
+        queues.reserve(outbox, Arc::clone(&notify));
+        queues.notify_consumed(Arc::clone(&notify));
+        Ok(Self { queues, outbox, outputs, notify })
+    }
+
+    fn output(&self, place: OutputQueue) -> QueueIndex {
+        self.outputs[place as usize]
+    }
+
+    fn has_room(&self, queue: OutputQueue) -> bool {
+        self.queues.has_room_or_notify(self.output(queue), &self.notify)
+    }
+}

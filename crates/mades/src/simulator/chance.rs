@@ -1,0 +1,39 @@
+//! Chance: a function of the seed, of what it is for and of the message's number, so that a seed gives the same faults
+//! in whatever order messages come.
+pub(super) use journey::seeded::{SeededRng, hash_text};
+
+/// Decisions that are left to chance. Each has random draws of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RandomDecision {
+    Error = 1,
+    NoReply,
+    Loss,
+    Failure,
+    Duplicate,
+    Corruption,
+    Reordering,
+    Accept,
+    Network,
+    Acknowledge,
+    Receive,
+    Again,
+    Lateness,
+}
+
+impl From<RandomDecision> for u64 {
+    fn from(purpose: RandomDecision) -> Self {
+        purpose as Self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn purposes_have_draws_of_their_own() {
+        let draw = |purpose| SeededRng::new(1, purpose, 7).next_u64();
+        assert_eq!(draw(RandomDecision::Error), 0xcc48_a0e2_d1c7_7be6, "a seed goes on meaning what it meant");
+        assert_ne!(draw(RandomDecision::Error), draw(RandomDecision::NoReply));
+    }
+}

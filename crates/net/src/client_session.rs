@@ -1,0 +1,437 @@
+//! Drives a client session for a caller that has many of them: writes, reads, reports. It decides nothing.
+use crate::clock;
+use crate::outbox::Outbox;
+use crate::server_session::handshake_timeout;
+use crate::stream::Stream;
+use crate::timers::Timer;
+use crate::tls::Handshake;
+use crate::tls_setup::ClientTls;
+use crate::worker::{IoBuffers, WorkerBuffers};
+use smtp::client::{ChunkPosition, Client, Event, GaveUp, Verb, Violation, Want};
+use smtp::envelope::Envelope;
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+/// Output of this size is written at once and not held back for another message, so that the peer can begin.
+const MAX_BURST_BYTES: usize = 16 * 1024;
+
+/// Requests of a caller to a session that is free.
+#[derive(Debug)]
+pub enum NextAction {
+    /// Send a message with this envelope.
+    Transaction(Arc<Envelope>),
+    /// Send QUIT.
+    Quit,
+}
+
+/// A source of messages. `now` is [`crate::clock::now`] at the read or write in question.
+pub trait MessageSource {
+    /// The session is free, or, if `early`, will be when the message just rendered is answered. `Pending` leaves it
+    /// idle until the task is woken.
+    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction>;
+    /// The peer waits for the message: its bytes, dot-stuffed, and the end of data.
+    fn render(&mut self, outbox: &mut Outbox);
+    /// All output has been handed to the kernel. `now` was read after that if the output held a message, and before if
+    /// it held only commands: their time is too short to be worth reading the clock.
+    fn written(&mut self, now: Duration);
+    /// A reply came in.
+    fn replied(&mut self, event: &Event<'_>, now: Duration);
+    /// Length of the message, for a peer that takes it in a chunk (RFC 3030).
+    fn message_bytes(&self) -> u64 {
+        0
+    }
+    /// Renders the message as it is, not dot-stuffed and without end of data: as many bytes as
+    /// [`MessageSource::message_bytes`] returned.
+    fn render_chunk(&mut self, outbox: &mut Outbox) {
+        let _ = outbox;
+    }
+    /// TLS has begun.
+    fn tls_established(&mut self, handshake: &Handshake) {
+        let _ = handshake;
+    }
+}
+
+/// The time at which TLS begins.
+#[derive(Clone, Debug)]
+pub enum ClientSecurity {
+    /// Before the greeting (RFC 8314).
+    Implicit(ClientTls),
+    /// On the session's request: STARTTLS (RFC 3207).
+    OnDemand(ClientTls),
+}
+
+/// Reasons why a conversation ended.
+#[derive(Debug)]
+pub enum SessionEnd {
+    /// After QUIT, or because the peer said 421 or refused to greet.
+    Closed,
+    /// The peer lacks, or refused, an extension that is required: the session sent QUIT before it sent anything else.
+    GaveUp(GaveUp),
+    /// The connection broke while this reply was awaited.
+    Lost(Option<Verb>, io::Error),
+    /// This reply did not come in time.
+    Timeout(Option<Verb>),
+    /// The peer does not speak SMTP.
+    Violated(Option<Verb>, Violation),
+    /// TLS could not be started.
+    TlsFailed(io::Error),
+}
+
+/// Reasons why a conversation pauses.
+enum PauseReason {
+    Ended(SessionEnd),
+    /// All is written, and TLS is to begin.
+    ForTls,
+}
+
+/// A connection and its protocol state.
+pub struct ClientSession<'a, C: MessageSource> {
+    stream: Stream,
+    client: Client,
+    source: &'a mut C,
+    timer: &'a mut Timer,
+    reply_timeout: Duration,
+    worker_buffers: WorkerBuffers,
+    /// Time of this turn: of the last read, or of the last wake-up.
+    now: Duration,
+    /// Nothing has been read since the task was woken, so `now` may be long ago.
+    is_woken: bool,
+    /// The output holds a message, or takes more than one write: the clock is read when it has been written.
+    has_message: bool,
+    /// A message waits to be written with the others of the turn. The time of its write is known at the next turn.
+    is_write_batched: bool,
+    /// Output that the connection has not taken yet.
+    unsent: Option<Box<Outbox>>,
+    security: Option<ClientSecurity>,
+}
+
+impl<'a, C: MessageSource> ClientSession<'a, C> {
+    /// Creates a conversation on a connection that has just been made.
+    pub fn new(
+        stream: impl Into<Stream>,
+        client: Client,
+        source: &'a mut C,
+        timer: &'a mut Timer,
+        reply_timeout: Duration,
+        worker_buffers: WorkerBuffers,
+    ) -> Self {
+        let stream = stream.into();
+        stream.time_writes();
+        Self {
+            stream,
+            client,
+            source,
+            timer,
+            reply_timeout,
+            worker_buffers,
+            now: clock::now(),
+            is_woken: false,
+            has_message: false,
+            is_write_batched: false,
+            unsent: None,
+            security: None,
+        }
+    }
+
+    /// Sets TLS for it.
+    #[must_use]
+    pub fn with_security(self, security: Option<ClientSecurity>) -> Self {
+        Self { security, ..self }
+    }
+
+    /// Runs it until it ends.
+    pub async fn run(mut self) -> SessionEnd {
+        if let Some(ClientSecurity::Implicit(setup)) = self.security.clone()
+            && let Err(ended) = self.begin_tls(&setup).await
+        {
+            return ended;
+        }
+        loop {
+            let pause = poll_fn(|cx| {
+                let worker_buffers = self.worker_buffers.clone();
+                worker_buffers.with(|buffers| self.poll(cx, buffers))
+            });
+            match (pause.await, self.security.clone()) {
+                (PauseReason::Ended(ended), _) => {
+                    if std::mem::take(&mut self.is_write_batched) {
+                        self.source.written(clock::now());
+                    }
+                    return self.client.gave_up().map_or(ended, SessionEnd::GaveUp);
+                }
+                (PauseReason::ForTls, Some(ClientSecurity::OnDemand(setup))) => {
+                    if let Err(ended) = self.begin_tls(&setup).await {
+                        return ended;
+                    }
+                }
+                (PauseReason::ForTls, _) => return SessionEnd::TlsFailed(io::ErrorKind::Unsupported.into()),
+            }
+        }
+    }
+
+    async fn begin_tls(&mut self, setup: &ClientTls) -> Result<(), SessionEnd> {
+        let latest = clock::now() + self.reply_timeout;
+        let handshake = match self.timer.timeout_at(latest, Box::pin(self.stream.connect_tls(setup))).await {
+            Some(Ok(handshake)) => handshake,
+            Some(Err(error)) => return Err(SessionEnd::TlsFailed(error)),
+            None => return Err(SessionEnd::TlsFailed(handshake_timeout(self.reply_timeout))),
+        };
+        self.source.tls_established(&handshake);
+        let worker_buffers = self.worker_buffers.clone();
+        worker_buffers.with(|buffers| self.client.tls_started(clock::now(), buffers.outbox.bytes()));
+        self.write_now(&worker_buffers).map_err(|error| self.lost(error))
+    }
+
+    /// Writes the content of the shared outbox to the connection before another session has its turn.
+    fn write_now(&mut self, worker_buffers: &WorkerBuffers) -> io::Result<()> {
+        worker_buffers.with(|buffers| self.flush(&mut buffers.outbox)).map(|_| ())
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut IoBuffers) -> Poll<PauseReason> {
+        // If the task is polled twice in one turn, for example by a timer, the output has not been written yet.
+        if self.is_write_batched && !self.stream.is_write_batched() {
+            self.is_write_batched = false;
+            self.source.written(self.stream.written_at());
+        }
+        if self.client.wants() == Want::Transaction {
+            self.now = clock::now();
+        }
+        self.is_woken = true;
+        loop {
+            if self.unsent.is_none() {
+                self.advance(cx, &mut buffers.outbox);
+            }
+            match self.flush(&mut buffers.outbox) {
+                Ok(true) => {}
+                Ok(false) => return self.poll_timeout(),
+                Err(error) => {
+                    // The worker's next turn probably belongs to another session, which must not send the rest of this
+                    // output.
+                    buffers.outbox.clear();
+                    return Poll::Ready(PauseReason::Ended(self.write_failed(buffers.input.bytes(), error)));
+                }
+            }
+            match self.client.wants() {
+                Want::Close => return Poll::Ready(PauseReason::Ended(SessionEnd::Closed)),
+                Want::Tls => return Poll::Ready(PauseReason::ForTls),
+                _ => {}
+            }
+            let room = buffers.input.bytes();
+            let outcome = match self.stream.poll_read(room) {
+                Poll::Pending => return self.poll_timeout(),
+                Poll::Ready(outcome) => outcome,
+            };
+            let taken = match outcome {
+                Ok(0) => Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => self.process_replies(&room[..count], buffers.outbox.bytes()),
+                Err(error) => Err(self.lost(error)),
+            };
+            if let Err(ended) = taken {
+                buffers.outbox.clear();
+                return Poll::Ready(PauseReason::Ended(ended));
+            }
+        }
+    }
+
+    /// Does what the session wants, as far as possible without the peer.
+    fn advance(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) {
+        // If the session sends in bursts, a message that was begun is written at once, and the next one behind it.
+        while self.step(cx, outbox) && self.client.bursts() && self.client.wants() == Want::Chunk {}
+    }
+
+    /// Writes the message that is due, and begins the next one if there is any. Returns whether it began one.
+    fn step(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> bool {
+        let mut early = false;
+        if self.client.wants() == Want::Message {
+            self.source.render(outbox);
+            self.has_message = true;
+            self.client.message_sent(self.now);
+            early = self.client.may_begin_early();
+        } else if self.client.wants() == Want::Chunk {
+            self.client.chunk(self.source.message_bytes(), ChunkPosition::Last, self.now, outbox.bytes());
+            self.source.render_chunk(outbox);
+            self.has_message = true;
+            let has_room = !self.client.bursts() || outbox.length() < MAX_BURST_BYTES;
+            early = has_room && self.client.may_begin_early();
+        }
+        if !early && self.client.wants() != Want::Transaction {
+            return false;
+        }
+        let now = self.now;
+        match self.source.poll_next(cx, &self.client, early, now) {
+            Poll::Ready(NextAction::Transaction(envelope)) => {
+                self.client.begin(envelope, now, outbox.bytes());
+                return true;
+            }
+            Poll::Ready(NextAction::Quit) if !early => self.client.quit(now, outbox.bytes()),
+            Poll::Ready(NextAction::Quit) | Poll::Pending => {}
+        }
+        false
+    }
+
+    /// Writes the output; true once nothing is left to write.
+    fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
+        if self.unsent.is_none() {
+            if outbox.is_empty() {
+                return Ok(true);
+            }
+            if outbox.write_to(&mut self.stream)? {
+                self.report_written();
+                return Ok(true);
+            }
+            self.has_message = true;
+            self.unsent = Some(Box::new(std::mem::take(outbox)));
+        }
+        let unsent = self.unsent.as_mut().expect("set above");
+        while self.stream.poll_writable().is_ready() {
+            if unsent.write_to(&mut self.stream)? {
+                self.unsent = None;
+                self.report_written();
+                return Ok(true);
+            }
+            self.client.progressed(clock::now());
+        }
+        Ok(false)
+    }
+
+    fn report_written(&mut self) {
+        if !std::mem::take(&mut self.has_message) {
+            self.source.written(self.now);
+        } else if self.stream.is_write_batched() {
+            self.is_write_batched = true;
+        } else {
+            self.source.written(clock::now());
+        }
+    }
+
+    /// Handles every reply in `input`.
+    fn process_replies(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), SessionEnd> {
+        let now = self.stream.input_at();
+        self.now = now;
+        self.is_woken = false;
+        loop {
+            let waited_for = self.client.waits_for();
+            match self.client.next_event(&mut input, now, out) {
+                Ok(Some(event)) => self.source.replied(&event, now),
+                Ok(None) => return Ok(()),
+                Err(violation) => return Err(SessionEnd::Violated(waited_for, violation)),
+            }
+        }
+    }
+
+    fn lost(&self, error: io::Error) -> SessionEnd {
+        SessionEnd::Lost(self.client.waits_for(), error)
+    }
+
+    /// Handles a failed write. The peer may have sent a reason before it closed: `552`, `421`, or a TLS alert.
+    fn write_failed(&mut self, input: &mut [u8], error: io::Error) -> SessionEnd {
+        let taken = match self.stream.try_read(input) {
+            Ok(count) if count > 0 => self.process_replies(&input[..count], &mut Vec::new()),
+            // Under TLS, the input is an alert, or no record. It says more than the broken pipe.
+            Err(alert) if alert.kind() == io::ErrorKind::InvalidData => return self.lost(alert),
+            Ok(_) | Err(_) => Ok(()),
+        };
+        taken.err().unwrap_or_else(|| self.lost(error))
+    }
+
+    fn poll_timeout(&mut self) -> Poll<PauseReason> {
+        if self.is_woken {
+            self.now = clock::now();
+        }
+        ready!(self.timer.poll_due(self.client.deadline(self.reply_timeout), self.now));
+        Poll::Ready(PauseReason::Ended(SessionEnd::Timeout(self.client.waits_for())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ClientSession, MessageSource, NextAction, SessionEnd};
+    use crate::{Handler, Outbox, Server, Socket, Timer, clock};
+    use smtp::client::{Client, Event, PipelineMode, Verb};
+    use smtp::data;
+    use smtp::envelope::Envelope;
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    const MESSAGES: usize = 20;
+
+    /// Sends messages one after the other, and notes when each was rendered and when it was reported as written.
+    #[derive(Default)]
+    struct RecordingSource {
+        rendered: Vec<Duration>,
+        written: Vec<Duration>,
+        accepted: usize,
+        is_rendered: bool,
+    }
+
+    impl MessageSource for RecordingSource {
+        fn poll_next(&mut self, _: &mut Context<'_>, _: &Client, _: bool, _: Duration) -> Poll<NextAction> {
+            let envelope = Envelope::new("a@example.org", "", ["b@example.org"]).expect("an envelope");
+            Poll::Ready(if self.rendered.len() < MESSAGES {
+                NextAction::Transaction(Arc::new(envelope))
+            } else {
+                NextAction::Quit
+            })
+        }
+
+        fn render(&mut self, outbox: &mut Outbox) {
+            data::stuff(b"Subject: x\r\n\r\nx\r\n", outbox.bytes());
+            outbox.bytes().extend_from_slice(data::END_OF_DATA);
+            self.rendered.push(clock::now());
+            self.is_rendered = true;
+        }
+
+        fn written(&mut self, now: Duration) {
+            if std::mem::take(&mut self.is_rendered) {
+                self.written.push(now);
+            }
+        }
+
+        fn replied(&mut self, event: &Event<'_>, _: Duration) {
+            let is_end = event.to == Verb::Message && event.reply.is_positive();
+            self.accepted += usize::from(is_end);
+            assert!(!is_end || !self.is_rendered, "a message is answered that was not said to be written");
+        }
+    }
+
+    struct AcceptAll;
+
+    impl Handler for AcceptAll {}
+
+    #[test]
+    fn a_message_is_written_after_it_was_rendered_however_often_the_task_is_polled() {
+        let server = Server::new(|| |_peer| AcceptAll).start(([127, 0, 0, 1], 0).into()).expect("a server");
+        let address = server.address();
+        let work = move |worker_buffers: crate::WorkerBuffers| async move {
+            let mut source = RecordingSource::default();
+            let mut timer = Timer::default();
+            let socket = Socket::connect(address).await.expect("connects");
+            let client = Client::new("test".into(), PipelineMode::Group, clock::now());
+            let reply_timeout = Duration::from_secs(10);
+            let ended = {
+                let talk =
+                    ClientSession::new(socket, client, &mut source, &mut timer, reply_timeout, worker_buffers).run();
+                let mut talk = pin!(talk);
+                // A timer or another task may wake a session in the turn in which it wrote: then it is polled again
+                // before its output is written.
+                poll_fn(|cx| match talk.as_mut().poll(cx) {
+                    Poll::Pending => talk.as_mut().poll(cx),
+                    ready => ready,
+                })
+                .await
+            };
+            assert!(matches!(ended, SessionEnd::Closed), "{ended:?}");
+            source
+        };
+        let thread = crate::worker::spawn("notary", crate::FdTable::Shared, work).expect("a thread");
+        let notary = thread.join().expect("no panic").expect("a loop");
+        assert_eq!((notary.accepted, notary.written.len()), (MESSAGES, MESSAGES));
+        let pairs = notary.rendered.iter().zip(&notary.written);
+        assert!(pairs.clone().all(|(rendered, written)| written >= rendered), "{:?}", pairs.collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,498 @@
+//! Drives a server session for its handler: reads, asks, answers, writes. It decides nothing.
+use crate::client_limits::{Admission, ClientLimit};
+use crate::clock;
+use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, ReadLimit};
+use crate::nonce::nonce;
+use crate::server::Proxied;
+use crate::stream::Stream;
+use crate::timers::Timer;
+use crate::tls_setup::{ServerSecurity, ServerTls};
+use crate::worker::{IoBuffers, READ_BYTES, WorkerBuffers};
+use smtp::proxy::ProxyHeader;
+use smtp::reply::Reply;
+use smtp::reply_reason::ReplyReason;
+use smtp::server::{Event, Server, ServerSettings};
+use std::future::Future;
+use std::future::poll_fn;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+/// The limits of a client that may connect, if it has any; or the limit that it exceeded.
+pub(crate) type ClientAdmission = Result<Option<Admission>, ClientLimit>;
+
+/// Longest wait for the peer's end after this side's last reply. A peer that reads closes at once.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most bytes that it may send meanwhile: those that are on their way already, in the buffers of both ends.
+const MAX_LINGER_BYTES: usize = 16 << 20;
+
+/// An answer that takes time.
+type PendingAnswer = Pin<Box<dyn Future<Output = Answer>>>;
+
+/// A connection, its protocol state, and its handler.
+pub(crate) struct ServerSession<H: Handler> {
+    stream: Stream,
+    server: Server,
+    security: ServerSecurity,
+    handler: H,
+    worker_buffers: WorkerBuffers,
+    timer: Timer,
+    /// The open question ends the transaction if it is granted: RSET, EHLO.
+    resets: bool,
+    /// Input that was read while an answer was not known yet.
+    backlog: Vec<u8>,
+    /// Output that the socket has not taken yet.
+    unsent: Vec<u8>,
+    close_reason: Option<CloseReason>,
+    /// Limits of its client; `None` for a client without limits.
+    admission: Option<Admission>,
+    /// The connection is closed without regard to what the peer still sends: the handler asked for it, or the peer has
+    /// sent nothing.
+    is_aborted: bool,
+    /// Longest time that a peer may be silent, or leave its replies unread.
+    idle_timeout: Duration,
+    /// Time at which a peer that does not read its replies is given up.
+    flushed_by: Option<Duration>,
+    /// Time of the last turn, until the task sleeps: it is kept so that the clock is not read twice.
+    now: Option<Duration>,
+}
+
+impl<H: Handler> ServerSession<H> {
+    pub(crate) fn new(
+        stream: Stream,
+        handler: H,
+        settings: Arc<ServerSettings>,
+        security: ServerSecurity,
+        desk: WorkerBuffers,
+    ) -> Self {
+        let idle_timeout = settings.limits.idle_timeout;
+        let server = Server::new(settings, clock::now());
+        Self {
+            stream,
+            server,
+            security,
+            handler,
+            worker_buffers: desk,
+            timer: Timer::default(),
+            resets: false,
+            backlog: Vec::new(),
+            unsent: Vec::new(),
+            close_reason: None,
+            admission: None,
+            is_aborted: false,
+            idle_timeout,
+            flushed_by: None,
+            now: None,
+        }
+    }
+
+    /// Sets the client's limits, if it has any.
+    pub(crate) fn admitted(mut self, admission: Option<Admission>) -> Self {
+        self.admission = admission;
+        self
+    }
+
+    /// Runs the session to its end. `admit` is called if the client is known only from its proxy's header.
+    pub(crate) async fn run(mut self, proxied: Proxied, admit: impl FnOnce(IpAddr) -> ClientAdmission) {
+        let outcome = match proxied {
+            Proxied::No => self.serve().await,
+            Proxied::Yes => match self.read_proxy_header(admit).await {
+                Ok(()) => self.serve().await,
+                Err(error) => Err(error),
+            },
+        };
+        let reason = match outcome {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => CloseReason::Timeout,
+            Err(_) => CloseReason::Lost,
+            Ok(parting) => parting,
+        };
+        self.notify_disconnect(reason);
+        if reason == CloseReason::HungUp && !self.is_aborted {
+            // Boxed, because few sessions end so: it must not make every session larger.
+            Box::pin(self.linger()).await;
+        }
+    }
+
+    /// Tells the handler that the session is over, and why.
+    fn notify_disconnect(&mut self, reason: CloseReason) {
+        self.close_reason = Some(reason);
+        if let Some(why) = self.server.gave_up() {
+            self.handler.gave_up(why);
+        }
+        self.handler.disconnect(reason);
+    }
+
+    /// Waits until the peer has closed, and drops what it still sends. Closing with bytes unread would reset the
+    /// connection, and the peer could lose the last reply before it reads it (RFC 1122 §4.2.2.13).
+    async fn linger(&mut self) {
+        // If it fails there is no peer to wait for.
+        if self.stream.shutdown_write().is_ok() {
+            let latest = clock::now() + LINGER_TIMEOUT;
+            let mut left = MAX_LINGER_BYTES;
+            poll_fn(|_| self.poll_linger(latest, &mut left)).await;
+        }
+    }
+
+    fn poll_linger(&mut self, latest: Duration, left: &mut usize) -> Poll<()> {
+        let worker_buffers = self.worker_buffers.clone();
+        worker_buffers.with(|buffers| {
+            loop {
+                match self.stream.poll_discard(buffers.input.bytes()) {
+                    Poll::Ready(Ok(count @ 1..)) if count < *left => *left -= count,
+                    Poll::Ready(_) => return Poll::Ready(()),
+                    Poll::Pending => return self.timer.poll_due(Some(latest), clock::now()),
+                }
+            }
+        })
+    }
+
+    async fn read_proxy_header(&mut self, admit: impl FnOnce(IpAddr) -> ClientAdmission) -> io::Result<()> {
+        let latest = clock::now() + self.idle_timeout;
+        let header = self.timer.timeout_at(latest, Box::pin(self.stream.take_proxy_header())).await;
+        match header.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(header) => {
+                self.handler.proxy_header(&header);
+                let ProxyHeader::Proxied { source, .. } = header else { return Ok(()) };
+                match admit(source.ip()) {
+                    Ok(admission) => {
+                        self.admission = admission;
+                        Ok(())
+                    }
+                    Err(limit) => self.refuse_client(limit),
+                }
+            }
+            Err(error) => {
+                self.handler.proxy_header_missing(&error);
+                // A peer that is no proxy gets no reply.
+                self.server.hang_up(None, &mut Vec::new());
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a session that may not begin.
+    fn refuse_client(&mut self, limit: ClientLimit) -> io::Result<()> {
+        self.turn(|session, buffers| {
+            session.server.hang_up(Some(limit.reply()), buffers.outbox.bytes());
+            None
+        })?;
+        Err(io::ErrorKind::ConnectionAborted.into())
+    }
+
+    async fn serve(&mut self) -> io::Result<CloseReason> {
+        if let ServerSecurity::Implicit(setup) = self.security.clone() {
+            // A reply cannot be sent before TLS has begun.
+            if exceeded(self.admission.as_ref(), ClientLimit::HandshakeRate, clock::now()).is_some() {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            self.begin_tls(&setup).await?;
+        }
+        let now = clock::now();
+        let greeting = self.handler.connect(now);
+        let mut later = self.turn(|session, buffers| session.apply_answer(greeting, now, buffers.outbox.bytes()))?;
+        self.is_aborted |= self.server.is_closed();
+        loop {
+            if let Some(answer) = later.take() {
+                let answer = answer.await;
+                later = self.turn(|session, buffers| session.resume(answer, buffers))?;
+            } else if self.has_unsent() {
+                poll_fn(|_| self.poll_flush()).await?;
+            } else if self.server.wants_tls() {
+                match self.security.clone() {
+                    ServerSecurity::Implicit(setup) | ServerSecurity::Offered(setup) => self.begin_tls(&setup).await?,
+                    ServerSecurity::None => return Err(io::ErrorKind::Unsupported.into()),
+                }
+            } else if self.server.is_closed() {
+                return Ok(if self.server.has_quit() { CloseReason::Quit } else { CloseReason::HungUp });
+            } else {
+                later = poll_fn(|_| self.poll_turn()).await?;
+            }
+        }
+    }
+
+    async fn begin_tls(&mut self, setup: &ServerTls) -> io::Result<()> {
+        match self.handler.handshake() {
+            Answer::HangUp(_) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            Answer::Reset => {
+                self.stream.reset_on_close();
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            Answer::Yes | Answer::Reply(_) | Answer::Later(_) | Answer::Secret(_) => {}
+        }
+        let latest = clock::now() + self.idle_timeout;
+        let outcome = self.timer.timeout_at(latest, Box::pin(self.stream.accept_tls(setup))).await;
+        match outcome.unwrap_or_else(|| Err(handshake_timeout(self.idle_timeout))) {
+            Ok(handshake) => {
+                self.server.tls_started(clock::now());
+                self.handler.tls_established(&handshake);
+                Ok(())
+            }
+            Err(error) => {
+                self.handler.tls_failed(&error);
+                // The handler has been given the reason; it must not count the same time-out again when the session
+                // ends.
+                Err(io::ErrorKind::ConnectionAborted.into())
+            }
+        }
+    }
+
+    fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty() || !self.stream.is_flushed()
+    }
+
+    /// Runs one turn with the shared buffers: `work` decides, then its output is written.
+    fn turn(
+        &mut self,
+        work: impl FnOnce(&mut Self, &mut IoBuffers) -> Option<PendingAnswer>,
+    ) -> io::Result<Option<PendingAnswer>> {
+        let worker_buffers = self.worker_buffers.clone();
+        worker_buffers.with(|buffers| {
+            let later = work(self, buffers);
+            self.write(buffers.outbox.bytes())?;
+            Ok(later)
+        })
+    }
+
+    /// Waits for bytes, then handles them in a turn.
+    fn poll_turn(&mut self) -> Poll<io::Result<Option<PendingAnswer>>> {
+        let worker_buffers = self.worker_buffers.clone();
+        worker_buffers.with(|buffers| {
+            let room = buffers.input.bytes();
+            let Some(most) = ready!(self.poll_read_limit(buffers.outbox.bytes())) else {
+                return Poll::Ready(self.write(buffers.outbox.bytes()).map(|()| None));
+            };
+            let room = &mut room[..most.clamp(1, READ_BYTES)];
+            let count = match self.stream.poll_read(room) {
+                Poll::Pending => return self.poll_timeout(buffers),
+                Poll::Ready(outcome) => outcome?,
+            };
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            let input = &room[..count];
+            let now = self.stream.input_at();
+            let out = buffers.outbox.bytes();
+            self.now = Some(now);
+            let later = self.process_input(input, now, out);
+            self.write(out)?;
+            Poll::Ready(Ok(later))
+        })
+    }
+
+    /// Returns the number of bytes that the handler accepts next; `None` if it accepts no more at all.
+    fn poll_read_limit(&mut self, out: &mut Vec<u8>) -> Poll<Option<usize>> {
+        loop {
+            match self.handler.read_limit() {
+                ReadLimit::All => return Poll::Ready(Some(usize::MAX)),
+                ReadLimit::AtMost(most) => return Poll::Ready(Some(most)),
+                ReadLimit::NotBefore(then) => ready!(self.timer.poll_due(Some(then), clock::now())),
+                ReadLimit::Close(answer) => {
+                    self.end(answer, out);
+                    return Poll::Ready(None);
+                }
+            }
+        }
+    }
+
+    fn poll_timeout(&mut self, buffers: &mut IoBuffers) -> Poll<io::Result<Option<PendingAnswer>>> {
+        let now = self.now.take().unwrap_or_else(clock::now);
+        ready!(self.timer.poll_due(self.server.deadline(), now));
+        let out = buffers.outbox.bytes();
+        self.server.tick(clock::now(), out);
+        self.write(out)?;
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Handles all commands in `input`, until an answer has to be waited for; the rest is kept.
+    fn process_input(&mut self, mut input: &[u8], now: Duration, out: &mut Vec<u8>) -> Option<PendingAnswer> {
+        while let Some(event) = self.server.next_event(&mut input, now, out) {
+            let asks = event.asks();
+            self.resets = matches!(event, Event::Hello(..) | Event::Reset);
+            let refused = limit_of(&event).and_then(|limit| exceeded(self.admission.as_ref(), limit, now));
+            if let (Event::Authenticated, Some(admission)) = (&event, &mut self.admission) {
+                admission.waive_rates();
+            }
+            let answer = match (refused, event) {
+                (Some(reply), _) => Answer::Reply(reply.clone()),
+                (None, Event::Nonce) => {
+                    self.server.answer_nonce(&nonce(), now, out);
+                    continue;
+                }
+                (None, event) => call_handler(&mut self.handler, event, now),
+            };
+            if asks && let Some(later) = self.apply_answer(answer, now, out) {
+                self.backlog = input.to_vec();
+                return Some(later);
+            }
+        }
+        None
+    }
+
+    /// Gives an answer to the session, or returns the future of one that takes time.
+    fn apply_answer(&mut self, answer: Answer, now: Duration, out: &mut Vec<u8>) -> Option<PendingAnswer> {
+        match answer {
+            Answer::Yes => self.reply(None, now, out),
+            Answer::Reply(reply) => self.reply(Some(&reply), now, out),
+            Answer::Later(later) => return Some(later),
+            Answer::Secret(secret) if self.server.awaits_secret() => {
+                self.server.answer_secret(secret.as_ref(), now, out);
+            }
+            Answer::Secret(_) => self.end(Answer::HangUp(None), out),
+            answer @ (Answer::HangUp(_) | Answer::Reset) => self.end(answer, out),
+        }
+        None
+    }
+
+    fn reply(&mut self, reply: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
+        self.server.answer(reply, now, out);
+        if std::mem::take(&mut self.resets) && reply.is_none_or(Reply::is_positive) {
+            self.handler.reset(None);
+        }
+    }
+
+    /// Ends the session as the handler asked.
+    fn end(&mut self, answer: Answer, out: &mut Vec<u8>) {
+        self.is_aborted = true;
+        let final_reply = match answer {
+            Answer::HangUp(final_reply) => final_reply,
+            Answer::Reset => {
+                self.stream.reset_on_close();
+                None
+            }
+            Answer::Yes | Answer::Reply(_) | Answer::Later(_) | Answer::Secret(_) => None,
+        };
+        self.server.hang_up(final_reply.as_ref(), out);
+    }
+
+    /// Continues after an answer that took time.
+    fn resume(&mut self, answer: Answer, buffers: &mut IoBuffers) -> Option<PendingAnswer> {
+        let now = clock::now();
+        let out = buffers.outbox.bytes();
+        if let Some(later) = self.apply_answer(answer, now, out) {
+            return Some(later);
+        }
+        let backlog = std::mem::take(&mut self.backlog);
+        self.process_input(&backlog, now, out)
+    }
+
+    /// Writes what the socket takes and keeps the rest; `out` is empty afterwards.
+    fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+        let mut written = 0;
+        while self.unsent.is_empty() && written < out.len() {
+            match self.stream.try_write(&out[written..]) {
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    out.clear();
+                    return Err(error);
+                }
+            }
+        }
+        self.unsent.extend_from_slice(&out[written..]);
+        out.clear();
+        Ok(())
+    }
+
+    /// Writes the rest of the output. A peer that does not read its replies is timed out like a silent one.
+    fn poll_flush(&mut self) -> Poll<io::Result<()>> {
+        while self.has_unsent() {
+            if self.stream.poll_writable().is_pending() {
+                let now = clock::now();
+                let deadline = *self.flushed_by.get_or_insert(now + self.idle_timeout);
+                ready!(self.timer.poll_due(Some(deadline), now));
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            let written = match self.unsent.is_empty() {
+                true => self.stream.flush().map(|_| 0),
+                false => self.stream.try_write(&self.unsent),
+            };
+            match written {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        self.unsent = Vec::new();
+        self.flushed_by = None;
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Error for a peer that did not continue its handshake in time.
+pub(crate) fn handshake_timeout(timeout: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("TLS: no handshake within {timeout:?}"))
+}
+
+/// The limit that an event counts against.
+fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
+    match event {
+        Event::Mail(_) => Some(ClientLimit::MessageRate),
+        Event::Recipient(_) => Some(ClientLimit::RecipientRate),
+        Event::StartTls => Some(ClientLimit::HandshakeRate),
+        Event::Nonce => Some(ClientLimit::LoginRate),
+        // Mechanisms that need a nonce have been counted when the nonce was asked for.
+        Event::Auth(auth) if !auth.mechanism.needs_server_nonce() => Some(ClientLimit::LoginRate),
+        _ => None,
+    }
+}
+
+/// Counts an event against a limit, and returns the reply if the client exceeded it.
+fn exceeded(admission: Option<&Admission>, limit: ClientLimit, now: Duration) -> Option<&'static Reply> {
+    admission?.take(limit, now).err().map(ClientLimit::reply)
+}
+
+/// Calls the handler; the answer to an event that asks nothing is not used.
+fn call_handler<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
+    match event {
+        Event::Hello(kind, name) => handler.hello(kind, name),
+        Event::Mail(mail) => handler.mail(&mail),
+        Event::Recipient(recipient) => handler.recipient_with(&recipient),
+        Event::Data => handler.data(),
+        Event::Message { bytes } => handler.message(bytes, now),
+        Event::Verify(who) => handler.verify(who),
+        Event::Block(block) => {
+            handler.block(block);
+            Answer::Yes
+        }
+        Event::Discarded(verdict) => {
+            handler.reset(Some(verdict));
+            Answer::Yes
+        }
+        Event::Reset => handler.rset(),
+        Event::Noop => handler.noop(),
+        Event::Quit => handler.quit(),
+        Event::Delivery { recipient } => handler.delivery(recipient, now),
+        Event::StartTls => handler.start_tls(),
+        Event::Auth(auth) if auth.is_lookup() => handler.look_up(&auth),
+        Event::Auth(auth) => handler.login(&auth),
+        Event::Proof(auth) => handler.proof(&auth),
+        Event::Xclient(xclient) => handler.xclient(&xclient),
+        Event::Authenticated => {
+            handler.login_ended(LoginOutcome::Succeeded);
+            Answer::Yes
+        }
+        Event::NotAuthenticated => {
+            handler.login_ended(LoginOutcome::Failed);
+            Answer::Yes
+        }
+        Event::Nonce | Event::Answered => Answer::Yes,
+    }
+}
+
+impl<H: Handler> Drop for ServerSession<H> {
+    /// A session that is dropped before its end belongs to a server that stops: it sends the reply for that (RFC 5321
+    /// §3.8).
+    fn drop(&mut self) {
+        if self.close_reason.is_some() {
+            return;
+        }
+        if !self.has_unsent() {
+            // The peer may be gone already; then the reply has no reader.
+            let _ = self.stream.try_write(ReplyReason::ShuttingDown.reply().wire());
+        }
+        self.handler.disconnect(CloseReason::ShuttingDown);
+    }
+}

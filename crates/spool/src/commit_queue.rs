@@ -1,0 +1,244 @@
+//! Queue in which messages gather while the commit thread writes: messages that come together are committed together.
+use crate::message::{DeferredRecord, NumberedMessage};
+use crate::receipt::{BatchOutcome, BatchStatus, NotesReceipt};
+use crate::segment_pool::Reserve;
+use crate::{Error, Id, NewMessage, Receipt, format};
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Longest time that notes wait for a batch to go with.
+pub(crate) const NOTE_DELAY: Duration = Duration::from_secs(1);
+/// With so many notes the wait ends: memory is bounded.
+const MAX_DEFERRED_RECORDS: usize = 16_384;
+
+pub(crate) struct CommitQueue {
+    state: Mutex<CommitQueueState>,
+    work_added: Condvar,
+}
+
+struct CommitQueueState {
+    stores: Vec<NumberedMessage>,
+    deferred_records: Vec<DeferredRecord>,
+    /// Time at which the oldest of `lazies` came.
+    deferred_since: Option<Instant>,
+    batch_status: Arc<BatchStatus>,
+    /// Receipts that wait until all notes so far are durable.
+    note_syncs: Option<NoteSyncs>,
+    next_id: u64,
+    /// The commit thread waits for a wake-up.
+    is_waiting: bool,
+    is_closing: bool,
+    /// Reason why nothing is accepted any more.
+    stopped: Option<Error>,
+}
+
+/// The requests to make notes durable that go with one batch.
+#[derive(Default)]
+pub(crate) struct NoteSyncs {
+    status: Arc<BatchStatus>,
+    requests: u32,
+}
+
+impl NoteSyncs {
+    /// Resolves all requests.
+    pub(crate) fn resolve(&self, outcome: BatchOutcome) {
+        self.status.resolve(outcome);
+    }
+}
+
+/// Messages and notes that the commit thread takes at once. The emptied vectors are given back and used again.
+#[derive(Default)]
+pub(crate) struct CommitBatch {
+    pub(crate) stores: Vec<NumberedMessage>,
+    pub(crate) deferred_records: Vec<DeferredRecord>,
+    pub(crate) status: Arc<BatchStatus>,
+    pub(crate) note_syncs: Option<NoteSyncs>,
+    /// Nothing comes after this.
+    pub(crate) is_last: bool,
+}
+
+impl CommitBatch {
+    /// Reports whether there is nothing to write or sync.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stores.is_empty() && self.deferred_records.is_empty() && self.note_syncs.is_none()
+    }
+
+    /// Resolves the receipts of all messages and notes in it.
+    pub(crate) fn resolve(&mut self, outcome: Result<Vec<(u32, Error)>, Error>) {
+        let (of_notes, of_messages) = match outcome {
+            Ok(refused) => (BatchOutcome::StoredExcept(Vec::new()), BatchOutcome::StoredExcept(refused)),
+            Err(error) => (BatchOutcome::Failed(error.clone()), BatchOutcome::Failed(error)),
+        };
+        if let Some(syncs) = self.note_syncs.take() {
+            syncs.resolve(of_notes);
+        }
+        self.status.resolve(of_messages);
+    }
+}
+
+impl Drop for CommitBatch {
+    /// Ends all waits for a batch in which the commit thread panicked.
+    fn drop(&mut self) {
+        self.resolve(Err(Error::Poisoned("the commit thread failed".into())));
+    }
+}
+
+/// Activity of the commit thread when nothing has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WhenIdle {
+    Compact,
+    Wait,
+}
+
+impl CommitQueue {
+    pub(crate) fn new(next_id: u64) -> Self {
+        let state = CommitQueueState {
+            stores: Vec::new(),
+            deferred_records: Vec::new(),
+            deferred_since: None,
+            batch_status: Arc::default(),
+            note_syncs: None,
+            next_id,
+            is_waiting: false,
+            is_closing: false,
+            stopped: None,
+        };
+        Self { state: Mutex::new(state), work_added: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, CommitQueueState> {
+        self.state.lock().expect("nothing panics while it holds the inbox")
+    }
+
+    /// Adds a message to the next batch.
+    pub(crate) fn store(&self, draft: NewMessage, reserve: Reserve) -> Receipt {
+        // Computed in the caller's thread: there are many of these, and one commit thread.
+        let body_crc = format::checksum(&draft.body);
+        let mut state = self.state();
+        if let Some(error) = &state.stopped {
+            return Receipt::resolved(Err(error.clone()));
+        }
+        let id = Id(state.next_id);
+        state.next_id += 1;
+        let place = state.stores.len() as u32;
+        state.stores.push(NumberedMessage { id, body_crc, message: draft, reserve });
+        let receipt = Receipt::of_batch(Arc::clone(&state.batch_status), place, id);
+        self.wake_committer(state);
+        receipt
+    }
+
+    /// Adds a note to some later batch.
+    pub(crate) fn add_deferred(&self, record: DeferredRecord) {
+        let mut state = self.state();
+        if state.stopped.is_some() {
+            return;
+        }
+        state.deferred_records.push(record);
+        let is_first = state.deferred_records.len() == 1;
+        if is_first {
+            state.deferred_since = Some(Instant::now());
+        }
+        if is_first || state.deferred_records.len() == MAX_DEFERRED_RECORDS {
+            self.wake_committer(state);
+        }
+    }
+
+    /// Requests a sync of all notes that have come so far.
+    pub(crate) fn sync_notes(&self) -> NotesReceipt {
+        let mut state = self.state();
+        if let Some(error) = &state.stopped {
+            return NotesReceipt::resolved(Err(error.clone()));
+        }
+        let syncs = state.note_syncs.get_or_insert_default();
+        let place = syncs.requests;
+        syncs.requests += 1;
+        let receipt = NotesReceipt::of_batch(Arc::clone(&syncs.status), place);
+        self.wake_committer(state);
+        receipt
+    }
+
+    fn wake_committer(&self, mut state: MutexGuard<'_, CommitQueueState>) {
+        // The first to wake it clears this, so that nobody wakes it twice.
+        if mem::take(&mut state.is_waiting) {
+            drop(state);
+            self.work_added.notify_one();
+        }
+    }
+
+    /// The reason why nothing is accepted any more, if something has failed.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.state().stopped.clone().filter(|error| matches!(error, Error::Poisoned(_)))
+    }
+
+    /// Lets the gathered messages be committed, and accepts no more.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closing = true;
+        state.stopped.get_or_insert(Error::Closed);
+        self.wake_committer(state);
+    }
+
+    /// Rejects everything from now on, including the gathered messages.
+    pub(crate) fn stop(&self, error: Error) {
+        let mut state = self.state();
+        state.stopped = Some(error.clone());
+        let batch_status = mem::take(&mut state.batch_status);
+        let note_syncs = state.note_syncs.take();
+        let dropped = (mem::take(&mut state.stores), mem::take(&mut state.deferred_records));
+        drop(state);
+        drop(dropped);
+        if let Some(syncs) = note_syncs {
+            syncs.resolve(BatchOutcome::Failed(error.clone()));
+        }
+        batch_status.resolve(BatchOutcome::Failed(error));
+    }
+
+    /// Ends all remaining waits, because the commit thread is gone.
+    pub(crate) fn end(&self, reason: Error) {
+        let known = self.state.lock().map(|state| state.stopped.clone()).unwrap_or_default();
+        match known {
+            Some(Error::Poisoned(_)) => {}
+            _ => self.stop(reason),
+        }
+    }
+
+    /// Fills `taken`, which is empty, with all that has come, and waits until there is something.
+    pub(crate) fn take(&self, taken: &mut CommitBatch, meanwhile: WhenIdle) {
+        let mut state = self.state();
+        loop {
+            let patience = state.max_wait();
+            if patience == Some(Duration::ZERO) {
+                break;
+            }
+            if meanwhile == WhenIdle::Compact {
+                return;
+            }
+            state.is_waiting = true;
+            state = match patience {
+                None => self.work_added.wait(state).expect("nothing panics while it holds the inbox"),
+                Some(time) => {
+                    self.work_added.wait_timeout(state, time).expect("nothing panics while it holds the inbox").0
+                }
+            };
+            state.is_waiting = false;
+        }
+        mem::swap(&mut taken.stores, &mut state.stores);
+        mem::swap(&mut taken.deferred_records, &mut state.deferred_records);
+        state.deferred_since = None;
+        taken.is_last = state.is_closing;
+        taken.status = mem::take(&mut state.batch_status);
+        taken.note_syncs = state.note_syncs.take();
+    }
+}
+
+impl CommitQueueState {
+    /// Time that the gathered messages and notes may wait: zero if there are messages.
+    fn max_wait(&self) -> Option<Duration> {
+        let is_awaited = !self.stores.is_empty() || self.note_syncs.is_some();
+        if is_awaited || self.is_closing || self.deferred_records.len() >= MAX_DEFERRED_RECORDS {
+            return Some(Duration::ZERO);
+        }
+        self.deferred_since.map(|since| NOTE_DELAY.saturating_sub(since.elapsed()))
+    }
+}

@@ -1,0 +1,249 @@
+//! Reads all of a spool, and changes nothing: its segments in order, the records that still count, the damage.
+//!
+//! Opening a spool and inspecting one both begin here, so that they agree.
+use crate::damage::{Cost, Damage, DamageKind};
+use crate::disk::Disk;
+use crate::format::{HEADER_BYTES, SegmentHeader, SegmentHeaderState};
+use crate::header::{ExaminedFile, FileRole, examine};
+use crate::index::MessageIndex;
+use crate::log::ResumePoint;
+use crate::replay::Replay;
+use crate::segment::Segment;
+use crate::segment_pool::{FreeSegment, SegmentPool};
+use crate::{Error, Id};
+use std::sync::Arc;
+
+/// The content of a directory.
+pub(crate) struct LoadedSpool {
+    pub(crate) index: MessageIndex,
+    /// Segments in use, oldest first, with the end of the batches of each.
+    pub(crate) used: Vec<(Arc<Segment>, u64)>,
+    pub(crate) free_segments: Vec<FreeSegment>,
+    /// Files that hold nothing.
+    pub(crate) unfinished: Vec<String>,
+    /// Files that cannot be read at all.
+    pub(crate) illegible: Vec<(String, Arc<dyn crate::DiskFile>)>,
+    pub(crate) resume_point: ResumePoint,
+    pub(crate) damage: Vec<Damage>,
+    pub(crate) damaged_bodies: Vec<Id>,
+    /// Messages that may be missing on the media, although they can be read: nothing proves that a sync of them
+    /// succeeded.
+    pub(crate) unproven: Vec<Id>,
+    /// Bytes of a torn end.
+    pub(crate) cut_bytes: u64,
+    /// The number in the next file's name.
+    pub(crate) next_file: u64,
+}
+
+/// A segment in use, before the whole row is known.
+struct SegmentCandidate {
+    segment: Segment,
+    /// Only the first batch tells something about it.
+    headerless: Option<HeaderlessUse>,
+    /// The other place of its header is damaged, and may have marked it as free.
+    may_be_free: bool,
+}
+
+#[derive(Clone, Copy)]
+struct HeaderlessUse {
+    generation: Option<u64>,
+    first_id: Option<Id>,
+}
+
+/// Reads the directory.
+pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
+    let mut reading = LoadedSpool {
+        index: MessageIndex::default(),
+        used: Vec::new(),
+        free_segments: Vec::new(),
+        unfinished: Vec::new(),
+        illegible: Vec::new(),
+        resume_point: ResumePoint { previous_end: 0, next_generation: 1, next_id: 1 },
+        damage: Vec::new(),
+        damaged_bodies: Vec::new(),
+        unproven: Vec::new(),
+        cut_bytes: 0,
+        next_file: 0,
+    };
+    let mut candidates = Vec::new();
+    for name in disk.list()? {
+        let Some(number) = file_number(&name) else { continue };
+        reading.next_file = reading.next_file.max(number + 1);
+        let look = examine(&name, disk.open(&name)?)?;
+        candidates.extend(reading.classify(look));
+    }
+    let row = reading.order_segments(candidates);
+    reading.replay_segments(row)?;
+    Ok(reading)
+}
+
+/// Returns the number in a segment's name; other files do not belong to the spool.
+fn file_number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(SegmentPool::PREFIX)?;
+    let is_ours = digits.len() >= 8 && digits.len() < 16 && digits.bytes().all(|c| c.is_ascii_hexdigit());
+    is_ours.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
+fn header_damage(segment: &str, offset: u64, bytes: u64, cost: Cost) -> Damage {
+    Damage {
+        segment: segment.to_owned(),
+        offset,
+        bytes,
+        kind: DamageKind::Header,
+        cost,
+        messages: Vec::new(),
+        unnamed: 0,
+        is_known: false,
+    }
+}
+
+impl LoadedSpool {
+    /// Drops free segments that have holes, as a copy may: a write could find no space in them.
+    pub(crate) fn drop_sparse_segments(&mut self) {
+        let is_sparse = |spare: &mut FreeSegment| !spare.file.is_allocated().unwrap_or(true);
+        self.unfinished.extend(self.free_segments.extract_if(.., is_sparse).map(|spare| spare.name));
+    }
+
+    /// Adds a file to the lists; a segment in use is returned.
+    fn classify(&mut self, look: ExaminedFile) -> Option<SegmentCandidate> {
+        let ExaminedFile { name, file, bytes, role, bad_slots: bad_places } = look;
+        for at in &bad_places {
+            // The use that it was the header of is found nevertheless, or else has damage of its own.
+            self.damage.push(header_damage(&name, *at, HEADER_BYTES as u64, Cost::Nothing));
+        }
+        if let FileRole::Used(header) | FileRole::Free(header) = role {
+            self.resume_point.next_generation =
+                self.resume_point.next_generation.max(header.generation.saturating_add(1));
+            self.resume_point.next_id = self.resume_point.next_id.max(header.next_id);
+        }
+        match role {
+            FileRole::Used(header) => {
+                let segment = Segment::new(name, file, header, bytes);
+                let may_be_free = !bad_places.is_empty();
+                return Some(SegmentCandidate { segment, headerless: None, may_be_free });
+            }
+            FileRole::Headerless { generation: use_number, seed, first_id } => {
+                if bad_places.is_empty() {
+                    // The header never reached the disk: a crash can cause that, or the disk.
+                    self.damage.push(header_damage(&name, 0, HEADER_BYTES as u64, Cost::Nothing));
+                }
+                let header = SegmentHeader {
+                    state: SegmentHeaderState::Used,
+                    revision: 0,
+                    generation: 0,
+                    salt: 0,
+                    next_id: 0,
+                    previous_end: 0,
+                };
+                let segment = Segment { seed, ..Segment::new(name, file, header, bytes) };
+                segment.mark_damaged();
+                return Some(SegmentCandidate {
+                    segment,
+                    headerless: Some(HeaderlessUse { generation: use_number, first_id }),
+                    may_be_free: false,
+                });
+            }
+            // A file with a bad header is not used again.
+            FileRole::Free(_) if !bad_places.is_empty() => self.unfinished.push(name),
+            FileRole::Free(header) => self.free_segments.push(FreeSegment { name, file, header, bytes }),
+            FileRole::Unfinished => self.unfinished.push(name),
+            FileRole::Illegible => {
+                self.damage.push(header_damage(&name, 0, bytes, Cost::Unknown));
+                self.illegible.push((name, file));
+            }
+        }
+        None
+    }
+
+    /// Returns the segments in use in their order, including those without a header.
+    fn order_segments(&mut self, candidates: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
+        let (headless, mut row): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|candidate| candidate.headerless.is_some());
+        row.sort_by_key(|candidate| candidate.segment.header.generation);
+        for mut candidate in headless {
+            let Some(known) = candidate.headerless else { continue };
+            let at = insert_position(&row, known);
+            let before = at.checked_sub(1).map(|before| row[before].segment.header.generation);
+            let after = row.get(at).map(|after| after.segment.header.generation);
+            let guess = match (before, after) {
+                (_, None) => self.resume_point.next_generation,
+                (Some(before), Some(_)) => before + 1,
+                (None, Some(after)) => after.saturating_sub(1),
+            };
+            candidate.segment.header.generation = known.generation.unwrap_or(guess);
+            self.resume_point.next_generation =
+                self.resume_point.next_generation.max(candidate.segment.header.generation.saturating_add(1));
+            row.insert(at, candidate);
+        }
+        self.without_freed(row)
+    }
+
+    /// Leaves out a segment that was apparently given up: the oldest one, if its other header is damaged and those
+    /// after it are gone.
+    fn without_freed(&mut self, mut row: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
+        let is_gap = |row: &[SegmentCandidate]| {
+            let [first, second, ..] = row else { return false };
+            first.may_be_free && second.segment.header.generation > first.segment.header.generation + 1
+        };
+        while is_gap(&row) {
+            let SegmentCandidate { segment, .. } = row.remove(0);
+            self.damage.push(header_damage(&segment.name, 0, segment.bytes, Cost::Unknown));
+            self.illegible.push((segment.name, segment.file));
+        }
+        row
+    }
+
+    /// Goes through all segments, oldest first.
+    fn replay_segments(&mut self, row: Vec<SegmentCandidate>) -> Result<(), Error> {
+        self.resume_point.next_generation = self.resume_point.next_generation.max(row.len() as u64 + 1);
+        let first_order = self.resume_point.next_generation - row.len() as u64;
+        let mut replay = Replay::new(std::mem::take(&mut self.damage), self.resume_point.next_id);
+        let mut before: Option<(u64, bool)> = None;
+        let mut row = row.into_iter().zip(first_order..).peekable();
+        while let Some((SegmentCandidate { mut segment, headerless: headless, .. }, order)) = row.next() {
+            segment.position = order;
+            if replay.damage.iter().any(|damage| damage.segment == segment.name) {
+                segment.mark_damaged();
+            }
+            let use_number = segment.header.generation;
+            let is_headless = headless.is_some();
+            let segment = Arc::new(segment);
+            if let Some((before, was_headless)) = before {
+                replay.check_sequence(&segment, before, was_headless || is_headless);
+            }
+            let next = row.peek().map(|(next, _)| &next.segment.header);
+            let claimed_end = next.filter(|next| next.generation == use_number + 1).map_or(0, |next| next.previous_end);
+            let end = replay.replay_segment(&segment, claimed_end)?;
+            self.used.push((segment, end));
+            before = Some((use_number, is_headless));
+        }
+        let done = replay.finish();
+        self.resume_point.next_id = done.next_id;
+        self.resume_point.previous_end = done.previous_end;
+        self.index = done.index;
+        self.damage = done.damage;
+        self.damaged_bodies = done.damaged_bodies;
+        self.unproven = done.unproven;
+        self.cut_bytes = done.cut_bytes;
+        Ok(())
+    }
+}
+
+/// Returns the place in the row where a use without a header belongs: by its number, or by that of its first message,
+/// which those before it had not given when they began, and those after it had.
+fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse) -> usize {
+    let is_before = |candidate: &SegmentCandidate| {
+        let header = &candidate.segment.header;
+        match (known.generation, known.first_id) {
+            (Some(number), _) => header.generation <= number,
+            (None, Some(id)) => header.next_id <= id.0,
+            (None, None) => true,
+        }
+    };
+    if known.generation.is_none() && known.first_id.is_none() {
+        // Only notes and moved messages: its place is where one is missing, or at the end.
+        let numbers: Vec<u64> = row.iter().map(|candidate| candidate.segment.header.generation).collect();
+        return numbers.windows(2).position(|two| two[1] == two[0] + 2).map_or(row.len(), |at| at + 1);
+    }
+    row.iter().take_while(|candidate| is_before(candidate)).count()
+}

@@ -1,0 +1,86 @@
+//! The thread that keeps a free segment ready, so that the commit thread need not wait while one is filled with zeros.
+use crate::segment_pool::{FreeSegment, Reserve, SegmentPool};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+/// Upper bound of a pause: a disk that stalls must not delay the segment further.
+const MAX_WRITE_DELAY: Duration = Duration::from_millis(50);
+
+/// The supply, and the wake-up of the thread that fills it.
+pub(crate) struct SharedSegmentPool {
+    pool: Mutex<SegmentPool>,
+    changed: Condvar,
+    /// Someone waits for the segment that is being made: the commit thread, or the caller that closes the spool.
+    is_awaited: AtomicBool,
+}
+
+impl SharedSegmentPool {
+    pub(crate) fn new(pool: SegmentPool) -> Self {
+        Self { pool: Mutex::new(pool), changed: Condvar::new(), is_awaited: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SegmentPool> {
+        self.pool.lock().expect("nothing panics while it holds the supply")
+    }
+
+    /// Takes a segment of exactly that size: one that is ready, or about to be, or else made now. Only one thread makes
+    /// segments at a time, so that the limit of the spool holds.
+    pub(crate) fn take(&self, bytes: u64, reserve: Reserve) -> Result<FreeSegment, crate::segment_pool::LogWriteError> {
+        let mut pool = self.lock();
+        while pool.is_preallocating && pool.free_segments.iter().all(|spare| spare.bytes != bytes) {
+            self.is_awaited.store(true, Ordering::Relaxed);
+            pool = self.wait(pool);
+        }
+        self.is_awaited.store(false, Ordering::Relaxed);
+        let taken = pool.take(bytes, reserve);
+        drop(pool);
+        self.changed.notify_all();
+        taken
+    }
+
+    fn wait<'a>(&self, pool: MutexGuard<'a, SegmentPool>) -> MutexGuard<'a, SegmentPool> {
+        self.changed.wait(pool).expect("nothing panics while it holds the supply")
+    }
+
+    /// Ends the thread.
+    pub(crate) fn close(&self) {
+        self.lock().is_closed = true;
+        self.is_awaited.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    /// Leaves the disk to the commit thread for as long as it was kept busy, because senders wait for that thread's
+    /// syncs; but not if that thread waits for the segment itself.
+    fn throttle(&self, busy: Duration) {
+        if !self.is_awaited.load(Ordering::Relaxed) {
+            thread::sleep(busy.min(MAX_WRITE_DELAY));
+        }
+    }
+
+    /// Makes a segment whenever none is ready and there is room for one, until the supply is closed.
+    pub(crate) fn run(self: &Arc<Self>) {
+        let mut pool = self.lock();
+        loop {
+            while !pool.is_closed && !pool.needs_segment() {
+                pool = self.wait(pool);
+            }
+            if pool.is_closed {
+                return;
+            }
+            pool.is_preallocating = true;
+            let disk = Arc::clone(&pool.disk);
+            let name = pool.next_name();
+            let bytes = pool.segment_bytes;
+            drop(pool);
+            let made: io::Result<FreeSegment> =
+                SegmentPool::make_file(&*disk, &name, bytes, &|busy| self.throttle(busy));
+            pool = self.lock();
+            pool.is_preallocating = false;
+            pool.put(made);
+            self.changed.notify_all();
+        }
+    }
+}

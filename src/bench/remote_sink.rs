@@ -1,0 +1,227 @@
+//! A mailrun sink that is running already, at the end of whatever chain the server under test feeds.
+//!
+//! It is asked over HTTP: first whether it is there at all, then, when the load is sent, how much of the run has
+//! arrived, until nothing is missing or nothing new comes.
+use super::gather::SinkResults;
+use super::supervisor::Supervisor;
+use crate::interrupt::StopRequest;
+use anyhow::{Context, Result, bail, ensure};
+use journey::ledger::Ledger;
+use journey::record::Record;
+use journey::trace::RunId;
+use serde::Deserialize;
+use std::time::{Duration, Instant};
+
+/// Interval of the questions to the sink.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Pause in arrivals after which what is missing counts as lost. It is longer than the pauses of a relay that is
+/// working, and shorter than its first retry after a failure: a bench that runs into those says so.
+const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
+/// An answer takes no longer; a ledger of 64 MB at 10 MB/s does not.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of the largest answer, twice a full ledger.
+const MAX_RESPONSE_BYTES: u64 = 128 << 20;
+
+/// Share of a run that has arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+struct RemoteRunStatus {
+    delivered: u64,
+}
+
+/// The sink at the far end.
+#[derive(Debug)]
+pub(super) struct RemoteSink {
+    base: String,
+    agent: ureq::Agent,
+    quiet_timeout: Duration,
+}
+
+impl RemoteSink {
+    /// Makes sure that it is there, before any load is sent.
+    pub(super) fn connect(address: &str) -> Result<Self> {
+        let base = address.trim_end_matches('/');
+        let base = match base.split_once("://") {
+            Some(("http", host)) if !host.is_empty() => base.to_owned(),
+            None if !base.is_empty() => format!("http://{base}"),
+            _ => bail!("--sink {address} is not the HTTP address of a mailrun sink; use http://HOST:PORT"),
+        };
+        let agent = ureq::Agent::config_builder()
+            .timeout_global(Some(RESPONSE_TIMEOUT))
+            .timeout_connect(Some(Duration::from_secs(5)))
+            .http_status_as_error(false)
+            // A sink is a neighbour, whatever proxy the environment names for the world outside.
+            .proxy(None)
+            .build();
+        let sink = Self { base, agent: agent.into(), quiet_timeout: QUIET_TIMEOUT };
+        let there = sink.get("/status", |_| Ok(()));
+        let there = there.and_then(|answer| answer.context("it has no /status"));
+        match there {
+            Ok(()) => Ok(sink),
+            Err(error) => {
+                let why = error.root_cause().to_string();
+                let why = why.strip_prefix("io: ").unwrap_or(&why);
+                bail!(
+                    "no mailrun sink answers at {address} ({why}); start it with: mailrun sink --http {}",
+                    sink.host()
+                )
+            }
+        }
+    }
+
+    /// Waits until all that was accepted has arrived or nothing new does, and fetches what is known of it.
+    pub(super) fn await_arrivals(&self, run: RunId, accepted: &Ledger, course: &mut Supervisor) -> Result<SinkResults> {
+        let mut arrived = 0;
+        let mut quiet_since = Instant::now();
+        loop {
+            let standing = self.run_status(run)?;
+            if standing.delivered > arrived {
+                arrived = standing.delivered;
+                quiet_since = Instant::now();
+                // As many as were accepted are not yet the same: some may have arrived whose 250 was lost.
+                if arrived >= accepted.count() && accepted.count_without(&self.units(run)?) == 0 {
+                    break;
+                }
+            }
+            let is_over = arrived == 0 && accepted.count() == 0 || quiet_since.elapsed() >= self.quiet_timeout;
+            if is_over || course.asked() != StopRequest::Nothing {
+                break;
+            }
+            self.pause(course, arrived, accepted.count(), self.quiet_timeout.saturating_sub(quiet_since.elapsed()));
+        }
+        Ok(SinkResults { record: self.record(run)?, units: Some(self.units(run)?) })
+    }
+
+    fn pause(&self, course: &mut Supervisor, arrived: u64, accepted: u64, left: Duration) {
+        let until = Instant::now() + POLL_INTERVAL;
+        while Instant::now() < until {
+            course.process_events();
+        }
+        course.show_wait(arrived, accepted, left);
+    }
+
+    /// Share of the run that has arrived; none of a run that the sink has never seen.
+    fn run_status(&self, run: RunId) -> Result<RemoteRunStatus> {
+        let read = |mut body: ureq::Body| {
+            serde_json::from_reader(body.as_reader()).context("its answer is not that of a mailrun sink")
+        };
+        Ok(self.get(&format!("/ledger/{run}"), read)?.unwrap_or_default())
+    }
+
+    fn units(&self, run: RunId) -> Result<Ledger> {
+        let read = |mut body: ureq::Body| {
+            let reader = body.with_config().limit(MAX_RESPONSE_BYTES).reader();
+            Ledger::read_from(reader).context("its ledger cannot be read")
+        };
+        Ok(self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default())
+    }
+
+    fn record(&self, run: RunId) -> Result<Option<Record>> {
+        let read = |mut body: ureq::Body| {
+            let reader = body.with_config().limit(MAX_RESPONSE_BYTES).reader();
+            serde_json::from_reader(reader).context("its record is not that of a mailrun sink")
+        };
+        let record: Option<Record> = self.get(&format!("/record/{run}"), read)?;
+        Ok(record.map(without_earlier_usage))
+    }
+
+    /// The answer to a GET; `None` if the sink does not have it.
+    fn get<T>(&self, path: &str, read: impl FnOnce(ureq::Body) -> Result<T>) -> Result<Option<T>> {
+        let url = format!("{}{path}", self.base);
+        let answer = self.agent.get(&url).call();
+        let answer = answer.with_context(|| format!("the sink at {} does not answer", self.base))?;
+        match answer.status().as_u16() {
+            404 => Ok(None),
+            status => {
+                ensure!(status == 200, "the sink at {} answers {path} with {status}", self.base);
+                read(answer.into_body()).map(Some)
+            }
+        }
+    }
+
+    fn host(&self) -> &str {
+        self.base.split_once("://").map_or(self.base.as_str(), |(_, host)| host)
+    }
+}
+
+/// A sink that was running before the run counts processor time and storage from its own beginning: that is not
+/// this run's. Its peak of memory is, as an upper bound.
+fn without_earlier_usage(mut record: Record) -> Record {
+    for party in &mut record.parties {
+        party.user_s = None;
+        party.sys_s = None;
+        party.write_bytes = None;
+    }
+    // What it ran out of may have been another run's need; what it saw around it began before this one.
+    record.exhausted.clear();
+    record.surroundings = None;
+    record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::tests;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::{SocketAddr, TcpListener};
+
+    /// Answers every request by its path, until the test process ends.
+    fn serve(answer: impl Fn(&str) -> (u16, Vec<u8>) + Send + 'static) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                let request = lines.next().unwrap_or_default();
+                let _ = lines.by_ref().find(String::is_empty);
+                let (status, body) = answer(request.split(' ').nth(1).unwrap_or_default());
+                let head =
+                    format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                let _ = (&stream).write_all(head.as_bytes()).and_then(|()| (&stream).write_all(&body));
+            }
+        });
+        address
+    }
+
+    fn sink_with(units: u64) -> SocketAddr {
+        serve(move |path| match path {
+            "/status" => (200, b"{}".to_vec()),
+            path if path.ends_with("/units") => (200, tests::ledger_bytes(units)),
+            path if path.starts_with("/ledger/") => (200, format!("{{\"delivered\":{units}}}").into_bytes()),
+            _ => (404, Vec::new()),
+        })
+    }
+
+    #[test]
+    fn nobody_there_is_said_before_any_load() {
+        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+        let error = RemoteSink::connect(&format!("http://{port}")).expect_err("nobody listens there now");
+        let text = format!("{error:#}");
+        assert!(text.starts_with("no mailrun sink answers at http://127.0.0.1:"), "{text}");
+        assert!(text.contains(&format!("mailrun sink --http {port}")), "{text}");
+    }
+
+    #[test]
+    fn something_else_that_speaks_http_is_not_taken_for_a_sink() {
+        let address = serve(|_| (404, Vec::new()));
+        assert!(RemoteSink::connect(&address.to_string()).is_err());
+    }
+
+    #[test]
+    fn all_there_is_no_wait() {
+        let sink = RemoteSink::connect(&sink_with(100).to_string()).expect("it is there");
+        let mut course = Supervisor::new(&tests::options()).expect("a course");
+        let began = Instant::now();
+        let finds = sink.await_arrivals(RunId([7; 16]), &tests::ledger(100), &mut course).expect("asked");
+        assert_eq!(finds.units.expect("fetched").count(), 100);
+        assert!(began.elapsed() < QUIET_TIMEOUT);
+    }
+
+    #[test]
+    fn what_does_not_come_is_given_up_after_the_quiet() {
+        let mut sink = RemoteSink::connect(&sink_with(99).to_string()).expect("it is there");
+        sink.quiet_timeout = Duration::from_millis(400);
+        let mut course = Supervisor::new(&tests::options()).expect("a course");
+        let finds = sink.await_arrivals(RunId([7; 16]), &tests::ledger(100), &mut course).expect("asked");
+        assert_eq!(finds.units.expect("fetched").count(), 99);
+    }
+}

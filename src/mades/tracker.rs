@@ -1,0 +1,724 @@
+//! The account of a run: records what happens to each message, in any order, and reports which messages are under way,
+//! which are finished, and their fates. Pure: the time is an argument.
+//!
+//! ```text
+//! create ─→ slot ── settled, replied, inbox, events ──→ finished ┐
+//!                └─ time-out ─→ given up ────────────────────────┴→ the slot is free; the register keeps a byte
+//! ```
+use super::history::MessageHistory;
+use super::in_flight::{InFlightEntry, InFlightTable};
+use super::redelivery::RecentDeliveries;
+use super::stages::{self, MadesFate, MadesMode, MessageFlags, MessageStage, WaitState};
+use super::troubles::{TroubleKind, Troubles};
+use super::waterfall::Waterfall;
+use journey::record::LedgerRow;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// A queue that the bench takes messages from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReceiveQueue {
+    Reply,
+    Event,
+    Inbox,
+}
+
+/// The endpoint's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndpointReply<'a> {
+    /// Accepted; with the endpoint's own id of the message, shortened to a number, if it gave one.
+    Accepted { peer_id: u64 },
+    /// Refused.
+    Refused { code: &'a str, text: &'a str },
+    /// Accepted and later given up.
+    Failed { code: &'a str, text: &'a str },
+}
+
+/// Comparison of a message from the inbox with the one that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PayloadIntegrity {
+    Intact,
+    Corrupt,
+}
+
+/// The account of all messages.
+#[derive(Debug)]
+pub(super) struct MessageTracker {
+    mode: MadesMode,
+    timeout: Duration,
+    in_flight: InFlightTable,
+    history: MessageHistory,
+    pub(super) waterfall: Waterfall,
+    pub(super) troubles: Troubles,
+    next_sequence: u64,
+    /// Every message below this number is finished.
+    oldest_open: u64,
+    unsettled: usize,
+    corrupt: u64,
+    redelivered: u64,
+    /// Messages that were given up before the broker confirmed them.
+    unanswered: u64,
+    /// The highest number that has come out of the inbox, and the number of messages that came after a higher one.
+    highest_arrived: Option<u64>,
+    reordered: u64,
+    recent_deliveries: [RecentDeliveries; 3],
+    /// Our numbers by the peer's ids; created when an event comes that carries no other id.
+    by_peer_id: Option<HashMap<u64, u64>>,
+    /// Integral of the messages under way over time, for the mean.
+    load_s: f64,
+    load_since: Duration,
+}
+
+/// The account at the end.
+#[derive(Clone, Debug)]
+pub(super) struct FinalLedger {
+    pub(super) ledger: LedgerRow,
+    /// Messages that miss a stage, by the stage's number.
+    pub(super) missing: [u64; MessageStage::ALL.len()],
+}
+
+impl MessageTracker {
+    /// Creates an account in which at most `most` messages may be under way.
+    pub(super) fn new(mode: MadesMode, most: usize, timeout: Duration) -> Self {
+        Self {
+            mode,
+            timeout,
+            in_flight: InFlightTable::new(most),
+            history: MessageHistory::new(mode.complete_flags()),
+            waterfall: Waterfall::new(mode),
+            troubles: Troubles::default(),
+            next_sequence: 0,
+            oldest_open: 0,
+            unsettled: 0,
+            corrupt: 0,
+            redelivered: 0,
+            unanswered: 0,
+            highest_arrived: None,
+            reordered: 0,
+            recent_deliveries: Default::default(),
+            by_peer_id: None,
+            load_s: 0.0,
+            load_since: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn mode(&self) -> MadesMode {
+        self.mode
+    }
+
+    /// Messages created.
+    pub(super) fn created(&self) -> u64 {
+        self.next_sequence
+    }
+
+    /// Messages under way.
+    pub(super) fn in_transit(&self) -> usize {
+        self.in_flight.count()
+    }
+
+    /// Messages whose transfer is not settled.
+    pub(super) fn unsettled(&self) -> usize {
+        self.unsettled
+    }
+
+    /// Messages that were given up before the broker confirmed them.
+    pub(super) fn unanswered(&self) -> u64 {
+        self.unanswered
+    }
+
+    /// Reports whether a message under way has not arrived. If all have arrived, it looks at every one of them.
+    pub(super) fn awaits_arrival(&self) -> bool {
+        self.in_flight.iter().any(|entry| entry.time(self.mode.arrival()).is_none())
+    }
+
+    /// Reports whether another message may be created.
+    pub(super) fn has_room(&self) -> bool {
+        self.in_flight.has_room()
+    }
+
+    pub(super) fn redelivered(&self) -> u64 {
+        self.redelivered
+    }
+
+    /// Messages that came out of the inbox after one that was created later.
+    pub(super) fn reordered(&self) -> u64 {
+        self.reordered
+    }
+
+    /// Mean number of messages under way, from the first message to `now`.
+    pub(super) fn mean_in_transit(&mut self, now: Duration) -> f64 {
+        self.integrate_load(now);
+        let span_s = now.saturating_sub(self.waterfall.began().unwrap_or(now)).as_secs_f64();
+        if span_s > 0.0 { self.load_s / span_s } else { 0.0 }
+    }
+
+    /// Creates a message and returns its number. There must be room.
+    pub(super) fn create(&mut self, since: Duration, now: Duration) -> u64 {
+        self.integrate_load(now);
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let mut entry = InFlightEntry::new(sequence, since, now);
+        entry.is_unsettled = true;
+        self.unsettled += 1;
+        self.waterfall.create(&entry);
+        self.in_flight.insert(entry);
+        sequence
+    }
+
+    /// Records that the transfer was handed over.
+    pub(super) fn sent(&mut self, sequence: u64, now: Duration) {
+        match self.in_flight.find_mut(sequence) {
+            Some(entry) => self.waterfall.reach(entry, MessageStage::Sent, now),
+            None => self.waterfall.late(MessageStage::Sent, now),
+        }
+    }
+
+    /// Records that the broker confirmed the transfer.
+    pub(super) fn settled(&mut self, sequence: u64, now: Duration) {
+        self.settle(sequence);
+        if !self.history.flags(sequence).has(MessageStage::Settled) {
+            self.reach(sequence, MessageStage::Settled, MessageFlags::default(), now);
+        }
+    }
+
+    /// Records that the broker returned the transfer.
+    pub(super) fn returned(&mut self, sequence: u64, now: Duration, code: &str, text: &str) {
+        self.settle(sequence);
+        self.troubles.add(TroubleKind::Returned, code, text);
+        self.add_flags(sequence, MessageFlags::RETURNED, now);
+    }
+
+    /// Reports whether the number belongs to a message of this run.
+    pub(super) fn is_known(&self, sequence: u64) -> bool {
+        sequence < self.next_sequence
+    }
+
+    /// Reports whether the message is under way.
+    pub(super) fn is_open(&self, sequence: u64) -> bool {
+        self.in_flight.find(sequence).is_some()
+    }
+
+    /// Time from which the message's latencies count.
+    pub(super) fn since(&self, sequence: u64) -> Duration {
+        self.in_flight.find(sequence).map_or(Duration::ZERO, |entry| entry.since)
+    }
+
+    /// Time at which the message is given up.
+    pub(super) fn given_up_at(&self, sequence: u64) -> Duration {
+        self.in_flight.find(sequence).map_or(Duration::ZERO, |entry| entry.created + self.timeout)
+    }
+
+    /// Records that the sending connection was cut: of the messages under way, except the one in hand, it remains
+    /// unknown whether the broker has them.
+    pub(super) fn forget_unsettled(&mut self, in_hand: Option<u64>) {
+        for entry in self.in_flight.iter_mut().filter(|entry| entry.is_unsettled && Some(entry.sequence) != in_hand) {
+            entry.is_unsettled = false;
+            self.unsettled -= 1;
+        }
+    }
+
+    /// Finds the message that has this id at the endpoint.
+    pub(super) fn find_by_peer_id(&mut self, peer_id: u64) -> Option<u64> {
+        let in_flight = &self.in_flight;
+        let index = self.by_peer_id.get_or_insert_with(|| {
+            in_flight.iter().filter(|entry| entry.peer_id != 0).map(|entry| (entry.peer_id, entry.sequence)).collect()
+        });
+        index.get(&peer_id).copied()
+    }
+
+    /// Records the endpoint's answer.
+    pub(super) fn replied(&mut self, sequence: u64, now: Duration, answer: EndpointReply<'_>) {
+        if !self.is_new(sequence, MessageStage::Replied, ReceiveQueue::Reply) {
+            return;
+        }
+        let flags = match answer {
+            EndpointReply::Accepted { peer_id } => {
+                self.set_peer_id(sequence, peer_id);
+                MessageFlags::default()
+            }
+            EndpointReply::Refused { code, text } => {
+                self.troubles.add(TroubleKind::ErrorReply, code, text);
+                MessageFlags::REFUSED
+            }
+            EndpointReply::Failed { code, text } => {
+                self.troubles.add(TroubleKind::Failed, code, text);
+                MessageFlags::FAILED
+            }
+        };
+        self.reach(sequence, MessageStage::Replied, flags, now);
+    }
+
+    /// Records that the message came out of the inbox.
+    pub(super) fn arrived(&mut self, sequence: u64, now: Duration, content: PayloadIntegrity) {
+        if content == PayloadIntegrity::Corrupt {
+            self.corrupt += 1;
+        }
+        if self.is_new(sequence, MessageStage::Inbox, ReceiveQueue::Inbox) {
+            self.reordered += u64::from(self.highest_arrived > Some(sequence));
+            self.highest_arrived = self.highest_arrived.max(Some(sequence));
+            self.reach(sequence, MessageStage::Inbox, MessageFlags::default(), now);
+        }
+    }
+
+    /// Records an event which says that the message reached a stage.
+    pub(super) fn event(&mut self, sequence: u64, now: Duration, stage: MessageStage) {
+        if self.is_new(sequence, stage, ReceiveQueue::Event) {
+            self.reach(sequence, stage, MessageFlags::default(), now);
+        }
+    }
+
+    /// Records that the endpoint gave up on the message.
+    pub(super) fn failed(&mut self, sequence: u64, now: Duration, code: &str, text: &str) {
+        if self.history.flags(sequence).contains(MessageFlags::FAILED) {
+            return;
+        }
+        self.troubles.add(TroubleKind::Failed, code, text);
+        self.add_flags(sequence, MessageFlags::FAILED, now);
+    }
+
+    /// Records that the connection to those queues was cut: the messages taken last may come again.
+    pub(super) fn connection_lost(&mut self, queues: &[ReceiveQueue]) {
+        queues.iter().for_each(|queue| self.recent_deliveries[*queue as usize].connection_lost());
+    }
+
+    /// Gives up on messages whose time-out is over. Call it often; it looks at one message if none is overdue.
+    pub(super) fn expire(&mut self, now: Duration) {
+        while self.oldest_open < self.next_sequence {
+            match self.in_flight.find(self.oldest_open) {
+                Some(entry) if now < entry.created + self.timeout => break,
+                Some(_) => self.give_up(self.oldest_open, now),
+                None => {}
+            }
+            self.oldest_open += 1;
+        }
+        self.history.is_over_below(self.oldest_open);
+    }
+
+    /// Balances the account: the fate of each message.
+    pub(super) fn final_ledger(&self) -> FinalLedger {
+        let mut fates = [0_u64; MadesFate::COUNT];
+        let mut missing = [0_u64; MessageStage::ALL.len()];
+        let mut accepted = 0;
+        for sequence in 0..self.next_sequence {
+            let flags = self.history.flags(sequence);
+            let wait = if self.in_flight.find(sequence).is_some() { WaitState::Waiting } else { WaitState::Ended };
+            fates[stages::fate(self.mode, flags, wait) as usize] += 1;
+            accepted += u64::from(flags.has(MessageStage::Settled));
+            if flags != self.mode.complete_flags() {
+                self.mode.path().iter().for_each(|stage| {
+                    missing[*stage as usize] += u64::from(stages::is_missing(self.mode, flags, wait, *stage));
+                });
+            }
+        }
+        let fate = |fate: MadesFate| Some(fates[fate as usize]);
+        let ledger = LedgerRow {
+            created: Some(self.waterfall.count(MessageStage::Created)),
+            accepted: Some(accepted),
+            delivered: fate(MadesFate::Delivered),
+            rejected: fate(MadesFate::Rejected),
+            failed: fate(MadesFate::Failed),
+            queued: Some(0),
+            expired: fate(MadesFate::Expired),
+            lost: fate(MadesFate::Lost),
+            in_flight: fate(MadesFate::InFlight),
+            duplicates: Some(self.waterfall.duplicates(self.mode.arrival())),
+            corrupt: Some(self.corrupt),
+            converted: None,
+            foreign: None,
+            untimed: Some(0),
+            overflow: Some(0),
+        };
+        FinalLedger { ledger, missing }
+    }
+
+    /// Reports whether a stage is new for a message. A repeated stage is counted; not as a duplicate if a cut
+    /// connection explains it.
+    fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
+        // A message has several events; each of them comes once.
+        let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
+        let taken = &mut self.recent_deliveries[queue as usize];
+        if !self.history.flags(sequence).has(stage) {
+            taken.record(mark);
+            return true;
+        }
+        if taken.is_redelivery(mark) {
+            self.redelivered += 1;
+        } else {
+            self.waterfall.repeat(stage);
+        }
+        false
+    }
+
+    /// Records that a message reaches a stage.
+    fn reach(&mut self, sequence: u64, stage: MessageStage, flags: MessageFlags, now: Duration) {
+        match self.in_flight.find_mut(sequence) {
+            Some(entry) => self.waterfall.reach(entry, stage, now),
+            None => self.waterfall.late(stage, now),
+        }
+        self.add_flags(sequence, flags.with(stage), now);
+    }
+
+    /// Adds facts of a message. A message that expects no more facts is removed.
+    fn add_flags(&mut self, sequence: u64, flags: MessageFlags, now: Duration) {
+        let (_, known) = self.history.add(sequence, flags);
+        if stages::is_finished(self.mode, known) {
+            self.finish(sequence, now);
+        }
+    }
+
+    fn give_up(&mut self, sequence: u64, now: Duration) {
+        let known = self.history.flags(sequence);
+        let waited_for =
+            self.mode.path()[2..].iter().find(|stage| !known.has(**stage)).map_or("", |stage| stage.name());
+        self.troubles.add(TroubleKind::TimedOut, waited_for, &format!("nothing within {:?}", self.timeout));
+        self.unanswered += u64::from(stages::fate(self.mode, known, WaitState::Ended) == MadesFate::Failed);
+        self.finish(sequence, now);
+    }
+
+    fn finish(&mut self, sequence: u64, now: Duration) {
+        self.integrate_load(now);
+        self.settle(sequence);
+        let left = self.in_flight.remove(sequence);
+        if let (Some(entry), Some(index)) = (left, &mut self.by_peer_id) {
+            index.remove(&entry.peer_id);
+        }
+    }
+
+    /// Stops waiting for the confirmation of a transfer.
+    fn settle(&mut self, sequence: u64) {
+        if let Some(entry) = self.in_flight.find_mut(sequence).filter(|entry| entry.is_unsettled) {
+            entry.is_unsettled = false;
+            self.unsettled -= 1;
+        }
+    }
+
+    /// Records the endpoint's own id of a message.
+    fn set_peer_id(&mut self, sequence: u64, peer_id: u64) {
+        if let Some(entry) = self.in_flight.find_mut(sequence) {
+            entry.peer_id = peer_id;
+            if let Some(index) = self.by_peer_id.as_mut().filter(|_| peer_id != 0) {
+                index.insert(peer_id, sequence);
+            }
+        }
+    }
+
+    /// Adds the number under way since the last call to the integral.
+    fn integrate_load(&mut self, now: Duration) {
+        self.load_s += self.in_flight.count() as f64 * now.saturating_sub(self.load_since).as_secs_f64();
+        self.load_since = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const TIMEOUT: Duration = Duration::from_millis(50);
+
+    fn ms(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    fn tracker(mode: MadesMode) -> MessageTracker {
+        MessageTracker::new(mode, 8, TIMEOUT)
+    }
+
+    /// Takes a message through all that an endpoint reports.
+    fn get_through(tracker: &mut MessageTracker, sequence: u64, now: Duration) {
+        tracker.sent(sequence, now);
+        tracker.settled(sequence, now);
+        tracker.replied(sequence, now, EndpointReply::Accepted { peer_id: 100 + sequence });
+        tracker.arrived(sequence, now, PayloadIntegrity::Intact);
+        tracker.event(sequence, now, MessageStage::Delivered);
+        tracker.event(sequence, now, MessageStage::Received);
+    }
+
+    #[test]
+    fn a_message_that_gets_through_frees_its_slot() {
+        let mut tracker = tracker(MadesMode::Endpoint);
+        let sequence = tracker.create(ms(1), ms(1));
+        assert_eq!((tracker.in_transit(), tracker.unsettled()), (1, 1));
+        get_through(&mut tracker, sequence, ms(2));
+        assert_eq!((tracker.in_transit(), tracker.unsettled()), (0, 0));
+        let balance = tracker.final_ledger();
+        assert_eq!((balance.ledger.delivered, balance.ledger.lost), (Some(1), Some(0)));
+        assert_eq!(balance.missing, [0; 8]);
+    }
+
+    #[test]
+    fn one_lost_message_does_not_hold_its_place_for_ever() {
+        // go-mades-bench hangs here (reference §1.6).
+        let mut tracker = tracker(MadesMode::Endpoint);
+        for round in 0..100 {
+            let now = ms(1 + round * 100);
+            tracker.expire(now);
+            while tracker.has_room() {
+                let sequence = tracker.create(now, now);
+                tracker.settled(sequence, now);
+                if !sequence.is_multiple_of(10) {
+                    get_through(&mut tracker, sequence, now);
+                }
+                assert!(tracker.created() < 10_000);
+                if tracker.created().is_multiple_of(500) {
+                    break;
+                }
+            }
+        }
+        tracker.expire(ms(1_000_000));
+        let balance = tracker.final_ledger();
+        assert_eq!(tracker.in_transit(), 0);
+        assert_eq!(balance.ledger.lost, Some(tracker.created().div_ceil(10)));
+        assert_eq!(balance.missing[MessageStage::Replied as usize], tracker.created().div_ceil(10));
+    }
+
+    #[test]
+    fn an_error_reply_is_an_outcome() {
+        // go-mades-bench dies of it (§1.7.10).
+        let mut tracker = tracker(MadesMode::Endpoint);
+        let sequence = tracker.create(ms(1), ms(1));
+        tracker.replied(sequence, ms(2), EndpointReply::Refused { code: "ECP-1", text: "no such receiver" });
+        assert_eq!(tracker.in_transit(), 1, "its transfer is not settled yet");
+        tracker.settled(sequence, ms(3));
+        assert_eq!((tracker.in_transit(), tracker.final_ledger().ledger.rejected), (0, Some(1)));
+        let row = &tracker.troubles.rows()[0];
+        assert_eq!((row.kind.as_str(), row.code.as_str(), row.count), ("error reply", "ECP-1", 1));
+        assert_eq!(tracker.final_ledger().missing, [0; 8], "nothing was to be expected any more");
+    }
+
+    #[test]
+    fn what_comes_late_is_delivered_and_not_lost() {
+        let mut tracker = tracker(MadesMode::Amqp);
+        let sequence = tracker.create(ms(1), ms(1));
+        tracker.settled(sequence, ms(2));
+        tracker.expire(ms(60));
+        assert_eq!((tracker.in_transit(), tracker.final_ledger().ledger.lost), (0, Some(1)));
+        tracker.arrived(sequence, ms(70), PayloadIntegrity::Intact);
+        let balance = tracker.final_ledger();
+        assert_eq!((balance.ledger.lost, balance.ledger.delivered), (Some(0), Some(1)));
+        assert_eq!(tracker.waterfall.stage_rows(None, |_| 0)[3].late, 1);
+    }
+
+    #[test]
+    fn a_broker_that_restarts_may_say_things_twice() {
+        let mut tracker = tracker(MadesMode::Amqp);
+        let sequence = tracker.create(ms(1), ms(1));
+        tracker.arrived(sequence, ms(2), PayloadIntegrity::Intact);
+        tracker.connection_lost(&[ReceiveQueue::Inbox]);
+        tracker.forget_unsettled(None);
+        assert_eq!(tracker.unsettled(), 0, "its place in the window is free again");
+        tracker.arrived(sequence, ms(3), PayloadIntegrity::Intact);
+        tracker.arrived(sequence, ms(4), PayloadIntegrity::Intact);
+        assert_eq!((tracker.redelivered(), tracker.final_ledger().ledger.duplicates), (1, Some(1)));
+    }
+
+    #[test]
+    fn events_without_our_id_find_their_message_by_the_endpoints() {
+        let mut tracker = tracker(MadesMode::Endpoint);
+        let first = tracker.create(ms(1), ms(1));
+        tracker.replied(first, ms(2), EndpointReply::Accepted { peer_id: 77 });
+        assert_eq!(tracker.find_by_peer_id(77), Some(first));
+        let second = tracker.create(ms(3), ms(3));
+        assert_eq!(tracker.find_by_peer_id(78), None);
+        tracker.replied(second, ms(4), EndpointReply::Accepted { peer_id: 78 });
+        assert_eq!(tracker.find_by_peer_id(78), Some(second));
+        get_through(&mut tracker, first, ms(5));
+        assert_eq!(tracker.find_by_peer_id(77), None, "the index shrinks with the messages under way");
+    }
+
+    #[test]
+    fn what_is_overtaken_counts_once_and_a_copy_does_not() {
+        let mut tracker = tracker(MadesMode::Amqp);
+        let sequences: Vec<u64> = (0..4).map(|number| tracker.create(ms(number), ms(number))).collect();
+        for at in [2, 0, 0, 3, 1] {
+            tracker.arrived(sequences[at], ms(10), PayloadIntegrity::Intact);
+        }
+        assert_eq!(tracker.reordered(), 2);
+    }
+
+    #[test]
+    fn the_mean_in_transit_is_littles_law() {
+        let mut tracker = tracker(MadesMode::Amqp);
+        // Four messages are under way all the time, each for 4 ms.
+        for number in 0..1_000 {
+            let now = ms(10 + number);
+            if number >= 4 {
+                tracker.settled(number - 4, now);
+                tracker.arrived(number - 4, now, PayloadIntegrity::Intact);
+            }
+            tracker.create(now, now);
+        }
+        let mean = tracker.mean_in_transit(ms(1_010));
+        assert!((mean - 4.0).abs() < 0.05, "{mean}");
+    }
+
+    /// An event in a message's life.
+    #[derive(Clone, Copy, Debug)]
+    enum MessageEvent {
+        Settled,
+        Returned,
+        NotSettled,
+        Accepted,
+        Refused,
+        GaveUp,
+        Arrived(PayloadIntegrity),
+        Event(MessageStage),
+        Failed,
+    }
+
+    fn message_event() -> impl Strategy<Value = MessageEvent> {
+        prop_oneof![
+            3 => Just(MessageEvent::Settled),
+            1 => Just(MessageEvent::Returned),
+            1 => Just(MessageEvent::NotSettled),
+            3 => Just(MessageEvent::Accepted),
+            1 => Just(MessageEvent::Refused),
+            1 => Just(MessageEvent::GaveUp),
+            3 => Just(MessageEvent::Arrived(PayloadIntegrity::Intact)),
+            1 => Just(MessageEvent::Arrived(PayloadIntegrity::Corrupt)),
+            3 => Just(MessageEvent::Event(MessageStage::Delivered)),
+            3 => Just(MessageEvent::Event(MessageStage::Received)),
+            1 => Just(MessageEvent::Failed),
+        ]
+    }
+
+    /// A naive model of a message: its first fate, and a set of stages.
+    #[derive(Debug, Default)]
+    struct ReferenceModel {
+        created_ms: u64,
+        stages: BTreeSet<MessageStage>,
+        repeats: Vec<MessageStage>,
+        late: Vec<MessageStage>,
+        is_returned: bool,
+        is_refused: bool,
+        is_failed: bool,
+        is_over: bool,
+        is_settled: bool,
+    }
+
+    impl ReferenceModel {
+        /// Adds a stage; reports whether it is new.
+        fn reach(&mut self, stage: MessageStage) -> bool {
+            if !self.stages.insert(stage) {
+                self.repeats.push(stage);
+                return false;
+            }
+            if self.is_over {
+                self.late.push(stage);
+            }
+            true
+        }
+
+        fn apply(&mut self, event: MessageEvent) {
+            match event {
+                MessageEvent::Settled => self.settle(),
+                MessageEvent::Returned => (self.is_returned, self.is_settled) = (true, true),
+                // The remaining happenings.
+                MessageEvent::NotSettled => {}
+                MessageEvent::Accepted => drop(self.reach(MessageStage::Replied)),
+                MessageEvent::Refused => self.is_refused |= self.reach(MessageStage::Replied),
+                MessageEvent::GaveUp => self.is_failed |= self.reach(MessageStage::Replied),
+                MessageEvent::Arrived(_) => drop(self.reach(MessageStage::Inbox)),
+                MessageEvent::Event(stage) => drop(self.reach(stage)),
+                MessageEvent::Failed => self.is_failed = true,
+            }
+            let has = |stage| self.stages.contains(&stage);
+            let all = [
+                MessageStage::Settled,
+                MessageStage::Replied,
+                MessageStage::Inbox,
+                MessageStage::Delivered,
+                MessageStage::Received,
+            ];
+            let given_up = self.is_refused || (self.is_failed && has(MessageStage::Replied));
+            self.is_over |= self.is_returned || all.into_iter().all(has) || (has(MessageStage::Settled) && given_up);
+        }
+
+        fn settle(&mut self) {
+            self.is_settled = true;
+            // A broker settles once; later settlements are ignored.
+            if self.stages.insert(MessageStage::Settled) && self.is_over {
+                self.late.push(MessageStage::Settled);
+            }
+        }
+
+        fn fate(&self) -> &'static str {
+            let has = |stage| self.stages.contains(&stage);
+            match () {
+                () if has(MessageStage::Inbox) => "delivered",
+                () if self.is_returned || self.is_refused => "rejected",
+                () if self.is_failed => "expired",
+                () if !self.is_over => "in flight",
+                () if has(MessageStage::Settled) => "lost",
+                () => "failed",
+            }
+        }
+    }
+
+    fn apply(tracker: &mut MessageTracker, sequence: u64, event: MessageEvent, now: Duration) {
+        match event {
+            MessageEvent::Settled => tracker.settled(sequence, now),
+            MessageEvent::Returned => tracker.returned(sequence, now, "", ""),
+            MessageEvent::NotSettled => tracker.forget_unsettled(Some(sequence)),
+            MessageEvent::Accepted => tracker.replied(sequence, now, EndpointReply::Accepted { peer_id: 0 }),
+            MessageEvent::Refused => tracker.replied(sequence, now, EndpointReply::Refused { code: "", text: "" }),
+            MessageEvent::GaveUp => tracker.replied(sequence, now, EndpointReply::Failed { code: "", text: "" }),
+            MessageEvent::Arrived(content) => tracker.arrived(sequence, now, content),
+            MessageEvent::Event(stage) => tracker.event(sequence, now, stage),
+            MessageEvent::Failed => tracker.failed(sequence, now, "", ""),
+        }
+    }
+
+    proptest! {
+        /// For any order and number of happenings, the account agrees with a naive model.
+        #[test]
+        fn the_books_are_those_of_a_naive_observer(
+            steps in proptest::collection::vec((0_u64..40, message_event(), 0_u64..4), 1..400),
+        ) {
+            let mut tracker = MessageTracker::new(MadesMode::Endpoint, 8, TIMEOUT);
+            let mut naive: Vec<ReferenceModel> = Vec::new();
+            let mut now_ms = 1_u64;
+            let mut corrupt = 0;
+            for (number, event, passes_ms) in steps {
+                now_ms += passes_ms;
+                tracker.expire(ms(now_ms));
+                naive.iter_mut().filter(|one| now_ms >= one.created_ms + 50).for_each(|one| {
+                    (one.is_over, one.is_settled) = (true, true);
+                });
+                if tracker.has_room() {
+                    prop_assert_eq!(tracker.create(ms(now_ms), ms(now_ms)), naive.len() as u64);
+                    naive.push(ReferenceModel { created_ms: now_ms, ..ReferenceModel::default() });
+                }
+                let sequence = naive.len().saturating_sub(1 + number as usize);
+                corrupt += u64::from(matches!(event, MessageEvent::Arrived(PayloadIntegrity::Corrupt)));
+                naive[sequence].apply(event);
+                if let MessageEvent::NotSettled = event {
+                    let others = naive.iter_mut().enumerate().filter(|(number, _)| *number != sequence);
+                    others.for_each(|(_, one)| one.is_settled = true);
+                }
+                apply(&mut tracker, sequence as u64, event, ms(now_ms));
+                prop_assert_eq!(tracker.in_transit(), naive.iter().filter(|one| !one.is_over).count());
+                let unsettled = naive.iter().filter(|one| !one.is_over && !one.is_settled).count();
+                prop_assert_eq!(tracker.unsettled(), unsettled);
+            }
+            let balance = tracker.final_ledger();
+            let fates = |fate: &str| Some(naive.iter().filter(|one| one.fate() == fate).count() as u64);
+            prop_assert_eq!(balance.ledger.delivered, fates("delivered"));
+            prop_assert_eq!(balance.ledger.rejected, fates("rejected"));
+            prop_assert_eq!(balance.ledger.failed, fates("failed"));
+            prop_assert_eq!(balance.ledger.expired, fates("expired"));
+            prop_assert_eq!(balance.ledger.lost, fates("lost"));
+            prop_assert_eq!(balance.ledger.in_flight, fates("in flight"));
+            prop_assert!(journey::account::fates_sum(&balance.ledger));
+            prop_assert_eq!(balance.ledger.corrupt, Some(corrupt));
+            for row in tracker.waterfall.stage_rows(None, |_| 0).iter().skip(2) {
+                let stage = MessageStage::ALL.into_iter().find(|stage| stage.name() == row.name).unwrap();
+                let count = |of: &dyn Fn(&ReferenceModel) -> usize| naive.iter().map(of).sum::<usize>() as u64;
+                prop_assert_eq!(row.count, count(&|one| usize::from(one.stages.contains(&stage))));
+                prop_assert_eq!(row.duplicates, count(&|one| one.repeats.iter().filter(|other| **other == stage).count()));
+                prop_assert_eq!(row.late, count(&|one| one.late.iter().filter(|other| **other == stage).count()), "{}", row.name);
+            }
+        }
+    }
+}

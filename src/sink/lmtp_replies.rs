@@ -1,0 +1,198 @@
+//! The end of a message whose recipients have different results, because of rules on the dot that are evaluated for
+//! each of them.
+//!
+//! LMTP has a reply for each recipient (RFC 2033 §4.2): each is delayed, refused, counted and answered in its turn.
+//! SMTP has one for all of them, so the first recipient that is refused, or ends the session, decides for the whole
+//! message, and delays add up; dropping or counting twice applies to each recipient alone there too.
+use super::dump::MessageWriter;
+use super::handler::{SinkWorkerState, answer_to};
+use super::session_rules::{DomainSlots, RuleEffect};
+use journey::TraceResult;
+use net::Answer;
+use smtp::server::Protocol;
+use std::cell::RefCell;
+use std::time::Duration;
+
+/// The reply that ends a session after any command (RFC 5321 §3.8).
+pub(super) const SERVICE_CLOSING: u16 = 421;
+
+/// The result of a message for a recipient.
+#[derive(Debug)]
+pub(super) struct RecipientDecision {
+    pub(super) delay: Duration,
+    pub(super) effect: RuleEffect,
+}
+
+impl RecipientDecision {
+    /// Reports whether it is the same as without rules.
+    pub(super) fn is_unchanged(&self) -> bool {
+        self.effect == RuleEffect::Accept && self.delay.is_zero()
+    }
+
+    /// Reports whether no rules are evaluated for later recipients.
+    pub(super) fn ends_evaluation(&self, protocol: Protocol) -> bool {
+        match &self.effect {
+            RuleEffect::HangUp(_) | RuleEffect::Reset | RuleEffect::LoseReply => true,
+            RuleEffect::Reject(reply) => protocol == Protocol::Smtp || reply.code() == SERVICE_CLOSING,
+            RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => false,
+        }
+    }
+
+    /// Number of times that the recipient counts.
+    fn unit_count(&self) -> usize {
+        match self.effect {
+            RuleEffect::Reject(_) | RuleEffect::HangUp(_) | RuleEffect::Reset | RuleEffect::Drop => 0,
+            RuleEffect::Accept | RuleEffect::LoseReply => 1,
+            RuleEffect::Duplicate => 2,
+        }
+    }
+}
+
+/// Combines the fates of a message's recipients into one, and lists the numbers of the recipients that count.
+pub(super) fn combine(fates: Vec<RecipientDecision>, numbers: &mut Vec<u32>) -> RecipientDecision {
+    let delay = fates.iter().map(|fate| fate.delay).sum();
+    if let Some(last) =
+        fates.last().filter(|fate| fate.ends_evaluation(Protocol::Smtp) && fate.effect != RuleEffect::LoseReply)
+    {
+        return RecipientDecision { delay, effect: last.effect.clone() };
+    }
+    let reply = fates
+        .last()
+        .filter(|fate| fate.effect == RuleEffect::LoseReply)
+        .map_or(RuleEffect::Accept, |_| RuleEffect::LoseReply);
+    // Recipients for which no rules were evaluated any more count as without rules.
+    let times = fates.iter().map(RecipientDecision::unit_count).chain(std::iter::repeat(1));
+    *numbers = numbers.iter().zip(times).flat_map(|(number, times)| std::iter::repeat_n(*number, times)).collect();
+    RecipientDecision { delay, effect: if numbers.is_empty() { RuleEffect::Drop } else { reply } }
+}
+
+/// A message in LMTP whose recipients are answered one after the other.
+#[derive(Debug)]
+pub(super) struct LmtpReplies {
+    found: TraceResult,
+    bytes: u64,
+    numbers: Vec<u32>,
+    /// Fates, one for each recipient, up to one that ends the session.
+    decisions: Vec<RecipientDecision>,
+    storage: RefCell<StorageState>,
+    /// Places that are held until the last recipient is answered.
+    _domain_slots: DomainSlots,
+}
+
+/// State of the message so far.
+#[derive(Debug)]
+enum StorageState {
+    /// No recipient has it yet: it is neither stored nor counted.
+    Pending(Option<MessageWriter>),
+    Stored,
+    /// It could not be stored, so no recipient can have it.
+    Failed,
+}
+
+impl LmtpReplies {
+    pub(super) fn new(
+        found: TraceResult,
+        bytes: u64,
+        numbers: Vec<u32>,
+        fates: Vec<RecipientDecision>,
+        mut draft: Option<MessageWriter>,
+        seats: DomainSlots,
+    ) -> Self {
+        if let Some(draft) = &mut draft {
+            let mut times = fates.iter().map(RecipientDecision::unit_count);
+            draft.envelope().recipients.retain(|_| times.next().is_some_and(|times| times > 0));
+        }
+        Self {
+            found,
+            bytes,
+            numbers,
+            decisions: fates,
+            storage: RefCell::new(StorageState::Pending(draft)),
+            _domain_slots: seats,
+        }
+    }
+
+    /// Time for which the answer for that recipient is delayed.
+    pub(super) fn delay(&self, place: usize) -> Duration {
+        self.decisions.get(place).map_or(Duration::ZERO, |fate| fate.delay)
+    }
+
+    pub(super) fn is_last(&self, place: usize) -> bool {
+        place + 1 >= self.decisions.len()
+    }
+
+    /// Counts the message for that recipient, if the recipient's fate says so, and answers.
+    pub(super) fn answer(&self, place: usize, books: &SinkWorkerState, now: Duration) -> Answer {
+        let Some((fate, number)) = self.decisions.get(place).zip(self.numbers.get(place)) else { return Answer::Yes };
+        let numbers = &[*number; 2][..fate.unit_count()];
+        books.count_ordered(
+            &self.found,
+            u64::from(fate.effect == RuleEffect::Drop),
+            u64::from(fate.effect == RuleEffect::Duplicate),
+        );
+        if !numbers.is_empty()
+            && let Err(refusal) = self.count(numbers, books, now)
+        {
+            return refusal;
+        }
+        answer_to(fate.effect.clone())
+    }
+
+    fn count(&self, numbers: &[u32], books: &SinkWorkerState, now: Duration) -> Result<(), Answer> {
+        let holding = &mut *self.storage.borrow_mut();
+        match std::mem::replace(holding, StorageState::Failed) {
+            StorageState::Pending(draft) => {
+                books.store(draft)?;
+                books.count_arrival(&self.found, numbers, self.bytes, now, 1);
+            }
+            StorageState::Stored => books.count_recipients(&self.found, numbers, now),
+            StorageState::Failed => return Err(books.storage_refusal()),
+        }
+        *holding = StorageState::Stored;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smtp::Reply;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn joined(deeds: &[RuleEffect]) -> (Duration, RuleEffect, Vec<u32>) {
+        let mut numbers = vec![7, 8, 9];
+        let fates = deeds.iter().map(|deed| RecipientDecision { delay: MS, effect: deed.clone() }).collect();
+        let RecipientDecision { delay, effect: deed } = combine(fates, &mut numbers);
+        (delay, deed, numbers)
+    }
+
+    #[test]
+    fn one_reply_stands_for_all_recipients() {
+        let refusal = || RuleEffect::Reject(Reply::new(550, "5.0.0 no"));
+        assert_eq!(joined(&[RuleEffect::Accept, refusal()]).1, refusal());
+        assert_eq!(joined(&[RuleEffect::Drop, RuleEffect::HangUp(None)]).1, RuleEffect::HangUp(None));
+        assert_eq!(
+            joined(&[RuleEffect::Accept, RuleEffect::Drop, RuleEffect::Accept]),
+            (MS * 3, RuleEffect::Accept, vec![7, 9])
+        );
+        assert_eq!(
+            joined(&[RuleEffect::Duplicate, RuleEffect::Drop, RuleEffect::Accept]),
+            (MS * 3, RuleEffect::Accept, vec![7, 7, 9])
+        );
+        assert_eq!(joined(&[RuleEffect::Drop, RuleEffect::LoseReply]), (MS * 2, RuleEffect::LoseReply, vec![8, 9]));
+        assert_eq!(joined(&[RuleEffect::Drop, RuleEffect::Drop, RuleEffect::Drop]), (MS * 3, RuleEffect::Drop, vec![]));
+    }
+
+    #[test]
+    fn who_is_asked_last_depends_on_the_protocol() {
+        let ends = |deed: RuleEffect| {
+            [Protocol::Smtp, Protocol::Lmtp]
+                .map(|protocol| RecipientDecision { delay: MS, effect: deed.clone() }.ends_evaluation(protocol))
+        };
+        assert_eq!(ends(RuleEffect::Reject(Reply::new(550, "5.0.0 no"))), [true, false]);
+        assert_eq!(ends(RuleEffect::Reject(Reply::new(421, "4.0.0 no"))), [true; 2]);
+        assert_eq!(ends(RuleEffect::HangUp(None)), [true; 2]);
+        assert_eq!(ends(RuleEffect::Duplicate), [false; 2]);
+    }
+}

@@ -1,0 +1,646 @@
+//! Session behaviour under rules: the effect of rules on each command, and on the reading of its message. Pure except
+//! for the memory that rules share: the time and the session's number are arguments.
+//!
+//! Chance is a function of the seed, the rule's place, and either the session's number and the count of that command in
+//! the session, or, for a message that is dropped or counted twice, the message's own number. So the same seed does the
+//! same to the same sessions and messages, however their commands are interleaved with those of others.
+use super::active_rules::{PolicyState, RuleState, Ruleset, lock};
+use super::policies::{DomainKey, ReadThrottle, Triplet, tarpit};
+use super::rules::{RuleAction, RuleCommand, directed_reply};
+use smtp::{Path, Reply};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A session's own state for rules; it exists as soon as rules are evaluated for the session.
+#[derive(Debug)]
+pub(super) struct SessionRules {
+    /// The session's number.
+    number: u64,
+    /// Number of times that it has sent each command.
+    command_counts: [u32; RuleCommand::ALL.len()],
+    /// Commands of any kind.
+    commands: u32,
+    sender: Vec<u8>,
+    recipients: RecipientList,
+    /// Places that the open transaction holds under domain caps.
+    domain_slots: DomainSlots,
+    body_rules: Option<Box<BodyRules>>,
+}
+
+/// The command or message that rules are evaluated for.
+#[derive(Debug)]
+pub(super) struct CommandContext<'a> {
+    pub(super) command: RuleCommand,
+    pub(super) client: IpAddr,
+    /// The sender at MAIL, the recipient at RCPT, and at the end of the message if rules are evaluated for each
+    /// recipient.
+    pub(super) address: Option<Path<'a>>,
+    /// The message's own number, if it has a trace.
+    pub(super) sequence: Option<u64>,
+    pub(super) now: Duration,
+    /// Time since the first connection.
+    pub(super) since_start: Duration,
+}
+
+/// Decision of the rules.
+#[derive(Debug)]
+pub(super) struct RuleDecision {
+    /// Least time before the answer.
+    pub(super) delay: Duration,
+    pub(super) effect: RuleEffect,
+    /// The rule that decided; `None` if none did.
+    pub(super) decided_by: Option<Arc<RuleState>>,
+}
+
+/// The effect on a command.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum RuleEffect {
+    /// Answered as without rules.
+    Accept,
+    Reject(Reply),
+    HangUp(Option<Reply>),
+    Reset,
+    /// The message counts and gets no answer.
+    LoseReply,
+    /// The message is answered and does not count.
+    Drop,
+    /// The message counts twice.
+    Duplicate,
+}
+
+/// The rules for reading the next message.
+#[derive(Debug, Default)]
+struct BodyRules {
+    throttle: Option<ReadThrottle>,
+    /// Reset (RST) at that byte.
+    reset: Option<(u64, Arc<RuleState>)>,
+    /// Time after which reading stops, with the reply and the rule.
+    abort: Option<(Duration, Reply, Arc<RuleState>)>,
+    octets: u64,
+}
+
+/// The session's next read.
+#[derive(Debug)]
+pub(super) enum ReadStep {
+    All,
+    AtMost(usize),
+    NotBefore(Duration),
+    /// Reading ends.
+    Stop(RuleEffect, Arc<RuleState>),
+}
+
+/// The recipients of a transaction, stored if a rule is evaluated for each of them at the end of the message.
+#[derive(Debug, Default)]
+struct RecipientList {
+    octets: Vec<u8>,
+    /// End of each address; an empty one was accepted before there was such a rule.
+    ends: Vec<usize>,
+}
+
+impl RecipientList {
+    fn insert(&mut self, place: usize, recipient: &Path<'_>) {
+        while self.ends.len() < place {
+            self.ends.push(self.octets.len());
+        }
+        self.octets.extend_from_slice(recipient.as_bytes());
+        self.ends.push(self.octets.len());
+    }
+
+    fn recipient(&self, place: usize) -> Option<Path<'_>> {
+        let from = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let mailbox = self.octets.get(from..*self.ends.get(place)?)?;
+        Path::mailbox(mailbox).ok().filter(|path| !path.is_null())
+    }
+}
+
+/// A transaction's places under domain caps, which are released when it is over.
+#[derive(Debug, Default)]
+pub(super) struct DomainSlots(Vec<(Arc<RuleState>, DomainKey)>);
+
+impl SessionRules {
+    pub(super) fn new(number: u64) -> Self {
+        let said = [0; RuleCommand::ALL.len()];
+        let commands = 0;
+        let sender = Vec::new();
+        let roll = RecipientList::default();
+        let seats = DomainSlots::default();
+        Self { number, command_counts: said, commands, sender, recipients: roll, domain_slots: seats, body_rules: None }
+    }
+
+    /// Decides a command by the rules: they are evaluated in their order, delays add up, and the first that refuses or
+    /// cuts decides.
+    pub(super) fn decide(&mut self, rules: &Ruleset, moment: &CommandContext<'_>) -> RuleDecision {
+        let nth = self.command_counts[moment.command as usize];
+        let judgement =
+            self.evaluate(rules, moment, &RuleSample { seed: rules.seed, session: self.number, nth, recipient: 0 });
+        self.command_counts[moment.command as usize] += 1;
+        self.commands += 1;
+        if let (RuleCommand::Mail, RuleEffect::Accept, Some(sender)) =
+            (moment.command, &judgement.effect, moment.address)
+        {
+            self.sender.clear();
+            self.sender.extend_from_slice(sender.as_bytes());
+        }
+        judgement
+    }
+
+    /// Decides the recipient in that place, from 0, of a message whose end has been decided.
+    pub(super) fn decide_recipient(
+        &mut self,
+        rules: &Ruleset,
+        moment: &CommandContext<'_>,
+        place: usize,
+    ) -> RuleDecision {
+        let roll = std::mem::take(&mut self.recipients);
+        let nth = self.command_counts[moment.command as usize].saturating_sub(1);
+        let draw = RuleSample { seed: rules.seed, session: self.number, nth, recipient: place as u64 + 1 };
+        let judgement = self.evaluate(rules, &CommandContext { address: roll.recipient(place), ..*moment }, &draw);
+        self.recipients = roll;
+        judgement
+    }
+
+    /// Adds a recipient to the transaction, in that place.
+    pub(super) fn add_recipient(&mut self, place: usize, recipient: &Path<'_>) {
+        self.recipients.insert(place, recipient);
+    }
+
+    fn evaluate(&mut self, rules: &Ruleset, moment: &CommandContext<'_>, draw: &RuleSample) -> RuleDecision {
+        let mut judgement = RuleDecision { delay: Duration::ZERO, effect: RuleEffect::Accept, decided_by: None };
+        let seats = self.domain_slots.0.len();
+        let is_asked = |armed: &&Arc<RuleState>| {
+            let rule = &armed.rule;
+            rule.commands.contain(moment.command) && rule.is_for_each_recipient() == (draw.recipient > 0)
+        };
+        for armed in rules.rules.iter().filter(is_asked) {
+            if !armed.rule.matches_address(moment.address.as_ref()) || !draw.occurs(armed, moment.sequence) {
+                continue;
+            }
+            let delay = self.delay(armed, moment, draw);
+            if !delay.is_zero() {
+                armed.count_action();
+                judgement.delay += delay;
+            }
+            if let Some(deed) = self.effect(armed, moment) {
+                armed.count_action();
+                self.domain_slots.release_after(seats);
+                judgement.effect = deed;
+                judgement.decided_by = Some(Arc::clone(armed));
+                break;
+            }
+        }
+        judgement
+    }
+
+    /// Time for which a rule delays the answer.
+    fn delay(&self, armed: &RuleState, moment: &CommandContext<'_>, draw: &RuleSample) -> Duration {
+        match armed.rule.action {
+            RuleAction::Delay { from, to } if from == to => from,
+            RuleAction::Delay { from, to } => from + (to - from).mul_f64(draw.fraction(armed.index | 1 << 40)),
+            RuleAction::Tarpit { step, most } => tarpit(step, most, self.commands),
+            RuleAction::Stall { at, length } if (at..at.saturating_add(length)).contains(&moment.since_start) => {
+                at + length - moment.since_start
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The effect of a rule on the command, if it has any.
+    fn effect(&mut self, armed: &Arc<RuleState>, moment: &CommandContext<'_>) -> Option<RuleEffect> {
+        match &armed.rule.action {
+            RuleAction::HangUp(last_word) => Some(RuleEffect::HangUp(last_word.clone())),
+            RuleAction::Reject(reply) => Some(RuleEffect::Reject(reply.clone())),
+            RuleAction::Reset => Some(RuleEffect::Reset),
+            RuleAction::LoseReply => Some(RuleEffect::LoseReply),
+            RuleAction::Drop => Some(RuleEffect::Drop),
+            RuleAction::Duplicate => Some(RuleEffect::Duplicate),
+            RuleAction::Directed => {
+                moment.address.and_then(|address| directed_reply(address.local_part())).map(RuleEffect::Reject)
+            }
+            RuleAction::Limit { reply, .. }
+            | RuleAction::Greylist { reply, .. }
+            | RuleAction::DomainCap { reply, .. } => {
+                (!self.policy_accepts(armed, moment)).then(|| RuleEffect::Reject(reply.clone()))
+            }
+            RuleAction::Read { .. } | RuleAction::ResetAt { .. } | RuleAction::Abort { .. } => {
+                self.set_body_rule(armed, moment.now);
+                None
+            }
+            RuleAction::Delay { .. } | RuleAction::Stall { .. } | RuleAction::Tarpit { .. } | RuleAction::Corrupt => {
+                None
+            }
+        }
+    }
+
+    /// Reports whether a policy accepts the command.
+    fn policy_accepts(&mut self, armed: &Arc<RuleState>, moment: &CommandContext<'_>) -> bool {
+        let recipient = moment.address.as_ref();
+        match &*armed.policy {
+            PolicyState::Stateless => true,
+            PolicyState::RateLimit(bucket) => lock(bucket).take(moment.now),
+            PolicyState::Greylist(list) => {
+                let recipient = recipient.map_or(&[][..], Path::as_bytes);
+                lock(list).passes(Triplet { client: moment.client, sender: &self.sender, recipient }, moment.now)
+            }
+            PolicyState::DomainCap(domains) => {
+                let mut domains = lock(domains);
+                let domain = domains.key(recipient.and_then(Path::domain).unwrap_or_default());
+                if self
+                    .domain_slots
+                    .0
+                    .iter()
+                    .any(|(holder, seat)| Arc::ptr_eq(&holder.policy, &armed.policy) && *seat == domain)
+                {
+                    return true;
+                }
+                let has_room = domains.acquire(domain);
+                if has_room {
+                    self.domain_slots.0.push((Arc::clone(armed), domain));
+                }
+                has_room
+            }
+        }
+    }
+
+    /// Applies a rule to the reading of the next message. The first rule of a kind decides.
+    fn set_body_rule(&mut self, armed: &Arc<RuleState>, now: Duration) {
+        let manners = self.body_rules.get_or_insert_default();
+        match &armed.rule.action {
+            RuleAction::Read { octets_per_s } if manners.throttle.is_none() => {
+                armed.count_action();
+                manners.throttle = Some(ReadThrottle::new(*octets_per_s, now));
+            }
+            RuleAction::ResetAt { octets } if manners.reset.is_none() => {
+                manners.reset = Some((*octets, Arc::clone(armed)))
+            }
+            RuleAction::Abort { after, reply } if manners.abort.is_none() => {
+                manners.abort = Some((now.saturating_add(*after), reply.clone(), Arc::clone(armed)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Reports whether the next message is changed.
+    pub(super) fn corrupts_next(&self, rules: &Ruleset) -> bool {
+        let nth = self.command_counts[RuleCommand::Data as usize];
+        let draw = RuleSample { seed: rules.seed, session: self.number, nth, recipient: 0 };
+        let hit = rules.rules.iter().find(|armed| armed.rule.action == RuleAction::Corrupt && draw.occurs(armed, None));
+        hit.inspect(|armed| armed.count_action()).is_some()
+    }
+
+    /// Records that this many bytes of the message have been read.
+    pub(super) fn record_read(&mut self, octets: usize, now: impl FnOnce() -> Duration) {
+        if let Some(manners) = &mut self.body_rules {
+            manners.octets += octets as u64;
+            if let Some(sips) = &mut manners.throttle {
+                sips.record_read(octets, now());
+            }
+        }
+    }
+
+    /// The next read.
+    pub(super) fn next_read(&mut self, now: impl FnOnce() -> Duration) -> ReadStep {
+        let Some(manners) = &mut self.body_rules else { return ReadStep::All };
+        if let Some((deed, by)) = manners.reset_due() {
+            return ReadStep::Stop(deed, by);
+        }
+        let now = now();
+        if let Some((then, reply, by)) = &manners.abort {
+            let over = || ReadStep::Stop(RuleEffect::HangUp(Some(reply.clone())), Arc::clone(by));
+            return if now < *then { ReadStep::NotBefore(*then) } else { over() };
+        }
+        match manners.throttle.as_ref().map(|sips| sips.next_read(now)) {
+            None => ReadStep::All,
+            Some(Ok(most)) => ReadStep::AtMost(most),
+            Some(Err(then)) => ReadStep::NotBefore(then),
+        }
+    }
+
+    /// Completes the message; returns an effect if a rule was to cut its reading.
+    pub(super) fn finish_message(&mut self) -> Option<(RuleEffect, Arc<RuleState>)> {
+        let manners = self.body_rules.take()?;
+        let abort = |(_, reply, by)| (RuleEffect::HangUp(Some(reply)), by);
+        manners.reset_due().or_else(|| manners.abort.map(abort))
+    }
+
+    /// Ends the transaction, or begins to answer its message; returns the places that it holds.
+    pub(super) fn end_transaction(&mut self) -> DomainSlots {
+        self.body_rules = None;
+        self.recipients = RecipientList::default();
+        std::mem::take(&mut self.domain_slots)
+    }
+}
+
+impl BodyRules {
+    fn reset_due(&self) -> Option<(RuleEffect, Arc<RuleState>)> {
+        let (at, by) = self.reset.as_ref()?;
+        (self.octets >= *at).then(|| (RuleEffect::Reset, Arc::clone(by)))
+    }
+}
+
+impl DomainSlots {
+    /// Releases all but the first `kept` places.
+    fn release_after(&mut self, kept: usize) {
+        for (armed, domain) in self.0.drain(kept..) {
+            if let PolicyState::DomainCap(domains) = &*armed.policy {
+                lock(domains).release(domain);
+            }
+        }
+    }
+}
+
+impl Drop for DomainSlots {
+    fn drop(&mut self) {
+        self.release_after(0);
+    }
+}
+
+/// Inputs of a random choice.
+struct RuleSample {
+    seed: u64,
+    session: u64,
+    /// Number of times that the session has sent the command before.
+    nth: u32,
+    /// The recipient that the rule is evaluated for, from 1; 0 for the whole message.
+    recipient: u64,
+}
+
+impl RuleSample {
+    /// Reports whether a rule's chance occurs. A message that is dropped or doubled is chosen by its own number, so
+    /// that the choice is the same in whatever order messages come; one that is refused is chosen by its place in the
+    /// session, so that it may get through when it is sent again.
+    fn occurs(&self, armed: &RuleState, sequence: Option<u64>) -> bool {
+        let chance = armed.rule.chance;
+        if chance >= 1.0 {
+            return true;
+        }
+        let by_message = sequence.filter(|_| matches!(armed.rule.action, RuleAction::Drop | RuleAction::Duplicate));
+        chance > 0.0
+            && by_message
+                .map_or_else(|| self.fraction(armed.index), |number| self.of(armed.index, number, self.recipient))
+                < chance
+    }
+
+    fn fraction(&self, place: u64) -> f64 {
+        // A session's numbers begin where no message's numbers are.
+        self.of(place, self.session | 1 << 63, u64::from(self.nth) | self.recipient << 32)
+    }
+
+    /// A number from 0 to 1 that depends on its arguments and the seed only.
+    fn of(&self, place: u64, number: u64, nth: u64) -> f64 {
+        let mixed = mix(mix(mix(self.seed ^ place.rotate_left(32)) ^ number) ^ nth);
+        (mixed >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// SplitMix64's output function (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+fn mix(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::active_rules::ActiveRules;
+    use super::super::rulebook::Rulebook;
+    use super::super::rules::Rule;
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn control(seed: u64, rules: &[&str]) -> ActiveRules {
+        let rules = rules.iter().map(|text| Rule::parse(text).unwrap()).collect();
+        ActiveRules::new(Rulebook { seed: None, rules }, seed)
+    }
+
+    fn moment(command: RuleCommand) -> CommandContext<'static> {
+        let address = None;
+        let sequence = None;
+        let now = Duration::ZERO;
+        let since = Duration::ZERO;
+        CommandContext { command, client: [127, 0, 0, 1].into(), address, sequence, now, since_start: since }
+    }
+
+    fn to(address: &str) -> CommandContext<'_> {
+        CommandContext { address: Some(Path::mailbox(address.as_bytes()).unwrap()), ..moment(RuleCommand::Recipient) }
+    }
+
+    /// The reply's code, or 0.
+    fn code(judgement: &RuleDecision) -> u16 {
+        match &judgement.effect {
+            RuleEffect::Reject(reply) | RuleEffect::HangUp(Some(reply)) => reply.code(),
+            _ => 0,
+        }
+    }
+
+    #[test]
+    fn delays_add_up_and_the_first_refusal_decides() {
+        let control = control(
+            1,
+            &[
+                "*: delay 10ms",
+                "rcpt: delay 5ms",
+                "mail: hang up",
+                "rcpt: hard reject",
+                "rcpt: soft reject",
+                "rcpt: delay 1s",
+            ],
+        );
+        let rules = control.current().unwrap();
+        let mut conduct = SessionRules::new(0);
+        let judgement = conduct.decide(&rules, &to("a@b"));
+        assert_eq!((judgement.delay, code(&judgement)), (MS * 15, 500));
+        assert_eq!(judgement.decided_by.unwrap().rule.text(), "rcpt: hard reject");
+        let judgement = conduct.decide(&rules, &moment(RuleCommand::Noop));
+        assert_eq!((judgement.delay, judgement.effect), (MS * 10, RuleEffect::Accept));
+        let counts: Vec<u64> = control.rule_counts().iter().map(|deeds| deeds.count).collect();
+        assert_eq!(counts, [2, 1, 0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn a_tarpit_counts_the_sessions_own_commands() {
+        let control = control(1, &["*: tarpit 100ms up to 250ms"]);
+        let rules = control.current().unwrap();
+        let mut conduct = SessionRules::new(0);
+        let delays = [RuleCommand::Connect, RuleCommand::Ehlo, RuleCommand::Mail, RuleCommand::Quit]
+            .map(|command| conduct.decide(&rules, &moment(command)).delay);
+        assert_eq!(delays, [Duration::ZERO, MS * 100, MS * 200, MS * 250]);
+    }
+
+    #[test]
+    fn a_stall_holds_what_falls_into_it_until_its_end() {
+        let control = control(1, &[".: delay 100ms", ".: stall 2s..3s"]);
+        let rules = control.current().unwrap();
+        let delay = |since| {
+            SessionRules::new(0)
+                .decide(&rules, &CommandContext { since_start: since, ..moment(RuleCommand::Dot) })
+                .delay
+        };
+        assert_eq!([1000, 2500, 3000].map(|ms| delay(MS * ms)), [MS * 100, MS * 600, MS * 100]);
+    }
+
+    #[test]
+    fn a_domain_is_held_until_the_transaction_is_over() {
+        let control = control(1, &["rcpt: domain cap 1", "rcpt to no@: hard reject"]);
+        let rules = control.current().unwrap();
+        let mut one = SessionRules::new(0);
+        let mut other = SessionRules::new(1);
+        assert_eq!(code(&one.decide(&rules, &to("a@x.example"))), 0);
+        assert_eq!(code(&one.decide(&rules, &to("b@X.example"))), 0, "its own transaction has the domain already");
+        assert_eq!(code(&other.decide(&rules, &to("a@x.example"))), 451);
+        assert_eq!(code(&other.decide(&rules, &to("no@y.example"))), 500);
+        assert_eq!(code(&one.decide(&rules, &to("a@y.example"))), 0, "a recipient that was refused holds nothing");
+        let seats = one.end_transaction();
+        assert_eq!(code(&other.decide(&rules, &to("a@x.example"))), 451, "held while the message is being answered");
+        drop(seats);
+        assert_eq!(code(&other.decide(&rules, &to("a@x.example"))), 0);
+        drop(other);
+        assert_eq!(code(&one.decide(&rules, &to("a@x.example"))), 0, "a session that is gone holds nothing");
+    }
+
+    #[test]
+    fn a_message_is_cut_at_its_octet_and_not_before() {
+        let control = control(1, &["data: reset at 100"]);
+        let rules = control.current().unwrap();
+        let mut conduct = SessionRules::new(0);
+        assert_eq!(conduct.decide(&rules, &moment(RuleCommand::Data)).effect, RuleEffect::Accept);
+        conduct.record_read(99, || MS);
+        assert!(matches!(conduct.next_read(|| MS), ReadStep::All));
+        assert_eq!(control.rule_counts()[0].count, 0, "it counts when it acts");
+        conduct.record_read(1, || MS);
+        assert!(matches!(conduct.next_read(|| MS), ReadStep::Stop(RuleEffect::Reset, _)));
+        conduct.end_transaction();
+        conduct.decide(&rules, &moment(RuleCommand::Data));
+        conduct.record_read(99, || MS);
+        assert!(conduct.finish_message().is_none(), "a shorter message is whole");
+    }
+
+    #[test]
+    fn an_abort_waits_and_speaks() {
+        let control = control(1, &["data: abort after 20ms"]);
+        let rules = control.current().unwrap();
+        let mut conduct = SessionRules::new(0);
+        conduct.decide(&rules, &moment(RuleCommand::Data));
+        assert!(matches!(conduct.next_read(|| MS), ReadStep::NotBefore(then) if then == MS * 20));
+        let ReadStep::Stop(RuleEffect::HangUp(Some(reply)), _) = conduct.next_read(|| MS * 20) else {
+            panic!("it is over")
+        };
+        assert_eq!(reply.wire(), b"550 This violates SMTP\r\n");
+    }
+
+    #[test]
+    fn chances_are_as_told_and_repeat_with_the_seed() {
+        let outcomes = |seed, rule: &str, traced: bool| -> Vec<bool> {
+            let control = control(seed, &[rule]);
+            let rules = control.current().unwrap();
+            (0..20_000_u64)
+                .map(|number| {
+                    let sequence = traced.then_some(number);
+                    let moment = CommandContext { sequence, ..moment(RuleCommand::Dot) };
+                    SessionRules::new(if traced { 0 } else { number }).decide(&rules, &moment).effect
+                        != RuleEffect::Accept
+                })
+                .collect()
+        };
+        for (rule, traced) in [(".: drop 0.1", true), (".: soft reject 0.1", false), (".: lose reply 10%", false)] {
+            let one = outcomes(1, rule, traced);
+            let again = outcomes(1, rule, traced);
+            let other = outcomes(2, rule, traced);
+            let count = one.iter().filter(|hit| **hit).count();
+            assert!((1800..2200).contains(&count), "{rule}: {count}");
+            assert!(one == again && one != other, "{rule}");
+        }
+        assert!(outcomes(1, ".: drop 0", true).iter().all(|hit| !hit));
+        assert!(outcomes(1, ".: drop 1", true).iter().all(|hit| *hit));
+    }
+
+    #[test]
+    fn a_message_is_refused_by_its_place_and_dropped_by_its_number() {
+        let deeds = |rule: &str| -> Vec<RuleEffect> {
+            let control = control(1, &[rule]);
+            let rules = control.current().unwrap();
+            let mut conduct = SessionRules::new(0);
+            (0..200)
+                .map(|_| {
+                    conduct.decide(&rules, &CommandContext { sequence: Some(5), ..moment(RuleCommand::Dot) }).effect
+                })
+                .collect()
+        };
+        let refused = deeds(".: soft reject 0.5");
+        assert!(refused.contains(&RuleEffect::Accept) && refused.len() > 1, "what is sent again may get through");
+        assert!(refused.iter().any(|deed| *deed != RuleEffect::Accept));
+        let dropped = deeds(".: drop 0.5");
+        assert!(dropped.iter().all(|deed| *deed == dropped[0]), "the same message meets the same fate");
+    }
+
+    #[test]
+    fn a_recipient_is_asked_for_after_the_dot_by_its_place() {
+        let control = control(1, &[". to no@: hard reject", ".: directed", ". to *: delay 5ms", ".: delay 1s"]);
+        let rules = control.current().unwrap();
+        let mut conduct = SessionRules::new(0);
+        let said = ["a@x", "no@x", "452-b@x"];
+        for (place, recipient) in said.iter().enumerate().skip(1) {
+            conduct.add_recipient(place, &Path::mailbox(recipient.as_bytes()).unwrap());
+        }
+        let whole = conduct.decide(&rules, &moment(RuleCommand::Dot));
+        assert_eq!((whole.delay, code(&whole)), (MS * 1000, 0), "rules for each recipient are not the message's");
+        let mut of = |place| {
+            let judgement = conduct.decide_recipient(&rules, &moment(RuleCommand::Dot), place);
+            (judgement.delay, code(&judgement))
+        };
+        assert_eq!(of(0), (Duration::ZERO, 0), "taken before there was such a rule");
+        assert_eq!([of(1), of(2), of(3)], [(Duration::ZERO, 500), (Duration::ZERO, 452), (Duration::ZERO, 0)]);
+        conduct.end_transaction();
+        conduct.add_recipient(0, &Path::mailbox(b"a@x").unwrap());
+        assert_eq!(conduct.decide_recipient(&rules, &moment(RuleCommand::Dot), 0).delay, MS * 5);
+    }
+
+    #[test]
+    fn each_recipient_has_a_chance_of_its_own() {
+        let refused = |rule: &str, seed: u64| -> Vec<bool> {
+            let control = control(seed, &[rule]);
+            let rules = control.current().unwrap();
+            let mut conduct = SessionRules::new(0);
+            (0..1000).for_each(|place| conduct.add_recipient(place, &Path::mailbox(b"a@x").unwrap()));
+            let moment = CommandContext { sequence: Some(5), ..moment(RuleCommand::Dot) };
+            conduct.decide(&rules, &moment);
+            let mut hit = |place| conduct.decide_recipient(&rules, &moment, place).effect != RuleEffect::Accept;
+            (0..1000).map(&mut hit).collect()
+        };
+        for rule in [". to *: soft reject 0.1", ". to *: drop 10%"] {
+            let one = refused(rule, 1);
+            let again = refused(rule, 1);
+            let other = refused(rule, 2);
+            let count = one.iter().filter(|hit| **hit).count();
+            assert!((60..140).contains(&count), "{rule}: {count}");
+            assert!(one == again && one != other, "{rule}");
+        }
+    }
+
+    proptest! {
+        /// However the commands of sessions are interleaved, the effects on each session are the same.
+        #[test]
+        fn a_session_meets_the_same_whatever_others_do(
+            seed in any::<u64>(), turns in proptest::collection::vec((0..4_usize, 0..11_usize), 1..100)
+        ) {
+            let texts = ["*: soft reject 0.2", "rcpt, data: delay 1ms..9ms 0.5", "*: hang up 10%"];
+            let meet = |order: &[(usize, usize)]| {
+                let control = control(seed, &texts);
+                let rules = control.current().unwrap();
+                let mut sessions: Vec<_> = (0..4).map(SessionRules::new).collect();
+                let mut met = vec![Vec::new(); 4];
+                for (session, command) in order {
+                    let judgement = sessions[*session].decide(&rules, &moment(RuleCommand::ALL[*command].0));
+                    met[*session].push((judgement.delay, judgement.effect));
+                }
+                met
+            };
+            let mut sorted = turns.clone();
+            sorted.sort_by_key(|(session, _)| *session);
+            prop_assert_eq!(meet(&turns), meet(&sorted));
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The mail of a run: one message sent many times, messages of a set, or messages cut to a random size.
+use super::SourceOptions;
+use super::addresses::{AddressPattern, RecipientNumbering};
+use super::corpus;
+use super::distribution::Distribution;
+use super::message::{self, MessageIdMode, MessageTemplate, SizedTemplate, TraceStamp};
+use super::mime::{self, MimeFields};
+use super::random::{RandomStream, SeededRng};
+use anyhow::{Context, Result, bail};
+use journey::RunId;
+use journey::record::{CorpusRow, Varied};
+use net::Outbox;
+use std::time::Duration;
+
+/// Default size of a message in bytes.
+const DEFAULT_BYTES: u64 = 400;
+/// Default sizes of MIME messages: half of them below 24 KB, one in a hundred above 800 KB.
+const DEFAULT_MIME_SIZES: &str = "lognormal:24576,1.5";
+
+/// The messages of a run.
+#[derive(Debug)]
+pub(super) enum MessageSet {
+    /// The same message, each time with its own number and time.
+    Fixed(MessageTemplate),
+    /// One of these, chosen by the seed.
+    OneOf { templates: Vec<MessageTemplate>, seed: u64 },
+    /// Messages of a random length.
+    BySize { template: SizedTemplate, sizes: Distribution, least: u64, seed: u64 },
+}
+
+/// Choice of a message's content, made when it is created.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MessageChoice {
+    index: usize,
+    /// Bytes of the message as the receiver sees it: unstuffed, without the end of data.
+    pub(super) bytes: u64,
+    /// Set if it contains bytes above 127.
+    pub(super) is_eight_bit: bool,
+}
+
+/// The mail, and its description for the record.
+#[derive(Debug)]
+pub(super) struct PreparedMessages {
+    pub(super) messages: MessageSet,
+    pub(super) summary: MessageSetSummary,
+}
+
+/// Description of the mail for the record.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MessageSetSummary {
+    /// Mean size of a message in bytes.
+    pub(super) mean_bytes: f64,
+    /// Distribution of sizes, if they vary and are not those of a corpus.
+    pub(super) sizes: Option<Varied>,
+    pub(super) corpus: Option<CorpusRow>,
+    pub(super) mime_messages: Option<u64>,
+}
+
+impl PreparedMessages {
+    /// Prepares the mail that the options ask for.
+    ///
+    /// # Errors
+    /// If it cannot be read or made.
+    pub(super) fn new(options: &SourceOptions, stamp: TraceStamp, run: RunId, now: jiff::Timestamp) -> Result<Self> {
+        if let Some(path) = &options.file {
+            let (headers, body) = message::read_message(path)?;
+            return Ok(Self::fixed(MessageTemplate::new(stamp, &headers, &body, MessageIdMode::Unchanged)));
+        }
+        if let Some(from) = &options.corpus {
+            return Self::from_corpus(from, stamp, options.seed);
+        }
+        let subject = options.subject.as_deref();
+        if subject.is_some_and(|subject| subject.contains(['\r', '\n', '\0'])) {
+            bail!("--subject contains a line end");
+        }
+        let from = first_address(&options.from);
+        let to = first_address(&options.recipient_patterns[0]);
+        let date = message::date(now)?;
+        let id = message::message_id_placeholder(run);
+        if options.mime {
+            let fields =
+                MimeFields { from: &bracketed(&from), to: &bracketed(&to), date: &date, message_id: &id, subject };
+            return Self::from_mime(options, stamp, fields);
+        }
+        Self::generated(options, stamp, &message::header_fields(&from, &to, subject, &date, &id))
+    }
+
+    fn fixed(template: MessageTemplate) -> Self {
+        let about = MessageSetSummary { mean_bytes: template.bytes as f64, ..MessageSetSummary::default() };
+        Self { messages: MessageSet::Fixed(template), summary: about }
+    }
+
+    fn generated(options: &SourceOptions, stamp: TraceStamp, fields: &str) -> Result<Self> {
+        let sizes = options.sizes.clone().unwrap_or_else(|| Distribution::constant(DEFAULT_BYTES));
+        if let Some(size) = sizes.as_constant() {
+            return Ok(Self::fixed(message::generate(stamp, fields, size)?));
+        }
+        let least = SizedTemplate::min_bytes(stamp, fields.as_bytes()) as u64;
+        if sizes.min() < least && !sizes.is_clamped() {
+            bail!("--message-size {} is too small: variable sizes must be at least {least} bytes", sizes.expression());
+        }
+        let most =
+            usize::try_from(sizes.max().max(least)).context("--message-size exceeds the memory of this machine")?;
+        let cut = SizedTemplate::new(stamp, fields.as_bytes(), most);
+        let described = sizes.summary_from(least);
+        let about =
+            MessageSetSummary { mean_bytes: described.mean, sizes: Some(described), ..MessageSetSummary::default() };
+        Ok(Self { messages: MessageSet::BySize { template: cut, sizes, least, seed: options.seed }, summary: about })
+    }
+
+    fn from_corpus(from: &corpus::CorpusOptions, stamp: TraceStamp, seed: u64) -> Result<Self> {
+        let read = corpus::read(from)?;
+        let row = CorpusRow {
+            path: from.path.display().to_string(),
+            kind: read.kind.to_owned(),
+            messages: read.messages.len() as u64,
+            bytes: read.messages.iter().map(|letter| letter.bytes).sum(),
+            skipped: read.skipped,
+        };
+        let templates = read.messages.into_iter().map(|letter| MessageTemplate::from_corpus(stamp, letter)).collect();
+        let mut prepared = Self::one_of(templates, seed);
+        prepared.summary.corpus = Some(row);
+        Ok(prepared)
+    }
+
+    fn from_mime(options: &SourceOptions, stamp: TraceStamp, fields: MimeFields<'_>) -> Result<Self> {
+        let usual = || Distribution::parse(DEFAULT_MIME_SIZES, |text| text.parse().map_err(|_| String::new()));
+        let sizes = match &options.sizes {
+            Some(sizes) => sizes.clone(),
+            None => usual().expect("the usual distribution is well-formed"),
+        };
+        let messages = mime::messages(fields, &sizes, stamp.bytes() as u64, options.seed)?;
+        let templates: Vec<MessageTemplate> = messages
+            .iter()
+            .map(|text| {
+                let body_at = memchr::memmem::find(text, b"\r\n\r\n").map_or(text.len(), |at| at + 4);
+                let (headers, body) = text.split_at(body_at);
+                MessageTemplate::new(stamp, headers, body, MessageIdMode::Patched)
+            })
+            .collect();
+        let made = templates.len() as u64;
+        let mut prepared = Self::one_of(templates, options.seed);
+        prepared.summary.mime_messages = Some(made);
+        prepared.summary.sizes = sizes.summary();
+        Ok(prepared)
+    }
+
+    fn one_of(templates: Vec<MessageTemplate>, seed: u64) -> Self {
+        let total: f64 = templates.iter().map(|template| template.bytes as f64).sum();
+        let about =
+            MessageSetSummary { mean_bytes: total / templates.len().max(1) as f64, ..MessageSetSummary::default() };
+        Self { messages: MessageSet::OneOf { templates, seed }, summary: about }
+    }
+}
+
+impl MessageSet {
+    /// The content of the message with that number; this does not depend on the warm-up.
+    pub(super) fn choose(&self, number: u64) -> MessageChoice {
+        let of = |index: usize, template: &MessageTemplate| MessageChoice {
+            index,
+            bytes: template.bytes,
+            is_eight_bit: template.is_eight_bit,
+        };
+        match self {
+            Self::Fixed(template) => of(0, template),
+            Self::OneOf { templates, seed } => {
+                let index = SeededRng::new(*seed, RandomStream::Message, number).below(templates.len() as u64) as usize;
+                of(index, &templates[index])
+            }
+            Self::BySize { sizes, least, seed, .. } => MessageChoice {
+                index: 0,
+                bytes: sizes.sample(*seed, RandomStream::Message, number).max(*least),
+                is_eight_bit: false,
+            },
+        }
+    }
+
+    /// The template, if every message has the same length and needs the same extensions.
+    pub(super) fn fixed_template(&self) -> Option<&MessageTemplate> {
+        match self {
+            Self::Fixed(template) => Some(template),
+            Self::OneOf { .. } | Self::BySize { .. } => None,
+        }
+    }
+
+    /// Renders the chosen message, with that number and time, and the end of data.
+    pub(super) fn render(&self, pick: MessageChoice, sequence: u64, since: Duration, outbox: &mut Outbox) {
+        match self {
+            Self::Fixed(template) => template.render(sequence, since, outbox),
+            Self::OneOf { templates, .. } => templates[pick.index].render(sequence, since, outbox),
+            Self::BySize { template: cut, .. } => cut.render(pick.bytes, sequence, since, outbox),
+        }
+    }
+
+    /// Renders the same for a chunk (RFC 3030): not dot-stuffed, and without end of data.
+    pub(super) fn render_chunk(&self, pick: MessageChoice, sequence: u64, since: Duration, outbox: &mut Outbox) {
+        let mut message = Outbox::default();
+        self.render(pick, sequence, since, &mut message);
+        message.drop_last(smtp::data::END_OF_DATA.len());
+        if message.length() as u64 == pick.bytes {
+            outbox.append(message);
+        } else {
+            // Few messages have lines that begin with a dot.
+            outbox.bytes().extend_from_slice(&smtp::data::unstuffed(&message.to_vec()));
+        }
+    }
+}
+
+/// The address in the header: for a pattern the first address that it gives.
+fn first_address(pattern: &AddressPattern) -> String {
+    let mut address = Vec::new();
+    pattern.write(&mut SeededRng::new(0, RandomStream::Words, 0), RecipientNumbering::Bare, 0, &mut address);
+    String::from_utf8_lossy(&address).into_owned()
+}
+
+fn bracketed(address: &str) -> String {
+    format!("<{address}>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::TraceHeaders as Tracing;
+    use super::super::message::TraceClock;
+    use super::*;
+
+    fn stamp() -> TraceStamp {
+        TraceStamp::new(RunId([1; 16]), Tracing::Off, TraceClock::Monotonic)
+    }
+
+    fn set(bodies: &[&str], seed: u64) -> MessageSet {
+        let template =
+            |body: &&str| MessageTemplate::new(stamp(), b"a: b\r\n\r\n", body.as_bytes(), MessageIdMode::Unchanged);
+        MessageSet::OneOf { templates: bodies.iter().map(template).collect(), seed }
+    }
+
+    /// Bytes of a rendered message in which no line begins with a dot.
+    fn rendered(mail: &MessageSet, number: u64) -> (MessageChoice, usize) {
+        let pick = mail.choose(number);
+        let mut outbox = Outbox::default();
+        mail.render(pick, number, Duration::ZERO, &mut outbox);
+        (pick, outbox.to_vec().len() - smtp::data::END_OF_DATA.len())
+    }
+
+    #[test]
+    fn a_set_is_picked_from_evenly_and_by_the_seed() {
+        let mail = set(&["1\r\n", "22\r\n", "333\r\n", "4444\r\n", "\u{fc}\r\n"], 1);
+        let mut counts = [0_u32; 5];
+        for number in 0..10_000 {
+            let (pick, bytes) = rendered(&mail, number);
+            assert_eq!((pick.bytes, pick.is_eight_bit), (bytes as u64, pick.index == 4));
+            counts[pick.index] += 1;
+        }
+        assert!(counts.iter().all(|count| (1_800..2_200).contains(count)), "{counts:?}");
+        let picks = |seed| (0..100).map(|number| set(&["1\r\n"; 9], seed).choose(number).index).collect::<Vec<_>>();
+        assert_eq!(picks(1), picks(1));
+        assert_ne!(picks(1), picks(2));
+    }
+
+    #[test]
+    fn what_is_cut_is_as_long_as_drawn_and_never_too_short() {
+        let sizes = Distribution::parse("lognormal:300,1.5", |text| text.parse().map_err(|_| String::new())).unwrap();
+        let fields = "a: b\r\n";
+        let least = SizedTemplate::min_bytes(stamp(), fields.as_bytes()) as u64;
+        let cut = SizedTemplate::new(stamp(), fields.as_bytes(), sizes.max() as usize);
+        let described = sizes.summary_from(least);
+        let mail = MessageSet::BySize { template: cut, sizes, least, seed: 1 };
+        let picks: Vec<(MessageChoice, usize)> = (0..2_000).map(|number| rendered(&mail, number)).collect();
+        assert!(picks.iter().all(|(pick, bytes)| pick.bytes == *bytes as u64 && pick.bytes >= least));
+        assert!(picks.iter().any(|(pick, _)| pick.bytes == least) && described.least == least as f64);
+        let mean = picks.iter().map(|(pick, _)| pick.bytes as f64).sum::<f64>() / 2_000.0;
+        assert!((mean / described.mean - 1.0).abs() < 0.15, "{mean} for {}", described.mean);
+    }
+
+    #[test]
+    fn a_header_names_the_first_address_of_a_pattern() {
+        let first = first_address(&AddressPattern::parse("u{7..7}@{b,b}").unwrap());
+        assert_eq!((first.as_str(), bracketed(&first).as_str()), ("u7@b", "<u7@b>"));
+    }
+}
