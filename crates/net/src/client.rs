@@ -1,6 +1,6 @@
 //! A client for programs that send a message now and then: connect, send, quit. It blocks, so it suits any program; a
-//! program with many connections at a time drives [`crate::Conversation`]s.
-use crate::clock;
+//! program with many connections at a time drives [`crate::ClientSession`]s.
+use eventloop::clock;
 use smtp::client::{Client as Session, Outcome, PipelineMode, Verb, Violation, Want};
 use smtp::data;
 use smtp::envelope::Envelope;

@@ -1,12 +1,12 @@
 //! Drives a client session for a caller that has many of them: writes, reads, reports. It decides nothing.
-use crate::clock;
 use crate::outbox::Outbox;
 use crate::server_session::handshake_timeout;
 use crate::stream::Stream;
-use crate::timers::Timer;
 use crate::tls::Handshake;
 use crate::tls_setup::ClientTls;
 use crate::worker::{IoBuffers, WorkerBuffers};
+use eventloop::Timer;
+use eventloop::clock;
 use smtp::client::{ChunkPosition, Client, Event, GaveUp, Verb, Violation, Want};
 use smtp::envelope::Envelope;
 use std::future::poll_fn;

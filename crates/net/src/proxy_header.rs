@@ -1,5 +1,5 @@
 //! The PROXY header before the first byte of a session: read from a connection that a proxy passes on.
-use crate::socket::Socket;
+use eventloop::Socket;
 use smtp::proxy::{self, MAX_V1_BYTES, ProxyHeader, ProxyHeaderError};
 use std::future::poll_fn;
 use std::io;

@@ -1,14 +1,15 @@
 //! The embeddable server: workers that accept and serve, and a service that makes a handler for each session.
 use crate::client_limits::{ClientLimits, Clients};
-use crate::clock;
-use crate::endpoint::Endpoint;
 use crate::handler::{Handler, Peer};
-use crate::listener;
 use crate::server_session::{ClientAdmission, ServerSession};
-use crate::socket::{Acceptor, Socket};
-use crate::timers::sleep;
 use crate::tls_setup::ServerSecurity;
-use crate::worker::{self, FdTable, WorkerBuffers};
+use crate::worker::{self, WorkerBuffers};
+use eventloop::Endpoint;
+use eventloop::FdTable;
+use eventloop::clock;
+use eventloop::listener;
+use eventloop::sleep;
+use eventloop::{Acceptor, Socket};
 use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, send};
 use smtp::limits::Limits;
@@ -46,7 +47,7 @@ pub trait Service: 'static {
     fn is_exempt(&self, client: IpAddr) -> bool {
         client.to_canonical().is_loopback()
     }
-    /// A client could not be accepted: descriptors have run out ([`crate::Shortage`]), or it has gone again.
+    /// A client could not be accepted: descriptors have run out ([`crate::ResourceExhausted`]), or it has gone again.
     fn accept_failed(&self, why: &io::Error) {
         let _ = why;
     }

@@ -1,13 +1,13 @@
 //! Drives a server session for its handler: reads, asks, answers, writes. It decides nothing.
 use crate::client_limits::{Admission, ClientLimit};
-use crate::clock;
 use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, ReadLimit};
 use crate::nonce::nonce;
 use crate::server::Proxied;
 use crate::stream::Stream;
-use crate::timers::Timer;
 use crate::tls_setup::{ServerSecurity, ServerTls};
 use crate::worker::{IoBuffers, READ_BYTES, WorkerBuffers};
+use eventloop::Timer;
+use eventloop::clock;
 use smtp::proxy::ProxyHeader;
 use smtp::reply::Reply;
 use smtp::reply_reason::ReplyReason;

@@ -1,9 +1,8 @@
 //! A connection, plain or under TLS, with one interface: a session reads and writes the same in both cases.
 use crate::proxy_header::take_header;
-use crate::reactor::with_scratch;
-use crate::socket::Socket;
-use crate::tls::{Handshake, TlsLayer, with_handshake_fault};
+use crate::tls::{Handshake, TlsLayer, with_handshake_fault, with_scratch};
 use crate::tls_setup::{ClientTls, ServerTls};
+use eventloop::Socket;
 use rustix::fd::{AsFd, BorrowedFd};
 use smtp::proxy::ProxyHeader;
 use std::fmt;

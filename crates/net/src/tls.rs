@@ -1,13 +1,13 @@
 //! TLS as a state machine over a connection: records in and out, by rustls' unbuffered interface, so that a session's
 //! bytes are read into the worker's buffers and an idle session holds almost none.
-use crate::clock;
-use crate::socket::Socket;
 use crate::tls_setup::{ClientTls, ServerTls};
+use eventloop::Socket;
+use eventloop::clock;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
 use rustls::{AlertDescription, HandshakeKind};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
@@ -77,6 +77,19 @@ thread_local! {
     /// The worker's memory for outgoing records. A session whose socket is full keeps it, and the next session
     /// allocates another.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// The worker's buffer in which records are read and decrypted; allocated when its first TLS connection reads.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Bytes of TLS records that one read may bring, and a record that was begun before it.
+const SCRATCH_BYTES: usize = 128 * 1024;
+
+/// Lends the worker's buffer for TLS records.
+pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.resize(SCRATCH_BYTES, 0);
+        work(scratch)
+    })
 }
 
 /// Results of one step of the state machine.

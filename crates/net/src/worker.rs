@@ -1,7 +1,7 @@
-//! A worker: a thread with an event loop, and the buffers that all its sessions share.
+//! A worker that serves sessions: a thread of [`eventloop`], and the buffers that all its sessions share.
 use crate::outbox::Outbox;
-pub use crate::reactor::FdTable;
-use crate::reactor::{self, Reactor};
+use eventloop::FdTable;
+pub use eventloop::worker::{default_count, failed_tasks as failed_sessions, spawn_local};
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -62,14 +62,7 @@ impl WorkerBuffers {
     }
 }
 
-/// Number of sessions of this process that ended by a panic: each is a defect, with details on standard error. The
-/// others continue, so a program that reports on sessions has to ask for it.
-pub fn failed_sessions() -> u64 {
-    reactor::failed_tasks()
-}
-
-/// Starts a worker thread that runs `work` and everything it spawns with [`spawn_local`]. Tasks that still run when
-/// `work` ends are dropped.
+/// Starts a worker thread ([`eventloop::worker::spawn`]) and gives its buffers to `work`.
 ///
 /// # Errors
 /// Those of starting a thread.
@@ -82,50 +75,13 @@ where
     T: Send + 'static,
     W: Future<Output = T> + 'static,
 {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || Reactor::run(fd_table, work(WorkerBuffers::default())))
+    eventloop::worker::spawn(name, fd_table, || work(WorkerBuffers::default()))
 }
 
-/// Runs `work` as a worker on this thread.
+/// Runs `work` as a worker on this thread ([`eventloop::worker::run`]), with buffers for its sessions.
 ///
 /// # Errors
 /// Those of making an event loop: descriptors have run out.
 pub fn run<T: 'static, W: Future<Output = T> + 'static>(work: impl FnOnce(WorkerBuffers) -> W) -> io::Result<T> {
-    Reactor::run(FdTable::Shared, work(WorkerBuffers::default()))
-}
-
-/// Adds a task to the worker that runs on this thread.
-///
-/// # Panics
-/// If the thread is no worker.
-pub fn spawn_local(task: impl Future<Output = ()> + 'static) {
-    Reactor::current().spawn(task);
-}
-
-/// Half of the processors, at least one: the other half is for the peer, which usually runs on this host.
-pub fn default_count() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{FdTable, failed_sessions, spawn, spawn_local};
-
-    #[test]
-    fn a_session_that_panics_ends_alone_and_is_counted() {
-        let before = failed_sessions();
-        let thread = spawn("two", FdTable::Shared, |_| async {
-            let (give, mut take) = tokio::sync::mpsc::channel(2);
-            let other = give.clone();
-            spawn_local(async move {
-                let _held = give;
-                panic!("a test's own panic");
-            });
-            spawn_local(async move { other.send(7).await.expect("somebody listens") });
-            [take.recv().await, take.recv().await]
-        });
-        assert_eq!(thread.expect("a thread").join().expect("no panic").expect("a loop"), [Some(7), None]);
-        assert_eq!(failed_sessions() - before, 1);
-    }
+    eventloop::worker::run(work(WorkerBuffers::default()))
 }

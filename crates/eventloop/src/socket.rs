@@ -133,7 +133,7 @@ impl Socket {
     }
 
     /// Looks at the available bytes without taking them.
-    pub(crate) fn poll_peek(&self, room: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub fn poll_peek(&self, room: &mut [u8]) -> Poll<io::Result<usize>> {
         if !self.reactor.may_read(self.key) {
             return Poll::Pending;
         }
@@ -148,12 +148,12 @@ impl Socket {
     }
 
     /// Notes that the available bytes are not enough: the task is polled again when there are more.
-    pub(crate) fn wait_for_more(&self) {
+    pub fn wait_for_more(&self) {
         self.reactor.clear_readable(self.key);
     }
 
     /// Reports whether the peer has closed, or the connection failed.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.reactor.has_ended(self.key)
     }
 
@@ -166,13 +166,13 @@ impl Socket {
     ///
     /// # Errors
     /// Those of `send` and `shutdown`; `WouldBlock` if the socket has not taken all that was written.
-    pub(crate) fn shutdown_write(&self) -> io::Result<()> {
+    pub fn shutdown_write(&self) -> io::Result<()> {
         self.reactor.flush_before_write(self.key)?;
         rustix::net::shutdown(&*self.descriptor, Shutdown::Write).map_err(Errno::into)
     }
 
     /// Makes closing reset the connection (RST): output that has not reached the peer is lost.
-    pub(crate) fn reset_on_close(&self) {
+    pub fn reset_on_close(&self) {
         // If this fails the connection is closed the usual way.
         let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
     }
@@ -210,7 +210,7 @@ impl Socket {
     }
 
     /// Time at which the last input had been read, by [`crate::clock::now`].
-    pub(crate) fn input_at(&self) -> Duration {
+    pub fn input_at(&self) -> Duration {
         self.reactor.input_at()
     }
 
@@ -218,7 +218,7 @@ impl Socket {
     ///
     /// # Errors
     /// Those of `recv`; `WouldBlock` if nothing has come.
-    pub(crate) fn try_read(&self, room: &mut [u8]) -> io::Result<usize> {
+    pub fn try_read(&self, room: &mut [u8]) -> io::Result<usize> {
         if let Some(read) = self.reactor.take_read_ahead(self.key, room) {
             return read.map_err(Errno::into);
         }
@@ -227,16 +227,16 @@ impl Socket {
     }
 
     /// Lets the next read be tried, whatever the last events said.
-    pub(crate) fn mark_readable(&self) {
+    pub fn mark_readable(&self) {
         self.reactor.mark_readable(self.key);
     }
 
-    /// Writes what the socket takes. A short write is gathered with the others of its turn ([`crate::batch`]); if that
+    /// Writes what the socket takes. A short write is gathered with the others of its turn; if that
     /// fails the task is polled again, and a read fails.
     ///
     /// # Errors
     /// Those of `send`; `WouldBlock` if it takes nothing: [`Socket::poll_writable`] then waits until it does.
-    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() <= MAX_BATCHED_WRITE {
             self.reactor.batch_write(self.key, &self.descriptor, bytes)?;
             return Ok(bytes.len());
@@ -249,28 +249,28 @@ impl Socket {
     ///
     /// # Errors
     /// As [`Socket::try_write`]. SIGPIPE is ignored in a Rust program, so `writev` needs no flag for it.
-    pub(crate) fn try_write_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn try_write_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.reactor.flush_before_write(self.key)?;
         self.try_io(|| rustix::io::writev(&*self.descriptor, pieces))
     }
 
     /// Reports whether all output has been handed to the kernel, or will be when this turn ends.
-    pub(crate) fn is_flushed(&self) -> bool {
+    pub fn is_flushed(&self) -> bool {
         self.reactor.is_flushed(self.key)
     }
 
     /// Reports whether the last output waits for the end of the turn of all sessions.
-    pub(crate) fn is_write_batched(&self) -> bool {
+    pub fn is_write_batched(&self) -> bool {
         self.reactor.is_write_batched(self.key)
     }
 
     /// Turns on the timing of writes ([`Socket::written_at`]).
-    pub(crate) fn time_writes(&self) {
+    pub fn time_writes(&self) {
         self.reactor.time_writes(self.key);
     }
 
     /// Time at which the last gathered output had been handed to the kernel.
-    pub(crate) fn written_at(&self) -> Duration {
+    pub fn written_at(&self) -> Duration {
         self.reactor.written_at(self.key)
     }
 
@@ -325,7 +325,7 @@ impl Acceptor {
         Ok(Self { listener, key, reactor })
     }
 
-    /// Returns the next connection, which belongs to no task yet: [`Socket::adopt`] it in its own task. The client of a
+    /// Returns the next connection, which belongs to no task yet: pass it to [`Socket::from_accepted`] in its own task. The client of a
     /// unix-domain socket has the address `0.0.0.0:0`.
     ///
     /// # Errors
@@ -360,7 +360,7 @@ impl Acceptor {
 
 impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Door").field(&self.listener).finish()
+        f.debug_tuple("Acceptor").field(&self.listener).finish()
     }
 }
 

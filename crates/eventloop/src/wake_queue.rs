@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread::{self, ThreadId};
 
-/// Tasks that were woken since the last `answer`.
+/// Tasks that were woken since the last `drain`.
 pub(crate) struct WakeQueue {
     woken: Mutex<Vec<usize>>,
     has_woken: AtomicBool,
@@ -23,7 +23,7 @@ struct TaskWaker {
 }
 
 impl WakeQueue {
-    /// Creates the bell of the loop on this thread.
+    /// Creates the wake queue of the loop on this thread.
     pub(crate) fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let owner = thread::current().id();

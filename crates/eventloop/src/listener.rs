@@ -98,9 +98,9 @@ mod tests {
         std::fs::create_dir_all(&place).unwrap();
         let file = place.join("file");
         let socket = place.join("socket");
-        std::fs::write(&file, "letters").unwrap();
+        std::fs::write(&file, "content").unwrap();
         assert!(listen_unix(&file).is_err());
-        assert_eq!(std::fs::read(&file).unwrap(), b"letters");
+        assert_eq!(std::fs::read(&file).unwrap(), b"content");
         drop(listen_unix(&socket).unwrap());
         let living = listen_unix(&socket).unwrap();
         assert_eq!(listen_unix(&socket).unwrap_err().kind(), io::ErrorKind::AddrInUse);

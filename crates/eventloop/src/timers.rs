@@ -130,7 +130,7 @@ impl Drop for Timer {
 
 impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Alarm").field(&self.0.as_ref().map(|armed| armed.key.0)).finish()
+        f.debug_tuple("Timer").field(&self.0.as_ref().map(|armed| armed.key.0)).finish()
     }
 }
 

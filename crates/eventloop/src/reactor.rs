@@ -3,7 +3,7 @@
 //! ```text
 //! epoll ─ events ─▶ sources (what sockets can do now; batch.rs reads for them) ─▶ the tasks that own them are polled
 //! timerfd ───────▶ timers ──────────────────────────────▶ the tasks that are due
-//! bell (wakers) ──────────────────────────────────────────▶ the tasks that were woken
+//! wake queue (wakers) ─────────────────────────────────────▶ the tasks that were woken
 //! ```
 //! A runtime for one purpose: an event polls its task directly, without a queue, a lock or a waker between. That is why
 //! tokio is not used here (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future and may
@@ -39,13 +39,13 @@ const TASK_BUDGET: u32 = 64;
 const MAIN_TASK: usize = 0;
 /// Event of the timerfd.
 const TIMER_TOKEN: u64 = u64::MAX;
-/// Event of the bell.
+/// Event of the wake queue.
 const WAKE_TOKEN: u64 = u64::MAX - 1;
 
 /// Tasks of this process that ended by a panic.
 static FAILED_TASKS: AtomicU64 = AtomicU64::new(0);
 
-/// See [`crate::worker::failed_sessions`].
+/// See [`crate::worker::failed_tasks`].
 pub(crate) fn failed_tasks() -> u64 {
     FAILED_TASKS.load(Ordering::Relaxed)
 }
@@ -53,19 +53,6 @@ pub(crate) fn failed_tasks() -> u64 {
 thread_local! {
     /// The loop that runs on this thread.
     static CURRENT: RefCell<Option<Rc<Reactor>>> = const { RefCell::new(None) };
-    /// Buffer in which records are read and decrypted; allocated when the first TLS connection reads.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Bytes of TLS records that one read may bring, and a record that was begun before it.
-const SCRATCH_BYTES: usize = 128 * 1024;
-
-/// Lends the worker's buffer for TLS records.
-pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
-    SCRATCH.with_borrow_mut(|scratch| {
-        scratch.resize(SCRATCH_BYTES, 0);
-        work(scratch)
-    })
 }
 
 /// An event loop.
@@ -120,7 +107,7 @@ struct IoSource {
 
 /// Input that was read for a task before it was polled.
 enum BufferedRead {
-    /// Place of the input in the batch's intake; an empty one is the peer's end.
+    /// Place of the input in the batch's read-ahead; an empty one is the peer's end.
     Read(Range<usize>),
     Failed(Errno),
 }
@@ -142,11 +129,11 @@ impl IoSource {
     }
 
     fn has_unsent(&self) -> bool {
-        self.cold.as_ref().is_some_and(|rare| !rare.unsent.is_empty())
+        self.cold.as_ref().is_some_and(|cold| !cold.unsent.is_empty())
     }
 
     fn has_kept_input(&self) -> bool {
-        self.cold.as_ref().is_some_and(|rare| !rare.input.is_empty())
+        self.cold.as_ref().is_some_and(|cold| !cold.input.is_empty())
     }
 
     /// Notes the readiness that an event reports.
@@ -181,17 +168,17 @@ impl IoSource {
 
     /// Sends the output that a batch could not send.
     fn flush_unsent(&mut self) {
-        let (Some(rare), Some(descriptor)) = (&mut self.cold, &self.descriptor) else { return };
-        while !rare.unsent.is_empty() {
-            match retry_on_intr(|| send(descriptor, &rare.unsent, SendFlags::NOSIGNAL)) {
-                Ok(count) => drop(rare.unsent.drain(..count)),
+        let (Some(cold), Some(descriptor)) = (&mut self.cold, &self.descriptor) else { return };
+        while !cold.unsent.is_empty() {
+            match retry_on_intr(|| send(descriptor, &cold.unsent, SendFlags::NOSIGNAL)) {
+                Ok(count) => drop(cold.unsent.drain(..count)),
                 Err(Errno::AGAIN) => {
                     self.writable = false;
                     return;
                 }
                 Err(error) => {
-                    rare.error = Some(error);
-                    rare.unsent.clear();
+                    cold.error = Some(error);
+                    cold.unsent.clear();
                 }
             }
         }
@@ -269,7 +256,7 @@ impl Reactor {
     }
 
     fn new(fd_table: FdTable) -> io::Result<Self> {
-        // Other threads write to the bell: its descriptor has to be in their table too.
+        // Other threads write to the wake queue: its descriptor has to be in their table too.
         let wake_queue = Arc::new(WakeQueue::new()?);
         if fd_table == FdTable::Private {
             // If this is not allowed the table stays shared, which is only slower.
@@ -576,7 +563,7 @@ impl Reactor {
             Some(BufferedRead::Failed(error)) => Some(Err(error)),
             None => {
                 self.input_at.set(None);
-                source.cold.as_mut().and_then(|rare| rare.take_input(room))
+                source.cold.as_mut().and_then(|cold| cold.take_input(room))
             }
         }
     }
@@ -590,7 +577,7 @@ impl Reactor {
     pub(crate) fn batch_write(&self, key: usize, descriptor: &Rc<OwnedFd>, bytes: &[u8]) -> Result<(), Errno> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
-        if let Some(error) = source.cold.as_mut().and_then(|rare| rare.error) {
+        if let Some(error) = source.cold.as_mut().and_then(|cold| cold.error) {
             return Err(error);
         }
         if !source.writable || source.has_unsent() {
@@ -607,7 +594,7 @@ impl Reactor {
         self.flush_batch();
         match self.sources.borrow()[key].cold.as_deref() {
             Some(ColdFields { error: Some(error), .. }) => Err(*error),
-            Some(rare) if !rare.unsent.is_empty() => Err(Errno::AGAIN),
+            Some(cold) if !cold.unsent.is_empty() => Err(Errno::AGAIN),
             _ => Ok(()),
         }
     }

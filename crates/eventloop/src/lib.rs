@@ -1,0 +1,64 @@
+//! An event loop for network servers and clients: one epoll per thread, with the tasks pinned to it. **Linux only.**
+//!
+//! ```
+//! use eventloop::{Acceptor, Socket, listener, worker};
+//! # fn main() -> std::io::Result<()> {
+//! let listener = listener::listen("127.0.0.1:0".parse().unwrap())?;
+//! let address = listener.local_addr()?;
+//! let echoed = worker::run(async move {
+//!     let acceptor = Acceptor::new(listener)?;
+//!     worker::spawn_local(async move {
+//!         let Ok((descriptor, _)) = acceptor.accept().await else { return };
+//!         let Ok(socket) = Socket::from_accepted(descriptor) else { return };
+//!         let mut room = [0; 64];
+//!         while let Ok(count @ 1..) = socket.read(&mut room).await {
+//!             if socket.write_all(&room[..count]).await.is_err() {
+//!                 return;
+//!             }
+//!         }
+//!     });
+//!     let socket = Socket::connect(address).await?;
+//!     socket.write_all(b"hello").await?;
+//!     let mut room = [0; 64];
+//!     let count = socket.read(&mut room).await?;
+//!     Ok::<_, std::io::Error>(room[..count].to_vec())
+//! })??;
+//! assert_eq!(echoed, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It uses epoll, timerfd and eventfd, by way of rustix: no unsafe code. A task is an ordinary future, and may await
+//! anything that wakes it, such as the channels of tokio or futures; it is never moved to another thread. An event polls
+//! its task directly, without a queue, a lock or a waker between. It has no protocol in it.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `batch` | input is read for all tasks of a batch before they are polled, and their output is written after |
+//! | `clock` | CLOCK_MONOTONIC, the time of everything measured |
+//! | `endpoint` | a TCP address, or a socket in the file system |
+//! | `listener` | listening sockets |
+//! | `open_files` | raises this process's own `ulimit -n` |
+//! | `reactor` | the event loop: one epoll, and the tasks that wait on it |
+//! | `resource_exhausted` | resources that ran out when a connection could not be made or accepted |
+//! | `socket` | one read, one write, one system call each |
+//! | `timers` | all timers of a worker on one timerfd |
+//! | `wake_queue` | wakes tasks for other reasons than their own events |
+//! | `worker` | a thread with its event loop |
+mod batch;
+pub mod clock;
+mod endpoint;
+pub mod listener;
+pub mod open_files;
+mod reactor;
+mod resource_exhausted;
+mod socket;
+mod timers;
+mod wake_queue;
+pub mod worker;
+
+pub use endpoint::Endpoint;
+pub use reactor::FdTable;
+pub use resource_exhausted::ResourceExhausted;
+pub use socket::{Acceptor, Socket};
+pub use timers::{Timer, sleep, sleep_until};
