@@ -1,12 +1,12 @@
 //! Any text as a pattern of addresses and of texts: what is wrong with it, or a pattern every address of which is one.
 #![no_main]
-#[path = "../../src/source/addresses.rs"]
+#[path = "../../crates/load/src/source/addresses.rs"]
 #[allow(dead_code)] // a part of it is the source's
 mod addresses;
-#[path = "../../src/load/distribution.rs"]
+#[path = "../../crates/workload/src/distribution.rs"]
 #[allow(dead_code)] // likewise
 mod distribution;
-#[path = "../../src/load/random.rs"]
+#[path = "../../crates/workload/src/random.rs"]
 #[allow(dead_code)] // likewise
 mod random;
 

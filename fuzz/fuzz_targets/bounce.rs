@@ -1,9 +1,9 @@
 //! Any texts of a next hop and any message in a notification: its lines are sound, and its parts and groups as many as there should be.
 #![no_main]
-#[path = "../../src/relay/bounce/mod.rs"]
+#[path = "../../crates/relay/src/bounce/mod.rs"]
 #[allow(dead_code)] // a part of it is the relay's
 mod bounce;
-#[path = "../../src/relay/received.rs"]
+#[path = "../../crates/relay/src/received.rs"]
 #[allow(dead_code)] // likewise
 mod received;
 

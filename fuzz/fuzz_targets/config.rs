@@ -1,35 +1,32 @@
 //! Any text as a relay's configuration: complaints that lie within it, or a configuration under which every address has
 //! a place or is refused. Keys whose host names would be looked up are left out: nobody is to be asked.
 #![no_main]
-#[path = "../../src/relay/aliases.rs"]
+#[path = "../../crates/relay/src/aliases.rs"]
 #[allow(dead_code)] // a part of it is the relay's
 pub(crate) mod aliases;
-#[path = "../../src/relay/config/mod.rs"]
+#[path = "../../crates/relay/src/config/mod.rs"]
 #[allow(dead_code, unused_imports)] // likewise
 pub(crate) mod config;
-#[path = "../../src/local_address.rs"]
+#[path = "../../crates/party/src/local_address.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod local_address;
-#[path = "../../src/relay/login_limits.rs"]
+#[path = "../../crates/relay/src/login_limits.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod login_limits;
-#[path = "../../src/misspelling.rs"]
+#[path = "../../crates/party/src/misspelling.rs"]
 pub(crate) mod misspelling;
-#[path = "../../src/position.rs"]
+#[path = "../../crates/party/src/position.rs"]
 pub(crate) mod position;
-#[path = "../../src/quantities.rs"]
-#[allow(dead_code)] // likewise
-pub(crate) mod quantities;
-#[path = "../../src/reason.rs"]
+#[path = "../../crates/party/src/reason.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod reason;
-#[path = "../../src/relay/retry.rs"]
+#[path = "../../crates/relay/src/retry.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod retry;
-#[path = "../../src/relay/routing/mod.rs"]
+#[path = "../../crates/relay/src/routing/mod.rs"]
 #[allow(dead_code, unused_imports)] // likewise
 pub(crate) mod routing;
-#[path = "../../src/users.rs"]
+#[path = "../../crates/party/src/users.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod users;
 

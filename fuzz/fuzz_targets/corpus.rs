@@ -1,10 +1,10 @@
 //! Any octets as an mbox and as a message to send: refused, or letters that a receiver reads as they were meant. The last
 //! octet chooses what becomes of the unfit, and how much memory there is.
 #![no_main]
-#[path = "../../src/source/corpus.rs"]
+#[path = "../../crates/load/src/source/corpus.rs"]
 #[allow(dead_code)] // a part of it is the source's
 mod corpus;
-#[path = "../../src/source/file_lines.rs"]
+#[path = "../../crates/load/src/source/file_lines.rs"]
 #[allow(dead_code)] // likewise
 mod file_lines;
 

@@ -1,6 +1,6 @@
 //! Any text as smtp-sink's template of a dump file's name: it is expanded, and as it stands where it has no percent sign.
 #![no_main]
-#[path = "../../src/personality/smtp_sink/template.rs"]
+#[path = "../../crates/dropin/src/smtp_sink/template.rs"]
 mod template;
 
 use jiff::tz::TimeZone;

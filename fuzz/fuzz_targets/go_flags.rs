@@ -1,9 +1,9 @@
 //! Any words as a command line of Go's flag package, and as its numbers: each word is a flag's, a value, or left over.
 #![no_main]
-#[path = "../../src/personality/go/flags.rs"]
+#[path = "../../crates/dropin/src/go/flags.rs"]
 #[allow(dead_code)] // a part of it is the personality's
 mod flags;
-#[path = "../../src/personality/go/numbers.rs"]
+#[path = "../../crates/dropin/src/go/numbers.rs"]
 mod numbers;
 
 use flags::FlagKind;

@@ -1,12 +1,12 @@
 //! Any octets as replies to go-smtp-source, whole and cut: it hears the same, in bounded memory.
 #![no_main]
-#[path = "../../src/personality/go/flags.rs"]
+#[path = "../../crates/dropin/src/go/flags.rs"]
 #[allow(dead_code)] // a part of it is the personality's
 mod flags;
-#[path = "../../src/personality/go/numbers.rs"]
+#[path = "../../crates/dropin/src/go/numbers.rs"]
 #[allow(dead_code)] // likewise
 mod numbers;
-#[path = "../../src/personality/go_smtp_source/reply.rs"]
+#[path = "../../crates/dropin/src/go_smtp_source/reply.rs"]
 mod reply;
 
 use libfuzzer_sys::fuzz_target;

@@ -1,13 +1,13 @@
 //! Any format and number as go-smtp-source's subject: no more than the widths it names, and the text as it stands where
 //! there is no percent sign. The first eight octets are the number.
 #![no_main]
-#[path = "../../src/personality/go/flags.rs"]
+#[path = "../../crates/dropin/src/go/flags.rs"]
 #[allow(dead_code)] // a part of it is the personality's
 mod flags;
-#[path = "../../src/personality/go/numbers.rs"]
+#[path = "../../crates/dropin/src/go/numbers.rs"]
 #[allow(dead_code)] // likewise
 mod numbers;
-#[path = "../../src/personality/go_smtp_source/subject.rs"]
+#[path = "../../crates/dropin/src/go_smtp_source/subject.rs"]
 mod subject;
 
 use libfuzzer_sys::fuzz_target;

@@ -1,16 +1,16 @@
 //! Any text as an address of Postfix's host_port(3), and as a number of strtol(3): the same number as by hand, and a
 //! place or a complaint. Names that would be looked up are left out: nobody is to be asked.
 #![no_main]
-#[path = "../../src/personality/host_port.rs"]
+#[path = "../../crates/dropin/src/host_port.rs"]
 #[allow(dead_code)] // a part of it is the personalities'
 mod host_port;
-#[path = "../../src/personality/hostname.rs"]
+#[path = "../../crates/dropin/src/hostname.rs"]
 #[allow(dead_code)] // likewise
 mod hostname;
-#[path = "../../src/personality/numbers.rs"]
+#[path = "../../crates/dropin/src/numbers.rs"]
 #[allow(dead_code)] // likewise
 mod numbers;
-#[path = "../../src/personality/printable.rs"]
+#[path = "../../crates/dropin/src/printable.rs"]
 #[allow(dead_code)] // likewise
 mod printable;
 

@@ -1,6 +1,6 @@
 //! Any octets as lines, in blocks of any size: the same lines, numbered and measured.
 #![no_main]
-#[path = "../../src/source/file_lines.rs"]
+#[path = "../../crates/load/src/source/file_lines.rs"]
 mod file_lines;
 
 use file_lines::{FileLines, MAX_LINE_BYTES};

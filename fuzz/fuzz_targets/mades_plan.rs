@@ -1,11 +1,11 @@
 //! Any text as a plan of the stand-in: complaints that lie within it, or a plan that can be followed and is read again as the
 //! same.
 #![no_main]
-#[path = "../../src/misspelling.rs"]
+#[path = "../../crates/party/src/misspelling.rs"]
 mod misspelling;
 #[path = "../../src/cli/mades_plan.rs"]
 mod plan;
-#[path = "../../src/position.rs"]
+#[path = "../../crates/party/src/position.rs"]
 mod position;
 
 use libfuzzer_sys::fuzz_target;

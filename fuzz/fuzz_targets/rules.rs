@@ -1,15 +1,13 @@
 //! Any text as a rule and as a rules file: a mistake that lies within it, or rules that are read again as the same.
 #![no_main]
-#[path = "../../src/misspelling.rs"]
+#[path = "../../crates/party/src/misspelling.rs"]
 mod misspelling;
-#[path = "../../src/position.rs"]
+#[path = "../../crates/party/src/position.rs"]
 mod position;
-#[path = "../../src/quantities.rs"]
-mod quantities;
-#[path = "../../src/sink/rulebook.rs"]
+#[path = "../../crates/load/src/sink/rulebook.rs"]
 #[allow(dead_code)] // a part of it is the sink's
 mod rulebook;
-#[path = "../../src/sink/rules.rs"]
+#[path = "../../crates/load/src/sink/rules.rs"]
 #[allow(dead_code)] // likewise
 mod rules;
 

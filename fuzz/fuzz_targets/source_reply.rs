@@ -1,6 +1,6 @@
 //! Any octets as replies to smtp-source, whole and cut: it hears the same, in bounded memory.
 #![no_main]
-#[path = "../../src/personality/smtp_source/reply.rs"]
+#[path = "../../crates/dropin/src/smtp_source/reply.rs"]
 mod reply;
 
 use libfuzzer_sys::fuzz_target;

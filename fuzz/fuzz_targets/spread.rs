@@ -1,12 +1,9 @@
 //! Any text as a number that varies: what is wrong with it, or draws that lie within its bounds and rise with the chance.
 #![no_main]
-#[path = "../../src/load/distribution.rs"]
+#[path = "../../crates/workload/src/distribution.rs"]
 #[allow(dead_code)] // likewise
 mod distribution;
-#[path = "../../src/quantities.rs"]
-#[allow(dead_code)] // likewise
-mod quantities;
-#[path = "../../src/load/random.rs"]
+#[path = "../../crates/workload/src/random.rs"]
 #[allow(dead_code)] // a part of it is the source's
 mod random;
 
@@ -16,7 +13,7 @@ use random::RandomStream;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let spread = match Distribution::parse(text, quantities::bytes) {
+    let spread = match Distribution::parse(text, journey::quantities::bytes) {
         Ok(spread) => spread,
         Err(why) => return assert!(!why.is_empty()),
     };
@@ -30,5 +27,5 @@ fuzz_target!(|data: &[u8]| {
     let room = 1e-9 * spread.max() as f64;
     assert!((spread.min() as f64 - room..=spread.max() as f64 + room).contains(&mean), "{mean} in {bounds:?}");
     assert_eq!(spread.summary().is_none(), spread.as_constant().is_some());
-    assert_eq!(Distribution::parse(spread.expression(), quantities::bytes), Ok(spread));
+    assert_eq!(Distribution::parse(spread.expression(), journey::quantities::bytes), Ok(spread));
 });

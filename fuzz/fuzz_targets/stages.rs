@@ -1,10 +1,8 @@
 //! Any text as stages of an offered rate, one a line: what is wrong with it, or a schedule that never goes back.
 #![no_main]
-#[path = "../../src/load/offered_rate.rs"]
+#[path = "../../crates/workload/src/offered_rate.rs"]
 #[allow(dead_code)] // a part of it is the source's
 mod offered_rate;
-#[path = "../../src/quantities.rs"]
-mod quantities;
 
 use libfuzzer_sys::fuzz_target;
 use offered_rate::{OfferedRate, RateStage};

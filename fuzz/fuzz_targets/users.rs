@@ -1,6 +1,6 @@
 //! Any text as a file of users: what is wrong with it, or everybody in it is known by name and password, and nobody else.
 #![no_main]
-#[path = "../../src/users.rs"]
+#[path = "../../crates/party/src/users.rs"]
 #[allow(dead_code)] // a part of it is the program's
 mod users;
 

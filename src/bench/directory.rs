@@ -6,11 +6,11 @@
 //! relay.spool/                                                what the relay keeps; gone when the account is closed
 //! ```
 use super::plan::PartyFiles;
-use crate::party::cannot_write;
-use crate::report;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use journey::record::{Outcome, Record, Role};
+use party::outputs::cannot_write;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

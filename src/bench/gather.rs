@@ -4,8 +4,6 @@ use super::parties::PartyObservation;
 use super::plan::BenchOptions;
 use super::relays::{self, Contestant, DiskUsage};
 use super::supervisor::Completeness;
-use crate::live::LiveProgress;
-use crate::{host, host_sampler, party, process_usage};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use journey::account::{self, AccountInputs, Arrivals, RelayInputs, Topology};
@@ -15,6 +13,11 @@ use journey::merge::merge_records;
 use journey::record::{Cause, Death, Ending, FORMAT, LedgerRow, Ordered, Party, Record, Role, StageRow, Surroundings};
 use journey::stage::Stage;
 use journey::trace::RunId;
+use party::host;
+use party::host_sampler;
+use party::live::LiveProgress;
+use party::outputs;
+use party::process_usage;
 use std::fs::File;
 use std::io::BufReader;
 
@@ -115,7 +118,7 @@ pub(super) fn source_from_progress(
     started_at: Timestamp,
     said: &LiveProgress,
 ) -> PartyResults {
-    let mut record = party::new_record(Some(run), &options.name, started_at, options.workload.clone());
+    let mut record = outputs::new_record(Some(run), &options.name, started_at, options.workload.clone());
     let counts = [(Stage::Created, said.created), (Stage::Sent, said.sent), (Stage::Accepted, said.accepted)];
     let rate = |count: u64| if said.elapsed_s > 0.0 { count as f64 / said.elapsed_s } else { 0.0 };
     record.stages = counts.map(|(name, count)| stage_from_progress(name, count, rate(count), said.elapsed_s)).to_vec();

@@ -21,9 +21,6 @@ pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
 
-use crate::host_sampler::HostSampler;
-use crate::interrupt::{Interrupted, StopRequest};
-use crate::party;
 use anyhow::{Context, Result};
 use directory::RunDirectory;
 use gather::{PartyResults, SinkOwner, SinkResults};
@@ -31,6 +28,9 @@ use journey::account::Topology;
 use journey::record::{Ending, Record, Role};
 use journey::trace::RunId;
 use parties::{PartyCommand, PartyProcess};
+use party::host_sampler::HostSampler;
+use party::interrupt::{Interrupted, StopRequest};
+use party::outputs;
 pub(crate) use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting};
 use relays::{Contestant, DiskCounter, DiskUsage, MemoryCurve};
 use remote_sink::RemoteSink;
@@ -89,7 +89,7 @@ fn run_parties(
     directory: &RunDirectory,
     started_at: jiff::Timestamp,
 ) -> Result<(gather::RunResults, Option<anyhow::Error>)> {
-    let run = party::new_run_id()?;
+    let run = outputs::new_run_id()?;
     let sight = HostSampler::start();
     let disk = options.relay().and_then(|_| DiskCounter::under(directory.path()));
     let mut course = Supervisor::new(options)?;

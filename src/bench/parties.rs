@@ -12,11 +12,11 @@
 use super::directory::{self, RunDirectory};
 use super::plan::BenchOptions;
 use super::relays::{MemoryCurve, tree};
-use crate::live::LiveEvent;
-use crate::process_usage::{self, ProcessUsage};
 use anyhow::{Context, Result, bail};
 use journey::record::Role;
 use journey::trace::RunId;
+use party::live::LiveEvent;
+use party::process_usage::{self, ProcessUsage};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};

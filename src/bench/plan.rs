@@ -1,9 +1,9 @@
 //! Options of a bench, and the command lines that follow from them.
 use super::relays::{CERTIFICATE_FILE, Contestant, ListenerOptions};
-use crate::party::LiveMode;
 use journey::record::{Arrival, Pipelining, Workload};
 use journey::threshold::Threshold;
 use journey::trace::RunId;
+use party::outputs::LiveMode;
 use std::path::{Path, PathBuf};
 
 /// Duration of a bench that was given neither a number of messages nor a time.

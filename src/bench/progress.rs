@@ -1,10 +1,10 @@
 //! Progress of a run, from what its parties report: the bench's line while load is sent, and while it waits.
 use super::plan::BenchOptions;
-use crate::live::LiveProgress;
-use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow, waiting_text};
-use crate::party::LiveMode;
-use crate::printable::printable;
-use crate::report::numbers::count;
+use party::live::LiveProgress;
+use party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow, waiting_text};
+use party::outputs::LiveMode;
+use report::numbers::count;
+use report::printable::printable;
 use std::time::Duration;
 
 /// Latest reports of the parties.
@@ -97,7 +97,7 @@ impl ProgressDisplay {
         self.display.clear();
         // It may contain text of an unknown server.
         let line = line.split('\n').map(printable).collect::<Vec<_>>().join("\n");
-        tell!("mailrun: {line}");
+        party::tell!("mailrun: {line}");
     }
 
     /// Leaves the terminal as it was.

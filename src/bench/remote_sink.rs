@@ -4,11 +4,11 @@
 //! arrived, until nothing is missing or nothing new comes.
 use super::gather::SinkResults;
 use super::supervisor::Supervisor;
-use crate::interrupt::StopRequest;
 use anyhow::{Context, Result, bail, ensure};
 use journey::ledger::Ledger;
 use journey::record::Record;
 use journey::trace::RunId;
+use party::interrupt::StopRequest;
 use serde::Deserialize;
 use std::time::{Duration, Instant};
 

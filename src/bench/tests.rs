@@ -2,11 +2,11 @@
 use super::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting};
 use super::relays::{Contestant, ContestantDurability, ListenerOptions};
 use super::{BenchOutcome, run_with};
-use crate::party::LiveMode;
-use crate::report::sample;
 use anyhow::Result;
 use journey::ledger::Ledger;
 use journey::record::{Cause, Death, Ending, LedgerRow, Outcome, Record, Role, StageRow, Workload};
+use party::outputs::LiveMode;
+use report::sample;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

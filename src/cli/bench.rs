@@ -9,12 +9,12 @@ use super::sink::SinkFaultArgs;
 use super::source::LoadArgs;
 use crate::bench::relays::{Contestant, ListenerOptions};
 use crate::bench::{self, BenchOptions, BenchTarget, SyscallCounting};
-use crate::misspelling::is_misspelling;
-use crate::party::LiveMode;
-use crate::source::{self, AllowedTargets, OfferedRate};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use journey::record::Workload;
+use load::source::{self, AllowedTargets, OfferedRate};
+use party::misspelling::is_misspelling;
+use party::outputs::LiveMode;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -210,7 +210,7 @@ impl BenchArgs {
             },
             live: self.report.live(LiveMode::Line),
             title: None,
-            command: crate::party::command_line(),
+            command: party::outputs::command_line(),
         })
     }
 

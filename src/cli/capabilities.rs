@@ -1,10 +1,10 @@
 //! Options of a sink's greeting and of the extensions that it offers before there is mail.
 use super::connection::TlsArg;
-use crate::sink::{CapabilityOptions, LoginPolicy};
-use crate::tls_mode::TlsMode;
 use anyhow::{Result, bail};
 use clap::Args;
+use load::sink::{CapabilityOptions, LoginPolicy};
 use net::{Proxied, SessionResumption};
+use party::tls_mode::TlsMode;
 use smtp::server::Protocol;
 use smtp::xclient::Attributes;
 use std::path::PathBuf;

@@ -2,12 +2,12 @@
 //! engine's values.
 use super::server::{Scheme, ServerArg};
 use crate::bench::relays::{ListenerOptions, OwnCertificate, RelayLogin};
-use crate::source::{AddressRange, BodyParameter, ProxyVersion, TransportOptions};
-use crate::tls_mode::TlsMode;
-use crate::users::PASSWORD_VARIABLE;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use load::source::{AddressRange, BodyParameter, ProxyVersion, TransportOptions};
 use net::SessionResumption;
+use party::tls_mode::TlsMode;
+use party::users::PASSWORD_VARIABLE;
 use smtp::client::Chunking;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use smtp::server::Protocol;

@@ -1,6 +1,6 @@
 //! Options for the delivery status notifications that the sender asks for (NOTIFY, RET, ENVID).
-use crate::source::{AddressPattern, DsnParameters, parse_envelope_id};
 use clap::{Args, ValueEnum};
+use load::source::{AddressPattern, DsnParameters, parse_envelope_id};
 use smtp::dsn::{Notify, Return};
 
 /// Set on each option, because the heading of a struct would also apply to the options that follow it.

@@ -1,5 +1,4 @@
 //! `mailrun install-links`: the older tools' names as symbolic links to this program.
-use crate::personality;
 use anyhow::{Context, Result};
 use clap::Args;
 use std::fs;
@@ -27,7 +26,7 @@ impl InstallLinksArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let program = std::env::current_exe().context("cannot find the path of this program")?;
         fs::create_dir_all(&self.directory).with_context(|| format!("cannot create {}", self.directory.display()))?;
-        for name in personality::NAMES {
+        for name in dropin::NAMES {
             let link = self.directory.join(name);
             make_link(&program, &link)?;
             // A closed standard output is not an error here.

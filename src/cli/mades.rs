@@ -3,18 +3,18 @@ use super::mades_effects as effects;
 use super::mades_queues::{QueueNameArgs, QueueNaming};
 use super::results::ReportArgs;
 use super::{ArrivalArg, LiveArg, Strictness, exit_code, exit_with_parent, values};
-use crate::local_address::is_local_address;
-use crate::mades::{self, Leftovers, MadesMode, MadesOptions, PayloadKind};
-use crate::party::{FinishedRun, LiveMode};
-use crate::reason::reason;
-use crate::source::{Distribution, OfferedRate, RateStage};
-use crate::users::PASSWORD_VARIABLE;
 use ::mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, TlsSetup, Verification};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use journey::record::{Mades, MadesStage, Workload};
 use journey::threshold::{MetricSource, RunProtocol, Threshold};
 use journey::{RunId, Stage};
+use load::source::{Distribution, OfferedRate, RateStage};
+use mades::bench::{Leftovers, MadesMode, MadesOptions, PayloadKind};
+use party::local_address::is_local_address;
+use party::outputs::{FinishedRun, LiveMode};
+use party::reason::reason;
+use party::users::PASSWORD_VARIABLE;
 use std::env::VarError;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
@@ -306,7 +306,7 @@ impl MadesArgs {
         self.check_effects()?;
         let options = self.options()?;
         report.open(live)?;
-        let FinishedRun { record, write_error: unwritten } = mades::run(options)?;
+        let FinishedRun { record, write_error: unwritten } = mades::bench::run(options)?;
         if live != LiveMode::Json {
             report.finish(&record, directory.as_deref())?;
         }
@@ -376,7 +376,7 @@ impl MadesArgs {
             out: self.out,
             live: self.report.live(self.live.into()),
             observer: None,
-            command: crate::party::command_line().iter().map(|word| without_login(word)).collect(),
+            command: party::outputs::command_line().iter().map(|word| without_login(word)).collect(),
             thresholds: self.load.thresholds,
             abort_on: self.load.abort_on,
         })

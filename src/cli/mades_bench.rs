@@ -5,10 +5,10 @@ use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_f
 use super::results::ReportArgs;
 use super::{Strictness, values};
 use crate::bench::mades::{self, MadesBenchOptions};
-use crate::party::LiveMode;
 use ::mades::simulator::{EndpointMode, PRESETS, SimulatorPlan};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use party::outputs::LiveMode;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -118,7 +118,7 @@ impl MadesBenchArgs {
             mades: self.load.mades_record(self.mode, self.message_timeout),
             thresholds: self.load.thresholds(),
             live: self.report.live(LiveMode::Line),
-            command: crate::party::command_line(),
+            command: party::outputs::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
         outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)

@@ -6,9 +6,9 @@ use super::scenarios::NoThresholdArgs;
 use super::values;
 use crate::bench::mades_compare::{self, CompareBroker, CompareMode, CompareOptions, SendWindow};
 use crate::bench::tables::TextReport;
-use crate::users::PASSWORD_VARIABLE;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use party::users::PASSWORD_VARIABLE;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -5,12 +5,6 @@ use super::mades_plan;
 use super::mades_queues::{QueueNameArgs, QueueNaming};
 use super::results::is_standard_output;
 use super::{LiveArg, exit_with_parent, say, values};
-use crate::live::{LiveEvent, LiveProgress};
-use crate::live_line::{LiveLine, NonTerminalOutput};
-use crate::local_address::is_local_address;
-use crate::party::{LiveMode, ProgressOutput, cannot_write};
-use crate::reason::reason;
-use crate::users::PASSWORD_VARIABLE;
 use ::mades::embedded::{self, ListenOptions, ListenerAuth, ListenerCounts, PlainCredentials, QueueLimits};
 use ::mades::endpoint::{self, EndpointOptions, EndpointSnapshot, QueueBackend};
 use ::mades::simulator::{
@@ -21,6 +15,12 @@ use ::mades::{Broker, BrokerSecurity, Password, SaslMechanism, TlsSetup, Verific
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use net::Endpoint;
+use party::live::{LiveEvent, LiveProgress};
+use party::live_line::{LiveLine, NonTerminalOutput};
+use party::local_address::is_local_address;
+use party::outputs::{LiveMode, ProgressOutput, cannot_write};
+use party::reason::reason;
+use party::users::PASSWORD_VARIABLE;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::future::Future;
@@ -806,7 +806,7 @@ fn warn_of_refused(counts: &ListenerCounts) {
     let (away, broken) = (counts.refused.load(Relaxed), counts.aborted.load(Relaxed));
     let refused = counts.unauthenticated.load(Relaxed);
     if away + broken + refused > 0 {
-        tell!(
+        party::tell!(
             "mailrun: {} connections, {broken} of them broken or invalid, {refused} with a rejected login; {away} \
              more were rejected",
             counts.connections.load(Relaxed)

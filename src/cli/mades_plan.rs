@@ -2,9 +2,9 @@
 //! over a preset.
 //!
 //! Each value is read by itself, by the same code that reads a whole plan, so that one that is wrong hides no other.
-use crate::misspelling::is_misspelling;
-use crate::position::line_and_column;
 use ::mades::simulator::SimulatorPlan;
+use party::misspelling::is_misspelling;
+use party::position::line_and_column;
 use std::ops::Range;
 use std::path::Path;
 use strsim::damerau_levenshtein;

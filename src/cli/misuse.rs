@@ -1,8 +1,8 @@
 //! Mistakes on the command line, in one plain sentence each: cause, and remedy where it is known.
 use super::other_names;
 use super::values::POSITIONAL;
-use crate::misspelling::is_misspelling;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use party::misspelling::is_misspelling;
 use std::error::Error as _;
 
 /// Required options that have an alternative which clap does not name.

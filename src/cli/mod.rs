@@ -35,15 +35,15 @@ mod spool;
 mod summary;
 mod values;
 
-use crate::interrupt::{INTERRUPTED_STATUS, Interrupted};
-use crate::party::{FinishedRun, LiveMode, Outputs, cannot_write};
-use crate::printable::printable;
-use crate::source::OfferedRate;
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use journey::judge;
 use journey::record::{Ending, Outcome, Record};
 use journey::{RunId, record};
+use load::source::OfferedRate;
+use party::interrupt::{INTERRUPTED_STATUS, Interrupted};
+use party::outputs::{FinishedRun, LiveMode, Outputs, cannot_write};
+use report::printable::printable;
 use results::ReportArgs;
 use std::ffi::OsString;
 use std::fs;
@@ -284,7 +284,7 @@ fn report_misuse(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(2);
     }
-    tell!("mailrun: {}", misuse::sentence(error));
+    party::tell!("mailrun: {}", misuse::sentence(error));
     ExitCode::from(2)
 }
 
@@ -378,7 +378,7 @@ fn finish(
 /// Writes report.md into a directory.
 fn write_report(directory: &Path, record: &Record) -> Result<()> {
     let path = directory.join("report.md");
-    fs::write(&path, crate::report::markdown(record)).map_err(|error| cannot_write(&path, &error))
+    fs::write(&path, report::markdown(record)).map_err(|error| cannot_write(&path, &error))
 }
 
 /// Prints a text on standard output.

@@ -1,17 +1,17 @@
 //! `mailrun queue`: what an operator types, to what is asked of a running relay, and its answers as tables or lines.
 use super::values;
-use crate::printable::is_hidden;
-use crate::relay::config::{Config, DeliveryScope};
-use crate::relay::leftover;
-use crate::relay::operator::{ControlClient, ControlOutcome};
-use crate::relay::protocol::{
-    CommandName, CommandScope, ControlReply, ControlRequest, EntryRow, HopRow, MessageRow, QueueId, StateName,
-    TotalsRow,
-};
-use crate::report::numbers::counted;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use journey::RunId;
+use relay::config::{Config, DeliveryScope};
+use relay::leftover;
+use relay::operator::{ControlClient, ControlOutcome};
+use relay::protocol::{
+    CommandName, CommandScope, ControlReply, ControlRequest, EntryRow, HopRow, MessageRow, QueueId, StateName,
+    TotalsRow,
+};
+use report::numbers::counted;
+use report::printable::is_hidden;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -174,14 +174,14 @@ impl QueueArgs {
                 answered => answered?,
             };
             if let ControlOutcome::Refused(why) = answered {
-                tell!("mailrun: {why}");
+                party::tell!("mailrun: {why}");
                 code = ExitCode::from(1);
             }
         }
         if teller.is_empty() {
             let overview = QueueOverview::ask(&mut operator)?;
             if let Some(why) = self.nothing_found(&overview) {
-                tell!("mailrun: {why}");
+                party::tell!("mailrun: {why}");
                 // An empty list is a list; an order that matches no message is a mistake.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
@@ -512,8 +512,8 @@ fn seconds_since(unix_s: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::protocol::RefusalRow;
     use clap::Parser;
+    use relay::protocol::RefusalRow;
 
     #[derive(Debug, Parser)]
     struct QueueTestCli {

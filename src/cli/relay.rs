@@ -1,13 +1,11 @@
 //! `mailrun relay`: what was typed, to what it means.
 use super::values;
-use crate::log_writer::LogWriter;
-use crate::party::LiveMode;
-use crate::relay::config::{
-    Config, ConfigError, ConfigErrors, DEFAULT_LISTEN, DeliveryScope, DurabilityLevel, LogLevel,
-};
-use crate::relay::{self, ConfigLoader, RelayOptions};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
+use party::log_writer::LogWriter;
+use party::outputs::LiveMode;
+use relay::config::{Config, ConfigError, ConfigErrors, DEFAULT_LISTEN, DeliveryScope, DurabilityLevel, LogLevel};
+use relay::{self, ConfigLoader, RelayOptions};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -186,12 +184,12 @@ Examples:
 A small FILE; it works as it is:
 
 ",
-    include_str!("../relay/config/minimal.toml"),
+    include_str!("../../crates/relay/src/config/minimal.toml"),
     "
 Only spool.directory is required. All keys:
 
 ",
-    include_str!("../relay/config/example.toml"),
+    include_str!("../../crates/relay/src/config/example.toml"),
     "
 Lines of the alias file: NAME: TARGET, TARGET...
   sales: ann, bob@elsewhere.example        for all local domains
@@ -218,7 +216,7 @@ pub(super) fn run(typed: &RelayArgs) -> Result<ExitCode> {
         return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
     let config = typed.config()?;
-    let (level, changes) = tracing_subscriber::reload::Layer::new(LevelFilter::from(config.log));
+    let (level, changes) = tracing_subscriber::reload::Layer::new(level_filter(config.log));
     let log = LogWriter::to_stderr().context("cannot start the log")?;
     log.report_panics();
     let lines = tracing_subscriber::fmt::layer().with_writer(log.clone()).with_ansi(false);
@@ -255,13 +253,13 @@ fn reload(typed: &RelayArgs, level: Handle<LevelFilter, Registry>) -> Option<Con
     let typed = typed.clone();
     Some(Box::new(move || {
         let config = typed.config()?;
-        level.reload(LevelFilter::from(config.log))?;
+        level.reload(level_filter(config.log))?;
         Ok(config)
     }))
 }
 
 /// Summarizes a relay's work, one line per count.
-fn summary(done: &relay::RelayOutcome) -> String {
+pub(super) fn summary(done: &relay::RelayOutcome) -> String {
     let mut text = String::new();
     for (name, meaning, value) in done.rows() {
         let _ = writeln!(text, "{value:>12}  {name:<20} {meaning}");
@@ -269,14 +267,13 @@ fn summary(done: &relay::RelayOutcome) -> String {
     text
 }
 
-impl From<LogLevel> for LevelFilter {
-    fn from(level: LogLevel) -> Self {
-        match level {
-            LogLevel::Error => Self::ERROR,
-            LogLevel::Warn => Self::WARN,
-            LogLevel::Info => Self::INFO,
-            LogLevel::Debug => Self::DEBUG,
-        }
+/// The level of `tracing` that a level of the configuration means.
+fn level_filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
     }
 }
 
@@ -393,7 +390,7 @@ mod tests {
         let config = typed_words.config().unwrap();
         assert_eq!((config.workers, config.control), (Some(3), "/c".into()));
         assert!(config.http.is_some() && parse(&["--config", file, "--check"]).unwrap().check);
-        let (said, holds) = check_result(&Config::read(&path));
+        let (said, holds) = check_result(&Config::read_within(&path, DeliveryScope::Local));
         assert!(holds && said.contains("134217728 bytes of incoming mail"), "{said}");
     }
 
@@ -407,7 +404,7 @@ mod tests {
         assert!(why.contains("relay.toml:4:8: 8.8.8.8 is a public address"), "{why}");
         let config = parse(&["--config", file, "--allow-public"]).unwrap().config().unwrap();
         assert_eq!(config.delivery_scope, DeliveryScope::Anywhere);
-        let (said, holds) = check_result(&Config::read(&path));
+        let (said, holds) = check_result(&Config::read_within(&path, DeliveryScope::Local));
         assert!(!holds && said.ends_with("1 error, the first in line 4"), "{said}");
     }
 

@@ -138,7 +138,7 @@ Examples:
 
 /// Name and directory of a scenario, with the choice of tables.
 fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableReportArgs) -> ScenarioOptions {
-    let command = crate::party::command_line();
+    let command = party::outputs::command_line();
     ScenarioOptions { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
 }
 

@@ -1,13 +1,13 @@
 //! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
 use crate::bench::tables::TextReport;
-use crate::party::{LiveMode, Outputs, cannot_write};
-use crate::printable::printable;
-use crate::reason::reason;
-use crate::report::{self, ReportLength, TextStyle};
-use crate::terminal::{self, CharacterSet, Color};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use journey::record::Record;
+use party::outputs::{LiveMode, Outputs, cannot_write};
+use party::reason::reason;
+use party::terminal::{self, CharacterSet, Color};
+use report::printable::printable;
+use report::{self, ReportLength, TextStyle};
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;

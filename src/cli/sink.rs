@@ -1,9 +1,9 @@
 //! `mailrun sink`: what was typed, to what it means.
 use super::capabilities::CapabilityArgs;
 use super::{OutputArgs, Strictness, exit_with_parent, finish, values};
-use crate::sink::{self, DumpTarget, Rule, Rulebook, SinkOptions};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use load::sink::{self, DumpTarget, Rule, Rulebook, SinkOptions};
 use smtp::Limits;
 use std::fs::File;
 use std::io::Read;

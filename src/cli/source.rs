@@ -3,15 +3,15 @@ use super::connection::ConnectionArgs;
 use super::dsn::DsnArgs;
 use super::server::ServerArg;
 use super::{ArrivalArg, OutputArgs, PipeliningArg, Strictness, exit_with_parent, finish, values};
-use crate::source::{
-    self, AddressPattern, AllowedTargets, CorpusOptions, Distribution, InvalidMessagePolicy, OfferedRate, Preflight,
-    RateStage, SourceOptions, TraceHeaders,
-};
 use anyhow::{Result, bail};
 use clap::Args;
 use journey::Stage;
 use journey::record::Arrival;
 use journey::threshold::{MetricSource, RunProtocol, Threshold};
+use load::source::{
+    self, AddressPattern, AllowedTargets, CorpusOptions, Distribution, InvalidMessagePolicy, OfferedRate, Preflight,
+    RateStage, SourceOptions, TraceHeaders,
+};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;

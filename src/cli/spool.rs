@@ -1,11 +1,11 @@
 //! `mailrun spool`: options, and the text of results, for a spool that no relay has open.
-use crate::relay::offline::check::check;
-use crate::relay::offline::export::{ExportSummary, export};
-use crate::relay::offline::salvage::{SalvageSummary, SalvageTarget, salvage};
-use crate::relay::offline::{LeftOut, OfflineSpool};
-use crate::report::numbers::counted;
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use relay::offline::check::check;
+use relay::offline::export::{ExportSummary, export};
+use relay::offline::salvage::{SalvageSummary, SalvageTarget, salvage};
+use relay::offline::{LeftOut, OfflineSpool};
+use report::numbers::counted;
 use serde::Serialize;
 use std::fmt::{self, Display};
 use std::io::{self, Write};

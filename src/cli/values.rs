@@ -1,7 +1,7 @@
 //! Values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
-use crate::quantities::{self, MAX_COUNT, count_up_to, interval, positive};
-pub(super) use crate::quantities::{bytes, count, duration, probability};
-use crate::source::{AddressPattern, Distribution, RateStage};
+use journey::quantities::{self, MAX_COUNT, count_up_to, interval, positive};
+pub(super) use journey::quantities::{bytes, count, duration, probability};
+use load::source::{AddressPattern, Distribution, RateStage};
 use net::Endpoint;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -448,7 +448,7 @@ fn deliveries_into_maildirs_are_counted_once_a_recipient() {
 fn the_manual_shows_every_key_of_the_file() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name: &str| fs::read_to_string(root.join(name)).unwrap();
-    assert!(read("docs/relay.md").contains(&read("src/relay/config/example.toml")));
+    assert!(read("docs/relay.md").contains(&read("crates/relay/src/config/example.toml")));
 }
 
 #[test]

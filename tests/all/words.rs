@@ -143,7 +143,7 @@ fn example_shown(columns: &str) -> String {
 
 #[test]
 fn the_relays_example_can_be_copied_from_its_help() {
-    let expected: toml::Table = read(&root().join("src/relay/config/example.toml")).parse().unwrap();
+    let expected: toml::Table = read(&root().join("crates/relay/src/config/example.toml")).parse().unwrap();
     for columns in ["80", "100"] {
         let shown = example_shown(columns);
         let widest = shown.lines().map(|line| line.chars().count()).max();
@@ -171,7 +171,7 @@ fn sources() -> Vec<PathBuf> {
     let mut files = Vec::new();
     while let Some(path) = waiting.pop() {
         if path.is_dir() {
-            let is_other = ["personality", "tests", "benches", "examples"].iter().any(|name| path.ends_with(name));
+            let is_other = ["dropin", "tests", "benches", "examples"].iter().any(|name| path.ends_with(name));
             let entries = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
             waiting.extend(entries.filter(|_| !is_other));
         } else if path.extension().is_some_and(|extension| extension == "rs")

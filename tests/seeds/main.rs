@@ -3,7 +3,7 @@
 //! The targets are included as they are. They know libFuzzer by one macro, which here makes a function of a target's
 //! body. There is no harness: the files that targets include have tests of their own, which are not to be run again.
 //! Words on the command line choose targets by parts of their names.
-#![allow(dead_code, unused_attributes, unused_imports)] // a target is a program of its own elsewhere
+#![allow(dead_code, unreachable_pub, unused_attributes, unused_imports)] // a target is a program of its own elsewhere
 #![allow(clippy::unwrap_used)] // as in tests
 #![allow(clippy::duplicate_mod, clippy::module_inception)] // several targets include the same file, or one of their name
 
@@ -21,9 +21,7 @@ pub(crate) use fuzz_target;
 mod targets;
 
 // Where files of the program that targets include look for others.
-use targets::config::{
-    aliases, local_address, misspelling, position, quantities, reason, relay, retry, routing, users,
-};
+use targets::config::{aliases, local_address, misspelling, position, reason, relay, retry, routing, users};
 
 use std::fs;
 use std::panic::catch_unwind;

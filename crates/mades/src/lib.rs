@@ -17,6 +17,7 @@
 //! | `standin` | the steps of an endpoint pair for each message, and their times: pure |
 //! | `url` | address of a broker, and the login; shows no password |
 pub mod api;
+pub mod bench;
 pub mod coalescing;
 mod connection;
 pub mod embedded;

@@ -136,8 +136,8 @@ fn times(mades: &Mades, totals: &StandInTotals) -> Vec<MadesTimes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
     use journey::record::{Outcome, Verdict};
+    use report::sample;
 
     /// A run in which everything got through but for one message that was lost, and the totals to it.
     fn run() -> (Record, StandInTotals) {

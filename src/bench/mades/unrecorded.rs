@@ -1,11 +1,11 @@
 //! The record of a bench of MADES that died and left none: its options, its last progress, and the way it ended.
 use super::MadesBenchOptions;
 use crate::bench::gather;
-use crate::live::LiveProgress;
-use crate::party;
-use crate::report::numbers::count;
 use journey::judge::{self, Reason};
 use journey::record::{Cause, Death, LedgerRow, Mades, MadesStage, Party, Record, Role, Verdict, Workload};
+use party::live::LiveProgress;
+use party::outputs;
+use report::numbers::count;
 
 /// Builds the record of such a run from what is known; `said` is its last progress, and `address` is where the
 /// endpoint listened.
@@ -18,7 +18,7 @@ pub(super) fn record(
 ) -> Record {
     let url = format!("amqp://{address}");
     let workload = Workload { target: url.clone(), ..options.workload.clone() };
-    let mut record = party::new_record(None, &options.name, started_at, workload);
+    let mut record = outputs::new_record(None, &options.name, started_at, workload);
     record.duration_s = said.elapsed_s;
     record.ledger =
         LedgerRow { accepted: Some(said.accepted), delivered: Some(said.delivered), ..LedgerRow::default() };

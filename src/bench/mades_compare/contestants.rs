@@ -2,8 +2,8 @@
 use super::environment::BrokerAddress;
 use super::{CompareMode, CompareOptions, SendWindow};
 use crate::bench::tables;
-use crate::users::PASSWORD_VARIABLE;
 use anyhow::Result;
+use party::users::PASSWORD_VARIABLE;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -175,7 +175,7 @@ pub(super) fn sample() -> CompareOptions {
         prefix: "p".to_owned(),
         drop: 0.0,
         max_time: std::time::Duration::from_secs(30),
-        live: crate::party::LiveMode::Off,
+        live: party::outputs::LiveMode::Off,
     }
 }
 

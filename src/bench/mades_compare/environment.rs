@@ -2,9 +2,9 @@
 use super::contestants::CompareQueues;
 use super::{CompareMode, CompareOptions};
 use crate::bench::tables::TimedChild;
-use crate::live::LiveEvent;
-use crate::users::PASSWORD_VARIABLE;
 use anyhow::{Context, Result, bail, ensure};
+use party::live::LiveEvent;
+use party::users::PASSWORD_VARIABLE;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -14,8 +14,8 @@ mod reported;
 mod runner;
 
 use super::tables::TextReport;
-use crate::party::LiveMode;
 use anyhow::Result;
+use party::outputs::LiveMode;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -5,8 +5,8 @@ use super::runner::{CompareMeasurement, CompareResults, CompareRun, CompareSerie
 use super::{CompareMode, CompareOptions, SendWindow};
 use crate::bench::relays::MedianRange;
 use crate::bench::tables::{TextReport, conclude_runs};
-use crate::report::numbers::{count, counted, figure, memory, octets, rate};
-use crate::report::table::{Align, Table, plain};
+use report::numbers::{count, counted, figure, memory, octets, rate};
+use report::table::{Align, Table, plain};
 
 /// The tables.
 pub(super) fn of(finds: &CompareResults, options: &CompareOptions) -> TextReport {

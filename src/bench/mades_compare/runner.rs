@@ -5,10 +5,10 @@ use super::contestants::{CompareCase, MadesContestants, MadesTool, cases, comman
 use super::environment::CompareEnvironment;
 use super::reported::{self, ReportedResult};
 use crate::bench::tables::{Costs, TimedChild, order};
-use crate::interrupt::{Interrupt, StopRequest};
-use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
-use crate::report::numbers::seconds;
 use anyhow::{Context, Result, bail};
+use party::interrupt::{Interrupt, StopRequest};
+use party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
+use report::numbers::seconds;
 use std::fs::{self, File};
 use std::path::Path;
 use std::time::{Duration, Instant};

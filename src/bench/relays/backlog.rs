@@ -20,15 +20,15 @@ use crate::bench::parties::{PartyCommand, PartyProcess};
 use crate::bench::plan::BenchOptions;
 use crate::bench::supervisor::{Completeness, Supervisor};
 use crate::bench::tables::{Defects, TextReport};
-use crate::host_sampler::HostSampler;
-use crate::interrupt::StopRequest;
-use crate::party;
-use crate::report::numbers::{count, counted, memory, octets, rate, seconds};
-use crate::report::table::{Align, Table};
 use anyhow::{Context, Result, ensure};
 use journey::account::Topology;
 use journey::record::{Ending, Record, Role, Workload};
 use journey::trace::RunId;
+use party::host_sampler::HostSampler;
+use party::interrupt::StopRequest;
+use party::outputs;
+use report::numbers::{count, counted, memory, octets, rate, seconds};
+use report::table::{Align, Table};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -150,7 +150,7 @@ impl<'g> BacklogScenario<'g> {
 
     /// Runs from the first message to the last, or until the user wants no more.
     fn run(mut self) -> Result<(BacklogResults, Record, MemoryCurve)> {
-        let (run, started_at, sight) = (party::new_run_id()?, jiff::Timestamp::now(), HostSampler::start());
+        let (run, started_at, sight) = (outputs::new_run_id()?, jiff::Timestamp::now(), HostSampler::start());
         let source = self.fill(run)?;
         let outcome = self.restart_and_drain(run, gather::accepted_messages(&source.record));
         if self.is_uninterrupted() {
@@ -425,8 +425,8 @@ fn account_goal(finds: &BacklogResults, record: &Record) -> Goal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
     use journey::record::Pipelining;
+    use report::sample;
 
     fn options(messages: u64) -> BacklogOptions {
         BacklogOptions {
@@ -435,7 +435,7 @@ mod tests {
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
-                live: crate::party::LiveMode::Off,
+                live: party::outputs::LiveMode::Off,
             },
             durability: ContestantDurability::Sync,
             shape: LoadShape { sessions: 100, message_bytes: 65_536, reuse: None, pipelining: Pipelining::Off },

@@ -8,7 +8,7 @@ use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use super::strace::{self, SyscallCounts};
 use crate::bench::plan::{BenchOptions, SyscallCounting};
 use crate::bench::tables::TextReport;
-use crate::report::numbers::{count, rate, seconds};
+use ::report::numbers::{count, rate, seconds};
 use anyhow::{Context, Result};
 use journey::record::{Record, Workload};
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Targets of a scenario: what is wanted, what was measured, and PASS, FAIL or INCONCLUSIVE.
 use super::report::MedianRange;
 use crate::bench::tables::{Conclusion, Defects, TextReport};
-use crate::report::numbers::counted;
-use crate::report::table::{Align, Table};
+use report::numbers::counted;
+use report::table::{Align, Table};
 
 /// A target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub(super) fn report(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::numbers::latency;
+    use report::numbers::latency;
 
     fn text(goals: &[Goal]) -> (String, bool) {
         let sheet = report("relay-x: what", Vec::new(), goals, Defects::default(), vec!["A remark.".to_owned()]);

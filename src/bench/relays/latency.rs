@@ -15,11 +15,11 @@ use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use super::search::Search;
 use crate::bench::plan::BenchOptions;
 use crate::bench::tables::{Defects, TextReport};
-use crate::report::numbers::{count, figure, latency, rate, seconds};
-use crate::report::table::{Align, Table};
 use anyhow::{Context, Result};
 use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Record, Workload};
+use report::numbers::{count, figure, latency, rate, seconds};
+use report::table::{Align, Table};
 use std::time::Duration;
 
 /// The target: a sender that waits for its 250 one message after the other gets 50 a second through at the least.
@@ -320,7 +320,7 @@ fn goals(finds: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptions
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
+    use report::sample;
 
     fn row(rate_per_s: f64, deliver_s: f64, p99: f64) -> LatencyRow {
         let mut record = sample::relayed();
@@ -357,7 +357,7 @@ mod tests {
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
-                live: crate::party::LiveMode::Off,
+                live: party::outputs::LiveMode::Off,
             },
             contestant: Contestant::Postfix,
             shape: LoadShape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },

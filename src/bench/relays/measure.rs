@@ -1,10 +1,10 @@
 //! Figures of one run of a contest for its table: times, rates, costs and faults.
-use crate::report::numbers::count;
-use crate::report::relay::{self, RelayFigures};
 use anyhow::{Context, Result};
 use journey::judge::{self, Reason, has_threshold};
 use journey::record::{Cause, Outcome, Record, Verdict};
 use journey::threshold::Fate;
+use report::numbers::count;
+use report::relay::{self, RelayFigures};
 
 /// A run's figures.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,7 +100,7 @@ fn fault(record: &Record, messages: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
+    use report::sample;
 
     #[test]
     fn a_run_that_held_has_figures_and_no_fault() {

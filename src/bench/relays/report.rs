@@ -4,8 +4,8 @@ use super::comparison::{RelayComparisonOptions, RelayComparisonResults, RelayRun
 use super::contestant::Contestant;
 use super::measure::RelayMeasurement;
 use crate::bench::tables::{Conclusion, Defects, TextReport, conclude, strip_mark};
-use crate::report::numbers::{count, counted, figure, megabytes, memory, rate};
-use crate::report::table::{Align, Table, plain};
+use report::numbers::{count, counted, figure, megabytes, memory, rate};
+use report::table::{Align, Table, plain};
 
 /// Text in place of a missing figure.
 const MISSING: &str = "–";
@@ -299,8 +299,8 @@ mod tests {
     use super::super::contestant::ContestantDurability;
     use super::super::scenario::{LoadShape, ScenarioOptions};
     use super::*;
-    use crate::report::sample;
     use journey::record::Pipelining;
+    use report::sample;
 
     fn measure(deliver_s: f64, cpu_ms: f64) -> RelayMeasurement {
         let mut measure = RelayMeasurement::of(&sample::relayed(), Some(200_000 * 512), 200_000).unwrap();
@@ -334,7 +334,7 @@ mod tests {
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
-                live: crate::party::LiveMode::Off,
+                live: party::outputs::LiveMode::Off,
             },
             contestants: Vec::new(),
             messages: 200_000,

@@ -5,13 +5,13 @@ use crate::bench::directory::{self, RunDirectory};
 use crate::bench::plan::{BenchOptions, BenchPreflight, SyscallCounting};
 use crate::bench::tables::TextReport;
 use crate::bench::{self, BenchOutcome};
-use crate::interrupt::{Interrupt, StopRequest};
-use crate::party::LiveMode;
-use crate::report::numbers::{counted, octets};
 use anyhow::{Context, Result, bail};
 use journey::judge;
 use journey::record::{Pipelining, Workload};
 use journey::threshold::Threshold;
+use party::interrupt::{Interrupt, StopRequest};
+use party::outputs::LiveMode;
+use report::numbers::{counted, octets};
 use std::path::{Path, PathBuf};
 
 /// Recipients of the mail: five domains with equally many each.
@@ -129,7 +129,7 @@ impl ScenarioRun {
     /// Prints a line on standard error, unless output is off.
     pub(super) fn print_line(&self, line: &str) {
         if self.options.live == LiveMode::Line {
-            tell!("{line}");
+            party::tell!("{line}");
         }
     }
 }

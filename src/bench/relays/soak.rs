@@ -9,10 +9,10 @@ use super::memory::MemoryCurve;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::bench::BenchOutcome;
 use crate::bench::tables::{Defects, TextReport};
-use crate::report::numbers::{count, counted, figure, memory, rate};
-use crate::report::table::{Align, Table};
 use anyhow::{Context, Result};
 use journey::record::{Arrival, Record, SeriesRow, Workload};
+use report::numbers::{count, counted, figure, memory, rate};
+use report::table::{Align, Table};
 
 /// Growth up to which memory counts as flat: the maximum of the last nine tenths over that of the first tenth. A
 /// queue is never twice equally deep, and a hash table doubles at once: a leak of 100 bytes per message, which is
@@ -162,7 +162,7 @@ mod tests {
     use super::super::contestant::ContestantDurability;
     use super::super::memory::curve;
     use super::*;
-    use crate::report::sample;
+    use report::sample;
 
     fn outcome(first: u64, rest: u64, at_end: u64) -> BenchOutcome {
         let record = sample::relayed();
@@ -186,7 +186,7 @@ mod tests {
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
-                live: crate::party::LiveMode::Off,
+                live: party::outputs::LiveMode::Off,
             },
             contestant: Contestant::Mailrun(ContestantDurability::Sync),
             shape: LoadShape { sessions: 100, message_bytes: 400, reuse: None, pipelining: Default::default() },

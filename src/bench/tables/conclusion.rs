@@ -1,7 +1,7 @@
 //! The verdict of a scenario of several runs: in the words, and in the order, of the verdict of one run.
-use crate::report::numbers::counted;
-use crate::report::{TextStyle, outcome_word};
 use journey::record::Outcome;
+use report::numbers::counted;
+use report::{TextStyle, outcome_word};
 
 /// Defects that were found, by their weight: the first list that is not empty decides.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,7 @@
 //! Proof that every message came to each of its recipients, once and unchanged: the dump and the sink's own counts
 //! must agree.
 use super::runner::TableMeasurement;
-use crate::report::numbers::{count, counted};
+use report::numbers::{count, counted};
 
 /// Fault of a run of so many messages for so many recipients each; `None` if there is none.
 pub(super) fn fault(run: &TableMeasurement, messages: u64, recipients: u32) -> Option<String> {

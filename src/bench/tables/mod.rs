@@ -24,11 +24,11 @@ pub(in crate::bench) use conclusion::{Defects, conclude, conclude_runs, strip_ma
 pub(in crate::bench) use contestants::peer;
 pub(in crate::bench) use timed::{Costs, TimedChild};
 
-use crate::host;
-use crate::party::LiveMode;
-use crate::report::numbers::counted;
-use crate::report::table::{Table, plain};
+use ::report::numbers::counted;
+use ::report::table::{Table, plain};
 use anyhow::Result;
+use party::host;
+use party::outputs::LiveMode;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -3,9 +3,9 @@ use super::cases::{ConnectionReuse, TableCase};
 use super::contestants::SourceTool;
 use super::runner::{TableMeasurement, TableResults, TableRun, TableSeries};
 use super::{Conclusion, TableOptions, TextReport, conclude_runs, delivery_check};
-use crate::report::numbers::{count, counted, figure, memory};
-use crate::report::table::{Align, Table, plain};
 use journey::record::Outcome;
+use report::numbers::{count, counted, figure, memory};
+use report::table::{Align, Table, plain};
 
 /// Text in place of a missing figure.
 const MISSING: &str = "–";
@@ -216,7 +216,7 @@ mod tests {
     use super::super::sinks::ReportedCounts;
     use super::super::timed::Costs;
     use super::*;
-    use crate::party::LiveMode;
+    use party::outputs::LiveMode;
     use std::time::Duration;
 
     fn run(user_s: f64, elapsed_s: f64, arrived: u64) -> TableRun {

@@ -5,10 +5,10 @@ use super::deliveries::Deliveries;
 use super::sinks::{DumpMode, ReportedCounts, SinkLaunch, TableSink};
 use super::timed::{Costs, TimedChild};
 use super::{DeliveryCheck, TableOptions};
-use crate::interrupt::{Interrupt, StopRequest};
-use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
-use crate::report::numbers::seconds;
 use anyhow::{Context, Result};
+use party::interrupt::{Interrupt, StopRequest};
+use party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
+use report::numbers::seconds;
 use std::process::Stdio;
 use std::time::Instant;
 

@@ -2,8 +2,8 @@
 use super::contestants::SinkTool;
 use super::deliveries::{self, Deliveries};
 use super::timed::{Costs, TimedChild};
-use crate::live::{LiveEvent, LiveProgress};
 use anyhow::{Context, Result, bail, ensure};
+use party::live::{LiveEvent, LiveProgress};
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -4,8 +4,8 @@
 //! Peak memory needs two sources. `wait4` counts from before `exec`, when the child still was an image of this
 //! process, so it never reports less than this process itself holds. Below that floor the peak is the last value in
 //! `/proc/PID/status`, which is read at each wait.
-use crate::process_usage;
 use anyhow::{Context, Result};
+use party::process_usage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};

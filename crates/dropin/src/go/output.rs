@@ -1,0 +1,57 @@
+//! Messages of the program on standard error, in the format of Go's log package: date, time, text.
+use super::flags::BadFlag;
+use crate::date;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Exit status of Go programs after a bad flag, and after a panic.
+pub(crate) const EXIT_BAD_FLAG: u8 = 2;
+
+/// An error that ends the program with status 1.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct GoFatalError(pub(crate) String);
+
+/// Writes a line to the log.
+pub(crate) fn log(text: &str) {
+    let line = format!("{} {}", date::now("%Y/%m/%d %H:%M:%S"), printable(text));
+    print_error_line(line.trim_end_matches('\n'));
+}
+
+/// Writes a line without date and time.
+pub(crate) fn print_error_line(text: &str) {
+    // An error of standard error itself cannot be reported.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Prints the error of the command line, if there is one, and the usage.
+pub(crate) fn report_bad_flag(bad: &BadFlag, usage: &str) -> ExitCode {
+    let is_help = *bad == BadFlag::Help;
+    if !is_help {
+        print_error_line(&bad.to_string());
+    }
+    print_error_line(usage.trim_end());
+    if is_help { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BAD_FLAG) }
+}
+
+/// Writes to standard output and flushes it.
+pub(crate) fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    // A reader that has closed the pipe wants no more.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Replaces each control character by `?`, except the line feed, which a file's name may have.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_word_steers_a_terminal() {
+        assert_eq!(printable("550 a\u{1b}[2J\r\nbé\u{9b}"), "550 a?[2J?\nbé?");
+    }
+}

@@ -1,0 +1,93 @@
+//! go-mades-bench: vennekilde's bench of the MADES API, with the same flags and output lines, on our engine. The
+//! differences and their reasons: `docs/drop-in.md`.
+//!
+//! ```text
+//! flags ─▶ options ─▶ plan ─▶ mades::bench::run ─▶ every stage of every message ─▶ follower (flight times) ─▶ report
+//! ```
+mod latency;
+mod observer;
+mod options;
+mod plan;
+mod report;
+mod stages;
+
+use super::Invocation;
+use super::go::output::{self, EXIT_BAD_FLAG, GoFatalError};
+use super::targets::PublicTargets;
+use journey::record::Record;
+use observer::{BenchObserver, RunOutcome};
+use options::Options;
+use party::interrupt::Interrupt;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+/// Runs it. The exit status is 0 if all is done or it was interrupted, 1 after an error that ended it or a message that
+/// did not get through, 2 after a bad flag.
+pub(super) fn run(call: &Invocation) -> ExitCode {
+    let options = match Options::parse(&call.arguments) {
+        Ok(options) => options,
+        Err(bad) => return output::report_bad_flag(&bad, &options::usage(&call.program)),
+    };
+    output::print(&(options.flags_line() + "\n"));
+    let Some(mode) = stages::mode(&options.mode) else {
+        output::log(&format!("unknown mode {:?}: endpoint, toolbox, amqp or tracing", options.mode));
+        return ExitCode::from(EXIT_BAD_FLAG);
+    };
+    bench(&options, mode).unwrap_or_else(|fatal| {
+        output::log(&fatal.to_string());
+        ExitCode::FAILURE
+    })
+}
+
+fn bench(options: &Options, mode: mades::bench::MadesMode) -> Result<ExitCode, GoFatalError> {
+    let fatal = |error: anyhow::Error| GoFatalError(format!("{error:#}"));
+    let observer = Rc::new(BenchObserver::new(options, mode));
+    let plan = plan::plan(
+        options,
+        mode,
+        PublicTargets::from_environment(),
+        Rc::clone(&observer) as Rc<dyn mades::bench::RunObserver>,
+    )?;
+    let interrupt = Interrupt::watch().map_err(fatal)?;
+    let record = mades::bench::run(plan).map_err(fatal)?.record;
+    observer.end();
+    if observer.outcome() == RunOutcome::Interrupted {
+        let signal = if interrupt.is_termination() { "Termination Signal" } else { "OS Interrupt" };
+        output::print(&format!("Received {signal}\n"));
+    }
+    output::log("");
+    output::log("Ran with flags: ");
+    output::print(&(options.flags_line() + "\n"));
+    output::log("Final Report");
+    output::print(&observer.report());
+    Ok(print_summary(options, &observer, &record))
+}
+
+/// Reports what the original's report omits: messages that are missing, were refused, or belong to other applications.
+fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -> ExitCode {
+    let outcome = observer.outcome();
+    if outcome == RunOutcome::GivenUp {
+        output::log(&format!("gave up: nothing received for {} s", options.progress_timeout.as_secs()));
+    }
+    let missing = observer.missing();
+    for (name, count) in &missing {
+        output::log(&format!("{name}: {count} of {} msgs missing", options.messages));
+    }
+    let mades = record.mades.as_ref();
+    for trouble in mades.into_iter().flat_map(|mades| &mades.troubles) {
+        let code = if trouble.code.is_empty() { String::new() } else { format!(" {}", trouble.code) };
+        output::log(&format!("{}{code}: {} times, first: {}", trouble.kind, trouble.count, trouble.text));
+    }
+    let duplicates: u64 = mades.into_iter().flat_map(|mades| &mades.stages).map(|stage| stage.duplicates).sum();
+    let released = mades.map_or(0, |mades| mades.released);
+    for (count, what) in
+        [(duplicates, "received more than once"), (released, "not from this run: left in their queues")]
+    {
+        if count > 0 {
+            output::log(&format!("{count} msgs {what}"));
+        }
+    }
+    let is_corrupt = record.ledger.corrupt.is_some_and(|corrupt| corrupt > 0);
+    let held = outcome == RunOutcome::Interrupted || (missing.is_empty() && !is_corrupt);
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,199 @@
+//! The message: its own headers, and a body that all messages share; or a file, unchanged.
+use super::dot_stuffing::{self, DotWriterState};
+use super::options::Options;
+use super::run_state::MessageTask;
+use super::subject::subject;
+use crate::date;
+use crate::trace_header::TraceHeaderWriter;
+use net::Outbox;
+use smtp::data;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The host name in messages.
+pub(super) const HOSTNAME: &str = "localhost";
+/// Bytes of a body between line ends.
+const LINE_BYTES: usize = 80;
+
+/// The parts that all messages share.
+#[derive(Debug)]
+pub(super) struct Message {
+    trace_header: Option<TraceHeaderWriter>,
+    head: Option<GoHeaderTemplate>,
+    /// Encoded, with the end of data.
+    body: Arc<[u8]>,
+}
+
+/// Headers, as far as they are the same in all messages.
+#[derive(Debug)]
+struct GoHeaderTemplate {
+    before_subject: Vec<u8>,
+    subject: String,
+    /// Id made of the process and its start time: no two runs have the same, not even in containers, where each process
+    /// is number 1.
+    run: String,
+}
+
+impl Message {
+    /// Builds the message that the options ask for.
+    ///
+    /// # Errors
+    /// If the file cannot be read, in the original's words; or if the message cannot be traced.
+    pub(super) fn new(options: &Options) -> Result<Self, String> {
+        let mut body = Vec::new();
+        let (head, place) = match &options.file {
+            Some(path) => (None, dot_stuffing::encode(&read(path)?, DotWriterState::Begin, &mut body)),
+            None => (
+                Some(GoHeaderTemplate::new(options)),
+                dot_stuffing::encode(&text(options.body_bytes), DotWriterState::BeginLine, &mut body),
+            ),
+        };
+        dot_stuffing::end(place, &mut body);
+        let trace_header = if options.own_options.traces {
+            let mut sample = Vec::new();
+            head.iter().for_each(|head| head.render(1, &mut sample));
+            Some(TraceHeaderWriter::new(&sample, body.strip_suffix(data::END_OF_DATA).unwrap_or(&body))?)
+        } else {
+            None
+        };
+        Ok(Self { trace_header, head, body: body.into() })
+    }
+
+    /// Renders the message of that task, dot-stuffed, with the end of data.
+    pub(super) fn render(&self, task: MessageTask, out: &mut Outbox) {
+        if let Some(trace_header) = &self.trace_header {
+            trace_header.write(task.began, out.bytes());
+        }
+        if let Some(head) = &self.head {
+            head.render(task.number, out.bytes());
+        }
+        out.append_shared(&self.body);
+    }
+}
+
+impl GoHeaderTemplate {
+    fn new(options: &Options) -> Self {
+        // RFC 1123, with the zone's name.
+        let date = date::now("%a, %d %b %Y %H:%M:%S %Z");
+        let before = format!("From: <{}>\nTo: <{}>\nDate: {date}\n", options.sender, options.recipient);
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            before_subject: before.into_bytes(),
+            subject: options.subject.clone(),
+            run: format!("{:04x}.{:x}", std::process::id(), began.as_nanos()),
+        }
+    }
+
+    fn render(&self, number: i64, out: &mut Vec<u8>) {
+        let mut text = self.before_subject.clone();
+        text.extend_from_slice(b"Subject: ");
+        text.extend_from_slice(&subject(&self.subject, number));
+        write!(text, "\nMessage-Id: <{}.{number:04x}@{HOSTNAME}>\n\n", self.run).expect("a vector takes all");
+        dot_stuffing::encode(&text, DotWriterState::Begin, out);
+    }
+}
+
+/// A body as the original makes it: one byte less than the size, with a line end after every 80th.
+fn text(size: i64) -> Vec<u8> {
+    if size == 0 {
+        return (1..5).flat_map(|number| format!("La de da de da {number}.\n").into_bytes()).collect();
+    }
+    let count = usize::try_from(size - 1).unwrap_or(0);
+    let mut text = Vec::with_capacity(count + count / LINE_BYTES);
+    let line = [[b'X'; LINE_BYTES].as_slice(), b"\n"].concat();
+    (0..count / LINE_BYTES).for_each(|_| text.extend_from_slice(&line));
+    text.extend_from_slice(&line[..count % LINE_BYTES]);
+    text
+}
+
+fn read(path: &str) -> Result<Vec<u8>, String> {
+    let mut file =
+        File::open(path).map_err(|error| format!("failed to open '{path}': open {path}: {}", reason(&error)))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(|error| format!("read {path}: {}", reason(&error)))?;
+    Ok(text)
+}
+
+/// Go's text for a system error: strerror(3) with a lower-case first letter.
+pub(super) fn reason(error: &io::Error) -> String {
+    let text = party::reason::reason(error);
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(options: &Options, number: i64) -> String {
+        let mut out = Outbox::default();
+        Message::new(options).unwrap().render(MessageTask { number, began: None }, &mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn headers_in_their_order() {
+        let text = rendered(&Options { subject: "no %d".to_owned(), ..Options::default() }, 3);
+        let lines: Vec<&str> = text.split("\r\n").collect();
+        assert_eq!(lines[..2], ["From: <from@example.com>", "To: <to@example.com>"]);
+        assert!(lines[2].starts_with("Date: ") && lines[2].len() >= "Date: Mon, 02 Jan 2006 15:04:05 U".len());
+        assert_eq!(lines[3], "Subject: no 3");
+        assert!(lines[4].starts_with(&format!("Message-Id: <{:04x}.", std::process::id())), "{}", lines[4]);
+        assert!(lines[4].ends_with(".0003@localhost>"), "{}", lines[4]);
+        assert_eq!(lines[5..7], ["", "La de da de da 1."]);
+        assert_eq!(lines[9..], ["La de da de da 4.", ".", ""]);
+    }
+
+    #[test]
+    fn every_message_and_every_run_has_its_own_id() {
+        let id = |options: &Options, number| rendered(options, number).lines().nth(4).map(str::to_owned).unwrap();
+        let options = Options::default();
+        let head = Message::new(&Options::default()).unwrap();
+        let of = |number| {
+            let mut out = Outbox::default();
+            head.render(MessageTask { number, began: None }, &mut out);
+            out.to_vec()
+        };
+        assert_ne!(of(1), of(2));
+        assert_ne!(id(&options, 1), id(&options, 1), "two runs of one process");
+    }
+
+    #[test]
+    fn bodies_are_one_octet_short() {
+        let x = |count: usize| "X".repeat(count);
+        let rows = [
+            (-3, String::new()),
+            (1, String::new()),
+            (2, x(1)),
+            (80, x(79)),
+            (81, x(80) + "\n"),
+            (82, x(80) + "\nX"),
+            (200, format!("{0}\n{0}\n{1}", x(80), x(39))),
+        ];
+        for (size, expected) in rows {
+            assert_eq!(String::from_utf8(text(size)).unwrap(), expected, "{size}");
+        }
+    }
+
+    #[test]
+    fn dots_in_headers_are_doubled_too() {
+        let text = rendered(&Options { subject: "a\n.b".to_owned(), ..Options::default() }, 1);
+        assert!(text.contains("Subject: a\r\n..b\r\nMessage-Id"), "{text}");
+    }
+
+    #[test]
+    fn a_file_is_encoded_once() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        std::fs::write(&path, "Subject: x\n\n.\nlast").unwrap();
+        let options = Options { file: Some(path.to_str().unwrap().to_owned()), ..Options::default() };
+        assert_eq!(rendered(&options, 1), "Subject: x\r\n\r\n..\r\nlast\r\n.\r\n");
+        let missing = Options { file: Some("/none".to_owned()), ..Options::default() };
+        let said = "failed to open '/none': open /none: no such file or directory";
+        assert_eq!(Message::new(&missing).unwrap_err(), said);
+        let directory = Options { file: Some("/".to_owned()), ..Options::default() };
+        assert_eq!(Message::new(&directory).unwrap_err(), "read /: is a directory");
+    }
+}

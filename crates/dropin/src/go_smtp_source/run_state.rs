@@ -1,0 +1,227 @@
+//! The state that all sessions of a run share, and its counts.
+use super::message::Message;
+use super::options::Options;
+use super::output::{GoFatalError, log};
+use super::rate_limiter::RateLimiter;
+use super::target::DialTarget;
+use crate::semaphore::ConnectSemaphore;
+use crate::session_group::SessionGroup;
+use crate::targets::PublicTargets;
+use crate::timing::Timing;
+use crate::trace_header;
+use journey::trace::MAX_RECIPIENTS;
+use net::{ClientTls, Outbox, SessionResumption, Trust, clock};
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+/// Largest number of bytes per read: replies are short.
+const READ_BYTES: usize = 16 * 1024;
+
+/// A message that a session has taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MessageTask {
+    /// Number of the message, from 1.
+    pub(super) number: i64,
+    /// Time at which it was taken up, if that is needed.
+    pub(super) began: Option<Duration>,
+}
+
+/// State that all sessions share.
+#[derive(Debug)]
+pub(super) struct GoSourceRun {
+    pub(super) options: Options,
+    pub(super) target: DialTarget,
+    pub(super) message: Message,
+    pub(super) tls: Option<ClientTls>,
+    pub(super) connect_semaphore: ConnectSemaphore,
+    pub(super) rate_limiter: RateLimiter,
+    /// Buffer for reads, for one turn.
+    pub(super) input: RefCell<Vec<u8>>,
+    /// Buffer for the writes of one turn.
+    pub(super) outbox: RefCell<Outbox>,
+    /// Number of messages that sessions have taken up.
+    taken: Cell<i64>,
+    /// Number of connections with which messages were given up.
+    failed: Cell<u64>,
+    closed: Cell<u64>,
+    timing: Timing,
+    session_group: SessionGroup<GoFatalError>,
+}
+
+impl GoSourceRun {
+    /// Reads the files and resolves the names that a run needs, in the original's order.
+    ///
+    /// # Errors
+    /// In the original's words.
+    pub(super) fn new(options: Options, allowed: PublicTargets) -> Result<Self, GoFatalError> {
+        if options.target.is_empty() {
+            return Err(GoFatalError("host is missing".to_owned()));
+        }
+        if options.own_options.traces {
+            trace_header::check_recipients(&options.recipient, options.recipients_each().unsigned_abs())
+                .map_err(GoFatalError)?;
+        }
+        let message = Message::new(&options).map_err(GoFatalError)?;
+        let target = DialTarget::parse(&options.target, allowed).map_err(GoFatalError)?;
+        let target = if options.resolves_once { target.resolve().map_err(GoFatalError)? } else { target };
+        Ok(Self {
+            target,
+            message,
+            tls: if options.uses_tls { Some(tls_client()?) } else { None },
+            connect_semaphore: ConnectSemaphore::default(),
+            rate_limiter: RateLimiter::new(options.rate, options.recipients_each()),
+            input: RefCell::new(vec![0; READ_BYTES]),
+            outbox: RefCell::default(),
+            taken: Cell::new(0),
+            failed: Cell::new(0),
+            closed: Cell::new(0),
+            timing: Timing::begin(),
+            session_group: SessionGroup::new(options.active_sessions()),
+            options,
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_tests(words: &[&str]) -> Self {
+        let words: Vec<String> = words.iter().chain(&["127.0.0.1:9"]).map(|word| (*word).to_owned()).collect();
+        Self::new(Options::parse(&words).unwrap(), PublicTargets::Refused).unwrap()
+    }
+
+    /// Takes up a message, if one is left.
+    pub(super) fn take_message(&self) -> Option<MessageTask> {
+        let number = self.taken.get() + 1;
+        if number > self.options.messages {
+            return None;
+        }
+        self.taken.set(number);
+        self.verbose(|| self.announcement(number));
+        Some(MessageTask { number, began: self.options.own_options.needs_times().then(clock::now) })
+    }
+
+    /// Records that a message was accepted.
+    pub(super) fn accepted(&self, task: MessageTask) {
+        self.timing.accepted(task.began);
+    }
+
+    /// The line that `-v` prints when a message is taken up.
+    fn announcement(&self, number: i64) -> String {
+        let Options { messages, recipients, .. } = &self.options;
+        let named: Vec<String> =
+            (0..self.options.recipients_each()).map(|place| self.recipient(number, place).concat()).collect();
+        let named = named.join(" ");
+        format!("ntx:{messages} i:{} txidx:{number} nrcpt:{recipients} recipients:[{named}]", number - 1)
+    }
+
+    /// The recipient of a message at a place, counted from 0, in parts: its number comes first, or, with `--trace`, at
+    /// the end of the local part, where the receiver can read it.
+    pub(super) fn recipient(&self, message: i64, place: i64) -> [Cow<'_, str>; 3] {
+        let Options { recipients: each, recipient, own_options: extras, .. } = &self.options;
+        if *each <= 1 {
+            return [recipient.as_str().into(), "".into(), "".into()];
+        }
+        let number = (message - 1).wrapping_mul(*each).wrapping_add(place + 1);
+        if extras.traces {
+            let (local, domain) = recipient.split_at(recipient.rfind('@').unwrap_or(recipient.len()));
+            let number = number.rem_euclid(MAX_RECIPIENTS.into());
+            return [local.into(), number.to_string().into(), domain.into()];
+        }
+        [number.to_string().into(), "_".into(), recipient.as_str().into()]
+    }
+
+    /// Waits until the pace allows a message.
+    pub(super) async fn wait_for_rate(&self) {
+        if self.rate_limiter.is_limited() {
+            net::sleep_until(self.rate_limiter.reserve(clock::now())).await;
+        }
+    }
+
+    /// Records that a message is given up.
+    pub(super) fn fail_message(&self, why: &str) {
+        log(why);
+        self.failed.set(self.failed.get() + 1);
+    }
+
+    /// Counts this session as closed; returns the number of closed sessions.
+    pub(super) fn count_closed(&self) -> u64 {
+        self.closed.set(self.closed.get() + 1);
+        self.closed.get()
+    }
+
+    /// Prints a line of `-v`.
+    pub(super) fn verbose(&self, text: impl FnOnce() -> String) {
+        if self.options.is_verbose {
+            log(&text());
+        }
+    }
+
+    /// Records that a session has finished, or ends the run.
+    pub(super) fn finish_session(&self, outcome: Result<(), GoFatalError>) {
+        self.session_group.finish_one(outcome);
+    }
+
+    /// Waits until all sessions have finished, or one has ended the run.
+    pub(super) async fn wait_for_sessions(&self) -> Result<(), GoFatalError> {
+        self.session_group.wait().await
+    }
+
+    /// The result of the whole run.
+    ///
+    /// # Errors
+    /// If messages were given up; the original does not report this.
+    pub(super) fn finish(&self) -> Result<(), GoFatalError> {
+        if self.options.own_options.reports {
+            log(&self.timing.report(self.options.messages));
+        }
+        match self.failed.get() {
+            0 => Ok(()),
+            failed => Err(GoFatalError(format!("{failed} of {} messages were not sent", self.options.messages))),
+        }
+    }
+}
+
+/// TLS as in the original: no verification, no server name, no session resumption.
+fn tls_client() -> Result<ClientTls, GoFatalError> {
+    // An address as the name keeps SNI out of the handshake (RFC 6066 §3).
+    let setup = ClientTls::new("127.0.0.1", &Trust::Anybody, None, SessionResumption::Off);
+    setup.map_err(|error| GoFatalError(format!("unable to issue STARTTLS: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_numbered_from_one() {
+        let run = GoSourceRun::for_tests(&["-m", "2"]);
+        let taken = [(); 3].map(|()| run.take_message().map(|task| task.number));
+        assert_eq!(taken, [Some(1), Some(2), None]);
+        assert_eq!(GoSourceRun::for_tests(&["-m", "0"]).take_message(), None);
+    }
+
+    #[test]
+    fn recipients_are_numbered_through_the_run() {
+        let run = GoSourceRun::for_tests(&["-r", "3", "-m", "4", "-t", "b"]);
+        assert_eq!((run.recipient(1, 0).concat(), run.recipient(4, 2).concat()), ("1_b".into(), "12_b".into()));
+        assert_eq!(run.announcement(2), "ntx:4 i:1 txidx:2 nrcpt:3 recipients:[4_b 5_b 6_b]");
+        let plain = GoSourceRun::for_tests(&["-r", "0"]);
+        assert_eq!(plain.recipient(4, 0).concat(), "to@example.com");
+        assert_eq!(plain.announcement(1), "ntx:1 i:0 txidx:1 nrcpt:0 recipients:[to@example.com]");
+    }
+
+    #[test]
+    fn with_a_trace_numbers_stand_where_it_is_read() {
+        let run = GoSourceRun::for_tests(&["--trace", "-r", "3", "-m", "400", "-t", "a@b"]);
+        let all: Vec<String> = (0..3).map(|place| run.recipient(342, place).concat()).collect();
+        assert_eq!(all, ["a0@b", "a1@b", "a2@b"], "from 1024 on they begin again");
+        assert_eq!(run.recipient(1, 0).concat(), "a1@b");
+    }
+
+    #[test]
+    fn messages_that_were_given_up_are_told() {
+        let run = GoSourceRun::for_tests(&["-m", "3"]);
+        assert_eq!(run.finish(), Ok(()));
+        run.fail_message("no");
+        assert_eq!(run.finish(), Err(GoFatalError("1 of 3 messages were not sent".to_owned())));
+    }
+}

@@ -1,0 +1,234 @@
+//! The server's address: `host:port` as Go's net package splits it and looks it up.
+use super::message::reason;
+use crate::host_port::port_in;
+use crate::targets::PublicTargets;
+use std::fs;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+/// Ports of service names that a host may not know.
+const KNOWN_PORTS: [(&str, u16); 4] = [("smtp", 25), ("smtps", 465), ("submission", 587), ("submissions", 465)];
+
+/// A server as given on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DialTarget {
+    pub(super) host: String,
+    pub(super) port: String,
+    /// Its address, if it was looked up before the first connection.
+    address: Option<IpAddr>,
+    allowed: PublicTargets,
+}
+
+impl DialTarget {
+    /// Splits an address into host and port.
+    ///
+    /// # Errors
+    /// In Go's words.
+    pub(super) fn parse(typed: &str, allowed: PublicTargets) -> Result<Self, String> {
+        let (host, port) = split(typed).map_err(|what| format!("address {typed}: {what}"))?;
+        Ok(Self { host: host.to_owned(), port: port.to_owned(), address: None, allowed })
+    }
+
+    /// `-resolve-once`: looks the host up, and takes its first address for all connections.
+    ///
+    /// # Errors
+    /// In Go's words.
+    pub(super) fn resolve(self) -> Result<Self, String> {
+        let first = if self.host.is_empty() { None } else { look_up(&self.host)?.first().copied() };
+        let address = Some(first.ok_or_else(|| format!("lookup {}: no such host", self.host))?);
+        Ok(Self { address, ..self })
+    }
+
+    /// The addresses to connect to, in the order of attempts. A name is looked up again for each connection.
+    ///
+    /// # Errors
+    /// In Go's words; also for a public address, unless that is allowed.
+    pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
+        let port = port_of(&self.port)?;
+        let found = match (self.address, self.host.parse()) {
+            (Some(address), _) | (None, Ok(address)) => vec![address],
+            (None, Err(_)) if self.host.is_empty() => {
+                vec![IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()]
+            }
+            (None, Err(_)) => look_up_on_thread(self.host.clone()).await?,
+        };
+        found.iter().try_for_each(|address| self.allowed.check(*address, address))?;
+        Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
+    }
+
+    /// The server's name in errors: the address, or `:PORT` if no host was given.
+    pub(super) fn display_name(&self, address: SocketAddr) -> String {
+        if self.host.is_empty() { format!(":{}", address.port()) } else { address.to_string() }
+    }
+}
+
+/// Splits host and port; the port is required, and a host with colons must be in brackets.
+fn split(typed: &str) -> Result<(&str, &str), &'static str> {
+    let Some((before, port)) = typed.rsplit_once(':') else { return Err("missing port in address") };
+    let host = match typed.strip_prefix('[') {
+        Some(bracketed) => {
+            let (host, rest) = bracketed.split_once(']').ok_or("missing ']' in address")?;
+            match rest.strip_prefix(':') {
+                Some(_) if host.len() + 2 == before.len() => host,
+                Some(_) => return Err("too many colons in address"),
+                None => return Err("missing port in address"),
+            }
+        }
+        None if before.contains(':') => return Err("too many colons in address"),
+        None => before,
+    };
+    if host.contains('[') || port.contains('[') {
+        return Err("unexpected '[' in address");
+    }
+    if host.contains(']') || port.contains(']') {
+        return Err("unexpected ']' in address");
+    }
+    Ok((host, port))
+}
+
+/// A number or the name of a service; an empty port is port 0, as in Go.
+fn port_of(port: &str) -> Result<u16, String> {
+    let digits = port.strip_prefix(['+', '-']).unwrap_or(port);
+    if port.is_empty() {
+        return Ok(0);
+    }
+    if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return port.parse().map_err(|_| format!("address {port}: invalid port"));
+    }
+    let name = port.to_ascii_lowercase();
+    let listed = port_in(&fs::read_to_string("/etc/services").unwrap_or_default(), &name);
+    let known = KNOWN_PORTS.iter().find(|(known, _)| *known == name).map(|(_, port)| *port);
+    listed.or(known).ok_or_else(|| format!("lookup tcp/{port}: unknown port"))
+}
+
+fn look_up(host: &str) -> Result<Vec<IpAddr>, String> {
+    let found = (host, 0).to_socket_addrs().map_err(|error| format!("lookup {host}: {}", lookup_error_text(&error)))?;
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for address in found.map(|address| address.ip()) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Ok(addresses)
+}
+
+/// Go's words for errors of getaddrinfo(3).
+fn lookup_error_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
+    match text {
+        "Name or service not known" | "No address associated with hostname" => "no such host".to_owned(),
+        _ => reason(&io::Error::other(text.to_owned())),
+    }
+}
+
+/// The result of a look-up on another thread.
+#[derive(Default)]
+struct SharedLookup {
+    result: Option<Result<Vec<IpAddr>, String>>,
+    waker: Option<Waker>,
+}
+
+/// Looks a name up on a thread of its own, so that a slow name server delays no other session.
+async fn look_up_on_thread(host: String) -> Result<Vec<IpAddr>, String> {
+    let inquiry = Arc::new(Mutex::new(SharedLookup::default()));
+    let asked = Arc::clone(&inquiry);
+    let started = std::thread::Builder::new().name("look-up".to_owned()).spawn(move || {
+        let answer = look_up(&host);
+        let mut inquiry = asked.lock().unwrap_or_else(PoisonError::into_inner);
+        inquiry.result = Some(answer);
+        if let Some(waker) = inquiry.waker.take() {
+            waker.wake();
+        }
+    });
+    started.map_err(|error| format!("lookup: {}", reason(&error)))?;
+    poll_fn(|cx| {
+        let mut inquiry = inquiry.lock().unwrap_or_else(PoisonError::into_inner);
+        match inquiry.result.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => {
+                inquiry.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn addresses(typed: &str, allowed: PublicTargets) -> Result<Vec<SocketAddr>, String> {
+        let target = DialTarget::parse(typed, allowed).unwrap();
+        net::worker::run(|_| async move { target.addresses().await }).unwrap()
+    }
+
+    #[test]
+    fn hosts_and_ports() {
+        let good = [
+            ("a:1", ("a", "1")),
+            (":1", ("", "1")),
+            ("a:", ("a", "")),
+            ("[::1]:1", ("::1", "1")),
+            ("[a]:b", ("a", "b")),
+        ];
+        for (typed, parts) in good {
+            assert_eq!(split(typed), Ok(parts), "{typed}");
+        }
+        let bad = [
+            ("", "missing port in address"),
+            ("a", "missing port in address"),
+            ("[::1]", "missing port in address"),
+            ("[a]b:1", "missing port in address"),
+            ("a:b:c", "too many colons in address"),
+            ("[a]:1:2", "too many colons in address"),
+            ("::1", "too many colons in address"),
+            ("[::1", "missing ']' in address"),
+            ("a[b:1", "unexpected '[' in address"),
+            ("a]b:1", "unexpected ']' in address"),
+        ];
+        for (typed, said) in bad {
+            assert_eq!(split(typed), Err(said), "{typed}");
+        }
+    }
+
+    #[test]
+    fn ports_by_number_and_name() {
+        assert_eq!((port_of(""), port_of("+25"), port_of("SMTP")), (Ok(0), Ok(25), Ok(25)));
+        assert_eq!(port_of("zz"), Err("lookup tcp/zz: unknown port".to_owned()));
+        assert_eq!(port_of("65536"), Err("address 65536: invalid port".to_owned()));
+        assert_eq!(port_of("-1"), Err("address -1: invalid port".to_owned()));
+    }
+
+    #[test]
+    fn where_a_target_is() {
+        let at = |addresses: &[&str]| Ok(addresses.iter().map(|address| address.parse().unwrap()).collect());
+        assert_eq!(addresses("127.0.0.1:1", PublicTargets::Refused), at(&["127.0.0.1:1"]));
+        assert_eq!(addresses("[::1]:1", PublicTargets::Refused), at(&["[::1]:1"]));
+        assert_eq!(addresses(":1", PublicTargets::Refused), at(&["127.0.0.1:1", "[::1]:1"]));
+        assert!(
+            addresses("localhost:1", PublicTargets::Refused).unwrap().iter().all(|address| address.ip().is_loopback())
+        );
+        assert!(addresses("8.8.8.8:25", PublicTargets::Refused).unwrap_err().contains("MAILRUN_ALLOW_PUBLIC=1"));
+        assert_eq!(addresses("8.8.8.8:25", PublicTargets::Allowed), at(&["8.8.8.8:25"]));
+        let once = DialTarget::parse("localhost:1", PublicTargets::Refused).unwrap().resolve().unwrap();
+        assert!(once.address.unwrap().is_loopback());
+        let nobody = DialTarget::parse(":1", PublicTargets::Refused).unwrap().resolve();
+        assert_eq!(nobody, Err("lookup : no such host".to_owned()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_address_is_split_or_refused(typed in "[a:\\[\\]1]{0,12}") {
+            if let Ok((host, port)) = split(&typed) {
+                let is_whole = typed == format!("{host}:{port}") || typed == format!("[{host}]:{port}");
+                prop_assert!(is_whole, "{} {}", host, port);
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Personalities: older tools' command lines, wire bytes, texts and exit status, on our engine.
+//!
+//! Selected by the first argument (`mailrun smtp-source …`) or by the name that the program was called by, so that a
+//! symbolic link provides the old command (`mailrun install-links DIR`).
+mod date;
+mod getopt;
+mod go;
+mod go_mades_bench;
+mod go_smtp_source;
+mod help;
+mod host_port;
+mod hostname;
+mod numbers;
+mod own_options;
+mod pending_output;
+mod printable;
+mod semaphore;
+mod session_group;
+mod smtp_sink;
+mod smtp_source;
+mod stderr;
+mod targets;
+mod timing;
+mod trace_header;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The names of all personalities.
+pub const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source", "go-mades-bench"];
+
+/// Call of a personality: `called` is the word before its arguments, as its messages repeat it.
+#[derive(Debug)]
+pub(crate) struct Invocation {
+    pub(crate) program: String,
+    pub(crate) arguments: Vec<String>,
+}
+
+/// Runs the personality that the command line names, if it names one.
+pub fn run_if_named(words: Vec<String>) -> Option<ExitCode> {
+    let mut words = words.into_iter();
+    let called = words.next()?;
+    if let Some(name) = personality_of(&called) {
+        return Some(run(name, Invocation { program: called, arguments: words.collect() }));
+    }
+    let called = words.next()?;
+    let name = NAMES.into_iter().find(|name| *name == called)?;
+    Some(run(name, Invocation { program: called, arguments: words.collect() }))
+}
+
+fn personality_of(called: &str) -> Option<&'static str> {
+    let file = Path::new(called).file_name().and_then(OsStr::to_str)?;
+    NAMES.into_iter().find(|name| *name == file)
+}
+
+fn run(name: &str, call: Invocation) -> ExitCode {
+    if help::is_requested(&call.arguments) {
+        help::print(name);
+        return ExitCode::SUCCESS;
+    }
+    match name {
+        "smtp-source" => smtp_source::run(&call),
+        "smtp-sink" => smtp_sink::run(&call),
+        "go-mades-bench" => go_mades_bench::run(&call),
+        _ => go_smtp_source::run(&call),
+    }
+}

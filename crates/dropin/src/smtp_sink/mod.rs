@@ -1,0 +1,155 @@
+//! smtp-sink as in Postfix: receives SMTP and LMTP on one socket and discards the messages, or stores them, or applies
+//! the faults that options order.
+//!
+//! ```text
+//! options ─▶ listen ─▶ privileges ─▶ accept ─▶ session ─ bytes ─▶ dialogue ─ events ─▶ counters, dump, syslog
+//! ```
+//! One thread, one event loop, as in the original. `docs/drop-in.md` lists the differences and their reasons.
+mod body;
+mod commands;
+mod counters;
+mod dialogue;
+mod dump;
+mod listen;
+mod local_text;
+mod options;
+mod privileges;
+mod replies;
+mod rng;
+mod session;
+mod sink;
+mod syslog;
+mod template;
+mod traced;
+
+use super::Invocation;
+use super::stderr::StderrWriter;
+use jiff::tz::TimeZone;
+use net::{Acceptor, worker};
+use options::{Settings, StartupError};
+use party::interrupt::{Interrupt, StopRequest};
+use party::reason::reason;
+use rustix::fd::OwnedFd;
+use sink::{SinkExit, SmtpSink};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Descriptors used for other things than sessions.
+const RESERVED_DESCRIPTORS: u64 = 64;
+/// Pause before accepting again after descriptors ran out.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
+/// Interval at which signals are looked for.
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Time for clients to send QUIT once `-M` is reached.
+const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Runs it. Messages go to standard error, the counter of `-c` to standard output; the exit status is 0 after the end
+/// that `-n` or `-M` asks for, else 1.
+pub(super) fn run(call: &Invocation) -> ExitCode {
+    let stderr = StderrWriter::new(&call.program);
+    let refused = |StartupError(lines): StartupError| {
+        lines.iter().for_each(|line| stderr.print(line));
+        ExitCode::FAILURE
+    };
+    let (settings, listener) = match prepare(call, &stderr) {
+        Ok(prepared) => prepared,
+        Err(refusal) => return refused(refusal),
+    };
+    // It starts a thread: not before privileges are dropped, because each thread has its own.
+    let interrupt = match settings.own_options.needs_times().then(Interrupt::watch).transpose() {
+        Ok(interrupt) => interrupt,
+        Err(error) => return refused(StartupError::fatal(format!("{error:#}"))),
+    };
+    match worker::run(|_| run_sink(settings, listener, interrupt)) {
+        Ok(SinkExit::Done) => ExitCode::SUCCESS,
+        Ok(SinkExit::Failed(why)) => refused(StartupError::fatal(why)),
+        Err(error) => refused(StartupError::fatal(reason(&error))),
+    }
+}
+
+/// Does all that needs the privileges that the program was started with.
+fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedFd), StartupError> {
+    let settings = Settings::read(call)?;
+    if settings.user.is_none() && rustix::process::geteuid().is_root() {
+        return Err(StartupError::fatal("-u option is required if running as root"));
+    }
+    let listener = listen::open(&settings, stderr).map_err(StartupError::fatal)?;
+    net::open_files::raise(settings.max_sessions as u64 * 2 + RESERVED_DESCRIPTORS);
+    privileges::drop_privileges(&settings, stderr).map_err(StartupError::fatal)?;
+    Ok((settings, listener))
+}
+
+async fn run_sink(settings: Settings, listener: OwnedFd, interrupt: Option<Interrupt>) -> SinkExit {
+    // The time of day is needed for dumps and the log only; finding the time zone takes dozens of system calls.
+    let is_dated = settings.dump_template.is_some() || settings.rules.logs_any();
+    let zone = if is_dated { TimeZone::system() } else { TimeZone::UTC };
+    let sink = Rc::new(SmtpSink::new(settings, zone));
+    if let Some(interrupt) = interrupt {
+        worker::spawn_local(stop_on_signal(interrupt, Rc::clone(&sink)));
+    }
+    let end = accept_clients(&sink, listener).await;
+    sink.print_reports();
+    end
+}
+
+/// Ends the run at a signal, so that the final report is printed.
+async fn stop_on_signal(interrupt: Interrupt, sink: Rc<SmtpSink>) {
+    while interrupt.requested() == StopRequest::Nothing {
+        net::sleep(SIGNAL_POLL_INTERVAL).await;
+    }
+    sink.stop(SinkExit::Done);
+}
+
+async fn accept_clients(sink: &Rc<SmtpSink>, listener: OwnedFd) -> SinkExit {
+    let acceptor = match Acceptor::new(listener) {
+        Ok(acceptor) => acceptor,
+        Err(error) => return SinkExit::Failed(reason(&error)),
+    };
+    while !sink.has_ended() && !sink.reached_message_limit() {
+        match next(sink, &acceptor).await {
+            None => {}
+            Some(Ok((descriptor, client))) => {
+                sink.session_started();
+                sink.counters.borrow_mut().record_client();
+                worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
+            }
+            // The client has disconnected already, or descriptors have run out.
+            Some(Err(_)) => net::sleep(ACCEPT_RETRY_DELAY).await,
+        }
+    }
+    drop(acceptor);
+    if sink.has_ended() {
+        return sink.exit().unwrap_or(SinkExit::Done);
+    }
+    drain_clients(sink).await
+}
+
+/// The next client; `None` if no more are accepted.
+async fn next(sink: &SmtpSink, acceptor: &Acceptor) -> Option<io::Result<(OwnedFd, Option<SocketAddr>)>> {
+    poll_fn(|context| {
+        sink.set_accept_waker(context);
+        if sink.has_ended() || sink.reached_message_limit() {
+            return Poll::Ready(None);
+        }
+        if sink.is_full() { Poll::Pending } else { acceptor.poll_accept().map(Some) }
+    })
+    .await
+}
+
+/// Ends the run after `-M` is reached. The original exits at once, so that its last client never reads the reply to its
+/// message; here all clients receive the replies owed to them, and have time to send QUIT.
+async fn drain_clients(sink: &Rc<SmtpSink>) -> SinkExit {
+    let is_over = || sink.is_empty() || sink.has_ended();
+    loop {
+        let emptied = poll_fn(|_| if is_over() { Poll::Ready(()) } else { Poll::Pending });
+        let _ = net::Timer::default().timeout_at(net::clock::now() + QUIT_TIMEOUT, emptied).await;
+        if is_over() || !sink.has_pending_replies() {
+            return sink.exit().unwrap_or(SinkExit::Done);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! State that all sessions share: settings, counters, one buffer for reads and one for writes, and the end.
+use super::counters::SmtpSinkCounters;
+use super::dump::{DiskError, DumpContext};
+use super::options::Settings;
+use super::rng::GlibcRng;
+use super::syslog::Syslog;
+use super::traced::TraceStats;
+use crate::stderr::StderrWriter;
+use jiff::tz::TimeZone;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+/// Largest number of bytes per read.
+const READ_BYTES: usize = 64 * 1024;
+/// The kernel copies twice as fast to the start of a page (`net::worker` has the figures).
+const PAGE_BYTES: usize = 4096;
+/// A buffer that has grown beyond this is not kept.
+const KEPT_BUFFER_LIMIT: usize = 256 * 1024;
+
+/// End of the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SinkExit {
+    /// The wanted number of QUITs or messages was reached.
+    Done,
+    /// An error, with its text.
+    Failed(String),
+}
+
+/// The sink.
+#[derive(Debug)]
+pub(super) struct SmtpSink {
+    pub(super) settings: Rc<Settings>,
+    pub(super) stderr: StderrWriter,
+    pub(super) syslog: Syslog,
+    pub(super) rng: GlibcRng,
+    pub(super) dump_context: Option<Rc<DumpContext>>,
+    pub(super) counters: RefCell<SmtpSinkCounters>,
+    /// Recognised messages, with `--trace`.
+    pub(super) trace_stats: Option<RefCell<TraceStats>>,
+    read_buffer: RefCell<SinkReadBuffer>,
+    write_buffer: RefCell<Vec<u8>>,
+    sessions: Cell<usize>,
+    /// Clients that have sent a message and wait, because of `-W .`, for the reply.
+    pending_replies: Cell<usize>,
+    exit: RefCell<Option<SinkExit>>,
+    /// Waker of the task that accepts.
+    accept_waker: RefCell<Option<Waker>>,
+}
+
+impl SmtpSink {
+    pub(super) fn new(settings: Settings, zone: TimeZone) -> Self {
+        let settings = Rc::new(settings);
+        // Without dumps the original does not seed, and draws the same numbers in each run.
+        let seed = if settings.dump_template.is_some() { net::clock::wall().as_secs() as u32 } else { 1 };
+        let dump_context =
+            settings.dump_template.is_some().then(|| Rc::new(DumpContext::new(Rc::clone(&settings), zone.clone())));
+        Self {
+            stderr: StderrWriter::new(&settings.program),
+            syslog: Syslog::new(&settings.program, zone),
+            rng: GlibcRng::new(seed),
+            dump_context,
+            counters: RefCell::new(SmtpSinkCounters::new(&settings)),
+            trace_stats: settings.own_options.traces.then(RefCell::default),
+            read_buffer: RefCell::default(),
+            write_buffer: RefCell::default(),
+            sessions: Cell::default(),
+            pending_replies: Cell::default(),
+            exit: RefCell::default(),
+            accept_waker: RefCell::default(),
+            settings,
+        }
+    }
+
+    /// Lends the read buffer.
+    pub(super) fn with_read_buffer<T>(&self, turn: impl FnOnce(&mut [u8]) -> T) -> T {
+        turn(self.read_buffer.borrow_mut().octets())
+    }
+
+    /// Takes the write buffer; a session that has to wait keeps it, and the next session creates a new one.
+    pub(super) fn take_write_buffer(&self) -> Vec<u8> {
+        self.write_buffer.take()
+    }
+
+    /// Puts back a buffer that is still to be written.
+    pub(super) fn keep_unsent(&self, out: Vec<u8>) {
+        *self.write_buffer.borrow_mut() = out;
+    }
+
+    /// Puts back a buffer that has been written.
+    pub(super) fn recycle_write_buffer(&self, mut out: Vec<u8>) {
+        if out.capacity() <= KEPT_BUFFER_LIMIT {
+            out.clear();
+            *self.write_buffer.borrow_mut() = out;
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.sessions.get() >= self.settings.max_sessions
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sessions.get() == 0
+    }
+
+    pub(super) fn session_started(&self) {
+        self.sessions.set(self.sessions.get() + 1);
+    }
+
+    /// Records that a session has ended.
+    pub(super) fn session_ended(&self) {
+        self.sessions.set(self.sessions.get() - 1);
+        if self.counters.borrow().reached_quit_limit() {
+            self.stop(SinkExit::Done);
+        } else {
+            self.wake_acceptor();
+        }
+    }
+
+    /// Marks a client as waiting for the reply to its message, until the returned value is dropped.
+    pub(super) fn track_pending_reply(self: &Rc<Self>) -> PendingReplyGuard {
+        self.pending_replies.set(self.pending_replies.get() + 1);
+        PendingReplyGuard(Rc::clone(self))
+    }
+
+    pub(super) fn has_pending_replies(&self) -> bool {
+        self.pending_replies.get() > 0
+    }
+
+    /// Reports whether `-M` is reached, so that no more messages are wanted.
+    pub(super) fn reached_message_limit(&self) -> bool {
+        self.counters.borrow().reached_message_limit()
+    }
+
+    /// Ends the run; the first end counts.
+    pub(super) fn stop(&self, end: SinkExit) {
+        self.exit.borrow_mut().get_or_insert(end);
+        self.wake_acceptor();
+    }
+
+    pub(super) fn fail(&self, error: &DiskError) {
+        self.stop(SinkExit::Failed(error.to_string()));
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.exit.borrow().is_some()
+    }
+
+    /// Prints the reports that were asked for.
+    pub(super) fn print_reports(&self) {
+        let stats = self.trace_stats.as_ref().map(RefCell::borrow);
+        if self.settings.own_options.reports {
+            let times = stats.as_ref().and_then(|stats| stats.latencies());
+            self.stderr.print(self.counters.borrow().report(times));
+        }
+        if let Some(stats) = stats {
+            self.stderr.print(stats.summary());
+        }
+    }
+
+    pub(super) fn exit(&self) -> Option<SinkExit> {
+        self.exit.borrow().clone()
+    }
+
+    /// Stores the waker of the accepting task, which is woken when a session ends, or the run.
+    pub(super) fn set_accept_waker(&self, context: &Context<'_>) {
+        self.accept_waker.borrow_mut().get_or_insert_with(|| context.waker().clone());
+    }
+
+    pub(super) fn wake_acceptor(&self) {
+        if let Some(waker) = &*self.accept_waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// Counts a client that waits for the reply to its message.
+#[derive(Debug)]
+pub(super) struct PendingReplyGuard(Rc<SmtpSink>);
+
+impl Drop for PendingReplyGuard {
+    fn drop(&mut self) {
+        self.0.pending_replies.set(self.0.pending_replies.get() - 1);
+    }
+}
+
+/// Buffer for reads, at the start of a page.
+#[derive(Debug)]
+struct SinkReadBuffer {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Default for SinkReadBuffer {
+    fn default() -> Self {
+        let memory = vec![0; READ_BYTES + PAGE_BYTES];
+        let start = memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
+        Self { memory, start }
+    }
+}
+
+impl SinkReadBuffer {
+    fn octets(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + READ_BYTES]
+    }
+}

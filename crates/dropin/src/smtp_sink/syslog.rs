@@ -1,0 +1,72 @@
+//! `-s`: the named commands to the system's log, as syslog(3) writes them.
+use crate::printable::printable;
+use jiff::Zoned;
+use jiff::tz::TimeZone;
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+/// LOG_MAIL and LOG_INFO.
+const PRIORITY: u8 = (2 << 3) | 6;
+const SOCKET_PATH: &str = "/dev/log";
+/// Largest part of a command's arguments that is logged.
+const MAX_ARGUMENT_BYTES: usize = 100;
+
+/// The connection to the log. It is opened at the first line: below the root directory of `-R`, as in the original.
+#[derive(Debug)]
+pub(super) struct Syslog {
+    name: String,
+    zone: TimeZone,
+    socket: RefCell<Option<UnixDatagram>>,
+}
+
+impl Syslog {
+    /// Creates the log. Lines carry the last part of the path that the program was called by.
+    pub(super) fn new(called: &str, zone: TimeZone) -> Self {
+        let name = Path::new(called).file_name().and_then(OsStr::to_str).unwrap_or(called);
+        Self { name: name.to_owned(), zone, socket: RefCell::default() }
+    }
+
+    /// Logs a command. If nothing listens, the line is lost, as with syslog(3).
+    pub(super) fn log(&self, word: &[u8], rest: &[u8]) {
+        let now = Zoned::new(jiff::Timestamp::now(), self.zone.clone());
+        let line = line(&self.name, &now.strftime("%b %e %H:%M:%S").to_string(), word, rest);
+        let mut socket = self.socket.borrow_mut();
+        if socket.as_ref().is_some_and(|socket| socket.send(&line).is_ok()) {
+            return;
+        }
+        *socket = open();
+        if let Some(socket) = &*socket {
+            // The socket is full, or closed again: another try is not worth it.
+            let _ = socket.send(&line);
+        }
+    }
+}
+
+fn open() -> Option<UnixDatagram> {
+    let socket = UnixDatagram::unbound().ok()?;
+    socket.set_nonblocking(true).ok()?;
+    socket.connect(SOCKET_PATH).ok()?;
+    Some(socket)
+}
+
+fn line(name: &str, date: &str, word: &[u8], rest: &[u8]) -> Vec<u8> {
+    let rest = printable(&rest[..rest.len().min(MAX_ARGUMENT_BYTES)]);
+    let start = format!("<{PRIORITY}>{date} {name}[{}]: ", std::process::id());
+    [start.as_bytes(), word, b" ", rest.as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_cut_and_made_printable() {
+        let start = format!("<22>Nov  1 00:00:00 x[{}]: ", std::process::id());
+        let long = [b"a\t".as_slice(), &[b'b'; 200]].concat();
+        let logged = line("x", "Nov  1 00:00:00", b"noop", &long);
+        assert_eq!(String::from_utf8(logged).unwrap(), format!("{start}noop a?{}", "b".repeat(98)));
+        assert_eq!(Syslog::new("/usr/sbin/smtp-sink", TimeZone::UTC).name, "smtp-sink");
+    }
+}

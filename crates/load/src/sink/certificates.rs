@@ -1,0 +1,33 @@
+//! The sink's certificate files: read again when they change, and on SIGHUP.
+use anyhow::Result;
+use net::{TlsWatch, clock};
+use party::interrupt::SighupWatch;
+
+/// Watches the files, and for SIGHUP.
+pub(super) struct SinkCertificates {
+    watch: TlsWatch,
+    sighup: SighupWatch,
+}
+
+impl SinkCertificates {
+    /// Starts to watch.
+    ///
+    /// # Errors
+    /// If signals cannot be watched.
+    pub(super) fn watch(watch: TlsWatch) -> Result<Self> {
+        Ok(Self { watch, sighup: SighupWatch::watch()? })
+    }
+
+    /// Checks the files from time to time, and logs the result.
+    pub(super) fn reload_if_changed(&mut self) {
+        let outcome = match self.sighup.take_received() {
+            true => Some(self.watch.reload()),
+            false => self.watch.check(clock::now()),
+        };
+        match outcome {
+            None => {}
+            Some(Ok(())) => party::tell!("mailrun sink: the certificate was reloaded"),
+            Some(Err(why)) => party::tell!("mailrun sink: {why}; the old certificate stays in use"),
+        }
+    }
+}

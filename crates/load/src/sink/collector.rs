@@ -1,0 +1,155 @@
+//! Collects the workers' counts: the totals, the seconds, the live line, the status over HTTP, and at the end the
+//! record.
+use super::SinkOptions;
+use super::certificates::SinkCertificates;
+use super::handler::{SinkContext, TallyTransfer};
+use super::report::SinkReport;
+use super::status::StatusServer;
+use anyhow::Result;
+use journey::{Latencies, SinkTally};
+use net::{Endpoint, clock};
+use party::http_server::HostNames;
+use party::interrupt::{Interrupt, StopRequest};
+use party::live::{LiveEvent, LiveProgress};
+use party::live_line::{LiveLine, NonTerminalOutput};
+use party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Interval of progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval at which the end of the run is looked for, after the last message or a signal.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The sink's counts so far.
+pub(super) struct SinkCollector {
+    report: Arc<Mutex<SinkReport>>,
+    interval_recorder: IntervalRecorder,
+    progress_output: ProgressOutput,
+    /// Latencies since the last progress report.
+    recent: Latencies,
+    next_tick: Duration,
+    /// Serves the status as long as this exists.
+    _status: Option<StatusServer>,
+}
+
+impl SinkCollector {
+    /// Starts, and prints the addresses that it listens on.
+    pub(super) fn begin(
+        options: SinkOptions,
+        endpoint: &Endpoint,
+        http: Option<SocketAddr>,
+        shared: &SinkContext,
+    ) -> Result<Self> {
+        let now = clock::now();
+        let chronicle_log = IntervalRecorder::begin(now, "delivered", options.outputs.hlog.as_deref())?;
+        let telling = ProgressOutput::new(options.outputs.live, NonTerminalOutput::Nothing);
+        let typed = options.http.as_deref().and_then(|http| http.rsplit_once(':')).map(|(host, _)| host);
+        let names = HostNames::new([options.hello.as_str()].into_iter().chain(typed));
+        let view =
+            Arc::new(Mutex::new(SinkReport::new(options, endpoint.clone(), Arc::clone(&shared.active_rules), now)));
+        let status = http.map(|http| StatusServer::serve(http, names, Arc::clone(&view))).transpose()?;
+        let http = status.as_ref().map(|status| status.address().to_string());
+        telling.event(&LiveEvent::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
+        match http {
+            Some(http) => party::tell!("mailrun sink: listening on {endpoint}, status on http://{http}/"),
+            None => party::tell!("mailrun sink: listening on {endpoint}"),
+        }
+        Ok(Self {
+            report: view,
+            interval_recorder: chronicle_log,
+            progress_output: telling,
+            recent: Latencies::default(),
+            next_tick: now + PROGRESS_INTERVAL,
+            _status: status,
+        })
+    }
+
+    /// Collects until the sink has received enough.
+    pub(super) fn collect(
+        &mut self,
+        tallies: &Receiver<TallyTransfer>,
+        shared: &SinkContext,
+        interrupt: &Interrupt,
+        certificates: &mut Option<SinkCertificates>,
+    ) {
+        while interrupt.requested() == StopRequest::Nothing && !shared.has_enough() {
+            if let Some(certificates) = certificates {
+                certificates.reload_if_changed();
+            }
+            match tallies.recv_timeout(POLL_INTERVAL) {
+                Ok(parcel) => self.merge(parcel),
+                Err(RecvTimeoutError::Timeout) if clock::now() >= self.next_tick => self.tick(),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+    }
+
+    /// Finishes: collects the workers' last counts, and writes the record to files if that was asked for.
+    pub(super) fn finish(mut self, tallies: &Receiver<TallyTransfer>) -> FinishedRun {
+        while let Ok(parcel) = tallies.try_recv() {
+            self.merge(parcel);
+        }
+        self.tick();
+        let unlogged = self.interval_recorder.finish(clock::now());
+        let view = lock(&self.report);
+        let run = view.chosen_run();
+        let record = view.record(run);
+        let none = journey::Ledger::default();
+        let units = run.and_then(|run| view.total.runs.find(run)).map_or(&none, |tally| &tally.units);
+        let unwritten = view.options.outputs.write_or_report(&record, units, &self.progress_output);
+        drop(view);
+        self.progress_output.event(&LiveEvent::Done);
+        FinishedRun { record, write_error: unwritten.or(unlogged) }
+    }
+
+    fn merge(&mut self, (mut tally, back): TallyTransfer) {
+        for (_, run) in tally.runs.iter() {
+            self.recent.merge(&run.delivered);
+        }
+        lock(&self.report).merge(&tally);
+        tally.clear();
+        // A worker that has ended takes nothing back.
+        let _ = back.try_send(tally);
+    }
+
+    /// Work that is due four times per second.
+    fn tick(&mut self) {
+        let now = clock::now();
+        self.next_tick = now + PROGRESS_INTERVAL;
+        let mut view = lock(&self.report);
+        view.tick(now, &self.recent);
+        let progress = progress(&view.total, &self.recent, now - view.began);
+        drop(view);
+        self.interval_recorder.log(now, &self.recent);
+        self.progress_output.progress(&progress, progress.delivered, live_line);
+        self.recent.clear();
+    }
+}
+
+fn progress(total: &SinkTally, recent: &Latencies, elapsed: Duration) -> LiveProgress {
+    LiveProgress {
+        elapsed_s: elapsed.as_secs_f64(),
+        delivered: total.messages,
+        recipients: total.recipients,
+        bytes: total.bytes,
+        errors: total.errors.total(),
+        p50_ms: recent.quantile_ms(0.5),
+        p99_ms: recent.quantile_ms(0.99),
+        ..LiveProgress::default()
+    }
+}
+
+/// The progress; recipients if there are more of them than messages.
+fn live_line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
+    let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
+    LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
+}
+
+/// Locks the counts for a moment.
+pub(super) fn lock(view: &Mutex<SinkReport>) -> MutexGuard<'_, SinkReport> {
+    view.lock().expect("nobody panics holding it")
+}

@@ -1,0 +1,829 @@
+//! A sink session's handling of mail: reads its trace, counts it, and answers 250, or as the rules order.
+use super::active_rules::{ActiveRules, RuleState, Ruleset};
+use super::dump::{DumpEnvelope, MessageDump, MessageWriter};
+use super::lmtp_replies::{LmtpReplies, RecipientDecision, SERVICE_CLOSING, combine};
+use super::rules::RuleCommand;
+use super::session_rules::{CommandContext, DomainSlots, ReadStep, RuleDecision, RuleEffect, SessionRules};
+use journey::record::Resource;
+use journey::trace::recipient_number;
+use journey::{ClockId, MarkResult, Phase, RunTally, SinkTally, Trace, TraceReader, TraceResult};
+use net::{Answer, CloseReason, Handler, Handshake, LoginOutcome, Peer, ReadLimit, ResourceExhausted, Service, clock};
+use party::outputs::SESSION_PANICKED;
+use party::planned_panic::planned_panic;
+use party::users::Users;
+use smtp::command::{Hello, Mail};
+use smtp::login::Auth;
+use smtp::proxy::ProxyHeader;
+use smtp::reply_reason::ReplyReason;
+use smtp::sasl::Secret;
+use smtp::server::Protocol;
+use smtp::xclient::Xclient;
+use smtp::{Path, Reply};
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Reply if a message cannot be stored (RFC 5321 §4.2.3).
+static INSUFFICIENT_STORAGE: Reply = Reply::fixed("452 4.3.1 Insufficient system storage\r\n");
+
+/// A tally on its way to the collector, and the way back for it.
+pub(super) type TallyTransfer = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
+
+/// State that all workers share.
+#[derive(Debug)]
+pub(super) struct SinkContext {
+    pub(super) active_rules: Arc<ActiveRules>,
+    /// Storage of messages, if they are stored.
+    dump: Option<MessageDump>,
+    /// Users that may log in, if AUTH is offered.
+    users: Option<Users>,
+    /// Time at which the first client connected.
+    first_connection: OnceLock<Duration>,
+    /// Number of messages after which the sink ends.
+    message_limit: Option<u64>,
+    /// Protocol: the end of a message has one answer in SMTP, and one for each recipient in LMTP.
+    protocol: Protocol,
+    answered: AtomicU64,
+    monotonic: ClockId,
+}
+
+impl SinkContext {
+    pub(super) fn new(
+        control: ActiveRules,
+        dump: Option<MessageDump>,
+        users: Option<Users>,
+        most: Option<u64>,
+        protocol: Protocol,
+    ) -> Self {
+        Self {
+            active_rules: Arc::new(control),
+            dump,
+            users,
+            first_connection: OnceLock::new(),
+            message_limit: most,
+            protocol,
+            answered: AtomicU64::new(0),
+            monotonic: party::outputs::monotonic_clock(),
+        }
+    }
+
+    /// Reports whether it has received as many messages as it was asked to.
+    pub(super) fn has_enough(&self) -> bool {
+        self.message_limit.is_some_and(|most| self.answered.load(Ordering::Relaxed) >= most)
+    }
+}
+
+/// A worker's tally, handed to the collector at every tick.
+pub(super) struct SinkService(Rc<SinkWorkerState>);
+
+/// Counts of a worker's sessions, and state that they look up.
+pub(super) struct SinkWorkerState {
+    context: Arc<SinkContext>,
+    tally: RefCell<Box<SinkTally>>,
+    tally_tx: Sender<TallyTransfer>,
+    empty_tallies: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
+    /// The rules in force at the last look, and their version then.
+    cached_rules: RefCell<Option<Arc<Ruleset>>>,
+    rules_version: Cell<u64>,
+}
+
+impl SinkService {
+    pub(super) fn new(shared: Arc<SinkContext>, full: Sender<TallyTransfer>) -> Self {
+        let tally = RefCell::default();
+        let rules = RefCell::default();
+        let version = Cell::new(0);
+        Self(Rc::new(SinkWorkerState {
+            context: shared,
+            tally,
+            tally_tx: full,
+            empty_tallies: sync_channel(1),
+            cached_rules: rules,
+            rules_version: version,
+        }))
+    }
+}
+
+impl Service for SinkService {
+    type Handler = SinkHandler;
+
+    fn session(&self, peer: Peer) -> SinkHandler {
+        self.0.tally.borrow_mut().connections += 1;
+        self.0.context.first_connection.get_or_init(clock::now);
+        let side = self.0.context.dump.is_some().then(Box::default);
+        let reader = TraceReader::default();
+        let numbers = Vec::new();
+        SinkHandler { worker: Rc::clone(&self.0), client: peer.address, reader, numbers, began: None, extended: side }
+    }
+
+    /// No client is exempt: the sink measures and refuses none.
+    fn is_exempt(&self, _client: std::net::IpAddr) -> bool {
+        true
+    }
+
+    fn accept_failed(&self, why: &std::io::Error) {
+        let resource = match ResourceExhausted::from_error(why, false) {
+            Some(ResourceExhausted::Descriptors) => Resource::Descriptors,
+            Some(ResourceExhausted::HostDescriptors) => Resource::HostDescriptors,
+            // A client that has disconnected already is no error.
+            Some(ResourceExhausted::Ports) | None => return,
+        };
+        self.0.tally.borrow_mut().exhausted.add(resource);
+    }
+
+    fn tick(&self, _now: Duration) {
+        let empty = self.0.empty_tallies.1.try_recv().unwrap_or_default();
+        let full = std::mem::replace(&mut *self.0.tally.borrow_mut(), empty);
+        // Without a collector nothing can be sent.
+        let _ = self.0.tally_tx.send((full, self.0.empty_tallies.0.clone()));
+    }
+}
+
+/// One session's mail.
+pub(super) struct SinkHandler {
+    worker: Rc<SinkWorkerState>,
+    client: SocketAddr,
+    reader: TraceReader,
+    /// The recipients' numbers.
+    numbers: Vec<u32>,
+    /// Earliest time at which the message could begin; `None` if this end delays it on purpose.
+    began: Option<Duration>,
+    /// State of sessions under rules, and of those whose mail is stored.
+    extended: Option<Box<ExtendedSession>>,
+}
+
+/// Further state of a session.
+#[derive(Default)]
+struct ExtendedSession {
+    rules: Option<SessionRules>,
+    /// Set if the message being read is to be changed.
+    corrupts_next: bool,
+    /// Set once it has been changed.
+    is_changed: bool,
+    /// The name that the client gave in its greeting.
+    hello: String,
+    message_writer: Option<MessageWriter>,
+    /// LMTP: the message whose recipients are being answered.
+    lmtp_replies: Option<Rc<LmtpReplies>>,
+}
+
+/// A complete message.
+struct SinkMessage {
+    found: TraceResult,
+    numbers: Vec<u32>,
+    bytes: u64,
+    effect: RuleEffect,
+    message_writer: Option<MessageWriter>,
+    /// Set if a rule has changed it.
+    is_changed: bool,
+    /// Places that are held until the message is answered.
+    _domain_slots: DomainSlots,
+}
+
+impl Drop for SinkHandler {
+    /// Records a panic of the session among the errors.
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Ok(mut tally) = self.worker.tally.try_borrow_mut()
+        {
+            tally.errors.add(Phase::Reply, 0, SESSION_PANICKED);
+        }
+    }
+}
+
+impl Handler for SinkHandler {
+    fn connect(&mut self, _now: Duration) -> Answer {
+        self.apply_rules(RuleCommand::Connect, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn hello(&mut self, hello: Hello, name: &[u8]) -> Answer {
+        if let Some(side) = &mut self.extended {
+            side.hello = String::from_utf8_lossy(name).into_owned();
+        }
+        let command = match hello {
+            Hello::Extended => RuleCommand::Ehlo,
+            Hello::Plain => RuleCommand::Helo,
+            Hello::Lmtp => RuleCommand::Lhlo,
+        };
+        self.apply_rules(command, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn mail(&mut self, mail: &Mail<'_>) -> Answer {
+        self.numbers.clear();
+        if self.worker.context.has_enough() {
+            return Answer::Reply(ReplyReason::ShuttingDown.reply().clone());
+        }
+        match self.apply_rules(RuleCommand::Mail, Some(mail.sender)) {
+            Ok(answer) => {
+                self.begin_dump(&mail.sender);
+                answer
+            }
+            Err(refusal) => refusal,
+        }
+    }
+
+    fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
+        let answer = match self.apply_rules(RuleCommand::Recipient, Some(*recipient)) {
+            Ok(answer) => answer,
+            Err(refusal) => return refusal,
+        };
+        self.remember_recipient(recipient);
+        self.numbers.push(recipient_number(recipient.as_bytes()));
+        if let Some(draft) = self.extended.as_mut().and_then(|side| side.message_writer.as_mut()) {
+            draft.envelope().recipients.push(String::from_utf8_lossy(recipient.as_bytes()).into_owned());
+        }
+        answer
+    }
+
+    fn data(&mut self) -> Answer {
+        let answer = self.apply_rules(RuleCommand::Data, None).unwrap_or_else(|refusal| refusal);
+        if let Some(side) = &mut self.extended
+            && let Some(rules) = self.worker.rules()
+        {
+            side.corrupts_next = side.rules.as_ref().is_some_and(|conduct| conduct.corrupts_next(&rules));
+        }
+        self.began = (self.worker.context.active_rules.version() == 0).then(clock::now);
+        answer
+    }
+
+    fn block(&mut self, block: &[u8]) {
+        match &mut self.extended {
+            None => self.reader.receive(block),
+            Some(side) => side.receive(block, &mut self.reader, self.worker.context.dump.as_ref()),
+        }
+    }
+
+    fn message(&mut self, bytes: u64, now: Duration) -> Answer {
+        planned_panic("sink");
+        let found = self.reader.finish();
+        if let Some(began) = self.began.take() {
+            self.worker.time_body(&found, now.saturating_sub(began));
+        }
+        if self.only_counts() {
+            self.worker.count_arrival(&found, &self.numbers, bytes, now, 1);
+            return Answer::Yes;
+        }
+        self.handle_message(found, bytes, now)
+    }
+
+    fn delivery(&mut self, recipient: u32, now: Duration) -> Answer {
+        let Some(handout) = self.extended.as_ref().and_then(|side| side.lmtp_replies.clone()) else {
+            return Answer::Yes;
+        };
+        let place = recipient as usize;
+        if handout.is_last(place)
+            && let Some(side) = &mut self.extended
+        {
+            side.lmtp_replies = None;
+        }
+        let books = Rc::clone(&self.worker);
+        let delay = handout.delay(place);
+        if delay.is_zero() {
+            return handout.answer(place, &books, now);
+        }
+        Answer::eventually(async move {
+            net::sleep(delay).await;
+            handout.answer(place, &books, clock::now())
+        })
+    }
+
+    fn verify(&mut self, _who: &[u8]) -> Answer {
+        self.apply_rules(RuleCommand::Verify, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn rset(&mut self) -> Answer {
+        self.apply_rules(RuleCommand::Reset, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn noop(&mut self) -> Answer {
+        self.apply_rules(RuleCommand::Noop, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn quit(&mut self) -> Answer {
+        self.apply_rules(RuleCommand::Quit, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn read_limit(&mut self) -> ReadLimit {
+        let Some(conduct) = self.extended.as_mut().and_then(|side| side.rules.as_mut()) else { return ReadLimit::All };
+        match conduct.next_read(clock::now) {
+            ReadStep::All => ReadLimit::All,
+            ReadStep::AtMost(most) => ReadLimit::AtMost(most),
+            ReadStep::NotBefore(then) => ReadLimit::NotBefore(then),
+            ReadStep::Stop(deed, by) => {
+                by.count_action();
+                self.worker.count_effect(RuleCommand::Data, &deed, &by);
+                ReadLimit::Close(answer_to(deed))
+            }
+        }
+    }
+
+    fn reset(&mut self, why: Option<ReplyReason>) {
+        self.numbers.clear();
+        self.reader = TraceReader::default();
+        if let Some(side) = &mut self.extended {
+            side.message_writer = None;
+            side.is_changed = false;
+            side.rules.as_mut().map(SessionRules::end_transaction);
+        }
+        if let Some(verdict) = why {
+            let reply = verdict.reply();
+            let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
+            self.worker.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), &text);
+        }
+    }
+
+    fn proxy_header(&mut self, header: &ProxyHeader) {
+        if let ProxyHeader::Proxied { source, .. } = header {
+            self.client = *source;
+        }
+    }
+
+    fn proxy_header_missing(&mut self, why: &std::io::Error) {
+        self.worker.tally.borrow_mut().errors.add(Phase::Connect, 0, &why.to_string());
+    }
+
+    fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
+        if let Some(address) = xclient.address() {
+            self.client.set_ip(address);
+        }
+        Answer::Yes
+    }
+
+    fn start_tls(&mut self) -> Answer {
+        self.apply_rules(RuleCommand::StartTls, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn handshake(&mut self) -> Answer {
+        self.apply_rules(RuleCommand::Handshake, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn tls_established(&mut self, handshake: &Handshake) {
+        let mut tally = self.worker.tally.borrow_mut();
+        tally.handshakes.add(&handshake.version, &handshake.cipher, handshake.resumed);
+    }
+
+    fn tls_failed(&mut self, why: &std::io::Error) {
+        let mut tally = self.worker.tally.borrow_mut();
+        tally.handshakes.failed += 1;
+        tally.errors.add(Phase::Tls, 0, &why.to_string());
+    }
+
+    fn login(&mut self, auth: &Auth<'_>) -> Answer {
+        match self.apply_rules(RuleCommand::Auth, None) {
+            Ok(_) if !self.worker.verify_login(auth) => Answer::Reply(ReplyReason::NotAuthenticated.reply().clone()),
+            Ok(answer) | Err(answer) => answer,
+        }
+    }
+
+    fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
+        self.worker.context.users.as_ref().and_then(|users| users.secret(auth))
+    }
+
+    fn login_ended(&mut self, outcome: LoginOutcome) {
+        if outcome == LoginOutcome::Failed {
+            self.worker.tally.borrow_mut().errors.add(Phase::Auth, 535, "a login failed");
+        }
+    }
+
+    fn gave_up(&mut self, why: ReplyReason) {
+        let reply = why.reply();
+        let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
+        self.worker.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), &text);
+    }
+
+    fn disconnect(&mut self, parting: CloseReason) {
+        if parting == CloseReason::Timeout {
+            let reply = ReplyReason::Timeout.reply();
+            self.worker.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), "a client was silent for too long");
+        }
+    }
+}
+
+impl SinkHandler {
+    /// Reports whether messages are only counted: no rules, and no storage.
+    fn only_counts(&self) -> bool {
+        self.extended.is_none() && self.worker.context.active_rules.version() == 0
+    }
+
+    /// Applies the rules to a command: an answer that accepts it, or one that does not.
+    fn apply_rules(&mut self, command: RuleCommand, address: Option<Path<'_>>) -> Result<Answer, Answer> {
+        let Some(rules) = self.worker.rules() else { return Ok(Answer::Yes) };
+        let RuleDecision { delay, effect: deed, decided_by: by } =
+            self.decide(&rules, command, address, None, clock::now());
+        if let Some(by) = by {
+            self.worker.count_effect(command, &deed, &by);
+        }
+        let is_granted = deed == RuleEffect::Accept;
+        let answer = delay_answer(delay, answer_to(deed));
+        if is_granted { Ok(answer) } else { Err(answer) }
+    }
+
+    fn decide(
+        &mut self,
+        rules: &Ruleset,
+        command: RuleCommand,
+        address: Option<Path<'_>>,
+        sequence: Option<u64>,
+        now: Duration,
+    ) -> RuleDecision {
+        let shared = &self.worker.context;
+        let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
+        let moment = CommandContext { command, client: self.client.ip(), address, sequence, now, since_start: since };
+        let conduct = &mut self.extended.get_or_insert_default().rules;
+        conduct
+            .get_or_insert_with(|| SessionRules::new(shared.active_rules.next_session_number()))
+            .decide(rules, &moment)
+    }
+
+    /// Stores an accepted recipient, if a rule will be evaluated for it.
+    fn remember_recipient(&mut self, recipient: &Path<'_>) {
+        let place = self.numbers.len();
+        if let Some(conduct) = self.extended.as_mut().and_then(|side| side.rules.as_mut())
+            && self.worker.rules().is_some_and(|rules| rules.has_recipient_rules())
+        {
+            conduct.add_recipient(place, recipient);
+        }
+    }
+
+    /// Decides a complete message by the rules, and, if they accept it, each of its recipients.
+    fn decide_message(
+        &mut self,
+        sequence: Option<u64>,
+        now: Duration,
+    ) -> (Duration, RuleEffect, Vec<RecipientDecision>) {
+        let cut = self.extended.as_mut().and_then(|side| side.rules.as_mut()?.finish_message());
+        let rules = self.worker.rules();
+        let RuleDecision { delay, effect: deed, decided_by: by } = match (cut, &rules) {
+            (Some((deed, by)), _) => {
+                by.count_action();
+                RuleDecision { delay: Duration::ZERO, effect: deed, decided_by: Some(by) }
+            }
+            (None, Some(rules)) => self.decide(rules, RuleCommand::Dot, None, sequence, now),
+            (None, None) => RuleDecision { delay: Duration::ZERO, effect: RuleEffect::Accept, decided_by: None },
+        };
+        if let Some(by) = by {
+            self.worker.count_effect(RuleCommand::Dot, &deed, &by);
+        }
+        let fates = match rules.filter(|rules| deed == RuleEffect::Accept && rules.has_recipient_rules()) {
+            Some(rules) => self.decide_recipients(&rules, sequence, now),
+            None => Vec::new(),
+        };
+        (delay, deed, fates)
+    }
+
+    /// Decides each recipient by the rules, up to the one that ends the session; empty if all are accepted at once.
+    fn decide_recipients(&mut self, rules: &Ruleset, sequence: Option<u64>, now: Duration) -> Vec<RecipientDecision> {
+        let shared = &self.worker.context;
+        let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
+        let command = RuleCommand::Dot;
+        let client = self.client.ip();
+        let moment = CommandContext { command, client, address: None, sequence, now, since_start: since };
+        let Some(conduct) = self.extended.as_mut().and_then(|side| side.rules.as_mut()) else { return Vec::new() };
+        let mut fates = Vec::new();
+        for place in 0..self.numbers.len() {
+            let RuleDecision { delay, effect: deed, decided_by: by } = conduct.decide_recipient(rules, &moment, place);
+            if let Some(by) = by {
+                self.worker.count_effect(RuleCommand::Dot, &deed, &by);
+            }
+            let fate = RecipientDecision { delay, effect: deed };
+            let ends = fate.ends_evaluation(shared.protocol);
+            fates.push(fate);
+            if ends {
+                break;
+            }
+        }
+        if fates.iter().all(RecipientDecision::is_unchanged) { Vec::new() } else { fates }
+    }
+
+    /// Handles a message of a session that does more than count.
+    fn handle_message(&mut self, found: TraceResult, bytes: u64, now: Duration) -> Answer {
+        let (mut delay, mut deed, fates) = self.decide_message(sequence(&found), now);
+        let mut numbers = std::mem::take(&mut self.numbers);
+        let side = self.extended.get_or_insert_default();
+        let (draft, seats) = side.end_transaction();
+        let is_changed = std::mem::take(&mut side.is_changed);
+        if !fates.is_empty() {
+            if self.worker.context.protocol == Protocol::Lmtp {
+                self.worker.count_corrupted(&found, u64::from(is_changed));
+                side.lmtp_replies = Some(Rc::new(LmtpReplies::new(found, bytes, numbers, fates, draft, seats)));
+                return delay_answer(delay, Answer::Yes);
+            }
+            let count = |deed: &RuleEffect| fates.iter().filter(|fate| fate.effect == *deed).count() as u64;
+            let lost = count(&RuleEffect::Drop);
+            let duplicates = count(&RuleEffect::Duplicate);
+            let joined = combine(fates, &mut numbers);
+            if matches!(joined.effect, RuleEffect::Accept | RuleEffect::LoseReply | RuleEffect::Drop) {
+                self.worker.count_ordered(&found, lost, duplicates);
+            }
+            delay += joined.delay;
+            deed = joined.effect;
+        }
+        let arrival = SinkMessage {
+            found,
+            numbers,
+            bytes,
+            effect: deed,
+            message_writer: draft,
+            is_changed,
+            _domain_slots: seats,
+        };
+        let books = Rc::clone(&self.worker);
+        if delay.is_zero() {
+            return books.accept_message(arrival, now);
+        }
+        // Only a message whose answer is about to be written counts.
+        Answer::eventually(async move {
+            net::sleep(delay).await;
+            books.accept_message(arrival, clock::now())
+        })
+    }
+
+    /// Begins to store a message.
+    fn begin_dump(&mut self, sender: &Path<'_>) {
+        let Some(side) = self.extended.as_mut().filter(|_| self.worker.context.dump.is_some()) else { return };
+        let mut envelope = DumpEnvelope::default();
+        envelope.client = self.client.to_string();
+        envelope.hello.clone_from(&side.hello);
+        envelope.sender = String::from_utf8_lossy(sender.as_bytes()).into_owned();
+        side.message_writer = Some(MessageWriter::new(envelope));
+    }
+}
+
+impl ExtendedSession {
+    fn receive(&mut self, block: &[u8], reader: &mut TraceReader, dump: Option<&MessageDump>) {
+        if let Some(conduct) = &mut self.rules {
+            conduct.record_read(block.len(), clock::now);
+        }
+        let corrupted = std::mem::take(&mut self.corrupts_next).then(|| corrupt_block(block));
+        self.is_changed |= corrupted.is_some();
+        let block = corrupted.as_deref().unwrap_or(block);
+        if let Some((draft, dump)) = self.message_writer.as_mut().zip(dump) {
+            draft.write(dump, block);
+        }
+        reader.receive(block);
+    }
+
+    /// Ends the transaction; returns the stored message, and the places that it holds.
+    fn end_transaction(&mut self) -> (Option<MessageWriter>, DomainSlots) {
+        let seats = self.rules.as_mut().map(SessionRules::end_transaction).unwrap_or_default();
+        (self.message_writer.take(), seats)
+    }
+}
+
+fn delay_answer(delay: Duration, answer: Answer) -> Answer {
+    if delay.is_zero() {
+        return answer;
+    }
+    Answer::eventually(async move {
+        net::sleep(delay).await;
+        answer
+    })
+}
+
+/// The answer on the wire.
+pub(super) fn answer_to(deed: RuleEffect) -> Answer {
+    match deed {
+        RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => Answer::Yes,
+        RuleEffect::Reject(reply) => Answer::Reply(reply),
+        RuleEffect::HangUp(last_word) => Answer::HangUp(last_word),
+        RuleEffect::LoseReply => Answer::HangUp(None),
+        RuleEffect::Reset => Answer::Reset,
+    }
+}
+
+fn sequence(found: &TraceResult) -> Option<u64> {
+    match found {
+        TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
+            Some(trace.sequence)
+        }
+        TraceResult::Absent | TraceResult::Corrupt(None) => None,
+    }
+}
+
+/// Phase under which an error of that command is counted. Phases are those of the source: a command without one is
+/// counted with the replies.
+fn phase(command: RuleCommand) -> Phase {
+    match command {
+        RuleCommand::Connect => Phase::Banner,
+        RuleCommand::Helo | RuleCommand::Ehlo | RuleCommand::Lhlo => Phase::Ehlo,
+        RuleCommand::Mail => Phase::Mail,
+        RuleCommand::Recipient => Phase::Rcpt,
+        RuleCommand::Data => Phase::Data,
+        RuleCommand::Dot | RuleCommand::Reset | RuleCommand::Noop | RuleCommand::Verify => Phase::Reply,
+        RuleCommand::Quit => Phase::Quit,
+        RuleCommand::StartTls | RuleCommand::Handshake => Phase::Tls,
+        RuleCommand::Auth => Phase::Auth,
+    }
+}
+
+/// Returns the block with the last byte before its line end changed: in a message of one block, a byte of the body.
+fn corrupt_block(block: &[u8]) -> Vec<u8> {
+    let mut changed = block.to_vec();
+    let at = changed.iter().rposition(|octet| !octet.is_ascii_control()).unwrap_or(0);
+    if let Some(octet) = changed.get_mut(at) {
+        *octet ^= 1;
+    }
+    changed
+}
+
+/// Marks the units of a message in the ledger.
+fn mark_units(run: &mut RunTally, trace: &Trace, numbers: &[u32]) {
+    for number in numbers {
+        match run.units.mark(trace.sequence, *number) {
+            MarkResult::First => {}
+            MarkResult::Again => run.duplicates += 1,
+            MarkResult::Full => run.overflow += 1,
+        }
+    }
+}
+
+impl SinkWorkerState {
+    fn verify_login(&self, auth: &Auth<'_>) -> bool {
+        self.context.users.as_ref().is_some_and(|users| users.verify(auth))
+    }
+
+    /// The rules in force, if there are any.
+    fn rules(&self) -> Option<Arc<Ruleset>> {
+        let version = self.context.active_rules.version();
+        if version == 0 { None } else { self.cached_rules(version) }
+    }
+
+    fn cached_rules(&self, version: u64) -> Option<Arc<Ruleset>> {
+        if self.rules_version.replace(version) != version {
+            self.cached_rules.replace(self.context.active_rules.current());
+        }
+        self.cached_rules.borrow().clone()
+    }
+
+    /// Counts a refusal or a cut by a rule among the errors.
+    fn count_effect(&self, command: RuleCommand, deed: &RuleEffect, by: &RuleState) {
+        let code = match deed {
+            RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => return,
+            RuleEffect::Reject(reply) | RuleEffect::HangUp(Some(reply)) => reply.code(),
+            RuleEffect::HangUp(None) | RuleEffect::LoseReply | RuleEffect::Reset => 0,
+        };
+        let text = format!("on purpose: {}", by.rule.text());
+        let tally = &mut **self.tally.borrow_mut();
+        tally.errors.add(phase(command), code, &text);
+        let is_cut = !matches!(deed, RuleEffect::Reject(_));
+        tally.ordered.cuts += u64::from(is_cut || code == SERVICE_CLOSING);
+        tally.ordered.replies += u64::from(code > 0);
+    }
+
+    /// Counts the recipients of a message that rules dropped, and those that rules counted twice.
+    pub(super) fn count_ordered(&self, found: &TraceResult, lost: u64, duplicates: u64) {
+        if sequence(found).is_some() {
+            let ordered = &mut self.tally.borrow_mut().ordered;
+            ordered.lost += lost;
+            ordered.duplicates += duplicates;
+        }
+    }
+
+    /// Stores a message and counts it, as far as the rules say, and answers.
+    fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
+        let SinkMessage {
+            found,
+            numbers,
+            bytes,
+            effect: deed,
+            message_writer: draft,
+            is_changed,
+            _domain_slots: _seats,
+        } = arrival;
+        let times = match deed {
+            RuleEffect::Reject(_) | RuleEffect::HangUp(_) | RuleEffect::Reset => return answer_to(deed),
+            RuleEffect::Drop => 0,
+            RuleEffect::Accept | RuleEffect::LoseReply => 1,
+            RuleEffect::Duplicate => 2,
+        };
+        if let Err(refusal) = self.store(draft.filter(|_| times > 0)) {
+            return refusal;
+        }
+        self.count_arrival(&found, &numbers, bytes, now, times);
+        let all = numbers.len() as u64;
+        self.count_ordered(&found, if times == 0 { all } else { 0 }, if times == 2 { all } else { 0 });
+        self.count_corrupted(&found, if is_changed { u64::from(times) } else { 0 });
+        if deed == RuleEffect::LoseReply {
+            self.tally.borrow_mut().ordered.unanswered += all;
+        }
+        answer_to(deed)
+    }
+
+    /// Counts a message that a rule has changed, as many times as the message itself counts.
+    fn count_corrupted(&self, found: &TraceResult, times: u64) {
+        if sequence(found).is_some() {
+            self.tally.borrow_mut().ordered.corrupt += times;
+        }
+    }
+
+    /// Stores the message if it is to be stored, or refuses it.
+    pub(super) fn store(&self, draft: Option<MessageWriter>) -> Result<(), Answer> {
+        let Some((draft, dump)) = draft.zip(self.context.dump.as_ref()) else { return Ok(()) };
+        draft.store(dump).map_err(|error| {
+            let text = format!("the message could not be stored: {error}");
+            self.tally.borrow_mut().errors.add(Phase::Reply, INSUFFICIENT_STORAGE.code(), &text);
+            self.storage_refusal()
+        })
+    }
+
+    pub(super) fn storage_refusal(&self) -> Answer {
+        Answer::Reply(INSUFFICIENT_STORAGE.clone())
+    }
+
+    /// Counts further recipients of a message that is counted already.
+    pub(super) fn count_recipients(&self, found: &TraceResult, numbers: &[u32], now: Duration) {
+        let tally = &mut **self.tally.borrow_mut();
+        tally.recipients += numbers.len() as u64;
+        tally.last_arrival = Some(now);
+        if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = found {
+            let run = tally.runs.open(trace.run);
+            run.recipients += numbers.len() as u64;
+            run.last_delivered = Some(now);
+            if !trace.is_warm_up() {
+                run.last_counted = Some(now);
+            }
+            mark_units(run, trace, numbers);
+        }
+    }
+
+    /// Counts a message `times` times.
+    pub(super) fn count_arrival(&self, found: &TraceResult, numbers: &[u32], bytes: u64, now: Duration, times: u32) {
+        self.context.answered.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..times {
+            self.count_message(found, numbers, bytes, now);
+        }
+    }
+
+    /// Times the sender's transfer of a message: this shows whether ACKs delayed it.
+    fn time_body(&self, found: &TraceResult, took: Duration) {
+        let tally = &mut **self.tally.borrow_mut();
+        match found {
+            TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
+                tally.runs.open(trace.run).bodies.record(took);
+            }
+            TraceResult::Absent | TraceResult::Corrupt(None) => tally.bodies.record(took),
+        }
+    }
+
+    fn count_message(&self, found: &TraceResult, numbers: &[u32], bytes: u64, now: Duration) {
+        let tally = &mut **self.tally.borrow_mut();
+        tally.messages += 1;
+        tally.recipients += numbers.len() as u64;
+        tally.bytes += bytes;
+        tally.first_arrival.get_or_insert(now);
+        tally.last_arrival = Some(now);
+        match found {
+            TraceResult::Absent | TraceResult::Corrupt(None) => tally.untraced += 1,
+            TraceResult::Intact(trace) => self.count_traced(tally.runs.open(trace.run), trace, numbers, bytes, now),
+            TraceResult::Converted(trace) => {
+                let run = tally.runs.open(trace.run);
+                run.converted += 1;
+                self.count_traced(run, trace, numbers, bytes, now);
+            }
+            TraceResult::Corrupt(Some(trace)) => {
+                let run = tally.runs.open(trace.run);
+                run.corrupt += 1;
+                self.count_traced(run, trace, numbers, bytes, now);
+            }
+        }
+    }
+
+    fn count_traced(&self, run: &mut RunTally, trace: &Trace, numbers: &[u32], bytes: u64, now: Duration) {
+        run.messages += 1;
+        run.recipients += numbers.len() as u64;
+        run.bytes += bytes;
+        run.last_delivered = Some(now);
+        if trace.is_warm_up() {
+            run.warm_up_messages += 1;
+            run.warm_up_bytes += bytes;
+        } else {
+            run.last_counted = Some(now);
+        }
+        mark_units(run, trace, numbers);
+        match self.creation_time(trace, now) {
+            Some(_) if trace.is_warm_up() => {}
+            Some(created) => {
+                run.delivered.record(now - created);
+                run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));
+                run.realtime |= trace.clock.is_realtime();
+            }
+            None => run.untimed += 1,
+        }
+    }
+
+    /// Time at which the message was created, on this host's monotonic clock; `None` if the trace's clock cannot be
+    /// compared with it, or the time lies in the future.
+    fn creation_time(&self, trace: &Trace, now: Duration) -> Option<Duration> {
+        if trace.clock == self.context.monotonic {
+            return Some(trace.created).filter(|created| *created <= now);
+        }
+        if !trace.clock.is_realtime() {
+            return None;
+        }
+        let age = clock::wall().checked_sub(trace.created)?;
+        now.checked_sub(age)
+    }
+}

@@ -1,0 +1,140 @@
+//! The sink: receives mail at full speed, verifies traces and keeps the ledger of what arrived.
+//!
+//! ```text
+//! net::Server ─ session ─ Inbox (a handler) ─ Till (a worker's tally) ─→ collector ─→ live line, HTTP, record
+//!                            ├ conduct: the effect of the rules on a command
+//!                            │   control: the rules in force ← rulebook (TOML, JSON) ← rules (the language)
+//!                            │   policies: the memory of rules
+//!                            ├ handout: the end of a message with a result for each recipient
+//!                            └ dump: messages stored as they came
+//! ```
+mod active_rules;
+mod capabilities;
+mod certificates;
+mod collector;
+mod dump;
+mod handler;
+mod lmtp_replies;
+mod policies;
+mod report;
+mod rulebook;
+mod rules;
+mod session_rules;
+mod status;
+
+use active_rules::ActiveRules;
+use anyhow::{Context, Result, anyhow, bail};
+pub use capabilities::{CapabilityOptions, LoginPolicy};
+use certificates::SinkCertificates;
+use collector::SinkCollector;
+pub use dump::DumpTarget;
+use dump::MessageDump;
+use handler::{SinkContext, SinkService};
+use journey::RunId;
+use net::{Endpoint, FdTable, ResourceExhausted, Server};
+use party::http_server;
+use party::interrupt::Interrupt;
+use party::outputs::{FinishedRun, Outputs};
+use party::reason::reason;
+pub use rulebook::Rulebook;
+pub use rules::Rule;
+use smtp::Limits;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+/// Descriptors used for other things than sessions.
+const RESERVED_DESCRIPTORS: u64 = 64;
+
+/// All options of a sink.
+#[derive(Clone, Debug)]
+pub struct SinkOptions {
+    /// Name of the run.
+    pub name: String,
+    /// HOST:PORT, or unix:PATH.
+    pub listen: String,
+    /// HOST:PORT of the status over HTTP.
+    pub http: Option<String>,
+    /// Number of messages after which it ends.
+    pub messages: Option<u64>,
+    /// Threads.
+    pub workers: usize,
+    /// Largest number of concurrent sessions.
+    pub sessions: usize,
+    /// Limits of a session.
+    pub limits: Limits,
+    /// The host name in its greeting.
+    pub hello: String,
+    /// Its faults.
+    pub rules: Rulebook,
+    /// The seed of random choices, if the rules name none.
+    pub seed: u64,
+    /// Storage of messages, if they are stored.
+    pub dump: Option<DumpTarget>,
+    /// The run whose messages are expected; all others are foreign.
+    pub run: Option<RunId>,
+    /// Extensions that are offered.
+    pub capabilities: CapabilityOptions,
+    /// Result files.
+    pub outputs: Outputs,
+}
+
+/// Receives mail until the number of messages is reached, or until SIGINT or SIGTERM; either way there is a record.
+///
+/// # Errors
+/// If it could not run: the address is taken, a file cannot be written.
+pub fn run(options: SinkOptions) -> Result<FinishedRun> {
+    options.outputs.check_writable()?;
+    let endpoint = Endpoint::listening(&options.listen).context("--listen")?;
+    let http = options.http.as_deref().map(|http| resolve("--http", http)).transpose()?;
+    net::open_files::raise(options.sessions as u64 + http_server::CONNECTION_LIMIT as u64 + RESERVED_DESCRIPTORS);
+    let interrupt = Interrupt::watch()?;
+    let (full, tallies) = channel();
+    let control = ActiveRules::new(options.rules.clone(), options.seed);
+    let dump = options.dump.clone().map(MessageDump::open).transpose()?;
+    let users = options.capabilities.users()?;
+    let shared = Arc::new(SinkContext::new(control, dump, users, options.messages, options.capabilities.protocol));
+    let make = {
+        let shared = Arc::clone(&shared);
+        move || SinkService::new(Arc::clone(&shared), full.clone())
+    };
+    let welcome = options.capabilities.clone();
+    let (security, watch) = welcome.security(&options.hello)?;
+    let mut certificates = watch.map(SinkCertificates::watch).transpose()?;
+    let server = Server::new(make)
+        .name(&options.hello)
+        .security(security)
+        .proxied(welcome.proxy_header)
+        .fd_table(FdTable::Private)
+        .offer(move |offer| welcome.apply(offer))
+        .limits(options.limits.clone())
+        .workers(options.workers)
+        .sessions(options.sessions)
+        .start_at(&endpoint)
+        .map_err(|error| cannot_listen(&endpoint, &error))?;
+    let mut collector = SinkCollector::begin(options, server.endpoint(), http, &shared)?;
+    collector.collect(&tallies, &shared, &interrupt, &mut certificates);
+    server.stop();
+    Ok(collector.finish(&tallies))
+}
+
+fn cannot_listen(endpoint: &Endpoint, error: &io::Error) -> anyhow::Error {
+    let why = reason(error);
+    match ResourceExhausted::from_error(error, true) {
+        Some(ResourceExhausted::Descriptors) => {
+            anyhow!("cannot listen on {endpoint}: {why}. Raise `ulimit -n`, or use fewer --workers.")
+        }
+        Some(ResourceExhausted::HostDescriptors) => {
+            anyhow!("cannot listen on {endpoint}: {why}. Raise the sysctl fs.file-max.")
+        }
+        Some(ResourceExhausted::Ports) | None => anyhow!("cannot listen on {endpoint}: {why}"),
+    }
+}
+
+fn resolve(option: &'static str, address: &str) -> Result<SocketAddr> {
+    match Endpoint::listening(address).context(option)? {
+        Endpoint::Tcp(address) => Ok(address),
+        Endpoint::Unix(_) => bail!("{option} {address} must have the form HOST:PORT"),
+    }
+}

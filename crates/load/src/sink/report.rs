@@ -1,0 +1,163 @@
+//! The sink's run record: of one run, or of all mail if none has traces.
+use super::active_rules::{self, ActiveRules};
+use super::{RESERVED_DESCRIPTORS, SinkOptions};
+use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
+use journey::words::counted;
+use journey::{Latencies, Phase, RunId, RunTally, Series, SinkTally, Stage};
+use journey::{judge, validity};
+use net::Endpoint;
+use party::host_sampler::{self, HostSampler};
+use party::outputs;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The sink's counts, and the facts needed to report them.
+pub(super) struct SinkReport {
+    pub(super) options: SinkOptions,
+    pub(super) endpoint: Endpoint,
+    pub(super) active_rules: Arc<ActiveRules>,
+    pub(super) began: Duration,
+    pub(super) total: SinkTally,
+    started_at: jiff::Timestamp,
+    series: Series,
+    /// Messages so far, without those of a warm-up.
+    counted: u64,
+    host_sampler: HostSampler,
+}
+
+impl SinkReport {
+    pub(super) fn new(options: SinkOptions, endpoint: Endpoint, control: Arc<ActiveRules>, now: Duration) -> Self {
+        Self {
+            options,
+            endpoint,
+            active_rules: control,
+            began: now,
+            total: SinkTally::default(),
+            started_at: jiff::Timestamp::now(),
+            series: Series::new(now),
+            counted: 0,
+            host_sampler: HostSampler::start(),
+        }
+    }
+
+    /// Adds a worker's counts.
+    pub(super) fn merge(&mut self, tally: &SinkTally) {
+        let warm_up: u64 = tally.runs.iter().map(|(_, run)| run.warm_up_messages).sum();
+        self.counted += tally.messages.saturating_sub(warm_up);
+        self.total.merge(tally);
+    }
+
+    /// Adds the counters to the series of seconds.
+    pub(super) fn tick(&mut self, now: Duration, recent: &Latencies) {
+        self.series.add(now, 0, 0, self.counted, self.total.errors.total(), recent);
+    }
+
+    /// The run that a record is about unless one is named: the expected one, or the one with the most messages.
+    pub(super) fn chosen_run(&self) -> Option<RunId> {
+        let largest = || self.total.runs.iter().max_by_key(|(_, tally)| tally.messages).map(|(run, _)| run);
+        self.options.run.or_else(largest)
+    }
+
+    /// Number of messages that do not belong to that run.
+    pub(super) fn foreign_count(&self, tally: &RunTally) -> u64 {
+        self.total.messages - tally.messages
+    }
+
+    /// The record of a run, or of all mail.
+    pub(super) fn record(&self, run: Option<RunId>) -> Record {
+        let workload = Workload {
+            protocol: outputs::protocol_name(self.options.capabilities.protocol).to_owned(),
+            tls: self.options.capabilities.tls.name().to_owned(),
+            target: self.endpoint.to_string(),
+            seed: self.options.seed,
+            ..Workload::default()
+        };
+        let mut record = outputs::new_record(run, &self.options.name, self.started_at, workload);
+        record.origin_ns = self.series.origin_ns();
+        record.series = self.series.rows();
+        record.errors = self.total.errors.rows();
+        record.tls = self.total.handshakes.rows("sink");
+        let faults = active_rules::describe_counts(&self.active_rules.rule_counts());
+        let mut own = outputs::own_party(Role::Sink, "sink", self.options.workers, faults);
+        own.ordered = Some(self.total.ordered);
+        record.parties = vec![own];
+        let nothing = RunTally::default();
+        match run {
+            Some(run) => {
+                let tally = self.total.runs.find(run).unwrap_or(&nothing);
+                record.stages = vec![tally.stage("sink", Stage::Created)];
+                record.pauses.extend(tally.bodies.row("sink", Phase::Body));
+                record.ledger = self.ledger(tally);
+            }
+            None => {
+                record.stages = vec![self.untraced_stage()];
+                record.pauses.extend(self.total.bodies.row("sink", Phase::Body));
+            }
+        }
+        let needed = self.options.sessions as u64 + RESERVED_DESCRIPTORS;
+        record.exhausted = self.total.exhausted.rows("sink", |resource| host_sampler::resource_limit(resource, needed));
+        record.surroundings = Some(self.host_sampler.finish());
+        record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
+        record.verdict.reasons = self.reasons(run);
+        record.verdict.why.clone_from(&record.verdict.reasons[0]);
+        record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect_text));
+        let limits = validity::limits(&record).into_iter().map(|reason| reason.text);
+        record.verdict.reasons.extend(limits.chain(validity::warnings(&record)));
+        record
+    }
+
+    fn ledger(&self, tally: &RunTally) -> LedgerRow {
+        LedgerRow {
+            delivered: Some(tally.units.count()),
+            duplicates: Some(tally.duplicates),
+            corrupt: Some(tally.corrupt),
+            converted: Some(tally.converted),
+            foreign: Some(self.foreign_count(tally)),
+            untimed: Some(tally.untimed),
+            overflow: Some(tally.overflow),
+            ..LedgerRow::default()
+        }
+    }
+
+    /// All mail, if none has a trace: counts and rate from the first arrival to the last.
+    fn untraced_stage(&self) -> StageRow {
+        let total = &self.total;
+        let took = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);
+        let per_s = |amount: u64| if took.is_zero() { 0.0 } else { amount as f64 / took.as_secs_f64() };
+        StageRow {
+            name: Stage::Delivered,
+            party: "sink".to_owned(),
+            count: total.messages,
+            failed: 0,
+            bytes: total.bytes,
+            rate_per_s: per_s(total.messages),
+            bytes_per_s: per_s(total.bytes),
+            duration_s: took.as_secs_f64(),
+            offered_rate_per_s: None,
+            since: None,
+            latency_ms: None,
+            histogram: None,
+        }
+    }
+
+    fn reasons(&self, run: Option<RunId>) -> Vec<String> {
+        let total = &self.total;
+        let mut remarks = vec![format!(
+            "In all {} for {}, {}, over {}.",
+            counted(total.messages, "message"),
+            counted(total.recipients, "recipient"),
+            counted(total.bytes, "byte"),
+            counted(total.connections, "connection")
+        )];
+        if run.is_none() && total.messages > 0 {
+            remarks.push("No message had a trace: latency, loss and duplicates are unknown.".to_owned());
+        }
+        if run.and_then(|run| total.runs.find(run)).is_some_and(|tally| tally.realtime) {
+            remarks.push(
+                "Some latencies were measured with the wall clocks of two hosts: they are only as exact as the clocks agree."
+                    .to_owned(),
+            );
+        }
+        remarks
+    }
+}

@@ -1,0 +1,202 @@
+//! A rules file: TOML or JSON, in the same language as on the command line; errors name the place in the file.
+//!
+//! ```toml
+//! seed = 7                      # of chance; without it, the sink's own
+//! rules = [
+//!   "rcpt: soft reject 0.01",
+//!   'mail: limit 100/s "421 4.7.0 Too fast"',
+//! ]
+//! ```
+use super::rules::{Rule, RuleError};
+use party::position::line_and_column;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use toml::Spanned;
+
+/// Size limit of a rules file.
+pub(super) const MAX_FILE_BYTES: usize = 1 << 20;
+/// Largest number of rules.
+const MAX_RULES: usize = 1000;
+
+/// Rules in their order, and the seed of their random choices.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rulebook {
+    /// `None` for the sink's own seed.
+    pub seed: Option<u64>,
+    /// Rules, in the order of the file.
+    pub rules: Vec<Rule>,
+}
+
+/// Mistake in a file, and its place as `:LINE:COLUMN`, empty for the file as a whole.
+struct RulebookError {
+    position: String,
+    what: String,
+}
+
+impl RulebookError {
+    fn without_position(what: String) -> Self {
+        Self { position: String::new(), what }
+    }
+}
+
+/// The file as it is written.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct RulebookFile<Text> {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+    #[serde(default = "Vec::new")]
+    rules: Vec<Text>,
+}
+
+impl Rulebook {
+    /// Reads TOML, or JSON if it begins with a brace, which no TOML file does.
+    ///
+    /// # Errors
+    /// Place and cause, in a line: `rules:3:7: …`.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        Self::read_file("rules", text)
+    }
+
+    /// Like [`Rulebook::read`], for the text of a file.
+    ///
+    /// # Errors
+    /// Place and cause, in a line: `NAME:3:7: …`.
+    pub fn read_file(name: &str, text: &str) -> Result<Self, String> {
+        Self::parse(text).map_err(|RulebookError { position: place, what }| format!("{name}{place}: {what}"))
+    }
+
+    fn parse(text: &str) -> Result<Self, RulebookError> {
+        if text.len() > MAX_FILE_BYTES {
+            return Err(RulebookError::without_position(format!("rules may have at most {MAX_FILE_BYTES} bytes")));
+        }
+        let book = if text.trim_start().starts_with('{') { Self::read_json(text) } else { Self::read_toml(text) }?;
+        if book.rules.len() > MAX_RULES {
+            return Err(RulebookError::without_position(format!(
+                "more than {MAX_RULES} rules; at most {MAX_RULES} are possible"
+            )));
+        }
+        Ok(book)
+    }
+
+    fn read_toml(text: &str) -> Result<Self, RulebookError> {
+        let written: RulebookFile<Spanned<String>> = toml::from_str(text).map_err(|error| {
+            let place = error.span().map_or(String::new(), |span| position_text(text, span.start));
+            RulebookError { position: place, what: error.message().replace('\n', ", ") }
+        })?;
+        let rule = |typed: &Spanned<String>| {
+            let wrong = |mistake: RuleError| {
+                let place = position_text(text, rule_offset(text, typed.span(), &mistake));
+                RulebookError { position: place, what: mistake.what }
+            };
+            Rule::parse(typed.as_ref()).map_err(wrong)
+        };
+        let rules = written.rules.iter().map(rule).collect::<Result<_, _>>()?;
+        Ok(Self { seed: written.seed, rules })
+    }
+
+    fn read_json(text: &str) -> Result<Self, RulebookError> {
+        let written: RulebookFile<String> = from_json(text)?;
+        let rule = |(number, typed): (usize, &String)| {
+            Rule::parse(typed)
+                .map_err(|mistake| RulebookError::without_position(format!("rule {}, {mistake}", number + 1)))
+        };
+        let rules = written.rules.iter().enumerate().map(rule).collect::<Result<_, _>>()?;
+        Ok(Self { seed: written.seed, rules })
+    }
+
+    /// JSON that [`Rulebook::read`] reads.
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        let rules = self.rules.iter().map(|rule| rule.text().to_owned()).collect();
+        serde_json::to_value(RulebookFile { seed: self.seed, rules }).expect("numbers and texts are JSON")
+    }
+}
+
+fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, RulebookError> {
+    serde_json::from_str(text).map_err(|error| {
+        let said = error.to_string();
+        let what = said.split(" at line ").next().unwrap_or_default();
+        RulebookError { position: format!(":{}:{}", error.line(), error.column()), what: what.to_owned() }
+    })
+}
+
+/// Place of a rule's mistake in the text that holds the rule: exact unless the string has escapes or several lines.
+fn rule_offset(text: &str, span: Range<usize>, mistake: &RuleError) -> usize {
+    let raw = &text[span.clone()];
+    let is_plain = !raw.contains('\\') && !raw.starts_with("\"\"\"") && !raw.starts_with("'''");
+    if is_plain { span.start + 1 + mistake.offset } else { span.start }
+}
+
+/// `:3:7`
+fn position_text(text: &str, offset: usize) -> String {
+    let (line, column) = line_and_column(text, offset);
+    format!(":{line}:{column}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn toml_and_json_say_the_same() {
+        let toml =
+            "# comment\nseed = 7\nrules = [\n  \"rcpt: soft reject 0.01\",\n  '.: hang up \"421 4.0.0 x\"',\n]\n";
+        let json = r#" {"seed": 7, "rules": ["rcpt: soft reject 0.01", ".: hang up \"421 4.0.0 x\""]}"#;
+        let book = Rulebook::read(toml).unwrap();
+        assert_eq!((book.seed, book.rules.len(), book.rules[1].text()), (Some(7), 2, ".: hang up \"421 4.0.0 x\""));
+        assert_eq!(Rulebook::read(json).unwrap(), book);
+        assert_eq!(Rulebook::read(&book.to_json().to_string()).unwrap(), book);
+        for nothing in ["", "{}", "rules = []", "# nothing\n"] {
+            assert_eq!(Rulebook::read(nothing), Ok(Rulebook::default()), "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_mistakes_with_their_lines_and_columns() {
+        let rows = [
+            ("rules = [\"rctp: drop\"]", "rules:1:11: \"rctp\" is not a command"),
+            ("seed = 1\nrules = [\n  \"rcpt: drop\",\n]", "rules:3:10: this is only for . (the end"),
+            ("rules = [\n\"größe\", ]", "rules:2:7: write a rule as COMMAND: ACTION"),
+            ("rules = ['mail: soft reject 7']", "rules:1:29: \"7\" is not a valid probability"),
+            ("rules = [\"mail: soft reject \\\"550 x\\\"\"]", "rules:1:10: \"550 x\" is not a reply"),
+            ("rules = [\"\"\"\nmail: nothing\"\"\"]", "rules:1:10: \"nothing\" is not an action"),
+            ("rules = [\"a\"", "rules:1:13: "),
+            ("rules = [1]", "rules:1:10: invalid type: integer"),
+            ("rules = \"x\"", "rules:1:9: invalid type: string"),
+            ("seed = -1", "rules:1:8: "),
+            ("seed = 1\nseed = 2", "rules:2:1: duplicate key"),
+            ("rule = []", "rules:1:1: unknown field `rule`"),
+            ("\0", "rules:1:2: key with no value"),
+            ("{\"rules\": [\"rctp: drop\"]}", "rules: rule 1, column 1: \"rctp\" is not a command"),
+            ("{\"rules\": [\n1]}", "rules:2:1: invalid type: integer"),
+            ("{\"rule\": []}", "rules:1:7: unknown field `rule`"),
+            ("{", "rules:1:1: EOF"),
+        ];
+        for (text, expected) in rows {
+            let said = Rulebook::read(text).expect_err(text);
+            assert!(said.starts_with(expected) && !said.contains('\n'), "{text:?}: {said}");
+        }
+        let many = format!("rules = [{}]", "'.: drop',".repeat(MAX_RULES + 1));
+        assert_eq!(Rulebook::read(&many), Err("rules: more than 1000 rules; at most 1000 are possible".to_owned()));
+        assert!(Rulebook::read(&" ".repeat(MAX_FILE_BYTES + 1)).unwrap_err().contains("at most"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_book_or_a_mistake(text in "\\PC{0,80}") {
+            let _ = Rulebook::read(&text);
+            let _ = Rulebook::read(&format!("rules = [\"{text}\"]"));
+            let _ = Rulebook::read(&format!("{{\"rules\": [\"{text}\"]}}"));
+        }
+
+        #[test]
+        fn a_mistake_is_where_the_word_is(before in 0..5_usize, blanks in 0..5_usize) {
+            let text = format!("rules = [\n{}{}'mail: nonsense']", "'.: drop',\n".repeat(before), " ".repeat(blanks));
+            let said = Rulebook::read(&text).unwrap_err();
+            let place = format!("rules:{}:{}: \"nonsense\"", before + 2, blanks + 8);
+            prop_assert!(said.starts_with(&place), "{}", said);
+        }
+    }
+}

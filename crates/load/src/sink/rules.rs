@@ -1,0 +1,757 @@
+//! The language of rules: the faults of a sink, the commands that they apply to, and their frequency. Text in, rules
+//! out; no state.
+//!
+//! ```text
+//! rule     = command *( [","] command ) [ "to" pattern / "from" pattern ] ":" action [ chance ]
+//!            "to" is for RCPT, and for ".": then the rule is evaluated for each recipient
+//! command  = CONNECT / HELO / EHLO / LHLO / MAIL / RCPT / DATA / "." / RSET / NOOP / VRFY / QUIT / "*"
+//! pattern  = local@domain / @domain / local@ / "*"
+//! chance   = 0.01 / 1%                                     without: always
+//! reply    = DQUOTE 4xx or 5xx, text DQUOTE                 without: smtp-sink's
+//!
+//! action   = "hang up" [reply]            the connection is closed, after that reply or without one
+//!          / "soft reject" [reply]        450
+//!          / "hard reject" [reply]        500
+//!          / "delay" time [".." time]     the answer is delayed, by a random time between the two
+//!          / "stall" time ".." time       no answer between two times after the first connection
+//!          / "tarpit" time ["up to" time] the delay of answers grows by that with every command
+//!          / "limit" rate ["burst" n] [reply]            451 beyond the rate (100/s, 500/m); 421 ends the session
+//!          / "reset" ["at" octets]        RST; "data: reset at N" at that byte of the message
+//! RCPT     / "greylist" time ["remember" n] [reply]      450 until the triplet comes again after that time
+//!          / "domain cap" n [reply]       451 beyond n transactions that are open for the domain
+//! RCPT "." / "directed"                   450-user@…, 550@…: the recipient names the reply
+//! DATA     / "abort" ["after" time] [reply]              354, then no more reading, a reply and the end
+//!          / "read" octets "/s"           the message is read no faster
+//! "."      / "lose reply"                 the message is accepted, and the connection closed instead of the 250
+//!          / "drop" / "duplicate" / "corrupt"            250, but not counted, counted twice, a byte changed
+//! ```
+//! The words are smtp-sink's if it has them. Rules are evaluated in their order: delays add up, and the first that
+//! refuses or cuts decides.
+use journey::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
+use party::misspelling::is_misspelling;
+use smtp::{Path, Reply};
+use std::fmt;
+use std::time::Duration;
+
+/// The longest rule, in bytes.
+const MAX_RULE_BYTES: usize = 1000;
+/// The longest text of a reply (RFC 5321 §4.5.3.1.5: 512 octets with code and line end).
+const MAX_REPLY_BYTES: usize = 500;
+/// Number of triplets that a greylist stores by default: 4 MB.
+const DEFAULT_TRIPLETS: usize = 100_000;
+/// Longest delay by a tarpit by default.
+const TARPIT_LIMIT: Duration = Duration::from_secs(10);
+
+/// A client's command, or another event of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum RuleCommand {
+    Connect,
+    Helo,
+    Ehlo,
+    Lhlo,
+    Mail,
+    Recipient,
+    Data,
+    Dot,
+    Reset,
+    Noop,
+    Verify,
+    Quit,
+    StartTls,
+    /// The TLS handshake: before the greeting, or after STARTTLS.
+    Handshake,
+    Auth,
+}
+
+impl RuleCommand {
+    pub(super) const ALL: [(Self, &'static str); 15] = [
+        (Self::Connect, "connect"),
+        (Self::Helo, "helo"),
+        (Self::Ehlo, "ehlo"),
+        (Self::Lhlo, "lhlo"),
+        (Self::Mail, "mail"),
+        (Self::Recipient, "rcpt"),
+        (Self::Data, "data"),
+        (Self::Dot, "."),
+        (Self::Reset, "rset"),
+        (Self::Noop, "noop"),
+        (Self::Verify, "vrfy"),
+        (Self::Quit, "quit"),
+        (Self::StartTls, "starttls"),
+        (Self::Handshake, "tls"),
+        (Self::Auth, "auth"),
+    ];
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, known)| known.eq_ignore_ascii_case(name)).map(|(command, _)| *command)
+    }
+}
+
+/// The commands that a rule applies to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CommandSet(u16);
+
+impl CommandSet {
+    const EVERY: Self = Self((1 << RuleCommand::ALL.len()) - 1);
+
+    pub(super) fn contain(self, command: RuleCommand) -> bool {
+        self.0 & 1 << command as u8 != 0
+    }
+
+    fn add(&mut self, command: RuleCommand) {
+        self.0 |= 1 << command as u8;
+    }
+
+    fn is_only(self, command: RuleCommand) -> bool {
+        self.0 == 1 << command as u8
+    }
+}
+
+/// The action of a rule.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum RuleAction {
+    HangUp(Option<Reply>),
+    Reject(Reply),
+    Delay { from: Duration, to: Duration },
+    Stall { at: Duration, length: Duration },
+    Tarpit { step: Duration, most: Duration },
+    Limit { rate_per_s: f64, burst: u32, reply: Reply },
+    Reset,
+    ResetAt { octets: u64 },
+    Greylist { delay: Duration, remember: usize, reply: Reply },
+    DomainCap { most: u32, reply: Reply },
+    Directed,
+    Abort { after: Duration, reply: Reply },
+    Read { octets_per_s: u64 },
+    LoseReply,
+    Drop,
+    Duplicate,
+    Corrupt,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// The rule's text.
+    text: String,
+    pub(super) commands: CommandSet,
+    pattern: Option<RulePattern>,
+    pub(super) action: RuleAction,
+    /// Probability, from 0 to 1.
+    pub(super) chance: f64,
+}
+
+impl Rule {
+    /// Parses a rule.
+    ///
+    /// # Errors
+    /// The mistake, and its place.
+    pub fn parse(text: &str) -> Result<Self, RuleError> {
+        if text.len() > MAX_RULE_BYTES {
+            return Err(RuleError::at(text, MAX_RULE_BYTES, format!("a rule can have at most {MAX_RULE_BYTES} bytes")));
+        }
+        let colon = text.find(':').ok_or_else(|| {
+            RuleError::at(text, text.len(), "write a rule as COMMAND: ACTION, like \"rcpt: soft reject 0.01\"")
+        })?;
+        let (commands, pattern) = parse_commands(&mut RuleTokens::of(text, 0, colon)?)?;
+        let mut words = RuleTokens::of(text, colon + 1, text.len())?;
+        let began = words.clone();
+        let action = parse_action(&mut words)?;
+        check_commands(&action, commands).map_err(|what| began.error(what))?;
+        if pattern.is_some() && action == RuleAction::Corrupt {
+            return Err(began.error("corrupt changes the message for all its recipients; leave out the address"));
+        }
+        let chance = words.chance()?;
+        words.expect_end()?;
+        Ok(Self { text: text.trim().to_owned(), commands, pattern, action, chance })
+    }
+
+    /// The rule's text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Reports whether it is evaluated for each recipient after the end of the message, and not once for all of them.
+    pub(super) fn is_for_each_recipient(&self) -> bool {
+        self.commands.contain(RuleCommand::Dot) && (self.pattern.is_some() || self.action == RuleAction::Directed)
+    }
+
+    /// Reports whether it applies to that address, if it names a pattern.
+    pub(super) fn matches_address(&self, address: Option<&Path<'_>>) -> bool {
+        self.pattern.as_ref().is_none_or(|pattern| address.is_some_and(|address| pattern.matches(address)))
+    }
+}
+
+/// A pattern of addresses: the given parts have to be equal, in any case; `*` gives none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RulePattern {
+    local_part: Option<String>,
+    domain: Option<String>,
+}
+
+impl RulePattern {
+    fn parse(text: &str) -> Option<Self> {
+        if text == "*" {
+            return Some(Self { local_part: None, domain: None });
+        }
+        let part = |part: &str| (!part.is_empty()).then(|| part.to_owned());
+        let (local_part, domain) = text.rsplit_once('@')?;
+        let pattern = Self { local_part: part(local_part), domain: part(domain) };
+        (pattern.local_part.is_some() || pattern.domain.is_some()).then_some(pattern)
+    }
+
+    fn matches(&self, address: &Path<'_>) -> bool {
+        let same = |wanted: &Option<String>, part: Option<&[u8]>| match wanted {
+            Some(wanted) => part.is_some_and(|part| part.eq_ignore_ascii_case(wanted.as_bytes())),
+            None => true,
+        };
+        same(&self.local_part, Some(address.local_part())) && same(&self.domain, address.domain())
+    }
+}
+
+/// The reply that a directed recipient asks for: a 4xx or 5xx code at the start of its local part, alone or before a
+/// character that is neither letter nor digit.
+pub(super) fn directed_reply(local_part: &[u8]) -> Option<Reply> {
+    let [class @ (b'4' | b'5'), ten @ b'0'..=b'5', one @ b'0'..=b'9', rest @ ..] = local_part else { return None };
+    if rest.first().is_some_and(u8::is_ascii_alphanumeric) {
+        return None;
+    }
+    let code = [class, ten, one].iter().fold(0, |code, digit| code * 10 + u16::from(**digit - b'0'));
+    Some(Reply::new(code, &format!("{}.0.0 Requested by the recipient address", class - b'0')))
+}
+
+/// A mistake in a rule, and its place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct RuleError {
+    /// Bytes of the rule before the mistake.
+    pub(super) offset: usize,
+    /// Column in characters, from 1.
+    column: usize,
+    pub(super) what: String,
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "column {}: {}", self.column, self.what)
+    }
+}
+
+impl RuleError {
+    fn at(text: &str, offset: usize, what: impl Into<String>) -> Self {
+        let before = text.char_indices().take_while(|(at, _)| *at < offset).count();
+        Self { offset, column: before + 1, what: what.into() }
+    }
+}
+
+/// The commands before the colon, and the pattern of addresses.
+fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, Option<RulePattern>), RuleError> {
+    let mut commands = CommandSet::default();
+    while let Some(word) = words.peek() {
+        if word == "*" {
+            commands = CommandSet::EVERY;
+        } else if let Some(command) = RuleCommand::named(word) {
+            commands.add(command);
+        } else {
+            break;
+        }
+        words.next();
+    }
+    if commands == CommandSet::default() {
+        return Err(words.error(unknown_command(words.peek())));
+    }
+    let wanted =
+        [("to", [RuleCommand::Recipient, RuleCommand::Dot], "rcpt and ."), ("from", [RuleCommand::Mail; 2], "mail")];
+    let mut pattern = None;
+    if let Some((word, fitting, names)) = wanted.into_iter().find(|(word, ..)| words.peek() == Some(word)) {
+        if !fitting.into_iter().any(|command| commands.is_only(command)) {
+            return Err(words.error(format!("{word:?} is only for {names}")));
+        }
+        words.next();
+        let whose = "an address is missing: local@domain, @domain, local@, or * for all";
+        let read = |text: &str| RulePattern::parse(text).ok_or(whose.to_owned());
+        pattern = Some(words.value("an address", read)?);
+    }
+    match words.peek() {
+        Some(word) => Err(words.error(unknown_command(Some(word)))),
+        None => Ok((commands, pattern)),
+    }
+}
+
+fn unknown_command(word: Option<&str>) -> String {
+    let known: Vec<&str> = RuleCommand::ALL.iter().map(|(_, name)| *name).collect();
+    let meant = word.and_then(|word| known.iter().find(|name| name.len() > 1 && is_misspelling(word, name)));
+    let known = known.join(" ");
+    match (word, meant) {
+        (Some(word), Some(meant)) => format!("{word:?} is not a command of the sink; did you mean {meant:?}?"),
+        (Some(word), None) => format!("{word:?} is not a command of the sink; use {known}, or * for all"),
+        (None, _) => format!("a command is missing; use {known}, or * for all"),
+    }
+}
+
+/// Actions, and the words that they begin with.
+const ACTIONS: &[(&str, ActionParser)] = &[
+    ("hang up", |words| Ok(RuleAction::HangUp(words.reply(b"45")?))),
+    ("soft reject", |words| Ok(RuleAction::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),
+    ("hard reject", |words| Ok(RuleAction::Reject(words.reply_or(b"5", 500, "5.3.0 Error: command failed")?))),
+    ("delay", |words| words.value("a time", delay)),
+    ("stall", |words| words.value("FROM..TO", stall)),
+    ("tarpit", tarpit),
+    ("limit", limit),
+    ("reset", reset),
+    ("greylist", greylist),
+    ("domain cap", domain_cap),
+    ("directed", |_| Ok(RuleAction::Directed)),
+    ("abort", abort),
+    ("read", |words| Ok(RuleAction::Read { octets_per_s: words.value("a rate", octets_per_s)? })),
+    ("lose reply", |_| Ok(RuleAction::LoseReply)),
+    ("drop", |_| Ok(RuleAction::Drop)),
+    ("duplicate", |_| Ok(RuleAction::Duplicate)),
+    ("corrupt", |_| Ok(RuleAction::Corrupt)),
+];
+
+/// Parser of the rest of an action.
+type ActionParser = fn(&mut RuleTokens<'_>) -> Result<RuleAction, RuleError>;
+
+fn parse_action(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    for (name, read) in ACTIONS {
+        if words.eat(name) {
+            return read(words);
+        }
+    }
+    let known: Vec<&str> = ACTIONS.iter().map(|(name, _)| *name).collect();
+    let Some(word) = words.peek() else {
+        return Err(words.error(format!("an action is missing; use {}", known.join(", "))));
+    };
+    let pair = words.peek_pair();
+    if let Some(meant) = known.iter().find(|name| is_misspelling(word, name) || is_misspelling(&pair, name)) {
+        let typed = if meant.contains(' ') && !is_misspelling(word, meant) { &pair } else { word };
+        return Err(words.error(format!("{typed:?} is not an action; did you mean {meant:?}?")));
+    }
+    Err(words.error(format!("{word:?} is not an action; use {}", known.join(", "))))
+}
+
+/// Checks whether the action is possible on those commands.
+fn check_commands(action: &RuleAction, commands: CommandSet) -> Result<(), &'static str> {
+    let (command, what) = match action {
+        RuleAction::Directed if commands.is_only(RuleCommand::Dot) => return Ok(()),
+        RuleAction::Directed if !commands.is_only(RuleCommand::Recipient) => return Err("this is only for rcpt or ."),
+        RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => {
+            (RuleCommand::Recipient, "rcpt")
+        }
+        RuleAction::Abort { .. } | RuleAction::Read { .. } | RuleAction::ResetAt { .. } => (RuleCommand::Data, "data"),
+        RuleAction::LoseReply | RuleAction::Drop | RuleAction::Duplicate | RuleAction::Corrupt => {
+            (RuleCommand::Dot, ".")
+        }
+        _ => return Ok(()),
+    };
+    match what {
+        _ if commands.is_only(command) => Ok(()),
+        "rcpt" => Err("this is only for rcpt"),
+        "data" => Err("this is only for data"),
+        _ => Err("this is only for . (the end of the message)"),
+    }
+}
+
+fn tarpit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    let step = words.value("a time", positive_duration)?;
+    let most = if words.eat("up to") { words.value("a time", positive_duration)? } else { TARPIT_LIMIT };
+    Ok(RuleAction::Tarpit { step, most })
+}
+
+fn limit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    let rate_per_s = words.value("a rate", |text| positive(text, rate))?;
+    // A tenth of a second's worth: clients come in bursts, and a real limiter accepts some.
+    let usual = (rate_per_s / 10.0).clamp(1.0, 1e6) as u32;
+    let burst =
+        if words.eat("burst") { words.value("a number", |text| number(text, 1_000_000))? as u32 } else { usual };
+    let reply = words.reply_or(b"45", 451, "4.7.1 Error: rate limit, try again later")?;
+    Ok(RuleAction::Limit { rate_per_s, burst, reply })
+}
+
+fn reset(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    if !words.eat("at") {
+        return Ok(RuleAction::Reset);
+    }
+    Ok(RuleAction::ResetAt { octets: words.value("a number of bytes", bytes)? })
+}
+
+fn greylist(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    let delay = words.value("a time", duration)?;
+    let remember = if words.eat("remember") {
+        words.value("a number", |text| number(text, 10_000_000))?
+    } else {
+        DEFAULT_TRIPLETS
+    };
+    let reply = words.reply_or(b"4", 450, "4.7.1 Error: greylisted, try again later")?;
+    Ok(RuleAction::Greylist { delay, remember, reply })
+}
+
+fn domain_cap(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    let most = words.value("a number", |text| number(text, 1_000_000))? as u32;
+    let reply = words.reply_or(b"45", 451, "4.7.1 Error: too many transactions for this domain")?;
+    Ok(RuleAction::DomainCap { most, reply })
+}
+
+fn abort(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
+    let after = if words.eat("after") { words.value("a time", duration)? } else { Duration::ZERO };
+    let reply = words.reply_or(b"45", 550, "This violates SMTP")?;
+    Ok(RuleAction::Abort { after, reply })
+}
+
+fn delay(text: &str) -> Result<RuleAction, String> {
+    let (from, to) = text.split_once("..").unwrap_or((text, text));
+    let from = duration(from)?;
+    let to = duration(to)?;
+    if from <= to { Ok(RuleAction::Delay { from, to }) } else { Err(format!("{text:?}: write the longer time last")) }
+}
+
+fn stall(text: &str) -> Result<RuleAction, String> {
+    let (from, to) = interval(text)?;
+    Ok(RuleAction::Stall { at: from, length: to - from })
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    positive(text, duration)
+}
+
+fn octets_per_s(text: &str) -> Result<u64, String> {
+    let octets =
+        text.strip_suffix("/s").ok_or_else(|| format!("{text:?} is not a valid rate; use something like 64k/s"))?;
+    positive(octets, bytes)
+}
+
+fn number(text: &str, most: u64) -> Result<usize, String> {
+    count_up_to(text, most).map(|number| number as usize)
+}
+
+/// A reply in quotes: three digits, of which the first is one of `classes`, a blank, text.
+fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
+    let shape = || {
+        let class = if classes == b"45" { "4 or 5" } else { std::str::from_utf8(classes).unwrap_or_default() };
+        format!(
+            "{text:?} is not a reply that begins with {class}; use something like \"{}50 4.2.0 Text\"",
+            classes[0] as char
+        )
+    };
+    let [class, b'0'..=b'5', b'0'..=b'9', b' ', ..] = text.as_bytes() else { return Err(shape()) };
+    if !classes.contains(class) || text.chars().any(char::is_control) || text.len() > MAX_REPLY_BYTES {
+        return Err(shape());
+    }
+    let code = text[..3].parse().map_err(|_| shape())?;
+    Ok(Reply::new(code, &text[4..]))
+}
+
+/// The words of a part of a rule; quoted text is one word.
+#[derive(Clone, Debug)]
+struct RuleTokens<'t> {
+    text: &'t str,
+    /// Each word with its offset, quotes included.
+    words: Vec<(usize, &'t str)>,
+    next_index: usize,
+    end: usize,
+}
+
+impl<'t> RuleTokens<'t> {
+    fn of(text: &'t str, from: usize, to: usize) -> Result<Self, RuleError> {
+        let is_between = |c: char| c.is_whitespace() || (c == ',' && from == 0);
+        let mut words = Vec::new();
+        let mut at = from;
+        while let Some(begin) = text[at..to].find(|c| !is_between(c)).map(|skip| at + skip) {
+            let rest = &text[begin..to];
+            let length = match rest.strip_prefix('"') {
+                Some(inner) => {
+                    2 + inner.find('"').ok_or_else(|| RuleError::at(text, begin, "a quote is not closed"))?
+                }
+                None => rest.find(is_between).unwrap_or(rest.len()),
+            };
+            words.push((begin, &rest[..length]));
+            at = begin + length;
+        }
+        Ok(Self { text, words, next_index: 0, end: to })
+    }
+
+    fn peek(&self) -> Option<&'t str> {
+        self.words.get(self.next_index).map(|(_, word)| *word)
+    }
+
+    /// The next two words, in lower case.
+    fn peek_pair(&self) -> String {
+        let pair: Vec<String> =
+            self.words[self.next_index..].iter().take(2).map(|(_, word)| word.to_ascii_lowercase()).collect();
+        pair.join(" ")
+    }
+
+    fn next(&mut self) -> Option<&'t str> {
+        let word = self.peek();
+        self.next_index += usize::from(word.is_some());
+        word
+    }
+
+    /// Skips those words, if they are next.
+    fn eat(&mut self, words: &str) -> bool {
+        let count = words.split(' ').count();
+        let ahead = self.words.get(self.next_index..self.next_index + count).unwrap_or_default();
+        let matches = ahead.len() == count && words.split(' ').zip(ahead).all(|(a, (_, b))| a.eq_ignore_ascii_case(b));
+        if matches {
+            self.next_index += count;
+        }
+        matches
+    }
+
+    /// The next word as a value.
+    fn value<T>(&mut self, what: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, RuleError> {
+        let word = self.peek().ok_or_else(|| self.error(format!("{what} is missing")))?;
+        let value = read(word).map_err(|what| self.error(what))?;
+        self.next_index += 1;
+        Ok(value)
+    }
+
+    /// The next word as a reply, if it is quoted.
+    fn reply(&mut self, classes: &[u8]) -> Result<Option<Reply>, RuleError> {
+        let quoted = self.peek().and_then(|word| word.strip_prefix('"')?.strip_suffix('"'));
+        quoted.map(|text| self.value("a reply", |_| quoted_reply(text, classes))).transpose()
+    }
+
+    fn reply_or(&mut self, classes: &[u8], code: u16, text: &str) -> Result<Reply, RuleError> {
+        Ok(self.reply(classes)?.unwrap_or_else(|| Reply::new(code, text)))
+    }
+
+    /// The last word as a probability: 0.01 or 1%.
+    fn chance(&mut self) -> Result<f64, RuleError> {
+        if self.peek().is_some() { self.value("a probability", probability) } else { Ok(1.0) }
+    }
+
+    fn expect_end(&self) -> Result<(), RuleError> {
+        match self.peek() {
+            Some(word) => Err(self.error(format!("unexpected {word:?} after the end of the rule"))),
+            None => Ok(()),
+        }
+    }
+
+    /// A mistake at the next word.
+    fn error(&self, what: impl Into<String>) -> RuleError {
+        let at = self.words.get(self.next_index).map_or(self.end, |(begin, _)| *begin);
+        RuleError::at(self.text, at, what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn said(text: &str) -> String {
+        match Rule::parse(text) {
+            Ok(rule) => {
+                let names: Vec<_> = RuleCommand::ALL.iter().filter(|(it, _)| rule.commands.contain(*it)).collect();
+                let names: Vec<_> = names.iter().map(|(_, name)| *name).collect();
+                let action = match &rule.action {
+                    RuleAction::Reject(reply) => format!("Reject {}", String::from_utf8_lossy(reply.wire()).trim()),
+                    RuleAction::HangUp(Some(reply)) => format!("HangUp {}", reply.code()),
+                    RuleAction::Limit { rate_per_s, burst, reply } => {
+                        format!("Limit {rate_per_s} {burst} {}", reply.code())
+                    }
+                    RuleAction::Greylist { delay, remember, reply } => {
+                        format!("Grey {delay:?} {remember} {}", reply.code())
+                    }
+                    RuleAction::DomainCap { most, reply } => format!("Cap {most} {}", reply.code()),
+                    RuleAction::Abort { after, reply } => format!("Abort {after:?} {}", reply.code()),
+                    other => format!("{other:?}"),
+                };
+                format!("{} | {action} | {}", names.join(" "), rule.chance)
+            }
+            Err(mistake) => mistake.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_table_of_rules() {
+        let rows = [
+            ("rcpt: soft reject 0.01", "rcpt | Reject 450 4.3.0 Error: command failed | 0.01"),
+            ("RCPT:HARD REJECT", "rcpt | Reject 500 5.3.0 Error: command failed | 1"),
+            ("mail, rcpt data: hard reject 1%", "mail rcpt data | Reject 500 5.3.0 Error: command failed | 0.01"),
+            ("  . : soft reject \"452 4.3.1 No: room\" 50% ", ". | Reject 452 4.3.1 No: room | 0.5"),
+            ("connect: hang up", "connect | HangUp(None) | 1"),
+            ("quit: hang up \"421 4.0.0 Bye\" 0.5", "quit | HangUp 421 | 0.5"),
+            ("noop: delay 200ms", "noop | Delay { from: 200ms, to: 200ms } | 1"),
+            ("noop: delay 200ms..1s 0.1", "noop | Delay { from: 200ms, to: 1s } | 0.1"),
+            ("helo ehlo: stall 2s..2500ms", "helo ehlo | Stall { at: 2s, length: 500ms } | 1"),
+            ("rset: tarpit 100ms", "rset | Tarpit { step: 100ms, most: 10s } | 1"),
+            ("vrfy: tarpit 100ms up to 1s", "vrfy | Tarpit { step: 100ms, most: 1s } | 1"),
+            ("mail: limit 100/s", "mail | Limit 100 10 451 | 1"),
+            ("mail: limit 36k/h burst 1k", "mail | Limit 10 1000 451 | 1"),
+            ("mail: limit 0.5 burst 3 \"421 4.7.0 No\"", "mail | Limit 0.5 3 421 | 1"),
+            ("ehlo: reset 0.1", "ehlo | Reset | 0.1"),
+            ("data: reset at 4k", "data | ResetAt { octets: 4096 } | 1"),
+            ("rcpt: greylist 30s", "rcpt | Grey 30s 100000 450 | 1"),
+            ("rcpt: greylist 1m remember 5 \"451 4.7.1 x\"", "rcpt | Grey 60s 5 451 | 1"),
+            ("rcpt: domain cap 5", "rcpt | Cap 5 451 | 1"),
+            ("rcpt: directed", "rcpt | Directed | 1"),
+            ("data: abort", "data | Abort 0ns 550 | 1"),
+            ("data: abort after 2s \"451 4.0.0 x\" 1%", "data | Abort 2s 451 | 0.01"),
+            ("data: read 64k/s", "data | Read { octets_per_s: 65536 } | 1"),
+            (".: lose reply 0.001", ". | LoseReply | 0.001"),
+            (".: drop", ". | Drop | 1"),
+            (".: duplicate 0", ". | Duplicate | 0"),
+            (".: corrupt 1", ". | Corrupt | 1"),
+            ("rcpt to @slow.example: delay 1", "rcpt | Delay { from: 1s, to: 1s } | 1"),
+            ("mail from a@b: hang up", "mail | HangUp(None) | 1"),
+            (". to a@b: hard reject 0.5", ". | Reject 500 5.3.0 Error: command failed | 0.5"),
+            (". to *: delay 1s 10%", ". | Delay { from: 1s, to: 1s } | 0.1"),
+            ("rcpt to *: reset", "rcpt | Reset | 1"),
+            (".: directed 50%", ". | Directed | 0.5"),
+            (". to @b: lose reply", ". | LoseReply | 1"),
+            ("*: reset", "connect helo ehlo lhlo mail rcpt data . rset noop vrfy quit starttls tls auth | Reset | 1"),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(said(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_mistakes_with_their_columns() {
+        let rows = [
+            ("", "column 1: write a rule as COMMAND: ACTION"),
+            ("rcpt soft reject", "column 17: write a rule as COMMAND: ACTION"),
+            (": soft reject", "column 1: a command is missing; use connect helo"),
+            ("rctp: soft reject", "column 1: \"rctp\" is not a command of the sink; did you mean \"rcpt\"?"),
+            ("fnord: soft reject", "column 1: \"fnord\" is not a command of the sink; use connect"),
+            ("mail, rctp: soft reject", "column 7: \"rctp\" is not a command"),
+            ("xclient: soft reject", "column 1: \"xclient\" is not a command"),
+            ("rcpt:", "column 6: an action is missing; use hang up, soft reject"),
+            ("rcpt: reject", "column 7: \"reject\" is not an action"),
+            ("rcpt: soft", "column 7: \"soft\" is not an action; use hang up"),
+            ("rcpt: Soft rejct", "column 7: \"soft rejct\" is not an action; did you mean \"soft reject\"?"),
+            ("rcpt: softreject", "column 7: \"softreject\" is not an action; did you mean \"soft reject\"?"),
+            ("rcpt: dely 1s", "column 7: \"dely\" is not an action; did you mean \"delay\"?"),
+            ("rcpt: soft reject 2", "column 19: \"2\" is not a valid probability"),
+            ("rcpt: soft reject 101%", "column 19: \"101%\" is not a valid probability"),
+            ("rcpt: soft reject -1%", "column 19: \"-1%\" is not a valid probability"),
+            ("rcpt: soft reject nan%", "column 19: \"nan%\" is not a valid probability"),
+            ("rcpt: soft reject 0.1 0.2", "column 23: unexpected \"0.2\""),
+            ("rcpt: soft reject \"550 x\"", "column 19: \"550 x\" is not a reply that begins with 4"),
+            ("rcpt: hard reject \"450 x\"", "column 19: \"450 x\" is not a reply that begins with 5"),
+            ("rcpt: hang up \"250 x\"", "column 15: \"250 x\" is not a reply that begins with 4 or 5"),
+            ("rcpt: hang up \"4x0 x\"", "column 15: \"4x0 x\" is not a reply"),
+            ("rcpt: hang up \"450x\"", "column 15: \"450x\" is not a reply"),
+            ("rcpt: hang up \"450 x", "column 15: a quote is not closed"),
+            ("rcpt: hang up \"450 x\ty\"", "column 15: \"450 x\\ty\" is not a reply"),
+            ("rcpt: delay", "column 12: a time is missing"),
+            ("rcpt: delay soon", "column 13: \"soon\" is not a valid time"),
+            ("rcpt: delay 2s..1s", "column 13: \"2s..1s\": write the longer time last"),
+            ("rcpt: stall 2s", "column 13: \"2s\" is not a valid interval"),
+            ("rcpt: stall 2s,1s", "column 13: \"2s,1s\": write 2s..3s"),
+            ("rcpt: stall 2s..2s", "column 13: \"2s..2s\": write the earlier time first"),
+            ("rcpt: tarpit 0s", "column 14: \"0s\": must be more than zero"),
+            ("rcpt: limit 0/s", "column 13: \"0/s\": must be more than zero"),
+            ("rcpt: limit 5/x", "column 13: \"5/x\" is not a valid rate"),
+            ("rcpt: limit -5/s", "column 13: \"-5/s\": must be positive"),
+            ("rcpt: limit 5/s burst 0", "column 23: \"0\": must be more than zero"),
+            ("rcpt: limit 5/s burst x", "column 23: \"x\" is not a valid count"),
+            ("rcpt: domain cap 2M", "column 18: \"2M\" is too large; at most 1000000"),
+            ("rcpt: read 5/s", "column 7: this is only for data"),
+            ("data: read 5", "column 12: \"5\" is not a valid rate"),
+            ("data: read 0/s", "column 12: \"0\": must be more than zero"),
+            ("mail: greylist 5s", "column 7: this is only for rcpt"),
+            ("rcpt, mail: domain cap 3", "column 13: this is only for rcpt"),
+            ("data: lose reply", "column 7: this is only for ."),
+            ("*: drop", "column 4: this is only for ."),
+            ("mail to a@b: drop", "column 6: \"to\" is only for rcpt"),
+            ("rcpt, . to a@b: delay 1s", "column 9: \"to\" is only for rcpt and ."),
+            (". from a@b: drop", "column 3: \"from\" is only for mail"),
+            (". to a@b: corrupt", "column 11: corrupt changes the message"),
+            (". to a@b: greylist 5s", "column 11: this is only for rcpt"),
+            ("rcpt, .: directed", "column 10: this is only for rcpt or ."),
+            ("rcpt to: drop", "column 8: an address is missing"),
+            ("rcpt to nobody: drop", "column 9: an address is missing"),
+            ("rcpt to @: drop", "column 9: an address is missing"),
+            ("größe: drop", "column 1: \"größe\" is not a command"),
+            ("rcpt: größe", "column 7: \"größe\" is not an action"),
+            ("rcpt: hang up \"450 größe\" so", "column 27: \"so\" is not a valid probability"),
+        ];
+        for (text, expected) in rows {
+            let said = said(text);
+            assert!(said.starts_with(expected), "{text}: {said}");
+        }
+        assert!(said(&"x".repeat(1001)).starts_with("column 1001: a rule can have at most 1000 bytes"));
+    }
+
+    #[test]
+    fn directed_recipients_begin_with_a_code() {
+        let rows: [(&[u8], u16); 12] = [
+            (b"450-user", 450),
+            (b"550", 550),
+            (b"421", 421),
+            (b"452.a", 452),
+            (b"553+x", 553),
+            (b"450user", 0),
+            (b"4500", 0),
+            (b"250-user", 0),
+            (b"470-user", 0),
+            (b"45", 0),
+            (b"user-450", 0),
+            (b"", 0),
+        ];
+        for (local_part, code) in rows {
+            assert_eq!(directed_reply(local_part).map_or(0, |reply| reply.code()), code, "{local_part:?}");
+        }
+        let reply = directed_reply(b"550-x").unwrap();
+        assert_eq!(reply.wire(), b"550 5.0.0 Requested by the recipient address\r\n");
+    }
+
+    #[test]
+    fn a_pattern_is_whole_or_half_an_address() {
+        let matches = |pattern: &str, address: &str| {
+            let rule = Rule::parse(&format!("rcpt to {pattern}: hang up")).unwrap();
+            rule.matches_address(Some(&Path::mailbox(address.as_bytes()).unwrap()))
+        };
+        assert!(matches("a@b.example", "A@B.EXAMPLE") && !matches("a@b.example", "a@c.example"));
+        assert!(matches("@b.example", "x@b.example") && !matches("@b.example", "x@c.b.example"));
+        assert!(matches("a@", "a@x.example") && matches("postmaster@", "postmaster") && !matches("@b", "postmaster"));
+        assert!(!Rule::parse("rcpt to a@: hang up").unwrap().matches_address(None));
+        assert!(Rule::parse("rcpt: hang up").unwrap().matches_address(None));
+        assert!(matches("*", "x@y.example") && !Rule::parse(". to *: hang up").unwrap().matches_address(None));
+    }
+
+    #[test]
+    fn a_rule_on_the_dot_with_an_address_is_for_each_recipient() {
+        for (text, expected) in [
+            (". to a@: soft reject", true),
+            (". to *: delay 1s", true),
+            (".: directed", true),
+            (".: soft reject", false),
+            ("*: delay 1s", false),
+            ("rcpt to a@: soft reject", false),
+            ("rcpt: directed", false),
+        ] {
+            assert_eq!(Rule::parse(text).unwrap().is_for_each_recipient(), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_rule_or_a_mistake_within_it(text in "\\PC{0,60}") {
+            if let Err(mistake) = Rule::parse(&text) {
+                prop_assert!(mistake.offset <= text.len() && mistake.column <= text.chars().count() + 1);
+            }
+        }
+
+        #[test]
+        fn words_of_the_language_in_any_order_are_read_to_the_end(
+            words in proptest::collection::vec(proptest::sample::select(vec![
+                "rcpt", "data", ".", "*", ":", "to", "@a", "soft", "reject", "hang", "up", "delay", "1s", "0.5", "5%",
+                "\"450 x\"", "\"550 y\"", "limit", "9/s", "burst", "3", "reset", "at", "4k", "domain", "cap", ",", "\"",
+            ]), 0..10)
+        ) {
+            let text = words.join(" ");
+            match Rule::parse(&text) {
+                Ok(rule) => {
+                    prop_assert_eq!(Rule::parse(rule.text()).unwrap(), rule.clone());
+                    prop_assert!((0.0..=1.0).contains(&rule.chance));
+                }
+                Err(mistake) => prop_assert!(mistake.offset <= text.len()),
+            }
+        }
+    }
+}

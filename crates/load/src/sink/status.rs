@@ -1,0 +1,164 @@
+//! The sink's status and ledgers over HTTP, from a thread of its own that delays no session.
+//!
+//! | path | what |
+//! |---|---|
+//! | `/`, `/status` | counts so far |
+//! | `/ledger` | every run's counts |
+//! | `/ledger/RUN` | one run's counts |
+//! | `/ledger/RUN/units` | which units arrived: the bits (`journey::Ledger::read_from`) |
+//! | `/record/RUN` | one run's record (`mailrun-run/1`) |
+//! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
+use super::active_rules::{self, RuleCount};
+use super::collector::lock;
+use super::report::SinkReport;
+use super::rulebook::{MAX_FILE_BYTES, Rulebook};
+use anyhow::{Context, Result};
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use journey::record::Record;
+use journey::{RunId, RunTally};
+use party::http_server::{self, HostNames};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+type ReportState = State<Arc<Mutex<SinkReport>>>;
+
+/// The status that is served.
+pub(super) struct StatusServer {
+    address: SocketAddr,
+}
+
+impl StatusServer {
+    /// Serves on `address` until the process ends; answers requests for that address or for one of `names`.
+    pub(super) fn serve(address: SocketAddr, names: HostNames, view: Arc<Mutex<SinkReport>>) -> Result<Self> {
+        let routes = Router::new()
+            .route("/", get(status))
+            .route("/status", get(status))
+            .route("/ledger", get(ledgers))
+            .route("/ledger/{run}", get(ledger))
+            .route("/ledger/{run}/units", get(units))
+            .route("/record/{run}", get(record))
+            .route("/rules", get(rules).put(put_rules))
+            .fallback(not_found)
+            // Size limit of a request's body: the longest rules file.
+            .layer(DefaultBodyLimit::max(MAX_FILE_BYTES))
+            .with_state(view);
+        let served = http_server::serve(address, names, &Arc::default(), routes);
+        Ok(Self { address: served.with_context(|| format!("cannot listen on {address} (--http)"))? })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+async fn status(State(view): ReportState) -> Json<Value> {
+    let view = lock(&view);
+    let total = &view.total;
+    let deeds = view.active_rules.rule_counts();
+    Json(json!({
+        "mailrun": env!("CARGO_PKG_VERSION"),
+        "listening": view.endpoint.to_string(),
+        "uptime_s": (net::clock::now() - view.began).as_secs_f64(),
+        "connections": total.connections,
+        "messages": total.messages,
+        "recipients": total.recipients,
+        "bytes": total.bytes,
+        "untraced": total.untraced,
+        "errors": total.errors.total(),
+        "faults": active_rules::describe_counts(&deeds),
+        "rules": deeds.iter().map(rule).collect::<Vec<_>>(),
+        "rules_version": view.active_rules.version(),
+        "runs": total.runs.iter().map(|(run, _)| run.to_string()).collect::<Vec<_>>(),
+    }))
+}
+
+async fn ledgers(State(view): ReportState) -> Json<Value> {
+    let view = lock(&view);
+    Json(view.total.runs.iter().map(|(run, tally)| run_counts(&view, run, tally)).collect())
+}
+
+async fn ledger(State(view): ReportState, Path(run): Path<String>) -> Response {
+    let view = lock(&view);
+    match find_run(&view, &run) {
+        Ok((run, tally)) => Json(run_counts(&view, run, tally)).into_response(),
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn units(State(view): ReportState, Path(run): Path<String>) -> Response {
+    let view = lock(&view);
+    let (_, tally) = match find_run(&view, &run) {
+        Ok(known) => known,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let mut bytes = Vec::new();
+    tally.units.write_to(&mut bytes).expect("a Vec takes everything");
+    bytes.into_response()
+}
+
+async fn record(State(view): ReportState, Path(run): Path<String>) -> Response {
+    let view = lock(&view);
+    match find_run(&view, &run) {
+        Ok((run, _)) => Json::<Record>(view.record(Some(run))).into_response(),
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn not_found() -> ErrorResponse {
+    let known = "there are /status, /ledger, /ledger/RUN, /ledger/RUN/units, /record/RUN and /rules";
+    (StatusCode::NOT_FOUND, Json(json!({ "error": format!("no such path; {known}") })))
+}
+
+fn rule(deeds: &RuleCount) -> Value {
+    json!({ "rule": deeds.rule, "acted": deeds.count, "in_force": deeds.is_active })
+}
+
+async fn rules(State(view): ReportState) -> Json<Value> {
+    Json(lock(&view).active_rules.rulebook().to_json())
+}
+
+/// Puts the rules in force, or reports their mistake and keeps the present ones.
+async fn put_rules(State(view): ReportState, text: String) -> Response {
+    let rulebook = match Rulebook::read(&text) {
+        Ok(rulebook) => rulebook,
+        Err(why) => return (StatusCode::BAD_REQUEST, Json(json!({ "error": why }))).into_response(),
+    };
+    let control = Arc::clone(&lock(&view).active_rules);
+    control.replace(rulebook);
+    Json(control.rulebook().to_json()).into_response()
+}
+
+/// Reason why a run cannot be shown.
+type ErrorResponse = (StatusCode, Json<Value>);
+
+fn find_run<'v>(view: &'v SinkReport, run: &str) -> Result<(RunId, &'v RunTally), ErrorResponse> {
+    let refuse = |status: StatusCode, why: &str| Err((status, Json(json!({ "error": why }))));
+    let Ok(run) = run.parse::<RunId>() else {
+        return refuse(StatusCode::BAD_REQUEST, "a run id is 32 hexadecimal digits");
+    };
+    match view.total.runs.find(run) {
+        Some(tally) => Ok((run, tally)),
+        None => refuse(StatusCode::NOT_FOUND, "nothing of this run has arrived"),
+    }
+}
+
+fn run_counts(view: &SinkReport, run: RunId, tally: &RunTally) -> Value {
+    json!({
+        "run_id": run.to_string(),
+        "messages": tally.messages,
+        "recipients": tally.recipients,
+        "bytes": tally.bytes,
+        "delivered": tally.units.count(),
+        "duplicates": tally.duplicates,
+        "corrupt": tally.corrupt,
+        "converted": tally.converted,
+        "foreign": view.foreign_count(tally),
+        "untimed": tally.untimed,
+        "overflow": tally.overflow,
+    })
+}

@@ -1,0 +1,261 @@
+//! Collects the workers' counts: the totals, the seconds, the live line, and at the end the record.
+use super::live_figures::SourceFigures;
+use super::worker::{SourceWorkers, TALLY_INTERVAL};
+use super::{SourceContext, report};
+use anyhow::{Result, bail};
+use journey::record::{Ending, ThresholdRow};
+use journey::stalls::{StallDetector, Tick};
+use journey::{Latencies, RunId, SourceTally};
+use net::clock;
+use party::host_sampler::HostSampler;
+use party::interrupt::{Interrupt, StopRequest};
+use party::live::{LiveEvent, LiveProgress};
+use party::live_line::{LiveLine, NonTerminalOutput};
+use party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+/// Time for which replies are still waited for after the user asked for the end.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Least age of a run before a threshold may end it: a rate needs some time to settle.
+const ABORT_DELAY: Duration = Duration::from_secs(1);
+
+/// The state of the run so far.
+pub(super) struct SourceCollector {
+    context: Arc<SourceContext>,
+    run: RunId,
+    started_at: jiff::Timestamp,
+    began: Duration,
+    total: SourceTally,
+    interval_recorder: IntervalRecorder,
+    host_sampler: HostSampler,
+    progress_output: ProgressOutput,
+    /// Latencies since the last progress report.
+    recent: Latencies,
+    /// Times at which the first and the last message since the last tick were accepted.
+    reply_span: Option<(Duration, Duration)>,
+    stalls: StallDetector,
+    next_tick: Duration,
+    drain_deadline: Option<Duration>,
+    end: LoadEnd,
+    /// The threshold that ended the run.
+    missed_threshold: Option<ThresholdRow>,
+}
+
+/// End of the load.
+#[derive(Clone, Copy, Debug)]
+struct LoadEnd {
+    ending: Ending,
+    /// Time at which messages stopped being given out, if that was before all were offered.
+    stopped_at: Option<Duration>,
+    /// Set if sessions were abandoned before their end.
+    is_abandoned: bool,
+}
+
+impl SourceCollector {
+    pub(super) fn begin(
+        setting: &Arc<SourceContext>,
+        run: RunId,
+        started_at: jiff::Timestamp,
+        now: Duration,
+    ) -> Result<Self> {
+        let outputs = &setting.options.outputs;
+        Ok(Self {
+            context: Arc::clone(setting),
+            run,
+            started_at,
+            began: now,
+            total: SourceTally::default(),
+            interval_recorder: IntervalRecorder::begin(now, "accepted", outputs.hlog.as_deref())?
+                .excluding_before(setting.warm_up_until),
+            host_sampler: HostSampler::start(),
+            progress_output: ProgressOutput::new(outputs.live, NonTerminalOutput::Lines),
+            recent: Latencies::default(),
+            reply_span: None,
+            stalls: StallDetector::new(journey::Stage::Accepted, now),
+            next_tick: now + TALLY_INTERVAL,
+            drain_deadline: None,
+            end: LoadEnd { ending: Ending::Complete, stopped_at: None, is_abandoned: false },
+            missed_threshold: None,
+        })
+    }
+
+    /// Collects until the workers have ended, or are given up after the user asked for the end.
+    pub(super) fn collect(&mut self, workers: SourceWorkers, interrupt: &Interrupt) -> Result<()> {
+        loop {
+            let wait = self.next_tick.saturating_sub(clock::now());
+            match workers.tallies.recv_timeout(wait) {
+                Ok((worker, mut tally)) => {
+                    self.merge(&tally);
+                    tally.clear();
+                    // A worker that has ended takes nothing back.
+                    let _ = workers.empty_tallies[worker].send(tally);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.tick();
+                    if self.should_abandon(interrupt) {
+                        self.end.is_abandoned = true;
+                        break;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    workers.join();
+                    break;
+                }
+            }
+        }
+        match self.context.plan.failure() {
+            Some(why) => bail!("cannot reach {}: {why}", self.context.options.to),
+            None => Ok(()),
+        }
+    }
+
+    /// Finishes: writes the record to files if that was asked for.
+    pub(super) fn finish(mut self) -> FinishedRun {
+        let now = clock::now();
+        self.tick();
+        let unlogged = self.interval_recorder.finish(now);
+        let series = &self.interval_recorder.series;
+        let around = self.host_sampler.finish();
+        let known = report::SourceResults {
+            tally: &self.total,
+            series,
+            stalls: self.stalls.rows(),
+            ending: self.end.ending,
+            offered_time: self.offered_time(now),
+            is_abandoned: self.end.is_abandoned,
+            missed_threshold: self.missed_threshold.take(),
+        };
+        let record = report::record(&self.context, self.run, self.started_at, &known, around);
+        let unwritten =
+            self.context.options.outputs.write_or_report(&record, &self.total.accepted_units, &self.progress_output);
+        self.progress_output.event(&LiveEvent::Done);
+        FinishedRun { record, write_error: unwritten.or(unlogged) }
+    }
+
+    fn merge(&mut self, tally: &SourceTally) {
+        self.recent.merge(&tally.accepted_latency);
+        if let Some((first, last)) = tally.first_reply.zip(tally.last_reply) {
+            let (known_first, known_last) = self.reply_span.unwrap_or((first, last));
+            self.reply_span = Some((first.min(known_first), last.max(known_last)));
+        }
+        self.total.merge(tally);
+    }
+
+    /// Time for which load was offered. Open loop: from the time when the first message was due until no more were, or
+    /// the last was taken up. Closed loop: from the first message to the end of the last attempt.
+    fn offered_time(&self, now: Duration) -> Option<Duration> {
+        let total = &self.total;
+        let options = &self.context.options;
+        let first = total.first_created?;
+        let end = match &options.offered_rate {
+            None => total.last_ended,
+            Some(_) if self.end.stopped_at.is_none() && self.context.plan.is_exhausted() => {
+                let due = options.messages.map(|messages| options.due_after(messages));
+                total.last_created.max(due.map(|due| self.began + due))
+            }
+            Some(_) => Some(self.context.plan.until().unwrap_or(now).min(self.end.stopped_at.unwrap_or(now))),
+        };
+        end.map(|end| end.saturating_sub(first))
+    }
+
+    /// Work that is due four times per second.
+    fn tick(&mut self) {
+        let now = clock::now();
+        self.next_tick = now + TALLY_INTERVAL;
+        let total = &self.total;
+        let warm_up = &self.total.warm_up;
+        let sent = total.sent - warm_up.sent;
+        let accepted = total.accepted - warm_up.accepted;
+        self.interval_recorder.series.add(now, sent, accepted, 0, total.errors.total(), &self.recent);
+        let (first, last) = self.reply_span.take().unzip();
+        self.stalls.add(Tick {
+            now,
+            first,
+            last,
+            open: total.open_messages(),
+            rejected: total.rejected,
+            failed: total.failed,
+        });
+        self.interval_recorder.log(now, &self.recent);
+        let progress = self.progress(now);
+        let line = |progress: &LiveProgress, rate| LiveLine::of(progress, progress.accepted, "accepted", rate);
+        self.progress_output.progress(&progress, progress.accepted, line);
+        self.recent.clear();
+    }
+
+    fn progress(&self, now: Duration) -> LiveProgress {
+        LiveProgress {
+            elapsed_s: (now - self.began).as_secs_f64(),
+            created: self.total.created,
+            sent: self.total.sent,
+            accepted: self.total.accepted,
+            delivered: 0,
+            recipients: self.total.recipients_accepted,
+            bytes: self.total.bytes_accepted,
+            errors: self.total.errors.total(),
+            sessions: u64::from(self.context.options.sessions),
+            p50_ms: self.recent.quantile_ms(0.5),
+            p99_ms: self.recent.quantile_ms(0.99),
+            goal_messages: self.context.options.messages.unwrap_or_default(),
+            goal_s: self.context.options.time_limit().unwrap_or_default().as_secs_f64(),
+            open: self.total.open_messages(),
+            waits_s: self.remaining_wait(now).as_secs_f64(),
+        }
+    }
+
+    /// Time for which replies are still waited for if none comes, once no more messages are given out.
+    fn remaining_wait(&self, now: Duration) -> Duration {
+        let total = &self.total;
+        if total.open_messages() == 0 || !self.context.plan.is_over(now) {
+            return Duration::ZERO;
+        }
+        let last = total.last_created.max(total.last_reply).unwrap_or(self.began);
+        let ends = self.drain_deadline.unwrap_or(last + self.context.options.timeout);
+        ends.saturating_sub(now)
+    }
+
+    /// Reports whether the workers need not be waited for any longer.
+    fn should_abandon(&mut self, interrupt: &Interrupt) -> bool {
+        let now = clock::now();
+        match interrupt.requested() {
+            StopRequest::Nothing => self.end_early(now),
+            StopRequest::Stop => self.stop(Ending::Interrupted, now),
+            StopRequest::StopNow | StopRequest::Quit => {
+                self.stop(Ending::Interrupted, now);
+                return true;
+            }
+        }
+        self.drain_deadline.is_some_and(|ends| now >= ends)
+    }
+
+    /// Ends a run whose server is gone, or that has missed a threshold of `--abort-on`.
+    fn end_early(&mut self, now: Duration) {
+        let options = &self.context.options;
+        let stall = self.stalls.current();
+        let is_gone = stall.failed > 0 && stall.rejected == 0;
+        if is_gone && stall.to_s - stall.from_s >= options.give_up_timeout.as_secs_f64() {
+            return self.stop(Ending::GaveUp, now);
+        }
+        let begins = self.began.max(self.context.warm_up_until) + ABORT_DELAY;
+        if self.missed_threshold.is_none() && now >= begins {
+            let figures = SourceFigures { tally: &self.total, now };
+            let rows = options.abort_on.iter().map(|threshold| threshold.evaluate(&figures));
+            self.missed_threshold = rows.into_iter().find(|row| row.value.is_some() && !row.passed);
+            if self.missed_threshold.is_some() {
+                self.stop(Ending::Aborted, now);
+            }
+        }
+    }
+
+    /// Stops giving out messages, if any are left.
+    fn stop(&mut self, ending: Ending, now: Duration) {
+        if self.end.stopped_at.is_none() {
+            self.end = LoadEnd { ending, stopped_at: Some(now), ..self.end };
+            self.drain_deadline = Some(now + DRAIN_TIMEOUT);
+        }
+        self.context.plan.stop();
+    }
+}

@@ -1,0 +1,144 @@
+//! Notifications that the sender of generated mail asks for: the parameters of DSN (RFC 3461) on MAIL and RCPT.
+use super::addresses::AddressPattern;
+use super::random::{RandomStream, SeededRng};
+use smtp::client::Notifications;
+use smtp::dsn::{self, Notify, Return};
+use smtp::xtext;
+
+/// The requested notifications; none by default. A server that does not offer DSN receives no such parameters.
+#[derive(Clone, Debug, Default)]
+pub struct DsnParameters {
+    /// NOTIFY, for every recipient.
+    pub notify: Option<Notify>,
+    /// RET.
+    pub returns: Option<Return>,
+    /// ENVID, by [`envelope_id`].
+    pub envelope_id: Option<AddressPattern>,
+    /// ORCPT: every recipient unchanged.
+    pub original_recipient: bool,
+}
+
+/// Parses a pattern of ENVID: texts of at most a hundred octets as xtext; in it `{n}` is the message's number.
+///
+/// # Errors
+/// If it is malformed: the mistake.
+pub fn parse_envelope_id(typed: &str) -> Result<AddressPattern, String> {
+    AddressPattern::text(typed, |text| match dsn::envelope_id(xtext::encode(text).as_bytes()) {
+        Some(_) => Ok(()),
+        None => Err("an ENVID must have 1 to 100 printable ASCII characters; +, = and blank count as three".to_owned()),
+    })
+}
+
+impl DsnParameters {
+    /// Tells whether sessions have to require DSN.
+    pub(super) fn notifications(&self) -> Notifications {
+        if self.description().is_some() { Notifications::Asked } else { Notifications::Unasked }
+    }
+
+    /// Reports whether all messages ask for the same.
+    pub(super) fn is_constant(&self) -> bool {
+        self.envelope_id.as_ref().is_none_or(|pattern| pattern.literal().is_some())
+    }
+
+    /// The parameters in one line, for the record.
+    pub(super) fn description(&self) -> Option<String> {
+        let words = [
+            self.notify.map(|notify| format!("NOTIFY={}", notify.render())),
+            self.returns.map(|returns| format!("RET={}", returns.keyword())),
+            self.envelope_id.as_ref().map(|pattern| format!("ENVID={}", pattern.expression())),
+            self.original_recipient.then(|| "ORCPT".to_owned()),
+        ];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        (!words.is_empty()).then(|| words.join(" "))
+    }
+
+    /// Appends the parameters of MAIL, after others that begin at `begin`.
+    pub(super) fn write_mail(&self, seed: u64, number: u64, begin: usize, text: &mut Vec<u8>) {
+        if let Some(returns) = self.returns {
+            push_parameter("RET=", returns.keyword(), begin, text);
+        }
+        if let Some(pattern) = &self.envelope_id {
+            let mut id = Vec::new();
+            pattern.write_text(&mut SeededRng::new(seed, RandomStream::EnvelopeId, number), number, &mut id);
+            push_parameter("ENVID=", &xtext::encode(&id), begin, text);
+        }
+    }
+
+    /// Appends the parameters of RCPT for the recipient that begins at `recipient` and ends the text.
+    pub(super) fn write_recipient(&self, recipient: usize, text: &mut Vec<u8>) {
+        let begin = text.len();
+        if let Some(notify) = self.notify {
+            push_parameter("NOTIFY=", &notify.render(), begin, text);
+        }
+        if self.original_recipient {
+            // An address that is too long for the parameter is sent without it.
+            let original = std::str::from_utf8(&text[recipient..begin]).ok().and_then(dsn::render_original_recipient);
+            original.iter().for_each(|value| push_parameter("ORCPT=", value, begin, text));
+        }
+    }
+}
+
+/// Appends a parameter, after a blank if others come before it.
+fn push_parameter(name: &str, value: &str, begin: usize, text: &mut Vec<u8>) {
+    let blank = if text.len() > begin { " " } else { "" };
+    [blank, name, value].iter().for_each(|part| text.extend_from_slice(part.as_bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_refused_or_gives_values_that_are_read_back(typed in "\\PC{0,30}", number in any::<u64>()) {
+            if let Ok(pattern) = parse_envelope_id(&typed) {
+                let notices = DsnParameters { envelope_id: Some(pattern), ..DsnParameters::default() };
+                let mut text = Vec::new();
+                notices.write_mail(1, number, 0, &mut text);
+                let value = text.strip_prefix(b"ENVID=").expect("nothing else is asked for");
+                prop_assert!(dsn::envelope_id(value).is_some(), "{typed}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_envelope_id_is_checked_before_the_run() {
+        let text = |typed: &str, number| {
+            let mut out = Vec::new();
+            parse_envelope_id(typed).map(|pattern| {
+                pattern.write_text(&mut SeededRng::new(1, RandomStream::EnvelopeId, number), number, &mut out)
+            })?;
+            Ok::<_, String>(String::from_utf8(out).unwrap())
+        };
+        assert_eq!(text("QQ314159", 5).as_deref(), Ok("QQ314159"));
+        assert_eq!(text("run {{1}} no {n}/{n}", 42).as_deref(), Ok("run {1} no 42/42"));
+        assert_eq!(text("{7..7}-{n,n}", 3).as_deref(), Ok("7-n"));
+        assert!(text(&"x".repeat(100), 0).is_ok());
+        for (typed, why) in [
+            ("", "1 to 100"),
+            (&"x".repeat(101), "1 to 100"),
+            (&"=".repeat(34), "1 to 100"),
+            (&("x".repeat(81) + "{n}"), "1 to 100"),
+            ("ü", "1 to 100"),
+            ("a\r\nb", "1 to 100"),
+            ("{n", "has an unpaired"),
+            ("{9..1}", "smaller value first"),
+        ] {
+            let said = text(typed, 0).expect_err(typed);
+            assert!(said.contains(why), "{typed}: {said}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_asked_for_unless_something_is() {
+        let nothing = DsnParameters::default();
+        assert_eq!((nothing.description(), nothing.notifications()), (None, Notifications::Unasked));
+        let notices = DsnParameters { notify: Some(Notify::NEVER), original_recipient: true, ..nothing };
+        assert_eq!(notices.description().as_deref(), Some("NOTIFY=NEVER ORCPT"));
+        assert_eq!((notices.notifications(), notices.is_constant()), (Notifications::Asked, true));
+        let mut text = b"before+b@c".to_vec();
+        notices.write_recipient(6, &mut text);
+        assert_eq!(text, b"before+b@cNOTIFY=NEVER ORCPT=rfc822;+2Bb@c");
+    }
+}

@@ -1,0 +1,517 @@
+//! Envelopes: rendered once if all messages have the same addresses and size, else for each message, into memory that
+//! the session reuses.
+use super::SourceOptions;
+use super::addresses::{AddressPattern, RecipientNumbering, distinct_numbers};
+use super::dsn_parameters::DsnParameters;
+use super::message_set::{MessageChoice, MessageSet};
+use super::random::{RandomStream, SeededRng};
+use anyhow::{Result, anyhow, bail};
+use journey::trace::{MAX_RECIPIENTS, recipient_number};
+use smtp::{Envelope, Extensions};
+use std::io::Write;
+use std::sync::Arc;
+
+/// The envelopes of a run.
+#[derive(Debug)]
+pub(super) enum Envelopes {
+    /// The same for every message.
+    Fixed(FixedEnvelopes),
+    /// Each message has its own.
+    Generated(GeneratedEnvelopes),
+}
+
+/// One set of addresses, one size.
+#[derive(Debug)]
+pub(super) struct FixedEnvelopes {
+    /// Envelopes by their parameters: bit 0 SIZE, bit 1 BODY=8BITMIME, bit 2 SMTPUTF8, bit 3 BODY=BINARYMIME.
+    variants: [Arc<Envelope>; 16],
+    needs_eight_bit: bool,
+    needs_utf8: bool,
+    body_parameter: BodyParameter,
+    /// The ledger's number of each recipient, by its place in the envelope.
+    numbers: Vec<u32>,
+}
+
+/// Addresses by pattern, or sizes or numbers of recipients that vary.
+#[derive(Debug)]
+pub(super) struct GeneratedEnvelopes {
+    sender: AddressPattern,
+    /// Patterns, one for each recipient of a message; a single one is for all of them.
+    recipients: Vec<RecipientPattern>,
+    dsn_parameters: DsnParameters,
+    body_parameter: BodyParameter,
+    seed: u64,
+}
+
+/// A pattern of recipients, and the numbering by which the ledger tells its addresses from others of a message.
+#[derive(Debug)]
+struct RecipientPattern {
+    pattern: AddressPattern,
+    numbering: RecipientNumbering,
+    /// The ledger's number of its recipient, if it is one of several patterns.
+    number: u32,
+}
+
+/// Declaration of the body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyParameter {
+    /// The actual kind: BODY=8BITMIME if there is a need.
+    #[default]
+    Automatic,
+    /// BODY=BINARYMIME if the server offers that and BDAT, without which it is not allowed (RFC 3030 §3).
+    Binary,
+}
+
+impl BodyParameter {
+    fn is_binary(self, extensions: &Extensions) -> bool {
+        self == Self::Binary && extensions.binary_mime && extensions.chunking
+    }
+}
+
+/// Inputs of a message's envelope.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EnvelopeInput<'a> {
+    /// The message's number.
+    pub(super) number: u64,
+    pub(super) recipients: u32,
+    pub(super) content: MessageChoice,
+    /// Extensions of the server.
+    pub(super) extensions: &'a Extensions,
+}
+
+/// An envelope, and the ledger's number of its only recipient.
+#[derive(Clone, Debug)]
+pub(super) struct NumberedEnvelope {
+    pub(super) envelope: Arc<Envelope>,
+    pub(super) recipient_number: u32,
+}
+
+/// A session's memory for envelopes: the protocol uses one while the other is written.
+#[derive(Debug, Default)]
+pub(super) struct EnvelopeBuffer {
+    envelopes: [Option<Arc<Envelope>>; 2],
+    current_slot: usize,
+    /// The sender, each recipient and the parameters of its RCPT, the parameters of MAIL.
+    text: Vec<u8>,
+    /// End of each of these.
+    ends: Vec<usize>,
+}
+
+/// Parameters of MAIL that the server understands and the message needs.
+#[derive(Clone, Copy, Debug)]
+struct MailParameters {
+    size: Option<u64>,
+    eight_bit: bool,
+    /// Replaces `eight_bit`: a message has one BODY.
+    binary: bool,
+    /// SMTPUTF8, if any address needs it.
+    utf8: bool,
+}
+
+impl Envelopes {
+    pub(super) fn new(options: &SourceOptions, mail: &MessageSet) -> Result<Self> {
+        let most = options.recipients.max();
+        if !(1..=u64::from(MAX_RECIPIENTS)).contains(&most) || options.recipients.min() == 0 {
+            bail!(
+                "--recipients {}: a message must have at least one, and the ledger supports at most {MAX_RECIPIENTS}",
+                options.recipients.expression()
+            );
+        }
+        let drawn = GeneratedEnvelopes {
+            sender: options.from.clone(),
+            recipients: RecipientPattern::all(&options.recipient_patterns, most)?,
+            dsn_parameters: options.dsn_parameters.clone(),
+            body_parameter: options.body_parameter,
+            seed: options.seed,
+        };
+        match (mail.fixed_template(), options.recipients.as_constant()) {
+            (Some(template), Some(count)) if drawn.is_literal() => {
+                let is_eight_bit = template.is_eight_bit;
+                Ok(Self::Fixed(drawn.render_fixed(count as u32, template.bytes, is_eight_bit)))
+            }
+            _ => Ok(Self::Generated(drawn)),
+        }
+    }
+
+    /// The envelope of that message.
+    pub(super) fn envelope_for(&self, occasion: EnvelopeInput<'_>, drafts: &mut EnvelopeBuffer) -> NumberedEnvelope {
+        match self {
+            Self::Fixed(same) => {
+                NumberedEnvelope { envelope: Arc::clone(same.envelope_for(occasion.extensions)), recipient_number: 0 }
+            }
+            Self::Generated(drawn) => drawn.envelope_for(occasion, drafts),
+        }
+    }
+
+    /// The ledger's number of the recipient at that place of an envelope.
+    pub(super) fn recipient_number(&self, place: usize, only_number: u32) -> u32 {
+        match self {
+            Self::Fixed(same) => same.numbers[place],
+            Self::Generated(drawn) => match drawn.recipients.as_slice() {
+                [RecipientPattern { numbering: RecipientNumbering::Bare, .. }] => only_number,
+                [_] => place as u32,
+                several => several[place].number,
+            },
+        }
+    }
+}
+
+impl RecipientPattern {
+    /// The patterns of recipients for messages that have up to `most` of them, or one for each of several patterns.
+    ///
+    /// # Errors
+    /// If there is none, or an address would not be well-formed.
+    fn all(patterns: &[AddressPattern], most: u64) -> Result<Vec<Self>> {
+        let numbers = match patterns {
+            [pattern] => vec![(pattern.numbering(most), 0)],
+            several => distinct_numbers(several),
+        };
+        if patterns.is_empty() || patterns.iter().any(|pattern| pattern.literal() == Some("")) {
+            bail!("--to: a message must have a recipient");
+        }
+        let numbered = patterns.iter().zip(numbers).map(|(pattern, (numbering, number))| {
+            pattern.check(numbering).map_err(|why| anyhow!("--to {why}"))?;
+            Ok(Self { pattern: pattern.clone(), numbering, number })
+        });
+        numbered.collect()
+    }
+
+    /// The pattern of the recipient at that place of a message, its numbering, and its number.
+    fn at(all: &[Self], place: u32) -> (&AddressPattern, RecipientNumbering, u32) {
+        match all {
+            [only] => (&only.pattern, only.numbering, place),
+            several => {
+                let one = &several[place as usize];
+                (&one.pattern, one.numbering, one.number)
+            }
+        }
+    }
+}
+
+impl FixedEnvelopes {
+    /// The envelope for a server that offers `extensions`.
+    fn envelope_for(&self, extensions: &Extensions) -> &Arc<Envelope> {
+        let eight_bit = extensions.eight_bit_mime && self.needs_eight_bit;
+        let utf8 = extensions.smtp_utf8 && self.needs_utf8;
+        let bits = [extensions.size.is_some(), eight_bit, utf8, self.body_parameter.is_binary(extensions)];
+        &self.variants[bits.into_iter().rev().fold(0, |number, bit| number << 1 | usize::from(bit))]
+    }
+}
+
+impl GeneratedEnvelopes {
+    fn is_literal(&self) -> bool {
+        let are_literal = self.recipients.iter().all(|recipient| recipient.pattern.literal().is_some());
+        self.sender.literal().is_some() && are_literal && self.dsn_parameters.is_constant()
+    }
+
+    /// Renders all variants, if all messages are alike.
+    fn render_fixed(&self, recipients: u32, bytes: u64, is_eight_bit: bool) -> FixedEnvelopes {
+        let mut drafts = EnvelopeBuffer::default();
+        let variants = std::array::from_fn(|bits| {
+            let has = |bit: usize| bits >> bit & 1 != 0;
+            let size = has(0).then_some(bytes);
+            let parameters = MailParameters { size, eight_bit: has(1), utf8: has(2), binary: has(3) };
+            self.write_envelope(0, recipients, parameters, &mut drafts);
+            Arc::new(drafts.new_envelope())
+        });
+        FixedEnvelopes {
+            variants,
+            needs_eight_bit: is_eight_bit,
+            needs_utf8: !drafts.text.is_ascii(),
+            body_parameter: self.body_parameter,
+            numbers: drafts.recipients().map(recipient_number).collect(),
+        }
+    }
+
+    fn envelope_for(&self, occasion: EnvelopeInput<'_>, drafts: &mut EnvelopeBuffer) -> NumberedEnvelope {
+        let EnvelopeInput { number, recipients, content: pick, extensions } = occasion;
+        let parameters = MailParameters {
+            size: extensions.size.is_some().then_some(pick.bytes),
+            eight_bit: extensions.eight_bit_mime && pick.is_eight_bit,
+            binary: self.body_parameter.is_binary(extensions),
+            utf8: extensions.smtp_utf8,
+        };
+        self.write_envelope(number, recipients, parameters, drafts);
+        let only_number = drafts.recipients().next().map_or(0, recipient_number);
+        NumberedEnvelope { envelope: drafts.reuse_envelope(), recipient_number: only_number }
+    }
+
+    /// Writes the message's addresses and parameters.
+    fn write_envelope(&self, number: u64, recipients: u32, parameters: MailParameters, drafts: &mut EnvelopeBuffer) {
+        let EnvelopeBuffer { text, ends, .. } = drafts;
+        text.clear();
+        ends.clear();
+        self.sender.write(
+            &mut SeededRng::new(self.seed, RandomStream::Sender, number),
+            RecipientNumbering::Bare,
+            0,
+            text,
+        );
+        ends.push(text.len());
+        let mut chance = SeededRng::new(self.seed, RandomStream::Recipient, number);
+        for place in 0..recipients {
+            let begin = text.len();
+            let (pattern, numbering, number) = RecipientPattern::at(&self.recipients, place);
+            pattern.write(&mut chance, numbering, number, text);
+            ends.push(text.len());
+            self.dsn_parameters.write_recipient(begin, text);
+            ends.push(text.len());
+        }
+        let utf8 = parameters.utf8 && !text.is_ascii();
+        let begin = text.len();
+        MailParameters { utf8, ..parameters }.write(text);
+        self.dsn_parameters.write_mail(self.seed, number, begin, text);
+        ends.push(text.len());
+    }
+}
+
+impl MailParameters {
+    fn write(self, text: &mut Vec<u8>) {
+        let start = text.len();
+        if let Some(bytes) = self.size {
+            write!(text, "SIZE={bytes}").expect("a vector takes all");
+        }
+        let is_eight_bit = self.eight_bit && !self.binary;
+        let words = [(self.binary, "BODY=BINARYMIME"), (is_eight_bit, "BODY=8BITMIME"), (self.utf8, "SMTPUTF8")];
+        for (is_wanted, word) in words {
+            if is_wanted {
+                text.extend_from_slice(if text.len() > start { b" " } else { b"" });
+                text.extend_from_slice(word.as_bytes());
+            }
+        }
+    }
+}
+
+impl EnvelopeBuffer {
+    fn sender(&self) -> &[u8] {
+        &self.text[..self.ends[0]]
+    }
+
+    fn recipients(&self) -> impl Iterator<Item = &[u8]> {
+        self.recipients_and_parameters().map(|(recipient, _)| recipient)
+    }
+
+    /// Each recipient and the parameters of its RCPT.
+    fn recipients_and_parameters(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let last = self.ends.len() - 1;
+        let piece = |from, to| &self.text[self.ends[from]..self.ends[to]];
+        (1..last).step_by(2).map(move |at| (piece(at - 1, at), piece(at, at + 1)))
+    }
+
+    fn parameters(&self) -> &[u8] {
+        &self.text[self.ends[self.ends.len() - 2]..]
+    }
+
+    /// The drafted envelope, in memory that the session has used before: the one that the protocol does not hold.
+    fn reuse_envelope(&mut self) -> Arc<Envelope> {
+        self.current_slot ^= 1;
+        let mut kept = self.envelopes[self.current_slot].take();
+        match kept.as_mut().and_then(Arc::get_mut) {
+            Some(envelope) => self.write(envelope),
+            None => kept = Some(Arc::new(self.new_envelope())),
+        }
+        let envelope = kept.expect("it was there or has been made");
+        self.envelopes[self.current_slot] = Some(Arc::clone(&envelope));
+        envelope
+    }
+
+    /// The drafted envelope, in new memory.
+    fn new_envelope(&self) -> Envelope {
+        let mut envelope = Envelope::new("", "", ["postmaster"]).expect("these addresses are well-formed");
+        self.write(&mut envelope);
+        envelope
+    }
+
+    fn write(&self, envelope: &mut Envelope) {
+        let written = envelope.rewrite_with(self.sender(), self.parameters(), self.recipients_and_parameters());
+        written.expect("every address that a pattern gives was checked before the run");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smtp::dsn::{Notify, Return};
+    use std::collections::BTreeSet;
+
+    fn drawn(from: &str, rcpt: &str, most: u64) -> GeneratedEnvelopes {
+        drawn_to(from, &[rcpt], most)
+    }
+
+    fn drawn_to(from: &str, to: &[&str], most: u64) -> GeneratedEnvelopes {
+        let patterns: Vec<AddressPattern> = to.iter().map(|typed| AddressPattern::parse(typed).unwrap()).collect();
+        let recipients = RecipientPattern::all(&patterns, most).unwrap();
+        let sender = AddressPattern::parse(from).unwrap();
+        GeneratedEnvelopes {
+            sender,
+            recipients,
+            dsn_parameters: DsnParameters::default(),
+            body_parameter: BodyParameter::Automatic,
+            seed: 1,
+        }
+    }
+
+    fn extensions(lines: &str) -> Extensions {
+        Extensions::parse(std::iter::once("me").chain(lines.lines()).map(str::as_bytes))
+    }
+
+    #[test]
+    fn each_recipient_has_a_number_that_the_sink_reads_back() {
+        for rcpt in ["to@example.com", "bob7@example.com", "to+@example.com", "user{0..9999}@{a,b}.example"] {
+            let same = drawn("", rcpt, 120).render_fixed(120, 400, false);
+            assert_eq!(same.numbers, (0..120).collect::<Vec<_>>(), "{rcpt}");
+        }
+        let one = drawn("from@example.com", "bob7@example.com", 1).render_fixed(1, 400, false);
+        assert_eq!(one.variants[0].recipient(0), b"RCPT TO:<bob7@example.com>\r\n");
+        assert_eq!(one.numbers, [7]);
+        let two = drawn("a@b", "a@b", 2).render_fixed(2, 400, false);
+        assert_eq!(
+            [two.variants[1].recipient(0), two.variants[1].recipient(1)],
+            [b"RCPT TO:<a0@b>\r\n", b"RCPT TO:<a1@b>\r\n"]
+        );
+    }
+
+    #[test]
+    fn a_message_goes_to_each_pattern_in_the_order_typed() {
+        let same = drawn_to("", &["b7@x", "a@y", "c@z"], 3).render_fixed(3, 400, false);
+        assert_eq!(same.numbers, [7, 0, 1]);
+        let lines: Vec<_> = (0..3).map(|place| same.variants[0].recipient(place)).collect();
+        assert_eq!(lines, [&b"RCPT TO:<b7@x>\r\n"[..], b"RCPT TO:<a@y>\r\n", b"RCPT TO:<c+1@z>\r\n"]);
+
+        let envelopes = Envelopes::Generated(drawn_to("", &["u{0..9999}@x", "a@y", "u{0..9999}@x"], 3));
+        let offered = extensions("");
+        let mut seen = BTreeSet::new();
+        for number in 0..50 {
+            let pick = MessageSet::Fixed(template()).choose(number);
+            let occasion = EnvelopeInput { number, recipients: 3, content: pick, extensions: &offered };
+            let addressed = envelopes.envelope_for(occasion, &mut EnvelopeBuffer::default());
+            assert_eq!(addressed.envelope.recipients(), 3);
+            for (place, domain) in ["@x", "@y", "@x"].into_iter().enumerate() {
+                let line = String::from_utf8(addressed.envelope.recipient(place).to_vec()).unwrap();
+                let address = line.trim_start_matches("RCPT TO:<").trim_end_matches(">\r\n").to_owned();
+                assert!(address.ends_with(domain), "{address}");
+                let read = recipient_number(address.as_bytes());
+                assert_eq!(envelopes.recipient_number(place, addressed.recipient_number), read, "{address}");
+                seen.insert(read);
+            }
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(RecipientPattern::all(&[], 1).is_err());
+        let empty = ["a@x", ""].map(|typed| AddressPattern::parse(typed).unwrap());
+        assert!(RecipientPattern::all(&empty, 2).is_err(), "a recipient cannot be the null path");
+    }
+
+    #[test]
+    fn parameters_are_said_where_the_server_offers_them() {
+        let same = drawn("jürgen@example.com", "to@example.com", 1).render_fixed(1, 400, true);
+        for (offered, expected) in [
+            ("", "MAIL FROM:<jürgen@example.com>\r\n"),
+            ("SIZE 1000", "MAIL FROM:<jürgen@example.com> SIZE=400\r\n"),
+            ("SIZE\n8BITMIME\nSMTPUTF8", "MAIL FROM:<jürgen@example.com> SIZE=400 BODY=8BITMIME SMTPUTF8\r\n"),
+            ("SMTPUTF8", "MAIL FROM:<jürgen@example.com> SMTPUTF8\r\n"),
+        ] {
+            assert_eq!(same.envelope_for(&extensions(offered)).mail(), expected.as_bytes(), "{offered}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_said_to_be_binary_only_where_it_may_be() {
+        let binary = GeneratedEnvelopes { body_parameter: BodyParameter::Binary, ..drawn("a@b", "c@d", 1) };
+        let same = binary.render_fixed(1, 400, true);
+        for (offered, expected) in [
+            ("CHUNKING\nBINARYMIME\n8BITMIME", "MAIL FROM:<a@b> BODY=BINARYMIME\r\n"),
+            ("CHUNKING\nBINARYMIME\nSIZE", "MAIL FROM:<a@b> SIZE=400 BODY=BINARYMIME\r\n"),
+            ("BINARYMIME\n8BITMIME", "MAIL FROM:<a@b> BODY=8BITMIME\r\n"),
+            ("CHUNKING", "MAIL FROM:<a@b>\r\n"),
+        ] {
+            let offered = extensions(offered);
+            assert_eq!(same.envelope_for(&offered).mail(), expected.as_bytes(), "{offered:?}");
+            let mut pick = MessageSet::Fixed(template()).choose(0);
+            (pick.bytes, pick.is_eight_bit) = (400, true);
+            let occasion = EnvelopeInput { number: 0, recipients: 1, content: pick, extensions: &offered };
+            let envelope = binary.envelope_for(occasion, &mut EnvelopeBuffer::default()).envelope;
+            assert_eq!(envelope.mail(), expected.as_bytes(), "{offered:?}");
+        }
+    }
+
+    #[test]
+    fn a_drawn_envelope_is_written_where_another_was() {
+        let drawn = drawn("bounce-{0..9}@example.com", "user{0..9999}@{a,b}.example", 3);
+        let mut drafts = EnvelopeBuffer::default();
+        let mut held: Option<Arc<Envelope>> = None;
+        let mut memory = BTreeSet::new();
+        let offered = extensions("SIZE\n8BITMIME");
+        for number in 0..100 {
+            let pick = MessageSet::Fixed(template()).choose(number);
+            let occasion =
+                EnvelopeInput { number, recipients: 1 + number as u32 % 3, content: pick, extensions: &offered };
+            let addressed = drawn.envelope_for(occasion, &mut drafts);
+            memory.insert(Arc::as_ptr(&addressed.envelope));
+            let fresh = drawn.envelope_for(occasion, &mut EnvelopeBuffer::default());
+            assert_eq!(addressed.envelope, fresh.envelope, "message {number} is the same wherever it is written");
+            assert_eq!(addressed.envelope.recipients(), 1 + number as usize % 3);
+            assert!(addressed.envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{addressed:?}");
+            // The protocol keeps the last one until it is given the next.
+            held = Some(addressed.envelope);
+        }
+        assert!(held.is_some() && memory.len() == 2, "{} envelopes", memory.len());
+    }
+
+    #[test]
+    fn what_is_to_be_told_is_asked_of_mail_and_of_each_recipient() {
+        let wanted = |envelope_id: &str| DsnParameters {
+            notify: Notify::parse(b"success,delay"),
+            returns: Some(Return::Header),
+            envelope_id: Some(super::super::dsn_parameters::parse_envelope_id(envelope_id).unwrap()),
+            original_recipient: true,
+        };
+        let same = GeneratedEnvelopes { dsn_parameters: wanted("a run=1"), ..drawn("a@b", "c+d@e", 2) };
+        assert!(same.is_literal());
+        let same = same.render_fixed(2, 400, false);
+        assert_eq!(
+            same.envelope_for(&extensions("SIZE")).mail(),
+            b"MAIL FROM:<a@b> SIZE=400 RET=HDRS ENVID=a+20run+3D1\r\n"
+        );
+        let rcpt = &same.envelope_for(&extensions("")).recipient(1).to_vec();
+        assert_eq!(rcpt, b"RCPT TO:<c+d1@e> NOTIFY=SUCCESS,DELAY ORCPT=rfc822;c+2Bd1@e\r\n");
+        assert_eq!(same.numbers, [0, 1], "what is behind an address is none of it");
+
+        let drawn = GeneratedEnvelopes { dsn_parameters: wanted("run1-{n}"), ..drawn("", "u{1..9}@e", 1) };
+        assert!(!drawn.is_literal(), "each message has its own ENVID");
+        let pick = MessageSet::Fixed(template()).choose(7);
+        let occasion = EnvelopeInput { number: 7, recipients: 3, content: pick, extensions: &extensions("") };
+        let envelope = drawn.envelope_for(occasion, &mut EnvelopeBuffer::default()).envelope;
+        assert_eq!(envelope.mail(), b"MAIL FROM:<> RET=HDRS ENVID=run1-7\r\n");
+        assert_eq!(envelope.recipients(), 3);
+        let line = String::from_utf8(envelope.recipient(2).to_vec()).unwrap();
+        let address = line.split(['<', '>']).nth(1).unwrap();
+        assert!(line.ends_with(&format!(" NOTIFY=SUCCESS,DELAY ORCPT=rfc822;{address}\r\n")), "{line}");
+    }
+
+    fn template() -> crate::source::message::MessageTemplate {
+        use crate::source::message::{MessageIdMode, MessageTemplate, TraceClock, TraceStamp};
+        let stamp = TraceStamp::new(journey::RunId([1; 16]), crate::source::TraceHeaders::On, TraceClock::Monotonic);
+        MessageTemplate::new(stamp, b"a: b\r\n\r\n", b".", MessageIdMode::Unchanged)
+    }
+
+    #[test]
+    fn an_only_recipient_is_what_the_sink_takes_it_for() {
+        let offered = extensions("");
+        for (rcpt, bare) in [("u{1..9}@b", true), ("u{0..9999}@b", false), ("u{00000..00009}@b", true)] {
+            let envelopes = Envelopes::Generated(drawn("", rcpt, 1));
+            for number in 0..50 {
+                let pick = MessageSet::Fixed(template()).choose(number);
+                let occasion = EnvelopeInput { number, recipients: 1, content: pick, extensions: &offered };
+                let addressed = envelopes.envelope_for(occasion, &mut EnvelopeBuffer::default());
+                let line = String::from_utf8(addressed.envelope.recipient(0).to_vec()).unwrap();
+                let address = line.trim_start_matches("RCPT TO:<").trim_end_matches(">\r\n");
+                assert_eq!(
+                    envelopes.recipient_number(0, addressed.recipient_number),
+                    recipient_number(address.as_bytes()),
+                    "{address}"
+                );
+                assert_eq!(!address.contains('+'), bare, "{address}");
+            }
+        }
+    }
+}

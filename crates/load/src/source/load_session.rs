@@ -1,0 +1,501 @@
+//! A session's own side of the conversation: its messages, the meaning of each reply for them, and the times.
+use super::SourceContext;
+use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
+use super::message_set::MessageChoice;
+use super::random::RandomStream;
+use super::worker::{ClaimedMessage, ParkEntry, SourceWorkerState};
+use journey::record::Pipelining;
+use journey::trace::WARM_UP_SEQUENCE;
+use journey::{LatencyKind, Phase};
+use net::{Handshake, MessageSource, NextAction, Outbox, SessionEnd, Timer, clock};
+use party::outputs::SESSION_PANICKED;
+use party::planned_panic::planned_panic;
+use party::reason::reason;
+use smtp::Extensions;
+use smtp::client::{Client, Event, GaveUp, Outcome, Verb, Violation};
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+/// A message under way.
+#[derive(Debug)]
+pub(super) struct OutgoingMessage {
+    /// The claim: the message's number, its recipients, whether it counts.
+    claim: ClaimedMessage,
+    /// The message's content.
+    content: MessageChoice,
+    /// The ledger's number of its recipient, if it has one recipient by a pattern.
+    recipient_number: u32,
+    /// Time at which it was created, or at open loop scheduled: latency counts from here.
+    since: Duration,
+    /// Time at which its last byte was handed over.
+    sent: Option<Duration>,
+    /// Set once the peer has answered any of its commands.
+    answered: bool,
+    /// Accepted ones of the first 64 recipients, a bit for each place.
+    accepted: u64,
+    /// Accepted ones of the other recipients.
+    accepted_beyond: Vec<u64>,
+    /// Recipients that the peer refused.
+    rejected: u32,
+}
+
+/// Reason why a message is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MessageFailure {
+    /// The server refused the session or a command of the message with 4xx or 5xx.
+    Rejected,
+    /// The connection could not be established, broke, or took too long.
+    Failed,
+}
+
+impl OutgoingMessage {
+    fn new(claim: ClaimedMessage, setting: &SourceContext) -> Self {
+        Self {
+            claim,
+            content: setting.messages.choose(claim.number),
+            recipient_number: 0,
+            since: claim.since,
+            sent: None,
+            answered: false,
+            accepted: 0,
+            accepted_beyond: Vec::new(),
+            rejected: 0,
+        }
+    }
+
+    /// Its number in trace and ledger.
+    fn sequence(&self) -> u64 {
+        if self.claim.is_warm_up { self.claim.number | WARM_UP_SEQUENCE } else { self.claim.number }
+    }
+
+    fn accept_recipient(&mut self, place: usize) {
+        let bit = 1 << (place % 64);
+        let Some(beyond) = (place / 64).checked_sub(1) else {
+            self.accepted |= bit;
+            return;
+        };
+        if self.accepted_beyond.len() <= beyond {
+            self.accepted_beyond.resize(beyond + 1, 0);
+        }
+        self.accepted_beyond[beyond] |= bit;
+    }
+
+    /// LMTP: the peer accepted the recipient, and then refused the message for it.
+    fn reject_recipient(&mut self, place: usize) {
+        let bit = 1 << (place % 64);
+        match (place / 64).checked_sub(1) {
+            None => self.accepted &= !bit,
+            Some(beyond) => self.accepted_beyond.iter_mut().skip(beyond).take(1).for_each(|word| *word &= !bit),
+        }
+    }
+
+    fn has_accepted(&self, place: usize) -> bool {
+        let word = match (place / 64).checked_sub(1) {
+            None => self.accepted,
+            Some(beyond) => self.accepted_beyond.get(beyond).copied().unwrap_or(0),
+        };
+        word & (1 << (place % 64)) != 0
+    }
+}
+
+/// State of a session during a connection, which it carries to the next one.
+pub(super) struct LoadSession {
+    context: Arc<SourceContext>,
+    worker: Rc<SourceWorkerState>,
+    park_entry: ParkEntry,
+    /// Messages under way, the oldest first: the next replies belong to it. At most two, and two only where the next
+    /// message's commands travel with a message.
+    messages: VecDeque<OutgoingMessage>,
+    /// Number of messages begun on this connection.
+    transactions: u64,
+    /// Time at which the last commands had been handed over.
+    commands_sent_at: Duration,
+    /// Time of the 354 reply.
+    data_accepted_at: Duration,
+    /// Set if the message is among the data being written.
+    writing_message: bool,
+    /// Time at which the connection was established.
+    connected_at: Duration,
+    /// Time at which AUTH was sent, until it is over.
+    auth_sent_at: Option<Duration>,
+    /// Set if the peer has refused the session: 421, or a refusal of the connection or of EHLO. It is counted already.
+    is_rejected: bool,
+    /// Number of messages for this connection; `None` for no limit.
+    message_limit: Option<u64>,
+    envelope_buffer: EnvelopeBuffer,
+    pause: ThinkPause,
+}
+
+/// The pause that a session makes between messages.
+#[derive(Debug, Default)]
+struct ThinkPause {
+    until: Option<Duration>,
+    alarm: Timer,
+    is_registered: bool,
+}
+
+impl LoadSession {
+    pub(super) fn new(setting: Arc<SourceContext>, recorder: Rc<SourceWorkerState>) -> Self {
+        Self {
+            context: setting,
+            worker: recorder,
+            park_entry: ParkEntry::default(),
+            messages: VecDeque::with_capacity(2),
+            transactions: 0,
+            commands_sent_at: Duration::ZERO,
+            data_accepted_at: Duration::ZERO,
+            writing_message: false,
+            connected_at: Duration::ZERO,
+            auth_sent_at: None,
+            is_rejected: false,
+            message_limit: None,
+            envelope_buffer: EnvelopeBuffer::default(),
+            pause: ThinkPause::default(),
+        }
+    }
+
+    /// Reports whether a message waits for a connection.
+    pub(super) fn has_message(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
+    /// Takes up a message before there is a connection for it; false if there are no more.
+    pub(super) fn poll_claim(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let now = clock::now();
+        ready!(self.poll_pause(cx, now));
+        let claim = ready!(self.worker.poll_claim(cx, &self.park_entry, now));
+        self.messages.extend(claim.map(|claim| OutgoingMessage::new(claim, &self.context)));
+        Poll::Ready(claim.is_some())
+    }
+
+    /// Completes when the pause after the last message is over, or the run is.
+    fn poll_pause(&mut self, cx: &mut Context<'_>, now: Duration) -> Poll<()> {
+        let Some(until) = self.pause.until else { return Poll::Ready(()) };
+        if !self.context.plan.is_over(now) {
+            if !std::mem::replace(&mut self.pause.is_registered, true) {
+                self.worker.register_pause(cx);
+            }
+            ready!(self.pause.alarm.poll_due(Some(until), now));
+        }
+        self.pause.until = None;
+        Poll::Ready(())
+    }
+
+    /// Begins the pause after a finished message, if there is one.
+    fn begin_pause(&mut self, number: u64, now: Duration) {
+        let options = &self.context.options;
+        if let Some(think) = &options.think {
+            self.pause.until =
+                Some(now + Duration::from_nanos(think.sample(options.seed, RandomStream::Think, number)));
+        }
+    }
+
+    /// Records that a connection was established.
+    pub(super) fn connection_established(&mut self, began: Duration, now: Duration) {
+        self.connected_at = now;
+        self.commands_sent_at = now;
+        self.transactions = 0;
+        self.is_rejected = false;
+        let options = &self.context.options;
+        let first = self.messages.front().map_or(0, |job| job.claim.number);
+        self.message_limit = options.reuse.as_ref().map(|reuse| reuse.sample(options.seed, RandomStream::Reuse, first));
+        self.worker.update_tally(|tally| {
+            tally.connections += 1;
+            if now >= self.context.warm_up_until {
+                tally.time(LatencyKind::Phase(Phase::Connect), now - began);
+            }
+        });
+    }
+
+    /// Gives up the message that waited for a connection, because none could be established.
+    pub(super) fn connection_failed(&mut self, why: &str) {
+        self.worker.update_tally(|tally| tally.errors.add(Phase::Connect, 0, why));
+        self.fail_messages(MessageFailure::Failed);
+    }
+
+    /// Handles the end of the connection: gives up the messages under way, except one of which the peer has received
+    /// the commands at most; that one goes to the next connection.
+    pub(super) fn connection_ended(&mut self, ended: &SessionEnd) {
+        let (verb, what) = match ended {
+            SessionEnd::Closed => (None, "the peer closed the session".to_owned()),
+            SessionEnd::GaveUp(why) => (Some(failed_verb(*why)), why.to_string()),
+            SessionEnd::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {
+                (*verb, "connection closed".to_owned())
+            }
+            // In TLS 1.3 the client finishes before the server has seen its certificate, so a refusal comes later.
+            SessionEnd::Lost(_, error) if error.kind() == ErrorKind::InvalidData => {
+                (Some(Verb::StartTls), reason(error))
+            }
+            SessionEnd::Lost(verb, error) => (*verb, format!("connection lost: {}", reason(error))),
+            SessionEnd::Timeout(verb) => (*verb, format!("no reply within {:?}", self.context.options.timeout)),
+            SessionEnd::Violated(_, injected @ Violation::Injected(_)) => (Some(Verb::StartTls), injected.to_string()),
+            SessionEnd::Violated(verb, violation) => (*verb, violation.to_string()),
+            SessionEnd::TlsFailed(error) => (Some(Verb::StartTls), reason(error)),
+        };
+        self.writing_message = false;
+        let is_unheard =
+            self.messages.back().is_some_and(|job| !job.answered && job.sent.is_none() && self.transactions > 1);
+        let kept = if is_unheard { self.messages.pop_back() } else { None };
+        let is_counted = self.is_rejected || matches!(ended, SessionEnd::GaveUp(why) if was_rejected(*why));
+        let is_of_setup = matches!(verb, Some(Verb::Greeting | Verb::Hello | Verb::StartTls));
+        if !is_counted && (!self.messages.is_empty() || is_of_setup) {
+            let phase = phase_of(verb.unwrap_or(Verb::Message));
+            self.worker.update_tally(|tally| tally.errors.add(phase, 0, &what));
+        }
+        self.fail_messages(if is_counted { MessageFailure::Rejected } else { MessageFailure::Failed });
+        self.messages.extend(kept);
+    }
+
+    /// Gives up every message under way; the reason has been counted.
+    fn fail_messages(&mut self, why: MessageFailure) {
+        let Some(last) = self.messages.back().map(|job| job.claim.number) else { return };
+        let now = clock::now();
+        self.worker.update_tally(|tally| {
+            tally.last_ended = Some(now);
+            for job in self.messages.drain(..) {
+                let warm_up = u64::from(job.claim.is_warm_up);
+                let all = u64::from(job.claim.recipients);
+                // Recipients that the server has refused stay refused, whatever happens to the connection.
+                let refused = if why == MessageFailure::Rejected { all } else { u64::from(job.rejected).min(all) };
+                tally.recipients_rejected += refused;
+                tally.recipients_failed += all - refused;
+                if refused == all {
+                    tally.rejected += 1;
+                    tally.warm_up.rejected += warm_up;
+                } else {
+                    tally.failed += 1;
+                    tally.warm_up.failed += warm_up;
+                }
+            }
+        });
+        if self.context.options.think.is_some() {
+            self.begin_pause(last, now);
+        }
+    }
+
+    /// Ends the oldest message's transaction.
+    fn finish_transaction(&mut self, outcome: Outcome, now: Duration) {
+        let Some(job) = self.messages.pop_front() else { return };
+        self.begin_pause(job.claim.number, now);
+        let envelopes = &self.context.envelopes;
+        let all = job.claim.recipients as usize;
+        let bytes = job.content.bytes;
+        self.worker.update_tally(|tally| {
+            tally.last_ended = Some(now);
+            if outcome == Outcome::Refused {
+                tally.rejected += 1;
+                tally.warm_up.rejected += u64::from(job.claim.is_warm_up);
+                tally.recipients_rejected += all as u64;
+                return;
+            }
+            let sequence = job.sequence();
+            let mut taken = 0;
+            for place in (0..all).filter(|place| job.has_accepted(*place)) {
+                taken += 1;
+                if tally.accepted_units.mark(sequence, envelopes.recipient_number(place, job.recipient_number))
+                    == journey::MarkResult::Full
+                {
+                    tally.overflow += 1;
+                }
+            }
+            tally.accepted += 1;
+            tally.first_reply.get_or_insert(now);
+            tally.last_reply = Some(now);
+            tally.recipients_accepted += taken;
+            tally.recipients_rejected += all as u64 - taken;
+            tally.bytes_accepted += bytes;
+            if job.claim.is_warm_up {
+                tally.warm_up.accepted += 1;
+                tally.warm_up.bytes_accepted += bytes;
+                return;
+            }
+            tally.time(LatencyKind::Accepted, now.saturating_sub(job.since));
+            tally.last_accepted = tally.last_accepted.max(Some(now));
+        });
+    }
+
+    /// Counts the time of a phase, and an error reply.
+    fn count_reply(&mut self, event: &Event<'_>, now: Duration) {
+        let phase = phase_of(event.to);
+        let since = match event.to {
+            Verb::Greeting => self.connected_at,
+            Verb::Message => self.messages.front().and_then(|job| job.sent).unwrap_or(self.commands_sent_at),
+            Verb::Auth => *self.auth_sent_at.get_or_insert(self.commands_sent_at),
+            _ => self.commands_sent_at,
+        };
+        // A login is one exchange of several replies; the cost of STARTTLS is the handshake.
+        let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
+        if is_whole && event.to == Verb::Auth {
+            self.auth_sent_at = None;
+        }
+        self.worker.update_tally(|tally| {
+            if is_whole && now >= self.context.warm_up_until {
+                tally.time(LatencyKind::Phase(phase), now.saturating_sub(since));
+            }
+            if !event.reply.is_positive() {
+                tally.errors.add(phase, event.reply.code(), &event.reply.text());
+            }
+        });
+        match event.to {
+            _ if event.reply.code() == 421 => self.is_rejected = true,
+            Verb::Greeting if !event.reply.is_positive() => self.is_rejected = true,
+            // A refused EHLO may be followed by an accepted HELO.
+            Verb::Hello => self.is_rejected = !event.reply.is_positive(),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for LoadSession {
+    /// Records a panic of the session among the errors, and gives up its messages under way.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let was_sent = self.messages.front().is_some_and(|job| job.sent.is_some());
+        let phase = if was_sent { Phase::Reply } else { Phase::Mail };
+        self.worker.update_tally(|tally| tally.errors.add(phase, 0, SESSION_PANICKED));
+        self.fail_messages(MessageFailure::Failed);
+    }
+}
+
+impl LoadSession {
+    /// The envelope of the newest message.
+    fn next_transaction(&mut self, extensions: &Extensions) -> NextAction {
+        let Some(job) = self.messages.back_mut() else { return NextAction::Quit };
+        let ClaimedMessage { number, recipients, .. } = job.claim;
+        let occasion = EnvelopeInput { number, recipients, content: job.content, extensions };
+        let addressed = self.context.envelopes.envelope_for(occasion, &mut self.envelope_buffer);
+        job.recipient_number = addressed.recipient_number;
+        NextAction::Transaction(addressed.envelope)
+    }
+}
+
+impl MessageSource for LoadSession {
+    fn tls_established(&mut self, handshake: &Handshake) {
+        // The wait for the greeting, or for the reply to the next EHLO, begins here.
+        let now = clock::now();
+        self.commands_sent_at = now;
+        self.connected_at = now;
+        self.worker.update_tally(|tally| {
+            tally.time(LatencyKind::Phase(Phase::Tls), handshake.took);
+            tally.handshakes.add(&handshake.version, &handshake.cipher, handshake.resumed);
+        });
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction> {
+        let is_new = self.messages.len() == usize::from(early);
+        let options = &self.context.options;
+        let is_full = self.message_limit.is_some_and(|most| self.transactions >= most);
+        if is_full || (early && (options.pipelining != Pipelining::Stream || options.think.is_some())) {
+            return Poll::Ready(NextAction::Quit);
+        }
+        if is_new {
+            ready!(self.poll_pause(cx, now));
+            match ready!(self.worker.poll_claim(cx, &self.park_entry, now)) {
+                Some(claim) => self.messages.push_back(OutgoingMessage::new(claim, &self.context)),
+                None => return Poll::Ready(NextAction::Quit),
+            }
+        }
+        self.transactions += 1;
+        Poll::Ready(self.next_transaction(client.extensions()))
+    }
+
+    fn render(&mut self, outbox: &mut Outbox) {
+        planned_panic("source");
+        if let Some(job) = self.messages.front() {
+            self.context.messages.render(job.content, job.sequence(), job.since, outbox);
+            self.writing_message = true;
+        }
+    }
+
+    fn message_bytes(&self) -> u64 {
+        self.messages.front().map_or(0, |job| job.content.bytes)
+    }
+
+    fn render_chunk(&mut self, outbox: &mut Outbox) {
+        if let Some(job) = self.messages.front() {
+            self.context.messages.render_chunk(job.content, job.sequence(), job.since, outbox);
+            self.writing_message = true;
+        }
+    }
+
+    fn written(&mut self, now: Duration) {
+        self.commands_sent_at = now;
+        if !std::mem::take(&mut self.writing_message) {
+            return;
+        }
+        let Some(job) = self.messages.front_mut() else { return };
+        job.sent = Some(now);
+        let since = job.since;
+        let go_ahead = self.data_accepted_at;
+        let bytes = job.content.bytes;
+        let is_warm_up = job.claim.is_warm_up;
+        self.worker.update_tally(|tally| {
+            tally.sent += 1;
+            tally.bytes_sent += bytes;
+            if is_warm_up {
+                tally.warm_up.sent += 1;
+                tally.warm_up.bytes_sent += bytes;
+                return;
+            }
+            tally.time(LatencyKind::Sent, now.saturating_sub(since));
+            tally.time(LatencyKind::Phase(Phase::Body), now.saturating_sub(go_ahead));
+            tally.last_sent = tally.last_sent.max(Some(now));
+        });
+    }
+
+    fn replied(&mut self, event: &Event<'_>, now: Duration) {
+        self.count_reply(event, now);
+        if let Some(job) = self.messages.front_mut() {
+            job.answered |= !matches!(event.to, Verb::Greeting | Verb::Hello | Verb::Reset | Verb::Quit);
+            match event.to {
+                Verb::Recipient(place) if event.reply.is_positive() => job.accept_recipient(place as usize),
+                Verb::Recipient(_) => job.rejected += 1,
+                Verb::Delivery(place) if !event.reply.is_positive() => {
+                    job.reject_recipient(place as usize);
+                    job.rejected += 1;
+                }
+                Verb::Data if event.reply.code() == 354 => self.data_accepted_at = now,
+                _ => {}
+            }
+        }
+        if let Some(outcome) = event.ends {
+            self.finish_transaction(outcome, now);
+        }
+    }
+}
+
+/// The phase that a reply ends.
+fn phase_of(verb: Verb) -> Phase {
+    match verb {
+        Verb::Greeting => Phase::Banner,
+        Verb::Hello | Verb::Xclient => Phase::Ehlo,
+        Verb::StartTls => Phase::Tls,
+        Verb::Auth => Phase::Auth,
+        Verb::Mail => Phase::Mail,
+        Verb::Recipient(_) => Phase::Rcpt,
+        Verb::Data => Phase::Data,
+        Verb::Chunk | Verb::Message | Verb::Delivery(_) | Verb::Reset => Phase::Reply,
+        Verb::Quit => Phase::Quit,
+    }
+}
+
+/// The command that the session could not do with.
+fn failed_verb(why: GaveUp) -> Verb {
+    match why {
+        GaveUp::NoTls | GaveUp::TlsRefused => Verb::StartTls,
+        GaveUp::NoMechanism | GaveUp::NotAuthenticated | GaveUp::Exchange(_) => Verb::Auth,
+        GaveUp::NoXclient | GaveUp::XclientRefused => Verb::Xclient,
+        GaveUp::NoDsn => Verb::Hello,
+    }
+}
+
+/// Reports whether the peer's own reply was the reason: that has been counted.
+fn was_rejected(why: GaveUp) -> bool {
+    matches!(why, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
+}

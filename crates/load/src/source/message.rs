@@ -1,0 +1,397 @@
+//! The message: rendered, dot-stuffed and checksummed once; sequence number, time and Message-ID patched in place.
+use super::TraceHeaders as Tracing;
+use super::corpus::CorpusMessage;
+use anyhow::{Context, Result, bail};
+use journey::{ClockId, RunId, Trace, trace};
+use net::{Outbox, clock};
+use party::outputs;
+use smtp::data;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a line of filling, `<CRLF>` included.
+const LINE_BYTES: usize = 80;
+/// A body up to this size is copied after its header; a longer one is written without a copy.
+const COPY_LIMIT: usize = 16 * 1024;
+/// Digits of the sequence number in a Message-ID.
+const ID_DIGITS: usize = 16;
+/// The text before them.
+const MESSAGE_ID_PREFIX: &[u8] = b"Message-ID: <";
+
+/// The clock of a trace's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TraceClock {
+    /// CLOCK_MONOTONIC: exact, on one host.
+    Monotonic,
+    /// Unix time, comparable between hosts as far as their clocks agree.
+    Wall,
+}
+
+/// The mark of a run's messages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TraceStamp {
+    run: RunId,
+    trace_headers: Tracing,
+    clock: ClockId,
+    /// Offset from the monotonic clock to the trace's clock.
+    clock_offset: Duration,
+}
+
+impl TraceStamp {
+    pub(super) fn new(run: RunId, traced: Tracing, clock: TraceClock) -> Self {
+        let (clock, clock_offset) = match clock {
+            TraceClock::Monotonic => (outputs::monotonic_clock(), Duration::ZERO),
+            TraceClock::Wall => (outputs::wall_clock(), clock::wall().saturating_sub(clock::now())),
+        };
+        Self { run, trace_headers: traced, clock, clock_offset }
+    }
+
+    /// Number of bytes that it adds to a message.
+    pub(super) fn bytes(&self) -> usize {
+        if self.trace_headers == Tracing::On { Trace::HEADER_BYTES } else { 0 }
+    }
+}
+
+/// The beginning of a message: the trace and header fields, with the variable parts patched in place.
+#[derive(Debug)]
+struct MessageHead {
+    octets: Vec<u8>,
+    stamp: TraceStamp,
+    /// Offset of the Message-ID's digits.
+    id_at: Option<usize>,
+}
+
+impl MessageHead {
+    /// Builds it; `headers` are dot-stuffed already; `checksum` is the body's.
+    fn new(stamp: TraceStamp, checksum: u32, headers: &[u8], identity: MessageIdMode) -> Self {
+        let mut octets = vec![0; stamp.bytes()];
+        if stamp.trace_headers == Tracing::On {
+            let TraceStamp { run, clock, .. } = stamp;
+            Trace { run, sequence: 0, created: Duration::ZERO, clock, checksum }.write(&mut octets);
+        }
+        let id_at = memchr::memmem::find(headers, MESSAGE_ID_PREFIX)
+            .filter(|_| identity == MessageIdMode::Patched)
+            .map(|at| at + MESSAGE_ID_PREFIX.len() + octets.len());
+        octets.extend_from_slice(headers);
+        Self { octets, stamp, id_at }
+    }
+
+    /// Appends it with that number and time; returns the appended bytes.
+    fn render<'b>(&self, sequence: u64, since: Duration, bytes: &'b mut Vec<u8>) -> &'b mut [u8] {
+        let start = bytes.len();
+        bytes.extend_from_slice(&self.octets);
+        let head = &mut bytes[start..];
+        if self.stamp.trace_headers == Tracing::On {
+            Trace::patch(&mut head[..Trace::HEADER_BYTES], sequence, since + self.stamp.clock_offset);
+        }
+        if let Some(at) = self.id_at {
+            write_hex(&mut head[at..at + ID_DIGITS], sequence);
+        }
+        head
+    }
+}
+
+/// Source of each message's Message-ID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MessageIdMode {
+    /// Patched: the digits of the first Message-ID are the sequence number.
+    Patched,
+    /// Unchanged, if there is one.
+    Unchanged,
+}
+
+/// A message to be sent many times.
+#[derive(Debug)]
+pub(super) struct MessageTemplate {
+    head: MessageHead,
+    /// The body, dot-stuffed, and the end of data.
+    body: Arc<[u8]>,
+    /// Bytes of the message as the receiver sees it: unstuffed, without the end of data.
+    pub(super) bytes: u64,
+    /// Set if it contains bytes above 127.
+    pub(super) is_eight_bit: bool,
+}
+
+impl MessageTemplate {
+    /// Builds it from a header block with its empty line, and a body.
+    pub(super) fn new(stamp: TraceStamp, headers: &[u8], body: &[u8], identity: MessageIdMode) -> Self {
+        let mut stuffed = Vec::with_capacity(headers.len());
+        let mut rest = Vec::with_capacity(body.len() + 3);
+        data::stuff(headers, &mut stuffed);
+        data::stuff(body, &mut rest);
+        rest.extend_from_slice(data::END_OF_DATA);
+        Self {
+            head: MessageHead::new(stamp, trace::checksum(body), &stuffed, identity),
+            body: rest.into(),
+            bytes: (stamp.bytes() + headers.len() + body.len()) as u64,
+            is_eight_bit: !(headers.is_ascii() && body.is_ascii()),
+        }
+    }
+
+    /// Builds it from a message that is dot-stuffed already.
+    pub(super) fn from_corpus(stamp: TraceStamp, letter: CorpusMessage) -> Self {
+        Self {
+            head: MessageHead::new(stamp, letter.checksum, &letter.headers, MessageIdMode::Unchanged),
+            body: letter.body,
+            bytes: letter.bytes + stamp.bytes() as u64,
+            is_eight_bit: letter.is_eight_bit,
+        }
+    }
+
+    /// Renders the message with that number and time, and the end of data.
+    pub(super) fn render(&self, sequence: u64, since: Duration, outbox: &mut Outbox) {
+        let bytes = outbox.bytes();
+        self.head.render(sequence, since, bytes);
+        if self.body.len() <= COPY_LIMIT {
+            bytes.extend_from_slice(&self.body);
+        } else {
+            outbox.append_shared(&self.body);
+        }
+    }
+}
+
+/// Messages of many sizes that are prefixes of one long body: cut at a line end, where the checksum is known, with a
+/// header line for the remaining bytes. Nothing of it is rendered or summed up for each message.
+#[derive(Debug)]
+pub(super) struct SizedTemplate {
+    head: MessageHead,
+    /// Lines of [`LINE_BYTES`].
+    body: Arc<[u8]>,
+    /// The checksum of the first n lines.
+    checksums: Vec<u32>,
+}
+
+/// Filler for the bytes that whole lines leave: 11 at least, because a shorter header line would be empty.
+const FILLER: &[u8; 91] =
+    b"X-Fill: XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX";
+const MIN_FILLER_BYTES: usize = 11;
+
+impl SizedTemplate {
+    /// Builds the body; `fields` are the header block without its empty line; `most` is the longest message that will
+    /// be asked for.
+    pub(super) fn new(stamp: TraceStamp, fields: &[u8], most: usize) -> Self {
+        let lines = most.saturating_sub(stamp.bytes() + fields.len() + 2) / LINE_BYTES;
+        let body = filler_text(lines * LINE_BYTES);
+        let mut checksum = trace::Checksum::default();
+        let sums = body.chunks_exact(LINE_BYTES).map(|line| {
+            checksum.update(line);
+            checksum.value()
+        });
+        let checksums = std::iter::once(trace::Checksum::default().value()).chain(sums).collect();
+        Self { head: MessageHead::new(stamp, 0, fields, MessageIdMode::Patched), body: body.into(), checksums }
+    }
+
+    /// The size of the shortest message possible.
+    pub(super) fn min_bytes(stamp: TraceStamp, fields: &[u8]) -> usize {
+        stamp.bytes() + fields.len() + 2 + LINE_BYTES
+    }
+
+    /// Renders the message of that size, with that number and time, and the end of data.
+    pub(super) fn render(&self, size: u64, sequence: u64, since: Duration, outbox: &mut Outbox) {
+        let (lines, filler) = self.split(size);
+        let bytes = outbox.bytes();
+        let head = self.head.render(sequence, since, bytes);
+        if self.head.stamp.trace_headers == Tracing::On {
+            Trace::patch_checksum(&mut head[..Trace::HEADER_BYTES], self.checksums[lines]);
+        }
+        if filler > 0 {
+            bytes.extend_from_slice(&FILLER[..filler - 2]);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes.extend_from_slice(b"\r\n");
+        let length = lines * LINE_BYTES;
+        if length <= COPY_LIMIT {
+            bytes.extend_from_slice(&self.body[..length]);
+        } else {
+            outbox.append_beginning(&self.body, length);
+        }
+        outbox.bytes().extend_from_slice(data::END_OF_DATA);
+    }
+
+    /// Number of lines of the body, and of bytes of filler, for a message of that size.
+    fn split(&self, size: u64) -> (usize, usize) {
+        let room = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(self.head.octets.len() + 2);
+        match (room / LINE_BYTES, room % LINE_BYTES) {
+            (lines, filler) if filler == 0 || filler >= MIN_FILLER_BYTES || lines == 0 => (lines, filler),
+            (lines, filler) => (lines - 1, filler + LINE_BYTES),
+        }
+    }
+}
+
+fn write_hex(digits: &mut [u8], mut number: u64) {
+    for digit in digits.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(number & 15) as usize];
+        number >>= 4;
+    }
+}
+
+/// A Message-ID with digits that are patched later.
+pub(super) fn message_id_placeholder(run: RunId) -> String {
+    format!("<{}.{}@mailrun>", "0".repeat(ID_DIGITS), &run.to_string()[..8])
+}
+
+/// The date in the form of a header field.
+pub(super) fn date(now: jiff::Timestamp) -> Result<String> {
+    let date = now.to_zoned(jiff::tz::TimeZone::system());
+    jiff::fmt::rfc2822::to_string(&date).context("the year is not of four digits")
+}
+
+/// The header fields of a generated message, without the empty line.
+pub(super) fn header_fields(from: &str, to: &str, subject: Option<&str>, date: &str, id: &str) -> String {
+    let subject = subject.map_or_else(String::new, |subject| format!("Subject: {subject}\r\n"));
+    format!("From: <{from}>\r\nTo: <{to}>\r\nDate: {date}\r\nMessage-ID: {id}\r\n{subject}")
+}
+
+/// A generated message of that size; `fields` come from [`fields`].
+///
+/// # Errors
+/// If it would have no room for its header.
+pub(super) fn generate(stamp: TraceStamp, fields: &str, size: u64) -> Result<MessageTemplate> {
+    let headers = format!("{fields}\r\n");
+    let overhead = stamp.bytes() + headers.len();
+    let size = usize::try_from(size).context("--message-size exceeds the memory of this machine")?;
+    match size.checked_sub(overhead) {
+        None | Some(1) => {
+            bail!("--message-size {size} is too small: header, trace and one line need {} bytes", overhead + 2)
+        }
+        Some(room) => Ok(MessageTemplate::new(stamp, headers.as_bytes(), &filler_text(room), MessageIdMode::Patched)),
+    }
+}
+
+/// Lines of text, `bytes` long with their ends; any number but 1.
+fn filler_text(bytes: usize) -> Vec<u8> {
+    let mut body = Vec::with_capacity(bytes);
+    while body.len() < bytes {
+        let left = bytes - body.len();
+        // A last line of one byte would have no room for its own end.
+        let line = if left == LINE_BYTES + 1 { left } else { left.min(LINE_BYTES) };
+        let content = line - 2;
+        if content > 0 {
+            body.push(b'0' + (body.len() / LINE_BYTES % 10) as u8);
+            body.resize(body.len() + content - 1, b'X');
+        }
+        body.extend_from_slice(b"\r\n");
+    }
+    body
+}
+
+/// Header block and body of a message file. Line ends become `<CRLF>`.
+pub(super) fn read_message(path: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
+    let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    if text.contains(&0) {
+        bail!("{} contains NUL, which is not allowed (RFC 5322 §4)", path.display());
+    }
+    let mut headers = data::with_crlf(&text);
+    let body_at = match memchr::memmem::find(&headers, b"\r\n\r\n") {
+        _ if headers.starts_with(b"\r\n") => 2,
+        Some(at) => at + 4,
+        None => headers.len(),
+    };
+    let body = headers.split_off(body_at);
+    if let Some(line) = find_long_line(&headers).or_else(|| find_long_line(&body)) {
+        bail!("{} has a line of {line} bytes; at most 998 are allowed (RFC 5322 §2.1.1)", path.display());
+    }
+    Ok((headers, body))
+}
+
+fn find_long_line(text: &[u8]) -> Option<usize> {
+    text.split(|&octet| octet == b'\n').map(|line| line.len().saturating_sub(1)).find(|length| *length > 998)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filling_has_the_size_asked_for_and_whole_lines() {
+        for bytes in (2..500).chain([0, 10_000, 65_537]) {
+            let body = filler_text(bytes);
+            assert_eq!(body.len(), bytes);
+            assert!(body.is_empty() || body.ends_with(b"\r\n"));
+            assert_eq!(data::with_crlf(&body), body, "{bytes}");
+            assert!(find_long_line(&body).is_none());
+        }
+    }
+
+    fn stamp() -> TraceStamp {
+        TraceStamp::new(RunId([7; 16]), Tracing::On, TraceClock::Monotonic)
+    }
+
+    /// A message in an outbox as a receiver sees it.
+    fn received(outbox: &mut Outbox) -> Vec<u8> {
+        let wire = outbox.to_vec();
+        let mut reader = data::DataReader::new(1_000);
+        let mut input = wire.as_slice();
+        let mut content = Vec::new();
+        while let Some(piece) = reader.next(&mut input) {
+            match piece {
+                data::DataPiece::Content(bytes) => content.extend_from_slice(bytes),
+                data::DataPiece::End => break,
+            }
+        }
+        assert!(input.is_empty() && reader.fault().is_none());
+        content
+    }
+
+    #[test]
+    fn a_message_cut_to_size_has_that_size_and_its_checksum() {
+        let fields = header_fields(
+            "a@b",
+            "c@d",
+            None,
+            "Sat, 21 Nov 2026 09:30:00 +0000",
+            &message_id_placeholder(RunId([7; 16])),
+        );
+        let least = SizedTemplate::min_bytes(stamp(), fields.as_bytes());
+        let cut = SizedTemplate::new(stamp(), fields.as_bytes(), 70_000);
+        let mut reader = journey::TraceReader::default();
+        for size in (least..least + 400).chain([16_000, 17_000, 65_536, 70_000]) {
+            let mut outbox = Outbox::default();
+            cut.render(size as u64, 9, Duration::from_secs(1), &mut outbox);
+            let content = received(&mut outbox);
+            assert_eq!(content.len(), size);
+            reader.receive(&content);
+            match reader.finish() {
+                journey::TraceResult::Intact(found) => assert_eq!((found.sequence, found.created.as_secs()), (9, 1)),
+                other => panic!("{size}: {other:?}"),
+            }
+            let text = String::from_utf8(content).unwrap();
+            assert!(text.contains("Message-ID: <0000000000000009.07070707@mailrun>"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_header_line_of_a_dot_is_stuffed_too() {
+        let template = MessageTemplate::new(stamp(), b".\r\n.x: y\r\n\r\n", b".\r\n", MessageIdMode::Unchanged);
+        let mut outbox = Outbox::default();
+        template.render(0, Duration::ZERO, &mut outbox);
+        let content = received(&mut outbox);
+        assert!(content.ends_with(b"\r\n.\r\n.x: y\r\n\r\n.\r\n"), "{}", content.escape_ascii());
+        assert_eq!(content.len() as u64, template.bytes);
+    }
+
+    #[test]
+    fn digits_fill_their_place() {
+        let mut digits = *b"................";
+        write_hex(&mut digits, 0x12_3abc);
+        assert_eq!(&digits, b"0000000000123abc");
+    }
+
+    #[test]
+    fn a_file_is_made_fit_for_the_wire_or_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("message.eml");
+        std::fs::write(&path, "Subject: a\n\n.b\rc").unwrap();
+        let (headers, body) = read_message(&path).unwrap();
+        assert_eq!(
+            (headers.as_slice(), body.as_slice()),
+            (b"Subject: a\r\n\r\n".as_slice(), b".b\r\nc\r\n".as_slice())
+        );
+        std::fs::write(&path, "a\0b").unwrap();
+        assert!(read_message(&path).is_err());
+        std::fs::write(&path, "x".repeat(999)).unwrap();
+        assert!(read_message(&path).is_err());
+        assert!(read_message(Path::new("/nowhere")).is_err());
+    }
+}

@@ -1,0 +1,372 @@
+//! The source: offers load, times every phase and stage of it, and accounts for every message.
+//!
+//! ```text
+//! plan (how many, until when) ─→ worker × n ─ session × m ─ connection ─→ the server under test
+//!   pacing (when)                    │ a tally, four times a second
+//!   message, envelopes (what)        ▼
+//!                                collector ─→ live line, series, interval log, record
+//! ```
+mod addresses;
+mod collector;
+mod corpus;
+mod dsn_parameters;
+mod envelopes;
+mod file_lines;
+mod live_figures;
+mod load_session;
+mod message;
+mod message_set;
+mod mime;
+mod plan;
+mod preflight;
+mod report;
+mod session_loop;
+mod transport;
+mod worker;
+
+pub use addresses::AddressPattern;
+pub use corpus::{CorpusOptions, InvalidMessagePolicy};
+pub use dsn_parameters::{DsnParameters, parse_envelope_id};
+pub use envelopes::BodyParameter;
+pub use transport::{AddressRange, ProxyVersion, TransportOptions};
+pub use workload::distribution::Distribution;
+pub use workload::offered_rate::{OfferedRate, RateStage};
+
+use anyhow::{Context, Result, anyhow, bail};
+use collector::SourceCollector;
+use envelopes::Envelopes;
+use journey::RunId;
+use journey::record::{Arrival, Pipelining, Workload};
+use journey::threshold::Threshold;
+use message::TraceStamp;
+use message_set::{MessageSet, MessageSetSummary, PreparedMessages};
+use net::{Endpoint, clock};
+use party::interrupt::Interrupt;
+use party::local_address::is_local_address;
+use party::outputs::{FinishedRun, Outputs};
+use party::reason::reason;
+use party::tls_mode::TlsMode;
+use plan::LoadPlan;
+use preflight::PreflightCheck;
+use random::RandomStream;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use transport::Transport;
+use workload::{distribution, pacing, random};
+
+/// Descriptors used for other things than sessions.
+const RESERVED_DESCRIPTORS: u64 = 64;
+/// Limit for one of several addresses of a server to accept a connection, before the next one is tried.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// All options of a source.
+#[derive(Clone, Debug)]
+pub struct SourceOptions {
+    /// Name of the run.
+    pub name: String,
+    /// HOST:PORT, or unix:PATH.
+    pub to: String,
+    /// Number of messages; `None` if the duration decides.
+    pub messages: Option<u64>,
+    /// Length of the run; `None` if the number of messages decides.
+    pub duration: Option<Duration>,
+    /// Sessions at the same time.
+    pub sessions: u32,
+    /// Threads.
+    pub workers: usize,
+    /// Size of a message in bytes; `None` for the default. Ignored with `file` and `corpus`.
+    pub sizes: Option<Distribution>,
+    /// Number of recipients of a message: addresses of the one pattern, or as many as there are patterns.
+    pub recipients: Distribution,
+    /// Number of messages per connection; `None` for no limit.
+    pub reuse: Option<Distribution>,
+    /// Pause of a session after a message, in nanoseconds.
+    pub think: Option<Distribution>,
+    /// Use of PIPELINING.
+    pub pipelining: Pipelining,
+    /// Sender.
+    pub from: AddressPattern,
+    /// Recipients of every message; at least one.
+    pub recipient_patterns: Vec<AddressPattern>,
+    /// Declaration of the body.
+    pub body_parameter: BodyParameter,
+    /// Notifications that the sender asks for (RFC 3461).
+    pub dsn_parameters: DsnParameters,
+    /// Subject; one with a number if `None`.
+    pub subject: Option<String>,
+    /// A file that is sent unchanged.
+    pub file: Option<PathBuf>,
+    /// Messages of one's own.
+    pub corpus: Option<CorpusOptions>,
+    /// Set if generated messages are MIME with attachments.
+    pub mime: bool,
+    /// Open loop: the load that is offered whatever the server does.
+    pub offered_rate: Option<OfferedRate>,
+    /// Time at the beginning in which messages are not timed.
+    pub warm_up: Option<Duration>,
+    /// Distribution of messages over time.
+    pub arrival: Arrival,
+    /// Longest wait for a connection.
+    pub connect_timeout: Duration,
+    /// Longest wait for a reply.
+    pub timeout: Duration,
+    /// Seed of all random choices.
+    pub seed: u64,
+    /// Name in EHLO.
+    pub hello: String,
+    /// Trace headers in messages.
+    pub trace_headers: TraceHeaders,
+    /// Identifier of the run; a new one if `None`.
+    pub run: Option<RunId>,
+    /// Addresses that may be loaded.
+    pub allowed_targets: AllowedTargets,
+    /// TLS, login and the way to the server.
+    pub transport: TransportOptions,
+    /// Thresholds that the run is judged by.
+    pub thresholds: Vec<Threshold>,
+    /// Thresholds that end the run if one is missed.
+    pub abort_on: Vec<Threshold>,
+    /// Time without a server after which the run ends.
+    pub give_up_timeout: Duration,
+    /// The trial message before the load.
+    pub preflight: Preflight,
+    /// Result files.
+    pub outputs: Outputs,
+}
+
+/// Trial of one connection before the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preflight {
+    /// One connection is tried first.
+    On,
+    /// The first connection is that of a message.
+    Off,
+}
+
+/// Presence of a trace in messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceHeaders {
+    /// Messages carry a trace.
+    On,
+    /// Messages carry none, so their fates remain unknown.
+    Off,
+}
+
+/// Permitted targets of the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllowedTargets {
+    /// Loopback, private and reserved addresses.
+    Local,
+    /// Any address: the user has declared that the target is theirs.
+    Public,
+}
+
+/// State that a whole run shares; the workers read it.
+#[derive(Debug)]
+struct SourceContext {
+    options: SourceOptions,
+    server: Endpoint,
+    transport: Transport,
+    messages: MessageSet,
+    summary: MessageSetSummary,
+    envelopes: Envelopes,
+    plan: LoadPlan,
+    /// Messages created before this time are accounted for and not timed.
+    warm_up_until: Duration,
+}
+
+/// Offers the load to its end, or until SIGINT or SIGTERM; either way there is a record.
+///
+/// # Errors
+/// If it could not run: nothing listens, a file cannot be read, the arguments contradict each other.
+pub fn run(options: SourceOptions) -> Result<FinishedRun> {
+    let run = options.run.map_or_else(party::outputs::new_run_id, Ok)?;
+    let server = resolve(&options.to, options.allowed_targets)?;
+    options.check(&server)?;
+    options.outputs.check_writable()?;
+    net::open_files::raise(u64::from(options.sessions) + RESERVED_DESCRIPTORS);
+    let started_at = jiff::Timestamp::now();
+    let stamp = TraceStamp::new(run, options.trace_headers, clock_for(&server));
+    let PreparedMessages { messages: mail, summary: about } = PreparedMessages::new(&options, stamp, run, started_at)?;
+    let envelopes = Envelopes::new(&options, &mail)?;
+    let interrupt = Interrupt::watch()?;
+    let approach = Transport::new(&options.transport, options.pipelining, host_part(&options.to))?;
+    let approach = approach.with_notifications(options.dsn_parameters.notifications());
+    let trial = Arc::new(PreflightCheck { options, server, transport: approach, messages: mail, envelopes });
+    if trial.options.preflight == Preflight::On {
+        trial.check(&interrupt)?;
+    }
+    let PreflightCheck { options, server, transport: approach, messages: mail, envelopes } =
+        Arc::into_inner(trial).context("the test connection has not ended")?;
+    let now = clock::now();
+    let plan = LoadPlan::new(options.messages, options.time_limit().map(|limit| now + limit));
+    let warm_until = options.warm_up.map_or(Duration::ZERO, |length| now + length);
+    let setting = Arc::new(SourceContext {
+        options,
+        server,
+        transport: approach,
+        messages: mail,
+        summary: about,
+        envelopes,
+        plan,
+        warm_up_until: warm_until,
+    });
+    let mut collector = SourceCollector::begin(&setting, run, started_at, now)?;
+    let workers = worker::start(&setting)?;
+    collector.collect(workers, &interrupt)?;
+    Ok(collector.finish())
+}
+
+/// Clock of the traces: CLOCK_MONOTONIC if the sink can be expected on this host, else Unix time.
+fn clock_for(server: &Endpoint) -> message::TraceClock {
+    if server.ip().is_none_or(|address| address.is_loopback()) {
+        message::TraceClock::Monotonic
+    } else {
+        message::TraceClock::Wall
+    }
+}
+
+/// The part of an address before the port, without the brackets of IPv6.
+fn host_part(to: &str) -> &str {
+    to.rsplit_once(':').map_or(to, |(host, _)| host).trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Looks up the server of a source, and picks one of its addresses (`localhost` has two): the first that answers.
+///
+/// # Errors
+/// Those of `look_up`.
+fn resolve(to: &str, reach: AllowedTargets) -> Result<Endpoint> {
+    look_up(to, reach).map(first_reachable)
+}
+
+/// The addresses of a server that load may go to; at least one.
+///
+/// # Errors
+/// If it has no address, or only public ones.
+pub fn look_up(to: &str, reach: AllowedTargets) -> Result<Vec<Endpoint>> {
+    let found = Endpoint::resolve_all(to).map_err(|error| match to.starts_with("unix:") {
+        true => anyhow!("{to}: {}", reason(&error)),
+        false => anyhow!("{}", reason(&error)),
+    })?;
+    let is_allowed =
+        |endpoint: &Endpoint| reach == AllowedTargets::Public || endpoint.ip().is_none_or(is_local_address);
+    if let (false, Some(address)) = (found.iter().any(is_allowed), found[0].ip()) {
+        bail!(
+            "{address} is a public address; only loopback and private addresses are allowed by default. If the server \
+             is yours, add --allow-public"
+        );
+    }
+    Ok(found.into_iter().filter(is_allowed).collect())
+}
+
+/// The first address at which a connection is accepted, or the first of all. A single address is taken without a test.
+fn first_reachable(mut endpoints: Vec<Endpoint>) -> Endpoint {
+    let answers = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Tcp(address) => TcpStream::connect_timeout(address, PROBE_TIMEOUT).is_ok(),
+        Endpoint::Unix(_) => true,
+    };
+    let found = if endpoints.len() > 1 { endpoints.iter().position(answers) } else { None };
+    endpoints.swap_remove(found.unwrap_or_default())
+}
+
+impl SourceOptions {
+    /// Checks for options that contradict each other.
+    fn check(&self, server: &Endpoint) -> Result<()> {
+        if self.transport.bind.is_some() && !server.ip().is_some_and(|address| address.is_ipv4()) {
+            bail!("--bind has IPv4 addresses, but {} is not an IPv4 address", self.to);
+        }
+        let is_near = server.ip().is_none_or(|address| address.to_canonical().is_loopback());
+        if self.transport.exposes_password() && !is_near {
+            bail!(
+                "--user: the password would be sent unencrypted to {}; use --tls, or --auth-mechanism scram-sha-256 \
+                 or cram-md5",
+                self.to
+            );
+        }
+        match (self.warm_up, self.time_limit()) {
+            (Some(warm_up), Some(limit)) if warm_up >= limit => {
+                bail!("--warm-up {warm_up:?} must be shorter than the run of {limit:?}")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Number of recipients of the message with that number.
+    fn recipients(&self, number: u64) -> u32 {
+        self.recipients.sample(self.seed, RandomStream::Recipients, number) as u32
+    }
+
+    /// Time limit of the run.
+    fn time_limit(&self) -> Option<Duration> {
+        let stages = self.offered_rate.as_ref().and_then(OfferedRate::length);
+        self.duration.into_iter().chain(stages).min()
+    }
+
+    /// The requested rate, if the run can be held to one: stages that a number of messages cuts short have none.
+    fn rate_per_s(&self) -> Option<f64> {
+        let offer = self.offered_rate.as_ref()?;
+        let is_whole = offer.length().is_none() || (self.messages.is_none() && self.time_limit() == offer.length());
+        is_whole.then(|| offer.mean_per_s(self.warm_up.unwrap_or_default().as_secs_f64()))
+    }
+
+    /// Time at which the message after that many would be due at open loop, since the run began.
+    fn due_after(&self, messages: u64) -> Duration {
+        let due_s = self.offered_rate.as_ref().map_or(0.0, |offer| offer.due_s(messages as f64));
+        Duration::try_from_secs_f64(due_s).unwrap_or_default()
+    }
+
+    /// The load for the record.
+    fn workload(&self, about: &MessageSetSummary) -> Workload {
+        Workload {
+            messages: self.messages,
+            duration_limit_s: self.time_limit().map(|limit| limit.as_secs_f64()),
+            recipients: self.recipients.max() as u32,
+            sessions: self.sessions,
+            message_bytes: about.mean_bytes.round() as u64,
+            reuse: self.reuse.as_ref().map(Distribution::max),
+            pipelining: self.pipelining,
+            chunking: self.transport.chunking == smtp::client::Chunking::IfOffered,
+            tls: self.transport.tls.name().to_owned(),
+            arrival: self.arrival,
+            rate_per_s: self.rate_per_s(),
+            protocol: party::outputs::protocol_name(self.transport.protocol).to_owned(),
+            target: self.to.clone(),
+            seed: self.seed,
+            sizes_varied: about.sizes.clone(),
+            recipients_varied: self.recipients.summary(),
+            reuse_varied: self.reuse.as_ref().and_then(Distribution::summary),
+            think_ms: self.think.as_ref().map(|think| think.summary_in(1e6)),
+            from: self.from.expression().to_owned(),
+            rcpt: addresses::expressions(&self.recipient_patterns),
+            corpus: about.corpus.clone(),
+            mime_messages: about.mime_messages,
+            stages: self.offered_rate.as_ref().map(OfferedRate::stages).unwrap_or_default(),
+            dsn: self.dsn_parameters.description(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn load_stays_at_home_unless_told() {
+        assert!(resolve("8.8.8.8:25", AllowedTargets::Local).is_err());
+        assert!(resolve("8.8.8.8:25", AllowedTargets::Public).is_ok());
+        assert!(resolve("nonsense", AllowedTargets::Local).is_err());
+    }
+
+    #[test]
+    fn of_several_addresses_one_that_answers_is_taken() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = listener.local_addr().unwrap();
+        let silent: std::net::SocketAddr = (std::net::Ipv6Addr::LOCALHOST, there.port()).into();
+        let endpoints = [silent, there].map(Endpoint::Tcp);
+        assert_eq!(first_reachable(endpoints.to_vec()), endpoints[1]);
+        drop(listener);
+        assert_eq!(first_reachable(endpoints.to_vec()), endpoints[0], "nobody answers: the first is tried again");
+    }
+}

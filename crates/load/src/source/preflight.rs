@@ -1,0 +1,312 @@
+//! One connection before any load: through greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. A failure there would
+//! meet every message, so it is reported in one line, with advice, and no load is sent.
+//!
+//! It is counted nowhere. A reply of 4xx to MAIL or RCPT is no reason to stop: greylisting and limits cause such
+//! replies.
+use super::envelopes::{EnvelopeBuffer, EnvelopeInput, Envelopes};
+use super::message_set::MessageSet;
+use super::transport::Transport;
+use super::{SourceOptions, TlsMode};
+use anyhow::{Result, bail};
+use net::{
+    ClientSession, Endpoint, MessageSource, NextAction, Outbox, ResourceExhausted, SessionEnd, Socket, Timer,
+    WorkerBuffers, clock,
+};
+use party::interrupt::{Interrupt, Interrupted, StopRequest};
+use party::reason::reason;
+use smtp::Envelope;
+use smtp::client::{Client, Event, GaveUp, Options, PipelineMode, Verb};
+use smtp::server::Protocol;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use trust::{HandshakeFault, Remedies};
+
+/// Limit for a reply here: a server that takes longer to greet is worth a message.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Interval at which a request of the user to stop is looked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The options that help if a certificate is not accepted.
+const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
+
+/// The trial: options and server.
+#[derive(Debug)]
+pub(super) struct PreflightCheck {
+    pub(super) options: SourceOptions,
+    pub(super) server: Endpoint,
+    pub(super) transport: Transport,
+    pub(super) messages: MessageSet,
+    pub(super) envelopes: Envelopes,
+}
+
+/// A refusal by the server.
+#[derive(Clone, Debug)]
+struct RejectedCommand {
+    verb: Verb,
+    code: u16,
+    text: String,
+}
+
+/// Progress of the connection.
+struct PreflightResult {
+    ended: SessionEnd,
+    rejections: Vec<RejectedCommand>,
+    /// Number of recipients tried.
+    recipients: usize,
+}
+
+impl PreflightCheck {
+    /// Runs the trial.
+    ///
+    /// # Errors
+    /// A failure that would meet every message, with advice.
+    pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt) -> Result<()> {
+        let trial = Arc::clone(self);
+        let interrupt = interrupt.clone();
+        let ran = net::worker::run(|desk| async move {
+            tokio::select! {
+                attempt = trial.attempt(desk) => Some(attempt),
+                () = wait_for_interrupt(&interrupt) => None,
+            }
+        });
+        // Without an event loop there is no load either: that is reported where the load is started.
+        let Ok(outcome) = ran else { return Ok(()) };
+        self.evaluate(outcome)
+    }
+
+    /// Judges the attempt; `None` is an attempt that the user has stopped.
+    fn evaluate(&self, outcome: Option<io::Result<PreflightResult>>) -> Result<()> {
+        let to = &self.options.to;
+        match outcome {
+            None => Err(Interrupted::BEFORE_LOAD.into()),
+            Some(Err(error)) => match self.connect_failure(&error) {
+                Some(why) => bail!("cannot reach {to}: {why}"),
+                None => Ok(()),
+            },
+            Some(Ok(attempt)) => match self.failure(&attempt) {
+                Some(why) => bail!("cannot send to {to}: {why}"),
+                None => Ok(()),
+            },
+        }
+    }
+
+    async fn attempt(&self, desk: WorkerBuffers) -> io::Result<PreflightResult> {
+        let mut alarm = Timer::default();
+        let socket = self.connect(&mut alarm).await?;
+        let told = &self.transport.options;
+        let options = Arc::new(Options { pipelining: PipelineMode::Off, ..Options::clone(told) });
+        let nonce = options.credentials.is_some().then(net::nonce);
+        let name = self.options.hello.as_str().into();
+        let client = Client::with_options(name, options, nonce, clock::now()).probing();
+        let mut prober =
+            Prober { check: self, envelope_buffer: EnvelopeBuffer::default(), envelope: None, rejections: Vec::new() };
+        let timeout = self.options.timeout.min(REPLY_TIMEOUT);
+        let talk = ClientSession::new(socket, client, &mut prober, &mut alarm, timeout, desk);
+        let ended = talk.with_security(self.transport.security.clone()).run().await;
+        let recipients = prober.envelope.as_ref().map_or(0, |envelope| envelope.recipients());
+        Ok(PreflightResult { ended, rejections: prober.rejections, recipients })
+    }
+
+    async fn connect(&self, alarm: &mut Timer) -> io::Result<Socket> {
+        let timeout = self.options.connect_timeout;
+        let connecting = async {
+            let socket = Socket::connect_to(self.transport.next_source_address(), &self.server).await?;
+            if let Some(header) = self.transport.proxy_header(socket.local_address(), self.server.address()) {
+                socket.write_all(&header).await?;
+            }
+            Ok(socket)
+        };
+        match alarm.timeout_at(clock::now() + timeout, Box::pin(connecting)).await {
+            Some(outcome) => outcome,
+            None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))),
+        }
+    }
+
+    /// Reason why there is no connection. A lack of resources or addresses on this side is reported by the run.
+    fn connect_failure(&self, error: &io::Error) -> Option<String> {
+        let is_own = ResourceExhausted::from_error(error, self.transport.is_bound()).is_some();
+        let is_own = is_own || error.kind() == io::ErrorKind::AddrNotAvailable;
+        (!is_own).then(|| format!("{}. Check that a server listens there.", reason(error)))
+    }
+
+    /// The failure that would meet every message.
+    fn failure(&self, attempt: &PreflightResult) -> Option<String> {
+        let refused = |is_meant: fn(Verb) -> bool| attempt.rejections.iter().find(|refusal| is_meant(refusal.verb));
+        if let Some(refusal) = refused(|verb| verb == Verb::Greeting) {
+            return Some(format!(
+                "it rejects this client ({}). Check that this host is allowed to connect.",
+                refusal.describe()
+            ));
+        }
+        match &attempt.ended {
+            SessionEnd::GaveUp(why) => return Some(self.setup_failure(*why, attempt)),
+            SessionEnd::TlsFailed(error) => return Some(self.tls_failure(error)),
+            SessionEnd::Lost(_, error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Some(self.tls_failure(error));
+            }
+            _ => {}
+        }
+        if let Some(refusal) = refused(|verb| verb == Verb::Mail).filter(|refusal| refusal.is_final()) {
+            let sender = self.options.from.expression();
+            return Some(format!(
+                "it rejects the sender <{sender}> ({}). Use --from ADDRESS for another.",
+                refusal.describe()
+            ));
+        }
+        if let Some(why) = self.recipient_failure(attempt) {
+            return Some(why);
+        }
+        // EHLO may be refused, and HELO accepted: then the session went on.
+        let greeted = |refusal: &&RejectedCommand| refusal.verb == Verb::Hello && attempt.recipients == 0;
+        if let Some(refusal) = attempt.rejections.iter().rev().find(greeted) {
+            return Some(self.hello_failure(refusal));
+        }
+        self.disconnect_failure(attempt)
+    }
+
+    fn recipient_failure(&self, attempt: &PreflightResult) -> Option<String> {
+        let is_recipient = |refusal: &&RejectedCommand| matches!(refusal.verb, Verb::Recipient(_));
+        let refusals: Vec<&RejectedCommand> = attempt.rejections.iter().filter(is_recipient).collect();
+        let is_every_one = refusals.len() == attempt.recipients && refusals.iter().all(|refusal| refusal.is_final());
+        let first = refusals.first().filter(|_| is_every_one)?;
+        let recipients: Vec<_> =
+            self.options.recipient_patterns.iter().map(|pattern| format!("<{}>", pattern.expression())).collect();
+        let noun = if recipients.len() > 1 { "recipients" } else { "recipient" };
+        Some(format!(
+            "it rejects the {noun} {} ({}). Use --to ADDRESS for another.",
+            recipients.join(" and "),
+            first.describe()
+        ))
+    }
+
+    fn hello_failure(&self, refusal: &RejectedCommand) -> String {
+        let hint = match self.options.transport.protocol {
+            Protocol::Lmtp => "If it speaks SMTP, remove --lmtp.",
+            Protocol::Smtp => "If it speaks LMTP, add --lmtp.",
+        };
+        format!("it rejects EHLO ({}). {hint}", refusal.describe())
+    }
+
+    fn setup_failure(&self, why: GaveUp, attempt: &PreflightResult) -> String {
+        let said = attempt.rejections.last().map_or_else(|| why.to_string(), RejectedCommand::describe);
+        match why {
+            GaveUp::NoTls => format!("{why}. Use --tls none, or --tls implicit if the port is for TLS."),
+            GaveUp::TlsRefused => format!("it rejects STARTTLS ({said}). Use --tls none."),
+            GaveUp::NoMechanism => {
+                format!("{why}. Many servers offer AUTH only with TLS: add --tls starttls, or --auth-mechanism NAME.")
+            }
+            GaveUp::NotAuthenticated => {
+                format!(
+                    "it rejects the login ({said}). Check the user and the password (--password-file, \
+                     MAILRUN_PASSWORD)."
+                )
+            }
+            GaveUp::Exchange(_) => format!("the login failed: {why}. Use --auth-mechanism NAME for another mechanism."),
+            GaveUp::NoXclient | GaveUp::XclientRefused => {
+                format!("{why} ({said}). Remove --xclient, or configure the server to allow it from this host.")
+            }
+            GaveUp::NoDsn => format!("{why}. Remove the options --dsn-...."),
+        }
+    }
+
+    /// Text on a TLS failure: the certificate or the port is wrong.
+    fn tls_failure(&self, error: &io::Error) -> String {
+        let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
+        match fault {
+            Some(HandshakeFault::NotTls) if self.options.transport.tls == TlsMode::Implicit => {
+                let place = match &self.server {
+                    Endpoint::Tcp(address) => format!("port {}", address.port()),
+                    Endpoint::Unix(_) => "this socket".to_owned(),
+                };
+                format!("{place} does not speak TLS: --tls starttls?")
+            }
+            Some(HandshakeFault::NotTls) => format!("{}: --tls none?", HandshakeFault::NotTls),
+            Some(fault) => fault.with_remedy(&REMEDIES),
+            None => {
+                let text = reason(error);
+                let plain = text.trim_start_matches("TLS: ");
+                format!("the TLS handshake failed: {plain}. Check that --tls fits this port.")
+            }
+        }
+    }
+
+    /// Text on a connection that ended before the server had answered all commands.
+    fn disconnect_failure(&self, attempt: &PreflightResult) -> Option<String> {
+        let asked =
+            |verb: &Option<Verb>| verb.map_or_else(|| "a reply".to_owned(), |verb| format!("the reply to {verb:?}"));
+        match &attempt.ended {
+            // It has answered all that matters.
+            SessionEnd::Lost(Some(Verb::Quit | Verb::Reset), _)
+            | SessionEnd::Timeout(Some(Verb::Quit | Verb::Reset)) => None,
+            SessionEnd::Lost(verb, _) if attempt.rejections.is_empty() => {
+                Some(format!("it closed the connection before {}. Check that it is a mail server.", asked(verb)))
+            }
+            SessionEnd::Timeout(verb) => {
+                let timeout = self.options.timeout.min(REPLY_TIMEOUT);
+                Some(format!(
+                    "{} did not come within {timeout:?}. Check that it is a mail server; a port for TLS needs --tls \
+                     implicit.",
+                    asked(verb)
+                ))
+            }
+            SessionEnd::Violated(_, violation) => {
+                Some(format!("{violation}. Check that it is a mail server; a port for TLS needs --tls implicit."))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl RejectedCommand {
+    fn is_final(&self) -> bool {
+        self.code >= 500
+    }
+
+    fn describe(&self) -> String {
+        format!("{} {}", self.code, self.text)
+    }
+}
+
+/// Completes when the user asks for the end.
+async fn wait_for_interrupt(interrupt: &Interrupt) {
+    while interrupt.requested() == StopRequest::Nothing {
+        net::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Tries one envelope, and records refusals.
+struct Prober<'a> {
+    check: &'a PreflightCheck,
+    envelope_buffer: EnvelopeBuffer,
+    envelope: Option<Arc<Envelope>>,
+    rejections: Vec<RejectedCommand>,
+}
+
+impl MessageSource for Prober<'_> {
+    fn poll_next(&mut self, _: &mut Context<'_>, client: &Client, _: bool, _: Duration) -> Poll<NextAction> {
+        if self.envelope.is_some() {
+            return Poll::Ready(NextAction::Quit);
+        }
+        let PreflightCheck { options, messages: mail, envelopes, .. } = self.check;
+        let pick = mail.choose(0);
+        let recipients = options.recipients(0);
+        let occasion = EnvelopeInput { number: 0, recipients, content: pick, extensions: client.extensions() };
+        let envelope = envelopes.envelope_for(occasion, &mut self.envelope_buffer).envelope;
+        self.envelope = Some(Arc::clone(&envelope));
+        Poll::Ready(NextAction::Transaction(envelope))
+    }
+
+    fn render(&mut self, _: &mut Outbox) {}
+
+    fn written(&mut self, _: Duration) {}
+
+    fn replied(&mut self, event: &Event<'_>, _: Duration) {
+        if !event.reply.is_positive() && event.reply.code() >= 400 {
+            let code = event.reply.code();
+            let text = event.reply.text();
+            self.rejections.push(RejectedCommand { verb: event.to, code, text });
+        }
+    }
+}

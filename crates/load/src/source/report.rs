@@ -1,0 +1,89 @@
+//! The run record of the source.
+use super::{RESERVED_DESCRIPTORS, SourceContext, SourceOptions};
+use journey::account::{self, AccountInputs, Topology};
+use journey::judge::{VerdictInputs, judge};
+use journey::record::{Ending, Record, Role, StallRow, Surroundings, ThresholdRow, WarmUp};
+use journey::{RunId, Series, SourceTally, Stage};
+use party::host_sampler;
+use party::outputs;
+use std::time::Duration;
+
+/// The collector's results at the end.
+pub(super) struct SourceResults<'a> {
+    pub(super) tally: &'a SourceTally,
+    pub(super) series: &'a Series,
+    pub(super) stalls: Vec<StallRow>,
+    pub(super) ending: Ending,
+    /// Time for which load was offered.
+    pub(super) offered_time: Option<Duration>,
+    /// Set if sessions were abandoned before their end.
+    pub(super) is_abandoned: bool,
+    /// The threshold that ended the run, with its value at that time.
+    pub(super) missed_threshold: Option<ThresholdRow>,
+}
+
+/// The record of this party.
+pub(super) fn record(
+    setting: &SourceContext,
+    run: RunId,
+    started_at: jiff::Timestamp,
+    known: &SourceResults<'_>,
+    around: Surroundings,
+) -> Record {
+    let SourceResults { tally, series, .. } = known;
+    let options = &setting.options;
+    let workload = options.workload(&setting.summary);
+    let mut record = outputs::new_record(Some(run), &options.name, started_at, workload);
+    record.origin_ns = series.origin_ns();
+    record.series = series.rows();
+    let since = if options.offered_rate.is_some() { Stage::Scheduled } else { Stage::Created };
+    record.stages = tally.stages("source", since, known.offered_time);
+    record.offered_s = known.offered_time.map(|offered| offered.as_secs_f64());
+    record.stalls.clone_from(&known.stalls);
+    record.ending = Some(known.ending);
+    record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
+    record.phases = tally.phase_rows();
+    record.tls = tally.handshakes.rows("source");
+    record.lag_ms = tally.lag.summary();
+    record.warm_up = options.warm_up.map(|length| WarmUp {
+        length_s: length.as_secs_f64(),
+        created: tally.warm_up.created,
+        accepted: tally.warm_up.accepted,
+    });
+    record.errors = tally.errors.rows();
+    let needed = u64::from(options.sessions) + RESERVED_DESCRIPTORS;
+    record.exhausted = tally.exhausted.rows("source", |resource| host_sampler::resource_limit(resource, needed));
+    record.pauses = tally.delayed_acks("source");
+    record.surroundings = Some(around);
+    record.parties = vec![outputs::own_party(Role::Source, "source", options.workers, Vec::new())];
+    record.ledger = account::reconcile(AccountInputs {
+        recipients_created: tally.recipients_created,
+        accepted: &tally.accepted_units,
+        rejected: tally.recipients_rejected,
+        failed: tally.recipients_failed,
+        open: open_units(&record, known),
+        overflow: tally.overflow,
+        arrivals: None,
+        relay: None,
+    });
+    record.thresholds = thresholds(&record, options, known.missed_threshold.as_ref());
+    record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None });
+    record
+}
+
+/// Results of the thresholds; for the one that ended the run, its value at that time.
+fn thresholds(record: &Record, options: &SourceOptions, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
+    let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
+    let at_its_end =
+        |row: ThresholdRow| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
+    evaluated.map(at_its_end).collect()
+}
+
+/// Units that were unfinished when the source stopped. Sessions that ended by themselves leave none: a missing unit
+/// then is a contradiction, and not a fate.
+fn open_units(record: &Record, known: &SourceResults<'_>) -> u64 {
+    let tally = known.tally;
+    let ended = tally.recipients_accepted + tally.recipients_rejected + tally.recipients_failed;
+    let has_defects = record.parties.iter().any(|party| party.failed_sessions.is_some_and(|failed| failed > 0));
+    if known.is_abandoned || has_defects { tally.recipients_created.saturating_sub(ended) } else { 0 }
+}

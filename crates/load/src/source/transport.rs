@@ -1,0 +1,237 @@
+//! Options of a session's connection: source address, TLS, login, protocol.
+use anyhow::{Context, Result, bail};
+use journey::record::Pipelining;
+use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, Trust};
+use party::tls_mode::TlsMode;
+use smtp::client::{Chunking, Notifications, Options, PipelineMode as Commands, StartTls};
+use smtp::proxy::{ProxyHeader, render_v1, render_v2};
+use smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use smtp::server::Protocol;
+use smtp::xclient::XclientRequest;
+use std::fmt;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Options of the connection.
+#[derive(Clone, Debug, Default)]
+pub struct TransportOptions {
+    /// Start of TLS.
+    pub tls: TlsMode,
+    /// Set if the server's certificate is not verified.
+    pub tls_insecure: bool,
+    /// Trusted certificates; the system's by default.
+    pub ca: Option<PathBuf>,
+    /// The name for the certificate and for SNI; by default the host of the address.
+    pub server_name: Option<String>,
+    /// A client certificate and its key.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Resumption of TLS sessions.
+    pub resumption: SessionResumption,
+    /// User and password.
+    pub credentials: Option<Credentials>,
+    /// SMTP or LMTP.
+    pub protocol: Protocol,
+    /// Use of CHUNKING.
+    pub chunking: Chunking,
+    /// Local addresses of connections.
+    pub bind: Option<AddressRange>,
+    /// Version of the PROXY header that is sent first, if one is.
+    pub proxy: Option<ProxyVersion>,
+    /// Attributes sent with XCLIENT if it is offered.
+    pub introduction: Option<XclientRequest>,
+}
+
+impl TransportOptions {
+    /// Reports whether a password may be sent without encryption.
+    pub(super) fn exposes_password(&self) -> bool {
+        const SHOWING: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::Xoauth2];
+        let mechanisms = self.credentials.as_ref().map_or(Mechanisms::NONE, |credentials| credentials.mechanisms);
+        self.tls == TlsMode::None && SHOWING.into_iter().any(|mechanism| mechanisms.has(mechanism))
+    }
+}
+
+/// Form of the PROXY header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyVersion {
+    /// Version 1: text.
+    V1,
+    /// Version 2: binary.
+    V2,
+}
+
+/// Source addresses, used in turn: with a connection per message, one address runs out of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressRange {
+    first: u32,
+    count: u32,
+}
+
+impl AddressRange {
+    /// Parses `A`, or `A-B`.
+    ///
+    /// # Errors
+    /// If it is not a range of IPv4 addresses.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text} is not an IPv4 address or a range such as 127.0.0.2-127.0.0.50");
+        let read = |text: &str| text.parse::<Ipv4Addr>().map(u32::from).map_err(|_| wrong());
+        let (first, last) = match text.split_once('-') {
+            None => (read(text)?, read(text)?),
+            Some((first, last)) => (read(first)?, read(last)?),
+        };
+        match last.checked_sub(first) {
+            Some(more) if more < 1 << 16 => Ok(Self { first, count: more + 1 }),
+            Some(_) => Err(format!("{text} is more than 65,536 addresses")),
+            None => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, last] = [self.first, self.first + (self.count - 1)].map(Ipv4Addr::from);
+        write!(f, "{first}-{last}")
+    }
+}
+
+/// The connection options, ready for use.
+#[derive(Debug)]
+pub(super) struct Transport {
+    pub(super) security: Option<ClientSecurity>,
+    pub(super) options: Arc<Options>,
+    proxy: Option<ProxyVersion>,
+    bind: Option<AddressRange>,
+    next_source: AtomicU32,
+}
+
+impl Transport {
+    /// Prepares them; `host` is the part of the server's address before the port.
+    pub(super) fn new(told: &TransportOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
+        let options = Options {
+            protocol: told.protocol,
+            pipelining: match pipelining {
+                Pipelining::Off => Commands::Off,
+                Pipelining::Group | Pipelining::Stream => Commands::Group,
+            },
+            tls: if told.tls == TlsMode::StartTls { StartTls::Required } else { StartTls::Never },
+            credentials: told.credentials.clone(),
+            chunking: told.chunking,
+            xclient: told.introduction.clone(),
+            notifications: Notifications::Unasked,
+            burst: 0,
+            quit_timeout: None,
+        };
+        let security = match told.tls {
+            TlsMode::None => None,
+            TlsMode::StartTls => Some(ClientSecurity::OnDemand(client_tls(told, host)?)),
+            TlsMode::Implicit => Some(ClientSecurity::Implicit(client_tls(told, host)?)),
+        };
+        Ok(Self {
+            security,
+            options: Arc::new(options),
+            proxy: told.proxy,
+            bind: told.bind,
+            next_source: AtomicU32::new(0),
+        })
+    }
+
+    /// The same for envelopes that ask for notifications.
+    pub(super) fn with_notifications(self, notifications: Notifications) -> Self {
+        let options = Options { notifications, ..Options::clone(&self.options) };
+        Self { options: Arc::new(options), ..self }
+    }
+
+    /// The PROXY header of a connection between these addresses, if one is to be sent.
+    pub(super) fn proxy_header(&self, source: Option<SocketAddr>, destination: SocketAddr) -> Option<Vec<u8>> {
+        let header = match source {
+            Some(source) => ProxyHeader::Proxied { source, destination },
+            None => ProxyHeader::Local,
+        };
+        Some(match self.proxy? {
+            ProxyVersion::V1 => render_v1(&header).into_bytes(),
+            ProxyVersion::V2 => render_v2(&header),
+        })
+    }
+
+    /// Reports whether connections use the given source addresses.
+    pub(super) fn is_bound(&self) -> bool {
+        self.bind.is_some()
+    }
+
+    /// The source address of the next connection; `None` leaves it to the kernel.
+    pub(super) fn next_source_address(&self) -> Option<IpAddr> {
+        let AddressRange { first, count } = self.bind?;
+        let turn = self.next_source.fetch_add(1, Ordering::Relaxed);
+        Some(Ipv4Addr::from(first + turn % count).into())
+    }
+}
+
+fn client_tls(told: &TransportOptions, host: &str) -> Result<ClientTls> {
+    let trust = match (&told.ca, told.tls_insecure) {
+        (_, true) => Trust::Anybody,
+        (Some(path), false) => Trust::Roots(read(path)?),
+        (None, false) => Trust::System,
+    };
+    let certificate =
+        match &told.certificate {
+            Some((chain, key)) => Some(Certificate::from_pem(&read(chain)?, &read(key)?).with_context(|| {
+                format!("{} and {} are not a certificate and its key", chain.display(), key.display())
+            })?),
+            None => None,
+        };
+    let name = told.server_name.as_deref().unwrap_or(host);
+    if name.is_empty() {
+        bail!("--tls: the server has no name to verify; use --tls-name NAME, or --insecure");
+    }
+    let tls = ClientTls::new(name, &trust, certificate, told.resumption);
+    tls.context(
+        "--tls cannot be used with these options; use --cacert FILE (PEM) for the trusted certificates, or \
+                 --insecure to accept any",
+    )
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_in_turn() {
+        let bind = Some(AddressRange::parse("127.0.0.2-127.0.0.4").unwrap());
+        let approach = Transport::new(&TransportOptions { bind, ..Default::default() }, Pipelining::Off, "").unwrap();
+        let taken: Vec<String> = (0..4).map(|_| approach.next_source_address().unwrap().to_string()).collect();
+        assert_eq!(taken, ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.2"]);
+        let none = Transport::new(&TransportOptions::default(), Pipelining::Off, "").unwrap();
+        assert_eq!(none.next_source_address(), None);
+    }
+
+    #[test]
+    fn a_password_in_the_clear_is_known_for_one() {
+        let credentials = Credentials::new("u", "p");
+        let by = |mechanism| Some(credentials.clone().by(Mechanisms::NONE.with(mechanism)));
+        for (credentials, tls, shows) in [
+            (None, TlsMode::None, false),
+            (Some(credentials.clone()), TlsMode::None, true),
+            (Some(credentials.clone()), TlsMode::StartTls, false),
+            (Some(credentials.clone()), TlsMode::Implicit, false),
+            (by(Mechanism::Login), TlsMode::None, true),
+            (by(Mechanism::Xoauth2), TlsMode::None, true),
+            (by(Mechanism::CramMd5), TlsMode::None, false),
+            (by(Mechanism::ScramSha256), TlsMode::None, false),
+        ] {
+            assert_eq!(TransportOptions { credentials, tls, ..Default::default() }.exposes_password(), shows);
+        }
+    }
+
+    #[test]
+    fn what_is_no_range_is_refused() {
+        for text in ["", "127.0.0.9-127.0.0.2", "::1", "127.0.0.2-", "10.0.0.0-10.255.255.255", "a-b"] {
+            assert!(AddressRange::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The time at which the next message is to be created: at once at closed loop, at its scheduled time at open loop; and
+//! the end of creation.
+use super::options::MadesOptions;
+use std::time::Duration;
+use workload::pacing::ArrivalSchedule;
+
+/// The number of messages, the end of creation, and the time at which each message is due.
+#[derive(Debug)]
+pub(super) struct LoadPacer {
+    messages: u64,
+    deadline: Option<Duration>,
+    stopped_at: Option<Duration>,
+    schedule: Option<ArrivalSchedule>,
+    created: u64,
+}
+
+/// The next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PacerAction {
+    /// Create a message; its latencies count from that time.
+    Create(Duration),
+    /// Wait until that time.
+    Wait(Duration),
+    /// Create no more messages.
+    Stop,
+}
+
+impl LoadPacer {
+    pub(super) fn new(options: &MadesOptions, now: Duration) -> Self {
+        let schedule = |offer| ArrivalSchedule::new(options.arrival, offer, now, 0, 1, options.seed);
+        Self {
+            messages: options.messages.unwrap_or(u64::MAX),
+            deadline: options.limit().map(|limit| now + limit),
+            stopped_at: None,
+            schedule: options.offer.clone().map(schedule),
+            created: 0,
+        }
+    }
+
+    /// The next step, if there is room for a message.
+    pub(super) fn next(&self, now: Duration) -> PacerAction {
+        if self.is_over(now) {
+            return PacerAction::Stop;
+        }
+        match self.schedule.as_ref().map(ArrivalSchedule::due) {
+            None => PacerAction::Create(now),
+            Some(due) if due > now => PacerAction::Wait(due),
+            Some(due) => PacerAction::Create(due),
+        }
+    }
+
+    /// Records that a message was created.
+    pub(super) fn advance(&mut self) {
+        self.created += 1;
+        if let Some(schedule) = &mut self.schedule {
+            schedule.advance();
+        }
+    }
+
+    /// Reports whether no message will be created any more.
+    pub(super) fn is_over(&self, now: Duration) -> bool {
+        self.stopped_at.is_some() || self.is_exhausted() || self.deadline.is_some_and(|until| now >= until)
+    }
+
+    /// Stops the creation of messages from now on.
+    pub(super) fn stop(&mut self, now: Duration) {
+        self.stopped_at.get_or_insert(now);
+    }
+
+    /// Time at which the offer ended, given the times of the last created message and the last answer. Open loop: when
+    /// no more messages were due, or the last was taken up. Closed loop: when the last attempt ended.
+    pub(super) fn offered_until(&self, last_created: Duration, last_heard: Duration) -> Option<Duration> {
+        let ended = self.deadline.into_iter().chain(self.stopped_at).min();
+        match &self.schedule {
+            Some(schedule) if self.is_exhausted() => {
+                Some(last_created.max(schedule.due().min(ended.unwrap_or(Duration::MAX))))
+            }
+            Some(_) => ended,
+            None if self.is_exhausted() => Some(last_heard),
+            None => ended.map(|ended| ended.max(last_heard)),
+        }
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.created >= self.messages
+    }
+
+    /// Reports whether messages have scheduled times.
+    pub(super) fn is_open_loop(&self) -> bool {
+        self.schedule.is_some()
+    }
+}

@@ -1,0 +1,333 @@
+//! Payloads of messages: rendered once and patched in place for each message; and the check that a payload arrived
+//! unchanged.
+//!
+//! ```text
+//! random   X-Mailrun: v1 …CRLF CRLF  incompressible bytes
+//! xml      <?xml …?>CRLF <!--CRLF X-Mailrun: v1 …CRLF CRLF --> <Publication_MarketDocument> … points … blanks </…>
+//! file     the file, unchanged
+//! ```
+//! The trace (journey) holds run, number, time and a checksum of the bytes after it, as in mail. A payload too small
+//! for it, and a file, are compared byte by byte: the bench can render each payload again.
+use super::options::PayloadKind;
+use anyhow::{Context, Result, bail};
+use journey::record::Varied;
+use journey::trace::Checksum;
+use journey::{RunId, Trace, TraceReader, TraceResult};
+use party::outputs;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::time::Duration;
+use workload::distribution::Distribution;
+use workload::random::RandomStream;
+
+/// Distance between the prefixes whose checksums are stored.
+const CHECKSUM_STRIDE: usize = 4_096;
+/// Largest file accepted, as for any payload.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+
+const XML_BEFORE: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n<!--\r\n";
+const XML_AFTER: &[u8] = b"\r\n-->\r\n<Publication_MarketDocument>\r\n";
+const XML_TAIL: &[u8] = b"</Publication_MarketDocument>\r\n";
+
+/// The payloads of a run.
+#[derive(Debug)]
+pub(super) struct Payloads {
+    /// The bytes before the body, with a trace in them; empty if there is none.
+    head: Vec<u8>,
+    /// Offset of the trace in the head.
+    trace_at: usize,
+    /// The longest body; shorter bodies are prefixes of it.
+    body: Vec<u8>,
+    /// The body may be cut at multiples of this number.
+    unit: usize,
+    /// The bytes at the end.
+    tail: &'static [u8],
+    /// The checksum at every [`CHECKSUM_STRIDE`] bytes of the body, counted from the first empty line.
+    checksums: Vec<Checksum>,
+    sizes: Distribution,
+    seed: u64,
+    run: RunId,
+}
+
+impl Payloads {
+    /// # Errors
+    /// If the file cannot be read.
+    pub(super) fn new(kind: &PayloadKind, sizes: &Distribution, seed: u64, run: RunId) -> Result<Self> {
+        let most = usize::try_from(sizes.max()).context("--payload-size exceeds the memory of this machine")?;
+        let payloads = |head: Vec<u8>, trace_at, body: Vec<u8>, unit, tail, sizes: &Distribution| Self {
+            // The part of the head after the trace and the empty line is under the checksum too.
+            checksums: prefix_checksums(head.get(trace_at + Trace::HEADER_BYTES + 2..).unwrap_or_default(), &body),
+            head,
+            trace_at,
+            body,
+            unit,
+            tail,
+            sizes: sizes.clone(),
+            seed,
+            run,
+        };
+        Ok(match kind {
+            PayloadKind::Random => payloads(head(run, &[], b"\r\n"), 0, random(seed, most), 1, &[], sizes),
+            PayloadKind::Bare => payloads(Vec::new(), 0, random(seed, most), 1, &[], sizes),
+            PayloadKind::Xml => {
+                let head = head(run, XML_BEFORE, XML_AFTER);
+                payloads(head, XML_BEFORE.len(), xml_points(seed, most), POINT_BYTES, XML_TAIL, sizes)
+            }
+            PayloadKind::File(path) => {
+                let length = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
+                if length > MAX_FILE_BYTES {
+                    bail!("{} has {length} bytes; a payload can have at most 1 GiB", path.display());
+                }
+                let body = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+                let sizes = Distribution::constant(body.len() as u64);
+                payloads(Vec::new(), 0, body, 1, &[], &sizes)
+            }
+        })
+    }
+
+    /// Bytes of the message with that number.
+    pub(super) fn size(&self, sequence: u64) -> usize {
+        self.sizes.sample(self.seed, RandomStream::Message, sequence) as usize
+    }
+
+    /// Mean size of a message in bytes.
+    pub(super) fn mean_size(&self) -> f64 {
+        self.sizes.mean()
+    }
+
+    /// Distribution of sizes, for the record.
+    pub(super) fn varied(&self) -> Option<Varied> {
+        self.sizes.summary()
+    }
+
+    /// Renders the payload of a message into the buffer, which is empty or holds an earlier payload of this run.
+    pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut Vec<u8>) {
+        let size = self.size(sequence);
+        let is_ready = buffer.len() == size && self.sizes.as_constant().is_some();
+        if !self.is_traced(size) {
+            if !is_ready {
+                buffer.clear();
+                buffer.extend_from_slice(&self.body[..size]);
+            }
+            return;
+        }
+        if !is_ready {
+            self.render_whole(size, buffer);
+        }
+        Trace::patch(&mut buffer[self.trace_at..self.trace_at + Trace::HEADER_BYTES], sequence, created);
+    }
+
+    fn render_whole(&self, size: usize, buffer: &mut Vec<u8>) {
+        let (cut, blanks) = self.cut(size);
+        buffer.clear();
+        buffer.reserve_exact(size);
+        buffer.extend_from_slice(&self.head);
+        buffer.extend_from_slice(&self.body[..cut]);
+        buffer.resize(buffer.len() + blanks, b' ');
+        buffer.extend_from_slice(self.tail);
+        let trace = &mut buffer[self.trace_at..self.trace_at + Trace::HEADER_BYTES];
+        Trace::patch_checksum(trace, self.checksum(cut, blanks));
+    }
+
+    /// Reports whether the bytes are the payload of that message.
+    pub(super) fn is_intact<'o>(&self, sequence: u64, octets: impl Iterator<Item = &'o [u8]>) -> bool {
+        let size = self.size(sequence);
+        if !self.is_traced(size) {
+            return is_equal(octets, &self.body[..size]);
+        }
+        let mut reader = TraceReader::default();
+        let mut length = 0;
+        octets.for_each(|block| {
+            reader.receive(block);
+            length += block.len();
+        });
+        match reader.finish() {
+            TraceResult::Intact(trace) => trace.run == self.run && trace.sequence == sequence && length == size,
+            TraceResult::Absent | TraceResult::Converted(_) | TraceResult::Corrupt(_) => false,
+        }
+    }
+
+    fn is_traced(&self, size: usize) -> bool {
+        !self.head.is_empty() && size >= self.head.len() + self.tail.len()
+    }
+
+    /// Splits a payload of that size: the bytes of the body, and the number of blanks.
+    fn cut(&self, size: usize) -> (usize, usize) {
+        let room = size - self.head.len() - self.tail.len();
+        let cut = room / self.unit * self.unit;
+        (cut, room - cut)
+    }
+
+    /// The checksum of the bytes after the first empty line.
+    fn checksum(&self, cut: usize, blanks: usize) -> u32 {
+        let at = cut / CHECKSUM_STRIDE;
+        let mut sum = self.checksums[at];
+        sum.update(&self.body[at * CHECKSUM_STRIDE..cut]);
+        sum.update(&vec![b' '; blanks]);
+        sum.update(self.tail);
+        sum.value()
+    }
+}
+
+/// The bytes before a body: a trace between two texts. The second begins with the line end that makes an empty line.
+fn head(run: RunId, before: &[u8], after: &[u8]) -> Vec<u8> {
+    let mut head = before.to_vec();
+    let mut trace = [0; Trace::HEADER_BYTES];
+    let clock = outputs::monotonic_clock();
+    Trace { run, sequence: 0, created: Duration::ZERO, clock, checksum: 0 }.write(&mut trace);
+    head.extend_from_slice(&trace);
+    head.extend_from_slice(after);
+    head
+}
+
+fn random(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut body = vec![0; bytes];
+    StdRng::seed_from_u64(seed).fill_bytes(&mut body);
+    body
+}
+
+/// Bytes of a point of the curve.
+const POINT_BYTES: usize = 72;
+
+/// A time series as in market documents: it compresses as well as they do.
+fn xml_points(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut body = Vec::with_capacity(bytes + POINT_BYTES);
+    let mut position = 0_u32;
+    while body.len() < bytes {
+        position = position % 99_999 + 1;
+        let quantity = random.next_u32() % 1_000_000;
+        let point = format!(
+            "<Point><position>{position:05}</position><quantity>{:04}.{:02}</quantity></Point>",
+            quantity / 100,
+            quantity % 100
+        );
+        body.extend_from_slice(point.as_bytes());
+        body.resize(body.len().next_multiple_of(POINT_BYTES) - 2, b' ');
+        body.extend_from_slice(b"\r\n");
+    }
+    body
+}
+
+/// The checksums of the body's prefixes, together with the bytes before it.
+fn prefix_checksums(before: &[u8], body: &[u8]) -> Vec<Checksum> {
+    let mut sum = Checksum::default();
+    sum.update(before);
+    let none = sum;
+    let rest = body.chunks_exact(CHECKSUM_STRIDE).map(|block| {
+        sum.update(block);
+        sum
+    });
+    std::iter::once(none).chain(rest).collect()
+}
+
+fn is_equal<'o>(blocks: impl Iterator<Item = &'o [u8]>, expected: &[u8]) -> bool {
+    let mut rest = expected;
+    for block in blocks {
+        match rest.split_at_checked(block.len()) {
+            Some((here, after)) if here == block => rest = after,
+            _ => return false,
+        }
+    }
+    rest.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::path::PathBuf;
+
+    const RUN: RunId = RunId([7; 16]);
+
+    fn payloads(kind: &PayloadKind, sizes: &str) -> Payloads {
+        let sizes = Distribution::parse(sizes, journey::quantities::bytes).unwrap();
+        Payloads::new(kind, &sizes, 5, RUN).unwrap()
+    }
+
+    fn rendered(payloads: &Payloads, sequence: u64) -> Vec<u8> {
+        let mut buffer = Vec::new();
+        payloads.render(sequence, Duration::from_secs(3), &mut buffer);
+        buffer
+    }
+
+    #[test]
+    fn every_size_is_that_size_and_known_again() {
+        for kind in [PayloadKind::Random, PayloadKind::Xml] {
+            for size in (0..700).chain([4_095, 4_096, 4_198, 10_000, 65_536]) {
+                let payloads = payloads(&kind, &size.to_string());
+                let payload = rendered(&payloads, 9);
+                assert_eq!(payload.len(), size);
+                assert!(payloads.is_intact(9, [payload.as_slice()].into_iter()), "{kind:?} {size}");
+                let (one, other) = payload.split_at(size / 3);
+                assert!(payloads.is_intact(9, [one, other].into_iter()), "in two sections");
+                if size > 300 {
+                    assert!(!payloads.is_intact(8, [payload.as_slice()].into_iter()), "it is another message's");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_patched_and_the_result_is_the_same() {
+        for (kind, sizes) in [(PayloadKind::Random, "3000"), (PayloadKind::Xml, "3000"), (PayloadKind::Xml, "0..9000")]
+        {
+            let payloads = payloads(&kind, sizes);
+            let mut buffer = Vec::new();
+            for sequence in 0..50 {
+                payloads.render(sequence, Duration::from_secs(3), &mut buffer);
+                assert_eq!(buffer, rendered(&payloads, sequence));
+                assert!(payloads.is_intact(sequence, [buffer.as_slice()].into_iter()), "{kind:?} {sequence}");
+            }
+        }
+    }
+
+    #[test]
+    fn xml_is_a_document() {
+        let payload = rendered(&payloads(&PayloadKind::Xml, "2000"), 1);
+        let text = String::from_utf8(payload).unwrap();
+        assert!(text.starts_with("<?xml") && text.ends_with("</Publication_MarketDocument>\r\n"), "{text}");
+        let comment = &text[text.find("<!--").unwrap() + 4..text.find("-->").unwrap()];
+        assert!(!comment.contains("--"), "XML 1.0 §2.5");
+        assert!(text.contains("</quantity></Point>"));
+    }
+
+    #[test]
+    fn a_file_goes_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("document.xml");
+        std::fs::write(&path, "<x>ü</x>").unwrap();
+        let payloads = payloads(&PayloadKind::File(path), "1M");
+        let payload = rendered(&payloads, 3);
+        assert_eq!(payload, "<x>ü</x>".as_bytes());
+        assert!(payloads.is_intact(3, [payload.as_slice()].into_iter()));
+        assert!(!payloads.is_intact(3, [&payload[1..]].into_iter()));
+        let missing = PayloadKind::File(PathBuf::from("/nowhere/x"));
+        let why = Payloads::new(&missing, &Distribution::constant(1), 1, RUN).unwrap_err();
+        assert!(why.to_string().contains("/nowhere/x"), "{why}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_changed_octet_is_seen(size in 1_usize..3_000, at: prop::sample::Index, change in 1_u8..=255, xml: bool) {
+            let kind = if xml { PayloadKind::Xml } else { PayloadKind::Random };
+            let payloads = payloads(&kind, &size.to_string());
+            let mut payload = rendered(&payloads, 4);
+            let at = at.index(payload.len());
+            payload[at] ^= change;
+            let intact = payloads.is_intact(4, [payload.as_slice()].into_iter());
+            // The bytes before the body are not under the checksum: the time, the clock, the case of hexadecimal digits
+            // and an XML declaration do not affect it.
+            let is_in_head = size >= 102 && at < payloads.head.len();
+            prop_assert!(!intact || is_in_head, "octet {} of {}", at, size);
+        }
+
+        #[test]
+        fn a_payload_cut_short_is_seen(size in 1_usize..3_000, cut: prop::sample::Index) {
+            let payloads = payloads(&PayloadKind::Random, &size.to_string());
+            let payload = rendered(&payloads, 4);
+            let part = &payload[..cut.index(payload.len())];
+            prop_assert!(!payloads.is_intact(4, [part].into_iter()));
+        }
+    }
+}

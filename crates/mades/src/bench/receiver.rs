@@ -1,0 +1,200 @@
+//! Receiving: takes messages of this run out of a queue, and leaves the others.
+//!
+//! Messages of other applications are held and released later: a broker that got one back at once would send it again
+//! at once (docs/decisions/0008-what-is-not-ours.md).
+//!
+//! ```text
+//! not ours ─→ held ─── HOLD over ──────────────────→ released, for its own reader
+//!                └──── half of the credit is held ─→ released, ten times a second at most
+//!                        and for PATIENCE nothing of this run came ─→ the run stops: the queue is in other use
+//! ```
+use super::arrivals::{self, Ownership, UnmatchedEvent};
+use super::run_state::MadesRunState;
+use super::tracker::ReceiveQueue;
+use super::troubles::TroubleKind;
+use crate::{DeliveryHandle, Error, IncomingDelivery, ReceiverLink};
+use net::clock;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Interval at which events of unknown messages are tried again.
+const MATCH_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// Messages that are handled in one go before other work.
+const BATCH_LIMIT: usize = 256;
+/// Time for which a message of another application is held.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Least time between two releases of everything that takes up credit: this bounds the cost of messages that come again
+/// at once.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
+/// Time for which a queue may be full of other applications' messages, with none of this run, before the run stops.
+const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Receives until the run is over.
+///
+/// # Errors
+/// If the link ends.
+pub(super) async fn receive(
+    run_state: Rc<MadesRunState>,
+    queue: ReceiveQueue,
+    link: ReceiverLink,
+) -> Result<(), Error> {
+    let mut receiver = QueueReceiver::new(run_state, queue, link);
+    loop {
+        let ended = receiver.run_state.ended();
+        let until_release =
+            receiver.held_since.map_or(Duration::ZERO, |since| (since + HOLD_TIMEOUT).saturating_sub(clock::now()));
+        let arrival = tokio::select! {
+            arrival = receiver.link.next() => arrival?,
+            () = ended => break,
+            () = tokio::time::sleep(MATCH_RETRY_INTERVAL), if !receiver.unmatched.is_empty() => {
+                receiver.retry_unmatched().await?;
+                continue;
+            }
+            () = tokio::time::sleep(until_release), if receiver.held_since.is_some() => {
+                receiver.release_held().await?;
+                continue;
+            }
+        };
+        receiver.handle(arrival).await?;
+        for _ in 0..BATCH_LIMIT {
+            let Some(arrival) = receiver.link.try_next().await else { break };
+            receiver.handle(arrival?).await?;
+        }
+        receiver.retry_unmatched().await?;
+    }
+    // Errors of the link are in the account already.
+    let _ = receiver.release_held().await;
+    let _ = receiver.link.close().await;
+    Ok(())
+}
+
+struct QueueReceiver {
+    run_state: Rc<MadesRunState>,
+    queue: ReceiveQueue,
+    link: ReceiverLink,
+    /// Messages of other applications that are held.
+    foreign: Vec<DeliveryHandle>,
+    /// Events whose message is not known yet.
+    unmatched: Vec<(DeliveryHandle, UnmatchedEvent)>,
+    /// Time since which the first message in either list has been held.
+    held_since: Option<Duration>,
+    last_release: Duration,
+    /// Time at which a message of this run last came; at first the beginning.
+    last_own_arrival: Duration,
+    is_blocked: bool,
+}
+
+impl QueueReceiver {
+    fn new(run_state: Rc<MadesRunState>, queue: ReceiveQueue, link: ReceiverLink) -> Self {
+        let last_own_arrival = clock::now();
+        let foreign = Vec::new();
+        let unmatched = Vec::new();
+        let last_release = Duration::ZERO;
+        Self {
+            run_state,
+            queue,
+            link,
+            foreign,
+            unmatched,
+            held_since: None,
+            last_release,
+            last_own_arrival,
+            is_blocked: false,
+        }
+    }
+
+    async fn handle(&mut self, arrival: IncomingDelivery) -> Result<(), Error> {
+        let now = clock::now();
+        match arrival {
+            IncomingDelivery::Delivery(delivery) => {
+                match arrivals::classify(&self.run_state, self.queue, &delivery.message, now) {
+                    Ownership::Own => {
+                        self.last_own_arrival = now;
+                        return self.link.accept(delivery.handle).await;
+                    }
+                    Ownership::Foreign => self.foreign.push(delivery.handle),
+                    Ownership::Unknown(unmatched) => self.unmatched.push((delivery.handle, unmatched)),
+                }
+            }
+            // Its owner cannot be determined.
+            IncomingDelivery::Undecodable { handle: ticket, oddity, why } => {
+                self.run_state.record_trouble(TroubleKind::Odd, &oddity.to_string(), &why);
+                self.run_state.count_foreign(self.queue);
+                self.foreign.push(ticket);
+            }
+        }
+        self.held_since.get_or_insert(now);
+        self.make_room().await
+    }
+
+    /// Releases the held messages before they take all of the credit.
+    async fn make_room(&mut self) -> Result<(), Error> {
+        if self.foreign.len() + self.unmatched.len() < (self.run_state.options.credit as usize / 2).max(1) {
+            return Ok(());
+        }
+        let now = clock::now();
+        if now.saturating_sub(self.last_own_arrival) >= BLOCKED_TIMEOUT
+            && !std::mem::replace(&mut self.is_blocked, true)
+        {
+            let text = format!(
+                "{} contains too many messages of other senders: use other queues, or --purge",
+                self.link.queue()
+            );
+            self.run_state.record_trouble(TroubleKind::Blocked, "", &text);
+            // A message sent from now on would not be seen again.
+            self.run_state.pacer.borrow_mut().stop(now);
+        }
+        tokio::select! {
+            () = tokio::time::sleep((self.last_release + RELEASE_INTERVAL).saturating_sub(now)) => {}
+            () = self.run_state.ended() => {}
+        }
+        self.release_held().await
+    }
+
+    /// Releases all that is held.
+    async fn release_held(&mut self) -> Result<(), Error> {
+        self.last_release = clock::now();
+        self.held_since = None;
+        // Their message is still unknown: they are not ours.
+        self.unmatched.iter().for_each(|_| self.run_state.count_foreign(self.queue));
+        let unmatched = self.unmatched.drain(..).map(|(ticket, _)| ticket);
+        self.link.release(self.foreign.drain(..).chain(unmatched)).await
+    }
+
+    /// Tries again to find the messages of held events.
+    async fn retry_unmatched(&mut self) -> Result<(), Error> {
+        let mut at = 0;
+        while at < self.unmatched.len() {
+            if arrivals::match_event(&self.run_state, &self.unmatched[at].1) {
+                let (ticket, _) = self.unmatched.swap_remove(at);
+                self.link.accept(ticket).await?;
+            } else {
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes all messages from a queue, also those of other applications; returns their number.
+///
+/// # Errors
+/// If the link ends.
+pub(super) async fn purge(mut link: ReceiverLink) -> Result<u64, Error> {
+    let mut count = 0;
+    while let Ok(arrival) = tokio::time::timeout(EMPTY_QUEUE_TIMEOUT, link.next()).await {
+        let ticket = match arrival? {
+            IncomingDelivery::Delivery(delivery) => delivery.handle,
+            IncomingDelivery::Undecodable { handle: ticket, .. } => ticket,
+        };
+        link.accept(ticket).await?;
+        count += 1;
+    }
+    link.settle().await?;
+    // The broker knows which messages were taken: an error of closing changes nothing.
+    let _ = link.close().await;
+    Ok(count)
+}
+
+/// A queue from which nothing has come for this time is empty.
+const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);

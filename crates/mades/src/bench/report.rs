@@ -1,0 +1,189 @@
+//! The run record of the bench.
+use super::run_state::MadesRunState;
+use super::stages::{MadesMode, MessageStage};
+use super::tracker::ReceiveQueue;
+use super::verdict;
+use journey::record::{
+    Ending, ErrorRow, LedgerRow, Mades, MadesQueue, MadesTrouble, Record, Role, StageRow, StallRow, Surroundings,
+    ThresholdRow, Workload,
+};
+use journey::{Phase, Series};
+use net::clock;
+use party::outputs;
+
+/// The results besides the shared state.
+pub(super) struct MadesResults<'a> {
+    pub(super) started_at: jiff::Timestamp,
+    pub(super) series: &'a Series,
+    pub(super) stalls: Vec<StallRow>,
+    /// The threshold that ended the run, with its value at that time.
+    pub(super) missed_threshold: Option<&'a ThresholdRow>,
+    pub(super) surroundings: Surroundings,
+    pub(super) purged: u64,
+    pub(super) ending: Ending,
+}
+
+/// The record of the run.
+pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Record {
+    let options = &run_state.options;
+    let balance = run_state.tracker.borrow().final_ledger();
+    let foreign = [ReceiveQueue::Reply, ReceiveQueue::Event, ReceiveQueue::Inbox].map(|queue| run_state.foreign(queue));
+    let offered_s = run_state.offered().map(|offered| offered.as_secs_f64());
+    let mades = mades(run_state, &balance.missing, offered_s, results.purged);
+    let mut record = outputs::new_record(Some(run_state.run), &options.name, results.started_at, workload(run_state));
+    record.command.clone_from(&options.command);
+    record.origin_ns = results.series.origin_ns();
+    record.series = results.series.rows();
+    record.offered_s = offered_s;
+    record.stalls = results.stalls;
+    record.stages = stages(run_state, &balance.ledger, offered_s);
+    record.duration_s = mades.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
+    record.lag_ms = run_state.lag.borrow().summary();
+    record.errors = mades.troubles.iter().map(error).collect();
+    record.surroundings = Some(results.surroundings);
+    let mut party = outputs::own_party(Role::Source, "mades", 1, Vec::new());
+    party.command.clone_from(&options.command);
+    party.failed_sessions = None;
+    record.parties = vec![party];
+    record.ledger = LedgerRow { foreign: Some(foreign.iter().sum()), ..balance.ledger };
+    record.ending = Some(results.ending);
+    record.mades = Some(mades.clone());
+    record.thresholds = thresholds(&record, run_state, results.missed_threshold);
+    record.verdict = verdict::conclude(&record, &mades);
+    record
+}
+
+/// Results of the thresholds; for the one that ended the run, its value at that time.
+fn thresholds(record: &Record, run_state: &MadesRunState, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
+    let options = &run_state.options;
+    let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
+    let at_its_end =
+        |row: ThresholdRow| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
+    evaluated.map(at_its_end).collect()
+}
+
+fn workload(run_state: &MadesRunState) -> Workload {
+    let options = &run_state.options;
+    let is_tls = options.outbox.url.is_tls() || options.inbox.url.is_tls();
+    Workload {
+        messages: options.messages,
+        duration_limit_s: options.limit().map(|limit| limit.as_secs_f64()),
+        recipients: 1,
+        sessions: u32::try_from(options.max_in_transit).unwrap_or(u32::MAX),
+        message_bytes: run_state.payloads.mean_size().round() as u64,
+        tls: if is_tls { "implicit" } else { "none" }.to_owned(),
+        arrival: options.arrival,
+        rate_per_s: options.rate_per_s(),
+        protocol: "mades".to_owned(),
+        target: options.outbox.url.to_string(),
+        seed: options.seed,
+        sizes_varied: run_state.payloads.varied(),
+        rcpt: options.receiver.clone(),
+        stages: options.offer.as_ref().map(workload::offered_rate::OfferedRate::stages).unwrap_or_default(),
+        ..Workload::default()
+    }
+}
+
+fn mades(
+    run_state: &MadesRunState,
+    missing: &[u64; MessageStage::ALL.len()],
+    offered_s: Option<f64>,
+    purged: u64,
+) -> Mades {
+    let options = &run_state.options;
+    let mut tracker = run_state.tracker.borrow_mut();
+    let last = MessageStage::ALL.into_iter().filter_map(|stage| tracker.waterfall.last(stage)).max();
+    let in_transit_mean = tracker.mean_in_transit(last.unwrap_or_else(clock::now));
+    let foreign = [ReceiveQueue::Reply, ReceiveQueue::Event, ReceiveQueue::Inbox].map(|queue| run_state.foreign(queue));
+    Mades {
+        mode: options.mode.name().to_owned(),
+        outbox_url: options.outbox.url.to_string(),
+        inbox_url: options.inbox.url.to_string(),
+        queues: queues(run_state),
+        receiver: options.receiver.clone(),
+        message_type: options.message_type.clone(),
+        durable: options.is_durable,
+        payload: options.payload.typed(),
+        max_in_transit: options.max_in_transit as u64,
+        window: u64::from(options.window),
+        timeout_s: options.timeout.as_secs_f64(),
+        in_transit_mean,
+        stages: tracker.waterfall.stage_rows(offered_s, |stage| missing[stage as usize]),
+        hops: tracker.waterfall.hop_rows(),
+        troubles: tracker.troubles.rows(),
+        outages: run_state.outages.borrow().clone(),
+        redelivered: tracker.redelivered(),
+        released: foreign.iter().sum(),
+        purged,
+        reordered: tracker.reordered(),
+        waited_for_room: run_state.waited_for_room.get(),
+        truth: None,
+    }
+}
+
+/// The queues that the mode uses.
+fn queues(run_state: &MadesRunState) -> Vec<MadesQueue> {
+    let mode = run_state.options.mode;
+    let names = &run_state.options.queues;
+    let row = |role: &str, name: &str, foreign| MadesQueue { role: role.to_owned(), name: name.to_owned(), foreign };
+    let mut rows = Vec::new();
+    if mode != MadesMode::Amqp {
+        rows.push(row("outbox", &names.outbox, 0));
+        rows.push(row("reply", &names.reply, run_state.foreign(ReceiveQueue::Reply)));
+    }
+    let events = names.send_event.as_deref().filter(|_| matches!(mode, MadesMode::Endpoint | MadesMode::Tracing));
+    rows.extend(events.map(|name| row("event", name, run_state.foreign(ReceiveQueue::Event))));
+    if mode != MadesMode::Tracing {
+        rows.push(row("inbox", &names.inbox, run_state.foreign(ReceiveQueue::Inbox)));
+    }
+    rows
+}
+
+/// The stages in the terms that all protocols share.
+fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>) -> Vec<StageRow> {
+    let tracker = run_state.tracker.borrow();
+    let mode = tracker.mode();
+    let waterfall = &tracker.waterfall;
+    let is_open_loop = run_state.pacer.borrow().is_open_loop();
+    let row = |name: journey::Stage, stage: MessageStage, failed: Option<u64>| {
+        let count = waterfall.count(stage);
+        let span_s = waterfall.span(stage).as_secs_f64();
+        let bytes = (count as f64 * run_state.payloads.mean_size()).round() as u64;
+        let rate = |amount: f64| if span_s > 0.0 { amount / span_s } else { 0.0 };
+        let is_timed = stage != MessageStage::Created || is_open_loop;
+        let latency_ms = waterfall.latency(stage).summary().filter(|_| is_timed);
+        let since = if is_open_loop { journey::Stage::Scheduled } else { journey::Stage::Created };
+        StageRow {
+            name,
+            party: "mades".to_owned(),
+            count,
+            failed: failed.unwrap_or_default(),
+            bytes,
+            rate_per_s: rate(count as f64),
+            bytes_per_s: rate(bytes as f64),
+            duration_s: span_s,
+            offered_rate_per_s: offered_s.map(|offered_s| count as f64 / offered_s),
+            since: latency_ms.map(|_| since),
+            latency_ms,
+            histogram: waterfall.latency(stage).encoded().filter(|_| is_timed),
+        }
+    };
+    let mut rows = vec![
+        row(journey::Stage::Created, MessageStage::Created, None),
+        row(journey::Stage::Sent, MessageStage::Sent, None),
+        row(journey::Stage::Accepted, MessageStage::Settled, ledger.rejected),
+        row(journey::Stage::Delivered, mode.arrival(), ledger.lost),
+    ];
+    if mode.last() != mode.arrival() {
+        rows.push(row(journey::Stage::Notified, mode.last(), None));
+    }
+    rows
+}
+
+/// A trouble in the terms that all protocols share: those have numeric codes, and phases of a dialogue.
+fn error(trouble: &MadesTrouble) -> ErrorRow {
+    let phase = if trouble.kind == "connection" { Phase::Connect } else { Phase::Reply };
+    let parts = [&trouble.kind, &trouble.code, &trouble.text];
+    let text: Vec<&str> = parts.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    ErrorRow { phase, code: 0, text: text.join(": "), count: trouble.count }
+}

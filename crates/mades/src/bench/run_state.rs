@@ -1,0 +1,154 @@
+//! State that the tasks of a run share: all of them are on one thread, so nothing needs a lock.
+use super::options::MadesOptions;
+use super::pacer::LoadPacer;
+use super::payload::Payloads;
+use super::stages::MessageStage;
+use super::tracker::{MessageTracker, ReceiveQueue};
+use super::troubles::TroubleKind;
+use crate::Uuid;
+use crate::api::RunMessageId;
+use journey::record::MadesOutage;
+use journey::{Latencies, RunId};
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// State that a run's tasks share.
+#[derive(Debug)]
+pub(super) struct MadesRunState {
+    pub(super) options: MadesOptions,
+    pub(super) run: RunId,
+    run_uuid: Uuid,
+    pub(super) payloads: Payloads,
+    pub(super) tracker: RefCell<MessageTracker>,
+    pub(super) pacer: RefCell<LoadPacer>,
+    /// Notifies a task that wants to create a message that something has changed.
+    pub(super) room_notify: Notify,
+    /// The message that is being handed over; after a lost connection it is handed over again.
+    pub(super) unsent: Cell<Option<u64>>,
+    /// Lag of messages that were waited for: the time from due to taken up.
+    pub(super) lag: RefCell<Latencies>,
+    /// Messages that had to wait for room.
+    pub(super) waited_for_room: Cell<u64>,
+    pub(super) outages: RefCell<Vec<MadesOutage>>,
+    /// Time at which the run began.
+    pub(super) began: Duration,
+    /// Time at which a message of this run last came.
+    last_arrival: Cell<Duration>,
+    /// Set when a connection was given up.
+    pub(super) is_given_up: Cell<bool>,
+    foreign: [Cell<u64>; 3],
+    over: watch::Sender<bool>,
+}
+
+/// Largest number of outages in the list; further ones are only counted as trouble.
+const MAX_OUTAGES: usize = 100;
+
+/// End of a time without a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutageEnd {
+    /// The connection was established again.
+    Reconnected,
+    /// The run ended first, or the connection was given up.
+    Never,
+}
+
+impl MadesRunState {
+    pub(super) fn new(options: MadesOptions, run: RunId, payloads: Payloads, now: Duration) -> Self {
+        let mut tracker = MessageTracker::new(options.mode, options.max_in_transit, options.timeout);
+        tracker.waterfall.observer.clone_from(&options.observer);
+        Self {
+            run,
+            run_uuid: Uuid::from_bytes(run.0),
+            payloads,
+            tracker: RefCell::new(tracker),
+            pacer: RefCell::new(LoadPacer::new(&options, now)),
+            room_notify: Notify::new(),
+            unsent: Cell::new(None),
+            lag: RefCell::default(),
+            waited_for_room: Cell::new(0),
+            outages: RefCell::default(),
+            began: now,
+            last_arrival: Cell::new(now),
+            is_given_up: Cell::new(false),
+            foreign: Default::default(),
+            over: watch::Sender::new(false),
+            options,
+        }
+    }
+
+    pub(super) fn uuid(&self) -> Uuid {
+        self.run_uuid
+    }
+
+    /// The number of a message of this run; `None` if it belongs to another application.
+    pub(super) fn own_sequence(&self, identity: Option<RunMessageId>) -> Option<u64> {
+        let identity = identity.filter(|identity| identity.run == self.run_uuid)?;
+        let sequence = identity.sequence.checked_sub(self.options.first_number);
+        sequence.filter(|sequence| self.tracker.borrow().is_known(*sequence))
+    }
+
+    /// Notes that a message of this run came.
+    pub(super) fn record_arrival(&self, now: Duration) {
+        self.last_arrival.set(now);
+        self.room_notify.notify_one();
+    }
+
+    /// Time at which a message of this run last came.
+    pub(super) fn last_arrival(&self) -> Duration {
+        self.last_arrival.get()
+    }
+
+    /// Counts a message that belongs to another application.
+    pub(super) fn count_foreign(&self, queue: ReceiveQueue) {
+        let count = &self.foreign[queue as usize];
+        count.set(count.get() + 1);
+    }
+
+    pub(super) fn foreign(&self, queue: ReceiveQueue) -> u64 {
+        self.foreign[queue as usize].get()
+    }
+
+    pub(super) fn record_trouble(&self, trouble: TroubleKind, code: &str, text: &str) {
+        self.tracker.borrow_mut().troubles.add(trouble, code, text);
+    }
+
+    /// Time for which load was offered; `None` if none was.
+    pub(super) fn offered(&self) -> Option<Duration> {
+        let tracker = self.tracker.borrow();
+        let began = tracker.waterfall.began()?;
+        let last_created = tracker.waterfall.last(MessageStage::Created)?;
+        let last_heard = tracker.waterfall.last_overall().unwrap_or(last_created);
+        let until = self.pacer.borrow().offered_until(last_created, last_heard)?;
+        Some(until.saturating_sub(began)).filter(|offered| !offered.is_zero())
+    }
+
+    /// Records an outage: its beginning, its length, and whether the connection was established again.
+    pub(super) fn record_outage(&self, side: &str, began: Duration, until: Duration, end: OutageEnd, why: &str) {
+        let mut outages = self.outages.borrow_mut();
+        if outages.len() < MAX_OUTAGES {
+            outages.push(MadesOutage {
+                side: side.to_owned(),
+                began_s: began.saturating_sub(self.began).as_secs_f64(),
+                lasted_s: until.saturating_sub(began).as_secs_f64(),
+                to_the_end: end == OutageEnd::Never,
+                why: why.to_owned(),
+            });
+        }
+    }
+
+    /// Ends the run: all tasks stop.
+    pub(super) fn end(&self) {
+        self.over.send_replace(true);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        *self.over.borrow()
+    }
+
+    /// Waits for the end of the run.
+    pub(super) async fn ended(&self) {
+        // This object owns the sender, so the channel cannot be closed.
+        let _ = self.over.subscribe().wait_for(|over| *over).await;
+    }
+}

@@ -1,0 +1,203 @@
+//! Sending: waits until a message is due and there is room for it, hands it over, and meanwhile reads the broker's
+//! answers to earlier ones.
+use super::pacer::PacerAction;
+use super::run_state::MadesRunState;
+use super::timer_fd::TimerFd;
+use crate::api::{OutgoingProperties, OutgoingTemplate, Payload, payload};
+use crate::{Disposition, DispositionFuture, Error, SenderLink};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use net::clock;
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{error::Elapsed, timeout};
+
+/// Payloads that are kept for reuse.
+const SPARE_PAYLOAD_LIMIT: usize = 16;
+
+/// Sends until there is no more to send and all transfers are settled, or the run is over.
+///
+/// # Errors
+/// If the link ends.
+pub(super) async fn send(
+    run_state: Rc<MadesRunState>,
+    mut sender: SenderLink,
+    timer: Rc<TimerFd>,
+) -> Result<(), Error> {
+    let mut builder = MessageBuilder::new(&run_state);
+    let mut transfers = Transfers { run_state: Rc::clone(&run_state), unsettled: FuturesUnordered::new() };
+    loop {
+        let claimed = transfers.run_alongside(next_message(&run_state, &sender, &timer)).await;
+        let Some(sequence) = claimed else { break };
+        let message = builder.build(&run_state, sequence);
+        let Some(settling) = transfers.run_alongside(offer(&run_state, &mut sender, message, sequence)).await? else {
+            // The broker gives no credit for it: the account gives up on it as well.
+            run_state.unsent.set(None);
+            continue;
+        };
+        let now = clock::now();
+        run_state.unsent.set(None);
+        run_state.tracker.borrow_mut().sent(sequence, now);
+        transfers.unsettled.push(await_settlement(sequence, settling, run_state.options.timeout));
+    }
+    transfers.run_alongside(run_state.ended()).await;
+    // Errors of the link are in the account already.
+    let _ = sender.close().await;
+    Ok(())
+}
+
+/// Hands a message over; `None` if the broker gives no credit before the message's time-out, or the run is over.
+async fn offer(
+    run_state: &MadesRunState,
+    sender: &mut SenderLink,
+    message: &crate::Sendable<Payload>,
+    sequence: u64,
+) -> Result<Option<DispositionFuture>, Error> {
+    let until = run_state.tracker.borrow().given_up_at(sequence);
+    tokio::select! {
+        biased;
+        settling = sender.send(message) => settling.map(Some),
+        () = tokio::time::sleep(until.saturating_sub(clock::now())) => Ok(None),
+        () = run_state.ended() => Ok(None),
+    }
+}
+
+/// The number of the next message, as soon as it is due and there is room for it; `None` if there is no more to send.
+async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &TimerFd) -> Option<u64> {
+    if let Some(sequence) = run_state.unsent.get() {
+        // It was in hand when the connection was lost; by now it may have been given up.
+        if run_state.tracker.borrow().is_open(sequence) {
+            return Some(sequence);
+        }
+        run_state.unsent.set(None);
+    }
+    let mut was_early = false;
+    let mut has_waited = false;
+    loop {
+        let now = clock::now();
+        let next = run_state.pacer.borrow().next(now);
+        let has_room = sender.available_window() > 0 && run_state.tracker.borrow().has_room();
+        match next {
+            PacerAction::Stop => return None,
+            PacerAction::Create(since) if has_room => {
+                run_state.waited_for_room.set(run_state.waited_for_room.get() + u64::from(has_waited));
+                return Some(create(run_state, since, now, was_early));
+            }
+            PacerAction::Wait(due) if has_room => {
+                was_early = true;
+                tokio::select! {
+                    () = timer.sleep_until(due) => {}
+                    () = run_state.room_notify.notified() => {}
+                }
+            }
+            PacerAction::Create(_) | PacerAction::Wait(_) => {
+                was_early = false;
+                has_waited = has_waited || matches!(next, PacerAction::Create(_));
+                run_state.room_notify.notified().await;
+            }
+        }
+    }
+}
+
+fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: bool) -> u64 {
+    // A sender that waited for the time and still woke late caused the lag itself.
+    if was_early {
+        run_state.lag.borrow_mut().record(now.saturating_sub(since));
+    }
+    run_state.pacer.borrow_mut().advance();
+    let sequence = run_state.tracker.borrow_mut().create(since, now);
+    run_state.unsent.set(Some(sequence));
+    sequence
+}
+
+/// Renders messages from a template, and reuses payloads that nothing holds any more.
+struct MessageBuilder {
+    template: OutgoingTemplate,
+    spare: VecDeque<Payload>,
+}
+
+impl MessageBuilder {
+    fn new(run_state: &MadesRunState) -> Self {
+        let options = &run_state.options;
+        let outgoing = OutgoingProperties {
+            is_durable: options.is_durable,
+            priority: options.priority,
+            is_tracing: options.mode == super::MadesMode::Tracing,
+            sender_application: options.sender_application.clone(),
+            ..OutgoingProperties::new(&options.receiver, &options.message_type)
+        };
+        Self { template: outgoing.template(run_state.uuid(), payload(Vec::new())), spare: VecDeque::new() }
+    }
+
+    fn build(&mut self, run_state: &MadesRunState, sequence: u64) -> &crate::Sendable<Payload> {
+        let since = run_state.tracker.borrow().since(sequence);
+        let mut body = self.spare.pop_front().unwrap_or_else(|| payload(Vec::new()));
+        match Arc::get_mut(&mut body) {
+            Some(data) => {
+                let mut octets = std::mem::take(&mut data.0).into_vec();
+                run_state.payloads.render(sequence, since, &mut octets);
+                data.0 = octets.into();
+            }
+            None => {
+                let mut octets = Vec::new();
+                run_state.payloads.render(sequence, since, &mut octets);
+                body = payload(octets);
+            }
+        }
+        if self.spare.len() < SPARE_PAYLOAD_LIMIT {
+            self.spare.push_back(Arc::clone(&body));
+        }
+        let created_at_ms = clock::wall().as_millis() as i64;
+        self.template.fill_with(run_state.options.first_number + sequence, created_at_ms, body)
+    }
+}
+
+/// The result of a transfer.
+type SettledTransfer = (u64, Result<Result<Disposition, Error>, Elapsed>);
+
+/// Waits for the broker's answer, up to the message's time-out, and then gives up its place in the window.
+async fn await_settlement(sequence: u64, settling: DispositionFuture, limit: Duration) -> SettledTransfer {
+    (sequence, timeout(limit, settling).await)
+}
+
+/// Transfers that the broker has not answered yet.
+struct Transfers<F> {
+    run_state: Rc<MadesRunState>,
+    unsettled: FuturesUnordered<F>,
+}
+
+impl<F: Future<Output = SettledTransfer>> Transfers<F> {
+    /// Runs another future, and reads the broker's answers meanwhile.
+    async fn run_alongside<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let mut other = pin!(other);
+        loop {
+            tokio::select! {
+                biased;
+                Some(settled) = self.unsettled.next(), if !self.unsettled.is_empty() => record_settlement(&self.run_state, settled),
+                done = &mut other => return done,
+            }
+        }
+    }
+}
+
+fn record_settlement(run_state: &MadesRunState, (sequence, settled): SettledTransfer) {
+    let now = clock::now();
+    let mut tracker = run_state.tracker.borrow_mut();
+    match settled {
+        Ok(Ok(Disposition::Accepted)) => tracker.settled(sequence, now),
+        Ok(Ok(Disposition::Rejected { condition, description })) => {
+            tracker.returned(sequence, now, &condition, &description);
+        }
+        Ok(Ok(Disposition::Released)) => tracker.returned(sequence, now, "released", "the broker rejects it for now"),
+        Ok(Ok(Disposition::Modified { .. })) => {
+            tracker.returned(sequence, now, "modified", "the broker rejects it");
+        }
+        // The account gives up on it by itself, or the side gives up on all of them.
+        Err(_) | Ok(Err(_)) => {}
+    }
+    drop(tracker);
+    run_state.record_arrival(now);
+}

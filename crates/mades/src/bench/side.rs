@@ -1,0 +1,222 @@
+//! One side of the endpoint pair: a connection with the bench's links, kept open as long as the run lasts.
+//!
+//! ```text
+//! outbox   outlet → outbox   inlet ← outbox.reply   inlet ← send.event
+//! inbox    inlet ← inbox     (mode amqp: outlet → inbox as well)
+//! ```
+use super::options::{Leftovers, MadesOptions};
+use super::receiver::{purge, receive};
+use super::run_state::{MadesRunState, OutageEnd};
+use super::sender::send;
+use super::stages::MadesMode;
+use super::timer_fd::TimerFd;
+use super::tracker::ReceiveQueue;
+use super::troubles::TroubleKind;
+use crate::{Broker, Connection, Error, ReceiverLink, ReceiverOptions, SenderLink, SenderOptions};
+use net::clock;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Pause after a failed connection before the next attempt: the first and the longest.
+const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+
+/// The bench's part on one side.
+#[derive(Clone, Debug)]
+pub(super) struct BrokerSide {
+    pub(super) name: &'static str,
+    broker: Broker,
+    sender: Option<SenderOptions>,
+    pub(super) receivers: Vec<(ReceiveQueue, ReceiverOptions)>,
+}
+
+/// A connection with its links.
+pub(super) struct OpenLinks {
+    connection: Connection,
+    sender: Option<SenderLink>,
+    receivers: Vec<(ReceiveQueue, ReceiverLink)>,
+}
+
+/// The sides of a run.
+pub(super) fn sides(options: &MadesOptions) -> Vec<BrokerSide> {
+    let queues = &options.queues;
+    let receiver = |queue, name: &str| (queue, ReceiverOptions::new(name, options.credit));
+    let sender = |name: &str| Some(SenderOptions::new(name, options.window));
+    let inbox = |sender| BrokerSide {
+        name: "inbox",
+        broker: options.inbox.clone(),
+        sender,
+        receivers: vec![receiver(ReceiveQueue::Inbox, &queues.inbox)],
+    };
+    let mut replies = vec![receiver(ReceiveQueue::Reply, &queues.reply)];
+    if matches!(options.mode, MadesMode::Endpoint | MadesMode::Tracing) {
+        replies.extend(queues.send_event.as_deref().map(|name| receiver(ReceiveQueue::Event, name)));
+    }
+    let outbox = BrokerSide {
+        name: "outbox",
+        broker: options.outbox.clone(),
+        sender: sender(&queues.outbox),
+        receivers: replies,
+    };
+    match options.mode {
+        MadesMode::Endpoint | MadesMode::Toolbox => vec![outbox, inbox(None)],
+        MadesMode::Tracing => vec![outbox],
+        // The broker alone: into the queue and out of it.
+        MadesMode::Amqp => vec![inbox(sender(&queues.inbox))],
+    }
+}
+
+impl BrokerSide {
+    /// Connects, and attaches to the queues.
+    ///
+    /// # Errors
+    /// Any failure to do so.
+    pub(super) async fn open(&self) -> Result<OpenLinks, Error> {
+        let mut connection = Connection::open(&self.broker).await?;
+        let mut receivers = Vec::new();
+        for (queue, plan) in &self.receivers {
+            receivers.push((*queue, connection.attach_receiver(plan).await?));
+        }
+        let sender = match &self.sender {
+            Some(plan) => Some(connection.attach_sender(plan).await?),
+            None => None,
+        };
+        Ok(OpenLinks { connection, sender, receivers })
+    }
+
+    /// Removes all messages from its queues; returns their number.
+    ///
+    /// # Errors
+    /// If the connection ends.
+    pub(super) async fn purge(&self) -> Result<u64, Error> {
+        let mut connection = Connection::open(&self.broker).await?;
+        let mut count = 0;
+        for (_, plan) in &self.receivers {
+            count += purge(connection.attach_receiver(plan).await?).await?;
+        }
+        let _ = connection.close().await;
+        Ok(count)
+    }
+}
+
+/// Opens all sides; purges the queues if asked to. Returns the number of messages removed.
+///
+/// # Errors
+/// Any failure to do so.
+pub(super) async fn open_all(
+    sides: Vec<BrokerSide>,
+    leftovers: Leftovers,
+) -> Result<(Vec<(BrokerSide, OpenLinks)>, u64), Error> {
+    let mut purged = 0;
+    if leftovers == Leftovers::Purged {
+        for side in &sides {
+            purged += side.purge().await?;
+        }
+    }
+    let mut open = Vec::new();
+    for side in sides {
+        let links = side.open().await?;
+        open.push((side, links));
+    }
+    Ok((open, purged))
+}
+
+/// Keeps a side at work until the run is over: a lost connection is established again.
+pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: Rc<MadesRunState>, timer: Rc<TimerFd>) {
+    let mut pause = Duration::ZERO;
+    loop {
+        let begun = clock::now();
+        let Err(why) = run_links(links, &run_state, &timer).await else { return };
+        let lost = clock::now();
+        record_loss(&side, &run_state, &why);
+        // A peer that accepts connections and ends them at once is tried ever less often, like one that accepts none.
+        if lost - begun >= MAX_RECONNECT_DELAY {
+            pause = Duration::ZERO;
+        }
+        let again = match why {
+            // The message would come again, and end the link again.
+            Error::Oversized { .. } => {
+                give_up(&side, &run_state, &why);
+                None
+            }
+            _ => reconnect(&side, &run_state, &mut pause).await,
+        };
+        match again {
+            Some(again) => links = again,
+            None => {
+                run_state.record_outage(side.name, lost, clock::now(), OutageEnd::Never, &why.to_string());
+                return;
+            }
+        }
+        run_state.record_outage(side.name, lost, clock::now(), OutageEnd::Reconnected, &why.to_string());
+        run_state.room_notify.notify_one();
+    }
+}
+
+/// Sends and receives until the run is over, or a link ends.
+async fn run_links(links: OpenLinks, run_state: &Rc<MadesRunState>, timer: &Rc<TimerFd>) -> Result<(), Error> {
+    let OpenLinks { mut connection, sender, receivers } = links;
+    let mut tasks = JoinSet::new();
+    if let Some(sender) = sender {
+        tasks.spawn_local(send(Rc::clone(run_state), sender, Rc::clone(timer)));
+    }
+    for (queue, receiver) in receivers {
+        tasks.spawn_local(receive(Rc::clone(run_state), queue, receiver));
+    }
+    loop {
+        tokio::select! {
+            ended = tasks.join_next() => match ended {
+                None => break,
+                Some(Ok(result)) => result?,
+                Some(Err(_)) => return Err(Error::PeerMisbehaved { why: "a task of mailrun failed".to_owned() }),
+            },
+            why = connection.closed() => return if run_state.is_over() { Ok(()) } else { Err(why) },
+        }
+    }
+    // Nothing can be lost any more.
+    let _ = connection.close().await;
+    Ok(())
+}
+
+fn record_loss(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
+    run_state.record_trouble(TroubleKind::Connection, "", &format!("{}: {why}", side.name));
+    let queues: Vec<ReceiveQueue> = side.receivers.iter().map(|(queue, _)| *queue).collect();
+    let mut tracker = run_state.tracker.borrow_mut();
+    tracker.connection_lost(&queues);
+    if side.sender.is_some() {
+        tracker.forget_unsettled(run_state.unsent.get());
+    }
+}
+
+fn give_up(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
+    run_state.record_trouble(TroubleKind::Connection, "given up", &format!("{}: {why}", side.name));
+    // A message sent from now on cannot arrive, or would not be seen.
+    run_state.pacer.borrow_mut().stop(clock::now());
+    run_state.is_given_up.set(true);
+}
+
+/// Reconnects, with growing pauses; `None` if the run is over, or the time for reconnecting is.
+async fn reconnect(side: &BrokerSide, run_state: &MadesRunState, pause: &mut Duration) -> Option<OpenLinks> {
+    let until = clock::now() + run_state.options.reconnect;
+    while !run_state.is_over() {
+        let trying = async {
+            tokio::time::sleep(*pause).await;
+            side.open().await
+        };
+        let tried = tokio::select! {
+            tried = trying => tried,
+            () = run_state.ended() => return None,
+        };
+        *pause = (*pause * 2).clamp(MIN_RECONNECT_DELAY, MAX_RECONNECT_DELAY);
+        match tried {
+            Ok(links) => return Some(links),
+            Err(why) if clock::now() >= until => {
+                give_up(side, run_state, &why);
+                return None;
+            }
+            Err(_) => {}
+        }
+    }
+    None
+}

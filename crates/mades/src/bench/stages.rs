@@ -1,0 +1,307 @@
+//! The stages of a message through the Business Application API, and which of them a mode has.
+//!
+//! ```text
+//! endpoint   created → sent → settled → replied → inbox → DELIVERED → RECEIVED
+//! toolbox    created → sent → settled → inbox → replied
+//! amqp       created → sent → settled → inbox
+//! tracing    created → sent → settled → replied → TRACING
+//! ```
+//! The order is the one in which an honest endpoint reports them. Nothing relies on it: events may overtake the reply.
+
+/// A stage of the journey. Its number is the bit that it has in a [`MessageFlags`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MessageStage {
+    /// The bench created the message.
+    Created,
+    /// The transfer was handed over.
+    Sent,
+    /// The broker confirmed the transfer (AMQP 1.0 §3.4.2).
+    Settled,
+    /// The endpoint answered, with a message id or with an error.
+    Replied,
+    /// The message came out of the receiver's inbox.
+    Inbox,
+    /// The event DELIVERED: the receiver's endpoint has it.
+    Delivered,
+    /// The event RECEIVED: the receiver's application has it.
+    Received,
+    /// The event of a tracing message, which has been at the receiver's endpoint.
+    Traced,
+}
+
+impl MessageStage {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Created,
+        Self::Sent,
+        Self::Settled,
+        Self::Replied,
+        Self::Inbox,
+        Self::Delivered,
+        Self::Received,
+        Self::Traced,
+    ];
+
+    /// The name in reports and run records; events use the API's names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Sent => "sent",
+            Self::Settled => "settled",
+            Self::Replied => "replied",
+            Self::Inbox => "inbox",
+            Self::Delivered => "DELIVERED",
+            Self::Received => "RECEIVED",
+            Self::Traced => "TRACING",
+        }
+    }
+}
+
+/// The systems that the run's messages go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MadesMode {
+    /// An ECP endpoint: reply, inbox and events.
+    Endpoint,
+    /// An EDX toolbox: inbox, and a reply that is the final status.
+    Toolbox,
+    /// The broker alone: to a queue and back.
+    Amqp,
+    /// An ECP endpoint's connectivity test: reply and one event.
+    Tracing,
+}
+
+impl MadesMode {
+    /// Returns its name in records and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Endpoint => "endpoint",
+            Self::Toolbox => "toolbox",
+            Self::Amqp => "amqp",
+            Self::Tracing => "tracing",
+        }
+    }
+
+    /// The stages of a message, in order.
+    pub fn path(self) -> &'static [MessageStage] {
+        use MessageStage::{Created, Delivered, Inbox, Received, Replied, Sent, Settled, Traced};
+        match self {
+            Self::Endpoint => &[Created, Sent, Settled, Replied, Inbox, Delivered, Received],
+            Self::Toolbox => &[Created, Sent, Settled, Inbox, Replied],
+            Self::Amqp => &[Created, Sent, Settled, Inbox],
+            Self::Tracing => &[Created, Sent, Settled, Replied, Traced],
+        }
+    }
+
+    /// The stage at which a message has arrived at its destination.
+    pub fn arrival(self) -> MessageStage {
+        if self == Self::Tracing { MessageStage::Traced } else { MessageStage::Inbox }
+    }
+
+    /// The last stage of a message that got through.
+    pub fn last(self) -> MessageStage {
+        self.path()[self.path().len() - 1]
+    }
+
+    /// The facts about a message at its end, if all goes well.
+    pub(super) fn complete_flags(self) -> MessageFlags {
+        self.path().iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
+    }
+}
+
+/// Facts about a message, a bit each, kept for as long as the run lasts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct MessageFlags(u8);
+
+impl MessageFlags {
+    /// The broker returned its transfer: rejected, released or modified (AMQP 1.0 §3.4).
+    pub(super) const RETURNED: Self = Self(1);
+    /// The endpoint refused it with an error reply.
+    pub(super) const REFUSED: Self = Self(1 << 6);
+    /// The endpoint gave up on it: the event FAILED, or a final status of that name.
+    pub(super) const FAILED: Self = Self(1 << 7);
+
+    pub(super) fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+
+    pub(super) fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The bit of a stage. Those that the bench reaches by itself have none, because they come once. DELIVERED and
+    /// TRACING share one: no mode has both.
+    fn bit(stage: MessageStage) -> u8 {
+        match stage {
+            MessageStage::Created | MessageStage::Sent => 0,
+            MessageStage::Settled => 1 << 1,
+            MessageStage::Replied => 1 << 2,
+            MessageStage::Inbox => 1 << 3,
+            MessageStage::Delivered | MessageStage::Traced => 1 << 4,
+            MessageStage::Received => 1 << 5,
+        }
+    }
+
+    pub(super) fn with(self, stage: MessageStage) -> Self {
+        Self(self.0 | Self::bit(stage))
+    }
+
+    pub(super) fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(super) fn has(self, stage: MessageStage) -> bool {
+        self.0 & Self::bit(stage) == Self::bit(stage)
+    }
+
+    fn is_refused(self) -> bool {
+        self.contains(Self::RETURNED) || self.contains(Self::REFUSED)
+    }
+
+    pub(super) fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// The fate of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MadesFate {
+    /// It arrived, whatever the replies and events say.
+    Delivered,
+    /// The broker returned it, or the endpoint refused it.
+    Rejected,
+    /// The broker never confirmed it, and the bench gave up on it.
+    Failed,
+    /// The endpoint gave up on it and said so.
+    Expired,
+    /// The broker took it, and it never arrived.
+    Lost,
+    /// The run ended first.
+    InFlight,
+}
+
+impl MadesFate {
+    /// Number of fates.
+    pub(super) const COUNT: usize = 6;
+}
+
+/// State of the wait for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitState {
+    Waiting,
+    Ended,
+}
+
+/// The fate of a message with these facts.
+pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> MadesFate {
+    match () {
+        () if flags.has(mode.arrival()) => MadesFate::Delivered,
+        () if flags.is_refused() => MadesFate::Rejected,
+        () if flags.contains(MessageFlags::FAILED) => MadesFate::Expired,
+        () if wait == WaitState::Waiting => MadesFate::InFlight,
+        () if flags.has(MessageStage::Settled) => MadesFate::Lost,
+        () => MadesFate::Failed,
+    }
+}
+
+/// Reports whether nothing more is expected of a message: all stages are reached, or the broker or the endpoint has
+/// said why not.
+pub(super) fn is_finished(mode: MadesMode, flags: MessageFlags) -> bool {
+    let is_answered = !mode.path().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
+    let is_given_up = flags.contains(MessageFlags::REFUSED) || (flags.contains(MessageFlags::FAILED) && is_answered);
+    flags.contains(MessageFlags::RETURNED)
+        || flags.contains(mode.complete_flags())
+        || (flags.has(MessageStage::Settled) && is_given_up)
+}
+
+/// Reports whether a stage that a message has not reached is missing: it was expected, and nothing explained why it did
+/// not come.
+pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, stage: MessageStage) -> bool {
+    // A message that the broker did not confirm and that did not arrive owes no later stage.
+    let is_owed = flags.has(MessageStage::Settled) || flags.has(mode.arrival());
+    if flags.has(stage) || flags.is_refused() || wait == WaitState::Waiting || !is_owed {
+        return false;
+    }
+    match stage {
+        MessageStage::Created | MessageStage::Sent | MessageStage::Settled => false,
+        // An endpoint that sends FAILED has the message, so it owes the reply.
+        MessageStage::Replied => true,
+        MessageStage::Inbox | MessageStage::Delivered | MessageStage::Received | MessageStage::Traced => {
+            !flags.contains(MessageFlags::FAILED)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODES: [MadesMode; 4] = [MadesMode::Endpoint, MadesMode::Toolbox, MadesMode::Amqp, MadesMode::Tracing];
+
+    fn flags(stages: &[MessageStage]) -> MessageFlags {
+        stages.iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
+    }
+
+    #[test]
+    fn a_message_that_got_through_is_finished_and_misses_nothing() {
+        for mode in MODES {
+            let whole = flags(mode.path());
+            assert!(is_finished(mode, whole), "{mode:?}");
+            assert_eq!(fate(mode, whole, WaitState::Ended), MadesFate::Delivered);
+            assert!(
+                MessageStage::ALL
+                    .iter()
+                    .all(|stage| !mode.path().contains(stage) || !is_missing(mode, whole, WaitState::Ended, *stage))
+            );
+            for left_out in &mode.path()[2..] {
+                let rest: Vec<MessageStage> = mode.path().iter().copied().filter(|stage| stage != left_out).collect();
+                assert!(!is_finished(mode, flags(&rest)), "{mode:?} without {left_out:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_of_fates() {
+        use MessageStage::{Delivered, Inbox, Replied, Settled};
+        let taken = flags(&[Settled]);
+        for (known, over, open) in [
+            (MessageFlags::default(), MadesFate::Failed, MadesFate::InFlight),
+            (taken, MadesFate::Lost, MadesFate::InFlight),
+            (flags(&[Settled, Replied, Delivered]), MadesFate::Lost, MadesFate::InFlight),
+            (flags(&[Inbox]), MadesFate::Delivered, MadesFate::Delivered),
+            (taken.union(MessageFlags::FAILED), MadesFate::Expired, MadesFate::Expired),
+            (flags(&[Settled, Inbox]).union(MessageFlags::FAILED), MadesFate::Delivered, MadesFate::Delivered),
+            (MessageFlags::RETURNED, MadesFate::Rejected, MadesFate::Rejected),
+            (flags(&[Settled, Replied]).union(MessageFlags::REFUSED), MadesFate::Rejected, MadesFate::Rejected),
+        ] {
+            assert_eq!(fate(MadesMode::Endpoint, known, WaitState::Ended), over, "{known:?}");
+            assert_eq!(fate(MadesMode::Endpoint, known, WaitState::Waiting), open, "{known:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_what_nobody_explained() {
+        use MessageStage::{Delivered, Inbox, Received, Replied, Settled};
+        let missing = |known: MessageFlags| {
+            let is_missing = |stage: &MessageStage| is_missing(MadesMode::Endpoint, known, WaitState::Ended, *stage);
+            MadesMode::Endpoint.path().iter().copied().filter(is_missing).collect::<Vec<_>>()
+        };
+        assert_eq!(missing(flags(&[Settled])), [Replied, Inbox, Delivered, Received]);
+        assert_eq!(missing(flags(&[Settled, Inbox, Received])), [Replied, Delivered]);
+        assert_eq!(missing(flags(&[Settled]).union(MessageFlags::FAILED)), [Replied]);
+        assert_eq!(missing(flags(&[Settled, Replied]).union(MessageFlags::REFUSED)), []);
+        assert_eq!(missing(MessageFlags::default()), [], "the broker never had it");
+        assert_eq!(missing(flags(&[Inbox])), [Replied, Delivered, Received], "it had it after all");
+        assert!(!is_missing(MadesMode::Endpoint, flags(&[Settled]), WaitState::Waiting, Replied));
+    }
+
+    #[test]
+    fn a_refusal_ends_a_message_once_its_transfer_is_settled() {
+        let refused = flags(&[MessageStage::Replied]).union(MessageFlags::REFUSED);
+        assert!(!is_finished(MadesMode::Endpoint, refused));
+        assert!(is_finished(MadesMode::Endpoint, refused.with(MessageStage::Settled)));
+        assert!(is_finished(MadesMode::Endpoint, MessageFlags::RETURNED));
+        let failed = flags(&[MessageStage::Settled]).union(MessageFlags::FAILED);
+        assert!(!is_finished(MadesMode::Endpoint, failed), "the reply is still to come");
+        assert!(is_finished(MadesMode::Endpoint, failed.with(MessageStage::Replied)));
+        assert!(is_finished(MadesMode::Amqp, failed));
+    }
+}

@@ -1,0 +1,225 @@
+//! Periodic work of a run: gives up on overdue messages, reports progress, and decides when the run is over.
+use super::figures::MadesLiveFigures;
+use super::observer::RunView;
+use super::pacer::PacerAction;
+use super::run_state::MadesRunState;
+use super::stages::MessageStage;
+use journey::Latencies;
+use journey::record::{Ending, Record, StallRow, ThresholdRow};
+use journey::stalls::{StallDetector, Tick};
+use net::clock;
+use party::interrupt::{Interrupt, StopRequest};
+use party::live::{LiveEvent, LiveProgress};
+use party::live_line::{LiveLine, NonTerminalOutput};
+use party::outputs::{IntervalRecorder, ProgressOutput};
+use std::time::Duration;
+
+/// Interval at which overdue messages are looked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval of progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+/// Time for which answers are still waited for after the user asked for the end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Least age of a run before a threshold may end it: a rate needs some time to settle.
+const ABORT_DELAY: Duration = Duration::from_secs(1);
+/// Shortest time without deliveries that counts as a stall.
+const MIN_STALL_S: f64 = 1.0;
+/// Deliveries come at uneven distances: a gap of up to this many mean distances is no stall.
+const MAX_USUAL_GAPS: f64 = 10.0;
+
+/// The state of the run so far.
+pub(super) struct RunSupervisor {
+    pub(super) interval_recorder: IntervalRecorder,
+    progress_output: ProgressOutput,
+    recent: Latencies,
+    next_progress: Duration,
+    stop_deadline: Option<Duration>,
+    /// Time at which thresholds are checked next.
+    next_threshold_check: Duration,
+    accepting: StallDetector,
+    delivering: StallDetector,
+    /// The threshold that ended the run.
+    pub(super) missed_threshold: Option<ThresholdRow>,
+    /// Time at which it was first seen that no more messages are created.
+    all_created_at: Option<Duration>,
+}
+
+impl RunSupervisor {
+    pub(super) fn begin(run_state: &MadesRunState, chronicle: IntervalRecorder) -> Self {
+        let telling = ProgressOutput::new(run_state.options.live, NonTerminalOutput::Lines);
+        let next_tick = run_state.began + PROGRESS_INTERVAL;
+        Self {
+            interval_recorder: chronicle,
+            progress_output: telling,
+            recent: Latencies::default(),
+            next_progress: next_tick,
+            stop_deadline: None,
+            next_threshold_check: next_tick,
+            accepting: StallDetector::new(journey::Stage::Accepted, run_state.began),
+            delivering: StallDetector::new(journey::Stage::Delivered, run_state.began),
+            missed_threshold: None,
+            all_created_at: None,
+        }
+    }
+
+    /// Follows the run to its end.
+    pub(super) async fn run(&mut self, run_state: &MadesRunState, interrupt: &Interrupt) -> Ending {
+        loop {
+            tokio::time::sleep(POLL_INTERVAL).await;
+            let now = clock::now();
+            run_state.tracker.borrow_mut().expire(now);
+            // There may be room again, and the time for new messages may be over.
+            run_state.room_notify.notify_one();
+            if now >= self.next_progress {
+                self.next_progress = now + PROGRESS_INTERVAL;
+                self.tick(run_state, now);
+            }
+            if let Some(ending) = self.ending(run_state, interrupt, now) {
+                return ending;
+            }
+        }
+    }
+
+    /// Finishes the interval log; returns the error that kept it from being whole.
+    pub(super) fn finish(&mut self, run_state: &MadesRunState) -> Option<anyhow::Error> {
+        let now = clock::now();
+        self.tick(run_state, now);
+        self.interval_recorder.finish(now)
+    }
+
+    /// Reports the record to the listeners, after the files are written or have failed.
+    pub(super) fn publish(&self, record: &Record, unwritten: Option<&anyhow::Error>) {
+        if unwritten.is_some() {
+            self.progress_output.event(&LiveEvent::Unwritten { record: Box::new(record.clone()) });
+        }
+        self.progress_output.event(&LiveEvent::Done);
+    }
+
+    /// Times in which messages waited while the broker accepted none or the endpoint delivered none.
+    pub(super) fn stalls(&self, run_state: &MadesRunState) -> Vec<StallRow> {
+        let tracker = run_state.tracker.borrow();
+        let arrived = tracker.waterfall.count(tracker.mode().arrival());
+        let offered_s = run_state.offered().unwrap_or_default().as_secs_f64();
+        let usual_s = MAX_USUAL_GAPS * offered_s / arrived.max(1) as f64;
+        // The time to the first delivery is the length of the path, not a stall.
+        let is_stall = |row: &StallRow| row.from_s > 0.0 && row.to_s - row.from_s >= usual_s.max(MIN_STALL_S);
+        // After the offer has ended, waiting for a lost message is no stall.
+        let within_offer = |row: StallRow| match row.to_the_end {
+            true => StallRow { to_s: row.to_s.min(offered_s), ..row },
+            false => row,
+        };
+        let mut rows = self.accepting.rows();
+        rows.extend(self.delivering.rows().into_iter().map(within_offer).filter(is_stall));
+        rows
+    }
+
+    fn record_stalls(&mut self, run_state: &MadesRunState, now: Duration) {
+        let mut tracker = run_state.tracker.borrow_mut();
+        // A message that is due, has room, and is not created waits for a connection or for the broker's credit.
+        let is_held_up = tracker.has_room() && matches!(run_state.pacer.borrow().next(now), PacerAction::Create(_));
+        let (first, last) = tracker.waterfall.take_span(MessageStage::Settled).unzip();
+        let open = tracker.unsettled() as u64 + u64::from(is_held_up);
+        let failed = tracker.unanswered();
+        self.accepting.add(Tick { now, first, last, open, rejected: 0, failed });
+        let arrival = tracker.mode().arrival();
+        let (first, last) = tracker.waterfall.take_span(arrival).unzip();
+        let open = u64::from(first.is_none() && tracker.awaits_arrival());
+        self.delivering.add(Tick { now, first, last, open, rejected: 0, failed: 0 });
+    }
+
+    fn tick(&mut self, run_state: &MadesRunState, now: Duration) {
+        self.record_stalls(run_state, now);
+        let mut tracker = run_state.tracker.borrow_mut();
+        tracker.waterfall.take_recent(&mut self.recent);
+        let reached = |stage| tracker.waterfall.count(stage);
+        let arrived = reached(tracker.mode().arrival());
+        let sent = reached(MessageStage::Sent);
+        let settled = reached(MessageStage::Settled);
+        let troubles = tracker.troubles.total();
+        self.interval_recorder.series.add(now, sent, settled, arrived, troubles, &self.recent);
+        self.interval_recorder.log(now, &self.recent);
+        let progress = LiveProgress {
+            elapsed_s: now.saturating_sub(run_state.began).as_secs_f64(),
+            created: tracker.created(),
+            sent,
+            accepted: settled,
+            delivered: arrived,
+            recipients: arrived,
+            bytes: (arrived as f64 * run_state.payloads.mean_size()) as u64,
+            errors: troubles,
+            sessions: tracker.in_transit() as u64,
+            p50_ms: self.recent.quantile_ms(0.5),
+            p99_ms: self.recent.quantile_ms(0.99),
+            goal_messages: run_state.options.messages.unwrap_or_default(),
+            goal_s: run_state.options.limit().unwrap_or_default().as_secs_f64(),
+            open: tracker.in_transit() as u64,
+            waits_s: 0.0,
+        };
+        drop(tracker);
+        let progress = LiveProgress { waits_s: self.remaining_wait(run_state, now).as_secs_f64(), ..progress };
+        self.progress_output.progress(&progress, progress.delivered, LiveLine::of_mades);
+        self.recent.clear();
+    }
+
+    /// Time for which answers are still waited for if none comes, once no more messages are created.
+    fn remaining_wait(&mut self, run_state: &MadesRunState, now: Duration) -> Duration {
+        let pacer = run_state.pacer.borrow();
+        let open = run_state.tracker.borrow().in_transit();
+        if !pacer.is_over(now) {
+            return Duration::ZERO;
+        }
+        let options = &run_state.options;
+        let all_created = *self.all_created_at.get_or_insert(now);
+        let ends = match self.stop_deadline {
+            Some(grace_ends) => grace_ends,
+            None if open > 0 => all_created + options.timeout,
+            None => run_state.last_arrival() + options.linger,
+        };
+        ends.saturating_sub(now)
+    }
+
+    /// The ending of the run, if it has ended.
+    fn ending(&mut self, run_state: &MadesRunState, interrupt: &Interrupt, now: Duration) -> Option<Ending> {
+        let asked = requested_stop(run_state, interrupt.requested(), now);
+        if asked != StopRequest::Nothing || self.misses_threshold(run_state, now) {
+            run_state.pacer.borrow_mut().stop(now);
+        }
+        let is_done = run_state.pacer.borrow().is_over(now) && run_state.tracker.borrow().in_transit() == 0;
+        let is_quiet = is_done && now.saturating_sub(run_state.last_arrival()) >= run_state.options.linger;
+        match asked {
+            StopRequest::Nothing if self.missed_threshold.is_some() => {
+                self.is_wait_over(is_quiet, now).then_some(Ending::Aborted)
+            }
+            StopRequest::Nothing if run_state.is_given_up.get() => is_quiet.then_some(Ending::GaveUp),
+            StopRequest::Nothing => is_quiet.then_some(Ending::Complete),
+            StopRequest::Stop => self.is_wait_over(is_quiet, now).then_some(Ending::Interrupted),
+            StopRequest::StopNow | StopRequest::Quit => Some(Ending::Interrupted),
+        }
+    }
+
+    /// Reports whether a run that is to end has been waited for long enough.
+    fn is_wait_over(&mut self, is_quiet: bool, now: Duration) -> bool {
+        let grace_ends = *self.stop_deadline.get_or_insert(now + STOP_TIMEOUT);
+        is_quiet || now >= grace_ends
+    }
+
+    /// Reports whether a threshold of `--abort-on` is missed.
+    fn misses_threshold(&mut self, run_state: &MadesRunState, now: Duration) -> bool {
+        let is_time = now >= run_state.began + ABORT_DELAY && now >= self.next_threshold_check;
+        if self.missed_threshold.is_none() && is_time && !run_state.options.abort_on.is_empty() {
+            self.next_threshold_check = now + PROGRESS_INTERVAL;
+            let tracker = run_state.tracker.borrow();
+            let figures = MadesLiveFigures { tracker: &tracker, now };
+            let rows = run_state.options.abort_on.iter().map(|threshold| threshold.evaluate(&figures));
+            self.missed_threshold = rows.into_iter().find(|row| row.value.is_some() && !row.passed);
+        }
+        self.missed_threshold.is_some()
+    }
+}
+
+/// Request of the user or the watcher to end the run.
+fn requested_stop(run_state: &MadesRunState, by_user: StopRequest, now: Duration) -> StopRequest {
+    let Some(observer) = &run_state.options.observer else { return by_user };
+    let view = RunView { now, began: run_state.began, last_arrival: run_state.last_arrival(), asked: by_user };
+    by_user.max(observer.poll(&view))
+}

@@ -1,0 +1,453 @@
+//! The verdict on a run, in sentences: reasons why the account does not close, reasons to doubt the figures, and
+//! remarks for the reader.
+use super::stages::MessageStage;
+use super::troubles::TroubleKind;
+use journey::account::fates_sum;
+use journey::judge::{Reason, decide, has_threshold, pass_text, stall_reasons, threshold_reasons};
+use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
+use journey::threshold::Fate;
+use journey::validity::{limits, warnings};
+use journey::words::{counted, grouped, listed};
+
+/// Open loop: largest 99th percentile of the lag of messages that had room.
+const LAG_LIMIT_MS: f64 = 10.0;
+/// Open loop: the share of the requested rate that must have been offered.
+const MIN_RATE_SHARE: f64 = 0.95;
+/// The share of its thread's time that the bench may use before it counts as the limit itself.
+const MAX_BUSY_SHARE: f64 = 0.90;
+/// Below this time a process' start and end make up most of its CPU time.
+const MIN_BUSY_S: f64 = 1.0;
+/// Closed loop: from this share of the window in use on, the window determines the latency.
+const FULL_WINDOW_SHARE: f64 = 0.9;
+
+/// Open loop: the share of messages that may wait for room without a remark.
+const MAX_WAITED_SHARE: f64 = 0.01;
+
+/// Codes of refusals that are named in a sentence; the report lists all.
+const MAX_CODES: usize = 4;
+
+/// The verdict on the run, from the rest of its record.
+pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
+    let mut reasons: Vec<Reason> = unread_queue(record, mades).into_iter().collect();
+    reasons.extend(faults(record, mades));
+    reasons.extend(lost_connection(record, mades));
+    reasons.extend(refusals(record, mades));
+    // A threshold decides about the fates that it names; `refusals` has left them out already.
+    let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
+    reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
+    reasons.extend(threshold_reasons(record));
+    reasons.extend(validity(record));
+    if record.ending == Some(Ending::Interrupted) {
+        let text = "The run was interrupted before its end.";
+        reasons.push(Reason::new(Cause::Interrupted, text));
+    }
+    if let Some(open) = record.ledger.in_flight.filter(|open| *open > 0) {
+        let text = format!(
+            "{} still in transit when the run ended.",
+            if open == 1 { "1 message was".to_owned() } else { format!("{} messages were", grouped(open)) }
+        );
+        reasons.push(Reason::new(Cause::Unfinished, text));
+    }
+    reasons.extend(stall_reasons(record));
+    reasons.extend(notes(record, mades).into_iter().map(|text| Reason::new(Cause::Remark, text)));
+    decide(reasons, &pass_text(record))
+}
+
+/// Messages that the broker took, and that nothing ever answered: no endpoint reads that queue.
+fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
+    let settled = mades.stages.iter().position(|row| row.name == MessageStage::Settled.name())?;
+    let (taken, after) = mades.stages.split_at(settled + 1);
+    let first = after.first()?;
+    let is_silent = after.iter().all(|row| row.count == 0) && taken.iter().all(|row| row.count > 0);
+    let LedgerRow { lost, rejected, expired, .. } = record.ledger;
+    let is_told = rejected.unwrap_or_default() + expired.unwrap_or_default() > 0;
+    // The broker alone has no endpoint.
+    let outbox = mades.queues.iter().find(|queue| queue.role == "outbox")?;
+    let reader = if mades.mode == "toolbox" { "a toolbox" } else { "an endpoint" };
+    (is_silent && !is_told && lost > Some(0)).then(|| {
+        let text =
+            format!("No message reached stage {}: does {reader} read {}? (--prefix, --mode)", first.name, outbox.name);
+        Reason::new(Cause::Lost, text)
+    })
+}
+
+/// Reasons why the account does not close.
+fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
+    let LedgerRow { created, lost, corrupt, .. } = record.ledger;
+    let created = created.unwrap_or_default();
+    let mut faults = Vec::new();
+    let mut add = |cause: Cause, count: Option<u64>, text: &dyn Fn(u64) -> String| {
+        faults.extend(count.filter(|count| *count > 0).map(|count| Reason::new(cause, text(count))));
+    };
+    add(Cause::Lost, lost, &|count| {
+        format!("Lost: {} of {} messages were taken by the broker and never arrived.", grouped(count), grouped(created))
+    });
+    add(Cause::Corrupt, corrupt, &|count| {
+        format!("Corrupt: {} arrived with a changed payload.", counted(count, "message"))
+    });
+    for row in &mades.stages {
+        let MadesStage { missing, duplicates, .. } = *row;
+        add(Cause::Duplicates, Some(duplicates), &|count| {
+            format!("Duplicates: {} reached the stage {} more than once.", counted(count, "message"), row.name)
+        });
+        // A lost message lacks all later stages.
+        add(Cause::Missing, Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
+            format!("Missing: {} never reached the stage {}, for no known reason.", counted(count, "message"), row.name)
+        });
+    }
+    if !fates_sum(&record.ledger) {
+        let text = format!(
+            "The fates do not sum to the {} messages created: this is a defect of mailrun itself.",
+            grouped(created)
+        );
+        faults.push(Reason::new(Cause::Unaccounted, text));
+    }
+    faults
+}
+
+/// A connection that was lost and not established again.
+fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
+    let outages = mades.outages.iter().filter(|outage| outage.to_the_end);
+    let first = outages.min_by(|one, other| one.began_s.total_cmp(&other.began_s))?;
+    let lasted_s = first.began_s + first.lasted_s;
+    let text = format!(
+        "The connection to the {} was lost at {:.1} s of {lasted_s:.1} s and did not come back: {} ({}).",
+        first.side,
+        first.began_s,
+        losses_text(record),
+        first.why
+    );
+    Some(Reason::new(Cause::ServerGone, text))
+}
+
+/// The messages that failed or were lost with the connection, in words.
+fn losses_text(record: &Record) -> String {
+    let LedgerRow { created, failed, lost, .. } = record.ledger;
+    let named = [(failed, "failed"), (lost, "lost")];
+    let named = named.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
+    let named: Vec<String> = named.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
+    let named = if named.is_empty() { "none failed".to_owned() } else { named.join(" and ") };
+    format!("of {} messages {named}", grouped(created.unwrap_or_default()))
+}
+
+/// Reasons why the figures do not mean what they seem to.
+fn validity(record: &Record) -> Vec<Reason> {
+    let mut doubts = Vec::new();
+    if record.workload.arrival != Arrival::Closed {
+        doubts.extend(lag_validity(record).map(|text| Reason::new(Cause::Late, text)));
+    }
+    doubts.extend(cpu_validity(record).map(|text| Reason::new(Cause::Busy, text)));
+    doubts.extend(limits(record));
+    // If the bench was not the limit, the endpoint did not take the rate.
+    let cause = if doubts.is_empty() { Cause::RateMissed } else { Cause::RateNotOffered };
+    let is_whole = record.ending.is_none_or(|ending| ending == Ending::Complete);
+    if record.workload.arrival != Arrival::Closed && is_whole {
+        doubts.extend(rate_validity(record).map(|text| Reason::new(cause, text)));
+    }
+    doubts
+}
+
+fn lag_validity(record: &Record) -> Option<String> {
+    let lag = record.lag_ms?.p99;
+    (lag > LAG_LIMIT_MS).then(|| {
+        format!(
+            "The bench fell behind its schedule: 1 % of messages started {lag:.1} ms late or more although there was room \
+             (limit {LAG_LIMIT_MS} ms). Use a lower --rate, or an idle host."
+        )
+    })
+}
+
+fn rate_validity(record: &Record) -> Option<String> {
+    let asked = record.workload.rate_per_s?;
+    let created = record.stages.iter().find(|row| row.name == journey::Stage::Created)?;
+    let offered = created.offered_rate_per_s.unwrap_or(created.rate_per_s);
+    // A Poisson count of n scatters by √n: twice that is still chance.
+    let is_poisson = record.workload.arrival == Arrival::Poisson;
+    let chance = if is_poisson { 2.0 / (created.count as f64).sqrt() } else { 0.0 };
+    (created.duration_s > 0.0 && offered < asked * (MIN_RATE_SHARE - chance)).then(|| {
+        format!(
+            "The bench offered {:.0} messages per second of the {asked:.0} asked for: raise --max-in-transit and --max-unsettled, \
+             or use a lower --rate.",
+            offered
+        )
+    })
+}
+
+fn cpu_validity(record: &Record) -> Option<String> {
+    let party = record.parties.first().filter(|_| record.duration_s >= MIN_BUSY_S)?;
+    // The run may have waited for missing messages long after the last one that came.
+    let span_s = record.duration_s.max(record.series.len() as f64 - 1.0);
+    let share = (party.user_s? + party.sys_s?) / (span_s * f64::from(party.workers?));
+    (share >= MAX_BUSY_SHARE).then(|| {
+        format!(
+            "The bench used {:.0} % of its thread's time: it may have been the limit, and not the endpoint.",
+            share * 100.0
+        )
+    })
+}
+
+/// Remarks that a reader needs besides.
+fn notes(record: &Record, mades: &Mades) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut add = |count: u64, text: &dyn Fn() -> String| {
+        if count > 0 {
+            remarks.push(text());
+        }
+    };
+    let late: u64 = mades.stages.iter().map(|row| row.late).sum();
+    add(late, &|| {
+        let limit = mades.timeout_s;
+        format!("{} came after the time-out of {limit} s: they count, but have no latency.", counted(late, "answer"))
+    });
+    add(mades.redelivered, &|| {
+        let count = counted(mades.redelivered, "message");
+        format!(
+            "Sent again by the broker after a lost connection, as it must: {count}. They do not count as duplicates."
+        )
+    });
+    let lasted: f64 = mades.outages.iter().map(|outage| outage.lasted_s).sum();
+    add(mades.outages.len() as u64, &|| {
+        let times = counted(mades.outages.len() as u64, "time");
+        format!("The connection was lost {times}, for {lasted:.1} s in all: the figures include that.")
+    });
+    add(mades.reordered, &|| {
+        format!(
+            "Reordered: {} came out of the inbox after one that was created later.",
+            counted(mades.reordered, "message")
+        )
+    });
+    add(mades.released, &|| {
+        format!("Messages of others were received from the queues {} and given back.", counted(mades.released, "time"))
+    });
+    add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
+    remarks.extend(window_note(record, mades));
+    // The lag is described already, in this protocol's terms.
+    remarks.extend(warnings(&Record { lag_ms: None, ..record.clone() }));
+    remarks
+}
+
+/// The messages that were refused, given up or never answered, with the reasons: the account closes all the same,
+/// because every message has a fate. Fates that a threshold names are left to the threshold.
+fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
+    if record.ledger.accepted == Some(0) {
+        return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));
+    }
+    let LedgerRow { created, delivered, rejected, failed, expired, .. } = record.ledger;
+    let unasked = |count: Option<u64>, fate: Fate| count.filter(|_| !has_threshold(record, fate));
+    let fates = [
+        (unasked(failed, Fate::Failed), "not answered by the broker", Cause::Failed),
+        (unasked(rejected, Fate::Rejected), "rejected", Cause::Rejected),
+        (expired, "given up by the endpoint", Cause::Expired),
+    ];
+    let fates =
+        fates.into_iter().filter_map(|(count, name, cause)| Some((count.filter(|count| *count > 0)?, name, cause)));
+    let fates: Vec<(u64, &str, Cause)> = fates.collect();
+    let is_nothing = delivered == Some(0);
+    let Some((_, _, cause)) = fates.first().copied() else {
+        return is_nothing.then(|| Reason::new(Cause::NothingAccepted, "Nothing was delivered."));
+    };
+    let nothing = if is_nothing { "Nothing was delivered: of" } else { "Of" };
+    let created = created.unwrap_or_default();
+    let named: Vec<String> = fates.into_iter().map(|(count, name, _)| format!("{} {name}", grouped(count))).collect();
+    let text = format!("{nothing} {}, {}{}.", counted(created, "message"), listed(&named), codes_text(mades));
+    Some(Reason::new(cause, text))
+}
+
+/// The codes of refusals, the most frequent first.
+fn codes_text(mades: &Mades) -> String {
+    let kinds = [TroubleKind::Returned, TroubleKind::ErrorReply, TroubleKind::Failed].map(TroubleKind::name);
+    let mut given: Vec<&MadesTrouble> =
+        mades.troubles.iter().filter(|trouble| kinds.contains(&trouble.kind.as_str())).collect();
+    given.sort_by_key(|trouble| std::cmp::Reverse(trouble.count));
+    let more = given.len().saturating_sub(MAX_CODES);
+    let mut named: Vec<String> = given
+        .into_iter()
+        .take(MAX_CODES)
+        .map(|MadesTrouble { kind, code, count, .. }| {
+            format!("{} {}", format!("{kind} {code}").trim_end(), counted(*count, "time"))
+        })
+        .collect();
+    if more > 0 {
+        named.push(format!("{more} other codes"));
+    }
+    if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
+}
+
+/// Little's law: at closed loop the latency is the number in transit over the rate, whatever the endpoint does.
+fn window_note(record: &Record, mades: &Mades) -> Option<String> {
+    let last = mades.stages.last()?;
+    let is_full = mades.in_transit_mean >= FULL_WINDOW_SHARE * mades.max_in_transit as f64 && last.rate_per_s > 0.0;
+    let created = record.ledger.created.unwrap_or_default();
+    let waited = mades.waited_for_room;
+    match record.workload.arrival {
+        Arrival::Closed => (is_full && mades.max_in_transit > 1).then(|| {
+            format!(
+                "Nearly {} messages were in transit all the time, so the latency is mostly the bench's own queue: {} in \
+                 transit at {} msg/s are {:.1} ms (Little's law). Use a smaller --max-in-transit, or --rate, to see what \
+                 the endpoint takes.",
+                grouped(mades.max_in_transit),
+                grouped(mades.in_transit_mean.round() as u64),
+                grouped(last.rate_per_s.round() as u64),
+                mades.in_transit_mean / last.rate_per_s * 1e3
+            )
+        }),
+        Arrival::Constant | Arrival::Poisson => (waited as f64 > MAX_WAITED_SHARE * created as f64).then(|| {
+            format!(
+                "{} of {} were due and waited for room, because --max-in-transit or --max-unsettled was full. The latencies \
+                 include this wait.",
+                grouped(waited),
+                counted(created, "message")
+            )
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use journey::record::{MadesOutage, Outcome};
+    use report::sample;
+
+    /// The verdict of the complete sample after `change`.
+    fn verdict(change: impl Fn(&mut Record, &mut Mades)) -> Verdict {
+        let mut record = Record { verdict: Verdict::default(), lag_ms: None, ..sample::held() };
+        let mut mades = sample::mades().mades.unwrap();
+        mades.stages.iter_mut().for_each(|row| row.missing = 0);
+        (mades.outages, mades.in_transit_mean) = (Vec::new(), 5.0);
+        record.parties.truncate(1);
+        (record.parties[0].user_s, record.parties[0].sys_s) = (Some(0.1), Some(0.1));
+        change(&mut record, &mut mades);
+        conclude(&record, &mades)
+    }
+
+    #[test]
+    fn a_whole_run_closes() {
+        let verdict = verdict(|_, _| {});
+        assert!(verdict.closed && verdict.valid && verdict.reasons.is_empty(), "{verdict:?}");
+    }
+
+    #[test]
+    fn what_is_missing_doubled_or_corrupt_keeps_it_open_and_is_named_once() {
+        type RecordEdit = fn(&mut Record, &mut Mades);
+        let cases: [(RecordEdit, &str); 5] = [
+            (
+                |record, _| (record.ledger.lost, record.ledger.delivered) = (Some(7), Some(199_993)),
+                "Lost: 7 of 200,000 messages",
+            ),
+            (|record, _| record.ledger.corrupt = Some(3), "Corrupt: 3 messages"),
+            (
+                |_, mades| mades.stages[3].duplicates = 2,
+                "Duplicates: 2 messages reached the stage replied more than once.",
+            ),
+            (|_, mades| mades.stages[6].missing = 9, "Missing: 9 messages never reached the stage RECEIVED"),
+            (|record, _| record.ledger.created = Some(1), "a defect of mailrun itself"),
+        ];
+        for (change, expected) in cases {
+            let verdict = verdict(change);
+            assert!(!verdict.closed && verdict.reasons.len() == 1, "{verdict:?}");
+            assert!(verdict.reasons[0].contains(expected), "{verdict:?}");
+        }
+        let lost = verdict(|record, mades| {
+            (record.ledger.lost, record.ledger.delivered) = (Some(7), Some(199_993));
+            mades.stages[4..].iter_mut().for_each(|row| row.missing = 7);
+        });
+        assert_eq!(lost.reasons.len(), 1, "what is lost lacks all that follows: {lost:?}");
+    }
+
+    #[test]
+    fn an_outbox_that_nobody_reads_is_named() {
+        let silent = |change: fn(&mut Record, &mut Mades)| {
+            verdict(|record, mades| {
+                (record.ledger.lost, record.ledger.delivered) = (Some(200_000), Some(0));
+                mades.stages[3..].iter_mut().for_each(|row| (row.count, row.missing) = (0, 200_000));
+                mades.queues[0].name = "wrong.outbox".to_owned();
+                change(record, mades);
+            })
+        };
+        let said = "No message reached stage replied: does an endpoint read wrong.outbox? (--prefix, --mode)";
+        let nobody = silent(|_, _| {});
+        assert_eq!((nobody.why.as_str(), nobody.outcome), (said, Some(Outcome::Fail)), "{nobody:?}");
+        for change in [
+            // Somebody did answer; or the broker took nothing; or it was the broker alone.
+            (|_, mades| mades.stages[3].count = 1) as fn(&mut Record, &mut Mades),
+            |record, _| (record.ledger.lost, record.ledger.rejected) = (Some(1), Some(199_999)),
+            |_, mades| mades.stages[2].count = 0,
+            |_, mades| mades.queues.retain(|queue| queue.role != "outbox"),
+        ] {
+            let other = silent(change);
+            assert!(!other.reasons.iter().any(|reason| reason == said), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_reply_keeps_nothing_open_and_fails() {
+        let verdict = verdict(|record, _| (record.ledger.rejected, record.ledger.delivered) = (Some(5), Some(199_995)));
+        assert!(verdict.closed && verdict.valid && verdict.outcome == Some(Outcome::Fail), "{verdict:?}");
+        assert_eq!(verdict.causes, [Cause::Rejected]);
+    }
+
+    #[test]
+    fn what_was_refused_is_said_with_its_codes() {
+        let trouble = |trouble: TroubleKind, code: &str, count| MadesTrouble {
+            kind: trouble.name().to_owned(),
+            code: code.to_owned(),
+            text: "no such receiver".to_owned(),
+            count,
+        };
+        let troubles = vec![
+            trouble(TroubleKind::Connection, "", 9),
+            trouble(TroubleKind::ErrorReply, "ECP-7", 3),
+            trouble(TroubleKind::ErrorReply, "ECP-8", 199_995),
+            trouble(TroubleKind::Failed, "", 2),
+        ];
+        let refused = |delivered, rejected, expired| {
+            verdict(|record, mades| {
+                record.ledger.delivered = Some(delivered);
+                (record.ledger.rejected, record.ledger.expired) = (Some(rejected), Some(expired));
+                mades.troubles.clone_from(&troubles);
+            })
+        };
+        let codes = "(error reply ECP-8 199,995 times, error reply ECP-7 3 times, FAILED 2 times).";
+        let all = refused(0, 199_998, 2);
+        assert!(all.closed && all.valid && all.outcome == Some(Outcome::Fail), "{all:?}");
+        let expected = "Nothing was delivered: of 200,000 messages, 199,998 rejected and 2 given up by the endpoint";
+        assert_eq!(all.reasons, [format!("{expected} {codes}")]);
+        let some = refused(1, 199_999, 0);
+        assert_eq!(some.reasons, [format!("Of 200,000 messages, 199,999 rejected {codes}")]);
+        assert_eq!(some.why, some.reasons[0]);
+    }
+
+    #[test]
+    fn a_full_window_is_littles_law() {
+        let full = verdict(|record, mades| {
+            record.workload.arrival = Arrival::Closed;
+            mades.in_transit_mean = 998.0;
+        });
+        assert!(
+            full.valid && full.reasons.len() == 1 && full.reasons[0].contains("808.4 ms (Little's law)"),
+            "{full:?}"
+        );
+    }
+
+    #[test]
+    fn at_open_loop_who_waited_for_room_is_told_and_who_came_late_by_himself_is_not() {
+        let waited = |number| {
+            verdict(move |record, mades| {
+                record.workload.arrival = Arrival::Constant;
+                mades.waited_for_room = number;
+            })
+        };
+        assert!(waited(0).reasons.is_empty() && waited(100).reasons.is_empty());
+        let full = waited(50_000);
+        assert!(full.closed && full.reasons.len() == 1 && full.reasons[0].contains("waited for room"), "{full:?}");
+    }
+
+    #[test]
+    fn a_bench_that_was_the_limit_is_said_to_be() {
+        let busy = verdict(|record, _| record.parties[0].user_s = Some(4.0));
+        assert!(!busy.valid && busy.reasons[0].contains("its thread's time"), "{busy:?}");
+        let outage = MadesOutage { lasted_s: 0.7, ..MadesOutage::default() };
+        let lost = verdict(|_, mades| mades.outages = vec![outage.clone(), outage.clone()]);
+        assert!(lost.closed && lost.reasons[0].contains("2 times, for 1.4 s"), "{lost:?}");
+    }
+}

@@ -1,0 +1,239 @@
+//! Other activity on the host during a run, from `/proc`: processor time stolen and used by others, full listen queues,
+//! dropped SYNs, and the limits of resources.
+//!
+//! Counters are read twice, and the difference belongs to the run. A counter that the kernel does not provide is
+//! unknown, and this is no error.
+use journey::record::{Resource, Surroundings};
+use rustix::process::{Resource as Limit, getrlimit};
+use std::fs;
+
+/// Least number of ticks of processor time for a share: with fewer it is chance. A tick is a hundredth of a second.
+const MIN_TICKS: u64 = 100;
+
+/// One reading of the host's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostSampler {
+    processors: Option<CpuTicks>,
+    queues: ListenQueueCounts,
+}
+
+/// Processor time since the host began, of all processors, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct CpuTicks {
+    /// Time of processes, in user mode and in the kernel. Interrupts are left out: those of the loopback's packets are
+    /// caused by the run, but belong to no process.
+    busy: u64,
+    stolen: u64,
+    all: u64,
+}
+
+/// Connections that listeners could not accept since the network namespace began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ListenQueueCounts {
+    listen_overflows: Option<u64>,
+    listen_drops: Option<u64>,
+    syn_drops: Option<u64>,
+}
+
+impl HostSampler {
+    /// Reads the counters now.
+    pub fn start() -> Self {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        Self { processors: parse_ticks(&text("/proc/stat")), queues: parse_queues(&text("/proc/net/netstat")) }
+    }
+
+    /// The changes since this reading.
+    pub fn finish(&self) -> Surroundings {
+        Surroundings { somaxconn: read_number("/proc/sys/net/core/somaxconn"), ..self.difference(&Self::start()) }
+    }
+
+    fn difference(&self, later: &Self) -> Surroundings {
+        let time = self.processors.zip(later.processors).and_then(|(from, to)| from.difference(to));
+        let share = |part: fn(&CpuTicks) -> u64| {
+            let time = time.filter(|time| time.all >= MIN_TICKS)?;
+            Some(part(&time) as f64 / time.all as f64)
+        };
+        let from = &self.queues;
+        let to = &later.queues;
+        // A counter that went back was reset: the run's part of it is unknown.
+        let counted = |part: fn(&ListenQueueCounts) -> Option<u64>| part(to)?.checked_sub(part(from)?);
+        Surroundings {
+            processor_s: time.map(|time| time.all as f64 / rustix::param::clock_ticks_per_second() as f64),
+            busy_share: share(|time| time.busy),
+            other_busy_share: None,
+            steal_share: share(|time| time.stolen),
+            listen_overflows: counted(|queues| queues.listen_overflows),
+            listen_drops: counted(|queues| queues.listen_drops),
+            syn_drops: counted(|queues| queues.syn_drops),
+            somaxconn: None,
+            disk_written_bytes: None,
+        }
+    }
+}
+
+impl CpuTicks {
+    fn difference(self, later: Self) -> Option<Self> {
+        Some(Self {
+            busy: later.busy.checked_sub(self.busy)?,
+            stolen: later.stolen.checked_sub(self.stolen)?,
+            all: later.all.checked_sub(self.all)?,
+        })
+    }
+}
+
+/// Computes the processor time that neither the parties nor the bench used; `theirs_s` is the time that they used.
+pub fn set_other_busy_share(around: &mut Surroundings, theirs_s: f64) {
+    let (Some(busy), Some(all_s)) = (around.busy_share, around.processor_s.filter(|all| *all > 0.0)) else { return };
+    around.other_busy_share = Some((busy - theirs_s / all_s).clamp(0.0, 1.0));
+}
+
+/// The limit of a resource, and the amount that a party that needs `descriptors` would have needed.
+pub fn resource_limit(resource: Resource, descriptors: u64) -> (Option<u64>, Option<u64>) {
+    match resource {
+        Resource::Descriptors => (getrlimit(Limit::Nofile).current, Some(descriptors)),
+        Resource::HostDescriptors => (read_number("/proc/sys/fs/file-max"), None),
+        Resource::Ports => {
+            let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+            (port_count(&range), None)
+        }
+    }
+}
+
+fn read_number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The first line of `/proc/stat`, proc(5): user nice system idle iowait irq softirq steal; guests are in user.
+fn parse_ticks(stat: &str) -> Option<CpuTicks> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let fields: Option<Vec<u64>> = line.split_ascii_whitespace().take(8).map(|field| field.parse().ok()).collect();
+    let &[user, nice, system, idle, iowait, irq, softirq, stolen] = fields?.as_slice() else { return None };
+    let sum = |parts: &[u64]| parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(*part));
+    let busy = sum(&[user, nice, system])?;
+    Some(CpuTicks { busy, stolen, all: sum(&[busy, idle, iowait, irq, softirq, stolen])? })
+}
+
+/// `/proc/net/netstat`: a line of names and a line of values for each group.
+fn parse_queues(netstat: &str) -> ListenQueueCounts {
+    let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
+    let names = lines.next().unwrap_or_default();
+    let values = lines.next().unwrap_or_default();
+    let value = |wanted: &str| {
+        let named = names.split_ascii_whitespace().zip(values.split_ascii_whitespace());
+        named.into_iter().find(|(name, _)| *name == wanted).and_then(|(_, value)| value.parse().ok())
+    };
+    ListenQueueCounts {
+        listen_overflows: value("ListenOverflows"),
+        listen_drops: value("ListenDrops"),
+        syn_drops: value("TCPReqQFullDrop"),
+    }
+}
+
+/// Number of ports in the range `FIRST LAST`.
+fn port_count(range: &str) -> Option<u64> {
+    let mut ends = range.split_ascii_whitespace().map(|end| end.parse::<u16>().ok());
+    let first = ends.next()??;
+    let last = ends.next()??;
+    Some(u64::from(last.checked_sub(first)?) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Text of a host with two processors, cut after the part that is read.
+    const STAT: &str = "cpu  888996 149060 470843 1781472 8963 0 171658 4260 0 0\n\
+                        cpu0 397289 64493 241820 939777 2225 0 90274 2107 0 0\nintr 22824410 0 0\n";
+    const NETSTAT: &str = "TcpExt: SyncookiesSent ListenOverflows ListenDrops TCPHPHits TCPReqQFullDrop\n\
+                           TcpExt: 128 773 775 481416516 9\n\
+                           IpExt: InNoRoutes ListenDrops\nIpExt: 1 2\n";
+
+    #[test]
+    fn captured_text_is_read() {
+        let expected = CpuTicks { busy: 888_996 + 149_060 + 470_843, stolen: 4_260, all: 3_475_252 };
+        assert_eq!(parse_ticks(STAT), Some(expected));
+        let expected = ListenQueueCounts { listen_overflows: Some(773), listen_drops: Some(775), syn_drops: Some(9) };
+        assert_eq!(parse_queues(NETSTAT), expected);
+        assert_eq!(port_count("32768\t60999\n"), Some(28_232));
+    }
+
+    #[test]
+    fn hostile_text_is_unknown() {
+        let most = u64::MAX;
+        for text in [
+            "",
+            "cpu",
+            "cpu \n",
+            "cpu  1 2 3 4 5 6 7",
+            "cpu  1 2 3 4 5 6 7 x",
+            "cpu  -1 2 3 4 5 6 7 8",
+            "cpu0 1 2 3 4 5 6 7 8",
+            &format!("cpu  {most} {most} 3 4 5 6 7 8"),
+            "cpu  99999999999999999999999 2 3 4 5 6 7 8",
+        ] {
+            assert_eq!(parse_ticks(text), None, "{text}");
+        }
+        for text in [
+            "",
+            "TcpExt:",
+            "TcpExt: ListenDrops ListenOverflows",
+            "TcpExt: ListenDrops\nTcpExt:\n",
+            "TcpExt: ListenDrops\nTcpExt: x\n",
+            "TcpExt: ListenDrops ListenOverflows\nTcpExt: -1 18446744073709551616",
+            "IpExt: ListenDrops\nIpExt: 1\n",
+        ] {
+            assert_eq!(parse_queues(text), ListenQueueCounts::default(), "{text}");
+        }
+        for text in ["", "1", "60999 32768", "a b", "1 65536", "-1 5"] {
+            assert_eq!(port_count(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_difference_is_the_runs() {
+        let sight = |busy, stolen, all, drops| HostSampler {
+            processors: Some(CpuTicks { busy, stolen, all }),
+            queues: ListenQueueCounts { listen_drops: drops, listen_overflows: Some(7), syn_drops: None },
+        };
+        let around = sight(100, 10, 1000, Some(5)).difference(&sight(150, 20, 1100, Some(8)));
+        assert_eq!((around.busy_share, around.steal_share), (Some(0.5), Some(0.1)));
+        assert_eq!((around.listen_drops, around.listen_overflows, around.syn_drops), (Some(3), Some(0), None));
+        // 99 ticks are too few for a share; a counter that went back gives no figure.
+        let around = sight(100, 10, 1000, Some(5)).difference(&sight(150, 20, 1099, Some(4)));
+        assert_eq!((around.busy_share, around.steal_share, around.listen_drops), (None, None, None));
+        assert_eq!(sight(2, 2, 2, None).difference(&sight(1, 2, 3, None)).processor_s, None);
+        assert_eq!(HostSampler::default().difference(&HostSampler::start()), Surroundings::default());
+    }
+
+    #[test]
+    fn what_the_parties_did_not_use_others_did() {
+        let other = |busy_share, processor_s, theirs_s| {
+            let mut around = Surroundings { busy_share, processor_s, ..Surroundings::default() };
+            set_other_busy_share(&mut around, theirs_s);
+            around.other_busy_share
+        };
+        assert_eq!(other(Some(0.75), Some(20.0), 10.0), Some(0.25));
+        assert_eq!(other(Some(0.5), Some(20.0), 12.0), Some(0.0), "ticks are coarse: less than nothing is nothing");
+        assert_eq!(other(None, Some(20.0), 1.0), None);
+        assert_eq!(other(Some(0.5), Some(0.0), 1.0), None);
+    }
+
+    #[test]
+    fn this_host_tells() {
+        let around = HostSampler::start().finish();
+        assert!(around.somaxconn.is_some_and(|longest| longest > 0), "{around:?}");
+        assert!(resource_limit(Resource::Descriptors, 9).0.is_some() && resource_limit(Resource::Ports, 9).0.is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_unknown(text in "(TcpExt:|cpu |ListenDrops|[ -~\n]|[0-9]{1,25}){0,40}") {
+            let sight = HostSampler { processors: parse_ticks(&text), queues: parse_queues(&text) };
+            let around = sight.difference(&sight);
+            prop_assert_eq!((around.busy_share, around.steal_share), (None, None));
+            prop_assert!(around.listen_drops.unwrap_or(0) == 0);
+            let _ = port_count(&text);
+        }
+    }
+}

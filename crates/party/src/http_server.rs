@@ -1,0 +1,263 @@
+//! The HTTP server of relay and sink: one thread, few connections, time-outs, and a check of the host name.
+//!
+//! Any client that can reach the port may open connections and send nothing. Each of them is a descriptor, so there are
+//! no more than [`CONNECTION_LIMIT`]: a new connection displaces the oldest, and no client is kept out for longer than
+//! another one takes to open that many.
+//!
+//! A page in a browser can let its own name point to this host (DNS rebinding), and then read what is served here. Its
+//! requests carry that name, so only requests for an address, `localhost` or the server's configured names are
+//! answered.
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{StatusCode, Version, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+
+/// Largest number of concurrent connections.
+pub const CONNECTION_LIMIT: usize = 64;
+/// Limit for a request's header, and for the time between two requests.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit for a request's body and the computation of its answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time after which a client that has read nothing of an answer is disconnected.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause before another try after a connection could not be accepted, for want of descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Size limit of a header.
+const MAX_HEADER_BYTES: usize = 64 << 10;
+/// Largest number of concurrent requests that wait for other threads.
+const MAX_BLOCKING_THREADS: usize = 4;
+
+/// Names of a server, besides every address and `localhost`.
+#[derive(Clone, Debug, Default)]
+pub struct HostNames(Vec<String>);
+
+impl HostNames {
+    /// Creates the list of those names and this host's own.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let names = names.into_iter().map(normalized).chain([normalized(&own), "localhost".to_owned()]);
+        Self(names.filter(|name| !name.is_empty()).collect())
+    }
+
+    /// Reports whether the value of a `Host` field names this server.
+    fn matches(&self, host: &str) -> bool {
+        let Ok(authority) = host.parse::<Authority>() else { return false };
+        if authority.as_str().contains('@') {
+            return false;
+        }
+        let host = authority.host();
+        let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        address.parse::<IpAddr>().is_ok() || self.0.contains(&normalized(host))
+    }
+
+    /// Reports whether a request is for this server. HTTP/1.0 does not require the field; browsers do not use that
+    /// version.
+    fn match_request(&self, request: &Request) -> bool {
+        let mut hosts = request.headers().get_all(header::HOST).iter();
+        let first = hosts.next();
+        if hosts.next().is_some() || request.uri().authority().is_some_and(|uri| !self.matches(uri.as_str())) {
+            return false;
+        }
+        match first {
+            Some(host) => host.to_str().is_ok_and(|host| self.matches(host)),
+            None => request.version() < Version::HTTP_11,
+        }
+    }
+}
+
+/// A name in the form for comparison: in lower case, without the dot of the root.
+fn normalized(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// Counts of displaced connections and rejected requests.
+#[derive(Debug, Default)]
+pub struct HttpCounters {
+    /// Connections closed to make room for newer ones.
+    pub displaced: AtomicU64,
+    /// Requests for names that are not the server's.
+    pub misdirected: AtomicU64,
+}
+
+/// Serves `routes` on `address` until the process ends; returns the address, for port 0.
+///
+/// # Errors
+/// If it cannot listen there, or a thread cannot be started.
+pub fn serve(
+    address: SocketAddr,
+    names: HostNames,
+    counters: &Arc<HttpCounters>,
+    routes: Router,
+) -> Result<SocketAddr> {
+    let listener = net::listener::listen(address)?;
+    let address = listener.local_addr()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
+        .build()
+        .context("cannot serve HTTP")?;
+    let guard = RequestGuard { names, counters: Arc::clone(counters) };
+    let routes = routes.layer(middleware::from_fn_with_state(Arc::new(guard), answer));
+    let counters = Arc::clone(counters);
+    std::thread::Builder::new()
+        .name("http".to_owned())
+        .spawn(move || runtime.block_on(accept(listener, &routes, &counters)))?;
+    Ok(address)
+}
+
+/// State of the checks before all routes.
+struct RequestGuard {
+    names: HostNames,
+    counters: Arc<HttpCounters>,
+}
+
+async fn answer(State(guard): State<Arc<RequestGuard>>, request: Request, next: Next) -> Response {
+    if !guard.names.match_request(&request) {
+        guard.counters.misdirected.fetch_add(1, Ordering::Relaxed);
+        let why = "unknown host name; use the address of this server, localhost, or its configured name\n";
+        return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
+    }
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
+    }
+}
+
+/// Accepts connections for the rest of the process's life.
+async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters) -> std::io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    // Connections, the oldest first.
+    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTION_LIMIT);
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+            continue;
+        };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= CONNECTION_LIMIT
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+            counters.displaced.fetch_add(1, Ordering::Relaxed);
+            // It is closed before the next is accepted.
+            tokio::task::yield_now().await;
+        }
+        open.push_back(tokio::spawn(serve_connection(stream, routes.clone())).abort_handle());
+    }
+}
+
+async fn serve_connection(stream: TcpStream, routes: Router) {
+    let timeout_ms = u32::try_from(UNREAD_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+    // If the kernel does not support it, a newer connection will displace this one.
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, timeout_ms);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(MAX_HEADER_BYTES)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    // An error of a client's connection needs no report.
+    let _ = connection.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use axum::routing::get;
+    use proptest::prelude::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream as Plain;
+
+    fn served() -> (SocketAddr, Arc<HttpCounters>) {
+        let counters = Arc::<HttpCounters>::default();
+        let routes = Router::new().route("/", get(async || "here\n"));
+        let names = HostNames::new(["Relay.example"]);
+        (serve("127.0.0.1:0".parse().unwrap(), names, &counters, routes).unwrap(), counters)
+    }
+
+    /// All bytes that come back after these, until the server closes.
+    fn said(address: SocketAddr, bytes: &str) -> String {
+        let mut stream = Plain::connect(address).unwrap();
+        stream.write_all(bytes.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn only_its_own_names_are_answered() {
+        let (address, counters) = served();
+        let mut refused = 0;
+        for (request, status) in [
+            ("GET / HTTP/1.1\r\nHost: 127.0.0.1:8025", 200),
+            ("GET / HTTP/1.1\r\nHost: [::1]:8025", 200),
+            ("GET / HTTP/1.1\r\nHost: 192.0.2.7", 200),
+            ("GET / HTTP/1.1\r\nHost: LocalHost:1", 200),
+            ("GET / HTTP/1.1\r\nHost: relay.EXAMPLE.", 200),
+            ("GET http://relay.example/ HTTP/1.1\r\nHost: relay.example", 200),
+            ("GET / HTTP/1.0", 200),
+            ("GET / HTTP/1.1\r\nHost: evil.example", 421),
+            ("GET / HTTP/1.1\r\nHost: relay.example.evil.example", 421),
+            ("GET / HTTP/1.1\r\nHost: relay.example@evil.example", 421),
+            ("GET / HTTP/1.1\r\nHost: 127.0.0.1.evil.example:8025", 421),
+            ("GET / HTTP/1.1\r\nHost: ", 421),
+            ("GET / HTTP/1.0\r\nHost: evil.example", 421),
+            ("GET / HTTP/1.1\r\nX-No: host", 421),
+            ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example", 421),
+            ("GET http://evil.example/ HTTP/1.1\r\nHost: localhost", 421),
+        ] {
+            let text = said(address, &format!("{request}\r\nConnection: close\r\n\r\n"));
+            assert!(text.split(' ').nth(1) == Some(&status.to_string()), "{request}: {text}");
+            refused += u64::from(status == 421);
+            assert_eq!(counters.misdirected.load(Ordering::Relaxed), refused, "{request}");
+        }
+    }
+
+    #[test]
+    fn idle_connections_keep_nobody_out_and_are_bounded() {
+        let (address, counters) = served();
+        let idle: Vec<Plain> = (0..CONNECTION_LIMIT * 3).map(|_| Plain::connect(address).unwrap()).collect();
+        let text = said(address, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("here\n"), "{text}");
+        let displaced = counters.displaced.load(Ordering::Relaxed) as usize;
+        assert!((CONNECTION_LIMIT * 2..=CONNECTION_LIMIT * 2 + 1).contains(&displaced), "{displaced}");
+        // The oldest are closed, the newest are not.
+        let mut first = &idle[0];
+        assert_eq!(first.read(&mut [0; 1]).unwrap_or_default(), 0);
+        let newest = idle.last().unwrap();
+        newest.set_nonblocking(true).unwrap();
+        assert!({ newest }.read(&mut [0; 1]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    }
+
+    #[test]
+    fn a_header_without_end_is_refused() {
+        let (address, _) = served();
+        let text = said(address, &format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(MAX_HEADER_BYTES)));
+        assert!(text.starts_with("HTTP/1.1 431"), "{text}");
+    }
+
+    proptest! {
+        /// No text that ends in a foreign domain names this server.
+        #[test]
+        fn nobody_else_is_meant(before in "[ -~]{0,24}", after in "(\\.?|:[0-9]{0,5})") {
+            let names = HostNames::new(["relay.example"]);
+            let host = format!("{before}evil.test{after}");
+            prop_assert!(!names.matches(&host), "{}", host);
+            let request = Request::builder().header(header::HOST, &host).body(Body::empty()).unwrap();
+            prop_assert!(!names.match_request(&request));
+        }
+    }
+}

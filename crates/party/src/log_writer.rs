@@ -1,0 +1,314 @@
+//! The log's writer: a thread of its own writes lines to standard error, so that a reader who stops reading stalls no
+//! other thread.
+//!
+//! ```text
+//! any thread ─ write_line ─▶ buffer (bounded; beyond: counted) ─▶ thread ─▶ standard error
+//! delivery log ─ write_waiting ─▶ half of the buffer at most, and waits
+//! ```
+//! A line without room is dropped and counted, and the next line that can be written gives the number of dropped ones.
+//! Text of peers cannot control a terminal: hidden characters are escaped.
+use jiff::Timestamp;
+use report::printable::printable;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Limit of the bytes that wait to be written; some thousands of lines.
+const BUFFER_LIMIT: usize = 1 << 20;
+/// Limit for writing the rest at the end.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Removes the line below the log.
+const ERASE: &[u8] = b"\r\x1b[K";
+/// Pause before another try if the reader has made the pipe non-blocking.
+const RETRY_DELAY: Duration = Duration::from_millis(10);
+
+/// A handle of the writer's thread; clones share the thread.
+#[derive(Clone)]
+pub struct LogWriter(Arc<LogBuffer>);
+
+struct LogBuffer {
+    state: Mutex<LogState>,
+    /// Signals that there is something to write.
+    filled: Condvar,
+    /// Signals that something has been written.
+    emptied: Condvar,
+    limit: usize,
+    /// Number of lines that were not written.
+    dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct LogState {
+    pending: Vec<u8>,
+    /// Set while bytes that were taken from `pending` are being written.
+    is_writing: bool,
+    /// Number of dropped lines that no line has reported yet.
+    unreported: u64,
+    /// The line below the log.
+    status_line: String,
+    is_status_new: bool,
+}
+
+impl LogWriter {
+    /// Starts the thread, which writes to standard error. It has a descriptor of its own: a full pipe then blocks no
+    /// other thread by std's lock.
+    ///
+    /// # Errors
+    /// If the thread cannot be started, or the descriptor not copied.
+    pub fn to_stderr() -> io::Result<Self> {
+        let stderr = io::stderr().as_fd().try_clone_to_owned()?;
+        Self::start(File::from(stderr), BUFFER_LIMIT)
+    }
+
+    /// Starts the thread, which writes to `out` and buffers `limit` bytes meanwhile.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
+        let filled = Condvar::new();
+        let emptied = Condvar::new();
+        let shared = LogBuffer { state: Mutex::default(), filled, emptied, limit, dropped: AtomicU64::new(0) };
+        let writer = Self(Arc::new(shared));
+        let shared = Arc::clone(&writer.0);
+        std::thread::Builder::new().name("log".to_owned()).spawn(move || shared.run(out))?;
+        Ok(writer)
+    }
+
+    /// Writes a line, which ends in LF, or drops it if there is no room.
+    pub fn write_line(&self, line: &[u8]) {
+        let text = String::from_utf8_lossy(line);
+        let text = printable(text.strip_suffix('\n').unwrap_or(&text));
+        let mut state = self.0.lock();
+        if state.pending.len() + text.len() >= self.0.limit {
+            state.unreported += 1;
+            self.0.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        state.pending.extend_from_slice(text.as_bytes());
+        state.pending.push(b'\n');
+        drop(state);
+        self.0.filled.notify_one();
+    }
+
+    /// Writes lines without hidden characters, and waits for room if less than half of it is left: other lines take
+    /// precedence.
+    pub fn write_blocking(&self, lines: &[u8]) {
+        let mut state = self.0.lock();
+        while state.pending.len() > self.0.limit / 2 {
+            state = self.0.emptied.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.pending.extend_from_slice(lines);
+        drop(state);
+        self.0.filled.notify_one();
+    }
+
+    /// Number of lines that were not written.
+    pub fn dropped(&self) -> u64 {
+        self.0.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Shows that line below the log from now on, redrawn after each line of the log; none if it is empty. The terminal
+    /// must support escape sequences, and the line must fit it.
+    pub(crate) fn show_status(&self, line: String) {
+        let mut state = self.0.lock();
+        if state.status_line != line {
+            state.status_line = line;
+            state.is_status_new = true;
+            drop(state);
+            self.0.filled.notify_one();
+        }
+    }
+
+    /// Waits for a short time until everything is written.
+    pub fn flush(&self) {
+        let latest = Instant::now() + FLUSH_TIMEOUT;
+        let mut state = self.0.lock();
+        while !state.pending.is_empty() || state.is_writing || state.is_status_new {
+            let left = latest.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.0.emptied.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Writes panics as lines of the log. The usual report goes to standard error itself, and a thread whose session
+    /// panicked would wait there for a reader.
+    pub fn report_panics(&self) {
+        let writer = self.clone();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("without a name").to_owned();
+            writer.write_line(format_line("ERROR", &format!("thread {name:?} {panic}")).as_bytes());
+        }));
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = LogEventWriter<'a>;
+
+    fn make_writer(&'a self) -> LogEventWriter<'a> {
+        LogEventWriter(self)
+    }
+}
+
+/// One event of the log, which is written in one piece.
+pub struct LogEventWriter<'a>(&'a LogWriter);
+
+impl Write for LogEventWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_line(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl LogBuffer {
+    fn lock(&self) -> MutexGuard<'_, LogState> {
+        // A thread that panicked while it held the lock left whole lines behind.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, mut out: impl Write) {
+        let mut batch = Vec::new();
+        let mut is_below_shown = false;
+        loop {
+            let mut state = self.lock();
+            state.is_writing = false;
+            self.emptied.notify_all();
+            while state.pending.is_empty() && state.unreported == 0 && !state.is_status_new {
+                state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if is_below_shown {
+                batch.extend_from_slice(ERASE);
+                batch.append(&mut state.pending);
+            } else {
+                std::mem::swap(&mut batch, &mut state.pending);
+            }
+            let below = state.status_line.clone();
+            state.is_status_new = false;
+            state.is_writing = true;
+            let untold = std::mem::take(&mut state.unreported);
+            drop(state);
+            self.emptied.notify_all();
+            if untold > 0 {
+                // They came after the lines of this batch.
+                let what = format!("log lines were dropped because standard error was blocked lines={untold}");
+                batch.extend_from_slice(format_line("WARN", &what).as_bytes());
+            }
+            is_below_shown = !below.is_empty();
+            batch.extend_from_slice(below.as_bytes());
+            self.write(&batch, &mut out);
+            batch.clear();
+        }
+    }
+
+    /// Writes all of it; bytes that cannot be written are counted.
+    fn write(&self, mut bytes: &[u8], out: &mut impl Write) {
+        while !bytes.is_empty() {
+            match out.write(bytes) {
+                Ok(written) if written > 0 => bytes = &bytes[written.min(bytes.len())..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY_DELAY),
+                // The reader has gone, so the error cannot be reported.
+                Ok(_) | Err(_) => {
+                    let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
+                    self.dropped.fetch_add(lines as u64, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// A line of our own, in the form of all others.
+fn format_line(level: &str, what: &str) -> String {
+    format!("{:.6} {level:>5} mailrun::log: {what}\n", Timestamp::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Read};
+
+    #[test]
+    fn a_pipe_that_nobody_reads_holds_up_nobody_and_hears_how_much_it_missed() {
+        let (mut reader, pipe) = io::pipe().unwrap();
+        let writer = LogWriter::start(pipe, 64 << 10).unwrap();
+        // All have the same length: if one finds no room, none does until the reader has read.
+        let [line, lost, end] = ["x", "l", "e"].map(|letter| format!("{}\n", letter.repeat(99)));
+        (0..10_000).for_each(|_| writer.write_line(line.as_bytes()));
+        let dropped = writer.dropped();
+        assert!(dropped > 10_000 - 2 * 656 - 656, "{dropped}: a pipe of 64 KiB, a batch and a buffer of as much");
+        writer.write_line(lost.as_bytes());
+        let began = Instant::now();
+        writer.flush();
+        assert!(began.elapsed() >= FLUSH_TIMEOUT, "there was nothing to wait for");
+        let read = std::thread::spawn(move || {
+            let lines = BufReader::new(&mut reader).lines().map(Result::unwrap);
+            lines.take_while(|line| !line.starts_with("eee")).collect()
+        });
+        // There is room again as soon as the reader has read.
+        let lines: Vec<String> = loop {
+            writer.write_line(end.as_bytes());
+            writer.flush();
+            if read.is_finished() {
+                break read.join().unwrap();
+            }
+        };
+        let told: u64 = lines.iter().filter_map(|line| line.rsplit_once("lines=")?.1.parse::<u64>().ok()).sum();
+        let whole = lines.iter().filter(|one| one.starts_with("xxx")).count() as u64;
+        assert!(told > dropped && whole + told >= 10_001, "{whole} {told}");
+        assert!(lines.iter().all(|line| !line.starts_with("lll")));
+        assert!(lines.iter().any(|line| line.contains(" WARN mailrun::log: log lines were dropped")));
+    }
+
+    #[test]
+    fn a_line_below_the_log_stays_below_it() {
+        let (mut reader, pipe) = io::pipe().unwrap();
+        let writer = LogWriter::start(pipe, 1 << 10).unwrap();
+        let mut bytes = [0; 256];
+        let mut read = || {
+            let read = reader.read(&mut bytes).unwrap();
+            String::from_utf8_lossy(&bytes[..read]).into_owned()
+        };
+        writer.show_status("5 queued".to_owned());
+        assert_eq!(read(), "5 queued");
+        writer.write_line(b"one\n");
+        assert_eq!(read(), "\r\u{1b}[Kone\n5 queued");
+        writer.show_status(String::new());
+        assert_eq!(read(), "\r\u{1b}[K");
+        writer.show_status(String::new());
+        writer.write_line(b"two\n");
+        assert_eq!(read(), "two\n");
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_is_counted() {
+        let (reader, pipe) = io::pipe().unwrap();
+        drop(reader);
+        let writer = LogWriter::start(pipe, 1 << 10).unwrap();
+        writer.write_line(b"one\n");
+        writer.flush();
+        assert_eq!(writer.dropped(), 1);
+    }
+
+    #[test]
+    fn nothing_that_a_stranger_says_acts_on_a_terminal() {
+        let (mut reader, pipe) = io::pipe().unwrap();
+        let writer = LogWriter::start(pipe, 1 << 10).unwrap();
+        writer.write_line("said \u{1b}[2J\r\nINFO forged \u{202e}\n".as_bytes());
+        writer.flush();
+        let mut bytes = [0; 256];
+        let read = reader.read(&mut bytes).unwrap();
+        assert_eq!(&bytes[..read], b"said \\u{1b}[2J\\r\\nINFO forged \\u{202e}\n");
+    }
+}

@@ -1,0 +1,299 @@
+//! Common parts of a source and a sink as parties of a run: their output files, their progress reports, and the part of
+//! their record that does not depend on their role.
+use crate::host;
+use crate::live::{LiveEvent, LiveProgress};
+use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow};
+use crate::process_usage;
+use crate::reason::reason;
+use anyhow::{Context, Result};
+use journey::record::{self, LedgerRow, Party, Record, Role, Verdict, Workload};
+use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
+use smtp::server::Protocol;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Form of a party's progress reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LiveMode {
+    /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
+    #[default]
+    Line,
+    /// JSON lines on standard output, for the bench.
+    Json,
+    /// No reports.
+    Off,
+}
+
+/// Files that a party writes its results to.
+#[derive(Clone, Debug, Default)]
+pub struct Outputs {
+    /// The run record.
+    pub json: Option<PathBuf>,
+    /// The ledger's bits.
+    pub ledger: Option<PathBuf>,
+    /// The HdrHistogram interval log.
+    pub hlog: Option<PathBuf>,
+    /// Progress reports.
+    pub live: LiveMode,
+}
+
+impl Outputs {
+    /// Checks that record and ledger can be written, before there is anything to write.
+    pub fn check_writable(&self) -> Result<()> {
+        for path in [&self.json, &self.ledger].into_iter().flatten() {
+            OpenOptions::new().create(true).append(true).open(path).map_err(|error| cannot_write(path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes record and ledger to their files, if any. A record that cannot be written is sent as an event; returns
+    /// the reason.
+    pub fn write_or_report(&self, record: &Record, units: &Ledger, telling: &ProgressOutput) -> Option<anyhow::Error> {
+        let unwritten = self.write(record, units).err()?;
+        telling.event(&LiveEvent::Unwritten { record: Box::new(record.clone()) });
+        Some(unwritten)
+    }
+
+    fn write(&self, record: &Record, units: &Ledger) -> Result<()> {
+        if let Some(path) = &self.json {
+            write_record(path, record)?;
+        }
+        if let Some(path) = &self.ledger {
+            write_ledger(path, units).map_err(|error| cannot_write(path, &error))?;
+        }
+        Ok(())
+    }
+}
+
+/// A finished run.
+#[derive(Debug)]
+pub struct FinishedRun {
+    /// The run record.
+    pub record: Record,
+    /// The first file that could not be written, with the reason.
+    pub write_error: Option<anyhow::Error>,
+}
+
+/// Writes a run record to a file.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_record(path: &Path, record: &Record) -> Result<()> {
+    let text = serde_json::to_string_pretty(record).context("a record is always JSON")?;
+    fs::write(path, text + "\n").map_err(|error| cannot_write(path, &error))
+}
+
+/// `cannot write DIR/run.json: No space left on device`
+pub fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow::anyhow!("cannot write {}: {}", path.display(), reason(error))
+}
+
+fn write_ledger(path: &Path, units: &Ledger) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    units.write_to(&mut file)?;
+    file.flush()
+}
+
+/// The line or the JSON events for a party's progress.
+pub struct ProgressOutput {
+    live: LiveMode,
+    display: LiveDisplay,
+    rate: RateWindow,
+}
+
+impl ProgressOutput {
+    /// Creates it; `elsewhere` applies if standard error is no terminal.
+    pub fn new(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
+        Self { live, display: LiveDisplay::on_stderr(live, elsewhere), rate: RateWindow::default() }
+    }
+
+    /// Writes an event to standard output.
+    pub fn event(&self, event: &LiveEvent) {
+        if self.live == LiveMode::Json {
+            let mut out = io::stdout().lock();
+            // A reader that has closed the pipe is no reason to stop measuring.
+            let _ = writeln!(out, "{}", event.to_line()).and_then(|()| out.flush());
+        }
+    }
+
+    /// Reports the party's progress. `done` is the count that the rate is computed from.
+    pub fn progress(&mut self, progress: &LiveProgress, done: u64, line: impl FnOnce(&LiveProgress, f64) -> LiveLine) {
+        self.event(&LiveEvent::Progress(*progress));
+        self.rate.add(progress.elapsed_s, done);
+        self.display.show(|| line(progress, self.rate.per_s()));
+    }
+}
+
+/// Latencies by second: the record's series and, if asked for, the interval log.
+pub struct IntervalRecorder {
+    /// Counts of each second.
+    pub series: Series,
+    tag: &'static str,
+    log: Option<IntervalLog<BufWriter<File>>>,
+    path: PathBuf,
+    /// Reason why the log could not be written to its end.
+    failure: Option<anyhow::Error>,
+    /// Latencies since the last line of the log.
+    interval: Latencies,
+    interval_began: Duration,
+    began: Duration,
+}
+
+impl IntervalRecorder {
+    /// Begins; `tag` names the stage in the log.
+    pub fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
+        let log = hlog.map(|path| {
+            let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
+            IntervalLog::begin(BufWriter::new(file), SystemTime::now()).context("cannot write the interval log")
+        });
+        Ok(Self {
+            series: Series::new(now),
+            tag,
+            log: log.transpose()?,
+            path: hlog.map(Path::to_owned).unwrap_or_default(),
+            failure: None,
+            interval: Latencies::default(),
+            interval_began: now,
+            began: now,
+        })
+    }
+
+    /// The same without the seconds before that time, in which the run warms up.
+    #[must_use]
+    pub fn excluding_before(self, then: Duration) -> Self {
+        Self { series: self.series.omit_before(then), ..self }
+    }
+
+    /// Adds latencies since the last call to the log. It writes a line per second. A log that cannot be written is no
+    /// reason to stop measuring.
+    pub fn log(&mut self, now: Duration, latencies: &Latencies) {
+        if self.log.is_some() {
+            self.interval.merge(latencies);
+            if now >= self.interval_began + Duration::from_secs(1) {
+                self.write_interval(now);
+            }
+        }
+    }
+
+    /// Writes the rest of the log; returns the reason if the log is not whole.
+    pub fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
+        self.write_interval(now);
+        if let Some(log) = self.log.take() {
+            let finished = log.finish().map(drop);
+            self.check_written(finished);
+        }
+        self.failure.take()
+    }
+
+    fn write_interval(&mut self, now: Duration) {
+        let Some(log) = &mut self.log else { return };
+        let from = self.interval_began - self.began;
+        let length = now.saturating_sub(self.interval_began);
+        let written = log.write(self.tag, from, length, &self.interval);
+        self.check_written(written);
+        self.interval.clear();
+        self.interval_began = now;
+    }
+
+    fn check_written(&mut self, written: io::Result<()>) {
+        if let Err(error) = written {
+            self.failure.get_or_insert_with(|| cannot_write(&self.path, &error));
+            self.log = None;
+        }
+    }
+}
+
+/// The command line for display: in a word that is not UTF-8 a mark replaces the invalid bytes.
+pub fn command_line() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// Error text for a session that panicked.
+pub const SESSION_PANICKED: &str = "a session crashed because of a bug in mailrun; standard error has the details";
+
+/// This process as a party of the run.
+pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) -> Party {
+    let mut party = Party {
+        role,
+        name: name.to_owned(),
+        command: command_line(),
+        user_s: None,
+        sys_s: None,
+        max_rss_bytes: None,
+        write_bytes: None,
+        durability: "none".to_owned(),
+        faults,
+        workers: u32::try_from(workers).ok(),
+        failed_sessions: Some(net::worker::failed_sessions()),
+        ordered: None,
+        died: None,
+    };
+    process_usage::own().fill(&mut party);
+    party
+}
+
+/// The protocol, in the terms of the run record.
+pub fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Smtp => "smtp",
+        Protocol::Lmtp => "lmtp",
+    }
+}
+
+/// A record of this process, with all fields that do not depend on its role.
+pub fn new_record(run: Option<RunId>, name: &str, started_at: jiff::Timestamp, workload: Workload) -> Record {
+    Record {
+        format: record::FORMAT.to_owned(),
+        run_id: run.map(|run| run.to_string()).unwrap_or_default(),
+        name: name.to_owned(),
+        started_at: started_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        origin_ns: 0,
+        duration_s: 0.0,
+        offered_s: None,
+        command: command_line(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: option_env!("MAILRUN_COMMIT").map(str::to_owned),
+        host: host::facts(),
+        workload,
+        parties: Vec::new(),
+        stages: Vec::new(),
+        phases: Vec::new(),
+        lag_ms: None,
+        surroundings: None,
+        exhausted: Vec::new(),
+        pauses: Vec::new(),
+        tls: Vec::new(),
+        warm_up: None,
+        mades: None,
+        series: Vec::new(),
+        stalls: Vec::new(),
+        ending: None,
+        ledger: LedgerRow::default(),
+        errors: Vec::new(),
+        thresholds: Vec::new(),
+        verdict: Verdict::default(),
+    }
+}
+
+/// The clock since boot, as traces name it.
+pub fn monotonic_clock() -> ClockId {
+    ClockId::monotonic(&boot_id())
+}
+
+/// This host's wall clock, as traces name it.
+pub fn wall_clock() -> ClockId {
+    ClockId::realtime(&boot_id())
+}
+
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// A run id that no other run has.
+pub fn new_run_id() -> Result<RunId> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("cannot get random numbers: {error}"))?;
+    Ok(RunId(id))
+}

@@ -1,0 +1,158 @@
+//! Resources that a process used: processor time, peak memory, bytes written to storage, from `/proc`.
+//!
+//! All parties, ours and others, are measured in the same way. `of` can also read a child that has ended and was not
+//! waited for yet: its processor time is then complete.
+use journey::record::Party;
+use rustix::time::{ClockId, clock_gettime};
+use std::fs;
+
+/// Resources that a process has used since it began. Memory and storage are unknown for a process that has ended, and
+/// where the kernel hides them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ProcessUsage {
+    /// Processor time in user mode.
+    pub user_s: f64,
+    /// Processor time in the kernel.
+    pub sys_s: f64,
+    /// Resident memory now.
+    pub rss_bytes: Option<u64>,
+    /// Peak resident memory.
+    pub max_rss_bytes: Option<u64>,
+    /// Bytes it caused to be written to storage.
+    pub write_bytes: Option<u64>,
+}
+
+impl ProcessUsage {
+    /// Writes these figures into a record's row. Larger peaks in the row are kept.
+    pub fn fill(&self, party: &mut Party) {
+        party.user_s = Some(self.user_s);
+        party.sys_s = Some(self.sys_s);
+        party.max_rss_bytes = party.max_rss_bytes.max(self.max_rss_bytes);
+        party.write_bytes = party.write_bytes.max(self.write_bytes);
+    }
+
+    /// Resources that this process and `other`, which came after it, have used together.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            user_s: self.user_s + other.user_s,
+            sys_s: self.sys_s + other.sys_s,
+            rss_bytes: other.rss_bytes,
+            max_rss_bytes: self.max_rss_bytes.max(other.max_rss_bytes),
+            write_bytes: self.write_bytes.zip(other.write_bytes).map(|(one, other)| one + other),
+        }
+    }
+
+    /// `later`, with the figures that only an earlier reading could still see.
+    pub fn followed_by(self, later: Self) -> Self {
+        Self {
+            max_rss_bytes: later.max_rss_bytes.max(self.max_rss_bytes),
+            write_bytes: later.write_bytes.max(self.write_bytes),
+            ..later
+        }
+    }
+}
+
+/// Resources that this process has used so far.
+pub fn own() -> ProcessUsage {
+    let used = read("self").unwrap_or_default();
+    let exact = clock_gettime(ClockId::ProcessCPUTime);
+    let exact_s = exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9;
+    // /proc splits user from system time, but counts in hundredths of a second; the clock is exact and does not split.
+    // A run of 50 ms needs both.
+    let user_share = match used.user_s + used.sys_s {
+        total if total > 0.0 => used.user_s / total,
+        _ => 1.0,
+    };
+    ProcessUsage { user_s: exact_s * user_share, sys_s: exact_s * (1.0 - user_share), ..used }
+}
+
+/// Resources that another process has used so far; `None` if it is gone.
+pub fn of(pid: u32) -> Option<ProcessUsage> {
+    read(&pid.to_string())
+}
+
+fn read(process: &str) -> Option<ProcessUsage> {
+    let file = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}"));
+    let (user_ticks, sys_ticks) = cpu_ticks(&file("stat").ok()?)?;
+    let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
+    let status = file("status").unwrap_or_default();
+    let memory = |name| field(&status, name).map(|kib| kib << 10);
+    Some(ProcessUsage {
+        user_s: user_ticks as f64 / ticks_per_s,
+        sys_s: sys_ticks as f64 / ticks_per_s,
+        rss_bytes: memory("VmRSS:"),
+        max_rss_bytes: memory("VmHWM:"),
+        write_bytes: file("io").ok().and_then(|text| field(&text, "write_bytes:")),
+    })
+}
+
+/// utime and stime of `/proc/PID/stat`, proc(5) fields 14 and 15. The command's name, field 2, may hold spaces and
+/// brackets, so counting starts after its last bracket.
+fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+/// The number in the line that starts with `name`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_does_not_shift_fields() {
+        let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194304 100 0 0 0 77 33 5 6 20 0 1 0 1000 0 0";
+        assert_eq!(cpu_ticks(stat), Some((77, 33)));
+        assert_eq!(cpu_ticks("nonsense"), None);
+    }
+
+    #[test]
+    fn fields_are_found_by_name() {
+        let text = "VmPeak:\t 9 kB\nVmHWM:\t  1234 kB\n";
+        assert_eq!(field(text, "VmHWM:"), Some(1234));
+        assert_eq!(field(text, "VmSwap:"), None);
+    }
+
+    #[test]
+    fn work_shows_in_own_usage() {
+        let before = own();
+        let mut sum = 0_u64;
+        while own().user_s + own().sys_s <= before.user_s + before.sys_s {
+            sum = sum.wrapping_add(std::hint::black_box(1));
+        }
+        let after = own();
+        assert!(after.user_s + after.sys_s > before.user_s + before.sys_s, "{before:?} {after:?} {sum}");
+        assert!(after.max_rss_bytes.is_some_and(|bytes| bytes > 100_000), "{after:?}");
+    }
+
+    #[test]
+    fn nobody_uses_nothing() {
+        // Linux assigns no process id above 2^22 (PID_MAX_LIMIT).
+        assert_eq!(of(1 << 23), None);
+    }
+
+    #[test]
+    fn an_earlier_look_keeps_what_a_later_one_cannot_see() {
+        let early = ProcessUsage { user_s: 1.0, max_rss_bytes: Some(7), ..ProcessUsage::default() };
+        let late = ProcessUsage { user_s: 2.0, ..ProcessUsage::default() };
+        assert_eq!(
+            early.followed_by(late),
+            ProcessUsage { user_s: 2.0, max_rss_bytes: Some(7), ..ProcessUsage::default() }
+        );
+    }
+
+    #[test]
+    fn one_after_the_other_has_the_work_of_both_and_the_peak_of_one() {
+        let one = ProcessUsage { user_s: 1.0, max_rss_bytes: Some(7), write_bytes: Some(3), ..ProcessUsage::default() };
+        let other =
+            ProcessUsage { user_s: 2.0, max_rss_bytes: Some(5), write_bytes: Some(4), ..ProcessUsage::default() };
+        let both =
+            ProcessUsage { user_s: 3.0, max_rss_bytes: Some(7), write_bytes: Some(7), ..ProcessUsage::default() };
+        assert_eq!(one.plus(other), both);
+        assert!(own().rss_bytes.is_some_and(|bytes| bytes > 100_000));
+    }
+}

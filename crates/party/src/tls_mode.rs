@@ -1,0 +1,24 @@
+//! The start of TLS: an option that sources and sinks share.
+
+/// The start of TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    /// No TLS.
+    #[default]
+    None,
+    /// After STARTTLS (RFC 3207).
+    StartTls,
+    /// Before the greeting (RFC 8314).
+    Implicit,
+}
+
+impl TlsMode {
+    /// The name in the run record.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::StartTls => "starttls",
+            Self::Implicit => "implicit",
+        }
+    }
+}

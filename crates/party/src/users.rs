@@ -1,0 +1,200 @@
+//! Users that may log in: a file of `name:password`, one per line, that sinks and relays share.
+use anyhow::{Context, Result, bail};
+use net::recent::RecentMap;
+use smtp::login::{Auth, Proof};
+use smtp::sasl::scram::{Keys, MIN_ITERATIONS};
+use smtp::sasl::{DecoySecrets, Mechanism, Nonce, Secret};
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+
+/// Environment variable with the password of the user that mailrun logs in as.
+pub const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
+
+/// Largest number of users in a file.
+const MAX_USERS: usize = 1_000_000;
+/// Number of names whose keys of SCRAM-SHA-256 are kept, some 200 bytes each. The keys of others are computed at each
+/// login: 4096 rounds of hashing, about a millisecond.
+const MAX_KEPT_KEYS: usize = 20_000;
+
+/// Users that may log in, ready for use.
+#[derive(Debug)]
+pub enum Users {
+    /// Every user, with any password.
+    Anybody,
+    /// Those of a list.
+    Known(UserTable),
+}
+
+/// Users and their passwords. An unknown name gets a made-up password and salt, so that the answers, and their timing,
+/// do not reveal whether a user exists.
+pub struct UserTable {
+    secrets: HashMap<String, Secret>,
+    made_up: DecoySecrets,
+    /// Keys of SCRAM-SHA-256 of users that logged in lately, by their salts, which are shorter than names may be.
+    keys: Mutex<RecentMap<Nonce, Keys>>,
+}
+
+impl fmt::Debug for UserTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Book({} users)", self.secrets.len())
+    }
+}
+
+impl UserTable {
+    fn new(secrets: HashMap<String, Secret>) -> Self {
+        Self { secrets, made_up: DecoySecrets::new(net::nonce()), keys: Mutex::new(RecentMap::new(MAX_KEPT_KEYS)) }
+    }
+
+    /// A user's secret; for an unknown name, a made-up one.
+    fn secret_of(&self, name: &str) -> Secret {
+        let made_up = Secret::Password(self.made_up.password(name));
+        self.secrets.get(name).cloned().unwrap_or(made_up)
+    }
+
+    /// The keys of a user's password, computed at the first login and kept as long as there is room; made-up ones for
+    /// an unknown name, or for a password that SCRAM-SHA-256 does not allow.
+    fn scram_keys(&self, name: &str) -> Keys {
+        let salt = self.made_up.salt(name);
+        if let Some(keys) = self.cached_keys().get_mut(&salt) {
+            return keys.clone();
+        }
+        // Not under the lock, so that others need not wait for it. If two first logins come at once, both compute the
+        // same keys.
+        let real = match self.secret_of(name) {
+            Secret::Password(password) => Keys::derive(&password, &salt, MIN_ITERATIONS),
+            _ => None,
+        };
+        let keys = real.unwrap_or_else(|| self.made_up.keys(name));
+        self.cached_keys().insert(salt, keys.clone());
+        keys
+    }
+
+    fn cached_keys(&self) -> MutexGuard<'_, RecentMap<Nonce, Keys>> {
+        self.keys.lock().expect("nobody panics holding it")
+    }
+}
+
+impl Users {
+    /// Reads the users of a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, has a line of another form or no users.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads `name:password`, one per line; empty lines and those that begin with `#` are skipped. `path` is for error
+    /// texts.
+    ///
+    /// # Errors
+    /// If a line has another form, or there are no users.
+    pub fn parse(text: &str, path: &Path) -> Result<Self> {
+        let file = path.display();
+        let mut users = HashMap::new();
+        for (number, line) in text.lines().enumerate() {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let Some((name, password)) = line.split_once(':').filter(|(name, _)| !name.is_empty()) else {
+                bail!("{file}:{}: must have the form name:password", number + 1);
+            };
+            users.insert(name.to_owned(), Secret::Password(password.to_owned()));
+            if users.len() > MAX_USERS {
+                bail!("{file}: more than {MAX_USERS} users");
+            }
+        }
+        if users.is_empty() {
+            bail!("{file} contains no users; each line must be name:password");
+        }
+        Ok(Self::Known(UserTable::new(users)))
+    }
+
+    /// Reports whether name and secret match.
+    pub fn verify(&self, auth: &Auth<'_>) -> bool {
+        match (self, auth.proof) {
+            (Self::Anybody, _) => true,
+            (Self::Known(book), Proof::Shown(shown)) => book.secret_of(auth.name).is(shown),
+            (Self::Known(_), Proof::Digest) => false,
+        }
+    }
+
+    /// The secret to compare a digest with; for an unknown name, one that no digest matches.
+    pub fn secret(&self, auth: &Auth<'_>) -> Option<Secret> {
+        match self {
+            Self::Anybody => Some(Secret::Any),
+            Self::Known(book) if auth.mechanism == Mechanism::ScramSha256 => {
+                Some(Secret::Keys(book.scram_keys(auth.name)))
+            }
+            Self::Known(book) => Some(book.secret_of(auth.name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Users> {
+        Users::parse(text, Path::new("dir/users"))
+    }
+
+    #[test]
+    fn a_file_of_users_is_read_or_its_line_named() {
+        let known = parse("# ours\n\nann:se:cret\nbob:\n").unwrap();
+        let shown = |name, secret: &'static str| Auth {
+            mechanism: Mechanism::Plain,
+            name,
+            proof: Proof::Shown(secret.as_bytes()),
+        };
+        assert!(known.verify(&shown("ann", "se:cret")) && known.verify(&shown("bob", "")));
+        assert!(!known.verify(&shown("ann", "se")) && !known.verify(&shown("eve", "")));
+        let digest = |name| Auth { mechanism: Mechanism::CramMd5, name, proof: Proof::Digest };
+        let nobody = known.secret(&digest("eve"));
+        assert!(nobody.is_some() && nobody == known.secret(&digest("eve")) && nobody != known.secret(&digest("ann")));
+        assert_eq!(known.secret(&digest("ann")), Some(Secret::Password("se:cret".to_owned())));
+        assert_eq!(parse("").unwrap_err().to_string(), "dir/users contains no users; each line must be name:password");
+        let wrong = parse("ann:x\n:x\n").unwrap_err().to_string();
+        assert_eq!(wrong, "dir/users:2: must have the form name:password");
+    }
+
+    #[test]
+    fn keys_are_made_once_for_each_name_and_kept_for_no_more_than_there_is_room() {
+        let Users::Known(book) = parse("ann:one\nbob:two\neve:three\nill:\u{7}\n").unwrap() else { panic!("a book") };
+        let known = Users::Known(UserTable { keys: Mutex::new(RecentMap::new(4)), ..book });
+        let keys = |name| {
+            let secret = known.secret(&Auth { mechanism: Mechanism::ScramSha256, name, proof: Proof::Digest });
+            match secret {
+                Some(Secret::Keys(keys)) => keys,
+                other => panic!("{name}: {other:?}"),
+            }
+        };
+        let ann = keys("ann");
+        let bob = keys("bob");
+        let eve = keys("eve");
+        assert!(ann.belong_to("one") && bob.belong_to("two") && eve.belong_to("three") && !ann.belong_to("two"));
+        assert!(ann == keys("ann") && bob == keys("bob"), "kept, or made again as they were");
+        assert!(ann.salt != bob.salt, "each has a salt of its own");
+        // An unknown name, and a password that SCRAM-SHA-256 does not allow, look the same to a client.
+        for name in ["nobody", "ill", "nobody else", "another one", "and another"] {
+            let made_up = keys(name);
+            assert_eq!(made_up, keys(name), "the same salt each time");
+            assert_eq!((made_up.salt.len(), made_up.iterations), (ann.salt.len(), ann.iterations));
+        }
+        let Users::Known(book) = &known else { panic!("a book") };
+        assert!(book.cached_keys().len() <= 4);
+    }
+
+    #[test]
+    fn the_file_and_its_line_are_named() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("users");
+        fs::write(&path, "ann:x\nnonsense\n").unwrap();
+        let error = format!("{:#}", Users::read(&path).unwrap_err());
+        assert!(error.ends_with("users:2: must have the form name:password"), "{error}");
+        assert!(Users::read(&place.path().join("none")).is_err());
+    }
+}

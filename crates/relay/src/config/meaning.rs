@@ -1,0 +1,477 @@
+//! Reads the sections of relay.toml into `Config`, key by key.
+use super::document::{ConfigSection, ErrorCollector, MAX_CONFIG_BYTES};
+use super::routes::RouteReader;
+use super::{
+    Config, ConfigEnvironment, ConfigErrors, DeliveryLimits, DeliveryScope, DnsConfig, DsnTarget, DurabilityLevel,
+    LogLevel, Networks, RelayLimits,
+};
+use super::{ListenerTls, RefusedGreeting, SpoolConfig, SuccessDsnPolicy};
+use crate::retry::RetrySchedule;
+use crate::routing::{Access, is_domain};
+use ipnet::IpNet;
+use journey::quantities::{bytes, count_up_to, duration};
+use net::{Certificate, ClientLimits, Endpoint, ServerTls, SessionResumption, TlsFiles};
+use party::reason::reason;
+use party::users::Users;
+use smtp::Path as Address;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The least that a spool can work with.
+const MIN_SPOOL_BYTES: u64 = 1 << 20;
+/// Received fields before which no loop may be suspected (RFC 5321 §6.3).
+const MIN_HOP_LIMIT: u64 = 100;
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Reads a configuration.
+pub(super) fn read(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Config, ConfigErrors> {
+    let notes = ErrorCollector::default();
+    if text.len() > MAX_CONFIG_BYTES {
+        notes.add(&(0..0), format!("it is longer than {MAX_CONFIG_BYTES} bytes"));
+        notes.finish(file, text)?;
+    }
+    let config = {
+        let mut root = ConfigSection::root(text, &notes);
+        let base = file.parent().unwrap_or(Path::new(""));
+        let config = notes
+            .is_empty()
+            .then(|| SectionReader { errors: &notes, base_directory: base, environment: outside }.config(&mut root));
+        if config.is_some() {
+            root.finish();
+        }
+        config
+    };
+    notes.finish(file, text)?;
+    Ok(config.expect("where nothing is wrong, it has been read"))
+}
+
+/// Context in which sections are read.
+#[derive(Clone, Copy)]
+pub(super) struct SectionReader<'a> {
+    pub(super) errors: &'a ErrorCollector,
+    /// Directory that relative paths begin at.
+    pub(super) base_directory: &'a Path,
+    pub(super) environment: &'a ConfigEnvironment<'a>,
+}
+
+impl<'a> SectionReader<'a> {
+    fn config(self, root: &mut ConfigSection<'a>) -> Config {
+        let spool = self.spool(root);
+        let mut config = Config::with_defaults(&spool.directory, self.environment.hostname.clone());
+        config.spool = spool;
+        let allow_public = root.flag("allow_public").unwrap_or_default();
+        config.delivery_scope = if allow_public { DeliveryScope::Anywhere } else { self.environment.delivery_scope };
+        config.hostname = root.value("hostname", "\"relay.example.com\"", host_name).unwrap_or(config.hostname);
+        self.listeners(root, &mut config);
+        self.auth(root, &mut config);
+        config.networks = self.networks(root).unwrap_or(config.networks);
+        config.workers = root.value("workers", "2", |text| Ok(count(text, 1024)? as usize));
+        config.log = root.value("log", "\"info\"", |text| keyword(&LogLevel::ALL, text)).unwrap_or_default();
+        let http = root.value("http", "\"127.0.0.1:8025\"", |text| Ok((address(text)?, name_in(text))));
+        (config.http, config.http_name) = http.map_or((None, None), |(address, name)| (Some(address), name));
+        config.control = self.path(root, "control").map_or(config.control, |(_, path)| path);
+        config.limits = self.limits(root, &config.spool);
+        config.delivery = delivery(root);
+        config.retry = self.retry(root);
+        config.dns = dns(root);
+        config.router = RouteReader { reader: self, delivery_scope: config.delivery_scope }.router(root);
+        self.dsn(root, &mut config);
+        config
+    }
+
+    fn networks(self, root: &mut ConfigSection<'a>) -> Option<Networks> {
+        let at = root.key("networks")?;
+        let networks = root.values("networks", "[\"10.0.0.0/8\"]", network)?;
+        let checked = is_open_relay(&networks).map_or(Ok(()), |what| {
+            Err(format!("together they are {what}: that would be an open relay; use only your own networks"))
+        });
+        self.errors.ok_or_add(&at, checked).map(|()| Networks(networks))
+    }
+
+    /// Reads who receives notices. A postmaster who receives any must have a mailbox.
+    fn dsn(self, root: &mut ConfigSection<'a>, config: &mut Config) {
+        config.dsn.postmaster = format!("postmaster@{}", config.router.primary_domain().unwrap_or(&config.hostname));
+        let Some(mut section) = root.table("dsn") else { return };
+        let dsn = &mut config.dsn;
+        dsn.postmaster =
+            section.value("postmaster", "\"postmaster@example.com\"", mailbox).unwrap_or(dsn.postmaster.clone());
+        dsn.failures = self.dsn_target(&mut section, "failures", "sender");
+        dsn.double_bounces = self.dsn_target(&mut section, "double_bounces", "log");
+        dsn.success =
+            section.value("success", "\"networks\"", |text| keyword(&SuccessDsnPolicy::ALL, text)).unwrap_or_default();
+        let is_told = [&dsn.failures, &dsn.double_bounces].contains(&&Some(DsnTarget::Postmaster));
+        if is_told {
+            let at = section.key("postmaster").unwrap_or(section.span.clone());
+            self.check_postmaster(&at, config);
+        }
+        section.finish();
+    }
+
+    fn dsn_target(self, section: &mut ConfigSection<'a>, key: &'static str, usual: &str) -> Option<DsnTarget> {
+        let target = |text: &str| match (text, text.strip_prefix("maildir:")) {
+            (text, _) if text == usual => Ok(None),
+            ("postmaster", _) => Ok(Some(DsnTarget::Postmaster)),
+            (_, Some(path)) if !path.is_empty() => Ok(Some(DsnTarget::Maildir(self.base_directory.join(path).into()))),
+            _ => Err(format!("{text:?} is not one of {usual}, postmaster, maildir:PATH")),
+        };
+        section.value(key, &format!("\"{usual}\""), target).flatten()
+    }
+
+    fn check_postmaster(self, at: &Range<usize>, config: &Config) {
+        let null = Address::mailbox(b"").expect("the null path is a path");
+        let Ok(postmaster) = Address::mailbox(config.dsn.postmaster.as_bytes()) else { return };
+        if let Err(refusal) = config.router.route(Access::Trusted, &null, &postmaster) {
+            let what = format!(
+                "mail cannot be delivered to {} ({refusal:?}); write postmaster = \"ADDRESS\" in [dsn], or add a \
+                 mailbox or alias",
+                config.dsn.postmaster
+            );
+            self.errors.add(at, what);
+        }
+    }
+
+    fn spool(self, root: &mut ConfigSection<'a>) -> SpoolConfig {
+        let mut spool = Config::with_defaults(Path::new("spool"), String::new()).spool;
+        let Some(mut section) = root.table("spool") else {
+            self.errors.add(&(0..0), "spool.directory is missing; write [spool] and directory = \"PATH\"");
+            return spool;
+        };
+        match self.path(&mut section, "directory") {
+            Some((span, path)) => {
+                self.errors.ok_or_add(&span, (self.environment.can_store_in)(&path));
+                spool.directory = path;
+            }
+            None => self.errors.add(&section.span, "spool.directory is missing; write directory = \"PATH\""),
+        }
+        let size = |text: &str| match bytes(text)? {
+            few if few < MIN_SPOOL_BYTES => Err(format!("{text:?} is too small for a spool; use at least 1M")),
+            enough => Ok(enough),
+        };
+        spool.durability =
+            section.value("durability", "\"sync\"", |text| keyword(&DurabilityLevel::ALL, text)).unwrap_or_default();
+        spool.max_bytes = section.value("max_size", "\"10G\"", size).unwrap_or(spool.max_bytes);
+        spool.memory_bytes = section.value("max_memory", "\"128M\"", bytes).unwrap_or(spool.memory_bytes);
+        spool.refuse_damage = section.flag("refuse_damage").unwrap_or_default();
+        section.finish();
+        spool
+    }
+
+    fn listeners(self, root: &mut ConfigSection<'a>, config: &mut Config) {
+        const EXAMPLE: &str = "[\"127.0.0.1:2525\"]";
+        let listen = root.key("listen");
+        config.listen = root.values("listen", EXAMPLE, endpoint).unwrap_or_else(|| config.listen.clone());
+        let implicit = root.key("listen_tls");
+        config.listen_tls = root.values("listen_tls", EXAMPLE, endpoint).unwrap_or_default();
+        config.listen_lmtp = root.values("listen_lmtp", EXAMPLE, endpoint).unwrap_or_default();
+        config.proxy_protocol = root.flag("proxy_protocol").unwrap_or_default();
+        config.xclient = Networks(root.values("xclient", "[\"10.0.0.6\"]", network).unwrap_or_default());
+        let tls = root.table("tls");
+        match (&tls, implicit) {
+            (None, Some(key)) => self.errors.add(&key, "listen_tls requires [tls] with cert and key"),
+            (None, None) if config.listen.is_empty() && config.listen_lmtp.is_empty() => {
+                self.errors.add(&listen.unwrap_or(0..0), format!("no address to listen on; write listen = {EXAMPLE}"));
+            }
+            _ => {}
+        }
+        config.tls = tls.and_then(|section| self.tls(section));
+    }
+
+    fn tls(self, mut section: ConfigSection<'a>) -> Option<ListenerTls> {
+        let span = section.span.clone();
+        let chain = self.path(&mut section, "cert");
+        let key = self.path(&mut section, "key");
+        section.finish();
+        let (Some((chain_at, chain)), Some((key_at, key))) = (chain, key) else {
+            self.errors.add(&span, "TLS requires both: cert = \"FILE\" and key = \"FILE\", in PEM form");
+            return None;
+        };
+        let resumption = SessionResumption::On;
+        let (chain_pem, key_pem) = (self.file(&chain_at, &chain), self.file(&key_at, &key));
+        let certificate = Certificate::from_pem(&chain_pem?, &key_pem?).map_err(|why| why.to_string());
+        let certificate = self.errors.ok_or_add(&chain_at, certificate)?;
+        let setup = ServerTls::new(certificate, None, resumption).map_err(|why| why.to_string());
+        let files = TlsFiles { certificate: chain, key, client_roots: None, resumption };
+        self.errors.ok_or_add(&chain_at, setup).map(|setup| ListenerTls { setup, files })
+    }
+
+    fn auth(self, root: &mut ConfigSection<'a>, config: &mut Config) {
+        let Some(mut section) = root.table("auth") else { return };
+        let users = self.path(&mut section, "users");
+        let Some((span, path)) = users else {
+            self.errors.add(&section.span, "no users; write users = \"FILE\", a file with one name:password per line");
+            return section.finish();
+        };
+        let is_inside = |endpoint: &Endpoint| endpoint.ip().is_none_or(|ip| ip.is_loopback());
+        let in_the_clear = config.listen.iter().chain(&config.listen_lmtp);
+        if config.tls.is_none() && !in_the_clear.clone().all(is_inside) {
+            let what = "passwords would cross the network unencrypted; add [tls], or listen on loopback only";
+            self.errors.add(&section.span, what);
+        }
+        let users = self.text(&span, &path).and_then(|text| {
+            self.errors.ok_or_add(&span, Users::parse(&text, &path).map_err(|why| format!("{why:#}")))
+        });
+        config.users = users.map(Arc::new);
+        let limits = &mut config.login_limits;
+        limits.failures = section.value("failures", "10", failure_limit).unwrap_or(limits.failures);
+        limits.user_failures = section.value("user_failures", "100", failure_limit).unwrap_or(limits.user_failures);
+        limits.period = section.value("period", "\"10m\"", positive_duration).unwrap_or(limits.period);
+        limits.lock_duration = section.value("lock", "\"10m\"", positive_duration).unwrap_or(limits.lock_duration);
+        limits.delay = section.value("delay", "\"1s\"", positive_duration).unwrap_or(limits.delay);
+        config.login_exempt = Networks(section.values("exempt", "[\"10.0.0.5\"]", network).unwrap_or_default());
+        section.finish();
+    }
+
+    fn limits(self, root: &mut ConfigSection<'a>, spool: &SpoolConfig) -> RelayLimits {
+        let mut limits = RelayLimits::default();
+        // A message that a small spool can never hold is answered as too large, and not to be tried again later.
+        limits.message_bytes = limits.message_bytes.min(spool.max_bytes / 4);
+        let Some(mut section) = root.table("limits") else { return limits };
+        let message = |text: &str| match bytes(text)? {
+            few if few < 64 << 10 => {
+                Err(format!("{text:?} is too small: messages of 64k must be accepted (RFC 5321 §4.5.3.1.7)"))
+            }
+            many if many > spool.max_bytes => Err(format!("{text:?} is more than spool.max_size")),
+            bytes => Ok(bytes),
+        };
+        let recipients = |text: &str| match count(text, 1_000_000)? {
+            few @ ..100 => Err(format!("{few} is too small: 100 recipients must be accepted (RFC 5321 §4.5.3.1.8)")),
+            enough => Ok(enough as usize),
+        };
+        let hops = |text: &str| match count(text, 10_000)? {
+            few @ ..MIN_HOP_LIMIT => Err(format!("{few} is too small: a message may have 100 hops (RFC 5321 §6.3)")),
+            enough => Ok(enough as u32),
+        };
+        limits.message_bytes = section.value("max_message_size", "\"64M\"", message).unwrap_or(limits.message_bytes);
+        let most = limits.message_bytes;
+        let incoming = |text: &str| match bytes(text)? {
+            few if few < most => Err(format!("{text:?} is less than limits.max_message_size; use at least {most}")),
+            enough => Ok(enough),
+        };
+        let incoming = section.value("max_incoming_size", "\"128M\"", incoming);
+        limits.incoming_bytes = incoming.unwrap_or(limits.incoming_bytes.max(most));
+        limits.recipients = section.value("max_recipients", "1000", recipients).unwrap_or(limits.recipients);
+        let sessions = section.value("max_sessions", "10000", |text| Ok(count(text, 1_000_000)? as usize));
+        limits.sessions = sessions.unwrap_or(limits.sessions);
+        limits.max_hops = section.value("max_hops", "100", hops).unwrap_or(limits.max_hops);
+        limits.idle_timeout = section.value("idle_timeout", "\"5m\"", positive_duration).unwrap_or(limits.idle_timeout);
+        let junk = section.value("max_junk_commands", "100", |text| Ok(count(text, 1_000_000)? as u32));
+        limits.junk_commands = junk.unwrap_or(limits.junk_commands);
+        limits.message_timeout =
+            section.value("without_message", "\"30m\"", positive_duration).unwrap_or(limits.message_timeout);
+        limits.client = section.table("client").map_or(limits.client, client_limits);
+        section.finish();
+        limits
+    }
+
+    fn retry(self, root: &mut ConfigSection<'a>) -> RetrySchedule {
+        let mut retry = RetrySchedule::default();
+        let Some(mut section) = root.table("retry") else { return retry };
+        let longest_at = section.key("longest");
+        let delay_at = section.key("delay_notice");
+        let backoff = &mut retry.backoff;
+        backoff.initial = section.value("first", "\"5m\"", positive_duration).unwrap_or(backoff.initial);
+        backoff.max = section.value("longest", "\"1h\"", positive_duration).unwrap_or(backoff.max.max(backoff.initial));
+        retry.lifetime = section.value("expiry", "\"5d\"", positive_duration).unwrap_or(retry.lifetime);
+        retry.notice_lifetime = section.value("notice_expiry", "\"5d\"", positive_duration).unwrap_or(retry.lifetime);
+        let delay = |text: &str| if text == "never" { Ok(None) } else { positive_duration(text).map(Some) };
+        let delay = section.value("delay_notice", "\"4h\"", delay);
+        // A default that nobody set must not be an error: a short-lived queue has no time for it.
+        let default = retry.delay_notice.filter(|after| *after < retry.lifetime);
+        retry.delay_notice = delay.unwrap_or(default);
+        if retry.backoff.max < retry.backoff.initial {
+            let at = longest_at.unwrap_or(section.span.clone());
+            self.errors.add(&at, "retry.longest is less than retry.first; use at least that");
+        }
+        if retry.delay_notice.is_some_and(|after| after >= retry.lifetime) {
+            let at = delay_at.unwrap_or(section.span.clone());
+            self.errors.add(&at, "the message expires before that; use less than expiry, or \"never\"");
+        }
+        section.finish();
+        retry
+    }
+
+    /// A path; a relative one begins at `base`.
+    pub(super) fn path(self, section: &mut ConfigSection<'a>, key: &'static str) -> Option<(Range<usize>, PathBuf)> {
+        let (span, text) = section.text(key, "\"PATH\"")?;
+        if text.is_empty() {
+            self.errors.add(&span, format!("{key} is empty; write {key} = \"PATH\""));
+            return None;
+        }
+        Some((span, self.base_directory.join(text)))
+    }
+
+    /// Reads the file that is named there.
+    pub(super) fn file(self, span: &Range<usize>, path: &Path) -> Option<Vec<u8>> {
+        let bytes = (self.environment.read)(path)
+            .map_err(|error| format!("cannot read {}: {}", path.display(), reason(&error)));
+        self.errors.ok_or_add(span, bytes)
+    }
+
+    /// Likewise, as text.
+    pub(super) fn text(self, span: &Range<usize>, path: &Path) -> Option<String> {
+        let text = String::from_utf8(self.file(span, path)?).map_err(|_| format!("{} is not UTF-8", path.display()));
+        self.errors.ok_or_add(span, text)
+    }
+}
+
+fn client_limits(mut section: ConfigSection<'_>) -> ClientLimits {
+    let mut limits = ClientLimits::default();
+    let keys = [
+        ("connections", "50", &mut limits.connections),
+        ("connections_per_minute", "600", &mut limits.connection_rate),
+        ("messages_per_minute", "1000", &mut limits.message_rate),
+        ("recipients_per_minute", "5000", &mut limits.recipient_rate),
+        ("logins_per_minute", "600", &mut limits.login_rate),
+        ("handshakes_per_minute", "600", &mut limits.handshake_rate),
+    ];
+    for (key, example, limit) in keys {
+        *limit = section.value(key, example, optional_limit).unwrap_or(*limit);
+    }
+    section.finish();
+    limits
+}
+
+/// A number from one on, or "unlimited".
+fn optional_limit(text: &str) -> Result<Option<u32>, String> {
+    if text == "unlimited" {
+        return Ok(None);
+    }
+    let number =
+        count(text, 1_000_000).map_err(|_| format!("{text:?} is not a number from 1 to 1000000 or \"unlimited\""))?;
+    Ok(Some(number as u32))
+}
+
+fn failure_limit(text: &str) -> Result<u32, String> {
+    count(text, 1_000_000).map(|number| number as u32)
+}
+
+fn delivery(root: &mut ConfigSection<'_>) -> DeliveryLimits {
+    let mut delivery = DeliveryLimits::default();
+    let Some(mut section) = root.table("delivery") else { return delivery };
+    delivery.per_destination =
+        section.value("per_destination", "20", connection_limit).unwrap_or(delivery.per_destination);
+    delivery.overall = section.value("overall", "1000", connection_limit).unwrap_or(delivery.overall);
+    delivery.greeting_5xx =
+        section.value("greeting_5xx", "\"skip\"", |text| keyword(&RefusedGreeting::ALL, text)).unwrap_or_default();
+    section.finish();
+    delivery
+}
+
+fn dns(root: &mut ConfigSection<'_>) -> DnsConfig {
+    let mut dns = DnsConfig::default();
+    let Some(mut section) = root.table("dns") else { return dns };
+    dns.servers = section.values("servers", "[\"127.0.0.1:53\"]", name_server).unwrap_or_default();
+    dns.timeout = section.value("timeout", "\"5s\"", positive_duration).unwrap_or(dns.timeout);
+    section.finish();
+    dns
+}
+
+/// The word's meaning.
+pub(super) fn keyword<T: Copy>(all: &[(T, &str)], text: &str) -> Result<T, String> {
+    let found = all.iter().find(|(_, word)| *word == text).map(|(meaning, _)| *meaning);
+    found.ok_or_else(|| {
+        let words: Vec<&str> = all.iter().map(|(_, word)| *word).collect();
+        format!("{text:?} is not one of {}", words.join(", "))
+    })
+}
+
+/// A number from one on: `500`, or `"10k"`.
+fn count(text: &str, most: u64) -> Result<u64, String> {
+    count_up_to(text, most).map_err(|_| format!("{text:?} is not a number from 1 to {most}"))
+}
+
+pub(super) fn connection_limit(text: &str) -> Result<u32, String> {
+    count(text, 100_000).map(|number| number as u32)
+}
+
+/// A time that is not zero; days too.
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok()).filter(|days| *days <= 10_000);
+    match days.map_or_else(|| duration(text), |days| Ok(DAY * days)) {
+        Ok(Duration::ZERO) => Err(format!("{text:?}: must be more than zero")),
+        Ok(time) => Ok(time),
+        Err(_) => Err(format!("{text:?} is not a valid time; use something like 30s, 5m, 4h or 5d")),
+    }
+}
+
+fn host_name(text: &str) -> Result<String, String> {
+    // A number is an address that lacks something (RFC 1123 §2.1).
+    let is_number = text.rsplit('.').next().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
+    if is_domain(text) && !is_number {
+        return Ok(text.to_owned());
+    }
+    Err(format!("{text:?} is not a valid host name; use something like relay.example.com"))
+}
+
+fn mailbox(text: &str) -> Result<String, String> {
+    match Address::mailbox(text.as_bytes()) {
+        Ok(_) if text.contains('@') => Ok(text.to_owned()),
+        _ => Err(format!("{text:?} is not a valid address; use something like postmaster@example.com")),
+    }
+}
+
+fn network(text: &str) -> Result<IpNet, String> {
+    let host = text.parse::<IpAddr>().map(IpNet::from);
+    let network = host.or_else(|_| text.parse::<IpNet>());
+    let network = network
+        .map_err(|_| format!("{text:?} is not a valid network; use something like 10.0.0.0/8 or 2001:db8::/32"))?;
+    if network.prefix_len() == 0 {
+        return Err(format!("{text:?} is everyone: that would be an open relay; use only your own networks"));
+    }
+    let is_mapped = |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    if is_mapped(network.network()) {
+        return Err(format!("{text:?}: write it as an IPv4 network; addresses are compared without ::ffff:"));
+    }
+    Ok(network.trunc())
+}
+
+/// Names the clients that networks admit together, where these are more than any one owner's: half of IPv4 or more,
+/// half of the allocated IPv6 (2000::/3) or more, and IPv4 as a translator writes it (RFC 6052 §2.1).
+fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
+    let all = IpNet::aggregate(&networks.to_vec());
+    let hosts_v4 = |network: &IpNet| match network {
+        IpNet::V4(network) => 1_u64 << (32 - network.prefix_len()),
+        IpNet::V6(_) => 0,
+    };
+    // In units of a /64, the smallest that is assigned.
+    let subnets_v6 = |network: &IpNet| match network {
+        IpNet::V6(network) if network.prefix_len() < 64 => 1_u128 << (64 - network.prefix_len()),
+        _ => 0,
+    };
+    let translated: IpNet = "64:ff9b::/96".parse().expect("it is a network");
+    if all.iter().map(hosts_v4).sum::<u64>() >= 1 << 31 {
+        return Some("half of all IPv4 addresses or more");
+    }
+    if all.iter().map(subnets_v6).sum::<u128>() >= 1 << 60 {
+        return Some("half of all public IPv6 addresses or more");
+    }
+    all.iter().any(|network| network.contains(&translated)).then_some("all IPv4 addresses behind a NAT64 translator")
+}
+
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    Endpoint::listening(text).map_err(|why| why.to_string())
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    match Endpoint::listening(text) {
+        Ok(Endpoint::Tcp(address)) => Ok(address),
+        Err(why) => Err(why.to_string()),
+        Ok(Endpoint::Unix(_)) => Err(format!("{text:?} is not a valid HOST:PORT; use something like 127.0.0.1:8025")),
+    }
+}
+
+/// The host of HOST:PORT, if it is a name.
+fn name_in(text: &str) -> Option<String> {
+    let (host, _) = text.rsplit_once(':')?;
+    let is_name = is_domain(host) && !host.starts_with('[') && host.parse::<IpAddr>().is_err();
+    is_name.then(|| host.to_owned())
+}
+
+fn name_server(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53));
+    bare.or_else(|_| text.parse())
+        .map_err(|_| format!("{text:?} is not a valid address; use something like 127.0.0.1 or [::1]:53"))
+}

@@ -1,0 +1,1135 @@
+//! A relay's configuration: from relay.toml, or from three flags. Defaults are safe: loopback only, synced.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `document` | TOML as sections whose keys are taken one by one; complaints with line and column |
+//! | `meaning` | reads each section's keys into `Config` |
+//! | `routes` | `[[route]]`, and `[local]` |
+//!
+//! `docs/relay.md` and `example.toml` have every key; both are read by tests.
+mod document;
+mod meaning;
+mod routes;
+
+use super::retry::RetrySchedule;
+use super::routing::{Access, DomainPattern, Route, Router};
+use super::routing::{LocalDomains, Mx, RouteTarget};
+pub use document::{ConfigError, ConfigErrors};
+use ipnet::IpNet;
+use net::{ClientLimits, Endpoint, ServerTls, TlsFiles};
+use party::reason::reason;
+use party::users::Users;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Default address on which a relay listens.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:2525";
+/// The longest file that any key names.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// All of it.
+#[derive(Debug)]
+pub struct Config {
+    /// The name to greet with, and of `Received:` and notices.
+    pub(crate) hostname: String,
+    /// Addresses that accept SMTP.
+    pub listen: Vec<Endpoint>,
+    /// TLS before the greeting.
+    pub(crate) listen_tls: Vec<Endpoint>,
+    /// LMTP in place of SMTP.
+    pub(crate) listen_lmtp: Vec<Endpoint>,
+    /// Each connection begins with a PROXY header, which names the client.
+    pub(crate) proxy_protocol: bool,
+    /// Clients that may speak for others with XCLIENT.
+    pub(crate) xclient: Networks,
+    pub(crate) networks: Networks,
+    /// The spool.
+    pub spool: SpoolConfig,
+    /// Limits of sessions, messages and memory.
+    pub limits: RelayLimits,
+    /// This side of TLS with clients.
+    pub(crate) tls: Option<ListenerTls>,
+    /// Users who may log in.
+    pub(crate) users: Option<Arc<Users>>,
+    /// Limits of failed logins.
+    pub(crate) login_limits: LoginLimits,
+    /// Clients whose failed logins count for the user only, and not for the address.
+    pub(crate) login_exempt: Networks,
+    /// Access rules, and the next hop of each recipient.
+    pub router: Router,
+    pub(crate) delivery: DeliveryLimits,
+    pub(crate) retry: RetrySchedule,
+    pub(crate) dsn: DsnConfig,
+    pub(crate) dns: DnsConfig,
+    /// Networks that mail may be sent to.
+    pub delivery_scope: DeliveryScope,
+    /// Metrics, health and readiness.
+    pub http: Option<SocketAddr>,
+    /// The name in `http`, if it is not an address: requests may use it.
+    pub(crate) http_name: Option<String>,
+    /// The socket of `mailrun queue`.
+    pub control: PathBuf,
+    /// `None` for half of the processors.
+    pub workers: Option<usize>,
+    /// Level of the log.
+    pub log: LogLevel,
+}
+
+/// This side of TLS with clients, and the files that it is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerTls {
+    pub(crate) setup: ServerTls,
+    pub(crate) files: TlsFiles,
+}
+
+/// Networks whose mail is relayed without a login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Networks(pub(crate) Vec<IpNet>);
+
+impl Default for Networks {
+    /// This host.
+    fn default() -> Self {
+        let own = ["127.0.0.0/8", "::1/128"].map(|network| network.parse().expect("both are networks"));
+        Self(own.into())
+    }
+}
+
+impl Networks {
+    /// Reports whether an address belongs to them. An IPv4 address is one however it is written (RFC 4291 §2.5.5.2).
+    pub(crate) fn contain(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&address))
+    }
+}
+
+/// Limits of the spool, on disk and in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpoolConfig {
+    /// Directory of the segments.
+    pub directory: PathBuf,
+    /// What a 250 promises.
+    pub durability: DurabilityLevel,
+    /// Limit of the bytes; beyond it, messages are answered 452.
+    pub max_bytes: u64,
+    /// Bodies beyond that are dropped from memory, and read again.
+    pub memory_bytes: u64,
+    /// A spool with new damage is not opened.
+    pub refuse_damage: bool,
+}
+
+/// The moment at which a message is answered 250.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DurabilityLevel {
+    /// Once it is on disk for good.
+    #[default]
+    Sync,
+    /// Once the kernel has it.
+    Write,
+    /// Immediately; nothing is ever written.
+    Memory,
+}
+
+impl DurabilityLevel {
+    pub(crate) const ALL: [(Self, &'static str); 3] =
+        [(Self::Sync, "sync"), (Self::Write, "write"), (Self::Memory, "memory")];
+}
+
+/// Limits of sessions and messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayLimits {
+    pub(crate) message_bytes: u64,
+    /// Limit of all messages that are being received or wait for their 250; at least that of one message.
+    pub incoming_bytes: u64,
+    pub(crate) recipients: usize,
+    pub(crate) sessions: usize,
+    /// Limit of `Received:` fields; a message with more goes round in a loop.
+    pub(crate) max_hops: u32,
+    /// Longest silence of a client.
+    pub(crate) idle_timeout: Duration,
+    /// Limit of NOOP, VRFY and the like, with no message between them.
+    pub(crate) junk_commands: u32,
+    /// Longest time that a session may last without a message.
+    pub(crate) message_timeout: Duration,
+    /// Limits of each client address that is not of `networks`.
+    pub(crate) client: ClientLimits,
+}
+
+impl Default for RelayLimits {
+    fn default() -> Self {
+        Self {
+            message_bytes: 64 << 20,
+            incoming_bytes: 128 << 20,
+            recipients: 1000,
+            sessions: 10_000,
+            max_hops: 100,
+            idle_timeout: Duration::from_secs(300),
+            junk_commands: 100,
+            message_timeout: Duration::from_secs(1800),
+            client: ClientLimits::default(),
+        }
+    }
+}
+
+impl RelayLimits {
+    /// The limits in the form that a session takes.
+    pub(crate) fn session_limits(&self) -> smtp::Limits {
+        smtp::Limits {
+            message_bytes: self.message_bytes,
+            recipients: self.recipients,
+            idle_timeout: self.idle_timeout,
+            junk_commands: self.junk_commands,
+            no_message_timeout: self.message_timeout,
+            ..smtp::Limits::default()
+        }
+    }
+}
+
+/// Limits of failed logins: `[auth]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LoginLimits {
+    /// Failures of a client address.
+    pub(crate) failures: u32,
+    /// Failures as one user, from any address.
+    pub(crate) user_failures: u32,
+    /// Within this time.
+    pub(crate) period: Duration,
+    /// Time for which no further login is checked then.
+    pub(crate) lock_duration: Duration,
+    /// Delay of the login after the first failure; doubled with each further one.
+    pub(crate) delay: Duration,
+}
+
+impl Default for LoginLimits {
+    /// fail2ban's ten minutes, and room for a user who does not remember which password it was.
+    fn default() -> Self {
+        Self {
+            failures: 10,
+            user_failures: 100,
+            period: Duration::from_secs(600),
+            lock_duration: Duration::from_secs(600),
+            delay: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Limits of the number of connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeliveryLimits {
+    pub(crate) per_destination: u32,
+    pub(crate) overall: u32,
+    pub(crate) greeting_5xx: RefusedGreeting,
+}
+
+/// Meaning of a 5xx in place of a greeting. RFC 5321 §3.1 leaves it open: a server may refuse this client for good, or
+/// be one of several that is out of order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RefusedGreeting {
+    /// The next server is tried, and the message put off if there is none (Postfix: `smtp_skip_5xx_greeting = yes`).
+    #[default]
+    Skip,
+    /// The message comes back.
+    Fail,
+}
+
+impl RefusedGreeting {
+    pub(crate) const ALL: [(Self, &'static str); 2] = [(Self::Skip, "skip"), (Self::Fail, "fail")];
+}
+
+/// Recipients of notices, and senders who are notified of success.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DsnConfig {
+    /// Target of notices of failures; `None` for the sender.
+    pub(crate) failures: Option<DsnTarget>,
+    /// Target of notices about notices that could not be delivered; `None` for the log only.
+    pub(crate) double_bounces: Option<DsnTarget>,
+    /// An address.
+    pub(crate) postmaster: String,
+    pub(crate) success: SuccessDsnPolicy,
+}
+
+impl DsnConfig {
+    fn new(domain: &str) -> Self {
+        Self {
+            failures: None,
+            double_bounces: None,
+            postmaster: format!("postmaster@{domain}"),
+            success: SuccessDsnPolicy::default(),
+        }
+    }
+}
+
+/// Target of a notice in place of the sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DsnTarget {
+    Postmaster,
+    Maildir(Arc<Path>),
+}
+
+/// Senders whose NOTIFY=SUCCESS is answered. A sender's address proves nothing: a client that sends mail under somebody
+/// else's address has the notice sent there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SuccessDsnPolicy {
+    Everyone,
+    /// Clients in `networks`, on unix-domain sockets, and those that have logged in.
+    #[default]
+    Networks,
+    Nobody,
+}
+
+impl SuccessDsnPolicy {
+    pub(crate) const ALL: [(Self, &'static str); 3] =
+        [(Self::Everyone, "everyone"), (Self::Networks, "networks"), (Self::Nobody, "nobody")];
+
+    /// Reports whether the sender of a message is notified of its success. A client without an address came by a
+    /// unix-domain socket.
+    pub(crate) fn is_for(self, client: Option<IpAddr>, login: LoggedIn, networks: &Networks) -> bool {
+        match self {
+            Self::Everyone => true,
+            Self::Networks => login == LoggedIn::Yes || client.is_none_or(|client| networks.contain(client)),
+            Self::Nobody => false,
+        }
+    }
+}
+
+impl Default for DeliveryLimits {
+    fn default() -> Self {
+        Self { per_destination: 20, overall: 1000, greeting_5xx: RefusedGreeting::default() }
+    }
+}
+
+/// Servers to ask for mail exchangers and addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DnsConfig {
+    /// Empty for the system's.
+    pub(crate) servers: Vec<SocketAddr>,
+    /// Time-out of one answer.
+    pub(crate) timeout: Duration,
+}
+
+impl Default for DnsConfig {
+    fn default() -> Self {
+        Self { servers: Vec::new(), timeout: Duration::from_secs(5) }
+    }
+}
+
+/// Networks to which mail may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeliveryScope {
+    /// Loopback and private addresses.
+    #[default]
+    Local,
+    /// Public ones too.
+    Anywhere,
+}
+
+/// The least that is worth a line of log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Faults of the relay.
+    Error,
+    /// And what an administrator must look after.
+    Warn,
+    /// And each delivery.
+    #[default]
+    Info,
+    /// And each session's steps.
+    Debug,
+}
+
+impl LogLevel {
+    pub(crate) const ALL: [(Self, &'static str); 4] =
+        [(Self::Error, "error"), (Self::Warn, "warn"), (Self::Info, "info"), (Self::Debug, "debug")];
+}
+
+/// Environment in which configuration is read: files, variables and the name of this host. Tests have their own.
+pub(crate) struct ConfigEnvironment<'a> {
+    pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
+    pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
+    pub(crate) hostname: String,
+    /// Networks to which mail may go even if the file does not say so.
+    pub(crate) delivery_scope: DeliveryScope,
+    /// Checks whether a spool can be in that directory.
+    pub(crate) can_store_in: &'a StorageCheck,
+}
+
+/// Checks a directory for a spool, which need not exist, and changes nothing.
+pub(crate) type StorageCheck = dyn Fn(&Path) -> Result<(), String>;
+
+impl ConfigEnvironment<'_> {
+    /// The environment of this process.
+    pub(crate) fn of_process() -> Self {
+        Self {
+            read: &read,
+            variable: &|name| std::env::var(name).ok(),
+            hostname: hostname(),
+            delivery_scope: DeliveryScope::default(),
+            // A relay that starts opens it, and sees.
+            can_store_in: &|_| Ok(()),
+        }
+    }
+}
+
+/// A file, but no more of it than could be meant.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is longer than {MAX_FILE_BYTES} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Name of this host, if other hosts can use it.
+fn hostname() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if super::routing::is_domain(&name) { name } else { "localhost".to_owned() }
+}
+
+impl Config {
+    /// Reads a file, and those that it names. Relative paths begin in its directory.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    #[cfg(test)]
+    pub(crate) fn read(file: &Path) -> Result<Self, ConfigErrors> {
+        Self::read_within(file, DeliveryScope::Local)
+    }
+
+    /// The same, where mail may go as far as `reach` even if the file does not allow it.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn read_within(file: &Path, reach: DeliveryScope) -> Result<Self, ConfigErrors> {
+        Self::read_with(file, &ConfigEnvironment { delivery_scope: reach, ..ConfigEnvironment::of_process() })
+    }
+
+    /// The same for a file that is only checked: its spool's directory is checked, too.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn check(file: &Path, reach: DeliveryScope, can_store_in: &StorageCheck) -> Result<Self, ConfigErrors> {
+        Self::read_with(
+            file,
+            &ConfigEnvironment { delivery_scope: reach, can_store_in, ..ConfigEnvironment::of_process() },
+        )
+    }
+
+    fn read_with(file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Self, ConfigErrors> {
+        let complain = |message: String| ConfigErrors {
+            file: file.to_owned(),
+            errors: vec![ConfigError { line: 1, column: 1, message }],
+        };
+        let bytes = (outside.read)(file).map_err(|error| complain(format!("it cannot be read: {}", reason(&error))))?;
+        let text = String::from_utf8(bytes).map_err(|_| complain("it is not UTF-8, which TOML is".to_owned()))?;
+        Self::parse(&text, file, outside)
+    }
+
+    /// The same for a text, as if it were in that file.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub(crate) fn parse(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Self, ConfigErrors> {
+        meaning::read(text, file, outside)
+    }
+
+    /// A configuration that names no files, for tests.
+    #[cfg(test)]
+    pub(crate) fn read_text(text: &str) -> Self {
+        Self::parse(text, Path::new("relay.toml"), &ConfigEnvironment::of_process()).expect("nothing is wrong with it")
+    }
+
+    /// Configuration without a file: all mail that comes to `listen` goes to `to` (`HOST[:PORT]`, `lmtp:HOST:PORT`,
+    /// `lmtp:unix:PATH` or `discard`), by way of the directory `spool`.
+    ///
+    /// # Errors
+    /// If one of them is not valid, with the reason.
+    pub fn from_flags(listen: &str, to: &str, spool: &Path, reach: DeliveryScope) -> Result<Self, String> {
+        let hop = routes::parse_next_hop(to, reach).map_err(|what| format!("--to {what}"))?;
+        let route = Route { from: Vec::new(), to: vec![DomainPattern::any()], target: RouteTarget::NextHop(hop) };
+        let listen = Endpoint::listening(listen).map_err(|why| format!("--listen: {why}"))?;
+        let mut config = Self::with_defaults(spool, hostname());
+        config.listen = vec![listen];
+        config.delivery_scope = reach;
+        config.router = Router::new(LocalDomains::default(), vec![route], RouteTarget::Mx(Mx::default()));
+        Ok(config)
+    }
+
+    /// Configuration that gives the directory only.
+    fn with_defaults(spool: &Path, hostname: String) -> Self {
+        Self {
+            hostname: hostname.clone(),
+            listen: vec![Endpoint::Tcp(DEFAULT_LISTEN.parse().expect("it is an address"))],
+            listen_tls: Vec::new(),
+            listen_lmtp: Vec::new(),
+            proxy_protocol: false,
+            xclient: Networks(Vec::new()),
+            networks: Networks::default(),
+            spool: SpoolConfig {
+                directory: spool.to_owned(),
+                durability: DurabilityLevel::default(),
+                max_bytes: 10 << 30,
+                memory_bytes: 128 << 20,
+                refuse_damage: false,
+            },
+            limits: RelayLimits::default(),
+            tls: None,
+            users: None,
+            login_limits: LoginLimits::default(),
+            login_exempt: Networks(Vec::new()),
+            router: Router::new(LocalDomains::default(), Vec::new(), RouteTarget::Mx(Mx::default())),
+            delivery: DeliveryLimits::default(),
+            retry: RetrySchedule::default(),
+            dsn: DsnConfig::new(&hostname),
+            dns: DnsConfig::default(),
+            delivery_scope: DeliveryScope::default(),
+            http: None,
+            http_name: None,
+            control: spool.join("control.sock"),
+            workers: None,
+            log: LogLevel::default(),
+        }
+    }
+
+    /// All addresses that it listens on.
+    pub fn listeners(&self) -> impl Iterator<Item = &Endpoint> {
+        self.listen.iter().chain(&self.listen_tls).chain(&self.listen_lmtp)
+    }
+
+    /// Returns the rights of a client.
+    pub(crate) fn access(&self, client: IpAddr, login: LoggedIn) -> Access {
+        match login {
+            LoggedIn::Yes => Access::Trusted,
+            LoggedIn::No if self.networks.contain(client) => Access::Trusted,
+            LoggedIn::No => Access::Untrusted,
+        }
+    }
+
+    /// Warnings about settings that are allowed but risky: next hops whose certificate is not verified although TLS is
+    /// required.
+    pub fn warnings(&self) -> Vec<String> {
+        let hops = self.router.insecure_hops();
+        hops.map(|hop| format!("{hop}: insecure = true: the certificate is not verified")).collect()
+    }
+
+    /// The keys whose new values hold only after a restart; a reload reports them.
+    pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
+        let changes = [
+            ("listen", self.listen != new.listen),
+            ("listen_tls", self.listen_tls != new.listen_tls),
+            ("listen_lmtp", self.listen_lmtp != new.listen_lmtp),
+            ("proxy_protocol", self.proxy_protocol != new.proxy_protocol),
+            ("xclient", self.xclient.0.is_empty() != new.xclient.0.is_empty()),
+            ("http", self.http != new.http),
+            ("control", self.control != new.control),
+            ("workers", self.workers != new.workers),
+            ("hostname", self.hostname != new.hostname),
+            ("spool", self.spool != new.spool),
+            ("limits", self.limits != new.limits),
+            ("tls", self.tls.is_some() != new.tls.is_some()),
+            ("auth", self.users.is_some() != new.users.is_some()),
+            ("delivery", self.delivery != new.delivery),
+            ("retry", self.retry != new.retry),
+            ("dns", self.dns != new.dns),
+        ];
+        changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(key, _)| key).collect()
+    }
+}
+
+/// Tells whether a client has logged in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoggedIn {
+    Yes,
+    No,
+}
+
+/// A file with every key, as the manual shows it.
+#[cfg(test)]
+pub(crate) const EXAMPLE: &str = include_str!("example.toml");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::{NextHop, ResolvedRoute, RouteError, SmtpTarget, TlsPolicy};
+    use proptest::prelude::*;
+    use smtp::Path as Address;
+
+    /// Files that are there, in memory.
+    fn file(path: &Path) -> io::Result<Vec<u8>> {
+        let certificate = || net::Certificate::self_signed(&["localhost"]).expect("it is a name");
+        let text = match path.to_str().unwrap() {
+            "/etc/relay/certificate.pem" | "/etc/relay/key.pem" => {
+                // Both of one pair, as rustls insists.
+                static PAIR: std::sync::OnceLock<(String, String)> = std::sync::OnceLock::new();
+                let pair = PAIR.get_or_init(|| {
+                    let certificate = certificate();
+                    (certificate.to_pem(), certificate.key_to_pem())
+                });
+                if path.ends_with("key.pem") { pair.1.clone() } else { pair.0.clone() }
+            }
+            "/etc/relay/ca.pem" => certificate().to_pem(),
+            "/etc/relay/users" => "ann:secret\n".to_owned(),
+            "/etc/relay/mailboxes" => "# ours\nann\nBob:x\npostmaster\n".to_owned(),
+            "/etc/relay/nobody" => "ann\n".to_owned(),
+            "/etc/relay/aliases" => "sales: ann, bob@else.example\nnowhere: .\n".to_owned(),
+            "/etc/relay/loop" => "a: b\nb: a\n".to_owned(),
+            "/etc/relay/two-mistakes" => "a: |x\nb: /y\n".to_owned(),
+            "/etc/relay/password" => "pass word\nsecond line\n".to_owned(),
+            "/etc/relay/latin1" => return Ok(vec![0xe9]),
+            _ => return Err(io::ErrorKind::NotFound.into()),
+        };
+        Ok(text.into_bytes())
+    }
+
+    fn outside() -> ConfigEnvironment<'static> {
+        ConfigEnvironment { hostname: "host.example".to_owned(), ..ConfigEnvironment::of_process() }
+    }
+
+    fn parse(text: &str) -> Result<Config, ConfigErrors> {
+        let variable = |name: &str| (name == "MAILRUN_PASSWORD").then(|| "s3cret".to_owned());
+        let outside = ConfigEnvironment { read: &file, variable: &variable, ..outside() };
+        Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside)
+    }
+
+    fn routed(config: &Config, sender: &str, recipient: &str) -> Result<ResolvedRoute, RouteError> {
+        let [sender, recipient] = [sender, recipient].map(|text| Address::mailbox(text.as_bytes()).unwrap());
+        config.router.route(Access::Trusted, &sender, &recipient)
+    }
+
+    fn hop(config: &Config, sender: &str, recipient: &str) -> NextHop {
+        match routed(config, sender, recipient) {
+            Ok(ResolvedRoute::Direct(hop)) => hop,
+            other => panic!("{recipient}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn one_line_is_enough_and_safe() {
+        let config = parse("spool.directory = 'spool'").unwrap();
+        assert_eq!(config.hostname, "host.example");
+        assert_eq!(config.listen, [Endpoint::Tcp(DEFAULT_LISTEN.parse().unwrap())]);
+        assert!(config.listen[0].ip().unwrap().is_loopback() && config.listen_tls.is_empty() && config.http.is_none());
+        assert_eq!((config.networks.clone(), config.delivery_scope), (Networks::default(), DeliveryScope::Local));
+        assert_eq!(config.spool.directory, Path::new("/etc/relay/spool"));
+        assert_eq!(config.spool.durability, DurabilityLevel::Sync);
+        assert_eq!(config.control, Path::new("/etc/relay/spool/control.sock"));
+        assert_eq!((config.limits.clone(), config.retry.clone()), (RelayLimits::default(), RetrySchedule::default()));
+        assert_eq!(hop(&config, "", "a@b.example").to_string(), "mx:b.example");
+        assert!(config.users.is_none() && config.tls.is_none());
+    }
+
+    #[test]
+    fn dsn_recipients_are_configured() {
+        const BASE: &str = "spool.directory = 'spool'\nhostname = 'relay.example'\n";
+        let dsn = |text: &str| parse(&format!("{BASE}{text}")).map(|config| config.dsn).map_err(|why| why.to_string());
+        let usual = dsn("").unwrap();
+        assert_eq!((usual.failures, usual.double_bounces, usual.success), (None, None, SuccessDsnPolicy::Networks));
+        assert_eq!(usual.postmaster, "postmaster@relay.example");
+        let local = "local.domains = ['own.example']\nlocal.maildir = 'mail/{user}'\nlocal.users = 'mailboxes'\n";
+        assert_eq!(dsn(local).unwrap().postmaster, "postmaster@own.example");
+        let set = dsn("dsn.failures = 'maildir:failures'\ndsn.double_bounces = 'postmaster'\ndsn.success = 'nobody'")
+            .unwrap();
+        assert_eq!(set.failures, Some(DsnTarget::Maildir(Path::new("/etc/relay/failures").into())));
+        assert_eq!((set.double_bounces, set.success), (Some(DsnTarget::Postmaster), SuccessDsnPolicy::Nobody));
+        for (text, complaint) in [
+            ("dsn.failures = 'nobody'", "not one of sender, postmaster, maildir:PATH"),
+            ("dsn.failures = 'maildir:'", "not one of sender, postmaster, maildir:PATH"),
+            ("dsn.double_bounces = 'sender'", "not one of log, postmaster, maildir:PATH"),
+            ("dsn.success = 'some'", "not one of everyone, networks, nobody"),
+            ("dsn.postmaster = 'postmaster'", "not a valid address"),
+            ("delivery.greeting_5xx = 'maybe'", "not one of skip, fail"),
+        ] {
+            assert!(dsn(text).unwrap_err().contains(complaint), "{text}: {}", dsn(text).unwrap_err());
+        }
+        let nobody = format!("{local}dsn.postmaster = 'pm@own.example'\ndsn.failures = ");
+        assert!(dsn(&format!("{nobody}'sender'")).is_ok());
+        let complaint = dsn(&format!("{nobody}'postmaster'")).unwrap_err();
+        assert!(complaint.contains("mail cannot be delivered to pm@own.example"), "{complaint}");
+    }
+
+    #[test]
+    fn notices_of_success_are_for_known_clients() {
+        let networks = Networks::default();
+        for (client, login, is_known) in [
+            (Some("127.0.0.1"), LoggedIn::No, true),
+            (Some("192.0.2.1"), LoggedIn::No, false),
+            (Some("192.0.2.1"), LoggedIn::Yes, true),
+            (None, LoggedIn::No, true),
+        ] {
+            let client = client.map(|client| client.parse().unwrap());
+            assert_eq!(SuccessDsnPolicy::Networks.is_for(client, login, &networks), is_known, "{client:?}");
+            assert!(SuccessDsnPolicy::Everyone.is_for(client, login, &networks));
+            assert!(!SuccessDsnPolicy::Nobody.is_for(client, login, &networks));
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_as_in_options() {
+        let config = parse("spool.directory = 's'\n[limits]\nmax_sessions = '9k'\nmax_recipients = 500\n");
+        let limits = config.unwrap_or_else(|complaints| panic!("{complaints}")).limits;
+        assert_eq!((limits.sessions, limits.recipients), (9_000, 500));
+    }
+
+    #[test]
+    fn the_example_has_every_key_and_means_what_it_says() {
+        let config = parse(EXAMPLE).unwrap_or_else(|complaints| panic!("{complaints}"));
+        assert_eq!((config.hostname.as_str(), config.workers), ("relay.example.com", Some(2)));
+        assert_eq!((config.spool.max_bytes, config.spool.memory_bytes), (10 << 30, 128 << 20));
+        assert_eq!((config.listen_tls.len(), config.listen_lmtp.len()), (1, 1));
+        assert!(!config.proxy_protocol && config.xclient.contain("10.0.0.6".parse().unwrap()));
+        assert!(config.tls.is_some() && config.users.is_some());
+        assert_eq!(config.retry.backoff.max, Duration::from_secs(3600));
+        assert_eq!(config.retry.lifetime, Duration::from_secs(5 * 86_400));
+        assert_eq!(config.dns.servers, ["127.0.0.1:53".parse().unwrap()]);
+        let partner = hop(&config, "x@y.example", "a@sub.partner.example");
+        assert_eq!((partner.to_string().as_str(), partner.connections()), ("smtp:10.0.0.1:25,10.0.0.2:25", Some(50)));
+        let NextHop::Smtp(smarthost) = hop(&config, "any@office.example.com", "a@far.example") else {
+            panic!("no SMTP")
+        };
+        let credentials = smarthost.credentials.as_ref().unwrap();
+        assert_eq!((credentials.name.as_str(), credentials.secret.as_str()), ("relay", "pass word"));
+        assert_eq!(smarthost.security.server_name.as_deref(), Some("smarthost.example.net"));
+        assert!(smarthost.security.ca_file.is_some() && smarthost.security.is_verified());
+        assert_eq!(hop(&config, "", "a@lists.example.com").to_string(), "lmtp:unix:/run/lists.sock");
+        assert_eq!(hop(&config, "", "A@archive.example.com").to_string(), "maildir:/etc/relay/archive/a");
+        assert_eq!(hop(&config, "", "a@nowhere.example.com"), NextHop::Discard);
+        assert_eq!(hop(&config, "", "ann@example.com").to_string(), "maildir:/etc/relay/mail/example.com/ann");
+        assert_eq!(hop(&config, "", "nowhere@example.com"), NextHop::Discard);
+        assert_eq!(routed(&config, "", "eve@example.com"), Err(RouteError::UnknownUser));
+        assert!(matches!(routed(&config, "", "sales@example.com"), Ok(ResolvedRoute::Alias(all)) if all.len() == 2));
+        assert_eq!(hop(&config, "", "a@far.example").to_string(), "mx:far.example");
+        assert!(!format!("{config:?}").contains("pass word"), "secrets are not printed");
+    }
+
+    /// A row: the text after the line that names the spool, and the beginning of each complaint, behind the file's
+    /// name.
+    type ConfigErrorRow = (&'static str, &'static [&'static str]);
+
+    fn check(rows: &[ConfigErrorRow]) {
+        let mut wrong = Vec::new();
+        for (text, expected) in rows {
+            let text = format!("spool.directory = 's'\n{text}");
+            let said = parse(&text).map(|_| ()).map_err(|complaints| complaints.to_string()).err().unwrap_or_default();
+            let said: Vec<&str> =
+                said.lines().map(|line| line.strip_prefix("/etc/relay/relay.toml:").unwrap()).collect();
+            let is_as_expected = said.len() == expected.len()
+                && said.iter().zip(*expected).all(|(line, expected)| line.starts_with(expected));
+            if !is_as_expected {
+                wrong.push(format!("{text}\nsays {said:#?}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    }
+
+    #[test]
+    fn a_table_of_complaints_with_their_lines_and_columns() {
+        check(&[
+            ("listn = ['127.0.0.1:25']", &["2:1: unknown key \"listn\"; did you mean \"listen\"?"]),
+            ("frobnicate = 1", &["2:1: unknown key \"frobnicate\"; known keys: spool, allow_public, hostname,"]),
+            ("listen = '127.0.0.1'", &["2:10: \"127.0.0.1\" has no port"]),
+            ("listen = []", &["2:1: no address to listen on; write listen = "]),
+            (
+                "listen = ['127.0.0.1:1',\n  5]",
+                &["3:3: listen must be text, or a list of texts; use something like listen = ["],
+            ),
+            ("listen_tls = '127.0.0.1:1'", &["2:1: listen_tls requires [tls]"]),
+            ("proxy_protocol = 'v1'", &["2:18: proxy_protocol must be true or false, without quotes"]),
+            ("xclient = 'all'", &["2:11: \"all\" is not a valid network"]),
+            ("xclient = '0.0.0.0/0'", &["2:11: \"0.0.0.0/0\" is everyone"]),
+            ("hostname = 5", &["2:12: \"5\" is not a valid host name; use something like relay.example.com"]),
+            ("control = 5", &["2:11: control has the wrong type; use something like control = "]),
+            ("hostname = 'a b'", &["2:12: \"a b\" is not a valid host name; use something like relay"]),
+            (
+                "networks = ['10.0.0.0/8', '10.0.0.0/33']",
+                &["2:27: \"10.0.0.0/33\" is not a valid network; use something like"],
+            ),
+            ("networks = '0.0.0.0/0'", &["2:12: \"0.0.0.0/0\" is everyone: that would be an open relay"]),
+            ("networks = '::/0'", &["2:12: \"::/0\" is everyone"]),
+            ("networks = '::ffff:10.0.0.0/104'", &["2:12: \"::ffff:10.0.0.0/104\": write it as an IPv4 network"]),
+            ("workers = 0", &["2:11: \"0\" is not a number from 1 to 1024"]),
+            ("workers = true", &["2:11: workers has the wrong type; use something like workers = 2"]),
+            ("allow_public = 'yes'", &["2:16: allow_public must be true or false, without quotes"]),
+            ("log = 'loud'", &["2:7: \"loud\" is not one of error, warn, info, debug"]),
+            ("http = 'unix:/x'", &["2:8: \"unix:/x\" is not a valid HOST:PORT"]),
+            ("limits = 3", &["2:10: limits is a table; write [limits], and its keys in the lines below"]),
+            ("[limits]\nmax_hop = 1", &["3:1: unknown key \"max_hop\" in limits; did you mean \"max_hops\"?"]),
+            (
+                "[limits]\nmax_message_size = '5x'",
+                &["3:20: \"5x\" is not a valid size; use something like 400, 64k or 10M"],
+            ),
+            (
+                "[limits]\nmax_message_size = '1k'",
+                &["3:20: \"1k\" is too small: messages of 64k must be accepted (RFC 5321"],
+            ),
+            ("[limits]\nmax_message_size = '20G'", &["3:20: \"20G\" is more than spool.max_size"]),
+            ("[limits]\nmax_incoming_size = '1M'", &["3:21: \"1M\" is less than limits.max_message_size"]),
+            ("[limits]\nmax_incoming_size = 'all'", &["3:21: \"all\" is not a valid size"]),
+            ("[limits]\nmax_recipients = 10", &["3:18: 10 is too small: 100 recipients"]),
+            ("[limits]\nmax_hops = 30", &["3:12: 30 is too small"]),
+            ("[retry]\nfirst = '1h'\nlongest = '5m'", &["4:1: retry.longest is less than retry.first"]),
+            ("[retry]\nexpiry = '1h'\ndelay_notice = '2h'", &["4:1: the message expires before that"]),
+            ("[retry]\nfirst = 'soon'", &["3:9: \"soon\" is not a valid time; use something like 30s, 5m, 4h or 5d"]),
+            ("[retry]\nfirst = 0", &["3:9: \"0\": must be more than zero"]),
+            ("[delivery]\noverall = -1", &["3:11: \"-1\" is not a number from 1"]),
+            ("[dns]\nservers = ['localhost']", &["3:12: \"localhost\" is not a valid address"]),
+            ("[tls]\nkey = 'key.pem'", &["2:1: TLS requires both: cert = "]),
+            ("[tls]\nkey = 'gone'\ncert = 'certificate.pem'", &["3:7: cannot read /etc/relay/gone: "]),
+            ("[tls]\nkey = 'certificate.pem'\ncert = 'certificate.pem'", &["4:8: no private key in PEM form"]),
+            ("[tls]\nkey = ''\ncert = 'certificate.pem'", &["2:1: TLS requires both", "3:7: key is empty"]),
+            ("[auth]", &["2:1: no users; write users = "]),
+            ("[auth]\nusers = 'mailboxes'", &["3:9: /etc/relay/mailboxes:2: must have the form name:password"]),
+            (
+                "listen = '192.168.0.1:25'\n[auth]\nusers = 'users'",
+                &["3:1: passwords would cross the network unencrypted"],
+            ),
+            ("a = ", &["2:5: not valid TOML: "]),
+            ("a = \nb = [\n", &["2:5: not valid TOML: ", "3:6: not valid TOML: unclosed array"]),
+            ("workers = 1\nworkers = 2", &["3:1: not valid TOML: duplicate key"]),
+        ]);
+    }
+
+    #[test]
+    fn a_table_of_complaints_of_routes() {
+        check(&[
+            ("[[route]]\nsmtp = 'a:25'", &["2:1: the route has no domains; write to = "]),
+            ("[[route]]\nto = '*'", &["2:1: the route has no destination; write one of smtp = "]),
+            ("[route]\nto = '*'", &["2:1: route is a list of tables; write [[route]]"]),
+            ("[[route]]\nto = 'a b'\nmx = true", &["3:6: \"a b\" is not a valid domain; use something like"]),
+            (
+                "[[route]]\nto = '*'\nfrom = 'ann'\nmx = true",
+                &["4:8: \"ann\" is not a valid sender; use something like"],
+            ),
+            ("[[route]]\nto = '*'\nmx = true\ndiscard = true", &["5:1: a route has only one destination"]),
+            ("[[route]]\nto = '*'\nmx = false", &["4:1: mx = false has no effect; remove it"]),
+            ("[[route]]\nto = '*'\nsmtp = []", &["4:1: smtp has no host"]),
+            (
+                "[[route]]\nto = '*'\nsmtp = ['a:25', 'b:0', '[x]:25', 'c:25:25', '[::1]25']",
+                &[
+                    "4:17: \"b:0\" is not a valid host",
+                    "4:24: \"[x]:25\" is not a valid host",
+                    "4:34: \"c:25:25\" is not a valid host",
+                    "4:45: \"[::1]25\" is not a valid host",
+                ],
+            ),
+            ("[[route]]\nto = '*'\nsmtp = '8.8.8.8'", &["4:8: 8.8.8.8 is a public address; write allow_public"]),
+            ("[[route]]\nto = '*'\nlmtp = '8.8.8.8:24'", &["4:8: 8.8.8.8 is a public address"]),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nport = 25", &["5:1: port is only for mx = true"]),
+            ("[[route]]\nto = '*'\nmx = true\nport = 70000", &["5:8: \"70000\" is not a port"]),
+            (
+                "[[route]]\nto = '*'\ndiscard = true\ntls = 'none'\nconnections = 3",
+                &["5:1: tls is only for smtp and mx; remove it", "6:1: connections is only for"],
+            ),
+            ("[[route]]\nto = '*'\nmaildir = '/m/{who}'", &["4:11: \"/m/{who}\": {who} is unknown"]),
+            (
+                "[[route]]\nto = '*'\nmx = true\n[[route]]\nto = 'a.example'\ndiscard = true",
+                &["6:1: route 1 matches all mail to * before this one; put this one first"],
+            ),
+            (
+                "[[route]]\nto = '*'\nmx = true\nrelay = 'x'",
+                &["5:1: unknown key \"relay\" in route 1; known keys: from, to,"],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_table_of_complaints_of_tls_and_logins_of_routes() {
+        check(&[
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'maybe'",
+                &["5:7: \"maybe\" is not one of none, opportunistic, required"],
+            ),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\ncacert = 'ca.pem'", &["5:10: cacert has no effect without tls = "]),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'required'\ncacert = 'users'",
+                &["6:10: /etc/relay/users: no certificate in PEM"],
+            ),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\ntls_name = 'x y'", &["5:12: \"x y\" is not a valid host name"]),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ninsecure = true\ntls = 'opportunistic'",
+                &["5:1: insecure has no effect without tls = "],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ninsecure = true\ncacert = 'ca.pem'",
+                &["6:10: cacert has no effect with insecure = true"],
+            ),
+            ("[[route]]\nto = '*'\ndiscard = true\ninsecure = true", &["5:1: insecure is only for smtp and mx"]),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\nauth_mechanism = 'gssapi'",
+                &["6:18: \"gssapi\" is not one of plain, login, cram-md5, scram-sha-256, xoauth2"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nauth_mechanism = 'plain'",
+                &["5:1: auth_mechanism requires a user; add user"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword = 'p'",
+                &["6:1: a password must not be in this file: use password_file, or set MAILRUN_PASSWORD"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_env = 'GONE'",
+                &["6:1: \"password_env\" is no longer a key: use password_file, or set MAILRUN_PASSWORD"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_file = 'latin1'",
+                &["6:17: /etc/relay/latin1 is not UTF-8"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\npassword_file = 'password'",
+                &["5:17: a password requires a user; add user"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\ntls = 'none'",
+                &["6:1: the password would be sent unencrypted"],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn an_old_key_is_refused_and_the_new_one_named() {
+        check(&[
+            ("[limits]\nmessage = '10M'", &["3:1: \"message\" is now \"max_message_size\""]),
+            ("[limits]\nincoming = '128M'", &["3:1: \"incoming\" is now \"max_incoming_size\""]),
+            ("[limits]\nrecipients = 100", &["3:1: \"recipients\" is now \"max_recipients\""]),
+            ("[limits]\nsessions = 100", &["3:1: \"sessions\" is now \"max_sessions\""]),
+            ("[limits]\nhops = 100", &["3:1: \"hops\" is now \"max_hops\""]),
+            ("[limits]\nidle = '5m'", &["3:1: \"idle\" is now \"idle_timeout\""]),
+            ("[limits]\njunk_commands = 9", &["3:1: \"junk_commands\" is now \"max_junk_commands\""]),
+            ("[limits]\nhops = 100\nmax_hops = 200", &["3:1: \"hops\" is now \"max_hops\""]),
+            ("spool.size = '1G'", &["2:7: \"size\" is now \"max_size\""]),
+            ("spool.memory = '1M'", &["2:7: \"memory\" is now \"max_memory\""]),
+            ("[tls]\ncertificate = 'certificate.pem'\nkey = 'key.pem'", &["3:1: \"certificate\" is now \"cert\""]),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'required'\nca = 'ca.pem'\nsni = 'a.example'",
+                &["6:1: \"ca\" is now \"cacert\"", "7:1: \"sni\" is now \"tls_name\""],
+            ),
+            ("sni = 'a.example'", &["2:1: unknown key \"sni\"; known keys: "]),
+        ]);
+    }
+
+    #[test]
+    fn a_user_without_a_password_is_refused() {
+        let text = "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'";
+        let outside = ConfigEnvironment { read: &file, variable: &|_| None, ..outside() };
+        let why = Config::parse(text, Path::new("r"), &outside).unwrap_err().to_string();
+        let expected = "r:5:8: user requires a password: write password_file = \"FILE\", or set MAILRUN_PASSWORD";
+        assert_eq!(why, expected);
+        let NextHop::Smtp(smtp) = hop(&parse(text).unwrap(), "", "a@b.example") else { panic!("no SMTP") };
+        assert_eq!(smtp.credentials.as_ref().unwrap().secret, "s3cret");
+    }
+
+    #[test]
+    fn insecure_requires_tls_and_verifies_nothing() {
+        let text = "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a'\ninsecure = true\n";
+        for (tls, policy) in [
+            ("", TlsPolicy::Required),
+            ("tls = 'required'", TlsPolicy::Required),
+            ("tls = 'implicit'", TlsPolicy::Implicit),
+            ("user = 'u'\nauth_mechanism = 'Plain'", TlsPolicy::Required),
+        ] {
+            let config = parse(&format!("{text}{tls}")).unwrap();
+            let NextHop::Smtp(smtp) = hop(&config, "", "a@b.example") else { panic!("no SMTP") };
+            assert_eq!((smtp.security.policy, smtp.security.is_verified()), (policy, false), "{tls}");
+            let warning = "smtp:a:25: insecure = true: the certificate is not verified";
+            assert_eq!(config.warnings(), [warning], "{tls}");
+        }
+        let mx = text.replace("smtp = 'a'", "mx = true");
+        assert_eq!(parse(&mx).unwrap().warnings(), ["mx: insecure = true: the certificate is not verified"]);
+        assert!(parse("spool.directory = 's'").unwrap().warnings().is_empty());
+    }
+
+    #[test]
+    fn a_table_of_complaints_of_local_domains() {
+        check(&[
+            ("[local]\ndomains = ['a.example', 'x y']\nlmtp = 'unix:/l'", &["3:25: \"x y\" is not a valid domain"]),
+            ("[local]\ndomains = 'a.example'", &["3:11: mail to a.example has no destination; add maildir or lmtp"]),
+            ("[local]\ndomains = 'a.example'\nusers = 'mailboxes'", &["3:11: mail to "]),
+            (
+                "[local]\ndomains = 'a.example'\nmaildir = '/m/{user}'",
+                &["4:11: any address would create a directory; list the mailboxes"],
+            ),
+            (
+                "[local]\ndomains = 'a.example'\nmaildir = '/m'\nlmtp = 'unix:/l'",
+                &["5:1: mail can go to one place only"],
+            ),
+            (
+                "[local]\ndomains = 'a.example'\nusers = 'nobody'\nmaildir = '/m/{user}'",
+                &["2:1: a domain must have a postmaster (RFC 5321 §4.5.1); add"],
+            ),
+            (
+                "[local]\ndomains = 'a.example'\naliases = 'gone'\nlmtp = 'unix:/l'",
+                &["4:11: cannot read /etc/relay/gone"],
+            ),
+            (
+                "[local]\ndomains = 'a.example'\naliases = 'loop'\nlmtp = 'unix:/l'",
+                &["4:11: /etc/relay/loop:1:1: aliases form a loop: a → b → a"],
+            ),
+            (
+                "[local]\ndomains = 'a.example'\naliases = 'two-mistakes'\nlmtp = 'unix:/l'",
+                &["4:11: /etc/relay/two-mistakes:1:4: \"|x\"", "4:11: /etc/relay/two-mistakes:2:4: \"/y\""],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let text = "lsten = 1\nworkers = 0\n[limits]\nmax_hops = 1\nmax_sesions = 1\n[[route]]\nsmtp = 'x y'\n";
+        let complaints = parse(text).unwrap_err();
+        let places: Vec<_> = complaints.errors.iter().map(|complaint| (complaint.line, complaint.column)).collect();
+        assert_eq!(places, [(1, 1), (1, 1), (2, 11), (4, 12), (5, 1), (6, 1), (7, 8)], "{complaints}");
+    }
+
+    #[test]
+    fn a_spool_has_to_be_named() {
+        for (text, expected) in [
+            ("", "1:1: spool.directory is missing; write [spool]"),
+            ("workers = 1\n[spool]\nmax_size = '1G'", "2:1: spool.directory is missing"),
+            ("[spool]\ndirectory = 's'\nmax_size = '1k'", "3:12: \"1k\" is too small for a spool"),
+            ("[spool]\ndirectory = 's'\ndurability = 'maybe'", "3:14: \"maybe\" is not one of sync, write, memory"),
+        ] {
+            let said = parse(text).unwrap_err().to_string();
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_or_no_text_is_said_so() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("relay.toml");
+        assert!(Config::read(&path).unwrap_err().to_string().contains("relay.toml:1:1: it cannot be read: "));
+        std::fs::write(&path, [0xff]).unwrap();
+        assert!(Config::read(&path).unwrap_err().to_string().contains("it is not UTF-8"));
+        std::fs::write(&path, " ".repeat(document::MAX_CONFIG_BYTES + 1)).unwrap();
+        assert!(Config::read(&path).unwrap_err().to_string().contains("it is longer than"));
+    }
+
+    #[test]
+    fn networks_that_are_everybody_together_are_refused() {
+        let half_v4 = "2:1: together they are half of all IPv4 addresses or more: that would be an open relay";
+        let half_v6 = "2:1: together they are half of all public IPv6 addresses or more";
+        let translated = "2:1: together they are all IPv4 addresses behind a NAT64 translator";
+        for (networks, complaint) in [
+            ("'0.0.0.0/1', '128.0.0.0/1'", half_v4),
+            ("'10.0.0.0/8', '64.0.0.0/2', '192.0.0.0/2'", half_v4),
+            ("'0.0.0.0/2', '64.0.0.0/3', '96.0.0.0/3', '128.0.0.1/1'", half_v4),
+            ("'2000::/3'", half_v6),
+            ("'2000::/5', '2800::/5'", half_v6),
+            ("'::/1', '8000::/1'", half_v6),
+            ("'64:ff9b::/64'", translated),
+        ] {
+            let said = parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).unwrap_err().to_string();
+            assert!(said.contains(complaint), "{networks}: {said}");
+        }
+        // Large networks that one owner may have.
+        for networks in [
+            "'0.0.0.0/2'",
+            "'10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7', 'fe80::/10'",
+            "'2001:db8::/16'",
+        ] {
+            assert!(parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).is_ok(), "{networks}");
+        }
+    }
+
+    #[test]
+    fn the_name_in_http_is_kept() {
+        for (http, name) in [("localhost:8025", Some("localhost")), ("127.0.0.1:8025", None), ("[::1]:8025", None)] {
+            let config = parse(&format!("spool.directory = 's'\nhttp = '{http}'")).unwrap();
+            assert_eq!((config.http.is_some(), config.http_name.as_deref()), (true, name), "{http}");
+        }
+    }
+
+    #[test]
+    fn networks_and_logins_make_friends() {
+        let config = parse("spool.directory = 's'\nnetworks = ['10.1.2.3/8', '2001:db8::1']").unwrap();
+        for (address, expected) in [
+            ("10.200.0.1", Access::Trusted),
+            ("::ffff:10.0.0.1", Access::Trusted),
+            ("2001:db8::1", Access::Trusted),
+            ("127.0.0.1", Access::Untrusted),
+            ("2001:db8::2", Access::Untrusted),
+            ("11.0.0.1", Access::Untrusted),
+            ("::10.0.0.1", Access::Untrusted),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(config.access(address, LoggedIn::No), expected, "{address}");
+            assert_eq!(config.access(address, LoggedIn::Yes), Access::Trusted);
+        }
+        let own = parse("spool.directory = 's'").unwrap();
+        for address in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(own.access(address.parse().unwrap(), LoggedIn::No), Access::Trusted);
+        }
+        assert_eq!(own.access("10.0.0.1".parse().unwrap(), LoggedIn::No), Access::Untrusted);
+    }
+
+    #[test]
+    fn flags_alone_make_a_relay() {
+        let made = |to| Config::from_flags("127.0.0.1:0", to, Path::new("/s"), DeliveryScope::Local);
+        for (to, expected) in [
+            ("127.0.0.1:2526", "smtp:127.0.0.1:2526"),
+            ("::1", "smtp:[::1]:25"),
+            ("[::1]:2526", "smtp:[::1]:2526"),
+            ("Sink.example", "smtp:sink.example:25"),
+            ("lmtp:unix:/l", "lmtp:unix:/l"),
+            ("lmtp:127.0.0.1:2400", "lmtp:127.0.0.1:2400"),
+            ("lmtp://127.0.0.1", "lmtp:127.0.0.1:24"),
+            ("smtp://127.0.0.1", "smtp:127.0.0.1:25"),
+            ("smtps://mx.example", "smtp:mx.example:465"),
+            ("discard", "discard"),
+        ] {
+            let config = made(to).unwrap();
+            assert_eq!(hop(&config, "", "a@b.example").to_string(), expected);
+        }
+        for to in ["", "a b", "1.1.1.1:25", "lmtp:", "lmtp:a b", "x:y", "http://a", "smtp://"] {
+            assert!(made(to).unwrap_err().starts_with("--to "), "{to}");
+        }
+        let NextHop::Smtp(smtps) = hop(&made("smtps://mx.example").unwrap(), "", "a@b.example") else {
+            panic!("no SMTP")
+        };
+        assert!(smtps.security.is_verified());
+        assert!(Config::from_flags("nowhere", "discard", Path::new("/s"), DeliveryScope::Local).is_err());
+        assert!(Config::from_flags("127.0.0.1:0", "1.1.1.1", Path::new("/s"), DeliveryScope::Anywhere).is_ok());
+    }
+
+    #[test]
+    fn a_password_makes_tls_required_but_near_by() {
+        let text = "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a.example'\nuser = 'u'";
+        let config = parse(text).unwrap();
+        let NextHop::Smtp(smtp) = hop(&config, "", "a@b.example") else { panic!("no SMTP") };
+        assert!(smtp.security.is_verified() && matches!(&smtp.target, SmtpTarget::Hosts(hosts) if hosts.len() == 1));
+        for near in ["127.0.0.1:25", "127.9.9.9", "[::1]:25", "::1", "::ffff:127.0.0.1"] {
+            let near = text.replace("'a.example'", &format!("'{near}'\ntls = 'none'"));
+            assert!(parse(&near).is_ok(), "{near}");
+        }
+        // A private network has other people's computers in it.
+        for (far, tls) in [("10.0.0.1", "none"), ("192.168.1.1:587", "opportunistic"), ("[fd00::1]:25", "none")] {
+            let far = text.replace("'a.example'", &format!("['127.0.0.1', '{far}']\ntls = '{tls}'"));
+            let said = parse(&far).unwrap_err().to_string();
+            assert!(said.contains("5:1: the password would be sent unencrypted"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_only_a_restart_changes_is_named() {
+        let old = parse("spool.directory = 's'").unwrap();
+        let new = parse("spool.directory = 's'\nworkers = 3\nnetworks = '10.0.0.0/8'\nlisten = '127.0.0.1:1'").unwrap();
+        assert_eq!(old.needs_restart(&new), ["listen", "workers"]);
+        assert!(old.needs_restart(&parse("spool.directory = 's'").unwrap()).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_complained_of_within_it(text in "([a-z\\[\\]='\"{},.0-9\\n# ]|\\[\\[route\\]\\]\\n|to \
+                                                                = '\\*'\\n|smtp = |listen = |\\[spool\\]\\n|directory \
+                                                                = 's'\\n|é){0,24}") {
+            if let Err(complaints) = parse(&text) {
+                prop_assert!(!complaints.errors.is_empty());
+                let lines = text.matches('\n').count() + 1;
+                for complaint in complaints.errors {
+                    prop_assert!((1..=lines).contains(&complaint.line) && !complaint.message.contains('\n'), "{:?}", complaint);
+                }
+            }
+        }
+    }
+}

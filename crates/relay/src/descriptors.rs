@@ -1,0 +1,181 @@
+//! Descriptors: the number that a relay may need, and its limits if it is granted fewer.
+//!
+//! The needs of the spool, the workers and HTTP are set aside; sessions and connections to next hops share the rest. A
+//! relay that would run out of descriptors while it works reports its lower limits at the start.
+use super::config::{Config, DurabilityLevel};
+use anyhow::{Result, bail};
+use party::http_server::CONNECTION_LIMIT;
+use rustix::process::{Resource, getrlimit};
+use std::path::Path;
+
+/// Set aside for all that is not counted one by one: standard streams, signals, DNS, the control socket, Maildirs,
+/// configuration files that are read again.
+const RESERVE: u64 = 128;
+/// An event loop, its timers, its bell and its copy of the listening socket, with as many to spare.
+const PER_WORKER: u64 = 8;
+/// The size of a segment, unless the spool is so small that it has smaller ones: an eighth of it each.
+const SEGMENT_BYTES: u64 = 64 << 20;
+/// The fewest sessions and connections to next hops, together, with which a relay is of any use.
+const MIN_CONNECTIONS: u64 = 32;
+
+/// Descriptors that a relay may need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DescriptorNeed {
+    segments: u64,
+    /// Descriptors that are set aside, those of the spool included.
+    reserved: u64,
+    listeners: u64,
+    /// Sessions of each listener.
+    sessions: u64,
+    /// Connections to next hops.
+    deliveries: u64,
+}
+
+impl DescriptorNeed {
+    fn of(config: &Config, segments_there: u64) -> Self {
+        let listeners = config.listeners().count() as u64;
+        let workers = config.workers.unwrap_or_else(net::worker::default_count) as u64;
+        let size = config.spool.max_bytes;
+        let segments = match config.spool.durability {
+            DurabilityLevel::Memory => 0,
+            DurabilityLevel::Sync | DurabilityLevel::Write => {
+                (size.div_ceil(SEGMENT_BYTES.min(size / 8).max(1)) + 2).max(segments_there)
+            }
+        };
+        let http = config.http.map_or(0, |_| CONNECTION_LIMIT as u64);
+        let set_aside = segments + http + PER_WORKER * workers * listeners + RESERVE;
+        let (sessions, deliveries) = (config.limits.sessions as u64, u64::from(config.delivery.overall));
+        Self { segments, reserved: set_aside, listeners, sessions, deliveries }
+    }
+
+    fn total(&self) -> u64 {
+        self.reserved + self.listeners * self.sessions + self.deliveries
+    }
+
+    /// Sessions of a listener and deliveries for which `granted` descriptors suffice; `None` if there are next to none.
+    fn share_out(&self, granted: u64) -> Option<(u64, u64)> {
+        if granted >= self.total() {
+            return Some((self.sessions, self.deliveries));
+        }
+        let rest = granted.checked_sub(self.reserved).filter(|rest| *rest >= MIN_CONNECTIONS)?;
+        // Deliveries have a quarter, and whatever sessions leave.
+        let left_by_sessions = rest.saturating_sub(self.listeners * self.sessions);
+        let deliveries = self.deliveries.min(left_by_sessions.max(rest / 4));
+        let sessions = self.sessions.min((rest - deliveries) / self.listeners.max(1));
+        Some((sessions.max(1), deliveries))
+    }
+}
+
+/// Raises this process's limit as far as it may, and fits the configuration to it; returns a warning if that is less
+/// than was configured.
+///
+/// # Errors
+/// If there are too few for any use, with what to do.
+pub(super) fn raise_limit(config: &mut Config) -> Result<Option<String>> {
+    let need = DescriptorNeed::of(config, count_segments(&config.spool.directory));
+    let granted = net::open_files::raise(need.total());
+    let wanted = need.total();
+    let Some((sessions, deliveries)) = need.share_out(granted) else {
+        bail!(
+            "the limit of open files (ulimit -n) is {granted}, but {} are required before the first session, {} of \
+             them for the spool. Raise the limit (LimitNOFILE= of a service), or use a smaller spool.max_size.",
+            need.reserved + MIN_CONNECTIONS,
+            need.segments
+        );
+    };
+    set_limits(config, sessions, deliveries);
+    Ok((granted < wanted).then(|| {
+        format!(
+            "the limit of open files (ulimit -n) is {granted}, but up to {wanted} are required: {sessions} concurrent \
+             sessions on each listener, and {deliveries} connections to next hops. Raise the limit (LimitNOFILE= of a \
+             service), or use smaller limits.max_sessions and delivery.overall"
+        )
+    }))
+}
+
+/// Fits a reloaded configuration to the number granted at the start.
+pub(super) fn fit_config(config: &mut Config) {
+    let need = DescriptorNeed::of(config, count_segments(&config.spool.directory));
+    let granted = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if let Some((sessions, deliveries)) = need.share_out(granted) {
+        set_limits(config, sessions, deliveries);
+    }
+}
+
+fn set_limits(config: &mut Config, sessions: u64, deliveries: u64) {
+    config.limits.sessions = usize::try_from(sessions).unwrap_or(usize::MAX);
+    config.delivery.overall = u32::try_from(deliveries).unwrap_or(u32::MAX);
+}
+
+/// Segments that a spool has already: more than its size allows now, if that was larger once.
+fn count_segments(directory: &Path) -> u64 {
+    let names = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    names.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"segment-")).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NEED: DescriptorNeed =
+        DescriptorNeed { segments: 162, reserved: 400, listeners: 2, sessions: 10_000, deliveries: 1_000 };
+
+    #[test]
+    fn all_is_granted_or_shared_out() {
+        for (granted, shares) in [
+            (u64::MAX, Some((10_000, 1_000))),
+            (21_400, Some((10_000, 1_000))),
+            (21_399, Some((9_999, 1_000))),
+            (4_096, Some((1_386, 924))),
+            (1_024, Some((234, 156))),
+            (432, Some((12, 8))),
+            (431, None),
+            (0, None),
+        ] {
+            assert_eq!(NEED.share_out(granted), shares, "{granted}");
+        }
+        // Few sessions leave the rest to deliveries.
+        assert_eq!(DescriptorNeed { sessions: 50, ..NEED }.share_out(1_000), Some((50, 500)));
+    }
+
+    #[test]
+    fn the_spools_segments_are_counted() {
+        let place = tempfile::tempdir().unwrap();
+        let spool = place.path().join("spool");
+        let config =
+            |text: &str| Config::read_text(&format!("spool.directory = '{}'\nworkers = 2\n{text}", spool.display()));
+        let plain = DescriptorNeed::of(&config(""), 0);
+        assert_eq!((plain.segments, plain.listeners, plain.reserved), (162, 1, 162 + 16 + RESERVE));
+        assert_eq!(DescriptorNeed::of(&config("spool.max_size = '8M'"), 0).segments, 10);
+        assert_eq!(DescriptorNeed::of(&config("spool.max_size = '1024G'"), 0).segments, 16_386);
+        assert_eq!(DescriptorNeed::of(&config(""), 500).segments, 500);
+        assert_eq!(DescriptorNeed::of(&config("spool.durability = 'memory'"), 500).segments, 0);
+        let http = DescriptorNeed::of(&config("http = '127.0.0.1:0'"), 0);
+        assert_eq!(http.reserved, plain.reserved + CONNECTION_LIMIT as u64);
+        assert_eq!(count_segments(&spool), 0);
+        std::fs::create_dir(&spool).unwrap();
+        for name in ["segment-00000000", "segment-00000001", "lock"] {
+            std::fs::write(spool.join(name), "").unwrap();
+        }
+        assert_eq!(count_segments(&spool), 2);
+    }
+
+    proptest! {
+        /// Tests that no more is given away than there is, and that each share is usable.
+        #[test]
+        fn shares_never_exceed_what_is_granted(
+            set_aside in 0_u64..5_000,
+            listeners in 1_u64..9,
+            sessions in 1_u64..20_000,
+            deliveries in 1_u64..5_000,
+            granted in 0_u64..100_000,
+        ) {
+            let need = DescriptorNeed { segments: 0, reserved: set_aside, listeners, sessions, deliveries };
+            if let Some((some, others)) = need.share_out(granted) {
+                prop_assert!(set_aside + listeners * some + others <= granted, "{some} {others}");
+                prop_assert!(some >= 1 && others >= 1 && some <= sessions && others <= deliveries);
+            }
+        }
+    }
+}

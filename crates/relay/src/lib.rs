@@ -1,0 +1,348 @@
+//! Store and forward: accepts mail, keeps it, and tries each message until it is delivered or its sender notified.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `aliases` | the targets of each name of a local domain |
+//! | `bounce` | notifications to senders about their messages |
+//! | `census` | counters since the relay began |
+//! | `certificates` | the certificate's files, read again when they change |
+//! | `config` | a relay's configuration |
+//! | `control` | the control socket, answered page by page |
+//! | `courier` | connections to next hops, and deliveries on this host |
+//! | `defect` | gives the work of a task that panics back to the queue |
+//! | `demands` | extensions that a message requires of the next server |
+//! | `descriptors` | the number of descriptors needed, and the limits if fewer are granted |
+//! | `envelope` | encoding of envelopes and notes in the spool |
+//! | `hops` | the hops of a worker, by number |
+//! | `inquiry` | calls to the workers |
+//! | `intake` | limit of the memory for incoming mail |
+//! | `journal` | the log of deliveries, off the workers' way |
+//! | `labour` | threads for work that blocks |
+//! | `letter` | a message in memory |
+//! | `login` | AUTH in a session |
+//! | `login_limits` | limits of failed logins, and the delay of the next one |
+//! | `maildir` | delivery into a Maildir |
+//! | `metrics` | numbers in Prometheus' format |
+//! | `offline` | a spool that no relay has open: checked, salvaged, exported |
+//! | `office` | a worker's queue, and what reception and couriers share |
+//! | `operator` | the operator's side of the control socket |
+//! | `protocol` | the protocol of the control socket |
+//! | `queue` | the queue of one worker: pure |
+//! | `reception` | sessions that receive mail |
+//! | `received` | the trace that a message carries: written and counted |
+//! | `redirect` | mail that waits for a mailbox which has become an alias |
+//! | `reload` | SIGHUP |
+//! | `report` | the record of a run |
+//! | `resolver` | the servers that take a domain's mail, and their addresses |
+//! | `restart` | queues the backlog of a former run |
+//! | `retry` | delays between tries |
+//! | `routing` | who may send to whom, and the next hop of each recipient |
+//! | `setting` | state that all workers share |
+//! | `socket` | the control socket in the file system |
+//! | `spool_directory` | owner and permissions of the spool's directory |
+//! | `status` | metrics, health and readiness over HTTP |
+//! | `survey` | the numbers of all queues, put together |
+//! | `telling` | notices on their way into the spool |
+pub(crate) mod aliases;
+pub(crate) mod bounce;
+mod census;
+mod certificates;
+pub mod config;
+mod control;
+mod courier;
+mod defect;
+mod demands;
+mod descriptors;
+pub(crate) mod envelope;
+mod hops;
+mod inquiry;
+mod intake;
+mod journal;
+mod labour;
+pub mod leftover;
+mod letter;
+mod login;
+mod login_limits;
+pub(crate) mod maildir;
+mod metrics;
+mod office;
+pub mod offline;
+pub mod operator;
+pub mod protocol;
+pub(crate) mod queue;
+pub(crate) mod received;
+mod reception;
+mod redirect;
+mod reload;
+mod report;
+pub(crate) mod resolver;
+mod restart;
+pub(crate) mod retry;
+pub(crate) mod routing;
+mod setting;
+mod socket;
+mod spool_directory;
+mod status;
+mod survey;
+mod telling;
+
+use anyhow::{Context, Result, anyhow, bail};
+use certificates::CertificateReloader;
+use config::{Config, DurabilityLevel};
+use control::ControlSocket;
+use journal::DeliveryLogWriter;
+use labour::BlockingPool;
+use net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service};
+use office::RelayWorker;
+use party::interrupt::{Interrupt, StopRequest};
+use party::live::LiveEvent;
+use party::live_line::{NonTerminalOutput, ServerLiveLine};
+use party::log_writer::LogWriter;
+use party::outputs::{LiveMode, Outputs, ProgressOutput};
+use party::reason::reason;
+use reception::SmtpdSession;
+pub use reload::ConfigLoader;
+use report::RunRecorder;
+use resolver::Resolver;
+use setting::RelayContext;
+use smtp::sasl::Mechanisms;
+use smtp::server::Protocol;
+use smtp::xclient::Attributes;
+use spool::{OnDamage, RealDisk, Spool};
+pub use spool_directory::can_create as can_store_in;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Target of all lines of the log: modules may move, what administrators read stays.
+pub(crate) const LOG_TARGET: &str = "mailrun::relay";
+
+/// Interval at which a request to stop is checked.
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Longest time that couriers may take to finish their deliveries when the relay stops; the rest stays in the spool.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Options of a relay besides its configuration.
+pub struct RelayOptions {
+    /// Reads the configuration's file again, on SIGHUP; `None` if there is no file.
+    pub reread: Option<ConfigLoader>,
+    /// Path of the run record.
+    pub json: Option<PathBuf>,
+    /// Form of the progress reports.
+    pub live: LiveMode,
+    /// Output of all logs.
+    pub log: LogWriter,
+}
+
+/// Results of a relay, for its report.
+pub struct RelayOutcome {
+    context: Arc<RelayContext>,
+    /// Reason why the run record could not be written.
+    pub record_error: Option<anyhow::Error>,
+}
+
+impl RelayOutcome {
+    /// The numbers: name, description, value.
+    pub fn rows(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let usage = self.context.spool.stats();
+        let mut rows: Vec<_> = self.context.counters.rows().into();
+        rows.push(("spool_messages", "messages left in the spool", usage.messages));
+        rows.push(("spool_syncs", "syncs of the spool", usage.syncs));
+        rows
+    }
+}
+
+/// Relays until SIGINT or SIGTERM, or until the spool fails.
+///
+/// # Errors
+/// If it could not run, or the spool failed.
+pub fn run(mut config: Config, orders: RelayOptions) -> Result<RelayOutcome> {
+    let interrupt = Interrupt::watch()?;
+    let outputs = Outputs { json: orders.json, live: orders.live, ..Outputs::default() };
+    outputs.check_writable()?;
+    if let Some(warning) = descriptors::raise_limit(&mut config)? {
+        tracing::warn!(target: LOG_TARGET, "{warning}");
+    }
+    config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
+    let setting = Arc::new(build_context(config, &orders.log)?);
+    reload::watch(&setting, orders.reread)?;
+    let control = control::open(&setting.initial_config().control, &setting)?;
+    let http = setting.initial_config().http.map(|address| status::serve(address, &setting)).transpose()?;
+    let running = listen(&setting)?;
+    setting.set_listening();
+    let telling = ProgressOutput::new(orders.live, NonTerminalOutput::Nothing);
+    let mut line = ServerLiveLine::new(orders.live, &orders.log);
+    let mut report = RunRecorder::start();
+    let smtp = running.iter().map(|running| running.endpoint().to_string()).collect();
+    if orders.live != LiveMode::Off {
+        announce(&orders.log, &telling, smtp, http);
+    }
+    let mut certificates = CertificateReloader::new(&setting);
+    while interrupt.requested() == StopRequest::Nothing && !setting.has_failed() {
+        std::thread::sleep(STOP_POLL_INTERVAL);
+        certificates.check(&setting);
+        if let Some(progress) = report.sample(&setting) {
+            telling.event(&LiveEvent::Progress(progress));
+            line.show(&progress);
+        }
+    }
+    drop(line);
+    // Read before the spool is closed: a closed one does not report an earlier failure.
+    let failed = setting.spool.failure();
+    shut_down(&setting, running, control);
+    let failed = failed.or_else(|| setting.spool.failure());
+    let unwritten = outputs.write_or_report(&report.record(&setting), &journey::Ledger::default(), &telling);
+    telling.event(&LiveEvent::Done);
+    if let Some(failure) = failed {
+        bail!("{failure}. All mail answered 250 will be delivered after a restart.");
+    }
+    Ok(RelayOutcome { context: setting, record_error: unwritten })
+}
+
+/// Reports the addresses on which it listens.
+fn announce(log: &LogWriter, telling: &ProgressOutput, smtp: Vec<String>, http: Option<SocketAddr>) {
+    let http = http.map(|address| address.to_string());
+    let metrics = http.as_ref().map(|http| format!(", metrics on http://{http}/metrics")).unwrap_or_default();
+    log.write_line(format!("mailrun relay: listening on {}{metrics}\n", smtp.join(", ")).as_bytes());
+    telling.event(&LiveEvent::Listening { smtp, http });
+}
+
+/// Stops accepting, finishes deliveries under way, and writes down the results.
+fn shut_down(setting: &RelayContext, running: Vec<RunningServer>, control: ControlSocket) {
+    drop(control);
+    running.into_iter().for_each(RunningServer::stop);
+    setting.delivery_log_writer.flush();
+    setting.spool.clone().close();
+}
+
+fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
+    let kept = &config.spool;
+    let options = spool::Options {
+        max_bytes: kept.max_bytes,
+        max_message_bytes: config.limits.message_bytes + (1 << 20),
+        durability: match kept.durability {
+            DurabilityLevel::Sync => spool::Durability::Sync,
+            DurabilityLevel::Write => spool::Durability::Write,
+            DurabilityLevel::Memory => spool::Durability::Memory,
+        },
+        on_damage: if kept.refuse_damage { OnDamage::Refuse } else { OnDamage::Quarantine },
+        ..spool::Options::default()
+    };
+    let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot open the spool {}: {error}", kept.directory.display());
+    let disk = RealDisk::new(&kept.directory).map_err(|error| cannot(&reason(&error)))?;
+    if let Some(warning) = spool_directory::check(&kept.directory).map_err(|why| cannot(&why))? {
+        tracing::warn!(target: LOG_TARGET, "{warning}");
+    }
+    let opened =
+        Spool::open(Arc::new(disk), options).map_err(|error| cannot(&explain_damage(error, &kept.directory)))?;
+    restart::log_damage(opened.0.damage(), &kept.directory);
+    let resolver =
+        Resolver::start(&config.dns, &config.hostname, config.delivery_scope).context("cannot start a thread")?;
+    let [readers, porters] = [BlockingPool::start("reader"), BlockingPool::start("porter")];
+    let (readers, porters) = (readers.context("cannot start a thread")?, porters.context("cannot start a thread")?);
+    let press = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
+    let seed = net::clock::wall().as_nanos() as u64;
+    Ok(RelayContext::new(config, opened, resolver, (readers, porters), (press, log.clone()), seed))
+}
+
+/// Explains why the spool is not opened, and what to do about damage that is refused: a line for each.
+fn explain_damage(error: spool::Error, directory: &std::path::Path) -> String {
+    let spool::Error::DamageRefused(damage) = &error else { return error.to_string() };
+    let lines: String = damage.iter().map(|one| format!("\n  {one}")).collect();
+    let at = directory.display();
+    format!(
+        "it is damaged, and nothing was changed. `mailrun spool check {at}` lists the damage. A start without \
+         --refuse-damage (refuse_damage in the file) uses what is undamaged, and copies the rest to \
+         {at}/quarantine.{lines}"
+    )
+}
+
+/// A server for each address, each with its workers.
+fn listen(setting: &Arc<RelayContext>) -> Result<Vec<RunningServer>> {
+    let config = setting.config();
+    let tls = config.tls.as_ref().map(|tls| tls.setup.clone());
+    let offered = tls.clone().map_or(ServerSecurity::None, ServerSecurity::Offered);
+    let implicit = tls.map_or(ServerSecurity::None, ServerSecurity::Implicit);
+    let plain = config.listen.iter().map(|endpoint| (endpoint, &offered, Protocol::Smtp));
+    let encrypted = config.listen_tls.iter().map(|endpoint| (endpoint, &implicit, Protocol::Smtp));
+    let lmtp = config.listen_lmtp.iter().map(|endpoint| (endpoint, &offered, Protocol::Lmtp));
+    let all = plain.chain(encrypted).chain(lmtp);
+    all.map(|(endpoint, security, protocol)| serve(setting, &config, endpoint, security.clone(), protocol)).collect()
+}
+
+fn serve(
+    setting: &Arc<RelayContext>,
+    config: &Config,
+    endpoint: &Endpoint,
+    security: ServerSecurity,
+    protocol: Protocol,
+) -> Result<RunningServer> {
+    let make = {
+        let setting = Arc::clone(setting);
+        move || WorkerService::start(Arc::clone(&setting))
+    };
+    let has_users = config.users.is_some();
+    let xclient = if config.xclient.0.is_empty() { Attributes::NONE } else { Attributes::ALL };
+    // A password in clear text must not leave this host.
+    let is_inside = endpoint.ip().is_none_or(|ip| ip.is_loopback());
+    Server::new(make)
+        .name(&config.hostname)
+        .limits(config.limits.session_limits())
+        .sessions(config.limits.sessions)
+        .clients(Arc::clone(&setting.clients))
+        .workers(config.workers.unwrap_or_else(net::worker::default_count))
+        .security(security)
+        .proxied(if config.proxy_protocol { Proxied::Yes } else { Proxied::No })
+        .offer(move |offer| {
+            offer.protocol = protocol;
+            offer.extensions.xclient = xclient;
+            // A next hop may not take it, and it cannot be made into lines.
+            offer.extensions.binary_mime = false;
+            offer.extensions.auth = if has_users { Mechanisms::ALL } else { Mechanisms::NONE };
+            offer.requires.tls_for_auth = has_users && !is_inside;
+        })
+        .start_at(endpoint)
+        .map_err(|error| anyhow!("cannot listen on {endpoint}: {}", reason(&error)))
+}
+
+/// A worker's place: its office, to which sessions bring mail.
+struct WorkerService(Rc<RelayWorker>);
+
+impl WorkerService {
+    fn start(setting: Arc<RelayContext>) -> Self {
+        let office = RelayWorker::start(setting);
+        net::worker::spawn_local(restart::requeue(Rc::clone(&office)));
+        net::worker::spawn_local(inquiry::serve_calls(Rc::clone(&office), office.context.worker_calls.register()));
+        Self(office)
+    }
+}
+
+impl Service for WorkerService {
+    type Handler = SmtpdSession;
+
+    fn session(&self, peer: net::Peer) -> SmtpdSession {
+        SmtpdSession::new(&self.0, peer)
+    }
+
+    fn is_exempt(&self, client: std::net::IpAddr) -> bool {
+        self.0.config().networks.contain(client)
+    }
+
+    fn accept_failed(&self, why: &std::io::Error) {
+        tracing::error!(target: LOG_TARGET, %why, "a client could not be accepted");
+    }
+
+    fn tick(&self, _now: Duration) {
+        self.0.tick();
+    }
+
+    async fn drain(&self) {
+        self.0.close();
+        let latest = net::clock::now() + DRAIN_TIMEOUT;
+        while self.0.open_connections() > 0 && net::clock::now() < latest {
+            net::sleep(Duration::from_millis(5)).await;
+        }
+        self.0.delivery_log.flush();
+    }
+}

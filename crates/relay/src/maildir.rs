@@ -1,0 +1,415 @@
+//! Delivery into a Maildir: one file per message. Its reader sees it whole or not at all, and it survives a power cut.
+//!
+//! ```text
+//! tmp/NAME written, synced ──rename, never over another──▶ new/NAME, directory synced ──▶ delivered
+//! ```
+//! Lines end in LF there, as in every Maildir that Postfix, Exim or qmail fill: readers and scripts take the file for a
+//! text of their system, and a signature covers CRLF whatever the file has. (The sink's dump keeps CRLF, for it is
+//! evidence of the bytes on the wire, and no mailbox.) The file begins with `Return-Path` (RFC 5321 §4.4) and
+//! `Delivered-To`.
+//!
+//! All of it blocks: call it on a thread that may wait for a disk.
+use party::reason::reason;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use smtp::reply::EnhancedStatusCode;
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Written to the file in pieces of that size.
+const WRITE_BUFFER_BYTES: usize = 64 << 10;
+/// Names that are tried before the directory is blamed: a name is taken only if two hosts have one name.
+const MAX_NAME_ATTEMPTS: u32 = 8;
+
+/// A message to deliver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MaildirMessage<'a> {
+    /// The reverse-path; empty for a notification.
+    pub(crate) sender: &'a [u8],
+    pub(crate) recipient: &'a [u8],
+    /// The message as it was received: CRLF, dots unstuffed.
+    pub(crate) message: &'a [u8],
+}
+
+/// Maildirs that are remembered as durable. Beyond this number all are forgotten, which costs each a few syncs.
+const MAX_DURABLE_ROOTS: usize = 50_000;
+
+/// Names that no other delivery has, of this process or another, on this host or another
+/// (<https://cr.yp.to/proto/maildir.html>). One for the whole process.
+#[derive(Debug)]
+pub(crate) struct MaildirNames {
+    pid: u32,
+    host: String,
+    serial: AtomicU64,
+    /// Maildirs whose directories this process has synced.
+    durable_roots: Mutex<HashSet<PathBuf>>,
+}
+
+impl MaildirNames {
+    /// Names of this process on the host of that name.
+    pub(crate) fn new(host: &str) -> Self {
+        let fit = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+        let host = host.chars().map(fit).take(64).collect();
+        Self { pid: std::process::id(), host, serial: AtomicU64::new(0), durable_roots: Mutex::default() }
+    }
+
+    fn durable_roots(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        self.durable_roots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns once the Maildir's directories survive a power cut, whoever made them.
+    fn make_durable(&self, root: &Path) -> io::Result<()> {
+        if self.durable_roots().contains(root) {
+            return Ok(());
+        }
+        spool::sync_ancestors(&root.join("new"))?;
+        let mut durable = self.durable_roots();
+        if durable.len() >= MAX_DURABLE_ROOTS {
+            durable.clear();
+        }
+        durable.insert(root.to_owned());
+        Ok(())
+    }
+
+    /// The next, at that time since the Unix epoch.
+    fn next(&self, now: Duration) -> String {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        format!("{}.M{:06}P{}Q{serial}.{}", now.as_secs(), now.subsec_micros(), self.pid, self.host)
+    }
+}
+
+/// Delivers into the Maildir `root`, which is made if it is not there; returns the file. `now` is since the Unix epoch.
+/// A caller that builds `root` from an address makes sure that the address cannot lead elsewhere.
+///
+/// # Errors
+/// [`MaildirError`]: the message is not delivered, or not surely so; it is to be tried again, and may then be there twice.
+pub(crate) fn deliver(
+    root: &Path,
+    names: &MaildirNames,
+    now: Duration,
+    letter: &MaildirMessage<'_>,
+) -> Result<PathBuf, MaildirError> {
+    let failed = |source| MaildirError::new(root, source);
+    let (file, draft) = with_unique_name(root, names, now, |name| create_draft(root, name)).map_err(failed)?;
+    let move_to_new = |name: &str| {
+        names.make_durable(root)?;
+        publish(root, name, &draft)
+    };
+    let delivered = write(file, letter).and_then(|()| with_unique_name(root, names, now, move_to_new));
+    if delivered.is_err() {
+        // If the draft cannot be removed either, a reader of Maildirs removes it after 36 hours.
+        let _ = fs::remove_file(&draft);
+    }
+    delivered.map_err(failed)
+}
+
+/// Tries one name after the other while they are taken, and makes the Maildir if it is missing.
+fn with_unique_name<T>(
+    root: &Path,
+    names: &MaildirNames,
+    now: Duration,
+    act: impl Fn(&str) -> io::Result<T>,
+) -> io::Result<T> {
+    for _ in 1..MAX_NAME_ATTEMPTS {
+        match act(&names.next(now)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                names.durable_roots().remove(root);
+                create(root)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => return other,
+        }
+    }
+    act(&names.next(now))
+}
+
+/// A new file in `tmp`.
+fn create_draft(root: &Path, name: &str) -> io::Result<(File, PathBuf)> {
+    let path = root.join("tmp").join(name);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    Ok((file, path))
+}
+
+/// Makes the Maildir, for its owner alone.
+pub(crate) fn create(root: &Path) -> io::Result<()> {
+    ["tmp", "new", "cur"]
+        .iter()
+        .try_for_each(|part| DirBuilder::new().recursive(true).mode(0o700).create(root.join(part)))
+}
+
+/// Writes the letter and waits until the disk has it.
+fn write(file: File, letter: &MaildirMessage<'_>) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
+    out.write_all(&header_fields(letter))?;
+    write_lines(letter.message, &mut out)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()
+}
+
+fn header_fields(letter: &MaildirMessage<'_>) -> Vec<u8> {
+    // Both came through the grammar of SMTP; a control character here would be a mistake of ours, and harmless.
+    let fit =
+        |address: &[u8]| address.iter().map(|octet| if octet.is_ascii_control() { b'?' } else { *octet }).collect();
+    let (sender, recipient): (Vec<u8>, Vec<u8>) = (fit(letter.sender), fit(letter.recipient));
+    [b"Return-Path: <".as_slice(), &sender, b">\nDelivered-To: ", &recipient, b"\n"].concat()
+}
+
+/// Writes a message with LF for CRLF. The last line ends whether or not it did.
+fn write_lines(message: &[u8], out: &mut impl Write) -> io::Result<()> {
+    let mut rest = message;
+    while let Some(end) = memchr::memchr(b'\n', rest) {
+        let line = &rest[..end];
+        out.write_all(line.strip_suffix(b"\r").unwrap_or(line))?;
+        out.write_all(b"\n")?;
+        rest = &rest[end + 1..];
+    }
+    if rest.is_empty() { Ok(()) } else { out.write_all(rest).and_then(|()| out.write_all(b"\n")) }
+}
+
+/// Moves a file from `tmp` to `new`: a reader sees it whole.
+fn publish(root: &Path, name: &str, draft: &Path) -> io::Result<PathBuf> {
+    let new = root.join("new");
+    let path = new.join(name);
+    match renameat_with(CWD, draft, CWD, &path, RenameFlags::NOREPLACE) {
+        // File systems that cannot keep a rename from going over another file.
+        Err(Errno::INVAL | Errno::NOSYS) => link(draft, &path)?,
+        other => other?,
+    }
+    sync_directory(&new)?;
+    Ok(path)
+}
+
+/// A rename in two steps, which is never over another file either.
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to)?;
+    fs::remove_file(from)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    File::open(path)?.sync_all()
+}
+
+/// Reason why a message is not in a Maildir, by blame. None of it is the sender's fault: the message is tried again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MaildirError {
+    /// The disk is full.
+    #[error("{}: {}; free space on this disk", .path.display(), reason(.source))]
+    Full { path: PathBuf, source: io::Error },
+    /// The owner's share of the disk is used up.
+    #[error("{}: {}; the owner of the mailbox must delete mail or needs a larger quota", .path.display(), reason(.source))]
+    Quota { path: PathBuf, source: io::Error },
+    /// This process may not write there, or the path is no Maildir.
+    #[error("{}: {}; it must be a directory that mailrun can write to", .path.display(), reason(.source))]
+    Denied { path: PathBuf, source: io::Error },
+    /// The disk or the system failed.
+    #[error("{}: {}", .path.display(), reason(.source))]
+    Disk { path: PathBuf, source: io::Error },
+}
+
+impl MaildirError {
+    fn new(path: &Path, source: io::Error) -> Self {
+        use io::ErrorKind as Kind;
+        let path = path.to_owned();
+        match source.kind() {
+            Kind::StorageFull => Self::Full { path, source },
+            Kind::QuotaExceeded | Kind::FileTooLarge => Self::Quota { path, source },
+            Kind::PermissionDenied
+            | Kind::ReadOnlyFilesystem
+            | Kind::NotADirectory
+            | Kind::NotFound
+            | Kind::AlreadyExists
+            | Kind::InvalidFilename => Self::Denied { path, source },
+            _ => Self::Disk { path, source },
+        }
+    }
+
+    /// The reply that a next hop would have given: code and enhanced code (RFC 3463).
+    pub(crate) fn code(&self) -> (u16, EnhancedStatusCode) {
+        match self {
+            Self::Full { .. } => (452, EnhancedStatusCode(4, 3, 1)),
+            Self::Quota { .. } => (452, EnhancedStatusCode(4, 2, 2)),
+            Self::Denied { .. } => (451, EnhancedStatusCode(4, 3, 5)),
+            Self::Disk { .. } => (451, EnhancedStatusCode(4, 3, 0)),
+        }
+    }
+
+    /// Reports whether the failure will not pass by itself: somebody has to act.
+    pub(crate) fn needs_operator(&self) -> bool {
+        matches!(self, Self::Denied { .. } | Self::Disk { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const NOW: Duration = Duration::from_micros(1_795_253_400_000_042);
+
+    fn test_message(message: &[u8]) -> MaildirMessage<'_> {
+        MaildirMessage { sender: b"a@b", recipient: b"c@d", message }
+    }
+
+    fn files(path: &Path) -> Vec<PathBuf> {
+        fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    #[test]
+    fn a_message_comes_into_new_and_the_maildir_is_made() {
+        let place = tempfile::tempdir().unwrap();
+        let (root, names) = (place.path().join("deep/er"), MaildirNames::new("relay/example:1"));
+        let path = deliver(&root, &names, NOW, &test_message(b"Subject: x\r\n\r\n.dot\r\nlast")).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"Return-Path: <a@b>\nDelivered-To: c@d\nSubject: x\n\n.dot\nlast\n");
+        let name = format!("1795253400.M000042P{}Q2.relay_example_1", std::process::id());
+        assert_eq!(path, root.join("new").join(name));
+        assert!(files(&root.join("tmp")).is_empty() && files(&root.join("cur")).is_empty());
+        for (path, mode) in [(root.as_path(), 0o700), (&root.join("cur"), 0o700), (&path, 0o600)] {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, mode, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn messages_have_files_of_their_own_at_any_time_and_from_any_thread() {
+        let place = tempfile::tempdir().unwrap();
+        let (root, names) = (place.path(), MaildirNames::new("x"));
+        std::thread::scope(|scope| {
+            (0..4).for_each(|thread| {
+                let (names, text) = (&names, format!("{thread}\r\n"));
+                scope.spawn(move || {
+                    (0..20).for_each(|_| drop(deliver(root, names, NOW, &test_message(text.as_bytes())).unwrap()));
+                });
+            });
+        });
+        let kept = files(&root.join("new"));
+        assert_eq!(kept.len(), 80);
+        let of_thread =
+            |digit: &str| kept.iter().filter(|path| fs::read_to_string(path).unwrap().ends_with(digit)).count();
+        assert_eq!(["0\n", "1\n", "2\n", "3\n"].map(of_thread), [20; 4]);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_not_written_over() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path();
+        // The same names again, as after a restart within a microsecond, or of a namesake.
+        let first = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"first\r\n")).unwrap();
+        fs::rename(&first, root.join("new").join(MaildirNames::new("x").next(NOW))).unwrap();
+        fs::write(root.join("tmp").join(MaildirNames::new("x").next(NOW)), b"").unwrap();
+        let second = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"second\r\n")).unwrap();
+        let third = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"third\r\n")).unwrap();
+        assert_ne!(second, third);
+        let mut kept: Vec<String> =
+            files(&root.join("new")).iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+        kept.sort();
+        let ends = ["first\n", "second\n", "third\n"];
+        assert!(kept.len() == 3 && kept.iter().zip(ends).all(|(text, end)| text.ends_with(end)), "{kept:?}");
+    }
+
+    #[test]
+    fn names_that_are_all_taken_end_the_search() {
+        let place = tempfile::tempdir().unwrap();
+        let (root, names) = (place.path(), MaildirNames::new("x"));
+        let all_taken = |_: &str| Err::<(), _>(io::ErrorKind::AlreadyExists.into());
+        assert_eq!(with_unique_name(root, &names, NOW, all_taken).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(names.next(NOW).ends_with(&format!("Q{MAX_NAME_ATTEMPTS}.x")));
+    }
+
+    #[test]
+    fn a_link_is_never_over_another_file() {
+        let place = tempfile::tempdir().unwrap();
+        let [from, to, other] = ["a", "b", "c"].map(|name| place.path().join(name));
+        fs::write(&from, b"x").unwrap();
+        fs::write(&other, b"y").unwrap();
+        assert_eq!(link(&from, &other).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        link(&from, &to).unwrap();
+        let read = |path: &Path| fs::read(path).unwrap();
+        assert_eq!((from.exists(), read(&to), read(&other)), (false, b"x".to_vec(), b"y".to_vec()));
+    }
+
+    #[test]
+    fn a_failure_says_whose_it_is_and_leaves_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        fs::write(&file, b"").unwrap();
+        let failure = deliver(&file, &MaildirNames::new("x"), NOW, &test_message(b"")).unwrap_err();
+        assert!(failure.needs_operator() && failure.code() == (451, EnhancedStatusCode(4, 3, 5)), "{failure:?}");
+        assert!(
+            failure.to_string().starts_with(&format!("{}: Not a directory; it must be", file.display())),
+            "{failure}"
+        );
+        // `new` is no directory to move to.
+        let root = place.path().join("half");
+        fs::create_dir_all(root.join("tmp")).unwrap();
+        fs::write(root.join("new"), b"").unwrap();
+        assert!(matches!(
+            deliver(&root, &MaildirNames::new("x"), NOW, &test_message(b"text")),
+            Err(MaildirError::Denied { .. })
+        ));
+        assert!(files(&root.join("tmp")).is_empty());
+        // Half a Maildir is made whole.
+        fs::remove_file(root.join("new")).unwrap();
+        assert!(deliver(&root, &MaildirNames::new("x"), NOW, &test_message(b"text")).is_ok());
+    }
+
+    #[test]
+    fn a_table_of_error_codes() {
+        let rows = [
+            (Errno::NOSPC, (452, EnhancedStatusCode(4, 3, 1)), false),
+            (Errno::DQUOT, (452, EnhancedStatusCode(4, 2, 2)), false),
+            (Errno::FBIG, (452, EnhancedStatusCode(4, 2, 2)), false),
+            (Errno::ACCESS, (451, EnhancedStatusCode(4, 3, 5)), true),
+            (Errno::PERM, (451, EnhancedStatusCode(4, 3, 5)), true),
+            (Errno::ROFS, (451, EnhancedStatusCode(4, 3, 5)), true),
+            (Errno::NOTDIR, (451, EnhancedStatusCode(4, 3, 5)), true),
+            (Errno::NAMETOOLONG, (451, EnhancedStatusCode(4, 3, 5)), true),
+            (Errno::IO, (451, EnhancedStatusCode(4, 3, 0)), true),
+        ];
+        for (errno, code, loud) in rows {
+            let failure = MaildirError::new(Path::new("/box"), errno.into());
+            assert_eq!((failure.code(), failure.needs_operator()), (code, loud), "{failure}");
+            assert!(
+                failure.to_string().starts_with("/box: ") && !failure.to_string().contains("os error"),
+                "{failure}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_the_writing() {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let failure = MaildirError::new(Path::new("/box"), write(full, &test_message(b"x")).unwrap_err());
+        assert!(matches!(failure, MaildirError::Full { .. }), "{failure}");
+    }
+
+    #[test]
+    fn control_characters_cannot_add_a_field() {
+        let forged = MaildirMessage { sender: b"a\nX: y", recipient: b"c\r\n\r\nz", message: b"" };
+        assert_eq!(header_fields(&forged), b"Return-Path: <a?X: y>\nDelivered-To: c????z\n");
+    }
+
+    proptest! {
+        #[test]
+        fn only_line_ends_change(lines in proptest::collection::vec("[ -~]{0,80}", 0..20)) {
+            let message: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
+            let mut out = Vec::new();
+            write_lines(message.as_bytes(), &mut out).unwrap();
+            prop_assert_eq!(String::from_utf8(out).unwrap(), message.replace("\r\n", "\n"));
+        }
+
+        #[test]
+        fn any_octets_but_those_of_line_ends_are_kept(message in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut out = Vec::new();
+            write_lines(&message, &mut out).unwrap();
+            let without = |octets: &[u8]| octets.iter().copied().filter(|o| !b"\r\n".contains(o)).collect::<Vec<_>>();
+            prop_assert_eq!(without(&out), without(&message));
+            prop_assert!(out.is_empty() || out.ends_with(b"\n"));
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Lists what a spool holds, and what is damaged in it.
+use super::{LeftOut, OfflineSpool};
+use serde::Serialize;
+use spool::{Cost, Damage, DamageKind, SegmentInfo, SegmentState};
+use std::fmt;
+
+/// Report of `mailrun spool check`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SpoolReport {
+    pub(crate) directory: String,
+    /// Nothing is damaged but the end that a crash tears.
+    pub sound: bool,
+    /// Nothing is lost by the damage: all messages that are not done were found.
+    pub(crate) complete: bool,
+    pub(crate) segments: Vec<SegmentRow>,
+    /// Messages that are not done.
+    pub(crate) messages: u64,
+    /// Messages among them whose content is damaged.
+    pub(crate) damaged_messages: u64,
+    /// Messages that an operator holds.
+    pub(crate) held: u64,
+    pub(crate) recipients: RecipientCounts,
+    /// Bytes that a crash has torn off the end: no client was answered for them.
+    pub(crate) torn_bytes: u64,
+    pub(crate) damage: Vec<DamageRow>,
+    /// Messages of which not even the envelope can be read.
+    pub(crate) unreadable: Vec<LeftOut>,
+}
+
+/// A file of the spool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct SegmentRow {
+    pub(crate) name: String,
+    pub(crate) state: &'static str,
+    pub(crate) bytes: u64,
+    pub(crate) messages: u64,
+}
+
+/// Recipients of the messages that are not done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct RecipientCounts {
+    pub(crate) to_deliver: u64,
+    /// Settled, but the sender is still to be notified.
+    pub(crate) to_tell: u64,
+    pub(crate) done: u64,
+}
+
+/// A part of the spool that does not read as it was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DamageRow {
+    pub(crate) segment: String,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) what: String,
+    pub(crate) cost: String,
+    /// The damage loses something, or no crash leaves it: an operator has to see it.
+    pub(crate) alarming: bool,
+    /// Queue ids of the lost messages, as far as they are known.
+    pub(crate) messages: Vec<String>,
+    /// Further messages that may be lost.
+    pub(crate) unnamed: u64,
+}
+
+impl From<&Damage> for DamageRow {
+    fn from(damage: &Damage) -> Self {
+        Self {
+            segment: damage.segment.clone(),
+            offset: damage.offset,
+            bytes: damage.bytes,
+            what: damage.kind.to_string(),
+            cost: damage.cost.to_string(),
+            alarming: damage.is_alarming(),
+            messages: damage.messages.iter().map(ToString::to_string).collect(),
+            unnamed: damage.unnamed,
+        }
+    }
+}
+
+/// Checks a whole spool.
+pub fn check(original: &OfflineSpool) -> SpoolReport {
+    let inspection = &original.inspection;
+    let mut damage: Vec<DamageRow> = inspection.damage.iter().map(DamageRow::from).collect();
+    damage.extend(original.truncated_segments().map(truncated_row));
+    damage.sort_by(|one, other| (&one.segment, one.offset).cmp(&(&other.segment, other.offset)));
+    let mut report = SpoolReport {
+        directory: original.directory.display().to_string(),
+        sound: inspection.damage.iter().all(|damage| damage.kind == DamageKind::TornEnd),
+        complete: original.damage_count() == 0,
+        segments: inspection.segments.iter().map(segment_row).collect(),
+        messages: 0,
+        damaged_messages: 0,
+        held: 0,
+        recipients: RecipientCounts::default(),
+        torn_bytes: inspection.cut_bytes,
+        damage,
+        unreadable: Vec::new(),
+    };
+    for content in original.messages() {
+        report.messages += 1;
+        let content = match content {
+            Ok(content) => content,
+            Err(unreadable) => {
+                report.unreadable.push(unreadable.left_out());
+                continue;
+            }
+        };
+        report.damaged_messages += u64::from(content.sound_body().is_none());
+        report.held += u64::from(content.progress.held);
+        for standing in &content.progress.recipients {
+            let count = match (&standing.fate, standing.is_dsn_due()) {
+                (None, _) => &mut report.recipients.to_deliver,
+                (Some(_), true) => &mut report.recipients.to_tell,
+                (Some(_), false) => &mut report.recipients.done,
+            };
+            *count += 1;
+        }
+    }
+    report.complete &= report.unreadable.is_empty() && report.damaged_messages == 0;
+    report.sound &= report.complete;
+    report
+}
+
+fn truncated_row(segment: &SegmentInfo) -> DamageRow {
+    DamageRow {
+        segment: segment.name.clone(),
+        offset: segment.bytes,
+        bytes: 0,
+        what: "the file is truncated".to_owned(),
+        cost: Cost::Unknown.to_string(),
+        alarming: true,
+        messages: Vec::new(),
+        unnamed: 0,
+    }
+}
+
+fn segment_row(segment: &SegmentInfo) -> SegmentRow {
+    let state = match segment.state {
+        SegmentState::Used { .. } => "used",
+        SegmentState::Free => "free",
+        SegmentState::Unfinished => "unfinished",
+        SegmentState::Illegible => "illegible",
+    };
+    SegmentRow { name: segment.name.clone(), state, bytes: segment.bytes, messages: segment.messages }
+}
+
+impl SpoolReport {
+    fn in_state(&self, state: &str) -> usize {
+        self.segments.iter().filter(|segment| segment.state == state).count()
+    }
+}
+
+impl fmt::Display for SpoolReport {
+    /// Writes the report in plain words, for a person.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecipientCounts { to_deliver, to_tell, done } = self.recipients;
+        let states = ["used", "free", "unfinished", "illegible"].map(|state| (self.in_state(state), state));
+        let states: Vec<String> =
+            states.iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!("{count} {state}")).collect();
+        let bytes: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
+        let judgement = match (self.sound, self.complete) {
+            (true, _) => "sound",
+            (false, true) => "DAMAGED, nothing is lost",
+            (false, false) => "DAMAGED",
+        };
+        writeln!(f, "{}: {judgement}", self.directory)?;
+        writeln!(f, "segments     {} ({}), {} MiB", self.segments.len(), states.join(", "), bytes >> 20)?;
+        writeln!(f, "messages     {} in the queue, {} of them held", self.messages, self.held)?;
+        writeln!(f, "recipients   {to_deliver} not delivered, {to_tell} with a pending notification, {done} done")?;
+        if self.torn_bytes > 0 {
+            writeln!(f, "torn end     {} bytes of a message that was not answered 250", self.torn_bytes)?;
+        }
+        if self.damage.is_empty() && self.unreadable.is_empty() {
+            return writeln!(f, "damage       none");
+        }
+        writeln!(f, "damage")?;
+        for damage in &self.damage {
+            writeln!(f, "  {damage}")?;
+        }
+        for unreadable in &self.unreadable {
+            writeln!(f, "  {unreadable}")?;
+        }
+        if !self.sound {
+            writeln!(f, "To save what is readable: mailrun spool salvage {} --out spool:NEW", self.directory)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for DamageRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// More are in the JSON.
+        const MAX_SHOWN_IDS: usize = 20;
+        let Self { segment, offset, bytes, what, cost, messages, unnamed, .. } = self;
+        write!(f, "{segment}, offset {offset}, {bytes} bytes: {what}; {cost}")?;
+        for (number, id) in messages.iter().take(MAX_SHOWN_IDS).enumerate() {
+            write!(f, "{}{id}", if number == 0 { ": " } else { ", " })?;
+        }
+        let more = unnamed + messages.len().saturating_sub(MAX_SHOWN_IDS) as u64;
+        if more > 0 { write!(f, ", and at most {more} more") } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.id.as_deref().unwrap_or("a message"))?;
+        if let Some(sender) = &self.sender {
+            write!(f, " from <{sender}>")?;
+        }
+        for (number, recipient) in self.recipients.iter().enumerate() {
+            write!(f, "{}<{recipient}>", if number == 0 { " to " } else { ", " })?;
+        }
+        write!(f, ": {}", self.why)
+    }
+}

@@ -1,0 +1,74 @@
+//! A message in the spool, with the relay's notes about it.
+use super::{LeftOut, lossy};
+use crate::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress};
+use spool::{Id, InspectedBody, InspectedMessage};
+
+/// A message that is not done.
+pub(super) struct SpooledMessage {
+    pub(super) message: InspectedMessage,
+    pub(super) envelope: MessageEnvelope,
+    pub(super) progress: MessageProgress,
+    /// A note that could not be read: some of the work may be done again.
+    pub(super) has_bad_note: bool,
+}
+
+/// A message of which too little can be read to find its sender and recipients.
+#[derive(Debug)]
+pub(super) struct UnreadableMessage {
+    pub(super) id: Option<Id>,
+    /// Its content, if that can be read.
+    pub(super) body: Option<InspectedBody>,
+    pub(super) why: String,
+}
+
+impl SpooledMessage {
+    pub(super) fn new(message: InspectedMessage) -> Result<Self, UnreadableMessage> {
+        let envelope = match MessageEnvelope::decode(&message.envelope) {
+            Ok(envelope) => envelope,
+            Err(error) => {
+                let why = format!("its envelope cannot be read: {error}");
+                return Err(UnreadableMessage { id: Some(message.id), body: Some(message.body), why });
+            }
+        };
+        let mut progress = MessageProgress::new(envelope.recipients.len());
+        let mut has_bad_note = false;
+        for note in &message.notes {
+            has_bad_note |= progress.apply_note(note).is_err();
+        }
+        Ok(Self { message, envelope, progress, has_bad_note })
+    }
+
+    /// The content, if it is as it was received.
+    pub(super) fn sound_body(&self) -> Option<&[u8]> {
+        match &self.message.body {
+            InspectedBody::Sound(body) => Some(body),
+            InspectedBody::Damaged(_) => None,
+        }
+    }
+
+    /// Recipients who do not have it: it is still to be delivered to them, or failed and their sender was not notified.
+    pub(super) fn undelivered(&self) -> impl Iterator<Item = &[u8]> {
+        let recipients = self.envelope.recipients.iter().zip(&self.progress.recipients);
+        recipients.filter(|(_, standing)| is_undelivered(standing)).map(|(recipient, _)| recipient.address.as_slice())
+    }
+
+    pub(super) fn left_out(&self, why: &str) -> LeftOut {
+        LeftOut {
+            id: Some(self.message.id.to_string()),
+            sender: Some(lossy(&self.envelope.sender)),
+            recipients: self.undelivered().map(lossy).collect(),
+            why: why.to_owned(),
+        }
+    }
+}
+
+impl UnreadableMessage {
+    pub(super) fn left_out(&self) -> LeftOut {
+        let id = self.id.map(|id| id.to_string());
+        LeftOut { id, sender: None, recipients: Vec::new(), why: self.why.clone() }
+    }
+}
+
+fn is_undelivered(standing: &RecipientProgress) -> bool {
+    standing.fate.is_none() || (standing.is_dsn_due() && standing.fate.as_ref().is_some_and(RecipientFate::is_failure))
+}

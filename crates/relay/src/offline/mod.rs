@@ -1,0 +1,85 @@
+//! A spool that no relay has open: checks, salvages and exports it, and never changes it.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `check` | contents of a spool, and its damage |
+//! | `content` | a message in the spool, with the relay's notes about it |
+//! | `export` | a file of the message and one of its envelope, for each message |
+//! | `output` | a directory that is there whole or not at all |
+//! | `salvage` | salvages readable messages into a Maildir or a new spool |
+pub mod check;
+mod content;
+pub mod export;
+mod output;
+pub mod salvage;
+
+use anyhow::{Result, anyhow};
+use content::{SpooledMessage, UnreadableMessage};
+use serde::Serialize;
+use spool::{Error, Inspection, SegmentInfo, SegmentState};
+use std::path::{Path, PathBuf};
+
+/// The length of a segment is a multiple of this (docs/spool-format.md).
+const BLOCK_BYTES: u64 = 4096;
+
+/// A spool, opened to be read.
+pub struct OfflineSpool {
+    directory: PathBuf,
+    inspection: Inspection,
+}
+
+/// A message that could not be taken along, and the known facts about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Its queue id, if it is known.
+    pub(crate) id: Option<String>,
+    pub(crate) sender: Option<String>,
+    /// Recipients who do not have it.
+    pub(crate) recipients: Vec<String>,
+    pub(crate) why: String,
+}
+
+impl OfflineSpool {
+    /// Reads all of a spool.
+    ///
+    /// # Errors
+    /// If a relay has it open, a later version has written it, or it cannot be read.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let cannot = |why: &str| anyhow!("cannot read the spool {}: {why}", directory.display());
+        if !directory.is_dir() {
+            return Err(cannot("no such directory"));
+        }
+        match spool::inspect(directory) {
+            Ok(inspection) => Ok(Self { directory: directory.to_owned(), inspection }),
+            Err(Error::Locked) => Err(cannot(
+                "a relay is using it; stop the relay first, or list its queue with: mailrun queue list --spool DIR",
+            )),
+            Err(error) => Err(cannot(&error.to_string())),
+        }
+    }
+
+    /// Places that are damaged and cost something.
+    fn damage_count(&self) -> u64 {
+        let alarming = self.inspection.damage.iter().filter(|damage| damage.is_alarming()).count();
+        (alarming + self.truncated_segments().count()) as u64
+    }
+
+    /// Segments that have lost their end. They are made whole before they are used, in whole blocks, so that no crash
+    /// does this.
+    fn truncated_segments(&self) -> impl Iterator<Item = &SegmentInfo> {
+        let used = self.inspection.segments.iter().filter(|segment| matches!(segment.state, SegmentState::Used { .. }));
+        used.filter(|segment| segment.bytes % BLOCK_BYTES != 0)
+    }
+
+    /// All messages that are not done, in the order of the log.
+    fn messages(&self) -> impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>> {
+        self.inspection.messages().map(|read| match read {
+            Ok(message) => SpooledMessage::new(message),
+            Err(error) => Err(UnreadableMessage { id: None, body: None, why: error.to_string() }),
+        })
+    }
+}
+
+fn lossy(octets: &[u8]) -> String {
+    String::from_utf8_lossy(octets).into_owned()
+}

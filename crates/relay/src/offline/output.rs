@@ -1,0 +1,63 @@
+//! A directory that is there whole or not at all: it is made beside its place, and moved there when it is done.
+use anyhow::{Context, Result, anyhow, bail};
+use party::reason::reason;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// A directory that is being made.
+pub(super) struct OutputDirectory {
+    target: PathBuf,
+    partial: PathBuf,
+}
+
+impl OutputDirectory {
+    /// Begins one, for its owner alone.
+    ///
+    /// # Errors
+    /// If something is there already, it would be within the spool that is read, or it cannot be made.
+    pub(super) fn create(place: &Path, spool: &Path) -> Result<Self> {
+        if fs::symlink_metadata(place).is_ok() {
+            bail!("{} already exists; choose a name that does not exist", place.display());
+        }
+        let name = place.file_name().with_context(|| format!("{} is not a directory name", place.display()))?;
+        let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let cannot = |path: &Path, error: &std::io::Error| anyhow!("{}: {}", path.display(), reason(error));
+        let resolved = parent.canonicalize().map_err(|error| cannot(parent, &error))?;
+        if resolved.starts_with(spool.canonicalize().map_err(|error| cannot(spool, &error))?) {
+            bail!("{} is inside the spool, which must not be changed; choose another directory", place.display());
+        }
+        let mut draft_name = name.to_owned();
+        draft_name.push(".partial");
+        let draft = parent.join(draft_name);
+        DirBuilder::new().mode(0o700).create(&draft).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                anyhow!("{} is left over from an earlier attempt; remove it first", draft.display())
+            }
+            _ => cannot(&draft, &error),
+        })?;
+        Ok(Self { target: place.to_owned(), partial: draft })
+    }
+
+    /// Path to write to until it is moved.
+    pub(super) fn partial_path(&self) -> &Path {
+        &self.partial
+    }
+
+    /// Moves the finished directory to its place.
+    ///
+    /// # Errors
+    /// If it cannot be moved there.
+    pub(super) fn finish(self) -> Result<()> {
+        let Self { target: place, partial: draft } = self;
+        File::open(&draft)?.sync_all()?;
+        renameat_with(CWD, &draft, CWD, &place, RenameFlags::NOREPLACE).map_err(|error| {
+            let why = reason(&error.into());
+            anyhow!("cannot move {} to {}: {why}", draft.display(), place.display())
+        })?;
+        let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent)?.sync_all()?;
+        Ok(())
+    }
+}

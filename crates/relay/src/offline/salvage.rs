@@ -1,0 +1,197 @@
+//! Salvages the readable messages of a spool, into a Maildir for people or into a new spool for a relay.
+use super::content::{SpooledMessage, UnreadableMessage};
+use super::output::OutputDirectory;
+use super::{LeftOut, OfflineSpool};
+use crate::maildir::{self, MaildirMessage, MaildirNames};
+use anyhow::{Result, anyhow};
+use party::reason::reason;
+use serde::Serialize;
+use spool::{InspectedBody, InspectedMessage, NewMessage, Options, RealDisk, Receipt, Spool};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Messages that are stored with one sync.
+const MAX_BATCH_MESSAGES: usize = 500;
+/// Bytes of them.
+const MAX_BATCH_BYTES: usize = 32 << 20;
+
+/// Target of the salvage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SalvageTarget {
+    /// A file for each message that some recipient does not have yet.
+    Maildir(PathBuf),
+    /// All that is not done, as far as it had come.
+    Spool(PathBuf),
+}
+
+/// Counts of the salvage.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SalvageSummary {
+    /// Messages that were written.
+    pub messages: u64,
+    /// Their recipients that do not have them yet.
+    pub recipients: u64,
+    /// A Maildir: messages that all recipients have, but whose sender was still to be notified.
+    pub delivered: u64,
+    /// A spool: the new queue ids.
+    pub(crate) renamed: Vec<RenamedMessage>,
+    /// Messages that are not there.
+    pub left_out: Vec<LeftOut>,
+    /// Messages with a note that could not be read: some of the work may be done again.
+    pub with_bad_notes: Vec<String>,
+    /// Places of the spool that are damaged, and may have cost messages of which nothing is known.
+    pub damage: u64,
+}
+
+impl SalvageSummary {
+    /// Reports whether nothing was lost.
+    pub fn is_whole(&self) -> bool {
+        self.left_out.is_empty() && self.with_bad_notes.is_empty() && self.damage == 0
+    }
+}
+
+/// A message's queue id then and now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct RenamedMessage {
+    pub(crate) was: String,
+    pub(crate) is: String,
+}
+
+/// Writes the readable messages to a target that does not exist yet.
+///
+/// # Errors
+/// If something is there, or it cannot be written.
+pub fn salvage(original: &OfflineSpool, target: &SalvageTarget) -> Result<SalvageSummary> {
+    let salvaged = match target {
+        SalvageTarget::Maildir(place) => to_maildir(original, place)?,
+        SalvageTarget::Spool(place) => to_spool(original, place)?,
+    };
+    Ok(SalvageSummary { damage: original.damage_count(), ..salvaged })
+}
+
+/// Returns the next content that can be delivered, and notes those that cannot.
+fn next_sound(
+    contents: &mut impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>>,
+    salvaged: &mut SalvageSummary,
+) -> Option<SpooledMessage> {
+    loop {
+        match contents.next()? {
+            Err(unreadable) => salvaged.left_out.push(unreadable.left_out()),
+            Ok(content) if content.sound_body().is_none() => {
+                salvaged
+                    .left_out
+                    .push(content.left_out("its content is damaged; `mailrun spool export` writes what is left"));
+            }
+            Ok(content) => {
+                if content.has_bad_note {
+                    salvaged.with_bad_notes.push(content.message.id.to_string());
+                }
+                return Some(content);
+            }
+        }
+    }
+}
+
+fn to_maildir(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
+    let output = OutputDirectory::create(place, &original.directory)?;
+    let names = MaildirNames::new(&rustix::system::uname().nodename().to_string_lossy());
+    maildir::create(output.partial_path()).map_err(|error| anyhow!("{}: {}", place.display(), reason(&error)))?;
+    let mut salvaged = SalvageSummary::default();
+    let mut contents = original.messages();
+    while let Some(content) = next_sound(&mut contents, &mut salvaged) {
+        let waiting: Vec<&[u8]> = content.undelivered().collect();
+        let Some((first, others)) = waiting.split_first() else {
+            salvaged.delivered += 1;
+            continue;
+        };
+        let message = with_recipients(&content, others);
+        let letter = MaildirMessage { sender: &content.envelope.sender, recipient: first, message: &message };
+        maildir::deliver(output.partial_path(), &names, Duration::from_nanos(content.message.received_ns), &letter)?;
+        salvaged.messages += 1;
+        salvaged.recipients += waiting.len() as u64;
+    }
+    output.finish()?;
+    Ok(salvaged)
+}
+
+/// The message behind a field for each of the other recipients, and one for its queue id.
+fn with_recipients(content: &SpooledMessage, others: &[&[u8]]) -> Vec<u8> {
+    let mut message = Vec::new();
+    for recipient in others {
+        message.extend_from_slice(b"Delivered-To: ");
+        message.extend_from_slice(recipient);
+        message.extend_from_slice(b"\r\n");
+    }
+    message.extend_from_slice(format!("X-Mailrun-Queue-Id: {}\r\n", content.message.id).as_bytes());
+    message.extend_from_slice(content.sound_body().unwrap_or_default());
+    message
+}
+
+fn to_spool(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
+    let output = OutputDirectory::create(place, &original.directory)?;
+    let bytes: u64 = original.inspection.segments.iter().map(|segment| segment.bytes).sum();
+    let defaults = Options::default();
+    // Room for all of it twice: the reserve for notes must stay free.
+    let options = Options { max_bytes: defaults.max_bytes.max(bytes.saturating_mul(2)), ..defaults };
+    let disk =
+        RealDisk::new(output.partial_path()).map_err(|error| anyhow!("{}: {}", place.display(), reason(&error)))?;
+    let (spool, _) = Spool::open(Arc::new(disk), options)?;
+    let salvaged = store_all(original, &spool);
+    spool.close();
+    let salvaged = salvaged?;
+    output.finish()?;
+    Ok(salvaged)
+}
+
+fn store_all(original: &OfflineSpool, spool: &Spool) -> Result<SalvageSummary> {
+    let mut salvaged = SalvageSummary::default();
+    let mut batch = StoreBatch::default();
+    let mark = spool.notes_mark();
+    let mut contents = original.messages();
+    while let Some(content) = next_sound(&mut contents, &mut salvaged) {
+        salvaged.messages += 1;
+        salvaged.recipients += content.undelivered().count() as u64;
+        batch.store(spool, content);
+        if batch.is_full() {
+            batch.note(spool, &mut salvaged)?;
+        }
+    }
+    batch.note(spool, &mut salvaged)?;
+    // Without its notes a message would be delivered again to those who have it.
+    spool.sync_notes(mark).wait()?;
+    Ok(salvaged)
+}
+
+/// Messages that are being stored.
+#[derive(Default)]
+struct StoreBatch {
+    messages: Vec<(Receipt, InspectedMessage)>,
+    bytes: usize,
+}
+
+impl StoreBatch {
+    fn store(&mut self, spool: &Spool, content: SpooledMessage) {
+        let message = content.message;
+        let InspectedBody::Sound(body) = &message.body else { return };
+        self.bytes += body.len();
+        let draft =
+            NewMessage { received_ns: message.received_ns, envelope: message.envelope.clone(), body: Arc::clone(body) };
+        self.messages.push((spool.store(draft), message));
+    }
+
+    fn is_full(&self) -> bool {
+        self.messages.len() >= MAX_BATCH_MESSAGES || self.bytes >= MAX_BATCH_BYTES
+    }
+
+    /// Waits until all are stored, and copies the notes of each.
+    fn note(&mut self, spool: &Spool, salvaged: &mut SalvageSummary) -> Result<()> {
+        for (receipt, message) in self.messages.drain(..) {
+            let stored = receipt.wait()?;
+            message.notes.iter().for_each(|note| spool.note(stored.id(), note));
+            salvaged.renamed.push(RenamedMessage { was: message.id.to_string(), is: stored.id().to_string() });
+        }
+        self.bytes = 0;
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! SIGHUP: reads the configuration again; if it has errors, logs them, and the old one stays in force.
+use super::config::Config;
+use super::descriptors;
+use super::setting::RelayContext;
+use crate::LOG_TARGET;
+use anyhow::{Context, Result};
+use std::sync::Arc;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Reads the configuration again, as it was read first.
+pub type ConfigLoader = Box<dyn Fn() -> Result<Config> + Send>;
+
+/// Watches for SIGHUP for the rest of the process's life.
+///
+/// # Errors
+/// If signals cannot be watched for.
+pub(super) fn watch(setting: &Arc<RelayContext>, reread: Option<ConfigLoader>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let runtime = runtime.context("cannot watch for signals")?;
+    let hangups = {
+        let _context = runtime.enter();
+        signal(SignalKind::hangup()).context("cannot watch for signals")?
+    };
+    let setting = Arc::clone(setting);
+    std::thread::Builder::new()
+        .name("reload".to_owned())
+        .spawn(move || runtime.block_on(reload_on_hangup(hangups, &setting, reread.as_ref())))
+        .context("cannot start a thread")?;
+    Ok(())
+}
+
+async fn reload_on_hangup(mut hangups: Signal, setting: &RelayContext, reread: Option<&ConfigLoader>) {
+    while hangups.recv().await.is_some() {
+        match reread {
+            Some(reread) => apply_reload(setting, reread()),
+            None => tracing::warn!(target: LOG_TARGET, "SIGHUP: no configuration file to reload"),
+        }
+    }
+}
+
+fn apply_reload(setting: &RelayContext, read: Result<Config>) {
+    match read {
+        Err(error) => {
+            // A line for each complaint, with line and column.
+            format!("{error:#}").lines().for_each(|complaint| tracing::error!(target: LOG_TARGET, "{complaint}"));
+            tracing::error!(target: LOG_TARGET, "the configuration is unchanged");
+        }
+        Ok(mut config) => {
+            descriptors::fit_config(&mut config);
+            let later = setting.initial_config().needs_restart(&config);
+            // The durability that a 250 promises is read from here: it does not change.
+            config.spool = setting.initial_config().spool.clone();
+            if let (Some(first), Some(new)) = (&setting.initial_config().tls, &config.tls) {
+                first.setup.renew(&new.setup);
+            }
+            config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
+            setting.reload(config);
+            tracing::info!(target: LOG_TARGET, "the configuration was reloaded");
+            if !later.is_empty() {
+                tracing::warn!(target: LOG_TARGET, keys = later.join(", "), "these keys require a restart");
+            }
+        }
+    }
+}

@@ -1,0 +1,750 @@
+//! Decides who may send to whom, and which hop each recipient goes to. Pure: addresses and configuration in, hops out.
+//!
+//! ```text
+//! recipient ─ local domain? ─ yes ─▶ alias? ─▶ mailbox? ─▶ Maildir, LMTP or a route      550 5.1.1 if there is none
+//!                 │ no
+//!                 ▼
+//!            a friend? ─ no ─▶ 554 5.7.1
+//!                 │ yes
+//!                 ▼
+//!            the first route that fits sender and domain, else the domain's MX
+//! ```
+//! A friend is a client of `networks`, or one that has logged in. Only `@` at the end of the local part decides the
+//! domain: source routes have been dropped by then (RFC 5321 §3.6.1). A local part that reads like a route
+//! (`user%elsewhere@local`, `elsewhere!user@local`, `"user@elsewhere"@local`) is refused to strangers, for the server
+//! that it is handed to might follow it, and trusts us.
+pub(crate) mod hop;
+mod template;
+
+use super::aliases::{AliasTarget, Aliases, normalize_local_part};
+pub(crate) use hop::{CaFile, Lmtp, NextHop, NextHopTls, Smtp, SmtpTarget, TargetHost, TlsPolicy};
+use smtp::sasl::Credentials;
+use smtp::{Path, Reply};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+pub(crate) use template::MaildirTemplate;
+
+/// Tells whether a client may send to anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// A client of `networks`, or logged in.
+    Trusted,
+    Untrusted,
+}
+
+/// Route of one recipient's mail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ResolvedRoute {
+    /// This hop, under the address that it came with.
+    Direct(NextHop),
+    /// An alias: to these in its place, at least one. An address without a hop is discarded.
+    Alias(Vec<(Box<str>, NextHop)>),
+}
+
+/// Reason why a recipient is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RouteError {
+    UnknownUser,
+    RelayingDenied,
+}
+
+impl RouteError {
+    /// Reply to the client.
+    pub(crate) fn reply(self) -> &'static Reply {
+        static UNKNOWN: Reply = Reply::fixed("550 5.1.1 No such user here\r\n");
+        static DENIED: Reply = Reply::fixed("554 5.7.1 Relaying denied\r\n");
+        match self {
+            Self::UnknownUser => &UNKNOWN,
+            Self::RelayingDenied => &DENIED,
+        }
+    }
+}
+
+/// A route: its senders and domains, and its target.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Route {
+    /// Empty for all.
+    pub(crate) from: Vec<SenderPattern>,
+    pub(crate) to: Vec<DomainPattern>,
+    pub(crate) target: RouteTarget,
+}
+
+/// Target of a route.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum RouteTarget {
+    /// The same for all recipients.
+    NextHop(NextHop),
+    Maildir(MaildirTemplate),
+    Mx(Mx),
+}
+
+/// The mail exchangers of the recipient's domain.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Mx {
+    pub(crate) port: u16,
+    pub(crate) security: NextHopTls,
+    pub(crate) credentials: Option<Credentials>,
+    pub(crate) connections: Option<u32>,
+}
+
+impl Default for Mx {
+    fn default() -> Self {
+        Self { port: 25, security: NextHopTls::default(), credentials: None, connections: None }
+    }
+}
+
+/// Senders: an address, all of a domain, or the null sender; in lower case.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SenderPattern(Box<str>);
+
+impl SenderPattern {
+    /// Reads `ann@example.com`, `@example.com`, or `<>`.
+    ///
+    /// # Errors
+    /// If it is none of these.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("{text:?} is not a valid sender; use something like ann@example.com, @example.com or <>");
+        if text == "<>" {
+            return Ok(Self("".into()));
+        }
+        let whole = if text.starts_with('@') { format!("x{text}") } else { text.to_owned() };
+        let path = Path::mailbox(whole.as_bytes()).map_err(|_| wrong())?;
+        path.domain().ok_or_else(wrong)?;
+        Ok(Self(text.to_lowercase().into()))
+    }
+}
+
+/// Domains: one, all below one, or all; in lower case.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DomainPattern(Box<str>);
+
+impl DomainPattern {
+    /// Every domain.
+    pub(crate) fn any() -> Self {
+        Self("*".into())
+    }
+
+    /// Reads `example.com`, `.example.com` (the domains below it, not itself), `[192.0.2.1]` or `*`.
+    ///
+    /// # Errors
+    /// If it is none of these.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let domain = text.strip_prefix('.').unwrap_or(text);
+        if text != "*" && !is_domain(domain) {
+            return Err(format!("{text:?} is not a valid domain; use something like example.com, .example.com or *"));
+        }
+        Ok(Self(text.to_lowercase().into()))
+    }
+}
+
+impl fmt::Display for DomainPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A domain by the grammar of addresses, or an address literal.
+pub(crate) fn is_domain(text: &str) -> bool {
+    let address = format!("x@{text}");
+    Path::mailbox(address.as_bytes()).is_ok_and(|path| path.domain() == Some(text.as_bytes()))
+}
+
+/// The domains whose mail ends here, or is handed to the server behind.
+#[derive(Debug, Default)]
+pub(crate) struct LocalDomains {
+    /// Domains in lower case.
+    pub(crate) domains: HashSet<Box<str>>,
+    /// The first of them: that of a bare `Postmaster`.
+    pub(crate) primary_domain: Option<Box<str>>,
+    pub(crate) aliases: Aliases,
+    /// Mailboxes, in lower case; without it, the next hop decides.
+    pub(crate) users: Option<HashSet<Box<str>>>,
+    pub(crate) mailbox: Option<Mailbox>,
+}
+
+/// Target of local users' mail.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Mailbox {
+    Maildir(MaildirTemplate),
+    NextHop(NextHop),
+}
+
+impl LocalDomains {
+    pub(crate) fn contains(&self, domain: &str) -> bool {
+        self.domains.contains(domain)
+    }
+
+    fn has_user(&self, name: &str) -> bool {
+        self.users.as_ref().is_none_or(|users| users.contains(name))
+    }
+}
+
+/// All routes, ready for look-ups; a clone costs a counter.
+#[derive(Clone, Debug)]
+pub struct Router(Arc<RoutingTable>);
+
+#[derive(Debug)]
+struct RoutingTable {
+    local: LocalDomains,
+    targets: Vec<RouteTarget>,
+    index: RouteIndex,
+    /// Target if no route fits.
+    fallback: RouteTarget,
+}
+
+/// The first route of each domain.
+type DomainIndex = HashMap<Box<str>, usize, foldhash::fast::RandomState>;
+
+/// Index that finds the first route for a sender and a domain.
+#[derive(Debug, Default)]
+pub(crate) struct RouteIndex {
+    any_sender: DomainIndex,
+    senders: HashMap<Box<str>, DomainIndex>,
+}
+
+impl RouteIndex {
+    /// Adds a route; returns the number of an earlier one that takes all of its mail for one of its domains.
+    pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
+        let mut shadow = None;
+        let mut add = |domains: &mut DomainIndex, domain: &DomainPattern| {
+            let earlier = *domains.entry(domain.0.clone()).or_insert(number);
+            if earlier != number {
+                shadow.get_or_insert_with(|| (domain.clone(), earlier));
+            }
+        };
+        for domain in &route.to {
+            if route.from.is_empty() {
+                add(&mut self.any_sender, domain);
+            }
+            route.from.iter().for_each(|from| add(self.senders.entry(from.0.clone()).or_default(), domain));
+        }
+        let everything = self.any_sender.get("*").filter(|earlier| **earlier < number);
+        shadow.or_else(|| everything.map(|earlier| (DomainPattern::any(), *earlier)))
+    }
+
+    fn first_match(&self, sender: &Path<'_>, domain: &str, fit: PatternScope) -> Option<usize> {
+        let first = first_route_for(&self.any_sender, domain, fit);
+        if self.senders.is_empty() {
+            return first;
+        }
+        let of_domain = sender.domain().map(|domain| format!("@{}", lowered(domain)).into());
+        let keys = [Some(lowered(sender.as_bytes())), of_domain].into_iter().flatten();
+        let found = keys.filter_map(|key| first_route_for(self.senders.get(&*key)?, domain, fit));
+        found.chain(first).min()
+    }
+}
+
+/// Selects the patterns that count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PatternScope {
+    /// Patterns that name the domain, or one above it.
+    Named,
+    /// `*` too.
+    Any,
+}
+
+fn lowered(text: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(text);
+    // As most are that come.
+    let is_low = text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
+    if is_low { text } else { text.to_lowercase().into() }
+}
+
+/// The first of the routes for the domain itself, for the domains above it with their dot, and for all.
+fn first_route_for(domains: &DomainIndex, domain: &str, fit: PatternScope) -> Option<usize> {
+    let is_literal = domain.starts_with('[');
+    let dots = domain.match_indices('.').filter(|_| !is_literal);
+    let above = dots.map(|(at, _)| &domain[at..]);
+    let all = (fit == PatternScope::Any).then_some("*");
+    std::iter::once(domain).chain(above).chain(all).filter_map(|key| domains.get(key)).min().copied()
+}
+
+impl Router {
+    /// The domain of this relay's own mail, if it has one.
+    pub(crate) fn primary_domain(&self) -> Option<&str> {
+        self.0.local.primary_domain.as_deref()
+    }
+
+    /// Builds the router of that configuration. Mail that no route fits goes to `otherwise`.
+    pub(crate) fn new(local: LocalDomains, routes: Vec<Route>, otherwise: RouteTarget) -> Self {
+        let mut index = RouteIndex::default();
+        routes.iter().enumerate().for_each(|(number, route)| drop(index.add(number, route)));
+        let ways = routes.into_iter().map(|route| route.target).collect();
+        Self(Arc::new(RoutingTable { local, targets: ways, index, fallback: otherwise }))
+    }
+
+    /// Routes mail to a recipient.
+    ///
+    /// # Errors
+    /// If there is no route for it.
+    pub(crate) fn route(
+        &self,
+        standing: Access,
+        sender: &Path<'_>,
+        recipient: &Path<'_>,
+    ) -> Result<ResolvedRoute, RouteError> {
+        let table = &*self.0;
+        let local_part = str::from_utf8(recipient.local_part()).map_err(|_| RouteError::UnknownUser)?;
+        let Some(domain) = recipient.domain() else {
+            return if recipient.is_null() {
+                Err(RouteError::UnknownUser)
+            } else {
+                table.route_postmaster(standing, sender)
+            };
+        };
+        let domain = lowered(domain);
+        if table.local.contains(&domain) {
+            if standing == Access::Untrusted && has_embedded_route(local_part) {
+                return Err(RouteError::RelayingDenied);
+            }
+            return table.route_local(sender, local_part, &domain);
+        }
+        match standing {
+            Access::Untrusted => Err(RouteError::RelayingDenied),
+            Access::Trusted => table.route_remote(sender, local_part, &domain).map(ResolvedRoute::Direct),
+        }
+    }
+
+    /// Routes mail again that was let in before and waits. Aliases were followed when it came in, so a recipient that
+    /// has a mailbox goes there, whatever aliases say now: one of them may be of its own name (`ann: ann, keeper`), or
+    /// new. An alias is followed only if it has taken the mailbox's place, and then to all its targets.
+    ///
+    /// # Errors
+    /// If there is no route for it any more.
+    pub(crate) fn reroute(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Result<ResolvedRoute, RouteError> {
+        let routed = self.route(Access::Trusted, sender, recipient);
+        if matches!(routed, Ok(ResolvedRoute::Direct(_))) {
+            return routed;
+        }
+        self.0.own_mailbox(sender, recipient).map_or(routed, |hop| Ok(ResolvedRoute::Direct(hop)))
+    }
+
+    /// Reports whether mail of a local domain can go anywhere: to a mailbox, by a route that names it, or by aliases
+    /// alone.
+    pub(crate) fn has_route_for(&self, domain: &str) -> bool {
+        let RoutingTable { local, index, .. } = &*self.0;
+        let nobody = Path::mailbox(b"").expect("the null path is a path");
+        let only_aliases = local.users.is_none() && local.aliases.len() > 0;
+        local.mailbox.is_some() || index.first_match(&nobody, domain, PatternScope::Named).is_some() || only_aliases
+    }
+
+    /// The next hops that need TLS, but whose certificate is not verified.
+    pub(crate) fn insecure_hops(&self) -> impl Iterator<Item = String> {
+        self.0.targets.iter().filter_map(|way| match way {
+            RouteTarget::NextHop(NextHop::Smtp(smtp)) if smtp.security.insecure => Some(smtp.target.to_string()),
+            RouteTarget::Mx(mx) if mx.security.insecure => Some("mx".to_owned()),
+            _ => None,
+        })
+    }
+
+    /// Number of aliases.
+    pub fn aliases(&self) -> usize {
+        self.0.local.aliases.len()
+    }
+}
+
+/// Reports whether a local part could make the next server relay: by `@`, by the percent hack, by a bang path.
+fn has_embedded_route(local_part: &str) -> bool {
+    local_part.contains(['@', '%', '!'])
+}
+
+impl RoutingTable {
+    fn route_local(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<ResolvedRoute, RouteError> {
+        let Some(meant) = self.local.aliases.expand(local_part, domain) else {
+            return self.mailbox(sender, local_part, domain).map(ResolvedRoute::Direct);
+        };
+        let mut instead = Vec::with_capacity(meant.len());
+        for one in meant {
+            let (address, hop) = match one {
+                AliasTarget::Discard => continue,
+                AliasTarget::Mailbox { local_part, domain } => {
+                    (format!("{local_part}@{domain}").into(), self.mailbox(sender, &local_part, &domain)?)
+                }
+                AliasTarget::Remote(address) => {
+                    let hop = self.route_address(sender, &address)?;
+                    (address, hop)
+                }
+            };
+            instead.push((address, hop));
+        }
+        Ok(if instead.is_empty() { ResolvedRoute::Direct(NextHop::Discard) } else { ResolvedRoute::Alias(instead) })
+    }
+
+    /// The next hop of an alias's target that is not local: the alias's author may send there.
+    fn route_address(&self, sender: &Path<'_>, address: &str) -> Result<NextHop, RouteError> {
+        let path = Path::mailbox(address.as_bytes()).map_err(|_| RouteError::UnknownUser)?;
+        let domain = path.domain().map(lowered).ok_or(RouteError::UnknownUser)?;
+        self.route_remote(sender, &String::from_utf8_lossy(path.local_part()), &domain)
+    }
+
+    /// The mailbox of a user that is no alias.
+    fn mailbox(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<NextHop, RouteError> {
+        let name = normalize_local_part(local_part);
+        if !self.local.has_user(&name) {
+            return Err(RouteError::UnknownUser);
+        }
+        match &self.local.mailbox {
+            Some(Mailbox::NextHop(hop)) => Ok(hop.clone()),
+            Some(Mailbox::Maildir(template)) => maildir(template, &name, domain),
+            // Its MX is this relay, and a smarthost would send it back: only a route that names it leads on.
+            None => match self.index.first_match(sender, domain, PatternScope::Named) {
+                Some(number) => resolve_target(&self.targets[number], local_part, domain),
+                None => Err(RouteError::UnknownUser),
+            },
+        }
+    }
+
+    /// The mailbox that an address names by itself; that of a bare `Postmaster` is in the first domain.
+    fn own_mailbox(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Option<NextHop> {
+        let local_part = str::from_utf8(recipient.local_part()).ok()?;
+        let domain = recipient.domain().map(lowered).or(self.local.primary_domain.as_deref().map(Cow::Borrowed))?;
+        self.local.contains(&domain).then(|| self.mailbox(sender, local_part, &domain).ok())?
+    }
+
+    fn route_remote(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<NextHop, RouteError> {
+        let way = self
+            .index
+            .first_match(sender, domain, PatternScope::Any)
+            .map_or(&self.fallback, |number| &self.targets[number]);
+        resolve_target(way, local_part, domain)
+    }
+
+    /// The mailbox that every server has (RFC 5321 §4.5.1), given without a domain.
+    fn route_postmaster(&self, standing: Access, sender: &Path<'_>) -> Result<ResolvedRoute, RouteError> {
+        const NAME: &str = "postmaster";
+        if let Some(domain) = &self.local.primary_domain {
+            return self.route_local(sender, NAME, domain);
+        }
+        // Without a domain of its own, the smarthost's postmaster looks after its clients.
+        let everything = self.index.first_match(sender, "*", PatternScope::Any).map(|number| &self.targets[number]);
+        match (standing, everything) {
+            (Access::Trusted, Some(RouteTarget::NextHop(hop))) => Ok(ResolvedRoute::Direct(hop.clone())),
+            _ => Err(RouteError::UnknownUser),
+        }
+    }
+}
+
+fn resolve_target(way: &RouteTarget, local_part: &str, domain: &str) -> Result<NextHop, RouteError> {
+    match way {
+        RouteTarget::NextHop(hop) => Ok(hop.clone()),
+        RouteTarget::Maildir(template) => maildir(template, &normalize_local_part(local_part), domain),
+        RouteTarget::Mx(mx) => Ok(NextHop::Smtp(Arc::new(Smtp {
+            target: SmtpTarget::Domain { name: domain.into(), port: mx.port },
+            security: mx.security.clone(),
+            credentials: mx.credentials.clone(),
+            connections: mx.connections,
+        }))),
+    }
+}
+
+fn maildir(template: &MaildirTemplate, name: &str, domain: &str) -> Result<NextHop, RouteError> {
+    let path = template.fill(name, domain).ok_or(RouteError::UnknownUser)?;
+    Ok(NextHop::Maildir(path.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::aliases::AliasContext;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn smarthost(name: &str) -> NextHop {
+        let to = SmtpTarget::Hosts(Box::new([TargetHost { name: name.into(), port: 25 }]));
+        NextHop::Smtp(Arc::new(Smtp {
+            target: to,
+            security: NextHopTls::default(),
+            credentials: None,
+            connections: None,
+        }))
+    }
+
+    fn route(from: &[&str], to: &[&str], way: RouteTarget) -> Route {
+        let from = from.iter().map(|from| SenderPattern::parse(from).unwrap()).collect();
+        Route { from, to: to.iter().map(|to| DomainPattern::parse(to).unwrap()).collect(), target: way }
+    }
+
+    /// The local part of a relay for a.example and b.example, with the mailboxes ann and bob.
+    fn local(aliases: &str, mailbox: Option<Mailbox>) -> LocalDomains {
+        let domains: HashSet<Box<str>> = ["a.example", "b.example"].map(Box::from).into();
+        let users: HashSet<Box<str>> = ["ann", "bob", "a%b"].map(Box::from).into();
+        let aliases = Aliases::parse(
+            aliases,
+            &AliasContext { is_local: &|domain| domains.contains(domain), is_user: &|name| users.contains(name) },
+        );
+        let aliases = aliases.unwrap();
+        LocalDomains { primary_domain: Some("a.example".into()), domains, aliases, users: Some(users), mailbox }
+    }
+
+    fn table() -> Router {
+        let mailbox = Mailbox::Maildir(MaildirTemplate::parse("/mail/{domain}/{user}").unwrap());
+        let aliases = "postmaster: ann\nsales: bob, carl@else.example\nnobody: .\nann@b.example: ann, x@far.example\n";
+        let routes = vec![
+            route(&["boss@a.example", "@vip.example"], &["*"], RouteTarget::NextHop(smarthost("vip"))),
+            route(&["<>"], &["else.example"], RouteTarget::NextHop(smarthost("bounces"))),
+            route(&[], &["else.example", ".else.example"], RouteTarget::NextHop(smarthost("else"))),
+            route(&[], &["sub.else.example", "[192.0.2.1]"], RouteTarget::NextHop(smarthost("late"))),
+            route(&[], &["drop.example"], RouteTarget::NextHop(NextHop::Discard)),
+            route(&[], &["files.example"], RouteTarget::Maildir(MaildirTemplate::parse("/files/{user}").unwrap())),
+        ];
+        Router::new(local(aliases, Some(mailbox)), routes, RouteTarget::Mx(Mx::default()))
+    }
+
+    /// As `554`, `550`, a hop, or `address=hop` for each in place of an alias.
+    fn routed_to(router: &Router, standing: Access, sender: &str, recipient: &str) -> String {
+        let sender = Path::mailbox(sender.as_bytes()).unwrap();
+        let wire = format!("<{recipient}>");
+        let (recipient, _) = Path::parse(wire.as_bytes()).unwrap();
+        in_words(router.route(standing, &sender, &recipient))
+    }
+
+    fn rerouted_to(router: &Router, recipient: &str) -> String {
+        let (sender, recipient) = (Path::mailbox(b"").unwrap(), Path::mailbox(recipient.as_bytes()).unwrap());
+        in_words(router.reroute(&sender, &recipient))
+    }
+
+    fn in_words(routed: Result<ResolvedRoute, RouteError>) -> String {
+        match routed {
+            Ok(ResolvedRoute::Direct(hop)) => hop.to_string(),
+            Ok(ResolvedRoute::Alias(all)) => {
+                let mut all: Vec<_> = all.iter().map(|(address, hop)| format!("{address}={hop}")).collect();
+                all.sort();
+                all.join(" ")
+            }
+            Err(refusal) => refusal.reply().code().to_string(),
+        }
+    }
+
+    #[test]
+    fn trusted_clients_may_send_anywhere() {
+        let rows = [
+            ("s@x.example", "u@far.example", "mx:far.example"),
+            ("s@x.example", "u@FAR.Example", "mx:far.example"),
+            ("s@x.example", "u@else.example", "smtp:else:25"),
+            ("s@x.example", "u@a.b.ELSE.example", "smtp:else:25"),
+            ("s@x.example", "u@sub.else.example", "smtp:else:25"),
+            ("s@x.example", "u@notelse.example", "mx:notelse.example"),
+            ("s@x.example", "u@[192.0.2.1]", "smtp:late:25"),
+            ("s@x.example", "u@[192.0.2.2]", "mx:[192.0.2.2]"),
+            ("", "u@else.example", "smtp:bounces:25"),
+            ("", "u@sub.else.example", "smtp:else:25"),
+            ("Boss@A.example", "u@else.example", "smtp:vip:25"),
+            ("boss@sub.a.example", "u@else.example", "smtp:else:25"),
+            ("any@vip.example", "u@far.example", "smtp:vip:25"),
+            ("s@x.example", "u@drop.example", "discard"),
+            ("s@x.example", "\"U\"@files.example", "maildir:/files/u"),
+            ("s@x.example", "\"../u\"@files.example", "550"),
+            ("s@x.example", "Ann@A.example", "maildir:/mail/a.example/ann"),
+            ("s@x.example", "eve@a.example", "550"),
+            ("s@x.example", "nobody@b.example", "discard"),
+            ("s@x.example", "ann@b.example", "ann@b.example=maildir:/mail/b.example/ann x@far.example=mx:far.example"),
+            (
+                "s@x.example",
+                "sales@a.example",
+                "bob@a.example=maildir:/mail/a.example/bob carl@else.example=smtp:else:25",
+            ),
+            ("s@x.example", "PostMaster", "ann@a.example=maildir:/mail/a.example/ann"),
+        ];
+        let router = table();
+        for (sender, recipient, expected) in rows {
+            assert_eq!(routed_to(&router, Access::Trusted, sender, recipient), expected, "{sender} to {recipient}");
+        }
+    }
+
+    /// Tests addresses that have made relays open: a stranger can send to none of them.
+    #[test]
+    fn untrusted_clients_reach_local_mailboxes_only() {
+        let rows = [
+            ("u@far.example", "554"),
+            ("u@else.example", "554"),
+            ("u@drop.example", "554"),
+            ("u@sub.a.example", "554"),
+            ("u@[127.0.0.1]", "554"),
+            ("u@[a.example]", ""),
+            ("u@far.example%a.example@far.example", ""),
+            ("@a.example:u@far.example", "554"),
+            ("@a.example,@b.example:u@far.example", "554"),
+            ("@far.example:ann@a.example", "maildir:/mail/a.example/ann"),
+            ("u%far.example@a.example", "554"),
+            ("a%b@a.example", "554"),
+            ("far.example!u@a.example", "554"),
+            ("\"u@far.example\"@a.example", "554"),
+            ("\"u%far.example\"@a.example", "554"),
+            ("\"far.example\\!u\"@a.example", "554"),
+            ("\"u\\@far.example\"@a.example", "554"),
+            ("\"ann@a.example\"@far.example", "554"),
+            ("u%a.example@far.example", "554"),
+            ("ann@a.example", "maildir:/mail/a.example/ann"),
+            ("\"ann\"@a.example", "maildir:/mail/a.example/ann"),
+            ("eve@a.example", "550"),
+            ("\"\"@a.example", "550"),
+            ("postmaster", "ann@a.example=maildir:/mail/a.example/ann"),
+            ("sales@b.example", "bob@b.example=maildir:/mail/b.example/bob carl@else.example=smtp:else:25"),
+        ];
+        let router = table();
+        for (recipient, expected) in rows {
+            if expected.is_empty() {
+                assert!(Path::parse(format!("<{recipient}>").as_bytes()).is_err(), "{recipient}");
+                continue;
+            }
+            // Not even the boss: any client can use that address.
+            for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
+                let told =
+                    routed_to(&router, Access::Untrusted, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");
+                assert_eq!(told.replace("smtp:vip:25", "smtp:else:25"), expected, "{sender} to {recipient}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_waits_goes_to_its_mailbox_and_to_an_alias_only_where_that_is_gone() {
+        let aliases = "postmaster: ann\nsales: bob, carl@else.example\nbob: carl@else.example, ann\nnobody: .\n\
+                       ann@b.example: ann, x@far.example\n";
+        let mailbox = Mailbox::Maildir(MaildirTemplate::parse("/mail/{domain}/{user}").unwrap());
+        let router = Router::new(local(aliases, Some(mailbox)), Vec::new(), RouteTarget::Mx(Mx::default()));
+        let rows = [
+            ("bob@a.example", "maildir:/mail/a.example/bob"),
+            ("ann@b.example", "maildir:/mail/b.example/ann"),
+            ("sales@a.example", "ann@a.example=maildir:/mail/a.example/ann carl@else.example=mx:else.example"),
+            ("postmaster", "ann@a.example=maildir:/mail/a.example/ann"),
+            ("nobody@a.example", "discard"),
+            ("eve@a.example", "550"),
+            ("u@far.example", "mx:far.example"),
+        ];
+        for (recipient, expected) in rows {
+            assert_eq!(rerouted_to(&router, recipient), expected, "{recipient}");
+        }
+        // If the next hop has the list of mailboxes, each name may be one.
+        let LocalDomains { domains, primary_domain: first, aliases, .. } = local(aliases, None);
+        let mailbox = Some(Mailbox::NextHop(smarthost("inner")));
+        let router = Router::new(
+            LocalDomains { domains, primary_domain: first, aliases, users: None, mailbox },
+            Vec::new(),
+            RouteTarget::Mx(Mx::default()),
+        );
+        for recipient in ["bob@a.example", "sales@a.example", "postmaster"] {
+            assert_eq!(rerouted_to(&router, recipient), "smtp:inner:25", "{recipient}");
+        }
+        assert_eq!(rerouted_to(&router, "nobody@a.example"), "discard");
+    }
+
+    #[test]
+    fn a_local_domain_without_a_mailbox_follows_only_a_route_that_names_it() {
+        let routes = || {
+            vec![
+                route(&[], &["a.example"], RouteTarget::NextHop(smarthost("inner"))),
+                route(&[], &["*"], RouteTarget::NextHop(smarthost("smart"))),
+            ]
+        };
+        let router = Router::new(local("", None), routes(), RouteTarget::Mx(Mx::default()));
+        assert_eq!(routed_to(&router, Access::Untrusted, "", "ann@a.example"), "smtp:inner:25");
+        assert_eq!(routed_to(&router, Access::Untrusted, "", "ann@b.example"), "550");
+        assert_eq!(routed_to(&router, Access::Trusted, "", "ann@b.example"), "550");
+        assert!(router.has_route_for("a.example") && !router.has_route_for("b.example"));
+        // With nothing local, the smarthost has the postmaster, and strangers have none.
+        let router = Router::new(LocalDomains::default(), routes(), RouteTarget::Mx(Mx::default()));
+        assert_eq!(routed_to(&router, Access::Trusted, "", "Postmaster"), "smtp:smart:25");
+        assert_eq!(routed_to(&router, Access::Untrusted, "", "Postmaster"), "550");
+        let router = Router::new(LocalDomains::default(), Vec::new(), RouteTarget::Mx(Mx::default()));
+        assert_eq!(routed_to(&router, Access::Trusted, "", "Postmaster"), "550");
+    }
+
+    #[test]
+    fn a_route_that_nothing_comes_to_is_found() {
+        let mut index = RouteIndex::default();
+        let mut add = |number, from: &[&str], to: &[&str]| {
+            index
+                .add(number, &route(from, to, RouteTarget::NextHop(NextHop::Discard)))
+                .map(|(domain, earlier)| (domain.to_string(), earlier))
+        };
+        assert_eq!(add(0, &[], &["a.example", ".a.example"]), None);
+        assert_eq!(add(1, &["x@b.example"], &["*"]), None);
+        assert_eq!(add(2, &[], &["b.example", "A.example"]), Some(("a.example".to_owned(), 0)));
+        assert_eq!(add(3, &["X@b.example"], &["*"]), Some(("*".to_owned(), 1)));
+        assert_eq!(add(4, &[], &["*"]), None);
+        assert_eq!(add(5, &[], &["c.example"]), Some(("*".to_owned(), 4)));
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused() {
+        for text in ["", "a b", "*.example", "..x", ".", "a@b", "-a", "[", "a.example."] {
+            assert!(DomainPattern::parse(text).is_err(), "{text}");
+        }
+        for text in ["", "a", "@", "<a@b>", "@*", "a@b c", "postmaster"] {
+            assert!(SenderPattern::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn refusals_are_the_replies_of_the_rfc() {
+        assert!(RouteError::UnknownUser.reply().wire().starts_with(b"550 5.1.1 "));
+        assert!(RouteError::RelayingDenied.reply().wire().starts_with(b"554 5.7.1 "));
+    }
+
+    /// Pieces of addresses, put together in all the wrong ways.
+    fn hostile() -> impl Strategy<Value = String> {
+        let piece = prop::sample::select(vec![
+            "ann",
+            "a.example",
+            "A.EXAMPLE",
+            "b.example",
+            "far.example",
+            "@",
+            "@",
+            "%",
+            "!",
+            ":",
+            ",",
+            "\"",
+            "\\",
+            ".",
+            "[",
+            "]",
+            "127.0.0.1",
+            "postmaster",
+            "sales",
+            "x",
+            "/",
+            "é",
+            " ",
+            ">",
+            "<",
+        ]);
+        prop::collection::vec(piece, 1..8).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn no_stranger_gets_mail_out(recipient in hostile(), local_part in "[a-z%!@\"\\\\]{1,12}", domain in hostile()) {
+            let router = table();
+            let nobody = Path::mailbox(b"").unwrap();
+            for text in [recipient.clone(), format!("{local_part}@{domain}"), format!("\"{recipient}\"@a.example"), format!("{recipient}@a.example")] {
+                let wire = format!("<{text}>");
+                let Ok((path, _)) = Path::parse(wire.as_bytes()) else { continue };
+                let Ok(routed) = router.route(Access::Untrusted, &nobody, &path) else { continue };
+                let domain = path.domain().map(|domain| String::from_utf8_lossy(domain).to_lowercase());
+                prop_assert!(matches!(domain.as_deref(), None | Some("a.example" | "b.example")), "{}", text);
+                prop_assert!(!path.local_part().iter().any(|octet| b"@%!".contains(octet)), "{}", text);
+                // Only an alias leads outside.
+                match routed {
+                    ResolvedRoute::Direct(hop) => prop_assert!(matches!(hop, NextHop::Maildir(_) | NextHop::Discard), "{}: {}", text, hop),
+                    ResolvedRoute::Alias(all) => for (address, hop) in all {
+                        let is_said = ["carl@else.example", "x@far.example"].contains(&&*address);
+                        prop_assert!(is_said || matches!(hop, NextHop::Maildir(_)), "{}: {}", text, hop);
+                    },
+                }
+            }
+        }
+
+        #[test]
+        fn friends_and_strangers_see_the_same_local_mailboxes(name in "[a-z]{1,6}|ann|bob|sales|nobody") {
+            let router = table();
+            let address = format!("{name}@a.example");
+            prop_assert_eq!(routed_to(&router, Access::Trusted, "", &address), routed_to(&router, Access::Untrusted, "", &address));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Checks that the spool's directory is the relay's alone: refuses one in which others could change files.
+//!
+//! The files in it are made for their owner only. A user who may change the directory could still remove them, or put
+//! others in their place; a user who may read it learns how many there are.
+use party::reason::reason;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Access, AtFlags, Mode, OFlags, Stat};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Permissions by which group or others could change a directory.
+const WRITABLE: u32 = 0o022;
+/// Permissions by which group or others could read or enter it.
+const READABLE: u32 = 0o055;
+/// Mode bit of a directory in which no user may rename another's files.
+const STICKY: u32 = 0o1000;
+/// File systems in which no directory can be made: proc and sysfs (statfs(2)).
+const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
+/// The file that every spool has.
+const LOCK_FILE: &str = "lock";
+
+/// Checks the directory's owner and permissions. If others may read it, and it is empty or a spool, it is closed to
+/// them; returns `Ok(Some(warning))` if it is something else.
+///
+/// # Errors
+/// If it cannot be a spool, with the reason and what to do.
+pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
+    // No slash at the end: a link would be followed behind it.
+    let directory: PathBuf = directory.components().collect();
+    let shown = directory.display();
+    let opened = open(&directory).map_err(|error| match is_link(&directory) {
+        true => {
+            format!("{shown} is a symbolic link, which other users may change: use the directory that it points to")
+        }
+        false => format!("{shown}: {}", reason(&error)),
+    })?;
+    let status = rustix::fs::fstat(&opened).map_err(|error| format!("{shown}: {}", reason(&error.into())))?;
+    check_owner(&directory, &status)?;
+    check_parent(&directory, &opened)?;
+    let mode = mode_of(&status);
+    if mode & READABLE == 0 {
+        return Ok(None);
+    }
+    if !is_spool_or_empty(&directory) {
+        return Ok(Some(format!("other users can read {shown} (mode {mode:04o}): chmod 700 {shown}")));
+    }
+    let closed = rustix::fs::fchmod(&opened, Mode::RWXU);
+    closed.map_err(|error| format!("cannot change the mode of {shown}: {}", reason(&error.into())))?;
+    Ok(Some(format!("other users could read {shown} (mode {mode:04o}); the mode was changed to 0700")))
+}
+
+/// Checks whether a spool can be there, as far as possible without changing anything: the directory is our own, or can
+/// be made.
+///
+/// # Errors
+/// If not, with the reason.
+pub fn can_create(directory: &Path) -> Result<(), String> {
+    let directory: PathBuf = directory.components().collect();
+    let shown = directory.display();
+    if directory.symlink_metadata().is_ok() {
+        return check_existing(&directory);
+    }
+    let cannot = |why: &str| Err(format!("{shown} cannot be created: {why}"));
+    let named = |place: &'_ Path| if place.as_os_str().is_empty() { PathBuf::from(".") } else { place.to_owned() };
+    let above = directory.ancestors().skip(1).map(named).find(|place| place.symlink_metadata().is_ok());
+    let Some(above) = above else { return cannot("there is no directory above it") };
+    if !above.is_dir() {
+        return cannot(&format!("{} is not a directory", above.display()));
+    }
+    let system = rustix::fs::statfs(&above).map(|system| system.f_type as u64);
+    if system.is_ok_and(|system| KERNEL_FILE_SYSTEMS.contains(&system)) {
+        return cannot(&format!("{} is the kernel's own", above.display()));
+    }
+    match rustix::fs::access(&above, Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) => Ok(()),
+        Err(error) => cannot(&format!("{}: {}", above.display(), reason(&error.into()))),
+    }
+}
+
+/// The same for a directory that exists. Root, who may check the file of another user, is not that user.
+fn check_existing(directory: &Path) -> Result<(), String> {
+    let shown = directory.display();
+    if is_link(directory) {
+        return Err(format!("{shown} is a symbolic link: use the directory that it points to"));
+    }
+    let opened = open(directory).map_err(|error| format!("{shown}: {}", reason(&error)))?;
+    let status = rustix::fs::fstat(&opened).map_err(|error| format!("{shown}: {}", reason(&error.into())))?;
+    if !rustix::process::geteuid().is_root() {
+        check_owner(directory, &status)?;
+    }
+    check_parent(directory, &opened)
+}
+
+fn open(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(directory, flags, Mode::empty())?)
+}
+
+fn is_link(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_symlink())
+}
+
+fn mode_of(status: &Stat) -> u32 {
+    status.st_mode & 0o7777
+}
+
+/// Checks that no other user owns it or may change it.
+fn check_owner(directory: &Path, status: &Stat) -> Result<(), String> {
+    let (shown, owner, own) = (directory.display(), status.st_uid, rustix::process::geteuid().as_raw());
+    if owner != own {
+        return Err(format!("{shown} belongs to another user (uid {owner}, not {own}): chown it, or run as that user"));
+    }
+    let mode = mode_of(status);
+    if mode & WRITABLE != 0 {
+        return Err(format!("{shown} is writable for other users (mode {mode:04o}): chmod 700 {shown}"));
+    }
+    Ok(())
+}
+
+/// Checks that no other user may rename it and put another in its place.
+fn check_parent(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
+    let above = rustix::fs::statat(opened, "..", AtFlags::SYMLINK_NOFOLLOW);
+    let mode = mode_of(&above.map_err(|error| format!("{}: {}", directory.display(), reason(&error.into())))?);
+    if mode & 0o002 != 0 && mode & STICKY == 0 {
+        let shown = directory.display();
+        return Err(format!(
+            "any user can replace it: the parent directory {shown} is writable for everyone (mode {mode:04o}); chmod \
+             o-w or chmod +t it"
+        ));
+    }
+    Ok(())
+}
+
+fn is_spool_or_empty(directory: &Path) -> bool {
+    let Ok(mut entries) = std::fs::read_dir(directory) else { return false };
+    entries.next().is_none() || directory.join(LOCK_FILE).symlink_metadata().is_ok_and(|found| found.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_can_be_made_is_seen_and_not_made() {
+        let place = tempfile::tempdir().unwrap();
+        let spool = place.path().join("a/b/spool");
+        assert_eq!(can_create(&spool), Ok(()));
+        assert!(!place.path().join("a").exists());
+        assert_eq!(can_create(place.path()), Ok(()));
+        assert_eq!(can_create(Path::new("spool-that-is-not-there")), Ok(()));
+        let file = place.path().join("file");
+        fs::write(&file, "").unwrap();
+        for (path, why) in [
+            (file.clone(), "Not a directory"),
+            (file.join("spool"), "is not a directory"),
+            ("/proc/nope".into(), "/proc/nope cannot be created: /proc is the kernel's own"),
+            ("/sys/kernel/nope".into(), "is the kernel's own"),
+        ] {
+            let said = can_create(&path).unwrap_err();
+            assert!(said.contains(why), "{}: {said}", path.display());
+        }
+    }
+
+    #[test]
+    fn only_a_directory_of_our_own_will_do() {
+        let place = tempfile::tempdir().unwrap();
+        let spool = place.path().join("spool");
+        let is = |mode| fs::set_permissions(&spool, Permissions::from_mode(mode)).unwrap();
+        assert!(check(&spool).unwrap_err().contains("No such file"));
+        fs::create_dir(&spool).unwrap();
+        is(0o700);
+        assert_eq!(check(&spool), Ok(None));
+        // Nothing is in it yet.
+        is(0o750);
+        assert!(check(&spool).unwrap().unwrap().contains("(mode 0750); the mode was changed"));
+        assert_eq!(check(&spool), Ok(None));
+        fs::write(spool.join("letter"), "").unwrap();
+        is(0o705);
+        assert!(check(&spool).unwrap().unwrap().contains("other users can read"));
+        fs::write(spool.join(LOCK_FILE), "").unwrap();
+        assert!(check(&spool).unwrap().unwrap().contains("the mode was changed"));
+        for mode in [0o720, 0o702, 0o777, 0o1777] {
+            is(mode);
+            assert!(check(&spool).unwrap_err().contains("is writable for other users"), "{mode:o}");
+        }
+        is(0o700);
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink(&spool, &link).unwrap();
+        for link in [link.clone(), link.join("")] {
+            assert!(check(&link).unwrap_err().contains("is a symbolic link"), "{}", link.display());
+        }
+        assert!(check(&spool.join("letter")).unwrap_err().contains("Not a directory"));
+    }
+}

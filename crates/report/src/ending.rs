@@ -1,0 +1,133 @@
+//! The end of a report, next to the prompt: remarks, the place of the details, and the verdict.
+use super::headline::{self, Headline};
+use super::table::plain;
+use super::terminal::{TextStyle, styled};
+use super::wrap::{clipped_words, display_width, wrapped};
+use journey::record::{Outcome, Record};
+
+/// Largest number of lines of the verdict.
+const MAX_VERDICT_LINES: usize = 2;
+
+/// Remarks, the figures, the details and the verdict, as they end a full report.
+pub(super) fn all(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> Vec<String> {
+    let mut lines: Vec<String> = remarks(record).iter().flat_map(|text| remark(text, width)).collect();
+    lines.extend(wrapped(&plain(&headline::figures(record)), "", "", width));
+    lines.extend(details.map(|file| format!("details: {file}")));
+    lines.extend(verdict(record, width, ink));
+    lines
+}
+
+/// The remarks besides the verdict, its advice first.
+pub(super) fn remarks(record: &Record) -> Vec<String> {
+    let why = headline::why(record);
+    let (_, advice) = first_sentence(&why);
+    let advice = (!advice.is_empty()).then(|| advice.to_owned());
+    advice.into_iter().chain(headline::reasons(record).cloned()).collect()
+}
+
+/// The same without remarks that ask for no action.
+pub(super) fn remarks_to_act_on(record: &Record) -> Vec<String> {
+    remarks(record).into_iter().filter(|text| text != journey::judge::NO_SERVER).collect()
+}
+
+/// A remark in lines.
+pub(super) fn remark(text: &str, width: usize) -> Vec<String> {
+    wrapped(&plain(text), "! ", "  ", width)
+}
+
+/// The verdict in lines: the word, and the reason in a sentence.
+pub(super) fn verdict(record: &Record, width: usize, ink: TextStyle) -> Vec<String> {
+    let (word, code) = word(record);
+    let why = plain(&headline::why(record));
+    let (sentence, _) = first_sentence(&why);
+    let first = format!("{word} ");
+    let mut lines = wrapped(sentence, &first, &" ".repeat(display_width(&first)), width);
+    if lines.len() > MAX_VERDICT_LINES {
+        lines.truncate(MAX_VERDICT_LINES);
+        let last = lines.pop().unwrap_or_default();
+        lines.push(clipped_words(&format!("{last} …"), width));
+    }
+    // Coloured after it is broken into lines: escape sequences have no width.
+    lines[0] = lines[0].replacen(word, &styled(word, code, ink), 1);
+    lines
+}
+
+/// The verdict in one line, with the report's rate and latency.
+pub(super) fn verdict_alone(record: &Record, ink: TextStyle) -> String {
+    let (word, code) = word(record);
+    let why = plain(&headline::why(record));
+    let (sentence, _) = first_sentence(&why);
+    let figures = headline::rate_and_p99(record).map_or_else(String::new, |figures| format!(" ({figures})"));
+    format!("{} {}{figures}\n", styled(word, code, ink), sentence.trim_end_matches('.'))
+}
+
+/// The verdict's word and its colour.
+fn word(record: &Record) -> (&'static str, &'static str) {
+    let headline = Headline::of(record);
+    (headline.name(), colour(headline))
+}
+
+/// The colour of a verdict's word (SGR, ECMA-48).
+fn colour(headline: Headline) -> &'static str {
+    match headline {
+        Headline::Judged(Outcome::Pass) => "1;32",
+        Headline::Judged(Outcome::Fail) => "1;31",
+        Headline::Judged(Outcome::Invalid | Outcome::Inconclusive) => "1;33",
+        Headline::Received => "1",
+    }
+}
+
+/// The word of an outcome, in `ink`.
+pub fn outcome_word(outcome: Outcome, ink: TextStyle) -> String {
+    let headline = Headline::Judged(outcome);
+    styled(headline.name(), colour(headline), ink)
+}
+
+/// The first sentence, and the rest. Text in brackets may come from a peer and contain full stops.
+fn first_sentence(text: &str) -> (&str, &str) {
+    let mut depth = 0_usize;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            '.' if depth == 0 && text[at..].starts_with(". ") => return (&text[..=at], text[at + 1..].trim_start()),
+            _ => {}
+        }
+    }
+    (text, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn advice_is_a_remark_and_the_reason_a_sentence() {
+        let text = "100 messages were rejected (at rcpt: 450 4.2.0 Busy. Try later). Use fewer --sessions. Or wait.";
+        let (sentence, advice) = first_sentence(text);
+        assert_eq!(sentence, "100 messages were rejected (at rcpt: 450 4.2.0 Busy. Try later).");
+        assert_eq!(advice, "Use fewer --sessions. Or wait.");
+        let mut record = sample::lossy();
+        record.verdict.outcome = Some(Outcome::Fail);
+        record.verdict.why = text.to_owned();
+        assert_eq!(verdict(&record, 200, TextStyle::Plain), [format!("FAIL {sentence}")]);
+        assert_eq!(remarks(&record)[0], advice);
+    }
+
+    #[test]
+    fn a_verdict_has_two_lines_at_most() {
+        let mut record = sample::lossy();
+        record.verdict.outcome = Some(Outcome::Fail);
+        record.verdict.why = "word ".repeat(100);
+        let lines = verdict(&record, 80, TextStyle::Plain);
+        assert!(lines.len() == 2 && lines[1].ends_with('…'), "{lines:?}");
+        assert!(lines.iter().all(|line| display_width(line) <= 80), "{lines:?}");
+    }
+
+    #[test]
+    fn alone_it_has_its_figures_with_it() {
+        let expected = "PASS 200,000 delivered, none lost (54,321 msg/s, p99 3.10 ms)\n";
+        assert_eq!(verdict_alone(&sample::held(), TextStyle::Plain), expected);
+    }
+}

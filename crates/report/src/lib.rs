@@ -1,0 +1,62 @@
+//! Run records in, text out: the report of a run for people.
+//!
+//! ```text
+//! Record ─→ headline   outcome, counts, rate                   ┐
+//!        ├→ sections   stages, phases, seconds, ledger, hosts ┼→ terminal (--report full) | markdown (report.md)
+//!        └→ short      the same in 23 lines                   ┴→ terminal (--report short)
+//! ```
+//!
+//! `headline` and the sections decide the content once; `terminal` and `markdown` only lay it out. A record may be one
+//! party's own (a sink's or a source's), and then has fewer sections.
+mod disturbances;
+mod encryption;
+mod ending;
+mod fates;
+mod headline;
+mod mades;
+mod markdown;
+pub mod numbers;
+pub mod part;
+mod parties;
+pub mod printable;
+pub mod relay;
+mod seconds;
+mod section;
+mod short;
+pub mod spark;
+mod stages;
+pub mod table;
+mod terminal;
+mod workload;
+pub mod wrap;
+
+#[cfg(any(test, feature = "sample"))]
+pub mod sample;
+
+pub use ending::outcome_word;
+pub use markdown::markdown;
+pub use terminal::TextStyle;
+#[cfg(test)]
+pub(crate) use terminal::terminal;
+
+use journey::record::Record;
+
+/// Length of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportLength {
+    /// The verdict, in one line.
+    Verdict,
+    /// A report that fits a terminal of 80×24.
+    Short,
+    /// All tables.
+    Full,
+}
+
+/// The report for a stream of `width` columns; `details` names the file with the complete report.
+pub fn render(record: &Record, extent: ReportLength, width: usize, ink: TextStyle, details: Option<&str>) -> String {
+    match extent {
+        ReportLength::Verdict => ending::verdict_alone(record, ink),
+        ReportLength::Short => short::short(record, width, ink, details),
+        ReportLength::Full => terminal::full(record, width, ink, details),
+    }
+}

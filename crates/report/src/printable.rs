@@ -1,0 +1,56 @@
+//! Text of peers, made safe to print: characters that move a cursor, break a line or change the writing direction are
+//! escaped.
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Reports whether a character is invisible and changes the display of others: controls (ECMA-48), line and paragraph
+/// separators, marks and overrides of direction (Unicode TR 9; CVE-2021-42574), and the byte order mark.
+pub fn is_hidden(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(letter, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+        || matches!(letter, '\u{e0000}'..='\u{e007f}')
+}
+
+/// `text` on one line, with hidden characters escaped as in Rust: `\n`, `\u{1b}`.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        if is_hidden(letter) {
+            // Writing to a String cannot fail.
+            let _ = write!(shown, "{}", letter.escape_default());
+        } else {
+            shown.push(letter);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_hides_is_written_out_and_nothing_else_changes() {
+        for (text, shown) in [
+            ("Grüße, 日本 🙂 \\n", "Grüße, 日本 🙂 \\n"),
+            ("a\r\nb\tc", r"a\r\nb\tc"),
+            ("\u{1b}[2J\u{9b}1m\u{7f}", r"\u{1b}[2J\u{9b}1m\u{7f}"),
+            ("a\u{202e}b\u{2066}c\u{2069}\u{200f}", r"a\u{202e}b\u{2066}c\u{2069}\u{200f}"),
+            ("\u{feff}\u{2028}\u{e0041}", r"\u{feff}\u{2028}\u{e0041}"),
+        ] {
+            assert_eq!(printable(text), shown);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_hidden_is_left(text in "\\PC*|[\\x00-\\x7f]*|.*") {
+            prop_assert!(!printable(&text).chars().any(is_hidden));
+        }
+    }
+}

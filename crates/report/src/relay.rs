@@ -1,0 +1,162 @@
+//! The relay between source and sink: its rates, its queue, and its cost.
+use super::numbers::{count, figure, memory, seconds};
+use super::section::{Section, SectionBody};
+use super::table::plain;
+use journey::Stage;
+use journey::record::{LatencyMs, Party, Record, Role, StageRow};
+
+/// The figures of a run through a relay, or of one without.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RelayFigures {
+    /// Number of messages accepted.
+    pub accepted: u64,
+    /// Number of messages delivered, as far as the figures count them.
+    pub(crate) delivered: u64,
+    /// Time from the first message created to the last accepted.
+    pub accept_s: f64,
+    /// Time from the first message created to the last delivered.
+    pub deliver_s: f64,
+    /// Messages accepted per second.
+    pub accepted_per_s: f64,
+    /// Messages delivered per second.
+    pub delivered_per_s: f64,
+    /// Bytes delivered per second.
+    pub delivered_bytes_per_s: f64,
+    /// Latency from created (or due) to delivered.
+    pub(crate) delivery_latency: Option<LatencyMs>,
+    /// Largest number of messages that were accepted and not delivered at the end of a second, and that second; `None`
+    /// for an empty series.
+    pub deepest: Option<(u64, u64)>,
+}
+
+impl RelayFigures {
+    /// `None` if one of the ends was not observed.
+    pub fn of(record: &Record) -> Option<Self> {
+        let stage = |name: Stage| record.stages.iter().find(|row: &&StageRow| row.name == name);
+        let accepted = stage(Stage::Accepted)?;
+        let delivered = stage(Stage::Delivered)?;
+        let first = record.series.first().map_or(0, |row| row.second);
+        // Among equals the first: the time at which the queue first was that deep.
+        let deepest = record.series.iter().rev().max_by_key(|row| row.queued);
+        Some(Self {
+            accepted: accepted.count,
+            delivered: delivered.count,
+            accept_s: accepted.duration_s,
+            deliver_s: delivered.duration_s,
+            accepted_per_s: accepted.rate_per_s,
+            delivered_per_s: delivered.rate_per_s,
+            delivered_bytes_per_s: delivered.bytes_per_s,
+            delivery_latency: delivered.latency_ms,
+            deepest: deepest.map(|row| (row.queued, row.second - first)),
+        })
+    }
+
+    /// Time from the last message accepted to the last delivered.
+    pub fn drain_s(&self) -> f64 {
+        (self.deliver_s - self.accept_s).max(0.0)
+    }
+}
+
+/// The relay of a run.
+pub fn party(record: &Record) -> Option<&Party> {
+    record.parties.iter().find(|party| party.role == Role::Relay)
+}
+
+/// Milliseconds of processor time, user and system, that a party used per thousand messages.
+pub fn cpu_ms_per_1000(party: &Party, messages: u64) -> Option<f64> {
+    (messages > 0).then_some((party.user_s? + party.sys_s?) * 1e6 / messages as f64)
+}
+
+/// The relay; `None` if there was none.
+pub(crate) fn between(record: &Record) -> Option<Section> {
+    let relay = party(record)?;
+    let passage = RelayFigures::of(record)?;
+    let mut facts =
+        vec![("relay", format!("{} · durability {}", plain(&relay.name), durability_text(&relay.durability)))];
+    facts.extend(passage.deepest.map(|deepest| ("queue", queue(deepest, &passage))));
+    facts.push(("CPU", costs(relay, &passage)));
+    facts.extend(disk(record, &passage).map(|disk| ("disk", disk)));
+    let note = Some(
+        "CPU: of all its processes, from its start until it rests after the last delivery; queue: accepted and not \
+         delivered, at the end of each second; disk: what the device wrote, for everybody on the host"
+            .to_owned(),
+    );
+    Some(Section { title: "Relay", note, body: SectionBody::Facts(facts) })
+}
+
+fn durability_text(durability: &str) -> String {
+    match durability {
+        "sync" => "sync: a message is on disk before it is answered 250".to_owned(),
+        "write" => "write: messages survive a crash of the relay, not a loss of power".to_owned(),
+        "memory" => "memory: messages do not survive the end of the relay".to_owned(),
+        other => plain(other),
+    }
+}
+
+fn queue((most, second): (u64, u64), passage: &RelayFigures) -> String {
+    let drain = seconds(passage.drain_s());
+    match most {
+        0 => format!("empty at the end of each second · drained {drain} after the last was accepted"),
+        most => format!("at most {}, in second {second} · drained {drain} after the last was accepted", count(most)),
+    }
+}
+
+fn costs(relay: &Party, passage: &RelayFigures) -> String {
+    let Some(cpu_ms) = cpu_ms_per_1000(relay, passage.accepted) else {
+        return "unknown: the relay was not started by this bench".to_owned();
+    };
+    format!("{} ms per 1,000 messages", figure(cpu_ms))
+}
+
+/// `291 MiB written, 23.4 KiB per message`; `None` if the device has no counter.
+fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
+    let written = record.surroundings.as_ref()?.disk_written_bytes?;
+    let each = written.checked_div(passage.accepted);
+    let each = each.map_or_else(String::new, |each| format!(", {} per message", memory(each)));
+    Some(format!("{} written{each}", memory(written)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn a_run_without_a_relay_has_no_section() {
+        assert!(between(&sample::held()).is_none());
+        assert!(RelayFigures::of(&sample::unwatched()).is_none(), "nobody saw the far end");
+        assert_eq!(RelayFigures::of(&sample::held()).map(|passage| passage.drain_s()), Some(0.0));
+    }
+
+    #[test]
+    fn the_relay_is_told_with_its_queue_and_its_drain() {
+        let text = super::super::terminal(&sample::relayed(), 100);
+        for word in [
+            "RELAY",
+            "durability sync: a message is on disk before it is answered 250",
+            "at most 12,000, in second 2",
+            "drained 1.50 s after the last was accepted",
+            // 2 s user + 3 s system over 200,000 messages.
+            "25.00 ms per 1,000 messages",
+            "200 MiB written, 1.0 KiB per message",
+        ] {
+            assert!(text.contains(word), "{word} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_seen_is_said_so() {
+        let mut record = sample::relayed();
+        for party in &mut record.parties {
+            party.user_s = None;
+        }
+        assert!(super::super::markdown(&record).contains("unknown: the relay"), "no figure is made up");
+    }
+
+    #[test]
+    fn the_deepest_second_is_the_first_of_equals() {
+        let mut record = sample::relayed();
+        record.series.iter_mut().for_each(|row| row.queued = 7);
+        assert_eq!(RelayFigures::of(&record).and_then(|passage| passage.deepest), Some((7, 0)));
+    }
+}

@@ -1,0 +1,408 @@
+//! Tables for both outputs: light lines for a terminal, pipes for Markdown.
+//!
+//! On a terminal a cell is never broken: if the columns need more room than there is, sentences are wrapped between
+//! words, and then whole columns are left out, in the order of `leave_out`. The file report.md and the run record have
+//! all of them.
+//!
+//! Cells may hold text of an untrusted server. It is made plain here: no control characters (a reply must not move a
+//! terminal's cursor), nothing that changes the writing direction, one line; and in Markdown it is escaped: no markup,
+//! no links, no HTML.
+use super::numbers;
+use super::wrap::{clipped, display_width, longest_word, wrapped};
+use crate::printable::is_hidden;
+
+/// Blank columns between two columns of a table.
+const GAP: usize = 2;
+/// A column of sentences is wrapped down to this width before other columns are left out.
+const WRAPPED_TEXT_WIDTH: usize = 24;
+/// Least width of a column of sentences or names, unless all its contents are narrower.
+const MIN_TEXT_WIDTH: usize = 8;
+
+/// Alignment of a column's cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Figures.
+    Right,
+    /// Sentences, which may take several lines.
+    Wrapped,
+}
+
+/// Contents of a cell.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    /// Words, or a figure without similar ones in the column.
+    Text(String),
+    /// A time in milliseconds; all times of a column have the same number of decimals.
+    Millis(f64),
+    /// A figure; all figures of a column have the same number of decimals.
+    Figure(f64),
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+/// Columns with titles, and rows.
+#[derive(Clone, Debug)]
+pub struct Table {
+    columns: Vec<(&'static str, Align)>,
+    rows: Vec<Vec<Cell>>,
+    leave_out: Vec<&'static str>,
+    may_be_zero: Vec<&'static str>,
+}
+
+impl Table {
+    /// A table with these columns and without rows.
+    pub fn new<const N: usize>(columns: [(&'static str, Align); N]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new(), leave_out: Vec::new(), may_be_zero: Vec::new() }
+    }
+
+    /// Names the columns that a narrow terminal omits, the least important first.
+    #[must_use]
+    pub fn leave_out(mut self, titles: &[&'static str]) -> Self {
+        self.leave_out = titles.to_vec();
+        self
+    }
+
+    /// Names the columns that are omitted if all of their cells are zero or empty.
+    #[must_use]
+    pub(crate) fn hide_zero(mut self, titles: &[&'static str]) -> Self {
+        self.may_be_zero = titles.to_vec();
+        self
+    }
+
+    /// Adds a row; one cell for each column.
+    pub fn row<C: Into<Cell>>(&mut self, cells: Vec<C>) {
+        debug_assert_eq!(cells.len(), self.columns.len(), "a cell for each column");
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// Reports whether it has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The table for a terminal of `width` columns.
+    pub fn terminal(&self, width: usize) -> String {
+        let mut columns = self.texts(plain);
+        self.fit(&mut columns, width);
+        let lines: Vec<Vec<Vec<String>>> = (0..self.rows.len())
+            .map(|row| columns.iter().map(|column| column.lines(&column.cells[row])).collect())
+            .collect();
+        let titles: Vec<String> = columns.iter().map(|column| clipped(column.title, column.width)).collect();
+        let mut text = line(&columns, &titles);
+        let rule: usize = columns.iter().map(|column| column.width + GAP).sum();
+        text.push_str(&format!("{}\n", "─".repeat(rule.min(width))));
+        for row in &lines {
+            let height = row.iter().map(Vec::len).max().unwrap_or(0);
+            for at in 0..height {
+                let cells: Vec<String> = row.iter().map(|cell| cell.get(at).cloned().unwrap_or_default()).collect();
+                text.push_str(&line(&columns, &cells));
+            }
+        }
+        text.trim_end_matches('\n').to_owned()
+    }
+
+    /// The table in Markdown, with figures aligned to the right.
+    pub(crate) fn markdown(&self) -> String {
+        let columns = self.texts(markdown_text);
+        let cells = |row: &dyn Fn(&Column) -> String| {
+            let cells: Vec<String> =
+                columns.iter().map(|column| format!(" {} ", column.padded(&row(column)))).collect();
+            format!("|{}|", cells.join("|"))
+        };
+        let rule: Vec<String> = columns.iter().map(Column::markdown_rule).collect();
+        let mut lines = vec![cells(&|column| column.title.to_owned()), format!("|{}|", rule.join("|"))];
+        lines.extend((0..self.rows.len()).map(|row| cells(&|column| column.cells[row].clone())));
+        lines.join("\n")
+    }
+
+    /// The columns as text, without those that are hidden because all cells are zero.
+    fn texts(&self, cell: impl Fn(&str) -> String) -> Vec<Column> {
+        let column = |(at, (title, align)): (usize, &(&'static str, Align))| {
+            let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[at]).collect();
+            let cells: Vec<String> = format_cells(&cells).iter().map(|text| cell(text)).collect();
+            let width = cells.iter().map(|text| display_width(text)).chain([display_width(title)]).max().unwrap_or(0);
+            Column { title, align: *align, cells, width }
+        };
+        let columns = self.columns.iter().enumerate().map(column);
+        columns.filter(|column| !(self.may_be_zero.contains(&column.title) && column.is_zero())).collect()
+    }
+
+    /// Makes the columns fit: sentences are wrapped, then columns are left out, then sentences and names are shortened.
+    fn fit(&self, columns: &mut Vec<Column>, width: usize) {
+        let missing = |columns: &[Column]| {
+            columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width + 1)
+        };
+        let shrink = |columns: &mut Vec<Column>, is_meant: &dyn Fn(&Column) -> bool, least: usize| {
+            let lacking = missing(columns);
+            let widest = columns.iter_mut().filter(|column| is_meant(column)).max_by_key(|column| column.width);
+            if let Some(column) = widest {
+                let least = least.max(column.longest_word()).min(column.width);
+                column.width = column.width.saturating_sub(lacking).max(least);
+            }
+        };
+        shrink(columns, &|column| column.align == Align::Wrapped, WRAPPED_TEXT_WIDTH);
+        for title in &self.leave_out {
+            if missing(columns) > 0 {
+                columns.retain(|column| column.title != *title);
+            }
+        }
+        shrink(columns, &|column| column.align == Align::Wrapped, MIN_TEXT_WIDTH);
+        shrink(columns, &|column| column.align == Align::Left, MIN_TEXT_WIDTH);
+        // If that is not enough, the last columns are left out.
+        while missing(columns) > 0 && columns.len() > 1 {
+            columns.pop();
+        }
+    }
+}
+
+/// A column as it is shown.
+struct Column {
+    title: &'static str,
+    align: Align,
+    cells: Vec<String>,
+    width: usize,
+}
+
+impl Column {
+    fn is_zero(&self) -> bool {
+        self.cells.iter().all(|text| text.is_empty() || text.chars().all(|letter| "0.–".contains(letter)))
+    }
+
+    /// Columns that its longest word takes, if the word has an ordinary length.
+    fn longest_word(&self) -> usize {
+        if self.align != Align::Wrapped {
+            return 0;
+        }
+        let words = self.cells.iter().map(|text| longest_word(text));
+        words.filter(|width| *width <= WRAPPED_TEXT_WIDTH).max().unwrap_or(0)
+    }
+
+    /// The lines that a cell takes.
+    fn lines(&self, text: &str) -> Vec<String> {
+        match self.align {
+            Align::Wrapped => wrapped(text, "", "", self.width),
+            Align::Left | Align::Right => vec![clipped(text, self.width)],
+        }
+    }
+
+    fn padded(&self, text: &str) -> String {
+        let room = " ".repeat(self.width.saturating_sub(display_width(text)));
+        match self.align {
+            Align::Right => format!("{room}{text}"),
+            Align::Left | Align::Wrapped => format!("{text}{room}"),
+        }
+    }
+
+    /// The piece of the line under a Markdown header: a colon aligns figures to the right.
+    fn markdown_rule(&self) -> String {
+        match self.align {
+            Align::Right => format!("{}:", "-".repeat(self.width + 1)),
+            Align::Left | Align::Wrapped => "-".repeat(self.width + 2),
+        }
+    }
+}
+
+fn line(columns: &[Column], cells: &[String]) -> String {
+    let cells = columns.iter().zip(cells).map(|(column, text)| column.padded(text));
+    let line = format!(" {}", cells.collect::<Vec<_>>().join(&" ".repeat(GAP)));
+    format!("{}\n", line.trim_end())
+}
+
+/// The cells of a column as text: its times, and its other figures, each with the same number of decimals.
+fn format_cells(cells: &[&Cell]) -> Vec<String> {
+    let largest = |pick: fn(&Cell) -> Option<f64>| cells.iter().filter_map(|cell| pick(cell)).fold(0.0, f64::max);
+    let millis = numbers::decimals_of_millis(largest(|cell| match cell {
+        Cell::Millis(value) => Some(*value),
+        _ => None,
+    }));
+    let figures = numbers::decimals_of_figures(largest(|cell| match cell {
+        Cell::Figure(value) => Some(*value),
+        _ => None,
+    }));
+    let text = |cell: &&Cell| match cell {
+        Cell::Text(text) => text.clone(),
+        Cell::Millis(value) => numbers::fixed(*value, millis),
+        Cell::Figure(value) => numbers::fixed(*value, figures),
+    };
+    cells.iter().map(text).collect()
+}
+
+/// `text` on one line, without control characters and without invisible characters that change the display of others.
+pub fn plain(text: &str) -> String {
+    let shown = |letter: char| match letter {
+        letter if letter.is_control() => ' ',
+        letter if is_hidden(letter) => char::REPLACEMENT_CHARACTER,
+        letter => letter,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// Escapes text for Markdown (CommonMark, and GitHub's tables, links and mathematics).
+pub(crate) fn markdown_text(text: &str) -> String {
+    let text = plain(text);
+    let mut safe = String::with_capacity(text.len());
+    for (at, letter) in text.char_indices() {
+        // A URL becomes a link by its "://" or by its "www.".
+        let is_link = (letter == ':' && text[at..].starts_with("://")) || (letter == '.' && ends_in_www(&text[..at]));
+        if is_link || "\\`*_[]<>#|&~$".contains(letter) {
+            safe.push('\\');
+        }
+        safe.push(letter);
+    }
+    safe
+}
+
+fn ends_in_www(text: &str) -> bool {
+    text.len() >= 3 && text.is_char_boundary(text.len() - 3) && text[text.len() - 3..].eq_ignore_ascii_case("www")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Table {
+        let mut table = Table::new([("stage", Align::Left), ("messages", Align::Right)]);
+        table.row(vec!["sent".to_owned(), "200,000".to_owned()]);
+        table.row(vec!["delivered".to_owned(), "9".to_owned()]);
+        table
+    }
+
+    #[test]
+    fn a_terminal_gets_light_lines() {
+        let text = sample().terminal(80);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4);
+        assert!(lines[1].chars().all(|c| c == '─'), "{text}");
+        assert!(lines[3].ends_with("      9"), "{text}");
+    }
+
+    #[test]
+    fn columns_are_left_out_in_order_and_no_number_is_split() {
+        let right = |title| (title, Align::Right);
+        let mut table = Table::new([("stage", Align::Left), right("min"), right("p50"), right("p99"), right("max")])
+            .leave_out(&["min", "max", "p50"]);
+        table.row(vec![
+            Cell::from("delivered"),
+            Cell::Millis(0.012),
+            Cell::Millis(1.42),
+            Cell::Millis(43.2),
+            Cell::Millis(12_345.6),
+        ]);
+        let titles = |width| {
+            table.terminal(width).lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(titles(80), "stage min p50 p99 max");
+        assert_eq!(titles(38), "stage p50 p99 max");
+        assert_eq!(titles(26), "stage p50 p99");
+        assert_eq!(titles(20), "stage p99");
+        for width in 12..80 {
+            for line in table.terminal(width).lines().skip(2) {
+                assert!(display_width(line) <= width, "{width}: {line}");
+                let known = ["delivered", "0.012", "1.420", "43.200", "12,345.6"];
+                assert!(line.split_whitespace().all(|word| known.contains(&word) || word.ends_with('…')), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn points_of_a_column_are_under_each_other() {
+        let mut table = Table::new([("phase", Align::Left), ("p99", Align::Right)]);
+        table.row(vec![Cell::from("mail"), Cell::Millis(9.765)]);
+        table.row(vec![Cell::from("reply"), Cell::Millis(111.8)]);
+        let text = table.terminal(80);
+        let points: Vec<Option<usize>> = text.lines().skip(2).map(|line| line.find('.')).collect();
+        assert!(points[0].is_some() && points[0] == points[1], "{text}");
+        assert!(text.contains("9.77") && text.contains("111.80"), "{text}");
+    }
+
+    #[test]
+    fn sentences_are_wrapped_between_words() {
+        let mut table = Table::new([("count", Align::Right), ("text", Align::Wrapped)]);
+        table.row(vec!["1,234", "452 4.3.1 Insufficient system storage, try again later"]);
+        let text = table.terminal(40);
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(
+            text.contains("Insufficient")
+                && text.contains("storage")
+                && text.lines().all(|line| display_width(line) <= 40)
+        );
+    }
+
+    #[test]
+    fn a_column_of_zeros_is_hidden_where_that_is_said() {
+        let mut table = Table::new([("stage", Align::Left), ("failed", Align::Right)]).hide_zero(&["failed"]);
+        table.row(vec!["sent", "0"]);
+        assert!(!table.terminal(80).contains("failed") && !table.markdown().contains("failed"));
+        table.row(vec!["accepted", "7"]);
+        assert!(table.terminal(80).contains("failed"));
+    }
+
+    #[test]
+    fn markdown_keeps_figures_to_the_right() {
+        let text = sample().markdown();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "| stage     | messages |");
+        assert_eq!(lines[1], "|-----------|---------:|");
+        assert_eq!(lines[2], "| sent      |  200,000 |");
+    }
+
+    #[test]
+    fn a_hostile_reply_stays_in_its_cell() {
+        let mut table = Table::new([("text", Align::Left)]);
+        table.row(vec!["550 a|b\r\n\u{1b}[2Jc".to_owned()]);
+        let markdown = table.markdown();
+        assert_eq!(markdown.lines().count(), 3, "{markdown}");
+        assert!(markdown.contains("a\\|b"), "{markdown}");
+        assert!(!table.terminal(60).contains('\u{1b}'));
+    }
+    #[test]
+    fn a_strangers_markup_is_text() {
+        for (said, shown) in [
+            ("550 <img src=x onerror=alert(1)>", r"550 \<img src=x onerror=alert(1)\>"),
+            ("[click](javascript:alert(1))", r"\[click\](javascript:alert(1))"),
+            ("![x](https://evil.example/p.png)", r"!\[x\](https\://evil.example/p.png)"),
+            ("see https://evil.example and www.evil.example", r"see https\://evil.example and www\.evil.example"),
+            ("&#x202e;&lt;b&gt;", r"\&\#x202e;\&lt;b\&gt;"),
+            ("**b** `c` ~~d~~ $e$ | f", r"\*\*b\*\* \`c\` \~\~d\~\~ \$e\$ \| f"),
+            ("a\u{202e}b\u{1b}[0m\r\n# c", "a\u{fffd}b \\[0m  \\# c"),
+            ("12:30, 4.2 ms (99.5 %) – ok", "12:30, 4.2 ms (99.5 %) – ok"),
+        ] {
+            assert_eq!(markdown_text(said), shown);
+            let mut table = Table::new([("text", Align::Left)]);
+            table.row(vec![said.to_owned()]);
+            assert!(table.markdown().contains(shown), "{}", table.markdown());
+            assert!(!table.terminal(80).chars().any(|c| c != '\n' && is_hidden(c)));
+        }
+    }
+
+    proptest! {
+        /// In any text, each character that could be markup has a backslash before it.
+        #[test]
+        fn no_mark_is_left_to_mean_something(text in "[a-z<>\\[\\]|&`*_#:/.\\\\\\u{202e}\\n ]{0,40}|.*") {
+            let safe = markdown_text(&text);
+            let mut letters = safe.chars();
+            while let Some(letter) = letters.next() {
+                prop_assert!(!is_hidden(letter), "{safe:?}");
+                prop_assert!(!"`*_[]<>#|&".contains(letter), "{safe:?}");
+                if letter == '\\' {
+                    letters.next();
+                }
+            }
+            let unmarked = safe.replace("\\://", "");
+            prop_assert!(!unmarked.contains("://") && !safe.contains("www."), "{safe:?}");
+        }
+    }
+}

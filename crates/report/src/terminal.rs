@@ -1,0 +1,156 @@
+//! The full report on a terminal: all tables, then the remarks, and the verdict at the end, next to the prompt.
+//!
+//! Sentences take at most 100 columns; tables take as many as they need, up to the terminal's width.
+use super::ending;
+use super::section::{Section, SectionBody, sections};
+use super::table::plain;
+use super::wrap::{display_width, wrapped};
+use journey::record::Record;
+
+/// Sentences longer than this are tiring to read.
+const MAX_SENTENCE_WIDTH: usize = 100;
+/// Least width assumed for a terminal.
+const MIN_WIDTH: usize = 20;
+/// Columns that the table over time needs beside its bars.
+const BARS_MARGIN: usize = 46;
+/// Least number of bars, on a terminal that hardly has room for them.
+const MIN_BARS: usize = 8;
+
+/// Use of escape sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TextStyle {
+    /// Text alone: for files and pipes.
+    #[default]
+    Plain,
+    /// Bold titles, faint notes, and the coloured outcome: for terminals.
+    Colour,
+}
+
+/// The report for `width` columns, without colour.
+#[cfg(test)]
+pub(crate) fn terminal(record: &Record, width: usize) -> String {
+    full(record, width, TextStyle::Plain, None)
+}
+
+/// The report for `width` columns, in `ink`; `details` names the file that has it too.
+pub(crate) fn full(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> String {
+    let width = width.max(MIN_WIDTH);
+    let mut text = format!("\n{}\n", title(record, width.min(MAX_SENTENCE_WIDTH), ink));
+    for section in sections(record, width.min(MAX_SENTENCE_WIDTH).saturating_sub(BARS_MARGIN).max(MIN_BARS)) {
+        push_section(&mut text, &section, width, ink);
+    }
+    text.push('\n');
+    for line in ending::all(record, width.min(MAX_SENTENCE_WIDTH), ink, details) {
+        text.push_str(&format!("{line}\n"));
+    }
+    text
+}
+
+/// `── mailrun: quick ─────────────────── 2026-11-21T03:00:12Z ──`
+fn title(record: &Record, width: usize, ink: TextStyle) -> String {
+    let name = format!("── mailrun: {} ", plain(&record.name));
+    let time = format!(" {} ──", plain(&record.started_at));
+    let rule = width.saturating_sub(display_width(&name) + display_width(&time));
+    if rule == 0 {
+        return bold(&wrapped(&format!("mailrun: {}", plain(&record.name)), "", "", width).join("\n"), ink);
+    }
+    bold(&format!("{name}{}{time}", "─".repeat(rule)), ink)
+}
+
+fn push_section(text: &mut String, section: &Section, width: usize, ink: TextStyle) {
+    text.push('\n');
+    push_section_title(text, section, width.min(MAX_SENTENCE_WIDTH), ink);
+    match &section.body {
+        SectionBody::Figures(table) => {
+            text.push_str(&table.terminal(width));
+            text.push('\n');
+        }
+        SectionBody::Facts(facts) => push_facts(text, facts, width.min(MAX_SENTENCE_WIDTH)),
+    }
+}
+
+/// `STAGES  note for the reader`
+fn push_section_title(text: &mut String, section: &Section, width: usize, ink: TextStyle) {
+    let title = section.title.to_uppercase();
+    let Some(note) = &section.note else {
+        text.push_str(&format!("{}\n", bold(&title, ink)));
+        return;
+    };
+    let first = format!("{title}  ");
+    let lines = wrapped(&plain(note), &first, &" ".repeat(display_width(&first)), width).join("\n");
+    // Coloured after it is broken into lines: escape sequences have no width.
+    let notes = lines.strip_prefix(&title).unwrap_or(&lines);
+    text.push_str(&format!("{}{}\n", bold(&title, ink), styled(notes, "2", ink)));
+}
+
+fn push_facts(text: &mut String, facts: &[(&'static str, String)], width: usize) {
+    let names = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, fact) in facts {
+        let first = format!(" {name:<names$}   ");
+        for line in wrapped(&plain(fact), &first, &" ".repeat(first.len()), width) {
+            text.push_str(&format!("{line}\n"));
+        }
+    }
+}
+
+/// `text` in bold.
+pub(super) fn bold(text: &str, ink: TextStyle) -> String {
+    styled(text, "1", ink)
+}
+
+/// `text` with that rendition (SGR, ECMA-48).
+pub(super) fn styled(text: &str, code: &str, ink: TextStyle) -> String {
+    match ink {
+        TextStyle::Plain => text.to_owned(),
+        TextStyle::Colour => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn no_line_is_wider_than_asked() {
+        let samples = [sample::held(), sample::lossy(), sample::unwatched(), sample::sink_alone(), sample::relayed()];
+        for record in samples {
+            for width in (20..=120).chain([200, 300]) {
+                let text = terminal(&record, width);
+                for line in text.lines() {
+                    assert!(display_width(line) <= width, "{width}: {line}\n{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_verdict_comes_last_and_what_is_to_be_known_before_it() {
+        let text = full(&sample::lossy(), 100, TextStyle::Plain, Some("d/report.md"));
+        let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in\n{text}"));
+        assert!(at("PROCESSES") < at("! Lost: 200 of 200,000 messages"));
+        assert!(at("! Lost: 200") < at("details: d/report.md") && at("details:") < at("FAIL 199,800 of 200,000"));
+        assert!(text.lines().last().is_some_and(|line| line.starts_with("FAIL ")), "{text}");
+    }
+
+    #[test]
+    fn a_section_without_anything_to_say_is_left_out() {
+        let text = terminal(&sample::held(), 100);
+        assert!(!text.contains("ERRORS") && !text.contains("THRESHOLDS") && !text.contains("lost 0"), "{text}");
+    }
+
+    #[test]
+    fn plain_ink_has_no_escapes() {
+        assert!(!terminal(&sample::held(), 100).contains('\u{1b}'));
+        assert!(full(&sample::held(), 100, TextStyle::Colour, None).contains("\u{1b}[1;32mPASS\u{1b}[0m"));
+    }
+
+    #[test]
+    fn a_hostile_record_moves_no_cursor() {
+        let mut record = sample::lossy();
+        record.name = "a\u{1b}[2Jb".to_owned();
+        record.verdict.reasons = vec!["x\u{1b}[31m".to_owned()];
+        record.workload.target = "\u{7}bell".to_owned();
+        assert!(!terminal(&record, 100).contains(['\u{1b}', '\u{7}']));
+    }
+}

@@ -1,0 +1,228 @@
+//! The offered rate over time: one rate, or stages of rates and ramps that follow each other.
+//!
+//! ```text
+//! 10s:100/s          100 messages a second, for ten seconds
+//! 60s:100/s..1000/s  from 100 a second to 1,000, changing evenly
+//! 5s:0/s             a pause
+//! ```
+//! Pure. It answers when the n-th message of the whole run is due: the inverse of the number due by a time.
+use journey::quantities::{duration, rate};
+use journey::record::OfferedStage;
+use std::time::Duration;
+
+/// A part of the run with a rate of its own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateStage {
+    pub(crate) length: Duration,
+    /// Rate at its begin, per second.
+    pub from_per_s: f64,
+    /// Rate at its end, per second.
+    pub to_per_s: f64,
+}
+
+impl RateStage {
+    /// Reads `10s:100/s` or `10s:100/s..1000/s`.
+    ///
+    /// # Errors
+    /// If it is malformed: the mistake, and the correct form.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("{text:?} is not a valid stage; use something like 10s:100/s, or 60s:100/s..1000/s for a ramp");
+        let (length, rates) = text.split_once(':').ok_or_else(wrong)?;
+        let within = |why: String| format!("{text:?}: {why}");
+        let length = duration(length.trim()).map_err(within)?;
+        if length.is_zero() || length > Duration::from_secs(366 * 86_400) {
+            return Err(format!("{text:?}: a stage must last more than zero and at most a year"));
+        }
+        let (from, to) = rates.split_once("..").unwrap_or((rates, rates));
+        let read = |text: &str| rate(text.trim()).map_err(within);
+        Ok(Self { length, from_per_s: read(from)?, to_per_s: read(to)? })
+    }
+
+    /// The stage in the syntax of the option.
+    pub fn expression(&self) -> String {
+        format!("{:?}:{}/s..{}/s", self.length, self.from_per_s, self.to_per_s)
+    }
+
+    /// Describes the stage for the record.
+    pub(crate) fn summary(&self) -> OfferedStage {
+        let length_s = self.length.as_secs_f64();
+        OfferedStage { length_s, from_per_s: self.from_per_s, to_per_s: self.to_per_s }
+    }
+
+    /// Messages due in the first `time_s` of the stage.
+    fn due_within(&self, time_s: f64) -> f64 {
+        let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
+        time_s * (self.from_per_s + slope * time_s / 2.0)
+    }
+
+    /// Time at which that many messages of the stage are due.
+    fn time_of(&self, messages: f64) -> f64 {
+        let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
+        let speed = self.from_per_s + (self.from_per_s * self.from_per_s + 2.0 * slope * messages).max(0.0).sqrt();
+        // Written without a subtraction, so that a slope of zero or a negative one loses no digits.
+        if speed > 0.0 { (2.0 * messages / speed).min(self.length.as_secs_f64()) } else { 0.0 }
+    }
+}
+
+/// The rate over the whole run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OfferedRate {
+    /// The same rate until the run ends.
+    Constant(f64),
+    /// Stages one after the other; the run ends with the last.
+    Stages(Vec<RateStage>),
+}
+
+impl OfferedRate {
+    /// Time at which the message at `position` (0 is the first) is due, in seconds since the beginning; the end of the
+    /// last stage for messages beyond it.
+    pub fn due_s(&self, position: f64) -> f64 {
+        let stages = match self {
+            Self::Constant(rate_per_s) => return position / rate_per_s,
+            Self::Stages(stages) => stages,
+        };
+        let mut begins_s = 0.0;
+        let mut left = position;
+        for stage in stages {
+            let length_s = stage.length.as_secs_f64();
+            let messages = stage.due_within(length_s);
+            if left < messages {
+                return begins_s + stage.time_of(left);
+            }
+            begins_s += length_s;
+            left -= messages;
+        }
+        begins_s
+    }
+
+    /// Length of the offer, if it has an end.
+    pub fn length(&self) -> Option<Duration> {
+        match self {
+            Self::Constant(_) => None,
+            Self::Stages(stages) => Some(stages.iter().map(|stage| stage.length).sum()),
+        }
+    }
+
+    /// Mean rate from `from_s` on, in messages per second.
+    pub fn mean_per_s(&self, from_s: f64) -> f64 {
+        let stages = match self {
+            Self::Constant(rate_per_s) => return *rate_per_s,
+            Self::Stages(stages) => stages,
+        };
+        let mut begins_s = 0.0;
+        let mut messages = 0.0;
+        let mut counted_s = 0.0;
+        for stage in stages {
+            let length_s = stage.length.as_secs_f64();
+            let skipped_s = (from_s - begins_s).clamp(0.0, length_s);
+            messages += stage.due_within(length_s) - stage.due_within(skipped_s);
+            counted_s += length_s - skipped_s;
+            begins_s += length_s;
+        }
+        if counted_s > 0.0 { messages / counted_s } else { 0.0 }
+    }
+
+    /// Describes the stages for the record; empty if the rate is constant.
+    pub fn stages(&self) -> Vec<OfferedStage> {
+        match self {
+            Self::Constant(_) => Vec::new(),
+            Self::Stages(stages) => stages.iter().map(RateStage::summary).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn stages(typed: &[&str]) -> OfferedRate {
+        OfferedRate::Stages(typed.iter().map(|text| RateStage::parse(text).unwrap()).collect())
+    }
+
+    #[test]
+    fn a_table_of_stages() {
+        let second = Duration::from_secs(1);
+        for (text, length, from_per_s, to_per_s) in [
+            ("10s:100/s", second * 10, 100.0, 100.0),
+            ("10s:100", second * 10, 100.0, 100.0),
+            ("60s:100/s..1000/s", second * 60, 100.0, 1_000.0),
+            ("60s:1000..0.5", second * 60, 1_000.0, 0.5),
+            ("5s:0/s", second * 5, 0.0, 0.0),
+            ("1m:600/m..36k/h", second * 60, 10.0, 10.0),
+        ] {
+            let read = RateStage::parse(text).unwrap();
+            assert_eq!(read, RateStage { length, from_per_s, to_per_s }, "{text}");
+            assert_eq!(RateStage::parse(&read.expression()).unwrap(), read, "{}", read.expression());
+        }
+        for (text, named) in [
+            ("", "not a valid stage"),
+            ("10s", "not a valid stage"),
+            ("x:100", "not a valid time"),
+            ("0s:100", "more than zero"),
+            ("40000000s:1", "a year"),
+            ("10s:20M/s", "at most 10M/s"),
+            ("10s:", "not a valid rate"),
+            ("10s:x", "not a valid rate"),
+            ("10s:-1", "must not be negative"),
+            ("10s:nan", "not a valid rate"),
+            ("10s:1e9", "write 1000000000"),
+            ("10s:1..", "not a valid rate"),
+            ("10s:1..2..3", "not a valid rate"),
+        ] {
+            let why = RateStage::parse(text).expect_err(text);
+            assert!(why.contains(named), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn stages_follow_each_other() {
+        let offer = stages(&["10s:100/s", "5s:0/s", "10s:0/s..200/s"]);
+        // 1,000 in the first ten seconds, none in five, 1,000 in the ramp: a quarter of those by its middle.
+        for (position, due_s) in
+            [(0.0, 0.0), (1.0, 0.01), (999.0, 9.99), (1_000.0, 15.0), (1_250.0, 20.0), (2_000.0, 25.0)]
+        {
+            assert!((offer.due_s(position) - due_s).abs() < 1e-9, "{position}: {}", offer.due_s(position));
+        }
+        assert_eq!(offer.due_s(1e9), 25.0, "nothing is due after the end");
+        assert_eq!(offer.length(), Some(Duration::from_secs(25)));
+        assert_eq!(offer.mean_per_s(0.0), 80.0);
+        assert!((offer.mean_per_s(20.0) - 150.0).abs() < 1e-9);
+        assert_eq!(offer.stages().len(), 3);
+    }
+
+    #[test]
+    fn a_steady_rate_has_no_end() {
+        let offer = OfferedRate::Constant(50.0);
+        assert_eq!((offer.due_s(100.0), offer.length(), offer.mean_per_s(3.0)), (2.0, None, 50.0));
+        assert!(offer.stages().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn due_times_rise_and_are_the_inverse_of_the_count(
+            parts in proptest::collection::vec((1_u64..100, 0_u32..2_000, 0_u32..2_000), 1..6),
+            share in 0.0_f64..1.0,
+        ) {
+            let stages: Vec<RateStage> = parts.iter().map(|(length, from, to)| RateStage {
+                length: Duration::from_secs(*length), from_per_s: f64::from(*from), to_per_s: f64::from(*to),
+            }).collect();
+            let total: f64 = stages.iter().map(|stage| stage.due_within(stage.length.as_secs_f64())).sum();
+            let offer = OfferedRate::Stages(stages.clone());
+            let position = total * share;
+            let due_s = offer.due_s(position);
+            prop_assert!(due_s >= 0.0 && due_s <= offer.length().unwrap().as_secs_f64());
+            prop_assert!(offer.due_s(position + 1.0) >= due_s);
+            // By that time as many messages are due as were asked for.
+            let mut begins_s = 0.0;
+            let mut counted = 0.0;
+            for stage in &stages {
+                let length_s = stage.length.as_secs_f64();
+                counted += stage.due_within((due_s - begins_s).clamp(0.0, length_s));
+                begins_s += length_s;
+            }
+            prop_assert!((counted - position).abs() < 1e-3 * (1.0 + position), "{counted} for {position}");
+        }
+    }
+}

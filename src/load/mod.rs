@@ -1,7 +1,0 @@
-//! The load that any party offers, for every protocol: when the next message is due, and the random choices.
-//!
-//! Pure: all of it is a function of the options, the seed and the message's number.
-pub(crate) mod distribution;
-pub(crate) mod offered_rate;
-pub(crate) mod pacing;
-pub(crate) mod random;
