@@ -90,6 +90,10 @@ impl Handler for Inbox {
         }
     }
 
+    fn xclient(&mut self, _xclient: &Xclient<'_>) -> Answer {
+        Answer::Yes
+    }
+
     fn verify(&mut self, who: &[u8]) -> Answer {
         refusal(who).map_or(Answer::Yes, |code| Answer::reply(code, "refused by name"))
     }

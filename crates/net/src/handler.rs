@@ -1,4 +1,5 @@
-//! The trait that an embedding program implements: one handler per session; every method has a default that accepts.
+//! The trait that an embedding program implements: one handler per session. Every method has a default: mail is accepted,
+//! and nobody is let in (AUTH, XCLIENT).
 use crate::tls::Handshake;
 use smtp::Path;
 use smtp::command::{Hello, Mail, Recipient};
@@ -195,20 +196,22 @@ pub trait Handler: 'static {
     }
 
     /// AUTH, if it is offered, by a mechanism that shows the secret: decides whether name and secret belong together.
+    /// The default refuses everybody: 535.
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
         let _ = auth;
-        Answer::Yes
+        Answer::Reply(ReplyReason::NotAuthenticated.reply().clone())
     }
 
     /// AUTH by a mechanism that does not show the secret: returns the secret, or `None` if the name is unknown. The
-    /// reply to SCRAM-SHA-256 reveals that; to hide it, return [made-up keys](smtp::sasl::MadeUp).
+    /// reply to SCRAM-SHA-256 reveals that; to hide it, return [made-up keys](smtp::sasl::DecoySecrets). The default
+    /// knows nobody: 535.
     fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
         let _ = auth;
-        Some(Secret::Any)
+        None
     }
 
-    /// The same, for a handler that needs time, or rejects: [`Answer::Secret`], or any reply. [`Answer::Yes`] lets
-    /// anybody in.
+    /// The same, for a handler that needs time, or rejects: [`Answer::Secret`], or any reply. [`Answer::Yes`] is no answer
+    /// to this question: 454.
     fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         Answer::Secret(self.secret(auth))
     }
@@ -225,10 +228,10 @@ pub trait Handler: 'static {
         let _ = outcome;
     }
 
-    /// XCLIENT, if it is offered: names the real client.
+    /// XCLIENT, if it is offered: names the real client, and may say that it has logged in. The default refuses: 550.
     fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
         let _ = xclient;
-        Answer::Yes
+        Answer::Reply(ReplyReason::XclientNotPermitted.reply().clone())
     }
 
     /// VRFY.

@@ -334,8 +334,16 @@ impl<H: Handler> ServerSession<H> {
     /// Gives an answer to the session, or returns the future of one that takes time.
     fn apply_answer(&mut self, answer: Answer, now: Duration, out: &mut Vec<u8>) -> Option<PendingAnswer> {
         match answer {
-            Answer::Yes => self.reply(None, now, out),
-            Answer::Reply(reply) => self.reply(Some(&reply), now, out),
+            Answer::Yes => {
+                self.server.grant(now, out);
+                self.end_reset();
+            }
+            Answer::Reply(reply) => {
+                self.server.answer(Some(&reply), now, out);
+                if reply.is_positive() {
+                    self.end_reset();
+                }
+            }
             Answer::Later(later) => return Some(later),
             Answer::Secret(secret) if self.server.awaits_secret() => {
                 self.server.answer_secret(secret.as_ref(), now, out);
@@ -346,9 +354,9 @@ impl<H: Handler> ServerSession<H> {
         None
     }
 
-    fn reply(&mut self, reply: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
-        self.server.answer(reply, now, out);
-        if std::mem::take(&mut self.resets) && reply.is_none_or(Reply::is_positive) {
+    /// Tells the handler that the transaction is over, if the question that was granted ends it.
+    fn end_reset(&mut self) {
+        if std::mem::take(&mut self.resets) {
             self.handler.reset(None);
         }
     }

@@ -106,6 +106,8 @@ pub enum ReplyReason {
     BadResponse,
     /// A response above the limit.
     ResponseTooLong,
+    /// XCLIENT from a client that the application has not permitted it.
+    XclientNotPermitted,
 }
 
 impl ReplyReason {
@@ -162,6 +164,7 @@ impl ReplyReason {
             Self::AuthUnavailable => say!("454 4.7.0 Temporary authentication failure"),
             Self::AuthCancelled => say!("501 5.7.0 Authentication cancelled"),
             Self::BadResponse => say!("501 5.5.2 Cannot decode the response"),
+            Self::XclientNotPermitted => say!("550 5.7.0 This client may not use XCLIENT"),
             Self::ResponseTooLong => say!("500 5.5.6 Authentication exchange line is too long"),
         }
     }

@@ -74,7 +74,7 @@ pub enum Event<'a> {
     StartTls,
     /// Asks: AUTH by a mechanism that needs a nonce: [`Server::answer_nonce`]. Any other answer refuses.
     Nonce,
-    /// Asks: whether name and secret belong together, or for the secret; see [`Auth::proof`].
+    /// Asks: whether name and secret belong together, or for the secret; see [`Auth::proof`]. The default answer refuses.
     Auth(Auth<'a>),
     /// Asks, if a secret was looked up before the client's proof came: whether the proof may be checked. Any refusal
     /// ends the exchange, and does not reveal whether the proof was right.
@@ -83,7 +83,7 @@ pub enum Event<'a> {
     Authenticated,
     /// AUTH failed.
     NotAuthenticated,
-    /// Asks: XCLIENT, which names the real client. If granted, the session begins anew with a greeting.
+    /// Asks: XCLIENT, which names the real client; the default answer refuses. If granted, the session begins anew with a greeting.
     Xclient(Xclient<'a>),
     /// The session took a step by itself, and answered if that was a command.
     Answered,
@@ -183,6 +183,18 @@ enum OpenQuestion {
     Secret,
     Proof,
     Xclient { is_logged_in: bool },
+}
+
+impl OpenQuestion {
+    /// The reply that refuses where an application that says nothing must let nobody in.
+    fn default_refusal(self) -> Option<&'static Reply> {
+        match self {
+            Self::Check => Some(ReplyReason::NotAuthenticated.reply()),
+            Self::Secret => Some(ReplyReason::AuthUnavailable.reply()),
+            Self::Xclient { .. } => Some(ReplyReason::XclientNotPermitted.reply()),
+            _ => None,
+        }
+    }
 }
 
 /// The server's side of a session.
@@ -286,11 +298,26 @@ impl Server {
         Some(Event::Answered)
     }
 
-    /// Answers the open question; `None` gives the answer that lets the session continue. A 421 ends it. After any
+    /// Answers the open question. `None` gives the answer that lets the session continue, except to [`Event::Auth`] and
+    /// [`Event::Xclient`], which it refuses: nobody is logged in unless the application says so. A 421 ends it. After any
     /// other refusal to greet the session waits for QUIT and answers 503 to everything else (RFC 5321 §3.1), within its
     /// limits.
     pub fn answer(&mut self, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         self.core.answer(answer, now, out);
+    }
+
+    /// Says yes to the open question, with the usual reply: as [`Server::answer`] with `None`, and also to
+    /// [`Event::Auth`] with a shown secret and to [`Event::Xclient`]. Where a [secret is awaited](Server::awaits_secret)
+    /// there is nothing to say yes to, and the login is refused.
+    pub fn grant(&mut self, now: Duration, out: &mut Vec<u8>) {
+        match self.core.asked {
+            OpenQuestion::Check => self.core.answer(Some(ReplyReason::Authenticated.reply()), now, out),
+            OpenQuestion::Xclient { .. } => {
+                let settings = Arc::clone(&self.core.settings);
+                self.core.answer(Some(&settings.greeting), now, out);
+            }
+            _ => self.core.answer(None, now, out),
+        }
     }
 
     /// Answers [`Event::Nonce`].
@@ -623,6 +650,7 @@ impl ServerCore {
         // The application's time is not counted against the peer.
         self.last_message += now.saturating_sub(self.last_received);
         self.last_received = now;
+        let answer = answer.or_else(|| asked.default_refusal());
         match asked {
             OpenQuestion::Message if self.settings.protocol == Protocol::Lmtp => self.deliver(answer, out),
             OpenQuestion::Chunk(chunk) => self.begin_chunks(chunk, answer, now, out),
@@ -1039,7 +1067,6 @@ impl ServerCore {
 
     fn login_answered(&mut self, asked: OpenQuestion, answer: Option<&Reply>, out: &mut Vec<u8>) {
         self.with_login(out, |login, out| match (asked, answer) {
-            (OpenQuestion::Secret, None) => login.provide_secret(Some(&Secret::Any), out),
             (OpenQuestion::Check, answer) => login.apply_verdict(answer, out),
             (OpenQuestion::Proof, None) => login.check_proof(out),
             (_, Some(reply)) if !reply.is_positive() => login.refused(reply, out),

@@ -39,7 +39,10 @@ fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String 
     let mut answers = answers.iter();
     while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
         if event.asks() {
-            server.answer(answers.next().copied().flatten(), at(1), &mut out);
+            match answers.next().copied().flatten() {
+                Some(reply) => server.answer(Some(reply), at(1), &mut out),
+                None => server.grant(at(1), &mut out),
+            }
         }
     }
     String::from_utf8(out).unwrap()
@@ -54,7 +57,7 @@ fn events(server: &mut Server, bytes: &[u8]) -> Vec<String> {
         let asks = event.asks();
         seen.push(format!("{event:?}"));
         if asks {
-            server.answer(None, at(1), &mut out);
+            server.grant(at(1), &mut out);
         }
     }
     seen
@@ -158,6 +161,38 @@ fn anybody_is_let_in_where_any_proof_will_do() {
         };
         assert_eq!(String::from_utf8(out.clone()).unwrap(), said);
         assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(event));
+    }
+}
+
+#[test]
+fn an_application_that_says_nothing_lets_nobody_in() {
+    let refused = [
+        (b"AUTH PLAIN AHRpbQB0YW4=\r\n".as_slice(), "535 5.7.8"),
+        (b"AUTH LOGIN dGlt\r\ndGFu\r\n", "535 5.7.8"),
+        (b"AUTH XOAUTH2 dXNlcj1hAWF1dGg9QmVhcmVyIGIBAQ==\r\n\r\n", "535 5.7.8"),
+        (b"AUTH CRAM-MD5\r\ndGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw\r\n", "454 4.7.0"),
+        (b"AUTH SCRAM-SHA-256 biwsbj10aW0scj1hYmNkZWZnaGlqa2xtbm9w\r\n", "454 4.7.0"),
+        (b"XCLIENT LOGIN=tim\r\n", "550 5.7.0"),
+    ];
+    // What is no answer to the question for a secret is refused too.
+    for (is_granted, rows) in [(false, &refused[..]), (true, &refused[3..5])] {
+        for (lines, code) in rows {
+            let mut server = smtp();
+            let mut input = *lines;
+            let mut out = Vec::new();
+            while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
+                match event {
+                    Event::Nonce => server.answer_nonce(b"eighteen octets ok", at(1), &mut out),
+                    Event::Authenticated => panic!("{lines:?}"),
+                    event if event.asks() && is_granted => server.grant(at(1), &mut out),
+                    event if event.asks() => server.answer(None, at(1), &mut out),
+                    _ => {}
+                }
+            }
+            let said = String::from_utf8(out).unwrap();
+            assert!(said.lines().last().is_some_and(|last| last.starts_with(code)), "{lines:?}: {said}");
+            assert!(!server.is_authenticated());
+        }
     }
 }
 

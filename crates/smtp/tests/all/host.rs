@@ -100,7 +100,10 @@ impl RecordingServer {
                 self.server.answer_secret(secret.as_ref(), now, &mut self.out);
             } else if asks {
                 let answer = heard.as_ref().and_then(|heard| wrong_password(heard).or_else(|| (self.refuse)(heard)));
-                self.server.answer(answer.as_ref(), now, &mut self.out);
+                match &answer {
+                    Some(refusal) => self.server.answer(Some(refusal), now, &mut self.out),
+                    None => self.server.grant(now, &mut self.out),
+                }
                 self.keep(heard.as_ref(), answer.is_none());
             }
             self.events.extend(heard);

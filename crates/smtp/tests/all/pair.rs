@@ -311,7 +311,10 @@ impl TestReceiver {
 
     fn answer(&mut self, answer: Option<&Reply>, asked: QuestionKind, now: Duration) {
         let yes = answer.is_none_or(Reply::is_positive);
-        self.server.answer(answer, now, &mut self.out);
+        match answer {
+            Some(reply) => self.server.answer(Some(reply), now, &mut self.out),
+            None => self.server.grant(now, &mut self.out),
+        }
         match asked {
             QuestionKind::Recipient(recipient) if yes => self.current.recipients.push(recipient),
             QuestionKind::Message if self.protocol == Protocol::Lmtp => self.is_delivered = false,
