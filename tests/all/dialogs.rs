@@ -7,6 +7,7 @@ use net::{Answer, Handler, Server};
 use smtp::command::Mail;
 use smtp::login::{Auth, Proof};
 use smtp::sasl::Secret;
+use smtp::xclient::Xclient;
 use smtp::{Limits, Path};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -9,6 +9,7 @@
 //! | `client_limits` | limits per client address |
 //! | `client_session` | drives a client session for a caller that has many of them |
 //! | `handler` | the trait that an embedding program implements |
+//! | `message_handler` | handlers of whole messages, with a bound on memory |
 //! | `nonce` | bytes that nobody can guess |
 //! | `outbox` | output of a turn, message uncopied |
 //! | `proxy_header` | the PROXY header before a session |
@@ -24,6 +25,7 @@ mod client;
 mod client_limits;
 mod client_session;
 mod handler;
+mod message_handler;
 mod nonce;
 mod outbox;
 mod proxy_header;
@@ -43,6 +45,7 @@ pub use eventloop::{
     Acceptor, Endpoint, FdTable, ResourceExhausted, Socket, Timer, clock, listener, open_files, sleep, sleep_until,
 };
 pub use handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, ReadLimit};
+pub use message_handler::{BufferBudget, BufferingHandler, MessageHandler, MessageService, ReceivedMessage};
 pub use nonce::nonce;
 pub use outbox::Outbox;
 pub use server::{Proxied, RunningServer, Server, Service};

@@ -1,6 +1,7 @@
 //! The embeddable server: workers that accept and serve, and a service that makes a handler for each session.
 use crate::client_limits::{ClientLimits, Clients};
 use crate::handler::{Handler, Peer};
+use crate::message_handler::{BufferBudget, DEFAULT_MESSAGE_BYTES, MessageHandler, MessageService};
 use crate::server_session::{ClientAdmission, ServerSession};
 use crate::tls_setup::ServerSecurity;
 use crate::worker::{self, WorkerBuffers};
@@ -14,6 +15,7 @@ use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, send};
 use smtp::limits::Limits;
 use smtp::reply_reason::ReplyReason;
+use smtp::sasl::Mechanisms;
 use smtp::server::{Offer, ServerSettings};
 use std::cell::Cell;
 use std::io;
@@ -104,6 +106,20 @@ pub struct Server<S, M> {
     service: PhantomData<fn() -> S>,
 }
 
+impl Server<(), ()> {
+    /// Creates a server that gives whole messages to `handler`; each session has a clone of it. Its messages have at most
+    /// 32 MiB ([`Server::limits`]), and all that are being received at a time 512 MiB ([`BufferBudget`]). DSN is not
+    /// offered, for the handler does not see what is asked for.
+    pub fn for_messages<H: MessageHandler + Clone + Send>(
+        handler: H,
+    ) -> Server<MessageService<H>, impl Fn() -> MessageService<H> + Clone + Send + 'static> {
+        let service = MessageService::new(handler, BufferBudget::default());
+        Server::new(move || service.clone())
+            .limits(Limits { message_bytes: DEFAULT_MESSAGE_BYTES, ..Limits::default() })
+            .offer(|offer| offer.extensions.dsn = false)
+    }
+}
+
 impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     /// Creates a server. Every worker calls `make` once for its service.
     pub fn new(make: M) -> Self {
@@ -187,11 +203,28 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Changes the extensions that are offered and required: AUTH, XCLIENT, LMTP, or fewer than by default.
+    /// Changes the extensions that are offered and required: AUTH, XCLIENT, LMTP, or fewer than by default. Several changes
+    /// are made one after the other.
     #[must_use]
     pub fn offer(mut self, change: impl FnOnce(&mut Offer) + 'static) -> Self {
-        self.offer_change = Some(Box::new(change));
+        self.offer_change = Some(match self.offer_change.take() {
+            None => Box::new(change),
+            Some(earlier) => Box::new(|offer| {
+                earlier(offer);
+                change(offer);
+            }),
+        });
         self
+    }
+
+    /// Offers AUTH by those mechanisms, over TLS only: the server needs [security](Server::security), and a handler that
+    /// checks names and secrets.
+    #[must_use]
+    pub fn auth(self, mechanisms: Mechanisms) -> Self {
+        self.offer(move |offer| {
+            offer.extensions.auth = mechanisms;
+            offer.requires.tls_for_auth = true;
+        })
     }
 
     /// Listens at a TCP address and serves.

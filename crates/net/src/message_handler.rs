@@ -1,0 +1,420 @@
+//! Handlers of whole messages: an embedding program gets a message when it is complete, with its envelope.
+//!
+//! ```text
+//! MAIL ──▶ sender     RCPT ──▶ recipients     DATA, BDAT ──▶ content     end ──▶ handle_message
+//!   └──── RSET, EHLO, a refused or broken message, the end of the session: all of it is forgotten ────┘
+//! ```
+use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, Peer};
+use crate::server::Service;
+use crate::tls::Handshake;
+use smtp::Path;
+use smtp::command::{BodyType, Hello, Mail};
+use smtp::login::{Auth, Proof};
+use smtp::proxy::ProxyHeader;
+use smtp::reply::Reply;
+use smtp::reply_reason::ReplyReason;
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Limit of a message for a server of whole messages, in bytes: 32 MiB, as in aiosmtpd.
+pub(crate) const DEFAULT_MESSAGE_BYTES: u64 = 32 << 20;
+/// Limit of all messages that are being received at a time, in bytes, for a server that sets no other.
+const DEFAULT_BUFFER_BYTES: usize = 512 << 20;
+/// The least memory that a message takes at a time.
+const MIN_GROWTH: usize = 4096;
+
+/// A message with its envelope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceivedMessage {
+    /// Address of the client that sent it.
+    pub client: SocketAddr,
+    /// Name that the client gave in EHLO or HELO.
+    pub hello: String,
+    /// Name of the user whom [`MessageHandler::handle_login`] let in.
+    pub user: Option<String>,
+    /// TLS of the connection.
+    pub handshake: Option<Handshake>,
+    /// Address of the sender; empty for a notification, which must not be answered by another.
+    pub sender: String,
+    /// Addresses of the recipients, those that were accepted, in their order.
+    pub recipients: Vec<String>,
+    /// Kind of content that the client announced.
+    pub body: BodyType,
+    /// The message, dot-unstuffed: its lines end in `<CRLF>`, unless it is [binary](BodyType::Binary).
+    pub content: Vec<u8>,
+}
+
+/// Decisions about whole messages. A closure `FnMut(ReceivedMessage) -> Answer` is one.
+///
+/// ```
+/// use net::{Answer, ReceivedMessage, Server};
+/// # fn main() -> std::io::Result<()> {
+/// let print = |message: ReceivedMessage| {
+///     println!("{} bytes from {}", message.content.len(), message.sender);
+///     Answer::Yes
+/// };
+/// let server = Server::for_messages(print).start("127.0.0.1:0".parse().unwrap())?;
+/// # server.stop();
+/// # Ok(())
+/// # }
+/// ```
+pub trait MessageHandler: 'static {
+    /// A message is complete. A positive answer takes responsibility for it (RFC 5321 §6.1): give it once the message is
+    /// where it must not be lost. [`Answer::later`] is for what takes time.
+    fn handle_message(&mut self, message: ReceivedMessage) -> Answer;
+
+    /// RCPT: decides about a recipient. `message` has the client, the user, the sender and the recipients so far. The
+    /// default accepts everybody, which suits a server that delivers nothing to others.
+    fn handle_recipient(&mut self, message: &ReceivedMessage, recipient: &Path<'_>) -> Answer {
+        let _ = (message, recipient);
+        Answer::Yes
+    }
+
+    /// AUTH, if it is [offered](crate::Server::auth): decides whether name and password belong together. The default
+    /// lets nobody in.
+    fn handle_login(&mut self, name: &str, password: &[u8]) -> Answer {
+        let _ = (name, password);
+        Answer::Reply(ReplyReason::NotAuthenticated.reply().clone())
+    }
+}
+
+impl<F: FnMut(ReceivedMessage) -> Answer + 'static> MessageHandler for F {
+    fn handle_message(&mut self, message: ReceivedMessage) -> Answer {
+        self(message)
+    }
+}
+
+/// Service of a [`MessageHandler`]: each session has a clone of it.
+#[derive(Clone, Debug)]
+pub struct MessageService<H> {
+    handler: H,
+    budget: BufferBudget,
+}
+
+impl<H: MessageHandler + Clone> MessageService<H> {
+    /// Creates the service. Messages that are being received share the budget.
+    pub fn new(handler: H, budget: BufferBudget) -> Self {
+        Self { handler, budget }
+    }
+}
+
+impl<H: MessageHandler + Clone> Service for MessageService<H> {
+    type Handler = BufferingHandler<H>;
+
+    fn session(&self, peer: Peer) -> BufferingHandler<H> {
+        BufferingHandler::new(self.handler.clone(), peer, self.budget.clone())
+    }
+}
+
+/// Memory for messages that are being received, shared by all sessions of a server. A message that finds none is
+/// answered 452: its client tries again later.
+#[derive(Clone, Debug)]
+pub struct BufferBudget {
+    used: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+impl Default for BufferBudget {
+    fn default() -> Self {
+        Self::new(DEFAULT_BUFFER_BYTES)
+    }
+}
+
+impl BufferBudget {
+    /// Creates a budget of that many bytes.
+    pub fn new(limit: usize) -> Self {
+        Self { used: Arc::default(), limit }
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn try_take(&self, bytes: usize) -> bool {
+        let before = self.used.fetch_add(bytes, Ordering::Relaxed);
+        let has_room = before.checked_add(bytes).is_some_and(|after| after <= self.limit);
+        if !has_room {
+            self.give_back(bytes);
+        }
+        has_room
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Content of a message that is being received.
+#[derive(Debug)]
+struct ContentBuffer {
+    content: Vec<u8>,
+    budget: BufferBudget,
+    /// Bytes of the budget that it has taken.
+    taken: usize,
+    /// The budget did not suffice: the rest of the message is dropped.
+    is_short: bool,
+}
+
+impl ContentBuffer {
+    fn new(budget: BufferBudget) -> Self {
+        Self { content: Vec::new(), budget, taken: 0, is_short: false }
+    }
+
+    /// Appends a block, if there is memory for it.
+    fn append(&mut self, block: &[u8]) {
+        if self.is_short {
+            return;
+        }
+        let needed = self.content.len() + block.len();
+        if needed > self.content.capacity() {
+            let wanted = needed.max(2 * self.content.capacity()).max(MIN_GROWTH);
+            if !self.budget.try_take(wanted - self.taken) {
+                self.clear();
+                self.is_short = true;
+                return;
+            }
+            self.taken = wanted;
+            self.content.reserve_exact(wanted - self.content.len());
+        }
+        self.content.extend_from_slice(block);
+    }
+
+    /// Takes the content out. Its share of the budget is kept until the next [`ContentBuffer::clear`]: the handler still
+    /// has it.
+    fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.content)
+    }
+
+    /// Forgets everything.
+    fn clear(&mut self) {
+        self.content = Vec::new();
+        self.is_short = false;
+        self.budget.give_back(std::mem::take(&mut self.taken));
+    }
+}
+
+impl Drop for ContentBuffer {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Handler of one session that gathers messages for a [`MessageHandler`].
+#[derive(Debug)]
+pub struct BufferingHandler<H> {
+    handler: H,
+    /// Client and envelope so far; its content is in `buffer`.
+    message: ReceivedMessage,
+    buffer: ContentBuffer,
+    /// Recipient that an answer accepted which took time.
+    late_recipient: Rc<RefCell<Option<String>>>,
+    /// Name of the login that is being decided.
+    candidate: Option<String>,
+}
+
+impl<H: MessageHandler> BufferingHandler<H> {
+    /// Creates the handler of a session with that client.
+    pub fn new(handler: H, peer: Peer, budget: BufferBudget) -> Self {
+        let message = ReceivedMessage {
+            client: peer.address,
+            hello: String::new(),
+            user: None,
+            handshake: None,
+            sender: String::new(),
+            recipients: Vec::new(),
+            body: BodyType::default(),
+            content: Vec::new(),
+        };
+        let buffer = ContentBuffer::new(budget);
+        Self { handler, message, buffer, late_recipient: Rc::default(), candidate: None }
+    }
+
+    /// Forgets the transaction, and nothing of the session.
+    fn forget(&mut self) {
+        self.message.sender.clear();
+        self.message.recipients.clear();
+        self.message.body = BodyType::default();
+        self.late_recipient.take();
+        self.buffer.clear();
+    }
+
+    /// Adds the recipient whose acceptance took time.
+    fn settle_recipient(&mut self) {
+        self.message.recipients.extend(self.late_recipient.take());
+    }
+}
+
+/// Reports whether an answer accepts; one that takes time has not done so yet.
+fn accepts(answer: &Answer) -> bool {
+    match answer {
+        Answer::Yes => true,
+        Answer::Reply(reply) => reply.is_positive(),
+        Answer::Later(_) | Answer::Secret(_) | Answer::HangUp(_) | Answer::Reset => false,
+    }
+}
+
+/// The same answer, which keeps the recipient if it accepts it in the end.
+fn keeping(answer: Answer, recipient: String, kept: Rc<RefCell<Option<String>>>) -> Answer {
+    Answer::eventually(async move {
+        let mut answer = answer;
+        while let Answer::Later(later) = answer {
+            answer = later.await;
+        }
+        if accepts(&answer) {
+            kept.replace(Some(recipient));
+        }
+        answer
+    })
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+impl<H: MessageHandler> Handler for BufferingHandler<H> {
+    fn hello(&mut self, _hello: Hello, name: &[u8]) -> Answer {
+        self.message.hello = text(name);
+        Answer::Yes
+    }
+
+    fn mail(&mut self, mail: &Mail<'_>) -> Answer {
+        self.forget();
+        self.message.sender = text(mail.sender.as_bytes());
+        self.message.body = mail.body;
+        Answer::Yes
+    }
+
+    fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
+        self.settle_recipient();
+        let answer = self.handler.handle_recipient(&self.message, recipient);
+        let address = text(recipient.as_bytes());
+        if matches!(answer, Answer::Later(_)) {
+            return keeping(answer, address, Rc::clone(&self.late_recipient));
+        }
+        if accepts(&answer) {
+            self.message.recipients.push(address);
+        }
+        answer
+    }
+
+    fn data(&mut self) -> Answer {
+        self.settle_recipient();
+        self.buffer.clear();
+        Answer::Yes
+    }
+
+    fn block(&mut self, block: &[u8]) {
+        self.buffer.append(block);
+    }
+
+    fn message(&mut self, _bytes: u64, _now: Duration) -> Answer {
+        if self.buffer.is_short {
+            self.forget();
+            return Answer::Reply(Reply::new(452, "4.3.1 Too much mail at a time, try again later"));
+        }
+        let message = ReceivedMessage {
+            sender: std::mem::take(&mut self.message.sender),
+            recipients: std::mem::take(&mut self.message.recipients),
+            content: self.buffer.take(),
+            ..self.message.clone()
+        };
+        self.handler.handle_message(message)
+    }
+
+    fn reset(&mut self, _why: Option<ReplyReason>) {
+        self.forget();
+    }
+
+    fn proxy_header(&mut self, header: &ProxyHeader) {
+        if let ProxyHeader::Proxied { source, .. } = header {
+            self.message.client = *source;
+        }
+    }
+
+    fn tls_established(&mut self, handshake: &Handshake) {
+        self.message.handshake = Some(handshake.clone());
+        // Nothing that was said in the clear counts (RFC 3207 §4.2).
+        self.message.hello.clear();
+        self.message.user = None;
+    }
+
+    fn login(&mut self, auth: &Auth<'_>) -> Answer {
+        let Proof::Shown(password) = auth.proof else {
+            return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
+        };
+        self.candidate = Some(auth.name.to_owned());
+        self.handler.handle_login(auth.name, password)
+    }
+
+    fn login_ended(&mut self, outcome: LoginOutcome) {
+        let candidate = self.candidate.take();
+        if outcome == LoginOutcome::Succeeded {
+            self.message.user = candidate;
+        }
+    }
+
+    fn disconnect(&mut self, _reason: CloseReason) {
+        self.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_message_that_finds_no_memory_takes_none() {
+        let budget = BufferBudget::new(10_000);
+        let mut one = ContentBuffer::new(budget.clone());
+        let mut other = ContentBuffer::new(budget.clone());
+        one.append(&[b'a'; 6000]);
+        other.append(&[b'b'; 6000]);
+        assert!(!one.is_short && other.is_short && budget.used() == 6000);
+        other.append(b"b");
+        assert!(other.content.is_empty() && other.is_short, "what follows is dropped too");
+        let content = one.take();
+        assert_eq!((content.len(), budget.used()), (6000, 6000), "the handler still has it");
+        one.clear();
+        other.clear();
+        other.append(&[b'b'; 6000]);
+        assert!(!other.is_short);
+        drop(other);
+        assert_eq!(budget.used(), 0);
+    }
+
+    proptest! {
+        /// Checks that a buffer holds exactly what came since it was cleared, or nothing, and that its share of the budget
+        /// covers its memory.
+        #[test]
+        fn memory_is_charged_before_it_is_taken(
+            limit in 0..40_000_usize,
+            steps in prop::collection::vec((0..9000_usize, 0..8_u8), 0..40),
+        ) {
+            let budget = BufferBudget::new(limit);
+            let mut buffer = ContentBuffer::new(budget.clone());
+            let mut expected = Vec::new();
+            for (length, what) in steps {
+                if what == 0 {
+                    buffer.clear();
+                    expected.clear();
+                } else {
+                    let block = vec![what; length];
+                    buffer.append(&block);
+                    expected.extend_from_slice(&block);
+                }
+                prop_assert!(buffer.content.capacity() <= buffer.taken && buffer.taken == budget.used());
+                prop_assert!(budget.used() <= limit);
+                let is_right = if buffer.is_short { buffer.content.is_empty() } else { buffer.content == expected };
+                prop_assert!(is_right);
+            }
+            drop(buffer);
+            prop_assert_eq!(budget.used(), 0);
+        }
+    }
+}
