@@ -27,6 +27,8 @@ mod docs;
 mod docs_reference;
 mod docs_script;
 mod embedding;
+mod embedding_examples;
+mod embedding_messages;
 mod endings;
 mod go_mades_bench;
 mod go_smtp_source;

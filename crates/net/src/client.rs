@@ -1,13 +1,24 @@
-//! A client for programs that send a message now and then: connect, send, quit. It blocks, so it suits any program; a
-//! program with many connections at a time drives [`crate::ClientSession`]s.
-use eventloop::clock;
-use smtp::client::{Client as Session, Outcome, PipelineMode, Verb, Violation, Want};
+//! Clients for programs that send a message now and then: connect, log in, send, quit. [`Client`] blocks, so it suits any
+//! program; [`AsyncClient`] does not, and lives in a task of a worker, for example in an answer that takes time. A program
+//! with many connections at a time drives [`crate::ClientSession`]s.
+use crate::client_io::{AsyncIo, BlockingIo, ClientIo, run_blocking};
+use crate::client_session::ClientSecurity;
+use crate::nonce::nonce;
+use crate::tls_setup::ClientTls;
+use eventloop::{Endpoint, clock};
+use smtp::client::{Client as Session, GaveUp, Options, Outcome, PipelineMode, StartTls, Verb, Violation, Want};
 use smtp::data;
 use smtp::envelope::Envelope;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Longest wait for each reply, if a program sets no other: RFC 5321 §4.5.3.2 wants 5 minutes.
+const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
+/// Mechanisms that do not show the password: the only ones without TLS.
+const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
 
 /// Reasons why a conversation could not continue.
 #[derive(Debug, thiserror::Error)]
@@ -18,9 +29,16 @@ pub enum Error {
     /// No reply came in time.
     #[error("no reply within {0:?}")]
     Timeout(Duration),
+    /// TLS could not be started. A fault that a user can repair is a [`trust::HandshakeFault`] within.
+    #[error("TLS: {0}")]
+    Tls(io::Error),
     /// The peer does not speak SMTP.
     #[error("{0}")]
     Protocol(#[from] Violation),
+    /// STARTTLS or AUTH is not offered, or was rejected. Nothing was sent. Without TLS only SCRAM-SHA-256 and CRAM-MD5 are
+    /// used, which do not show the password. Holds the peer's last reply.
+    #[error("{0}: {1}")]
+    GaveUp(GaveUp, String),
     /// The peer ended the session. Holds its last reply.
     #[error("the peer closed the session: {0}")]
     Closed(String),
@@ -37,6 +55,165 @@ pub struct SendOutcome {
     pub text: String,
     /// Recipients refused, with code and text.
     pub refused: Vec<(u32, u16, String)>,
+}
+
+/// Settings of a client that is to connect.
+///
+/// ```no_run
+/// use net::{Client, ClientTls};
+/// use smtp::sasl::Credentials;
+/// use std::sync::Arc;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut client = Client::builder("me.example.com")
+///     .starttls(ClientTls::verified("mail.example.com")?)
+///     .login(Credentials::new("me", "secret"))
+///     .connect("mail.example.com:587")?;
+/// let envelope = Arc::new(smtp::Envelope::new("me@example.com", "", ["you@example.org"])?);
+/// let outcome = client.send(&envelope, b"Subject: hello\r\n\r\nworld\r\n")?;
+/// assert!(outcome.accepted, "{} {}", outcome.code, outcome.text);
+/// client.quit()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ClientBuilder {
+    name: String,
+    reply_timeout: Duration,
+    security: Option<ClientSecurity>,
+    credentials: Option<Credentials>,
+}
+
+impl ClientBuilder {
+    /// Sets the longest wait for each reply; 5 minutes, if it is not set.
+    #[must_use]
+    pub fn timeout(self, reply_timeout: Duration) -> Self {
+        Self { reply_timeout, ..self }
+    }
+
+    /// Requires STARTTLS (RFC 3207): nothing is sent without it. Usual at ports 25 and 587.
+    #[must_use]
+    pub fn starttls(self, tls: ClientTls) -> Self {
+        Self { security: Some(ClientSecurity::OnDemand(tls)), ..self }
+    }
+
+    /// Begins with TLS (RFC 8314). Usual at port 465.
+    #[must_use]
+    pub fn implicit_tls(self, tls: ClientTls) -> Self {
+        Self { security: Some(ClientSecurity::Implicit(tls)), ..self }
+    }
+
+    /// Logs in, or sends nothing. Without TLS only by mechanisms that do not show the password.
+    #[must_use]
+    pub fn login(self, credentials: Credentials) -> Self {
+        Self { credentials: Some(credentials), ..self }
+    }
+
+    /// Connects, to the first of the addresses that takes the connection, and greets; blocks meanwhile.
+    ///
+    /// # Errors
+    /// [`Error`]; a server that refuses to greet is [`Error::Closed`].
+    pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Client, Error> {
+        let io = BlockingIo::connect(address, self.reply_timeout).map_err(|error| self.timeout_error(error))?;
+        Ok(Client(run_blocking(Dialogue::begin(io, self))?))
+    }
+
+    /// Connects and greets, in a task of a worker.
+    ///
+    /// # Errors
+    /// As [`ClientBuilder::connect`].
+    pub async fn connect_async(&self, server: &Endpoint) -> Result<AsyncClient, Error> {
+        let io = AsyncIo::connect(server, self.reply_timeout).await.map_err(|error| self.timeout_error(error))?;
+        Ok(AsyncClient(Dialogue::begin(io, self).await?))
+    }
+
+    fn session(&self) -> Session {
+        let credentials = self.credentials.clone().map(|credentials| match self.security {
+            Some(_) => credentials,
+            None => {
+                let hiding = credentials.mechanisms.and(HIDING_MECHANISMS);
+                credentials.by(hiding)
+            }
+        });
+        let tls = match self.security {
+            Some(ClientSecurity::OnDemand(_)) => StartTls::Required,
+            Some(ClientSecurity::Implicit(_)) | None => StartTls::Never,
+        };
+        let nonce = credentials.is_some().then(nonce);
+        let options = Options { pipelining: PipelineMode::Group, tls, credentials, ..Options::default() };
+        Session::with_options(self.name.as_str().into(), Arc::new(options), nonce, clock::now())
+    }
+
+    fn timeout_error(&self, error: io::Error) -> Error {
+        timeout_error(error, self.reply_timeout)
+    }
+}
+
+/// A connection to a server, after its greeting, whose methods block.
+#[derive(Debug)]
+pub struct Client(Dialogue<BlockingIo>);
+
+impl Client {
+    /// Returns the settings of a client that greets as `name`.
+    pub fn builder(name: &str) -> ClientBuilder {
+        ClientBuilder { name: name.to_owned(), reply_timeout: DEFAULT_REPLY_TIMEOUT, security: None, credentials: None }
+    }
+
+    /// Connects in the clear and greets as `name`. Each reply may take up to `reply_timeout`.
+    ///
+    /// # Errors
+    /// As [`ClientBuilder::connect`].
+    pub fn connect(address: SocketAddr, name: &str, reply_timeout: Duration) -> Result<Self, Error> {
+        Self::builder(name).timeout(reply_timeout).connect(address)
+    }
+
+    /// Sends a message whose lines end in `<CRLF>`; it is dot-stuffed on the way.
+    ///
+    /// # Errors
+    /// [`Error`]. A refusal is no error but a [`SendOutcome`].
+    pub fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<SendOutcome, Error> {
+        run_blocking(self.0.send(envelope, message))
+    }
+
+    /// Sends QUIT and waits for the reply.
+    ///
+    /// # Errors
+    /// [`Error`]; every message that was answered before is delivered nevertheless.
+    pub fn quit(mut self) -> Result<(), Error> {
+        run_blocking(self.0.quit())
+    }
+
+    /// Reports whether the connection is under TLS.
+    pub fn is_encrypted(&self) -> bool {
+        self.0.io.is_encrypted()
+    }
+}
+
+/// A connection to a server, after its greeting, for a task of a worker. Made by [`ClientBuilder::connect_async`], it
+/// belongs to that task.
+#[derive(Debug)]
+pub struct AsyncClient(Dialogue<AsyncIo>);
+
+impl AsyncClient {
+    /// Sends a message whose lines end in `<CRLF>`; it is dot-stuffed on the way.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub async fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<SendOutcome, Error> {
+        self.0.send(envelope, message).await
+    }
+
+    /// Sends QUIT and waits for the reply.
+    ///
+    /// # Errors
+    /// As [`Client::quit`].
+    pub async fn quit(mut self) -> Result<(), Error> {
+        self.0.quit().await
+    }
+
+    /// Reports whether the connection is under TLS.
+    pub fn is_encrypted(&self) -> bool {
+        self.0.io.is_encrypted()
+    }
 }
 
 /// Content of the replies to a transaction.
@@ -72,75 +249,79 @@ impl TransactionReplies {
     }
 }
 
-/// A connection to a server, after its greeting.
+/// A session and its connection.
 #[derive(Debug)]
-pub struct Client {
-    stream: TcpStream,
+struct Dialogue<I> {
+    io: I,
     session: Session,
-    timeout: Duration,
+    reply_timeout: Duration,
+    security: Option<ClientSecurity>,
 }
 
-impl Client {
-    /// Connects and greets as `name`. Each reply may take up to `patience`.
-    ///
-    /// # Errors
-    /// [`Error`]; a server that refuses to greet is [`Error::Closed`].
-    pub fn connect(address: SocketAddr, name: &str, timeout: Duration) -> Result<Self, Error> {
-        let stream = TcpStream::connect_timeout(&address, timeout).map_err(|error| timeout_error(error, timeout))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(timeout))?;
-        stream.set_write_timeout(Some(timeout))?;
-        let session = Session::new(name.into(), PipelineMode::Group, clock::now());
-        let mut client = Self { stream, session, timeout };
-        client.read_until(|want| want == Want::Transaction, &mut |_, _, _, _| {})?;
-        Ok(client)
+impl<I: ClientIo> Dialogue<I> {
+    /// Begins the session: greeting, TLS, EHLO, AUTH.
+    async fn begin(io: I, settings: &ClientBuilder) -> Result<Self, Error> {
+        let mut dialogue = Self {
+            io,
+            session: settings.session(),
+            reply_timeout: settings.reply_timeout,
+            security: settings.security.clone(),
+        };
+        if let Some(ClientSecurity::Implicit(tls)) = dialogue.security.clone() {
+            dialogue.start_tls(&tls).await?;
+        }
+        dialogue.read_until(|want| want == Want::Transaction, &mut |_, _, _, _| {}).await?;
+        Ok(dialogue)
     }
 
-    /// Sends a message whose lines end in `<CRLF>`; it is dot-stuffed on the way.
-    ///
-    /// # Errors
-    /// [`Error`]. A refusal is no error but a [`SendOutcome`].
-    pub fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<SendOutcome, Error> {
+    async fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<SendOutcome, Error> {
         let mut replies = TransactionReplies::default();
         let mut out = Vec::new();
         self.session.begin(Arc::clone(envelope), clock::now(), &mut out);
-        self.send_bytes(&out)?;
-        self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| {
-            replies.record(to, code, text, ends)
-        })?;
+        self.write(&out).await?;
+        self.read_replies(&mut replies).await?;
         if self.session.wants() == Want::Message {
             out.clear();
             data::stuff(message, &mut out);
             out.extend_from_slice(data::END_OF_DATA);
-            self.send_bytes(&out)?;
+            self.write(&out).await?;
             self.session.message_sent(clock::now());
-            self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| {
-                replies.record(to, code, text, ends)
-            })?;
+            self.read_replies(&mut replies).await?;
         }
         replies.into_outcome()
     }
 
-    /// Sends QUIT and waits for the reply.
-    ///
-    /// # Errors
-    /// [`Error`]; every message that was answered before is delivered nevertheless.
-    pub fn quit(mut self) -> Result<(), Error> {
+    async fn quit(&mut self) -> Result<(), Error> {
         let mut out = Vec::new();
         self.session.quit(clock::now(), &mut out);
-        self.send_bytes(&out)?;
-        match self.read_until(|want| want == Want::Close, &mut |_, _, _, _| {}) {
+        self.write(&out).await?;
+        match self.read_until(|want| want == Want::Close, &mut |_, _, _, _| {}).await {
             Ok(()) | Err(Error::Closed(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.stream.write_all(bytes).map_err(|error| timeout_error(error, self.timeout))
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.io.write_all(bytes).await.map_err(|error| timeout_error(error, self.reply_timeout))
     }
 
-    /// Reads replies, and writes the commands that they cause, until the session wants that.
-    fn read_until(
+    async fn start_tls(&mut self, tls: &ClientTls) -> Result<(), Error> {
+        self.io.start_tls(tls).await.map_err(|error| match timeout_error(error, self.reply_timeout) {
+            Error::Network(error) => Error::Tls(error),
+            timeout => timeout,
+        })?;
+        let mut out = Vec::new();
+        self.session.tls_started(clock::now(), &mut out);
+        self.write(&out).await
+    }
+
+    async fn read_replies(&mut self, replies: &mut TransactionReplies) -> Result<(), Error> {
+        self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| replies.record(to, code, text, ends))
+            .await
+    }
+
+    /// Reads replies, and does what the session wants for them, until it wants what the caller waits for.
+    async fn read_until(
         &mut self,
         wanted: impl Fn(Want) -> bool,
         note: &mut impl FnMut(Verb, u16, String, Option<Outcome>),
@@ -148,10 +329,15 @@ impl Client {
         let mut buffer = [0; 4096];
         let mut last = String::new();
         while !wanted(self.session.wants()) {
-            if self.session.wants() == Want::Close {
-                return Err(Error::Closed(last));
+            match (self.session.wants(), self.security.clone()) {
+                (Want::Close, _) => return Err(self.end_error(last)),
+                (Want::Tls, Some(ClientSecurity::OnDemand(tls))) => {
+                    self.start_tls(&tls).await?;
+                    continue;
+                }
+                _ => {}
             }
-            let count = match self.stream.read(&mut buffer) {
+            let count = match self.io.read(&mut buffer).await {
                 Ok(0) => return Err(self.close_error(io::ErrorKind::UnexpectedEof.into(), last)),
                 Ok(count) => count,
                 Err(error) => return Err(self.close_error(error, last)),
@@ -164,23 +350,31 @@ impl Client {
                 }
                 note(event.to, event.reply.code(), event.reply.text(), event.ends);
             }
-            if let Err(error) = self.stream.write_all(&out) {
+            if let Err(error) = self.io.write_all(&out).await {
                 return Err(self.close_error(error, last));
             }
         }
         Ok(())
     }
 
+    /// The error for a session that is over: it gave up, or the peer ended it.
+    fn end_error(&self, last: String) -> Error {
+        match self.session.gave_up() {
+            Some(why) => Error::GaveUp(why, last),
+            None => Error::Closed(last),
+        }
+    }
+
     /// The error for a peer that refused service and did not wait for QUIT: its last reply has the reason.
     fn close_error(&self, error: io::Error, last: String) -> Error {
         match self.session.waits_for() {
-            Some(Verb::Quit) if !last.is_empty() => Error::Closed(last),
-            _ => timeout_error(error, self.timeout),
+            Some(Verb::Quit) if !last.is_empty() => self.end_error(last),
+            _ => timeout_error(error, self.reply_timeout),
         }
     }
 }
 
-/// Translates a socket's time-out into [`Error::Timeout`].
+/// Translates a connection's time-out into [`Error::Timeout`].
 fn timeout_error(error: io::Error, timeout: Duration) -> Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Timeout(timeout),

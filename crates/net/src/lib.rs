@@ -5,7 +5,8 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `client` | a client for programs that send a message now and then |
+//! | `client` | clients for programs that send a message now and then |
+//! | `client_io` | connections of the clients, blocking and not |
 //! | `client_limits` | limits per client address |
 //! | `client_session` | drives a client session for a caller that has many of them |
 //! | `handler` | the trait that an embedding program implements |
@@ -22,6 +23,7 @@
 //! | `tls_setup` | certificates, keys, trusted roots |
 //! | `worker` | a thread with its event loop and its buffers |
 mod client;
+mod client_io;
 mod client_limits;
 mod client_session;
 mod handler;
@@ -38,7 +40,7 @@ mod tls_files;
 mod tls_setup;
 pub mod worker;
 
-pub use client::{Client, Error, SendOutcome};
+pub use client::{AsyncClient, Client, ClientBuilder, Error, SendOutcome};
 pub use client_limits::{Admission, ClientKey, ClientLimit, ClientLimits, ClientRefusal, Clients};
 pub use client_session::{ClientSecurity, ClientSession, MessageSource, NextAction, SessionEnd};
 pub use eventloop::{

@@ -471,6 +471,14 @@ fn tls_error(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsError(error))
 }
 
+/// Translates an error of rustls' own streams, which block, into one of this crate.
+pub(crate) fn blocking_tls_error(error: io::Error) -> io::Error {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(fault) => tls_error(fault.clone()),
+        None => error,
+    }
+}
+
 /// Adds a [`HandshakeFault`] to the error of a handshake with that server, if it is one.
 pub(crate) fn with_handshake_fault(error: io::Error, setup: &ClientTls) -> io::Error {
     let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());

@@ -210,7 +210,15 @@ impl ClientTls {
         Self::with_versions(TlsVersions::All, name, trust, certificate, resumption)
     }
 
-    /// The same with only these versions.
+    /// Creates it for a server of that name whose certificate the system trusts.
+    ///
+    /// # Errors
+    /// [`TlsSetupError`].
+    pub fn verified(name: &str) -> Result<Self, TlsSetupError> {
+        Self::new(name, &Trust::System, None, SessionResumption::On)
+    }
+
+    /// As [`ClientTls::new`], with only these versions.
     ///
     /// # Errors
     /// [`TlsSetupError`].

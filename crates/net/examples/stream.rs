@@ -1,0 +1,58 @@
+//! A server that never holds a whole message: it counts the bytes as they come, and decides at every command.
+//! `cargo run -p mailrun-net --example stream -- 127.0.0.1:2525`
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+use net::{Answer, Handler, RunningServer, Server};
+use smtp::Path;
+use smtp::command::Mail;
+use smtp::reply_reason::ReplyReason;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Handler of one session.
+#[derive(Default)]
+struct CountingHandler {
+    sender: String,
+    lines: usize,
+}
+
+impl Handler for CountingHandler {
+    fn mail(&mut self, mail: &Mail<'_>) -> Answer {
+        self.sender = String::from_utf8_lossy(mail.sender.as_bytes()).into_owned();
+        Answer::Yes
+    }
+
+    fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
+        match recipient.local_part() {
+            b"nobody" => Answer::reply(550, "5.1.1 Nobody lives here"),
+            _ => Answer::Yes,
+        }
+    }
+
+    fn block(&mut self, block: &[u8]) {
+        self.lines += block.iter().filter(|byte| **byte == b'\n').count();
+    }
+
+    fn message(&mut self, bytes: u64, _now: Duration) -> Answer {
+        let lines = std::mem::take(&mut self.lines);
+        println!("{bytes} bytes in {lines} lines from <{}>", self.sender);
+        Answer::reply(250, &format!("2.0.0 {lines} lines"))
+    }
+
+    /// RSET, EHLO, or a message that was refused: what came of it must not count for the next.
+    fn reset(&mut self, _why: Option<ReplyReason>) {
+        *self = Self::default();
+    }
+}
+
+pub(crate) fn serve(address: SocketAddr) -> io::Result<RunningServer> {
+    Server::new(|| |_peer| CountingHandler::default()).name("stream.example").start(address)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:2525".to_owned());
+    let server = serve(address.parse()?)?;
+    println!("listening on {}", server.address());
+    server.wait();
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Connections of the clients, blocking and not, with one interface: their methods are futures, and those of a blocking
+//! connection are ready at once.
+use crate::stream::Stream;
+use crate::tls::{blocking_tls_error, with_handshake_fault};
+use crate::tls_setup::ClientTls;
+use eventloop::{Endpoint, Socket, Timer, clock};
+use rustls::{ClientConnection, StreamOwned};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// A connection that can begin TLS.
+pub(crate) trait ClientIo {
+    /// Reads the available bytes, waiting for the first; 0 is the peer's end.
+    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize>;
+    /// Writes all of it.
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Begins TLS.
+    async fn start_tls(&mut self, setup: &ClientTls) -> io::Result<()>;
+    /// Reports whether TLS is in use.
+    fn is_encrypted(&self) -> bool;
+}
+
+/// Runs a future of a blocking connection: it never waits.
+pub(crate) fn run_blocking<T>(work: impl Future<Output = T>) -> T {
+    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => unreachable!("a blocking connection blocks"),
+    }
+}
+
+/// A connection whose calls block.
+#[derive(Debug)]
+pub(crate) enum BlockingIo {
+    Plain(TcpStream),
+    Tls(Box<BlockingTls>),
+}
+
+/// TLS on a connection whose calls block.
+pub(crate) struct BlockingTls(StreamOwned<ClientConnection, TcpStream>);
+
+impl fmt::Debug for BlockingTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BlockingTls").field(&self.0.sock).finish()
+    }
+}
+
+impl BlockingIo {
+    /// Connects to the first of the addresses that takes the connection.
+    pub(crate) fn connect(addresses: impl ToSocketAddrs, timeout: Duration) -> io::Result<Self> {
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        for address in addresses.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, timeout) {
+                Ok(socket) => {
+                    socket.set_nodelay(true)?;
+                    socket.set_read_timeout(Some(timeout))?;
+                    socket.set_write_timeout(Some(timeout))?;
+                    return Ok(Self::Plain(socket));
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+}
+
+impl ClientIo for BlockingIo {
+    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(room),
+            Self::Tls(tls) => tls.0.read(room).map_err(blocking_tls_error),
+        }
+    }
+
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.write_all(bytes),
+            Self::Tls(tls) => {
+                tls.0.write_all(bytes).map_err(blocking_tls_error)?;
+                tls.0.flush().map_err(blocking_tls_error)
+            }
+        }
+    }
+
+    async fn start_tls(&mut self, setup: &ClientTls) -> io::Result<()> {
+        let Self::Plain(socket) = self else { return Err(io::ErrorKind::AlreadyExists.into()) };
+        let connection = ClientConnection::new(setup.config(), setup.name()).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(connection, socket.try_clone()?);
+        while stream.conn.is_handshaking() {
+            let done = stream.conn.complete_io(&mut stream.sock).map_err(blocking_tls_error);
+            done.map_err(|error| with_handshake_fault(error, setup))?;
+        }
+        *self = Self::Tls(Box::new(BlockingTls(stream)));
+        Ok(())
+    }
+
+    fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+}
+
+impl Drop for BlockingTls {
+    /// Sends a close alert, as far as the socket takes it.
+    fn drop(&mut self) {
+        self.0.conn.send_close_notify();
+        // A peer that is gone needs none.
+        let _ = self.0.conn.write_tls(&mut self.0.sock);
+    }
+}
+
+/// A connection in a task of a worker.
+#[derive(Debug)]
+pub(crate) struct AsyncIo {
+    stream: Stream,
+    timer: Timer,
+    timeout: Duration,
+}
+
+impl AsyncIo {
+    /// Connects within that time, which is also the limit of each read and each write.
+    pub(crate) async fn connect(server: &Endpoint, timeout: Duration) -> io::Result<Self> {
+        let mut timer = Timer::default();
+        let connected = timer.timeout_at(clock::now() + timeout, Socket::connect_to(None, server)).await;
+        let socket = connected.ok_or(io::ErrorKind::TimedOut)??;
+        Ok(Self { stream: socket.into(), timer, timeout })
+    }
+
+    fn deadline(&self) -> Duration {
+        clock::now() + self.timeout
+    }
+}
+
+/// Writes what the connection takes of `rest`; ready when it has taken all.
+fn poll_write(stream: &mut Stream, rest: &mut &[u8]) -> Poll<io::Result<()>> {
+    loop {
+        let outcome = match rest.is_empty() {
+            false => stream.try_write(rest).map(|count| *rest = &rest[count..]),
+            true => match stream.flush() {
+                Ok(true) => return Poll::Ready(Ok(())),
+                Ok(false) => Err(io::ErrorKind::WouldBlock.into()),
+                Err(error) => Err(error),
+            },
+        };
+        match outcome {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if stream.poll_writable().is_pending() {
+                    return Poll::Pending;
+                }
+            }
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+    }
+}
+
+impl ClientIo for AsyncIo {
+    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let deadline = self.deadline();
+        let read = poll_fn(|_| self.stream.poll_read(room));
+        self.timer.timeout_at(deadline, read).await.ok_or(io::ErrorKind::TimedOut)?
+    }
+
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let deadline = self.deadline();
+        let mut rest = bytes;
+        let written = poll_fn(|_| poll_write(&mut self.stream, &mut rest));
+        self.timer.timeout_at(deadline, written).await.ok_or(io::ErrorKind::TimedOut)?
+    }
+
+    async fn start_tls(&mut self, setup: &ClientTls) -> io::Result<()> {
+        let deadline = self.deadline();
+        let handshake = self.timer.timeout_at(deadline, self.stream.connect_tls(setup)).await;
+        handshake.ok_or(io::ErrorKind::TimedOut)?.map(|_| ())
+    }
+
+    fn is_encrypted(&self) -> bool {
+        self.stream.is_encrypted()
+    }
+}
