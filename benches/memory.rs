@@ -104,7 +104,9 @@ fn busy() -> anyhow::Result<[Row; 2]> {
     let (sink, address) = start_sink()?;
     let source = start_source(address, BUSY_SESSIONS, BUSY_MESSAGES)?;
     let limit = Instant::now() + RUN_LIMIT;
-    let (mut at_source, mut at_sink, mut sessions) = (Resident::default(), Resident::default(), 0);
+    let mut at_source = Resident::default();
+    let mut at_sink = Resident::default();
+    let mut sessions = 0;
     while !source.ends_within(SAMPLE_EVERY)? {
         ensure!(Instant::now() < limit, "the source did not end within {} s", RUN_LIMIT.as_secs());
         at_source = Resident::of(source.pid()).unwrap_or(at_source);

@@ -113,7 +113,8 @@ fn compare(options: &Options) -> anyhow::Result<ExitCode> {
 
 fn measure(options: &Options, bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let cases = options.cases();
-    let (mut shaken, mut carried) = (Vec::new(), Vec::new());
+    let mut shaken = Vec::new();
+    let mut carried = Vec::new();
     for round in 1..=options.rounds() {
         eprintln!("round {round}");
         shaken.push(handshakes::round(bench, &cases).context("handshakes")?);

@@ -174,7 +174,8 @@ struct Replies {
 impl Replies {
     /// How many replies `block` completes; a refusal ends the run, because a faster dialogue is not the same dialogue.
     fn complete(&mut self, block: &[u8]) -> anyhow::Result<usize> {
-        let (mut complete, mut rest) = (0, block);
+        let mut complete = 0;
+        let mut rest = block;
         while !rest.is_empty() {
             ensure!(self.column > 0 || matches!(rest[0], b'2' | b'3'), "refused: {}", String::from_utf8_lossy(rest));
             if let Some(mark) = 3usize.checked_sub(self.column).and_then(|at| rest.get(at)) {

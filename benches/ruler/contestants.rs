@@ -129,7 +129,8 @@ pub(crate) fn source_command(
     record: &Path,
 ) -> anyhow::Result<Command> {
     let Load { shape, messages, size_argument } = load;
-    let (messages, sessions) = (messages.to_string(), shape.sessions.to_string());
+    let messages = messages.to_string();
+    let sessions = shape.sessions.to_string();
     let size = size_argument.to_string();
     Ok(match program {
         Program::Limit => {

@@ -75,7 +75,8 @@ fn next_connection(listener: &TcpListener, limit: Instant) -> anyhow::Result<Opt
 fn serve(stream: TcpStream) -> anyhow::Result<Option<u64>> {
     let mut replies = stream.try_clone()?;
     let mut lines = BufReader::new(stream);
-    let (mut line, mut weight) = (Vec::new(), None);
+    let mut line = Vec::new();
+    let mut weight = None;
     replies.write_all(b"220 scale ESMTP\r\n")?;
     loop {
         line.clear();
@@ -99,7 +100,8 @@ fn serve(stream: TcpStream) -> anyhow::Result<Option<u64>> {
 }
 
 fn message_octets(lines: &mut impl BufRead) -> anyhow::Result<u64> {
-    let (mut line, mut octets) = (Vec::new(), 0);
+    let mut line = Vec::new();
+    let mut octets = 0;
     loop {
         line.clear();
         ensure!(lines.read_until(b'\n', &mut line)? > 0, "the message was cut off after {octets} octets");

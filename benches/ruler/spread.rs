@@ -12,7 +12,8 @@ impl Spread {
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
-        let (least, most) = (*sorted.first()?, *sorted.last()?);
+        let least = *sorted.first()?;
+        let most = *sorted.last()?;
         let upper = sorted[sorted.len() / 2];
         let lower = sorted[(sorted.len() - 1) / 2];
         Some(Self { least, median: f64::midpoint(lower, upper), most })

@@ -55,7 +55,8 @@ fn accept(listener: &TcpListener) -> anyhow::Result<TcpStream> {
 fn stall(mut stream: TcpStream) -> anyhow::Result<Option<TcpStream>> {
     stream.write_all(b"220 stalled ESMTP\r\n")?;
     let mut lines = BufReader::new(stream.try_clone()?);
-    let (mut line, mut in_data) = (Vec::new(), false);
+    let mut line = Vec::new();
+    let mut in_data = false;
     loop {
         line.clear();
         if lines.read_until(b'\n', &mut line)? == 0 {

@@ -118,7 +118,8 @@ fn row(standing: &Standing<'_>, lane: &Lane) -> Vec<String> {
 }
 
 fn judged(standing: &Standing<'_>) -> (String, String) {
-    let (mut targets, mut verdicts) = (Vec::new(), Vec::new());
+    let mut targets = Vec::new();
+    let mut verdicts = Vec::new();
     for target in standing.shape.targets {
         let least = target.least;
         targets.push(match target.measure {

@@ -190,7 +190,8 @@ impl Judge<'_> {
 
     /// The one's value over the other's, round by round.
     fn ratio(&self, one: (Case, Pair), other: (Case, Pair), value: fn(&Taken) -> f64) -> Option<Spread> {
-        let (one, other) = (self.runs(one.0, one.1), self.runs(other.0, other.1));
+        let one = self.runs(one.0, one.1);
+        let other = self.runs(other.0, other.1);
         Spread::of(one.iter().zip(&other).map(|(one, other)| value(one) / value(other)))
     }
 

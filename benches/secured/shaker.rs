@@ -99,7 +99,9 @@ async fn shake_side_by_side(sessions: usize, to: SocketAddr, tls: ClientTls, par
     let report = Rc::new(RefCell::new(Report::default()));
     let (ended, mut ends) = mpsc::unbounded_channel();
     for _ in 0..sessions {
-        let (report, tls, ended) = (Rc::clone(&report), tls.clone(), ended.clone());
+        let report = Rc::clone(&report);
+        let tls = tls.clone();
+        let ended = ended.clone();
         worker::spawn_local(async move {
             let mut outcome = Ok(());
             while outcome.is_ok() && Instant::now() < until {

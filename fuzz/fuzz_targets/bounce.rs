@@ -14,7 +14,12 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: &[u8]| {
     let mut texts = data.splitn(6, |octet| *octet == 0xff);
     let mut next = || texts.next().unwrap_or_default();
-    let (sender, address, text, original, id, message) = (next(), next(), next(), next(), next(), next());
+    let sender = next();
+    let address = next();
+    let text = next();
+    let original = next();
+    let id = next();
+    let message = next();
     let now = Timestamp::UNIX_EPOCH;
     let facts = DsnFacts {
         id: "3e8",

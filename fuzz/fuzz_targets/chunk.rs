@@ -14,7 +14,8 @@ const LINE_BYTES: usize = 12;
 /// Content and flaw, and what is left behind the last chunk.
 fn read(octets: ContentKind, chunks: &[Chunk], blocks: &[&[u8]]) -> Option<(Vec<u8>, Option<LineFault>, usize)> {
     let mut reader = ChunkReader::new(octets, LINE_BYTES);
-    let (mut chunks, mut content) = (chunks.iter(), Vec::new());
+    let mut chunks = chunks.iter();
+    let mut content = Vec::new();
     reader.begin(*chunks.next()?);
     let mut left: usize = blocks.iter().map(|block| block.len()).sum();
     // An empty chunk ends without an octet more.

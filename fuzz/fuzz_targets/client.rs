@@ -21,7 +21,8 @@ const NOW: Duration = Duration::from_secs(1);
 fn told(blocks: &[&[u8]], options: &Arc<Options>) -> (Vec<String>, Vec<u8>, Option<Violation>) {
     let mut client = Client::with_options("me".into(), options.clone(), Some([7; 18]), NOW);
     let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).expect("good addresses"));
-    let (mut told, mut out) = (Vec::new(), Vec::new());
+    let mut told = Vec::new();
+    let mut out = Vec::new();
     for block in blocks {
         let mut input = *block;
         loop {

@@ -61,7 +61,8 @@ fuzz_target!(|data: &[u8]| {
     }
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut words = text.splitn(3, '\n');
-    let (sender, parameters) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let sender = words.next().unwrap_or_default();
+    let parameters = words.next().unwrap_or_default();
     let recipients = words.next().unwrap_or_default().split('\n');
     if let Ok(envelope) = Envelope::new(sender, parameters, recipients) {
         let lines = envelope.group().split_inclusive(|octet| *octet == b'\n').count();

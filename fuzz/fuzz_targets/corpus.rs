@@ -25,7 +25,9 @@ static PLACE: LazyLock<PathBuf> = LazyLock::new(|| {
 /// What a receiver makes of a letter: headers and body, unstuffed.
 fn received(letter: &CorpusMessage) -> Vec<u8> {
     let wire = [letter.headers.as_slice(), &letter.body].concat();
-    let (mut reader, mut input, mut content) = (DataReader::new(1_000), wire.as_slice(), Vec::new());
+    let mut reader = DataReader::new(1_000);
+    let mut input = wire.as_slice();
+    let mut content = Vec::new();
     loop {
         match reader.next(&mut input) {
             Some(DataPiece::Content(octets)) => content.extend_from_slice(octets),

@@ -20,7 +20,8 @@ struct Message {
 
 fn read(blocks: &[&[u8]]) -> Message {
     let mut reader = DataReader::new(LINE_LIMIT);
-    let (mut content, mut before) = (Vec::new(), 0);
+    let mut content = Vec::new();
+    let mut before = 0;
     for block in blocks {
         let mut input = *block;
         while let Some(piece) = reader.next(&mut input) {
@@ -60,7 +61,8 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
 }
 
 fn replaced(text: &[u8], what: &[u8], by: &[u8]) -> Vec<u8> {
-    let (mut out, mut rest) = (Vec::new(), text);
+    let mut out = Vec::new();
+    let mut rest = text;
     while let Some(at) = find(rest, what) {
         out.extend_from_slice(&rest[..at]);
         out.extend_from_slice(by);

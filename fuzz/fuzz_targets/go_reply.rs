@@ -13,7 +13,8 @@ use libfuzzer_sys::fuzz_target;
 use reply::{GoReplyReader, MAX_REPLY_BYTES, ParsedReply};
 
 fn heard<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
-    let (mut reader, mut told) = (GoReplyReader::default(), Vec::new());
+    let mut reader = GoReplyReader::default();
+    let mut told = Vec::new();
     for block in blocks {
         let mut input = block;
         while let Some(heard) = reader.next(&mut input) {

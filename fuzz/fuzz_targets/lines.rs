@@ -18,7 +18,8 @@ fn all(text: &[u8], block_bytes: usize) -> Vec<(Vec<u8>, u64, u64)> {
 
 /// The same in one breath: LF and CR end a line, and LF after CR belongs to it.
 fn expected(text: &[u8]) -> Vec<&[u8]> {
-    let (mut found, mut rest) = (Vec::new(), text);
+    let mut found = Vec::new();
+    let mut rest = text;
     while !rest.is_empty() {
         let end = rest.iter().position(|octet| matches!(octet, b'\r' | b'\n')).unwrap_or(rest.len());
         found.push(&rest[..end]);

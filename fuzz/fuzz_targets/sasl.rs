@@ -54,7 +54,8 @@ fuzz_target!(|data: &[u8]| {
     client(mechanism, &lines);
     if let Ok(text) = std::str::from_utf8(rest) {
         let mut words = text.splitn(2, '\n');
-        let (name, secret) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let name = words.next().unwrap_or_default();
+        let secret = words.next().unwrap_or_default();
         // What one side writes the other reads, or the first does not write it.
         let credentials = Credentials::new(name, secret);
         if mechanism == Mechanism::Plain

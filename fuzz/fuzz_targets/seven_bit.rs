@@ -24,7 +24,8 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let top = memchr::memchr(b'\n', &converted).unwrap() + 1;
-    let (mut restorer, mut restored) = (Restorer::new(), Vec::new());
+    let mut restorer = Restorer::new();
+    let mut restored = Vec::new();
     for block in converted[top..].chunks(usize::from(block) + 1) {
         restorer.receive(block, |text| restored.extend_from_slice(text));
     }

@@ -10,7 +10,8 @@ use reply::{MAX_REPLY_BYTES, PostfixReplyReader};
 type Told = Vec<Option<(u16, Vec<Vec<u8>>, Vec<u8>)>>;
 
 fn heard<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> Told {
-    let (mut reader, mut told) = (PostfixReplyReader::default(), Vec::new());
+    let mut reader = PostfixReplyReader::default();
+    let mut told = Vec::new();
     for block in blocks {
         let mut input = block;
         loop {

@@ -21,7 +21,8 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(found(&mut reader, &SplitMix64(u64::from(choice)).cut(message)), whole);
     // The same bytes as the body of a message of our own are intact, and one changed bit is not.
     let mut wire = vec![0; Trace::HEADER_BYTES];
-    let (run, created) = (RunId([choice; 16]), Duration::from_nanos(7));
+    let run = RunId([choice; 16]);
+    let created = Duration::from_nanos(7);
     let trace = Trace { run, sequence: 3, created, clock: ClockId(9), checksum: checksum(message) };
     trace.write(&mut wire);
     wire.extend_from_slice(b"\r\n");

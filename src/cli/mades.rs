@@ -731,7 +731,8 @@ mod tests {
         let line = "--messages 5 --duration 3s --rate 7.5 --arrival poisson --payload-size 10..20 --payload a=b.xml --receiver r \
                     --message-type t --durable=false --max-in-transit 9 --max-unsettled 4 --credit 3 --seed 8 \
                     --threshold=lost<=0 --abort-on=sent.p99<5s";
-        let (load, staged) = (parse(line).load, parse("--stage 2s:10/s..20/s").load);
+        let load = parse(line).load;
+        let staged = parse("--stage 2s:10/s..20/s").load;
         for load in [load, staged] {
             let again = parse(&load.arguments().join(" ")).load;
             assert_eq!(format!("{again:?}"), format!("{load:?}"));

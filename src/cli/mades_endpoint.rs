@@ -477,7 +477,8 @@ fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
 /// Ends at the first SIGINT or SIGTERM.
 fn stop_signal() -> Result<impl Future<Output = ()>> {
     let listen = |kind| signal(kind).context("cannot watch for signals");
-    let (mut interrupts, mut terminations) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    let mut interrupts = listen(SignalKind::interrupt())?;
+    let mut terminations = listen(SignalKind::terminate())?;
     Ok(async move {
         tokio::select! {
             _ = interrupts.recv() => {}
@@ -671,7 +672,8 @@ impl NetworkArgs {
         effects::refuse_without_effect(&[("--accept-workers", workers)], "without --accept-work TIME")?;
         let work = self.accept_work.is_some() && capacity.workers.is_none();
         effects::refuse_without_effect(&[("--accept-work", work)], "without --accept-workers N")?;
-        let (mode, is_endpoint) = (mode_name(plan.mode), plan.mode == EndpointMode::Endpoint);
+        let mode = mode_name(plan.mode);
+        let is_endpoint = plan.mode == EndpointMode::Endpoint;
         let idle = [
             ("--receive-delay", self.receive_delay.is_some() && !is_endpoint),
             ("--received-on", self.received_on.is_some() && !is_endpoint),
@@ -803,7 +805,8 @@ fn report_progress(telling: &mut ProgressOutput, sight: &EndpointSnapshot<'_>, e
 
 fn warn_of_refused(counts: &ListenerCounts) {
     use std::sync::atomic::Ordering::Relaxed;
-    let (away, broken) = (counts.refused.load(Relaxed), counts.aborted.load(Relaxed));
+    let away = counts.refused.load(Relaxed);
+    let broken = counts.aborted.load(Relaxed);
     let refused = counts.unauthenticated.load(Relaxed);
     if away + broken + refused > 0 {
         party::tell!(
@@ -848,7 +851,9 @@ fn summary(totals: &SimulationTotals) -> String {
         ("to RECEIVED", &totals.to_received),
     ] {
         if let Some(ms) = times.summary() {
-            let (p50, p99, max) = (ms.p50, ms.p99, ms.max);
+            let p50 = ms.p50;
+            let p99 = ms.p99;
+            let max = ms.max;
             text.push_str(&format!("{name:<25}p50 {p50:.3} ms, p99 {p99:.3} ms, max {max:.3} ms\n"));
         }
     }

@@ -296,7 +296,8 @@ fn short_help(error: &clap::Error) -> Option<String> {
     }
     let mut whole = Cli::command();
     whole.build();
-    let (mut command, mut names) = (&mut whole, Vec::new());
+    let mut command = &mut whole;
+    let mut names = Vec::new();
     for word in words.iter().take_while(|word| !word.starts_with('-')) {
         if command.find_subcommand(word).is_none() {
             break;

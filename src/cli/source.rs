@@ -248,7 +248,8 @@ impl LoadArgs {
     pub(super) fn arguments(&self) -> Vec<String> {
         let mut words = Vec::new();
         let mut push = |option: &str, value: &str| words.push(format!("{option}={value}"));
-        let (content, envelope) = (&self.content, &self.envelope);
+        let content = &self.content;
+        let envelope = &self.envelope;
         if let Some(sizes) = &content.message_size {
             push("--message-size", sizes.expression());
         }

@@ -37,7 +37,8 @@ struct Job {
 impl Job {
     /// `mailrun COMMAND… --out DIR WORDS…` within the script.
     fn start(command: &[&str], words: &[&str]) -> Self {
-        let (out, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let out = tempfile::tempdir().unwrap();
+        let place = tempfile::tempdir().unwrap();
         let script = place.path().join("gate.sh");
         fs::write(&script, SCRIPT).unwrap();
         let own = ["-eu", script.to_str().unwrap(), MAILRUN];
@@ -223,7 +224,8 @@ fn a_message_that_is_lost_doubled_or_changed() {
 #[test]
 fn a_wrong_password() {
     let files = Files::new();
-    let (users, password) = (files.keep("users", "ann:right\n"), files.keep("password", "wrong\n"));
+    let users = files.keep("users", "ann:right\n");
+    let password = files.keep("password", "wrong\n");
     let sink = Sink::start(&["--auth-users", &users]);
     let words = [&sink.address(), "--messages", "50", "--user", "ann", "--password-file", &password];
     bench_both(&words, |ended| shut(ended, 2, "Check the user and the password"));

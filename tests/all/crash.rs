@@ -50,8 +50,10 @@ fn read(path: &str) -> Ledger {
 }
 
 fn crash(kills: u64, seed: u64) -> Account {
-    let (files, port) = (Files::new(), low_port());
-    let (sent, taken) = (files.path("sent"), files.path("taken"));
+    let files = Files::new();
+    let port = low_port();
+    let sent = files.path("sent");
+    let taken = files.path("taken");
     let sink = Sink::start(&["--ledger", &taken]);
     let text =
         format!("listen = [\"127.0.0.1:{port}\"]\nworkers = {WORKERS}\ndelivery.per_destination = {COURIERS}\n{QUICK}");

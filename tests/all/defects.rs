@@ -17,7 +17,8 @@ fn can_panic() -> bool {
 
 /// A relay that panics once at that place.
 fn open(den: &Den, place: &str) -> Relay {
-    let (asked, config) = (format!("MAILRUN_PLANNED_PANIC={place}"), den.path("relay.toml"));
+    let asked = format!("MAILRUN_PLANNED_PANIC={place}");
+    let config = den.path("relay.toml");
     Relay::listening(Process::start("env", &[&asked, MAILRUN, "relay", "--config", &config, "--live", "json"]))
 }
 

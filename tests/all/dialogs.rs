@@ -179,7 +179,8 @@ fn sink_options(dialog: &Dialog) -> Option<Vec<String>> {
 #[test]
 fn our_sink_plays_them_and_counts_their_messages() {
     let shared = Sink::start(&[]);
-    let (mut messages, mut played) = (0, 0);
+    let mut messages = 0;
+    let mut played = 0;
     for dialog in dialogs() {
         let Some(options) = sink_options(&dialog) else { continue };
         played += 1;

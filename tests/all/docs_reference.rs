@@ -32,7 +32,8 @@ fn schema() -> Value {
 
 #[test]
 fn every_field_of_the_record_is_described() {
-    let (page, schema) = (page("docs/run-json.md"), schema());
+    let page = page("docs/run-json.md");
+    let schema = schema();
     assert_eq!(names(&page, "The record"), keys(&schema["properties"]));
     let mut words = BTreeMap::new();
     for (name, definition) in schema["$defs"].as_object().unwrap() {

@@ -126,7 +126,8 @@ fn write(place: &TempDir, files: &[(&str, &str)], steps: &[Step]) -> PathBuf {
 
 /// The options of unshare(1) that make such a place; `None`, with a note, where this machine allows none.
 pub(crate) fn namespaces() -> Option<Vec<&'static str>> {
-    let (unshare, _) = (peer("unshare")?, peer("bash")?);
+    let unshare = peer("unshare")?;
+    let _ = peer("bash")?;
     let own = ["--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"];
     let by_user = [["--user", "--map-root-user"].as_slice(), &own].concat();
     let mut why = String::new();

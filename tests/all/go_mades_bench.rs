@@ -109,7 +109,8 @@ fn every_mode_reports_as_the_original_does() {
     let ours = ours(place.path());
     thread::scope(|scope| {
         for (mode, plan, words) in MODES {
-            let (original, ours) = (&original, &ours);
+            let original = &original;
+            let ours = &ours;
             scope.spawn(move || {
                 let words = format!("-mode {mode} {words}");
                 let endpoint = Endpoint::embedded(plan);
@@ -152,7 +153,8 @@ fn how_it_is_used_is_told_in_the_originals_words() {
                  -n 1 -max-in-transit=\n-v=x";
     for line in lines.split('\n') {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let (theirs, own) = (run(&original, &words), run(&ours, &words));
+        let theirs = run(&original, &words);
+        let own = run(&ours, &words);
         let theirs_said = theirs.err.replace(&original, "go-mades-bench");
         assert_eq!(own.err.replace(&ours, "go-mades-bench"), theirs_said, "{line}");
         assert_eq!((own.code, own.out), (theirs.code, theirs.out), "{line}");
@@ -164,7 +166,8 @@ fn how_it_is_used_is_told_in_the_originals_words() {
         ("-outbox-addr foo://127.0.0.1 -inbox-addr foo://127.0.0.1", 1),
     ] {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let (theirs, own) = (run(&original, &words), run(&ours, &words));
+        let theirs = run(&original, &words);
+        let own = run(&ours, &words);
         assert_eq!((theirs.code, own.code), (Some(code), Some(code)), "{line}: {own:?}");
         assert_eq!(own.out, without_passwords(&theirs.out), "{line}");
     }

@@ -199,7 +199,8 @@ fn every_option_is_the_originals_octet_for_octet() {
         for _ in 0..TOGETHER {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let (theirs, own) = (case.play(&original), case.play(&ours));
+                    let theirs = case.play(&original);
+                    let own = case.play(&ours);
                     if theirs != own {
                         failed.lock().unwrap().push(format!("{case:?}\n  original {theirs:?}\n  ours     {own:?}"));
                     }
@@ -491,7 +492,8 @@ impl Counter {
         let shared = Arc::clone(&most);
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (most, state) = (Arc::clone(&shared), Arc::clone(&state));
+                let most = Arc::clone(&shared);
+                let state = Arc::clone(&state);
                 thread::spawn(move || serve(&stream.unwrap(), together, &most, &state));
             }
         });

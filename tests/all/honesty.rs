@@ -205,7 +205,8 @@ fn row(record: &Record, resource: Resource) -> &ExhaustedRow {
 
 #[test]
 fn a_source_without_descriptors_says_how_many_it_needs() {
-    let (sink, place) = (Sink::start(&["--delay", "20ms"]), tempfile::tempdir().unwrap());
+    let sink = Sink::start(&["--delay", "20ms"]);
+    let place = tempfile::tempdir().unwrap();
     let json = place.path().join("source.json");
     let command = format!("source {} --messages 300 --sessions 60 --json {}", sink.address(), json.display());
     let Some(words) = with_descriptors(40, &command) else { return };
@@ -299,8 +300,10 @@ fn sink_has_sessions(sink: &Sink) -> bool {
 
 #[test]
 fn a_sink_without_descriptors_is_the_limit() {
-    let (place, port) = (tempfile::tempdir().unwrap(), low_port());
-    let (json, address) = (place.path().join("sink.json"), format!("127.0.0.1:{port}"));
+    let place = tempfile::tempdir().unwrap();
+    let port = low_port();
+    let json = place.path().join("sink.json");
+    let address = format!("127.0.0.1:{port}");
     let command = format!("sink --listen {address} --max-sessions 500 --workers 1 --json {}", json.display());
     let Some(words) = with_descriptors(40, &command) else { return };
     let sink = start(&words);
@@ -322,7 +325,8 @@ fn a_sink_without_descriptors_is_the_limit() {
 fn listen_overflows() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/netstat").ok()?;
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
-    let (names, values) = (lines.next()?, lines.next()?);
+    let names = lines.next()?;
+    let values = lines.next()?;
     let (_, value) = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == "ListenOverflows")?;
     value.parse().ok()
 }
@@ -339,7 +343,8 @@ fn a_full_listen_queue_is_named() {
     thread::spawn(move || {
         // What other tests' listeners lose before the source is there is not in its record.
         rustix::event::poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
-        let (before, began) = (listen_overflows(), Instant::now());
+        let before = listen_overflows();
+        let began = Instant::now();
         while listen_overflows() == before && began.elapsed() < LIMIT {
             thread::sleep(Duration::from_millis(5));
         }

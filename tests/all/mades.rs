@@ -144,7 +144,8 @@ fn each_step_takes_as_long_as_the_stand_in_was_told() {
         let mut times = Vec::new();
         assert_eq!(run.mades().truth.as_ref().unwrap().times.len(), 4);
         for row in &run.mades().truth.as_ref().unwrap().times {
-            let (done, seen) = (row.done_ms.unwrap(), row.seen_ms.unwrap());
+            let done = row.done_ms.unwrap();
+            let seen = row.seen_ms.unwrap();
             // Nothing is seen before it is done, but for the width of a histogram's class.
             for (done, seen) in [(done.p50, seen.p50), (done.min, seen.min)] {
                 assert!(seen >= done * 0.998, "{}: {seen} of {done}", row.stage);
@@ -191,7 +192,8 @@ fn what_cannot_run_says_so_in_a_line() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("amqp://{}", silent.local_addr().unwrap());
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (nobody, wrong) = (format!("amqp://{nobody}"), format!("amqp://u:{SECRET}-wrong@{}", &guarded.url[7..]));
+    let nobody = format!("amqp://{nobody}");
+    let wrong = format!("amqp://u:{SECRET}-wrong@{}", &guarded.url[7..]);
     let no_tls = guarded.url.replace("amqp:", "amqps:");
     for (words, what) in [
         (vec!["--broker", "http://127.0.0.1"], "amqp:// or amqps://"),
@@ -335,7 +337,8 @@ fn a_peer_that_takes_nothing_costs_its_time_out_and_no_more() {
 
 #[test]
 fn two_brokers_are_one_way() {
-    let (a, b) = (Endpoint::embedded(&["--prefix", "unused"]), Endpoint::embedded(&["--prefix", "unused"]));
+    let a = Endpoint::embedded(&["--prefix", "unused"]);
+    let b = Endpoint::embedded(&["--prefix", "unused"]);
     let pair = Endpoint::start(&["--broker", &a.url, "--inbox-broker", &b.url]);
     let run = bench(&a.url, &format!("--inbox-broker {} --messages 100 --max-in-transit 10", b.url));
     assert_eq!((run.ended.code, run.record.ledger.delivered), (Some(0), Some(100)), "{:?}", run.ended);
@@ -346,7 +349,8 @@ fn two_brokers_are_one_way() {
 #[test]
 fn a_broker_that_restarts_is_an_outage_with_its_length() {
     let endpoint = Endpoint::embedded(&[]);
-    let (url, place) = (endpoint.url.clone(), tempfile::tempdir().unwrap());
+    let url = endpoint.url.clone();
+    let place = tempfile::tempdir().unwrap();
     let out = place.path().to_str().unwrap().to_owned();
     let words = ["mades", "--broker", &url, "--rate", "40", "--duration", "5s", "--message-timeout", "2s"];
     let process = Process::start(MAILRUN, &[words.as_slice(), &["--live", "json", "--out", &out]].concat());
@@ -364,7 +368,8 @@ fn a_broker_that_restarts_is_an_outage_with_its_length() {
     );
     assert!(fates_sum(&run.record.ledger) && run.record.ledger.in_flight == Some(0), "{:?}", run.record.ledger);
     // Whatever its memory held is gone with it: no more than was under way then.
-    let (created, delivered) = (run.record.ledger.created.unwrap(), run.record.ledger.delivered.unwrap());
+    let created = run.record.ledger.created.unwrap();
+    let delivered = run.record.ledger.delivered.unwrap();
     assert!(created > 150 && delivered + 60 > created, "{:?}", run.record.ledger);
     assert!(run.report.contains("## Outages"), "{}", run.report);
     assert_eq!(run.stage("created").count, created);

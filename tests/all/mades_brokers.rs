@@ -179,7 +179,8 @@ impl Journey {
 /// A run with an endpoint pair on the same broker.
 fn through(url: &str, mode: &str, words: &str, messages: u64, stages: usize) {
     let journey = Journey::go(url, mode, &format!("--messages {messages} {words}"), "");
-    let (record, ledger) = (&journey.record, &journey.record.ledger);
+    let record = &journey.record;
+    let ledger = &journey.record.ledger;
     assert_eq!(journey.code, Some(0), "{mode}: {ledger:?} {:?}", record.verdict);
     assert_eq!(counts(record), vec![messages; stages], "{mode}");
     assert_eq!((ledger.lost, ledger.duplicates), (Some(0), Some(0)), "{mode}: {ledger:?}");
@@ -298,7 +299,8 @@ fn survive_a_kill(node: &Node) {
 /// The bench sends nothing twice. What it had sent and the broker had not settled when it was killed is either in the
 /// broker's journal, and arrives; or it never was, and is rejected. Nothing that the broker took is missing.
 fn assert_fates_of_the_killed(record: &Record, messages: u64, under_way: u64) {
-    let (ledger, troubles) = (&record.ledger, &record.mades.as_ref().unwrap().troubles);
+    let ledger = &record.ledger;
+    let troubles = &record.mades.as_ref().unwrap().troubles;
     let said = format!("{ledger:?} {troubles:?}");
     let of = |count: Option<u64>| count.unwrap_or_else(|| panic!("{said}"));
     assert_eq!((ledger.created, of(ledger.delivered) + of(ledger.rejected)), (Some(messages), messages), "{said}");

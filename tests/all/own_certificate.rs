@@ -126,7 +126,8 @@ fn a_plain_certificate_is_refused_under_another_name() {
     }
     let files = Files::new();
     let pair = Pair::plain(&files, "server");
-    let (sink, ca) = (pair.sink(), &pair.certificate);
+    let sink = pair.sink();
+    let ca = &pair.certificate;
     let why = "the certificate is for localhost, not for 127.0.0.1";
     loads(&sink.address(), &["--tls", "starttls", "--cacert", ca], |ended| {
         refused(ended, &format!("{why}: --tls-name localhost"))
@@ -145,8 +146,10 @@ fn another_servers_plain_certificate_is_refused() {
         return;
     }
     let files = Files::new();
-    let (pair, other) = (Pair::plain(&files, "server"), Pair::plain(&files, "other"));
-    let (sink, ca) = (pair.sink(), &other.certificate);
+    let pair = Pair::plain(&files, "server");
+    let other = Pair::plain(&files, "other");
+    let sink = pair.sink();
+    let ca = &other.certificate;
     let to = as_localhost(&sink.address());
     let why = "the certificate of localhost is not trusted: ";
     for words in [["--tls", "starttls"].as_slice(), &["--tls", "starttls", "--cacert", ca]] {
@@ -166,7 +169,8 @@ fn an_expired_plain_certificate_is_refused() {
     }
     let files = Files::new();
     let pair = Pair::expired(&files);
-    let (sink, ca) = (pair.sink(), &pair.certificate);
+    let sink = pair.sink();
+    let ca = &pair.certificate;
     let to = as_localhost(&sink.address());
     let why = " days ago: renew it, or ";
     loads(&to, &["--tls", "starttls", "--cacert", ca], |ended| {

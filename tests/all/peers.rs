@@ -37,7 +37,8 @@ fn smtp_source_sends_to_our_sink() {
 fn swaks_sends_to_our_sink() {
     let Some(program) = peer("swaks") else { return };
     let sink = Sink::start(&[]);
-    let (host, port) = (sink.smtp.ip().to_string(), sink.smtp.port().to_string());
+    let host = sink.smtp.ip().to_string();
+    let port = sink.smtp.port().to_string();
     let base = ["--server", &host, "--port", &port, "--from", "a@example.com", "--helo", "client.example"];
     let rest: [&[&str]; 4] = [
         &["--to", "b@example.com"],
@@ -97,7 +98,8 @@ print(len(messages), sum(map(len, messages)))
 fn smtplib_sends_to_our_sink() {
     let Some(program) = peer("python3") else { return };
     let sink = Sink::start(&[]);
-    let (host, port) = (sink.smtp.ip().to_string(), sink.smtp.port().to_string());
+    let host = sink.smtp.ip().to_string();
+    let port = sink.smtp.port().to_string();
     let said = numbers(&succeeds(&program, &["-c", SMTPLIB, &host, &port]));
     let took = sink.took();
     assert_eq!((vec![took.messages, took.bytes], took.recipients, took.connections), (said, 10, 1));

@@ -203,7 +203,8 @@ fn accept_all(door: &Door, shared: &Arc<Shared>) {
         let is_over = shared.is_over.load(Ordering::Acquire);
         match door.accept() {
             Ok(wire) => {
-                let (shared, number) = (Arc::clone(shared), serving.len());
+                let shared = Arc::clone(shared);
+                let number = serving.len();
                 serving.push(thread::spawn(move || {
                     let heard =
                         Serving { wire, shared: &shared, octets: Vec::new(), accepted: 0, in_message: false }.serve();

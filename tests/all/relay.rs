@@ -171,7 +171,8 @@ impl Kept {
 /// What a sink has written to its `--dump-file`.
 pub(crate) fn kept(path: &str) -> Vec<Kept> {
     let bytes = fs::read(path).unwrap_or_default();
-    let (mut rest, mut all) = (&bytes[..], Vec::new());
+    let mut rest = &bytes[..];
+    let mut all = Vec::new();
     while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
         let about: Value = serde_json::from_slice(&rest[..end]).unwrap();
         let length = about["bytes"].as_u64().unwrap() as usize;

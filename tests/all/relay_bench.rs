@@ -190,7 +190,8 @@ fn a_relay_that_is_running_hands_on_to_our_sink() {
     let place = tempfile::tempdir().unwrap();
     let pipe = script(place.path(), "pipe.py", PIPE);
     let address = |port: u16| format!("127.0.0.1:{port}");
-    let (relay, sink) = (address(low_port()), address(low_port()));
+    let relay = address(low_port());
+    let sink = address(low_port());
     let process = Process::start(&python, &[&pipe, &relay, &sink, place.path().to_str().unwrap()]);
     wait_until("the relay to listen", || fs::metadata(place.path().join("was-here")).ok());
     let words = [relay.as_str(), "--sink-listen", &sink, "--messages", "100", "--sessions", "4"];

@@ -213,7 +213,8 @@ fn what_is_removed_while_it_is_sent_is_not_sent_again_after_a_kill() {
 fn a_queue_of_many_pages_is_listed_and_changed_as_a_whole() {
     let (den, sink) = busy();
     let relay = den.open_with(&["--workers", "1"]);
-    let (many, to) = (1_300, "<bob@busy.example>");
+    let many = 1_300;
+    let to = "<bob@busy.example>";
     let ids = send(&relay, to, many);
     await_count(&den, "deferred", many);
     let listed: std::collections::HashSet<String> =

@@ -51,7 +51,8 @@ fn lmtp_is_spoken_over_tcp_and_over_a_unix_socket() {
     assert_eq!(sink.took().recipients, 600);
 
     let files = Files::new();
-    let (socket, dump) = (files.path("lmtp.sock"), files.path("dump"));
+    let socket = files.path("lmtp.sock");
+    let dump = files.path("dump");
     let listen = format!("unix:{socket}");
     let words = ["sink", "--listen", &listen, "--lmtp", "--dump-file", &dump, "--live", "json"];
     let process = Process::start(MAILRUN, &words);
@@ -96,7 +97,8 @@ fn tls_and_auth_are_spoken_both_ways() {
     for (mode, tls, listen) in [("starttls", "required", "listen"), ("implicit", "implicit", "listen_tls")] {
         let files = Files::new();
         let [certificate, key] = files.certificate("it", &["localhost", "127.0.0.1"]);
-        let (users, password) = (files.users(), files.keep("password", PASSWORD));
+        let users = files.users();
+        let password = files.keep("password", PASSWORD);
         let sink = Sink::start(&[
             "--tls",
             mode,
@@ -296,7 +298,8 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
         assert!(reply.starts_with("250 2.0.0"), "{from} {to:?}: {reply}");
     };
     // What bears a signature is not converted.
-    let (plain, accents) = ("Subject: x\r\n\r\nx\r\n", "DKIM-Signature: v=1\r\nSubject: x\r\n\r\ncaf\u{e9}\r\n");
+    let plain = "Subject: x\r\n\r\nx\r\n";
+    let accents = "DKIM-Signature: v=1\r\nSubject: x\r\n\r\ncaf\u{e9}\r\n";
     // Declared, and none there; there, and not declared; and what asks for SMTPUTF8 without need: all of it may go.
     send("<one@b.example> BODY=8BITMIME", &["<x@old.example>"], plain);
     send("<two@b.example>", &["<x@old.example>"], accents);
@@ -479,7 +482,8 @@ fn binary_messages_are_neither_asked_for_nor_taken() {
 #[test]
 fn mailboxes_aliases_and_routes_share_the_mail_out() {
     let files = Files::new();
-    let (dump, other) = (files.path("dump"), files.path("other"));
+    let dump = files.path("dump");
+    let other = files.path("other");
     let sink = Sink::start(&["--dump-file", &dump]);
     let elsewhere = Sink::start(&["--dump-file", &other]);
     files.keep("mailboxes", "ann\nbob\nkeeper\n");
@@ -723,7 +727,8 @@ fn a_relay_is_stopped_while_mail_comes_in_and_nothing_answered_is_lost() {
 #[test]
 fn members_of_an_alias_have_their_copies_after_a_restart_once() {
     let files = Files::new();
-    let (dump, address) = (files.path("dump"), format!("127.0.0.1:{}", low_port()));
+    let dump = files.path("dump");
+    let address = format!("127.0.0.1:{}", low_port());
     files.keep("boxes", "ann\nbob\nkeeper\n");
     files.keep("aliases", "team: ann, bob\nann: ann, keeper\npostmaster: keeper\n");
     let local = "local.domains = [\"home.example\"]\nlocal.users = \"boxes\"\nlocal.aliases = \"aliases\"\n";
@@ -754,7 +759,8 @@ struct Waiting {
 impl Waiting {
     fn new(aliases: &str) -> Self {
         let files = Files::new();
-        let (dump, party_dump) = (files.path("dump"), files.path("party-dump"));
+        let dump = files.path("dump");
+        let party_dump = files.path("party-dump");
         let mailboxes = format!("127.0.0.1:{}", low_port());
         let party = Sink::start(&["--dump-file", &party_dump]);
         files.keep("boxes", "ann\nbob\n");

@@ -36,7 +36,8 @@ fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
         wire.send("Subject: long\r\n\r\n");
     }
     // Half of each first: more than ten times what may be held.
-    let (half, quarter) = (lines(1 << 20), lines(512 << 10));
+    let half = lines(1 << 20);
+    let quarter = lines(512 << 10);
     for piece in [&quarter, &quarter, &half] {
         wires.iter_mut().for_each(|wire| wire.send(piece));
     }
@@ -271,7 +272,8 @@ fn failing(den: &Den, inject: &str, words: &[&str]) -> Option<Relay> {
         skip("strace", &format!("it may not trace here: {}", probe.err.trim()));
         return None;
     }
-    let (log, config) = (den.path("trace"), den.path("relay.toml"));
+    let log = den.path("trace");
+    let config = den.path("relay.toml");
     let own = ["-f", "--seccomp-bpf", "-qq", "-o", &log, "-e", &trace, "-e", &inject, MAILRUN];
     let relay = ["relay", "--config", &config, "--live", "json"];
     Some(Relay::listening(Process::start(&strace, &[&own[..], &relay, words].concat())))

@@ -201,7 +201,8 @@ fn a_spool_that_can_open_no_segment_refuses_for_a_while_and_has_not_failed() {
     let mut send = || submit(&mut wire, "<a@b.example>", &["<c@d.example>"], &body);
     assert!(send().starts_with("250"));
     let usual = relay.process.limit_descriptors(3);
-    let (mut taken, mut refused) = (1, 0);
+    let mut taken = 1;
+    let mut refused = 0;
     while refused < 20 {
         match send() {
             reply if reply.starts_with("250") => taken += 1,

@@ -47,7 +47,8 @@ fn recorded(script: Script) -> (Recorder, Den, tempfile::TempDir) {
 
 /// The messages that a next hop heard by the strict rule, and every command that came between them.
 fn strictly(heard: &[Heard]) -> (Vec<Vec<u8>>, Vec<String>) {
-    let (mut messages, mut commands) = (Vec::new(), Vec::new());
+    let mut messages = Vec::new();
+    let mut commands = Vec::new();
     for Heard { octets, .. } in heard {
         let mut rest = &octets[..];
         while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
@@ -164,7 +165,8 @@ fn limits_of(dialog: &Dialog) -> Option<String> {
 /// and each message that a dialog has taken arrives as it was meant.
 #[test]
 fn dialogs_hold_and_their_messages_arrive() {
-    let (mut played, mut by_limits) = (0, std::collections::BTreeMap::<String, Vec<Dialog>>::new());
+    let mut played = 0;
+    let mut by_limits = std::collections::BTreeMap::<String, Vec<Dialog>>::new();
     for dialog in dialogs() {
         if let Some(limits) = limits_of(&dialog) {
             by_limits.entry(limits).or_default().push(dialog);
@@ -679,7 +681,8 @@ fn fills(den: &Den, next_hop: &str) {
     let relay = den.open();
     let words = ["--messages", "1200", "--sessions", "5", "--reuse", "--message-size", "64k"];
     let ours = source(&relay.address(), &words);
-    let (taken, refused) = (accepted(&ours.record), errors(&ours.record, Phase::Reply, 452));
+    let taken = accepted(&ours.record);
+    let refused = errors(&ours.record, Phase::Reply, 452);
     assert!(taken > 10 && refused > 0 && taken + refused == 1200, "{taken} {refused}: {:?}", ours.record.errors);
     let sink = Sink::start_at(next_hop, &[]);
     wait_until("all that was taken", || (sink.ask("/ledger")[0]["delivered"] == taken).then_some(()));

@@ -230,7 +230,8 @@ fn guesses_of_passwords_are_counted_and_locked_out_by_every_mechanism_together()
     let guesses = AtomicUsize::new(0);
     thread::scope(|scope| {
         for number in 0..8 {
-            let (relay, guesses) = (&relay, &guesses);
+            let relay = &relay;
+            let guesses = &guesses;
             scope.spawn(move || {
                 for round in 0..100 {
                     let mut wire = greeted(relay, TRUSTED).unwrap();

@@ -189,7 +189,8 @@ fn a_contest_has_its_figures_and_its_verdict_on_one_screen() {
     let lines: Vec<&str> = seen.screen.lines.iter().map(|line| line.trim_end()).collect();
     let begin = lines.iter().position(|line| line.starts_with("relay-400: ")).expect("a table");
     let end = lines.iter().rposition(|line| !line.is_empty()).expect("a last line") + 1;
-    let (shown, text) = (&lines[begin..end], lines[begin..end].join("\n"));
+    let shown = &lines[begin..end];
+    let text = lines[begin..end].join("\n");
     assert!(shown.len() <= 23 && shown.iter().all(|line| line.chars().count() <= 80), "{} lines\n{text}", shown.len());
     for word in ["accepted/s", "delivered/s", " mailrun", " none", "details: "] {
         assert!(text.contains(word), "{word} in\n{text}");
@@ -259,7 +260,8 @@ fn the_sample_in_the_readme_is_a_report_of_today() {
     let sample = block.trim_matches('\n');
     assert!(sample.lines().count() <= 23 && sample.lines().all(|line| line.chars().count() <= 80), "{sample}");
     let shown = shown(80, &[], &["bench", "--duration", "2s", "--sessions", "4"]);
-    let (today, sample) = (labels(&shown.text()), labels(sample));
+    let today = labels(&shown.text());
+    let sample = labels(sample);
     let without_verdict = |labels: &[String]| labels[..labels.len() - 1].to_vec();
     assert_eq!(without_verdict(&sample), without_verdict(&today), "{}", shown.text());
     assert_eq!(sample.last().map(String::as_str), Some("PASS"));

@@ -18,7 +18,8 @@ fn phase(record: &Record, name: Phase) -> LatencyMs {
 fn found_out(run: &BenchRun) -> Record {
     let record = run.record_of(0);
     let own: Record = serde_json::from_str(&run.file("sink.json")).unwrap();
-    let (ours, its) = (&record.ledger, &own.ledger);
+    let ours = &record.ledger;
+    let its = &own.ledger;
     assert_eq!((ours.delivered, ours.duplicates, ours.corrupt), (its.delivered, its.duplicates, its.corrupt));
     assert_eq!(ours.foreign, Some(0));
     assert_eq!(took(&own).recipients, its.delivered.unwrap() + its.duplicates.unwrap());

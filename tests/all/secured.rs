@@ -144,7 +144,8 @@ fn what_goes_through_tls_arrives_whole() {
     for mode in MODES {
         for (pipelining, size) in [("off", "400"), ("group", "200k"), ("stream", "70k")] {
             let files = Files::new();
-            let (sent, arrived) = (files.path("sent"), files.path("arrived"));
+            let sent = files.path("sent");
+            let arrived = files.path("arrived");
             let host = Secured::start_with(files, mode, &["--ledger", &arrived]);
             let load =
                 ["--messages", "40", "--sessions", "4", "--reuse", "--message-size", size, "--pipelining", pipelining];
@@ -201,7 +202,8 @@ fn a_certificate_is_believed_only_for_its_name() {
 #[test]
 fn what_cannot_be_used_for_tls_is_said_before_anything_is_sent() {
     let files = Files::new();
-    let (junk, none) = (files.keep("junk", "no PEM\n"), files.path("none"));
+    let junk = files.keep("junk", "no PEM\n");
+    let none = files.path("none");
     let [chain, key] = files.certificate("client", &["client.example"]);
     let base = ["source", "127.0.0.1:9", "--messages", "1", "--tls", "starttls"];
     let rows: [&[&str]; 5] = [
@@ -252,7 +254,9 @@ fn tls_and_auth_over_ipv6() {
     }
     for mode in MODES {
         let files = Files::new();
-        let (ca, users, password) = (files.path("ca.pem"), files.users(), files.keep("password", PASSWORD));
+        let ca = files.path("ca.pem");
+        let users = files.users();
+        let password = files.keep("password", PASSWORD);
         let sink = Sink::start_at("[::1]:0", &["--tls", mode, "--tls-write-cert", &ca, "--auth-users", &users]);
         let load = ["--messages", "8", "--sessions", "2", "--user", USER, "--password-file", &password];
         let ours = source(&sink.address(), &[["--tls", mode, "--cacert", &ca].as_slice(), &load].concat());
@@ -305,7 +309,8 @@ fn shares(ours: &SourceRun, theirs: &Record, phase: Phase, code: u16) -> [u64; 2
 #[test]
 fn a_sink_breaks_handshakes_and_logins_as_often_as_it_is_told() {
     let files = Files::new();
-    let (users, password) = (files.users(), files.keep("password", PASSWORD));
+    let users = files.users();
+    let password = files.keep("password", PASSWORD);
     let login = ["--user", USER, "--password-file", &password, "--messages", "60", "--sessions", "3"];
     let faults = [
         ("tls: hang up 0.3", Phase::Tls, 0),
@@ -340,7 +345,9 @@ fn keeps_secrets(texts: &[&str], record: &Record) {
 #[test]
 fn each_mechanism_lets_the_right_one_in_and_keeps_the_secret() {
     let files = Files::new();
-    let (users, right, wrong) = (files.users(), files.keep("right", PASSWORD), files.keep("wrong", WRONG));
+    let users = files.users();
+    let right = files.keep("right", PASSWORD);
+    let wrong = files.keep("wrong", WRONG);
     let sink = Sink::start(&["--auth-users", &users, "--auth-required"]);
     let load = ["--messages", "4", "--sessions", "2"];
     for mechanism in MECHANISMS {
@@ -416,7 +423,8 @@ fn anybody_may_come_in_and_what_is_not_offered_is_said() {
 /// Runs an LMTP source against an LMTP sink: the records, and whether the ledgers are the same to the last bit.
 fn lmtp(server: &[&str], client: &[&str]) -> (SourceRun, Record, bool) {
     let files = Files::new();
-    let (sent, arrived) = (files.path("sent"), files.path("arrived"));
+    let sent = files.path("sent");
+    let arrived = files.path("arrived");
     let sink = Sink::start(&[&["--lmtp", "--ledger", &arrived], server].concat());
     let ours = source(&sink.address(), &[&["--lmtp", "--ledger", &sent], client].concat());
     let theirs = sink.stop();
@@ -494,7 +502,8 @@ fn sum_of_recipients(record: &Record) -> u64 {
 #[test]
 fn lmtp_over_tls_with_a_login() {
     let files = Files::new();
-    let (users, password) = (files.users(), files.keep("password", PASSWORD));
+    let users = files.users();
+    let password = files.keep("password", PASSWORD);
     for mode in MODES {
         let words = ["--tls", mode, "--auth-users", &users, "--auth-required"];
         let login = ["--tls", mode, "--insecure", "--user", USER, "--password-file", &password];

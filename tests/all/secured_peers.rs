@@ -81,7 +81,8 @@ fn msmtp_logs_in_over_tls() {
     let Some(program) = peer("msmtp") else { return };
     for mode in MODES {
         let host = with_users(mode);
-        let (message, right) = (host.files.keep("message", MESSAGE), host.files.keep("right", PASSWORD));
+        let message = host.files.keep("message", MESSAGE);
+        let right = host.files.keep("right", PASSWORD);
         let wrong = host.files.keep("wrong", "wrong");
         let [from, trust] = [format!("exec \"$0\" \"$@\" < '{message}'"), format!("--tls-trust-file={}", host.ca)];
         let port = format!("--port={}", host.sink.smtp.port());
@@ -191,8 +192,11 @@ with smtplib.LMTP("localhost", int(sys.argv[1]), timeout=50) as lmtp:
 #[test]
 fn lmtp_clients_hear_an_answer_for_each_recipient() {
     let sink = Sink::start(&["--lmtp", "--fault", "rcpt to no@example.com: hard reject \"550 5.1.1 Nobody\""]);
-    let (port, files) = (sink.smtp.port().to_string(), Files::new());
-    let (mut messages, mut recipients, mut connections) = (0, 0, 0);
+    let port = sink.smtp.port().to_string();
+    let files = Files::new();
+    let mut messages = 0;
+    let mut recipients = 0;
+    let mut connections = 0;
     let mut add = |more: [u64; 3]| {
         messages += more[0];
         recipients += more[1];
@@ -237,7 +241,8 @@ fn postfix_takes_our_mail_over_tls() {
     let old = [tls_options(false, &chain, &key), old].concat();
     let services = [tls_options(false, &chain, &key), tls_options(true, &chain, &key), old];
     let Some(postfix) = Postfix::start(Deliver::Discard, &services) else { return };
-    let (mut units, mut handshakes) = (0, 0);
+    let mut units = 0;
+    let mut handshakes = 0;
     for ((mode, version), address) in
         [("starttls", "TLSv1.3"), ("implicit", "TLSv1.3"), ("starttls", "TLSv1.2")].iter().zip(&postfix.listening)
     {
@@ -347,7 +352,8 @@ fn aiosmtpd_takes_our_mail_over_tls_and_auth_and_lmtp() {
     let Some(interpreter) = interpreter() else { return };
     let files = Files::new();
     let certificate = files.certificate("aiosmtpd", &["localhost", "127.0.0.1"]);
-    let (right, wrong) = (files.keep("right", PASSWORD), files.keep("wrong", "wrong"));
+    let right = files.keep("right", PASSWORD);
+    let wrong = files.keep("wrong", "wrong");
     for mode in MODES {
         let (server, address) = aiosmtpd(&interpreter, mode, &certificate);
         let base = ["--tls", mode, "--cacert", &certificate[0], "--user", USER, "--messages", "20", "--sessions", "2"];

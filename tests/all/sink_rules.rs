@@ -120,7 +120,9 @@ fn a_greeting_may_be_refused_too() {
 fn a_connection_is_closed_or_cut_at_every_command() {
     let sink = Sink::start(&[]);
     for (name, before, line, _) in COMMANDS {
-        let (mut silent, mut told, mut reset) = (after(&sink, before), after(&sink, before), after(&sink, before));
+        let mut silent = after(&sink, before);
+        let mut told = after(&sink, before);
+        let mut reset = after(&sink, before);
         let line = format!("{line}\r\n");
         put_rules(&sink, &[&format!("{name}: hang up")]);
         silent.send(&line);
@@ -470,7 +472,8 @@ fn our_source_ends_with_the_right_counts_whatever_the_sink_does() {
         let sink = Sink::start(&["--fault", rule]);
         let words = ["--messages", "100", "--sessions", "5", "--reuse=10", "--pipelining", "group"];
         let record = source(&sink.address(), &words).record;
-        let (acted, status) = (acted(&sink, rule), sink.ask("/status"));
+        let acted = acted(&sink, rule);
+        let status = sink.ask("/status");
         let heard = accepted(&record);
         let refused = record.ledger.rejected.unwrap() + record.ledger.failed.unwrap();
         assert_eq!((record.ledger.created, heard + refused), (Some(100), 100), "{rule}: {:?}", record.ledger);
@@ -643,7 +646,8 @@ fn many_sessions_may_keep_mail_at_once() {
     assert_eq!(accepted(&source(&sink.address(), &words).record), 200);
     assert_eq!(sink.took().messages, 200);
     let all = fs::read(&path).unwrap();
-    let (mut rest, mut count) = (all.as_slice(), 0);
+    let mut rest = all.as_slice();
+    let mut count = 0;
     while let Some(end) = rest.iter().position(|octet| *octet == b'\n') {
         let head: Value = serde_json::from_slice(&rest[..end]).unwrap();
         let bytes = head["bytes"].as_u64().unwrap() as usize;

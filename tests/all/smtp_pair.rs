@@ -34,7 +34,8 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(who: Who, words: &[String]) -> Self {
-        let (place, streams) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let place = tempfile::tempdir().unwrap();
+        let streams = tempfile::tempdir().unwrap();
         fs::set_permissions(place.path(), Permissions::from_mode(0o777)).unwrap();
         let program = match who {
             Who::Original => peer("smtp-sink").expect("asked for before"),
@@ -364,7 +365,8 @@ pub(crate) fn compare(group: &str, cases: Vec<Case>) -> bool {
     if peer("smtp-sink").is_none() {
         return false;
     }
-    let (next, differences) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let next = AtomicUsize::new(0);
+    let differences = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..AT_A_TIME {
             scope.spawn(|| {

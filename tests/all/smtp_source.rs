@@ -199,7 +199,8 @@ fn compare(cases: &[Case], original: &Program, ours: &Program) {
         for _ in 0..TOGETHER {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let (theirs, own) = (case.play(original), case.play(ours));
+                    let theirs = case.play(original);
+                    let own = case.play(ours);
                     if theirs != own {
                         failed.lock().unwrap().push(format!("{case:?}\n  original {theirs:?}\n  ours     {own:?}"));
                     }

@@ -115,7 +115,8 @@ fn a_damaged_message_is_named_and_the_others_are_salvaged() {
     assert_eq!((&report["sound"], &report["damaged_messages"]), (&false.into(), &1.into()), "{report}");
     let damage = &report["damage"][0];
     assert_eq!(damage["segment"], place.0.file_name().unwrap().to_str().unwrap(), "{report}");
-    let (from, bytes) = (damage["offset"].as_u64().unwrap(), damage["bytes"].as_u64().unwrap());
+    let from = damage["offset"].as_u64().unwrap();
+    let bytes = damage["bytes"].as_u64().unwrap();
     assert!((from..from + bytes).contains(&place.1), "{damage}: {place:?}");
     let id = damage["messages"][0].as_str().unwrap().to_owned();
     let text = stopped.spool(&["check"]);
@@ -244,7 +245,8 @@ fn a_spool_that_a_relay_has_open_is_refused() {
     let relay = den.open();
     let directory = den.path("spool");
     let out = den.path("out");
-    let (maildir, spool) = (format!("maildir:{out}"), format!("spool:{out}"));
+    let maildir = format!("maildir:{out}");
+    let spool = format!("spool:{out}");
     for words in [
         &["check", &directory][..],
         &["salvage", &directory, "--out", &maildir],
@@ -264,7 +266,8 @@ fn a_spool_that_a_relay_has_open_is_refused() {
 fn an_output_that_is_there_or_would_change_the_spool_is_refused() {
     let stopped = Stopped::new();
     stopped.den.files.keep("there", "mine");
-    let (there, within) = (stopped.den.path("there"), format!("{}/within", stopped.den.path("spool")));
+    let there = stopped.den.path("there");
+    let within = format!("{}/within", stopped.den.path("spool"));
     for (out, why) in [(&there, "already exists"), (&within, "inside the spool")] {
         for words in [
             &["salvage", "--out", &format!("maildir:{out}")][..],

@@ -78,12 +78,14 @@ impl StandIn {
     pub(crate) fn with(delivery: Delivery, fault: impl Fn(Moment) -> Option<Act> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (fault, counts) = (Arc::new(fault), Arc::new(Counts::default()));
+        let fault = Arc::new(fault);
+        let counts = Arc::new(Counts::default());
         let shared = Arc::clone(&counts);
         thread::spawn(move || {
             for (stream, connection) in listener.incoming().zip(0..) {
                 let Ok(stream) = stream else { continue };
-                let (fault, counts) = (Arc::clone(&fault), Arc::clone(&shared));
+                let fault = Arc::clone(&fault);
+                let counts = Arc::clone(&shared);
                 let choose = move |at, before| fault(Moment { at, connection, before });
                 // A client that goes away early is the test's own doing.
                 thread::spawn(move || Talk::new(stream, delivery, choose).and_then(|talk| talk.serve(&counts)));

@@ -103,7 +103,9 @@ impl Screen {
     pub(crate) fn of(bytes: &[u8], columns: usize) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let mut screen = Self { lines: vec![String::new()], ..Self::default() };
-        let (mut row, mut column, mut has_wrapped) = (0, 0, false);
+        let mut row = 0;
+        let mut column = 0;
+        let mut has_wrapped = false;
         let mut letters = text.chars();
         while let Some(letter) = letters.next() {
             match letter {

@@ -59,7 +59,8 @@ fn refused(ended: &Ended, why: &str) {
 #[test]
 fn every_stage_and_phase_of_smtp_has_every_figure() {
     let files = Files::new();
-    let (users, password) = (files.keep("users", "ann:right\n"), files.keep("password", "right\n"));
+    let users = files.keep("users", "ann:right\n");
+    let password = files.keep("password", "right\n");
     let phases = ["connect", "banner", "ehlo", "tls", "auth", "mail", "rcpt", "data", "body", "reply", "quit"];
     let thresholds = all_of(&["created", "sent", "accepted", "delivered"], &phases);
     let load = ["--messages", "60", "--rate", "100", "--sessions", "5", "--reuse=10"];
@@ -125,7 +126,8 @@ fn within_is_of_all_created_and_what_is_lost_is_late() {
         &[to.as_slice(), &["--threshold", "delivered.within(60s) >= 95%", "--threshold", "lost <= 90%"]].concat(),
     );
     let record = run.record_of(1);
-    let (delivered, row) = (record.ledger.delivered.unwrap(), &record.thresholds[0]);
+    let delivered = record.ledger.delivered.unwrap();
+    let row = &record.thresholds[0];
     assert!(delivered < 190 && !row.passed, "{row:?}");
     assert!((row.value.unwrap() - delivered as f64 / 2.0).abs() < 0.01, "{row:?}, {delivered} delivered");
 }

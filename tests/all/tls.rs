@@ -133,7 +133,8 @@ async fn converse(
 
 /// One connection after the other, on one worker.
 fn deliver(address: SocketAddr, security: &ClientSecurity, body: &[u8], connections: u32) -> Vec<(Courier, String)> {
-    let (security, body) = (security.clone(), Arc::<[u8]>::from(body));
+    let security = security.clone();
+    let body = Arc::<[u8]>::from(body);
     net::worker::run(async move |desk: WorkerBuffers| {
         let mut done = Vec::new();
         for _ in 0..connections {
@@ -185,7 +186,8 @@ fn messages_of_all_sizes_go_through_as_they_are() {
 
 #[test]
 fn sessions_are_resumed_where_both_ends_want_it() {
-    let (on, off) = (SessionResumption::On, SessionResumption::Off);
+    let on = SessionResumption::On;
+    let off = SessionResumption::Off;
     for (server, client, expected) in
         [(on, on, [false, true, true]), (on, off, [false; 3]), (off, on, [false; 3]), (off, off, [false; 3])]
     {

@@ -192,7 +192,8 @@ fn smtp_sink_recognises_what_a_relay_converted_for_it() {
 /// A message with a trace, as a client says it, its end included.
 fn message(sequence: u64, body: &str) -> String {
     let checksum = journey::trace::checksum(b".body\r\n");
-    let (run, clock) = (RunId([7; 16]), ClockId::monotonic("elsewhere"));
+    let run = RunId([7; 16]);
+    let clock = ClockId::monotonic("elsewhere");
     let trace = Trace { run, sequence, created: Duration::from_secs(1), clock, checksum };
     let mut header = [0; Trace::HEADER_BYTES];
     trace.write(&mut header);

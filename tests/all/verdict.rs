@@ -55,7 +55,8 @@ fn a_server_that_dies_in_mid_run_is_named_with_the_second() {
     let record = run.record_of(1);
     assert_eq!(record.verdict.causes[0], Cause::ServerGone, "{:?}", record.verdict);
     assert!(run.ended.out.contains("FAIL The server stopped answering at "), "{}", run.ended.out);
-    let (failed, rejected) = (record.ledger.failed, record.ledger.rejected);
+    let failed = record.ledger.failed;
+    let rejected = record.ledger.rejected;
     assert!(failed > Some(0) && rejected == Some(0), "{:?}", record.ledger);
     let accepted = record.stages.iter().find(|row| row.name == journey::Stage::Accepted).unwrap();
     assert!(accepted.offered_rate_per_s.unwrap() < accepted.rate_per_s, "over the whole run: {accepted:?}");
@@ -79,7 +80,8 @@ fn mail_that_is_safe_in_our_relays_queue_is_not_lost() {
     let words = ["--messages", "200", "--sessions", "5", "--fault", "rcpt: soft reject 0.1", "--seed", "3"];
     let run = bench_as_typed(&words);
     let record = run.record_of(0);
-    let (queued, lost) = (record.ledger.queued.unwrap(), record.ledger.lost);
+    let queued = record.ledger.queued.unwrap();
+    let lost = record.ledger.lost;
     assert!((1..100).contains(&queued) && lost == Some(0), "{:?}", record.ledger);
     assert_eq!(record.ledger.delivered, Some(200 - queued));
     assert!(run.ended.out.contains("are safe in the relay's queue"), "{}", run.ended.out);
@@ -238,7 +240,8 @@ fn a_server_that_does_not_trust_or_is_not_trusted_is_told_before_the_load() {
     let words = [&to, "--messages", "5", "--tls", "starttls"];
     refused_before(&words, "the certificate of 127.0.0.1 is not trusted: --cacert FILE or --insecure");
     let users = crate::secured::Files::new();
-    let (list, wrong) = (users.keep("users", "ann:right\n"), users.keep("password", "wrong\n"));
+    let list = users.keep("users", "ann:right\n");
+    let wrong = users.keep("password", "wrong\n");
     let careful = Sink::start(&["--auth-users", &list]);
     let to = careful.address();
     let words = [&to, "--messages", "5", "--user", "ann", "--password-file", &wrong];
@@ -275,7 +278,8 @@ fn interrupted_is_130() {
 
 #[test]
 fn a_sink_that_goes_away_makes_a_run_inconclusive_and_its_report_is_printed() {
-    let (server, sink) = (Sink::start(&["--delay", "20ms"]), Sink::start(&[]));
+    let server = Sink::start(&["--delay", "20ms"]);
+    let sink = Sink::start(&[]);
     let words = [&server.address(), "--sink", sink.url(), "--duration", "2s", "--sessions", "2", "--strict"];
     let bench = Bench::start(&words);
     bench.await_accepted();

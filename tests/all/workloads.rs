@@ -103,7 +103,8 @@ impl Office {
         let connections = Arc::new(AtomicU64::new(0));
         let shared = Arc::clone(&book);
         let make = move || {
-            let (book, connections) = (Arc::clone(&shared), Arc::clone(&connections));
+            let book = Arc::clone(&shared);
+            let connections = Arc::clone(&connections);
             move |_peer: Peer| {
                 let connection = connections.fetch_add(1, Ordering::Relaxed);
                 let current = Seen { connection, ..Seen::default() };
@@ -141,7 +142,8 @@ fn closed(words: &[&str]) -> Record {
     let record = run.record_of(0);
     let [created, delivered, others @ ..] = fates(&record.ledger);
     assert!(created > 0 && created == delivered && others == [0; 3], "{words:?}: {:?}", record.ledger);
-    let (accepted, arrived) = (stage(&record, Stage::Accepted), stage(&record, Stage::Delivered));
+    let accepted = stage(&record, Stage::Accepted);
+    let arrived = stage(&record, Stage::Delivered);
     assert_eq!((accepted.count, accepted.bytes), (arrived.count, arrived.bytes), "{words:?}");
     assert_eq!(stage(&record, Stage::Sent).bytes, arrived.bytes, "{words:?}");
     assert!(record.verdict.closed, "{words:?}: {:?}", record.verdict);
@@ -437,7 +439,8 @@ fn the_warm_up_is_in_the_ledger_and_in_no_figure() {
             (run, record)
         },
         |(_, record)| {
-            let (warm_up, created) = (record.warm_up.as_ref().unwrap().created, record.ledger.created.unwrap());
+            let warm_up = record.warm_up.as_ref().unwrap().created;
+            let created = record.ledger.created.unwrap();
             let is_timed =
                 |row: &StageRow| (0.8..1.5).contains(&row.duration_s) && (130.0..250.0).contains(&row.rate_per_s);
             let are_timed = stages.iter().all(|name| is_timed(stage(record, *name)));

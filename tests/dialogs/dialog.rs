@@ -100,8 +100,11 @@ impl Dialog {
 
     /// Reads a file's text.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, String> {
-        let (ours_only, limits, offers) = (false, Vec::new(), Vec::new());
-        let (steps, messages) = (Vec::new(), Vec::new());
+        let ours_only = false;
+        let limits = Vec::new();
+        let offers = Vec::new();
+        let steps = Vec::new();
+        let messages = Vec::new();
         let mut dialog = Self { name: name.to_owned(), ours_only, limits, offers, steps, messages };
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
             if dialog.steps.last() == Some(&Step::Closed) && !line.starts_with('#') {

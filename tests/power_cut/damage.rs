@@ -32,7 +32,9 @@ fn flip(disk: &Disk) -> (String, u64) {
 /// Fills a spool, damages it, delivers it. An error tells what was broken.
 fn live(seed: u64) -> Result<(), String> {
     let disk = Disk::mount(256 << 20, seed).map_err(|error| error.to_string())?;
-    let (next_hop, answers, is_over) = (StubNextHop::start(), Answers::default(), AtomicBool::new(false));
+    let next_hop = StubNextHop::start();
+    let answers = Answers::default();
+    let is_over = AtomicBool::new(false);
     let text = format!(
         "spool.max_size = \"4M\"\nspool.max_memory = \"256K\"\nlimits.max_message_size = \"2M\"\nlimits.max_incoming_size = \"8M\"\n\
          retry.first = \"200ms\"\nretry.longest = \"500ms\"\n[[route]]\nto = \"*\"\nsmtp = \"{}\"\n",
@@ -53,7 +55,8 @@ fn live(seed: u64) -> Result<(), String> {
     let (mut relay, _) = home.start_listening(&disk).map_err(told)?;
     let units = answers.units();
     let limit = Instant::now() + LIMIT;
-    let (mut missing, mut since) = (next_hop.missing(units.iter()), Instant::now());
+    let mut missing = next_hop.missing(units.iter());
+    let mut since = Instant::now();
     while !missing.is_empty() && since.elapsed() < Duration::from_secs(4) && Instant::now() < limit {
         thread::sleep(Duration::from_millis(20));
         let now = next_hop.missing(units.iter());

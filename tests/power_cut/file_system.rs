@@ -504,7 +504,8 @@ impl FileSystem {
                 for (name, inode) in directory.durable {
                     // A name that was to be given by a rename that did not survive is the older one's.
                     let Some(below) = old.remove(&inode) else { continue };
-                    let (below, inode) = (self.revive(below, old, chance), self.next);
+                    let below = self.revive(below, old, chance);
+                    let inode = self.next;
                     self.next += 1;
                     self.nodes.insert(inode, below);
                     names.insert(name, inode);

@@ -212,7 +212,8 @@ impl Life {
     /// One relay from its beginning to its end.
     fn one_relay(&mut self, ending: Ending) -> Result<(), String> {
         self.disk.plan(ending.plan());
-        let (began, answered) = (Instant::now(), self.answers.messages());
+        let began = Instant::now();
+        let answered = self.answers.messages();
         let mut relay = self.home.start();
         match relay.begin(&self.disk)? {
             Beginning::Listening(smtp, http) => {
@@ -231,7 +232,8 @@ impl Life {
     /// Sends through it until its end is due.
     fn at_work(&mut self, relay: &mut Relay, smtp: SocketAddr, http: SocketAddr, ending: Ending) -> Result<(), String> {
         let is_over = AtomicBool::new(false);
-        let (disk, answers) = (&self.disk, &self.answers);
+        let disk = &self.disk;
+        let answers = &self.answers;
         thread::scope(|scope| {
             for _ in 0..CLIENTS {
                 scope.spawn(|| load::send(smtp, answers, &is_over));
@@ -345,7 +347,8 @@ impl Life {
 
     /// All that is known of a life that broke a promise.
     fn tell(&self, course: &Course, why: &str) -> String {
-        let (story, logs) = (self.story.join("\n  "), self.home.logs());
+        let story = self.story.join("\n  ");
+        let logs = self.home.logs();
         let mut told = format!("{why}\n{course:?}\n  {story}\n");
         for (number, _) in first(&self.lost) {
             let id = self.answers.id(*number).unwrap_or_default();

@@ -66,7 +66,8 @@ pub(crate) fn send(relay: SocketAddr, answers: &Answers, is_over: &AtomicBool) {
 fn converse(stream: &TcpStream, answers: &Answers, is_over: &AtomicBool) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-    let (mut reader, mut writer) = (BufReader::new(stream), stream);
+    let mut reader = BufReader::new(stream);
+    let mut writer = stream;
     reply(&mut reader)?;
     writer.write_all(b"EHLO client.example\r\n")?;
     reply(&mut reader)?;

@@ -73,7 +73,8 @@ fn live(seed: u64, turn: u64) -> Result<(), String> {
     let units = answers.units();
     let late = await_all(&disk, &units, Duration::from_secs(20));
     if units.is_empty() || !late.is_empty() || disk.hit().is_none() {
-        let (late, log) = (late.len(), home.logs().join("\n"));
+        let late = late.len();
+        let log = home.logs().join("\n");
         return Err(format!("{late} of {} were not delivered, fault {:?}\n{log}", units.len(), disk.hit()));
     }
     thread::sleep(NOTES_LIMIT);

@@ -567,7 +567,8 @@ impl Filesystem for Served {
         if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
             return reply.error(fuser::Errno::EINVAL);
         }
-        let (from, to) = ((parent.0, text(name)), (new_parent.0, text(new_name)));
+        let from = (parent.0, text(name));
+        let to = (new_parent.0, text(new_name));
         let renamed = self.0.change(Operation::Other, |files, _, _| {
             if flags.contains(RenameFlags::RENAME_NOREPLACE) && files.look_up(to.0, to.1).is_ok() {
                 return Err(Errno::EXIST);

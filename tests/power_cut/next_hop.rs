@@ -49,7 +49,8 @@ const PUT_OFF_ONE_IN: u64 = 12;
 impl StubNextHop {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, shared) = (listener.local_addr().unwrap(), Arc::new(Shared::default()));
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared::default());
         let served = Arc::clone(&shared);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -97,12 +98,14 @@ impl Drop for StubNextHop {
 fn serve(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-    let (mut reader, mut writer) = (BufReader::new(stream), stream);
+    let mut reader = BufReader::new(stream);
+    let mut writer = stream;
     if shared.is_held.load(Ordering::Relaxed) {
         return writer.write_all(b"421 4.3.2 held\r\n");
     }
     writer.write_all(b"220 next.example\r\n")?;
-    let (mut relay, mut recipients) = (0, Vec::new());
+    let mut relay = 0;
+    let mut recipients = Vec::new();
     let mut line = String::new();
     loop {
         line.clear();

@@ -105,7 +105,8 @@ proptest! {
             files.sync_directory(ROOT).unwrap();
         }
         files.cut(&mut chance(seed));
-        let (a, b) = (contents(&mut files, "a").unwrap(), contents(&mut files, "b"));
+        let a = contents(&mut files, "a").unwrap();
+        let b = contents(&mut files, "b");
         prop_assert!(a == b"new" && b == Err(Errno::NOENT) || !is_synced && a == b"old" && b.as_deref() == Ok(b"new"));
     }
 }

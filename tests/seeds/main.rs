@@ -75,7 +75,8 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let is_chosen = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
     let mut failures = gaps();
-    let (mut replayed, mut seeds) = (0, 0);
+    let mut replayed = 0;
+    let mut seeds = 0;
     for (name, run) in targets::ALL.iter().filter(|(name, _)| is_chosen(name)) {
         match replay(name, *run) {
             Ok(count) => {

@@ -178,7 +178,8 @@ async fn peer(listener: std::net::TcpListener, options: LoopbackOptions) -> Dura
         let acceptor = ConnectionAcceptor::builder().container_id("peer").max_frame_size(options.frame_bytes).build();
         acceptor.accept(stream).await.expect("open")
     };
-    let (mut receiver, mut sender) = (None, None);
+    let mut receiver = None;
+    let mut sender = None;
     let mut sessions = Vec::new();
     for _ in 0..2 {
         let mut session = SessionAcceptor::new().accept(&mut connection).await.expect("a session");
@@ -188,7 +189,8 @@ async fn peer(listener: std::net::TcpListener, options: LoopbackOptions) -> Dura
         }
         sessions.push(session);
     }
-    let (mut receiver, mut sender) = (receiver.expect("a receiver"), sender.expect("a sender"));
+    let mut receiver = receiver.expect("a receiver");
+    let mut sender = sender.expect("a sender");
     receiver.set_credit_mode(CreditMode::Auto(options.window.max(200)));
     receiver.set_credit(options.window.max(200)).await.expect("credit");
     let mut in_flight = VecDeque::new();

@@ -161,7 +161,9 @@ impl Connection {
     /// # Errors
     /// If there is no such queue, if we may not, if the broker does not answer in time.
     pub async fn attach_sender(&mut self, plan: &SenderOptions) -> Result<SenderLink, Error> {
-        let (name, broker, stats) = (self.link_name(&plan.queue), Arc::clone(&self.broker), self.stats.clone());
+        let name = self.link_name(&plan.queue);
+        let broker = Arc::clone(&self.broker);
+        let stats = self.stats.clone();
         let attach = SenderLink::attach(&mut self.handle, plan, name, (Arc::clone(&broker), stats));
         with_step_timeout(&broker, "attaching to the queue", attach).await
     }
@@ -171,7 +173,9 @@ impl Connection {
     /// # Errors
     /// As for an outlet, and if another consumer holds the queue exclusively.
     pub async fn attach_receiver(&mut self, plan: &ReceiverOptions) -> Result<ReceiverLink, Error> {
-        let (name, broker, stats) = (self.link_name(&plan.queue), Arc::clone(&self.broker), self.stats.clone());
+        let name = self.link_name(&plan.queue);
+        let broker = Arc::clone(&self.broker);
+        let stats = self.stats.clone();
         let attach = ReceiverLink::attach(&mut self.handle, plan, name, (Arc::clone(&broker), stats));
         with_step_timeout(&broker, "attaching to the queue", attach).await
     }
@@ -194,7 +198,8 @@ impl Connection {
     /// # Errors
     /// If the connection was lost before, or is not closed in time.
     pub async fn close(mut self) -> Result<(), Error> {
-        let (was_lost, limit) = (self.is_closed(), self.broker.close_timeout());
+        let was_lost = self.is_closed();
+        let limit = self.broker.close_timeout();
         match tokio::time::timeout(limit, self.handle.close()).await {
             // Frames that were under way when we sent our close, such as the answer to the end of a session, are out
             // of place for fe2o3-amqp 0.18.4. A peer that hangs up without a close of its own is another error.
@@ -305,7 +310,8 @@ async fn open_stream(broker: &Broker) -> Result<BrokerStream, Error> {
 }
 
 async fn connect(broker: &Broker) -> Result<TcpStream, Error> {
-    let (host, address) = (broker.url.host(), broker.url.address());
+    let host = broker.url.host();
+    let address = broker.url.address();
     let found = tokio::net::lookup_host((host, broker.url.port())).await;
     let found: Vec<_> =
         found.map_err(|error| Error::NoAddress { host: host.to_owned(), why: error.to_string() })?.collect();
@@ -346,7 +352,8 @@ fn of_server(address: &str, server: &str, error: &io::Error) -> Error {
 /// The error of rustls, if the error comes from rustls.
 pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
     let complaint = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-    let (address, why) = (address.to_owned(), complaint.to_string());
+    let address = address.to_owned();
+    let why = complaint.to_string();
     Some(match complaint {
         rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
             let why = format!("{why}: {} or {}", REMEDIES.trust, REMEDIES.insecure);

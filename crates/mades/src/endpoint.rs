@@ -286,7 +286,8 @@ impl EndpointRunner {
     }
 
     fn message(&self, key: MessageKey, step: EndpointStep) -> Option<EncodedMessage> {
-        let (plan, outbox_message) = (self.simulator.plan(), &self.simulator.content(key)?.message);
+        let plan = self.simulator.plan();
+        let outbox_message = &self.simulator.content(key)?.message;
         let at_ms = unix_time_ms();
         Some(match (step, plan.mode) {
             (EndpointStep::Reply(ReplyKind::Refused(refusal)), EndpointMode::Toolbox) => {

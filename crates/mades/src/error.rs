@@ -248,7 +248,8 @@ pub(crate) fn one_line(text: &str) -> String {
 
 /// The error for a link to `queue` that was ended.
 pub(crate) fn of_link(queue: &str, error: &definitions::Error) -> Error {
-    let (queue, why) = (queue.to_owned(), describe(error));
+    let queue = queue.to_owned();
+    let why = describe(error);
     match condition(error).as_str() {
         "amqp:not-found" => Error::MissingQueue { queue, why },
         "amqp:resource-locked" => Error::QueueHeld { queue, why },

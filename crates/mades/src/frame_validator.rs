@@ -127,7 +127,9 @@ impl FrameValidator {
     /// # Errors
     /// `InvalidData` if there is a frame that cannot be, or a message in too many pieces.
     pub fn check(&mut self, octets: &[u8]) -> io::Result<()> {
-        let (pieces, links, ended) = (&mut self.pieces, &mut self.links, &mut self.ended);
+        let pieces = &mut self.pieces;
+        let links = &mut self.links;
+        let ended = &mut self.ended;
         self.frames.scan(octets, |head| match head.performative {
             Some((TRANSFER, fields)) => count_piece(pieces, head.channel, has_more(fields)),
             Some((ATTACH, fields)) => {
@@ -225,7 +227,8 @@ impl ErrorWatch {
 
     /// Reads our next output, after all that the guard has read; returns the first reported error.
     pub(crate) fn observe(&mut self, octets: &[u8], validator: &FrameValidator) -> Option<&LocalError> {
-        let (links, found) = (&mut self.links, &mut self.found);
+        let links = &mut self.links;
+        let found = &mut self.found;
         let followed = self.frames.scan(octets, |head| {
             let Some((code, fields)) = head.performative else { return Ok(()) };
             match code {
@@ -362,7 +365,8 @@ mod tests {
 
     #[test]
     fn a_complaint_of_ours_is_found_with_its_link_and_one_that_goes_back_is_none() {
-        let (mut error_watch, mut validator) = (ErrorWatch::default(), FrameValidator::default());
+        let mut error_watch = ErrorWatch::default();
+        let mut validator = FrameValidator::default();
         let said = [
             attach(2, "container:q:1"),
             attach(3, "container:q:2"),
@@ -423,11 +427,13 @@ mod tests {
                 _ => attach(*channel, &format!("link {channel}")),
             };
             let octets: Vec<u8> = frames.iter().flat_map(frame).collect();
-            let (mut whole, mut cut_up) = (FrameValidator::default(), FrameValidator::default());
+            let mut whole = FrameValidator::default();
+            let mut cut_up = FrameValidator::default();
             whole.check(&octets).unwrap();
             octets.chunks(cut).for_each(|octets| cut_up.check(octets).unwrap());
             prop_assert_eq!((&whole.pieces, &whole.links, &whole.ended), (&cut_up.pieces, &cut_up.links, &cut_up.ended));
-            let (mut error_watch, mut cut_plaints) = (ErrorWatch::default(), ErrorWatch::default());
+            let mut error_watch = ErrorWatch::default();
+            let mut cut_plaints = ErrorWatch::default();
             error_watch.observe(&octets, &FrameValidator::default());
             octets.chunks(cut).for_each(|octets| drop(cut_plaints.observe(octets, &FrameValidator::default()).cloned()));
             prop_assert_eq!(error_watch.found(), cut_plaints.found());

@@ -251,7 +251,9 @@ impl ReceiverLink {
     /// # Errors
     /// If the broker does not answer, or has ended the link before.
     pub async fn close(mut self) -> Result<(), Error> {
-        let (queue, stats, limit) = (Arc::clone(&self.queue), self.stats.clone(), self.broker.close_timeout());
+        let queue = Arc::clone(&self.queue);
+        let stats = self.stats.clone();
+        let limit = self.broker.close_timeout();
         let close = async {
             self.settle().await?;
             error::of_close(&queue, self.receiver.close().await)

@@ -138,7 +138,8 @@ impl SenderLink {
         self.stats.writable().await;
         let delivery = self.sender.send_batchable_ref(message).await;
         let delivery = delivery.map_err(|error| self.stats.peer_error_or(error::of_send(&self.queue, &error)))?;
-        let (session_failure, queue) = (Arc::clone(&self.session_failure), Arc::clone(&self.queue));
+        let session_failure = Arc::clone(&self.session_failure);
+        let queue = Arc::clone(&self.queue);
         Ok(DispositionFuture {
             delivery,
             notified: Box::pin(session_failure.notified()),

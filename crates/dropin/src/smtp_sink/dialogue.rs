@@ -642,9 +642,10 @@ mod tests {
         #[test]
         fn any_cut_gives_the_same(said in words(), one in 0usize..200, two in 0usize..200, lmtp: bool) {
             let options: &[&str] = if lmtp { &["-L", "-W", "rset:1"] } else { &["-r", "noop"] };
-            let (one, two) = (one.min(two).min(said.len()), one.max(two).min(said.len()));
+            let first = one.min(two).min(said.len());
+            let second = one.max(two).min(said.len());
             let whole = run_dialogue(options, &[&said], None);
-            prop_assert_eq!(run_dialogue(options, &[&said[..one], &said[one..two], &said[two..]], None), whole);
+            prop_assert_eq!(run_dialogue(options, &[&said[..first], &said[first..second], &said[second..]], None), whole);
         }
 
         #[test]

@@ -84,12 +84,14 @@ impl<'m> SendEvent<'m> {
     /// Reads a message as a send event.
     pub fn read(message: &'m DecodedMessage) -> Self {
         let mut reader = PropertyReader::new(message);
-        let (message_id, ba_message_id) = (reader.text(names::MESSAGE_ID), reader.text(names::BA_MESSAGE_ID));
+        let message_id = reader.text(names::MESSAGE_ID);
+        let ba_message_id = reader.text(names::BA_MESSAGE_ID);
         let correlation = reader.correlation();
         if message_id.is_none() && ba_message_id.is_none() && correlation.is_none() {
             reader.oddities.push(Oddity::Missing(names::MESSAGE_ID));
         }
-        let (error_code, error_message) = (reader.text(names::ERROR_CODE), reader.text(names::ERROR_MESSAGE));
+        let error_code = reader.text(names::ERROR_CODE);
+        let error_message = reader.text(names::ERROR_MESSAGE);
         let state = state(message, &mut reader.oddities);
         Self { state, correlation, message_id, ba_message_id, error_code, error_message, oddities: reader.oddities }
     }

@@ -19,7 +19,8 @@ impl RunMessageId {
     /// to another sender.
     pub fn read(text: &str) -> Option<Self> {
         let at = text.len().checked_sub(UUID_CHARACTERS)?;
-        let (head, uuid) = (text.get(..at)?, text.get(at..)?);
+        let head = text.get(..at)?;
+        let uuid = text.get(at..)?;
         let digits = head.strip_suffix('-')?;
         let is_canonical = !digits.is_empty()
             && digits.bytes().all(|digit| digit.is_ascii_digit())

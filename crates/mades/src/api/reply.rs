@@ -50,7 +50,8 @@ impl<'m> Reply<'m> {
     /// Reads a message as a reply.
     pub fn read(message: &'m DecodedMessage) -> Self {
         let mut reader = PropertyReader::new(message);
-        let (message_id, ba_message_id) = (reader.text(names::MESSAGE_ID), reader.text(names::BA_MESSAGE_ID));
+        let message_id = reader.text(names::MESSAGE_ID);
+        let ba_message_id = reader.text(names::BA_MESSAGE_ID);
         let correlation = reader.correlation();
         if correlation.is_none() && ba_message_id.is_none() {
             reader.oddities.push(Oddity::Missing("correlation-id"));

@@ -186,7 +186,9 @@ mod tests {
         fn what_is_appended_is_there_in_few_pieces(
             lengths in proptest::collection::vec(prop_oneof![0usize..100, 0usize..100_000], 0..40), clone_at in 0usize..40,
         ) {
-            let (mut message, mut all, mut kept) = (EncodedMessage::default(), Vec::new(), EncodedMessage::default());
+            let mut message = EncodedMessage::default();
+            let mut all = Vec::new();
+            let mut kept = EncodedMessage::default();
             for (number, length) in lengths.iter().enumerate() {
                 let octets = vec![number as u8; *length];
                 message.append(&Bytes::from(octets.clone()));
@@ -219,7 +221,9 @@ mod tests {
         fn a_rope_gives_what_was_put_on_it(
             steps in proptest::collection::vec((0usize..40_000, 0usize..40_000), 0..20),
         ) {
-            let (mut buffer, mut put, mut got) = (OutputBuffer::default(), Vec::new(), Vec::new());
+            let mut buffer = OutputBuffer::default();
+            let mut put = Vec::new();
+            let mut got = Vec::new();
             for (length, read) in steps {
                 buffer.tail().extend_from_slice(b"head");
                 let message = message(&[length]);

@@ -90,7 +90,9 @@ pub async fn serve(listener: TcpListener, queues: MemoryQueues, options: ListenO
             continue;
         };
         ListenerCounts::increment(&counts.connections);
-        let (queues, options, counts) = (queues.clone(), options.clone(), Arc::clone(&counts));
+        let queues = queues.clone();
+        let options = options.clone();
+        let counts = Arc::clone(&counts);
         sessions.spawn(async move {
             let end = accept_connection(stream, queues, &options).await;
             match end {
@@ -134,7 +136,8 @@ async fn serve_connection(
     handshake_deadline: Instant,
 ) -> io::Result<ConnectionEnd> {
     let (reader, writer) = tokio::io::split(stream);
-    let (mut reader, mut writer) = (reader, writer);
+    let mut reader = reader;
+    let mut writer = writer;
     let end = run_connection(&mut reader, &mut writer, &mut session, handshake_deadline).await;
     session.close();
     end
@@ -150,7 +153,8 @@ async fn run_connection(
     let mut input = BytesMut::with_capacity(MIN_READ_BYTES);
     let notify = session.notify();
     let mut wake = std::pin::pin!(sleep_until(handshake_deadline));
-    let (mut flushed, mut opened) = (true, false);
+    let mut flushed = true;
+    let mut opened = false;
     let mut times = ConnectionTimes { handshake_deadline, wrote_at: Instant::now(), read_at: Instant::now() };
     loop {
         if let Err(fault) = session.process(&mut input) {

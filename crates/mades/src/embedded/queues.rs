@@ -147,7 +147,9 @@ pub struct MemoryQueues {
 impl MemoryQueues {
     /// Makes the set with no queues yet; each queue gets these limits.
     pub fn new(limits: QueueLimits) -> Self {
-        let (queues, by_name, consumed) = (Vec::new(), HashMap::new(), VecDeque::new());
+        let queues = Vec::new();
+        let by_name = HashMap::new();
+        let consumed = VecDeque::new();
         let state = State { limits, queues, bytes: 0, by_name, consumers: 0, consumed, consumed_notify: None };
         Self { state: Arc::new(Mutex::new(state)) }
     }
@@ -295,7 +297,8 @@ impl MemoryQueues {
             }
         }
         state.bytes = state.bytes - before + queue.counts.bytes;
-        let (limits, bytes) = (state.limits, state.bytes);
+        let limits = state.limits;
+        let bytes = state.bytes;
         state.queues.iter_mut().for_each(|queue| queue.notify_if_room(limits, bytes));
     }
 
@@ -562,7 +565,8 @@ mod tests {
             let helpings =
                 messages_taken(&queues, id, &all, |_, letter| queues.settle(letter, DeliveryOutcome::Accepted));
             assert_eq!(helpings.iter().sum::<usize>(), messages);
-            let (least, most) = (helpings.iter().min().unwrap(), helpings.iter().max().unwrap());
+            let least = helpings.iter().min().unwrap();
+            let most = helpings.iter().max().unwrap();
             assert!(most - least <= MAX_SHARE.min(messages / 2), "{helpings:?}");
         }
     }
@@ -597,7 +601,8 @@ mod tests {
     #[test]
     fn nobody_waits_for_one_that_can_take_nothing_or_has_gone() {
         let (queues, id, all) = contested(2);
-        let (first, second) = (all[0].0, all[1].0);
+        let first = all[0].0;
+        let second = all[1].0;
         fill(&queues, id, 2);
         let queued = take_message(&queues, id, first).unwrap();
         assert!(matches!(queues.take_for_consumer(id, first), TakeResult::OthersFirst));

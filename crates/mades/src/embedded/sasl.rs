@@ -64,7 +64,8 @@ impl PlainCredentials {
     /// compares all bytes, wherever the first difference is, so that its duration reveals nothing.
     fn matches(&self, response: &[u8]) -> bool {
         let mut parts = response.split(|octet| *octet == 0).skip(1);
-        let (user, password) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let user = parts.next().unwrap_or_default();
+        let password = parts.next().unwrap_or_default();
         let same_user = constant_time_eq(user, self.user.as_bytes());
         let same_password = constant_time_eq(password, self.password.reveal().as_bytes());
         same_user & same_password & parts.next().is_none()

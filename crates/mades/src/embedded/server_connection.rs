@@ -498,7 +498,8 @@ impl<T> ServerConnection<T> {
         let Some(outcome) = outcome.or(settled.then_some(DeliveryOutcome::Released)) else { return Ok(()) };
         let session = self.sessions.get_mut(&channel);
         let session = session.ok_or(ConnectionError::Protocol("a frame of a session that was not begun"))?;
-        let (from, to) = (session.number_of(first).max(0), session.number_of(last));
+        let from = session.number_of(first).max(0);
+        let to = session.number_of(last);
         let mut any = false;
         while from <= to
             && let Some((&number, _)) = session.unsettled.range(from..=to).next()
@@ -904,7 +905,8 @@ mod tests {
 
     /// Feeds all of it, and grants 10 messages to each link that wants to send.
     fn feed(connection: &mut TestConnection, octets: &[u8]) -> Result<Vec<ConnectionEvent<u32>>, ConnectionError> {
-        let (mut input, mut events) = (BytesMut::from(octets), Vec::new());
+        let mut input = BytesMut::from(octets);
+        let mut events = Vec::new();
         while let Some(event) = connection.next_event(&mut input)? {
             if let ConnectionEvent::Attached { link, peer, .. } = &event {
                 connection.accept(*link);
@@ -1146,7 +1148,10 @@ mod tests {
                 transfer(1, 0, false, b"cd"), frame_of(0, |out| out.described_list(0x18, |_| {})),
             ].concat();
             let whole = feed(&mut new_connection(), &octets).unwrap();
-            let (mut connection, mut input, mut heard, mut rest) = (new_connection(), BytesMut::new(), Vec::new(), &octets[..]);
+            let mut connection = new_connection();
+            let mut input = BytesMut::new();
+            let mut heard = Vec::new();
+            let mut rest = &octets[..];
             for cut in cuts.iter().cycle() {
                 let (piece, left) = rest.split_at(rest.len().min(*cut));
                 input.extend_from_slice(piece);

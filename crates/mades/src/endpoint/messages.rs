@@ -398,7 +398,8 @@ mod tests {
 
     #[test]
     fn what_is_written_the_bench_understands() {
-        let (outbox_message, plan) = (outbox_message(b"octets"), SimulatorPlan::default());
+        let outbox_message = outbox_message(b"octets");
+        let plan = SimulatorPlan::default();
         let identity = Some(RunMessageId { sequence: 12, run: RUN });
 
         let message = read(&outbox_message.reply_accepted(5));
@@ -432,7 +433,8 @@ mod tests {
 
     #[test]
     fn a_status_says_how_it_went() {
-        let (outbox_message, plan) = (outbox_message(b"octets"), SimulatorPlan::default());
+        let outbox_message = outbox_message(b"octets");
+        let plan = SimulatorPlan::default();
         for (refusal, failed, last, states) in
             [(None, false, "RECEIVED", 5), (None, true, "FAILED", 3), (Some(RefusalReason::NoType), true, "FAILED", 1)]
         {

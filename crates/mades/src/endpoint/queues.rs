@@ -137,7 +137,8 @@ impl EmbeddedQueues {
         };
         let event = names.send_event.as_deref().unwrap_or(&names.reply);
         let outputs = [named(&names.reply)?, named(&names.inbox)?, named(event)?];
-        let (outbox, notify) = (named(&names.outbox)?, Arc::new(Notify::new()));
+        let outbox = named(&names.outbox)?;
+        let notify = Arc::new(Notify::new());
         if outputs.contains(&outbox) {
             return Err(EndpointError::Plan("the outbox must differ from the other queues".to_owned()));
         }

@@ -96,7 +96,8 @@ impl BrokerQueues {
         let links = brokers.attach().await?;
         let state = SupervisorState { brokers, report_tx, to_accept, queues: queues.map(|(_, line)| line), number: 0 };
         let supervisor = tokio::spawn(supervise(state, links, Arc::clone(&reconnects))).abort_handle();
-        let (arrived, settled) = (VecDeque::new(), VecDeque::new());
+        let arrived = VecDeque::new();
+        let settled = VecDeque::new();
         Ok(Self {
             reports,
             received: arrived,

@@ -119,7 +119,8 @@ fn scaled(time: Duration, factor: f64) -> Duration {
 
 /// A number of the standard normal distribution (Box and Muller, 1958).
 fn normal(chance: &mut SeededRng) -> f64 {
-    let (radius, turn) = (chance.unit(), chance.unit());
+    let radius = chance.unit();
+    let turn = chance.unit();
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * turn).cos()
 }
 

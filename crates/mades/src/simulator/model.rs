@@ -302,7 +302,8 @@ impl<M> Simulator<M> {
         let Some(message) = self.message_mut(key).filter(|journey| waits && !journey.taken_by_receiver) else { return };
         message.taken_by_receiver = true;
         // Nothing waits for it until it is reported to be in the inbox.
-        let (waited_for, delivered) = (message.record.inboxed.is_some(), message.record.delivered.is_some());
+        let waited_for = message.record.inboxed.is_some();
+        let delivered = message.record.delivered.is_some();
         if delivered {
             self.push_received(key, now);
         }
@@ -390,7 +391,8 @@ impl<M> Simulator<M> {
 
     fn accepted_at(&mut self, consumed: &ConsumedMessage, now: Duration) -> Duration {
         let slowdown = self.slowdown(now);
-        let (plan, began) = (&self.plan, self.started_at);
+        let plan = &self.plan;
+        let began = self.started_at;
         let through = self.accept.admit(now, consumed.bytes, slowdown, |at| when_up(plan, began, OutageTarget::A, at));
         let at = through + self.delay(&self.plan.accept.delay, RandomDecision::Accept, consumed.number, now);
         self.when_up(OutageTarget::A, at)
@@ -399,7 +401,8 @@ impl<M> Simulator<M> {
     /// Time at which what leaves A now is at B.
     fn arrival_at_b(&mut self, consumed: &ConsumedMessage, now: Duration) -> Duration {
         let slowdown = self.slowdown(now);
-        let (plan, began) = (&self.plan, self.started_at);
+        let plan = &self.plan;
+        let began = self.started_at;
         let through =
             self.network.admit(now, consumed.bytes, slowdown, |at| when_up(plan, began, OutageTarget::Network, at));
         let at = through + self.delay(&self.plan.network.delay, RandomDecision::Network, consumed.number, now);
@@ -409,7 +412,8 @@ impl<M> Simulator<M> {
     /// Time at which A learns what B reports now.
     fn arrival_at_a(&mut self, consumed: &ConsumedMessage, now: Duration) -> Duration {
         let slowdown = self.slowdown(now);
-        let (plan, began) = (&self.plan, self.started_at);
+        let plan = &self.plan;
+        let began = self.started_at;
         let through = self.acknowledge.admit(now, 0, slowdown, |at| when_up(plan, began, OutageTarget::B, at));
         let at = through + self.delay(&self.plan.acknowledge.delay, RandomDecision::Acknowledge, consumed.number, now);
         self.when_up(OutageTarget::A, self.when_up(OutageTarget::Network, at))
@@ -455,7 +459,9 @@ impl<M> Simulator<M> {
     /// Takes the message on from A.
     fn forward(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message(key) else { return };
-        let (consumed, fault, tracing) = (message.consumed, message.record.fault, message.tracing);
+        let consumed = message.consumed;
+        let fault = message.record.fault;
+        let tracing = message.tracing;
         if fault.drop {
             return self.set_fate(key, MessageFate::Lost);
         }
@@ -535,7 +541,8 @@ impl<M> Simulator<M> {
         self.totals.inboxed += 1;
         let Some(message) = self.message_mut(key) else { return };
         message.record.inboxed = Some(now);
-        let (consumed, since) = (message.consumed, now.saturating_sub(message.record.consumed));
+        let consumed = message.consumed;
+        let since = now.saturating_sub(message.record.consumed);
         let waits = self.waits_for_receiver();
         if let Some(message) = self.message_mut(key).filter(|journey| waits && !journey.taken_by_receiver) {
             message.open_steps += 1;

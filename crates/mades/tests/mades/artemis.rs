@@ -18,7 +18,8 @@ fn messages_go_through_and_foreign_ones_are_given_back() {
         let mut connection = Connection::open(&broker("endpoint:password", "there and back")).await.unwrap();
         let queue = EndpointQueueNames::default().outbox;
         let mut outlet = connection.attach_sender(&SenderOptions::new(&*queue, 64)).await.unwrap();
-        let (first, second) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let first = Uuid::from_u128(1);
+        let second = Uuid::from_u128(2);
         for (run, bytes) in [(first, 100), (second, 1_000_000)] {
             let mut template = OutgoingProperties::new("receiver", "TYPE").template(run, payload(vec![7; bytes]));
             let mut settling = Vec::new();

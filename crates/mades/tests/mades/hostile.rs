@@ -300,10 +300,12 @@ fn an_offer_that_waits_for_credit_ends_with_its_link_or_its_connection() {
     limited(async {
         for last in [Vec::new(), detach(AmqpError::ResourceLocked)] {
             let now = Arc::<Notify>::default();
-            let (told, last_words) = (Arc::clone(&now), last.clone());
+            let told = Arc::clone(&now);
+            let last_words = last.clone();
             let link = attach("test:q:1", Role::Receiver, Some("q"));
             let port = say_and(vec![handshake(), begin(), link], move |mut stream| {
-                let (told, last_words) = (Arc::clone(&told), last_words.clone());
+                let told = Arc::clone(&told);
+                let last_words = last_words.clone();
                 async move {
                     told.notified().await;
                     let _ = stream.write_all(&last_words).await;
@@ -338,7 +340,8 @@ fn a_peer_that_never_settles_is_left_in_time_and_what_it_has_is_told() {
     limited(async {
         let mut connection = connected().await;
         let mut sender = connection.attach_sender(&SenderOptions::new("never", 8)).await.unwrap();
-        let (mut template, mut settlings) = (template(), Vec::new());
+        let mut template = template();
+        let mut settlings = Vec::new();
         for sequence in 0..8 {
             settlings.push(sender.send(template.fill(sequence, 0)).await.unwrap());
         }

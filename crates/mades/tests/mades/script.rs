@@ -180,7 +180,8 @@ where
     let (listener, port) = crate::peer::listener().await;
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let (parts, then) = (parts.clone(), then.clone());
+            let parts = parts.clone();
+            let then = then.clone();
             tokio::spawn(async move {
                 let mut heard = [0; 4096];
                 for part in &parts {

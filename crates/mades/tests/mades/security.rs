@@ -103,7 +103,8 @@ impl TestCertificate {
     fn new() -> Self {
         let certificate = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         let directory = tempfile::tempdir().unwrap();
-        let (public, secret) = (certificate.cert.der(), certificate.signing_key.serialize_der());
+        let public = certificate.cert.der();
+        let secret = certificate.signing_key.serialize_der();
         std::fs::write(directory.path().join("certificate.pem"), pem("CERTIFICATE", public)).unwrap();
         std::fs::write(directory.path().join("key.pem"), pem("PRIVATE KEY", &secret)).unwrap();
         Self { directory, certificate }
@@ -134,7 +135,8 @@ impl TestCertificate {
         let (listener, port) = listener().await;
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, sasl) = (acceptor.clone(), sasl.clone());
+                let acceptor = acceptor.clone();
+                let sasl = sasl.clone();
                 tokio::spawn(async move {
                     if let Ok(stream) = acceptor.accept(stream).await {
                         serve(stream, sasl).await;
