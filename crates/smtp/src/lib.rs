@@ -26,15 +26,15 @@
 //! | `envelope` | MAIL, RCPT and DATA rendered once |
 //! | `extensions` | extensions in the reply to EHLO (RFC 5321 §4.1.1.1) |
 //! | `foreign` | first lines of other protocols |
-//! | `identity` | settings that all sessions of a server share |
 //! | `limits` | limits of a server (RFC 5321 §4.5.3) |
 //! | `line` | lines gathered over blocks, bounded |
-//! | `login` | AUTH in a server session (RFC 4954) |
+//! | `login` | what a server's application is asked about a client that logs in (RFC 4954) |
 //! | `proxy` | the header that a proxy puts before the session |
 //! | `reply` | replies out and in (RFC 5321 §4.2, RFC 2034) |
+//! | `reply_reason` | every reply that the server sends by itself, with its text |
 //! | `sasl` | the mechanisms of AUTH, both sides |
 //! | `server` | the side that receives mail |
-//! | `verdict` | every reply that the server sends by itself, with its text |
+//! | `settings` | settings that all sessions of a server share |
 //! | `xclient` | a proxy names its client (Postfix) |
 //! | `xtext` | text in a parameter's value (RFC 3461 §4) |
 pub mod address;

@@ -1,0 +1,352 @@
+//! Commands of a client: their order (RFC 5321 §4.1.4), the server's offer and its requirements.
+use super::auth;
+use super::data::{ChunkRefusal, ChunkedMessage, SkippedChunk};
+use super::question::OpenQuestion;
+use super::state::{State, Transition};
+use super::{Event, ServerCore};
+use crate::chunk::ContentKind;
+use crate::command::{BodyType, Chunk, Command, Hello, Mail, Recipient};
+use crate::reply_reason::ReplyReason;
+use crate::sasl::Mechanism;
+use crate::settings::Protocol;
+use crate::xclient::Xclient;
+use std::time::Duration;
+
+/// States in which the session waits for a command.
+#[derive(Debug)]
+#[expect(clippy::enum_variant_names, reason = "a state is named by what it waits for")]
+pub(super) enum CommandState {
+    /// A greeting comes first.
+    ExpectHello,
+    /// No transaction is open.
+    ExpectMail,
+    /// MAIL was granted.
+    ExpectRecipient(TransactionState),
+    /// A chunk of the message has been read, and it was not the last.
+    ExpectChunk(Box<ChunkedMessage>),
+}
+
+/// A transaction before its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TransactionState {
+    /// Recipients that were accepted.
+    pub(super) accepted: u32,
+    /// Recipients that were refused.
+    pub(super) refused: u32,
+    addresses: Addresses,
+    pub(super) content_kind: ContentKind,
+}
+
+/// Form of the addresses of a transaction, by its MAIL (RFC 6531 §3.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Addresses {
+    Ascii,
+    Utf8,
+}
+
+impl TransactionState {
+    fn new(mail: &Mail<'_>) -> Self {
+        let addresses = if mail.smtp_utf8 { Addresses::Utf8 } else { Addresses::Ascii };
+        let content_kind = if mail.body == BodyType::Binary { ContentKind::Any } else { ContentKind::Lines };
+        Self { accepted: 0, refused: 0, addresses, content_kind }
+    }
+}
+
+fn ask(question: OpenQuestion, event: Event<'_>) -> Transition<'_> {
+    (State::Answer(question), Some(event))
+}
+
+impl CommandState {
+    /// Takes a line: a command, or the reason to refuse it.
+    pub(super) fn step<'a>(
+        self,
+        command: Result<Command<'a>, ReplyReason>,
+        now: Duration,
+        core: &mut ServerCore,
+        out: &mut Vec<u8>,
+    ) -> Transition<'a> {
+        match command {
+            Ok(command) => self.command(command, now, core, out),
+            Err(reason) => self.refuse(reason, core, out),
+        }
+    }
+
+    /// Takes a command, and asks the application if it is in order.
+    fn command<'a>(
+        self,
+        command: Command<'a>,
+        now: Duration,
+        core: &mut ServerCore,
+        out: &mut Vec<u8>,
+    ) -> Transition<'a> {
+        // A chunk that is not admitted is refused after its bytes.
+        if !matches!(command, Command::Chunk(_))
+            && let Err(reason) = core.admits(&command, &self)
+        {
+            return self.refuse(reason, core, out);
+        }
+        match command {
+            Command::Hello(kind, name) => self.hello(kind, name, core, out),
+            Command::Mail(mail) => self.mail(mail, core, out),
+            Command::Recipient(recipient) => self.recipient(recipient, core, out),
+            Command::Data => self.data(core, out),
+            Command::Chunk(chunk) => self.chunk(chunk, now, core, out),
+            Command::Reset => ask(OpenQuestion::Reset(self), Event::Reset),
+            Command::Noop => ask(OpenQuestion::Noop(self), Event::Noop),
+            Command::Verify(who) => ask(OpenQuestion::Verify(self), Event::Verify(who)),
+            Command::Help => core.answered(State::Command(self), ReplyReason::Help, out),
+            Command::Quit => ask(OpenQuestion::Quit(self), Event::Quit),
+            Command::StartTls => self.start_tls(core, out),
+            Command::Auth(mechanism, initial) => self.auth(mechanism, initial, core, out),
+            Command::Xclient(xclient) => self.xclient(xclient, core, out),
+        }
+    }
+
+    /// Refuses a command or a line, and stays. Recipients beyond the limit are no error: the sender will send the
+    /// others later (RFC 5321 §4.5.3.1.10), so closing the connection would lose the message for the accepted ones.
+    pub(super) fn refuse<'a>(
+        mut self,
+        reason: ReplyReason,
+        core: &mut ServerCore,
+        out: &mut Vec<u8>,
+    ) -> Transition<'a> {
+        let is_recipient =
+            matches!(reason, ReplyReason::BadRecipient | ReplyReason::PathTooLong | ReplyReason::NeedsSmtpUtf8);
+        if let Self::ExpectRecipient(transaction) = &mut self {
+            transaction.refused += u32::from(is_recipient);
+        }
+        let is_unknown = reason == ReplyReason::UnknownCommand && matches!(self, Self::ExpectHello);
+        core.unknown += u32::from(is_unknown);
+        core.refuse(State::Command(self), reason, out)
+    }
+
+    /// Reports whether a BDAT out of order is no error: if every RCPT was refused, so is every chunk that was already in
+    /// the pipeline.
+    pub(super) fn is_in_good_faith(&self) -> bool {
+        matches!(self, Self::ExpectRecipient(TransactionState { refused: 1.., .. }))
+    }
+
+    /// The state after a RSET that was granted.
+    pub(super) fn reset(&self) -> Self {
+        match self {
+            Self::ExpectHello => Self::ExpectHello,
+            Self::ExpectMail | Self::ExpectRecipient(_) | Self::ExpectChunk(_) => Self::ExpectMail,
+        }
+    }
+
+    fn hello<'a>(self, kind: Hello, name: &'a [u8], core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+        match (core.settings.protocol, kind) {
+            (Protocol::Lmtp, Hello::Extended | Hello::Plain) => self.refuse(ReplyReason::NeedsLhlo, core, out),
+            (Protocol::Smtp, Hello::Lmtp) => self.refuse(ReplyReason::NeedsEhlo, core, out),
+            (Protocol::Smtp, Hello::Extended | Hello::Plain) | (Protocol::Lmtp, Hello::Lmtp) => {
+                ask(OpenQuestion::Hello(kind, self), Event::Hello(kind, name))
+            }
+        }
+    }
+
+    fn mail<'a>(self, mail: Mail<'a>, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+        match self {
+            Self::ExpectHello => self.refuse(ReplyReason::HelloFirst, core, out),
+            Self::ExpectRecipient(_) | Self::ExpectChunk(_) => self.refuse(ReplyReason::NestedMail, core, out),
+            Self::ExpectMail => match core.accepts_mail(&mail) {
+                Ok(()) => ask(OpenQuestion::Mail(TransactionState::new(&mail)), Event::Mail(mail)),
+                Err(reason) => self.refuse(reason, core, out),
+            },
+        }
+    }
+
+    fn recipient<'a>(self, recipient: Recipient<'a>, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+        match self {
+            Self::ExpectHello => self.refuse(ReplyReason::HelloFirst, core, out),
+            Self::ExpectMail => self.refuse(ReplyReason::MailFirst, core, out),
+            Self::ExpectChunk(_) => self.refuse(ReplyReason::MessageBegun, core, out),
+            Self::ExpectRecipient(transaction) => match core.accepts_recipient(&recipient, transaction) {
+                Ok(()) => ask(OpenQuestion::Recipient(transaction), Event::Recipient(recipient)),
+                Err(reason) => self.refuse(reason, core, out),
+            },
+        }
+    }
+
+    fn data<'a>(self, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+        match self {
+            Self::ExpectHello => self.refuse(ReplyReason::HelloFirst, core, out),
+            Self::ExpectMail => self.refuse(ReplyReason::MailFirst, core, out),
+            Self::ExpectChunk(_) => self.refuse(ReplyReason::MessageBegun, core, out),
+            Self::ExpectRecipient(transaction) => match core.has_recipients(transaction) {
+                Err(reason) => self.refuse(reason, core, out),
+                Ok(()) if transaction.content_kind == ContentKind::Any => {
+                    self.refuse(ReplyReason::BinaryNeedsChunks, core, out)
+                }
+                Ok(()) => ask(OpenQuestion::Data(transaction), Event::Data),
+            },
+        }
+    }
+
+    /// Takes BDAT (RFC 3030). If it is refused, its bytes are read nevertheless.
+    fn chunk<'a>(self, chunk: Chunk, now: Duration, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+        if !core.offers().chunking {
+            return self.refuse(ReplyReason::NotImplemented, core, out);
+        }
+        let total = self.message_bytes().saturating_add(chunk.bytes);
+        if total > core.most_bytes() {
+            return core.overwhelmed(ReplyReason::MessageTooBig, out);
+        }
+        let skip = |refusal| (SkippedChunk::state(chunk, now, refusal), Some(Event::Answered));
+        if let Err(reason) = core.admits(&Command::Chunk(chunk), &self) {
+            return skip(ChunkRefusal::Command(self, reason));
+        }
+        let is_too_big = total > core.settings.limits.message_bytes;
+        let too_big =
+            |recipients| ChunkRefusal::Message(ReplyReason::MessageTooBig, core.replies_to_chunk(chunk, recipients));
+        match self {
+            Self::ExpectHello => skip(ChunkRefusal::Command(self, ReplyReason::HelloFirst)),
+            Self::ExpectMail => skip(ChunkRefusal::Command(self, ReplyReason::MailFirst)),
+            Self::ExpectRecipient(transaction) => match core.has_recipients(transaction) {
+                Err(reason) => skip(ChunkRefusal::Command(self, reason)),
+                Ok(()) if is_too_big => skip(too_big(transaction.accepted)),
+                Ok(()) => ask(OpenQuestion::FirstChunk(transaction, chunk), Event::Data),
+            },
+            Self::ExpectChunk(message) if is_too_big => skip(too_big(message.recipients)),
+            Self::ExpectChunk(message) => (message.continued(chunk), Some(Event::Answered)),
+        }
+    }
+
+    /// Bytes of the message so far.
+    fn message_bytes(&self) -> u64 {
+        match self {
+            Self::ExpectHello | Self::ExpectMail | Self::ExpectRecipient(_) => 0,
+            Self::ExpectChunk(message) => message.bytes(),
+        }
+    }
+
+    /// Takes STARTTLS (RFC 3207), which is not allowed within a transaction.
+    fn start_tls<'a>(self, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+        let is_offered = core.offers().starttls || core.is_over_tls && core.settings.extensions.starttls;
+        if !is_offered {
+            return self.refuse(ReplyReason::NotImplemented, core, out);
+        }
+        match self {
+            Self::ExpectRecipient(_) | Self::ExpectChunk(_) => self.refuse(ReplyReason::NestedMail, core, out),
+            Self::ExpectHello | Self::ExpectMail if core.is_over_tls => self.refuse(ReplyReason::TlsActive, core, out),
+            Self::ExpectHello => self.refuse(ReplyReason::HelloFirst, core, out),
+            Self::ExpectMail => ask(OpenQuestion::StartTls, Event::StartTls),
+        }
+    }
+
+    /// Takes AUTH (RFC 4954), which is not allowed within a transaction.
+    fn auth<'a>(
+        self,
+        mechanism: Option<Mechanism>,
+        initial: Option<&[u8]>,
+        core: &mut ServerCore,
+        out: &mut Vec<u8>,
+    ) -> Transition<'a> {
+        if core.settings.extensions_over_tls.auth.is_empty() {
+            return self.refuse(ReplyReason::NotImplemented, core, out);
+        }
+        match self {
+            Self::ExpectRecipient(_) | Self::ExpectChunk(_) => self.refuse(ReplyReason::NestedMail, core, out),
+            Self::ExpectHello => self.refuse(ReplyReason::HelloFirst, core, out),
+            Self::ExpectMail if core.is_authenticated => self.refuse(ReplyReason::AlreadyAuthenticated, core, out),
+            Self::ExpectMail => match core.accepts_login(mechanism, initial) {
+                Ok(request) => auth::begin(request, core, out),
+                Err(reason) => self.refuse(reason, core, out),
+            },
+        }
+    }
+
+    /// Takes XCLIENT, which is not allowed within a transaction.
+    fn xclient<'a>(self, xclient: Xclient<'a>, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+        if core.offers().xclient.is_empty() {
+            return self.refuse(ReplyReason::NotImplemented, core, out);
+        }
+        match self {
+            Self::ExpectRecipient(_) | Self::ExpectChunk(_) => self.refuse(ReplyReason::NestedMail, core, out),
+            Self::ExpectHello | Self::ExpectMail => {
+                let is_logged_in = xclient.is_logged_in();
+                ask(OpenQuestion::Xclient { is_logged_in, before: self }, Event::Xclient(xclient))
+            }
+        }
+    }
+}
+
+/// Checks of commands against offer, requirements and limits.
+impl ServerCore {
+    /// Checks the requirements of the server (RFC 3207 §4, RFC 4954 §6).
+    fn admits(&self, command: &Command<'_>, state: &CommandState) -> Result<(), ReplyReason> {
+        let requires = &self.settings.requires;
+        let is_free = matches!(command, Command::Hello(..) | Command::Noop | Command::Quit | Command::StartTls);
+        if requires.tls && !self.is_over_tls && !is_free {
+            return Err(ReplyReason::NeedsTls);
+        }
+        let is_free = is_free || matches!(command, Command::Reset | Command::Auth(..) | Command::Xclient(_));
+        if requires.auth && !self.is_authenticated && !is_free && !matches!(state, CommandState::ExpectHello) {
+            return Err(ReplyReason::NeedsAuth);
+        }
+        Ok(())
+    }
+
+    fn accepts_mail(&self, mail: &Mail<'_>) -> Result<(), ReplyReason> {
+        let offers = self.offers();
+        if mail.size.is_some_and(|size| size > self.settings.limits.message_bytes) {
+            return Err(ReplyReason::MessageTooBig);
+        }
+        if mail.sender.is_internationalized() && !mail.smtp_utf8 {
+            return Err(ReplyReason::NeedsSmtpUtf8);
+        }
+        if mail.body == BodyType::Binary && !offers.binary_mime {
+            return Err(ReplyReason::BadParameter);
+        }
+        if (mail.returns.is_some() || mail.envelope_id.is_some()) && !offers.dsn {
+            return Err(ReplyReason::UnknownParameter);
+        }
+        if mail.auth.is_some() && self.settings.extensions_over_tls.auth.is_empty() {
+            return Err(ReplyReason::UnknownParameter);
+        }
+        Ok(())
+    }
+
+    fn accepts_recipient(&self, recipient: &Recipient<'_>, transaction: TransactionState) -> Result<(), ReplyReason> {
+        if transaction.addresses == Addresses::Ascii && recipient.path.is_internationalized() {
+            return Err(ReplyReason::NeedsSmtpUtf8);
+        }
+        if (recipient.notify.is_some() || recipient.original.is_some()) && !self.offers().dsn {
+            return Err(ReplyReason::UnknownParameter);
+        }
+        // RFC 6533 §3: that form is for servers that offer SMTPUTF8, whatever MAIL said.
+        if recipient.original.is_some_and(|it| it.is_internationalized()) && !self.offers().smtp_utf8 {
+            return Err(ReplyReason::BadParameter);
+        }
+        if transaction.accepted as usize >= self.settings.limits.recipients {
+            return Err(ReplyReason::TooManyRecipients);
+        }
+        Ok(())
+    }
+
+    /// Checks that there are recipients. LMTP has 503 if no recipient was accepted (RFC 2033 §4.2), whatever the
+    /// reason.
+    fn has_recipients(&self, transaction: TransactionState) -> Result<(), ReplyReason> {
+        match transaction {
+            TransactionState { accepted: 1.., .. } => Ok(()),
+            TransactionState { refused: 1.., .. } if self.settings.protocol == Protocol::Smtp => {
+                Err(ReplyReason::NoValidRecipients)
+            }
+            _ => Err(ReplyReason::RecipientFirst),
+        }
+    }
+
+    /// Checks the mechanism of AUTH, and the response that came with it.
+    fn accepts_login(
+        &self,
+        mechanism: Option<Mechanism>,
+        initial: Option<&[u8]>,
+    ) -> Result<auth::AuthRequest, ReplyReason> {
+        let here = self.offers().auth;
+        let over_tls = self.settings.extensions_over_tls.auth;
+        match mechanism {
+            Some(mechanism) if here.has(mechanism) => auth::AuthRequest::new(mechanism, initial),
+            Some(mechanism) if over_tls.has(mechanism) => Err(ReplyReason::AuthNeedsTls),
+            _ => Err(ReplyReason::UnknownMechanism),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Facts, counts and clock of a server session, which outlast its states.
+use super::data::{ChunkedMessage, DataMessage, Spare};
+use super::state::{State, Transition};
+use super::{Event, ServerSettings};
+use crate::command::{Chunk, Command, Hello};
+use crate::extensions::Extensions;
+use crate::foreign;
+use crate::line::{LineReader, ReadLine};
+use crate::reply::Reply;
+use crate::reply_reason::ReplyReason;
+use crate::settings::Protocol;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Settings, facts, counts and clock of a session.
+#[derive(Debug)]
+pub(super) struct ServerCore {
+    pub(super) settings: Arc<ServerSettings>,
+    pub(super) errors: u32,
+    /// Unknown commands before EHLO, over the whole session.
+    pub(super) unknown: u32,
+    pub(super) idle_commands: u32,
+    pub(super) failed_logins: u32,
+    pub(super) junk_commands: u32,
+    /// MAIL was granted, and neither RSET nor the end of its message has come since.
+    pub(super) has_open_mail: bool,
+    pub(super) gave_up: Option<ReplyReason>,
+    pub(super) last_received: Duration,
+    /// The end of the last message, or the beginning of the session, plus the application's time since then.
+    pub(super) last_message: Duration,
+    /// Bytes dropped behind STARTTLS.
+    pub(super) injected: u64,
+    /// The client sent QUIT.
+    pub(super) has_quit: bool,
+    pub(super) is_over_tls: bool,
+    pub(super) is_authenticated: bool,
+    pub(super) spare_data: Spare<DataMessage>,
+    pub(super) spare_chunks: Spare<ChunkedMessage>,
+}
+
+impl ServerCore {
+    pub(super) fn new(settings: Arc<ServerSettings>, now: Duration) -> Self {
+        Self {
+            settings,
+            errors: 0,
+            unknown: 0,
+            idle_commands: 0,
+            failed_logins: 0,
+            junk_commands: 0,
+            has_open_mail: false,
+            gave_up: None,
+            last_received: now,
+            last_message: now,
+            injected: 0,
+            has_quit: false,
+            is_over_tls: false,
+            is_authenticated: false,
+            spare_data: Spare::default(),
+            spare_chunks: Spare::default(),
+        }
+    }
+
+    /// Time at which the client will have been silent, or its message under way, or the session without a message, for
+    /// too long.
+    pub(super) fn deadline(&self, message_since: Option<Duration>) -> Duration {
+        let limits = &self.settings.limits;
+        let idle = self.last_received + limits.idle_timeout;
+        match message_since {
+            Some(since) => idle.min(since + limits.message_timeout),
+            None => idle.min(self.last_message.saturating_add(limits.no_message_timeout)),
+        }
+    }
+
+    /// Notes the time of an answer. The application's time is not counted against the peer.
+    pub(super) fn application_answered(&mut self, now: Duration) {
+        self.last_message += now.saturating_sub(self.last_received);
+        self.last_received = now;
+    }
+
+    /// Forgets what was said in the clear.
+    pub(super) fn tls_started(&mut self, now: Duration) {
+        self.is_over_tls = true;
+        self.is_authenticated = false;
+        self.last_received = now;
+    }
+
+    pub(super) fn offers(&self) -> &Extensions {
+        self.settings.offers(self.is_over_tls)
+    }
+
+    pub(super) fn hello_reply(&self, kind: Hello) -> &Reply {
+        match kind {
+            Hello::Extended | Hello::Lmtp => self.settings.ehlo(self.is_over_tls),
+            Hello::Plain => &self.settings.helo,
+        }
+    }
+
+    /// Reads the next command, or a line that is none and the reason to refuse it; `None` needs more bytes.
+    pub(super) fn next_command<'s, 'i: 's>(
+        &self,
+        lines: &'s mut LineReader,
+        input: &mut &'i [u8],
+    ) -> Option<Result<Command<'s>, ReplyReason>> {
+        match lines.next(input, self.settings.line_bytes()) {
+            ReadLine::Partial => None,
+            ReadLine::Whole(line) => Some(Command::parse(line).map_err(|reason| fault(line, reason))),
+            ReadLine::BareLf(line) => Some(Err(fault(line, ReplyReason::BareLineFeed))),
+            ReadLine::TooLong => Some(Err(ReplyReason::LineTooLong)),
+        }
+    }
+
+    /// Counts a command, or a line that is none, and reports whether there have been too many.
+    pub(super) fn is_too_much(&mut self, command: &Result<Command<'_>, ReplyReason>, now: Duration) -> bool {
+        self.last_received = now;
+        self.idle_commands += 1;
+        let is_too_idle = self.idle_commands > self.settings.limits.idle_commands;
+        is_too_idle || command.as_ref().is_ok_and(|command| self.is_too_much_junk(command))
+    }
+
+    /// Counts a command that has nothing to do with mail, and reports whether there have been too many. A client whose
+    /// message failed has to send RSET: that is not counted.
+    fn is_too_much_junk(&mut self, command: &Command<'_>) -> bool {
+        let is_junk = match command {
+            Command::Noop | Command::Verify(_) | Command::Help | Command::Hello(..) => true,
+            Command::Reset => !std::mem::take(&mut self.has_open_mail),
+            _ => false,
+        };
+        self.junk_commands += u32::from(is_junk);
+        is_junk && self.junk_commands > self.settings.limits.junk_commands
+    }
+
+    pub(super) fn say(&self, reason: ReplyReason, out: &mut Vec<u8>) {
+        out.extend_from_slice(reason.reply().wire());
+    }
+
+    /// Answers a command by itself.
+    pub(super) fn answered<'a>(&self, next: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
+        self.say(reason, out);
+        (next, Some(Event::Answered))
+    }
+
+    /// Refuses a command; the session stays in its state, unless that was one error too many.
+    pub(super) fn refuse<'a>(&mut self, stays: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
+        let reason = match reason {
+            ReplyReason::BadChunk if !self.offers().chunking => ReplyReason::NotImplemented,
+            ReplyReason::BadChunk | ReplyReason::OtherProtocol => return self.give_up(reason, out),
+            reason => reason,
+        };
+        if !self.bears(reason) {
+            return self.give_up(ReplyReason::TooManyCommands, out);
+        }
+        self.answered(stays, reason, out)
+    }
+
+    /// Counts an error, and reports whether the limits still permit it. RCPT or BDAT after a refused MAIL or BDAT is
+    /// what a pipelining client sends in good faith (RFC 2920 §3.1, RFC 3030 §4.2).
+    pub(super) fn bears(&mut self, reason: ReplyReason) -> bool {
+        let is_error = !matches!(reason, ReplyReason::TooManyRecipients | ReplyReason::MailFirst);
+        self.errors += u32::from(is_error);
+        let limits = &self.settings.limits;
+        self.errors <= limits.errors && self.unknown <= limits.unknown_before_hello
+    }
+
+    /// Ends the session because of its client.
+    pub(super) fn give_up<'a>(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
+        (self.give_up_state(reason, out), Some(Event::Answered))
+    }
+
+    /// Ends the session because of its client, within a step that has an event of its own.
+    pub(super) fn give_up_state(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> State {
+        self.gave_up = Some(reason);
+        self.say(reason, out);
+        State::Closed
+    }
+
+    /// Number of replies to the end of a message (RFC 2033 §4.2).
+    pub(super) fn replies_to_message(&self, recipients: u32) -> u32 {
+        match self.settings.protocol {
+            Protocol::Smtp => 1,
+            Protocol::Lmtp => recipients.max(1),
+        }
+    }
+
+    /// Number of replies to a chunk that is refused with its message.
+    pub(super) fn replies_to_chunk(&self, chunk: Chunk, recipients: u32) -> u32 {
+        if chunk.last { self.replies_to_message(recipients) } else { 1 }
+    }
+}
+
+/// The reason to refuse a line that is no command: another protocol ends the session, whatever else is wrong.
+fn fault(line: &[u8], reason: ReplyReason) -> ReplyReason {
+    if foreign::is_foreign(line) { ReplyReason::OtherProtocol } else { reason }
+}

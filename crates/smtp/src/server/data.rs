@@ -1,0 +1,261 @@
+//! Messages as they come in: by DATA, by BDAT (RFC 3030), and chunks that are refused.
+use super::command::{CommandState, TransactionState};
+use super::question::OpenQuestion;
+use super::state::{State, Transition};
+use super::turned_away;
+use super::{Event, ServerCore};
+use crate::chunk::{ChunkPiece, ChunkReader};
+use crate::command::Chunk;
+use crate::data::{DataPiece, DataReader, LineFault};
+use crate::limits::Limits;
+use crate::reply::Reply;
+use crate::reply_reason::ReplyReason;
+use std::time::Duration;
+
+/// A message that comes by DATA.
+#[derive(Debug)]
+pub(super) struct DataMessage {
+    reader: DataReader,
+    /// Time at which it began.
+    pub(super) since: Duration,
+    recipients: u32,
+}
+
+impl DataMessage {
+    fn new(transaction: TransactionState, now: Duration, limits: &Limits) -> Self {
+        let reader = DataReader::new(limits.text_line_bytes);
+        Self { reader, since: now, recipients: transaction.accepted }
+    }
+
+    /// Begins to read a message.
+    pub(super) fn begin(transaction: TransactionState, now: Duration, core: &mut ServerCore) -> State {
+        let message = Self::new(transaction, now, &core.settings.limits);
+        State::Message(core.spare_data.fill(message))
+    }
+
+    /// Reads a piece of the message. Bytes beyond the size limit are read and dropped, because the sender reads a reply
+    /// only at the end; at many times the limit the session ends, for that end may never come.
+    pub(super) fn step<'a>(
+        mut self: Box<Self>,
+        input: &mut &'a [u8],
+        now: Duration,
+        core: &mut ServerCore,
+        out: &mut Vec<u8>,
+    ) -> Transition<'a> {
+        let Some(piece) = self.reader.next(input) else { return (State::Message(self), None) };
+        core.last_received = now;
+        let bytes = self.reader.bytes();
+        let limit = core.settings.limits.message_bytes;
+        match piece {
+            DataPiece::Content(_) if bytes > core.most_bytes() => core.overwhelmed(ReplyReason::MessageEndless, out),
+            DataPiece::Content(_) if bytes > limit => (State::Message(self), Some(Event::Answered)),
+            DataPiece::Content(content) => (State::Message(self), Some(Event::Block(content))),
+            DataPiece::End if bytes > limit => {
+                core.discard(ReplyReason::MessageTooBig, core.replies_to_message(self.recipients), out)
+            }
+            DataPiece::End => {
+                let next = core.received(bytes, self.reader.fault(), self.recipients, out);
+                core.spare_data.keep(self);
+                next
+            }
+        }
+    }
+}
+
+/// A message that comes by BDAT.
+#[derive(Debug)]
+pub(super) struct ChunkedMessage {
+    reader: ChunkReader,
+    /// Time at which it began.
+    pub(super) since: Duration,
+    pub(super) recipients: u32,
+}
+
+impl ChunkedMessage {
+    fn new(transaction: TransactionState, now: Duration, limits: &Limits) -> Self {
+        let reader = ChunkReader::new(transaction.content_kind, limits.text_line_bytes);
+        Self { reader, since: now, recipients: transaction.accepted }
+    }
+
+    /// Begins to read a message and its first chunk.
+    pub(super) fn begin(transaction: TransactionState, chunk: Chunk, now: Duration, core: &mut ServerCore) -> State {
+        let message = Self::new(transaction, now, &core.settings.limits);
+        core.spare_chunks.fill(message).continued(chunk)
+    }
+
+    /// Bytes of the message so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.reader.bytes()
+    }
+
+    /// Begins to read a chunk.
+    pub(super) fn continued(mut self: Box<Self>, chunk: Chunk) -> State {
+        self.reader.begin(chunk);
+        State::Chunk(self)
+    }
+
+    /// Reads a piece of the chunk.
+    pub(super) fn step<'a>(
+        mut self: Box<Self>,
+        input: &mut &'a [u8],
+        now: Duration,
+        core: &mut ServerCore,
+        out: &mut Vec<u8>,
+    ) -> Transition<'a> {
+        let Some(piece) = self.reader.next(input) else { return (State::Chunk(self), None) };
+        core.last_received = now;
+        match piece {
+            ChunkPiece::Content(content) => (State::Chunk(self), Some(Event::Block(content))),
+            ChunkPiece::End(Chunk { last: true, .. }) => {
+                let next = core.received(self.reader.bytes(), self.reader.fault(), self.recipients, out);
+                core.spare_chunks.keep(self);
+                next
+            }
+            ChunkPiece::End(Chunk { last: false, bytes }) => {
+                // A chunk that is not empty is progress, as a recipient is.
+                core.idle_commands -= u32::from(bytes > 0);
+                let next = State::Command(CommandState::ExpectChunk(self));
+                core.answered(next, ReplyReason::ChunkAccepted, out)
+            }
+        }
+    }
+}
+
+/// A box that is kept for the next message, so that only the first message costs an allocation.
+#[derive(Debug)]
+pub(super) struct Spare<T>(Option<Box<T>>);
+
+impl<T> Default for Spare<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Spare<T> {
+    fn fill(&mut self, value: T) -> Box<T> {
+        match self.0.take() {
+            Some(mut kept) => {
+                *kept = value;
+                kept
+            }
+            None => Box::new(value),
+        }
+    }
+
+    fn keep(&mut self, used: Box<T>) {
+        self.0 = Some(used);
+    }
+}
+
+/// Remaining bytes of a chunk that is refused: they are read nevertheless (RFC 3030 §2).
+#[derive(Debug)]
+pub(super) struct SkippedChunk {
+    left: u64,
+    /// Time at which it began.
+    pub(super) since: Duration,
+    refusal: ChunkRefusal,
+}
+
+/// What is refused with a chunk, and the reply after its bytes.
+#[derive(Debug)]
+pub(super) enum ChunkRefusal {
+    /// The command was out of order, in this state.
+    Command(CommandState, ReplyReason),
+    /// The client was turned away at the greeting.
+    TurnedAway,
+    /// The message was refused, with that number of replies.
+    Message(ReplyReason, u32),
+    /// The application refused with this reply, sent that number of times.
+    Said(Reply, u32),
+}
+
+impl SkippedChunk {
+    /// The state in which a chunk is skipped.
+    pub(super) fn state(chunk: Chunk, now: Duration, refusal: ChunkRefusal) -> State {
+        State::Skip(Box::new(Self { left: chunk.bytes, since: now, refusal }))
+    }
+
+    /// Skips the bytes that have come, and refuses the chunk after its last.
+    pub(super) fn step<'a>(
+        mut self: Box<Self>,
+        input: &mut &[u8],
+        now: Duration,
+        core: &mut ServerCore,
+        out: &mut Vec<u8>,
+    ) -> Transition<'a> {
+        let length = usize::try_from(self.left).map_or(input.len(), |left| left.min(input.len()));
+        *input = &input[length..];
+        self.left -= length as u64;
+        if length > 0 {
+            core.last_received = now;
+        }
+        if self.left > 0 {
+            return (State::Skip(self), None);
+        }
+        match self.refusal {
+            ChunkRefusal::Command(state, reason) if state.is_in_good_faith() => {
+                core.answered(State::Command(state), reason, out)
+            }
+            ChunkRefusal::Command(state, reason) => state.refuse(reason, core, out),
+            ChunkRefusal::TurnedAway => turned_away::refuse(core, out),
+            ChunkRefusal::Message(reason, times) => core.discard(reason, times, out),
+            ChunkRefusal::Said(reply, times) => {
+                (0..times).for_each(|_| out.extend_from_slice(reply.wire()));
+                (State::Command(CommandState::ExpectMail), Some(Event::Answered))
+            }
+        }
+    }
+}
+
+/// Ends of messages.
+impl ServerCore {
+    /// The largest number of bytes of a message that are read.
+    pub(super) fn most_bytes(&self) -> u64 {
+        let limits = &self.settings.limits;
+        limits.message_bytes.saturating_mul(limits.oversize_factor.max(1))
+    }
+
+    /// Handles the end of a message.
+    fn received<'a>(
+        &mut self,
+        bytes: u64,
+        fault: Option<LineFault>,
+        recipients: u32,
+        out: &mut Vec<u8>,
+    ) -> Transition<'a> {
+        let times = self.replies_to_message(recipients);
+        match fault {
+            Some(LineFault::BareLineEnding) => self.discard(ReplyReason::BareLineEnding, times, out),
+            Some(LineFault::LineTooLong) => self.discard(ReplyReason::LineTooLong, times, out),
+            None => (State::Answer(OpenQuestion::Message { recipients }), Some(Event::Message { bytes })),
+        }
+    }
+
+    /// Refuses a message whose last byte has been read.
+    fn discard<'a>(&mut self, reason: ReplyReason, times: u32, out: &mut Vec<u8>) -> Transition<'a> {
+        self.has_brought_mail();
+        (0..times).for_each(|_| self.say(reason, out));
+        (State::Command(CommandState::ExpectMail), Some(Event::Discarded(reason)))
+    }
+
+    /// Ends the session because of a message that is far too large.
+    pub(super) fn overwhelmed<'a>(&self, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
+        self.say(reason, out);
+        (State::Closed, Some(Event::Discarded(reason)))
+    }
+
+    /// Notes that a message has had its last reply.
+    pub(super) fn settled(&mut self) -> State {
+        self.has_brought_mail();
+        self.errors = 0;
+        State::Command(CommandState::ExpectMail)
+    }
+
+    /// Notes that a message has come, accepted or not: the counts of commands without mail begin anew.
+    fn has_brought_mail(&mut self) {
+        self.idle_commands = 0;
+        self.junk_commands = 0;
+        self.has_open_mail = false;
+        self.last_message = self.last_received;
+    }
+}

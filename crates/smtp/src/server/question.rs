@@ -1,0 +1,212 @@
+//! Questions to the application: their default replies, and the state after each answer.
+use super::Event;
+use super::ServerCore;
+use super::auth::{AuthRequest, LoginQuestion};
+use super::command::{CommandState, TransactionState};
+use super::data::{ChunkRefusal, ChunkedMessage, DataMessage, SkippedChunk};
+use super::state::{State, Transition};
+use crate::command::{Chunk, Hello};
+use crate::reply::{Reply, ReplySeverity, say};
+use crate::reply_reason::ReplyReason;
+use crate::settings::Protocol;
+use std::time::Duration;
+
+/// The question that is open. It holds the state in which a refusal leaves the session.
+#[derive(Debug)]
+pub(super) enum OpenQuestion {
+    Greeting,
+    Hello(Hello, CommandState),
+    Mail(TransactionState),
+    Recipient(TransactionState),
+    Data(TransactionState),
+    FirstChunk(TransactionState, Chunk),
+    Message { recipients: u32 },
+    Delivery(DeliveryState),
+    Verify(CommandState),
+    Reset(CommandState),
+    Noop(CommandState),
+    Quit(CommandState),
+    QuitTurnedAway,
+    StartTls,
+    Nonce(Box<AuthRequest>),
+    Login(LoginQuestion),
+    Xclient { is_logged_in: bool, before: CommandState },
+}
+
+/// The recipients of a message in LMTP whose results are still to be asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeliveryState {
+    next: u32,
+    recipients: u32,
+}
+
+impl DeliveryState {
+    /// Asks for the next recipient's result.
+    pub(super) fn ask<'a>(self) -> Transition<'a> {
+        (State::Answer(OpenQuestion::Delivery(self)), Some(Event::Delivery { recipient: self.next }))
+    }
+
+    fn answered(self, core: &mut ServerCore) -> State {
+        let next = self.next + 1;
+        if next < self.recipients { State::Delivery(Self { next, ..self }) } else { core.settled() }
+    }
+}
+
+/// Sends the answer, or the reply that lets the session continue.
+fn send<'a>(answer: Option<&'a Reply>, default: &'a Reply, out: &mut Vec<u8>) -> &'a Reply {
+    let reply = answer.unwrap_or(default);
+    out.extend_from_slice(reply.wire());
+    reply
+}
+
+/// Returns the state after a reply: `granted` if it is positive.
+fn after(reply: &Reply, granted: CommandState, refused: CommandState) -> State {
+    State::Command(if reply.is_positive() { granted } else { refused })
+}
+
+impl OpenQuestion {
+    /// Takes the application's answer, which is not 421.
+    pub(super) fn answered(
+        self,
+        answer: Option<&Reply>,
+        now: Duration,
+        core: &mut ServerCore,
+        out: &mut Vec<u8>,
+    ) -> State {
+        match self {
+            Self::Greeting => greeting_answered(answer, core, out),
+            Self::Hello(kind, before) => {
+                let reply = send(answer, core.hello_reply(kind), out);
+                after(reply, CommandState::ExpectMail, before)
+            }
+            Self::Mail(transaction) => mail_answered(transaction, answer, core, out),
+            Self::Recipient(transaction) => recipient_answered(transaction, answer, core, out),
+            Self::Data(transaction) => data_answered(transaction, answer, now, core, out),
+            Self::FirstChunk(transaction, chunk) => first_chunk_answered(transaction, chunk, answer, now, core),
+            Self::Message { recipients } => message_answered(recipients, answer, core, out),
+            Self::Delivery(delivery) => {
+                send(answer, say!("250 2.0.0 Ok"), out);
+                delivery.answered(core)
+            }
+            Self::Verify(state) => {
+                send(answer, say!("252 2.5.2 Cannot VRFY user, but will take mail and try"), out);
+                State::Command(state)
+            }
+            Self::Reset(before) => {
+                let reply = send(answer, ReplyReason::Reset.reply(), out);
+                after(reply, before.reset(), before)
+            }
+            Self::Noop(state) => {
+                send(answer, ReplyReason::Noop.reply(), out);
+                State::Command(state)
+            }
+            Self::Quit(before) => quit_answered(State::Command(before), answer, core, out),
+            Self::QuitTurnedAway => quit_answered(State::ExpectQuit, answer, core, out),
+            Self::StartTls => {
+                let reply = send(answer, say!("220 2.0.0 Ready to start TLS"), out);
+                if reply.is_positive() { State::ExpectTls } else { State::Command(CommandState::ExpectMail) }
+            }
+            Self::Nonce(request) => request.answered(answer, core, out),
+            Self::Login(question) => question.answered(answer, core, out),
+            Self::Xclient { is_logged_in, before } => {
+                let reply = send(answer, ReplyReason::XclientNotPermitted.reply(), out);
+                core.is_authenticated = if reply.is_positive() { is_logged_in } else { core.is_authenticated };
+                after(reply, CommandState::ExpectHello, before)
+            }
+        }
+    }
+}
+
+fn greeting_answered(answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
+    let reply = send(answer, &core.settings.greeting, out);
+    if reply.is_positive() { State::Command(CommandState::ExpectHello) } else { State::ExpectQuit }
+}
+
+fn mail_answered(
+    transaction: TransactionState,
+    answer: Option<&Reply>,
+    core: &mut ServerCore,
+    out: &mut Vec<u8>,
+) -> State {
+    let reply = send(answer, say!("250 2.1.0 Ok"), out);
+    if !reply.is_positive() {
+        return State::Command(CommandState::ExpectMail);
+    }
+    core.has_open_mail = true;
+    State::Command(CommandState::ExpectRecipient(transaction))
+}
+
+fn recipient_answered(
+    mut transaction: TransactionState,
+    answer: Option<&Reply>,
+    core: &mut ServerCore,
+    out: &mut Vec<u8>,
+) -> State {
+    let reply = send(answer, say!("250 2.1.5 Ok"), out);
+    if reply.is_positive() {
+        // An accepted recipient is progress: a message may have as many as the limit says.
+        core.idle_commands -= 1;
+        transaction.accepted += 1;
+    } else {
+        transaction.refused += 1;
+    }
+    State::Command(CommandState::ExpectRecipient(transaction))
+}
+
+fn data_answered(
+    transaction: TransactionState,
+    answer: Option<&Reply>,
+    now: Duration,
+    core: &mut ServerCore,
+    out: &mut Vec<u8>,
+) -> State {
+    let reply = send(answer, say!("354 End data with <CR><LF>.<CR><LF>"), out);
+    match reply.kind() {
+        ReplySeverity::Intermediate => DataMessage::begin(transaction, now, core),
+        ReplySeverity::Completion | ReplySeverity::Transient | ReplySeverity::Permanent => {
+            State::Command(CommandState::ExpectRecipient(transaction))
+        }
+    }
+}
+
+/// Begins the message, or skips its first chunk. A positive answer is not sent: the chunk's end has a reply.
+fn first_chunk_answered(
+    transaction: TransactionState,
+    chunk: Chunk,
+    answer: Option<&Reply>,
+    now: Duration,
+    core: &mut ServerCore,
+) -> State {
+    match answer {
+        // The chunks that follow in the pipeline must not be accepted as the message (RFC 3030 §2).
+        Some(reply) if !reply.is_positive() => {
+            let times = core.replies_to_chunk(chunk, transaction.accepted);
+            SkippedChunk::state(chunk, now, ChunkRefusal::Said(reply.clone(), times))
+        }
+        Some(_) | None => ChunkedMessage::begin(transaction, chunk, now, core),
+    }
+}
+
+/// Sends the reply to the message. In LMTP the application answers for all recipients at once, or for each.
+fn message_answered(recipients: u32, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
+    match (core.settings.protocol, answer) {
+        (Protocol::Smtp, answer) => {
+            send(answer, say!("250 2.0.0 Ok"), out);
+            core.settled()
+        }
+        (Protocol::Lmtp, Some(reply)) => {
+            (0..recipients).for_each(|_| out.extend_from_slice(reply.wire()));
+            core.settled()
+        }
+        (Protocol::Lmtp, None) => State::Delivery(DeliveryState { next: 0, recipients }),
+    }
+}
+
+fn quit_answered(refused: State, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
+    let reply = send(answer, ReplyReason::Quit.reply(), out);
+    if !reply.is_positive() {
+        return refused;
+    }
+    core.has_quit = true;
+    State::Closed
+}
