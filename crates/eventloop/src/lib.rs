@@ -62,3 +62,7 @@ pub use reactor::FdTable;
 pub use resource_exhausted::ResourceExhausted;
 pub use socket::{Acceptor, Socket};
 pub use timers::{Timer, sleep, sleep_until};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

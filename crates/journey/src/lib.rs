@@ -1,5 +1,29 @@
 //! The words and the arithmetic of a mail measurement: stages, trace, ledger, histograms, series, the run record.
 //!
+//! ```
+//! use journey::{ClockId, Ledger, RunId, Trace, TraceReader, TraceResult, trace};
+//! use std::time::Duration;
+//!
+//! // The source: a header line that says which message this is, when it was created, and what its body must be.
+//! let body = b"hello\r\n";
+//! let clock = ClockId::monotonic("this host");
+//! let created = Duration::from_secs(1);
+//! let sent = Trace { run: RunId([7; 16]), sequence: 42, created, clock, checksum: trace::checksum(body) };
+//! let mut header = [0; Trace::HEADER_BYTES];
+//! sent.write(&mut header);
+//! let mut accepted = Ledger::default();
+//! accepted.mark(sent.sequence, 0);
+//!
+//! // The sink: recognises it behind whatever relays have put before it.
+//! let mut arrived = Ledger::default();
+//! let mut reader = TraceReader::default();
+//! reader.receive(&[b"Received: from somewhere\r\n", &header[..], b"\r\n", body].concat());
+//! if let TraceResult::Intact(trace) = reader.finish() {
+//!     arrived.mark(trace.sequence, 0);
+//! }
+//! assert_eq!(accepted.count_without(&arrived), 0, "nothing is lost");
+//! ```
+//!
 //! No clock, socket, file, environment or random source in this crate: times are arguments, as `Duration` since the
 //! zero of CLOCK_MONOTONIC, so every rule can be tested by writing the times down.
 //!
@@ -10,15 +34,15 @@
 //! tally      counts of a worker between two ticks; the collector merges them
 //! rows       tallies as rows of a record
 //! series     a row for each second
-//! pauses     the signature of a delayed ACK in a phase's times
-//! doubts     limits and disturbances of a run, with their remedies
+//! delayed_acks  the signature of a delayed ACK in a phase's times
+//! validity   limits and disturbances of a run, with their remedies
 //! mades      the part of a record that only a run over MADES has
 //! account    the conservation check: the fates sum to the created units
 //! judge      a record's verdict: reasons by their weight, and the outcome
 //! threshold  requirements of a user on a run, read and evaluated
 //! stalls     times in which a server accepted nothing
-//! chance     random numbers from a seed
-//! fold       the parties' records joined into the run's
+//! seeded     random numbers from a seed
+//! merge      the parties' records joined into the run's
 //! record     the run record, `run.json`
 //! words      numbers in sentences
 //! ```
@@ -52,3 +76,7 @@ pub use series::Series;
 pub use stage::{Phase, Stage};
 pub use tally::{Errors, ExhaustedCounts, LatencyKind, RunTally, SinkTally, SourceTally, WarmUpCounts};
 pub use trace::{ClockId, RunId, Trace, TraceReader, TraceResult};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,20 +1,47 @@
 //! MADES over AMQP 1.0: the Business Application API of ECP and EDX, the client side of its queues, and an endpoint to
 //! run against.
 //!
+//! ```
+//! use mades::api::{OutgoingProperties, Submission, payload};
+//! use mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits};
+//! use mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! let port = listener.local_addr()?.port();
+//! let queues = MemoryQueues::new(QueueLimits::default());
+//! tokio::spawn(embedded::serve(listener, queues, ListenOptions::default(), Default::default()));
+//!
+//! let broker = Broker::new(format!("amqp://127.0.0.1:{port}").parse()?, "hello");
+//! let mut connection = Connection::open(&broker).await?;
+//! let mut sender = connection.attach_sender(&SenderOptions::new("outbox", 8)).await?;
+//! let mut receiver = connection.attach_receiver(&ReceiverOptions::new("outbox", 8)).await?;
+//! let mut template = OutgoingProperties::new("10V000000000001X", "HELLO").template(Uuid::nil(), payload(b"hi".to_vec()));
+//! let disposition = sender.send(template.fill(0, 0)).await?;
+//! let IncomingDelivery::Delivery(delivery) = receiver.next().await? else { panic!("it can be decoded") };
+//! assert_eq!(Submission::read(&delivery.message).receiver_code.as_deref(), Some("10V000000000001X"));
+//! receiver.accept(delivery.handle).await?;
+//! receiver.settle().await?;
+//! disposition.await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! | module | what it does |
 //! |---|---|
 //! | `api` | messages of the queues, both directions: pure |
+//! | `bench` | the bench: load, account and record of a run |
 //! | `coalescing` | a stream whose writes are gathered |
 //! | `connection` | a connection to a broker |
 //! | `embedded` | an AMQP 1.0 listener with queues in memory |
 //! | `endpoint` | drives the stand-in over a broker or the embedded queues |
 //! | `error` | errors, and the remedy for each |
-//! | `guard` | stops frames at which fe2o3-amqp would panic or wait for ever |
-//! | `inlet` | a queue that messages come from |
-//! | `outlet` | a queue that messages go to |
+//! | `frame_validator` | stops frames at which fe2o3-amqp would panic or wait for ever |
+//! | `receiver` | a queue that messages come from |
+//! | `sender` | a queue that messages go to |
 //! | `sasl_external` | SASL EXTERNAL over TLS of our own |
 //! | `security` | TLS and authentication |
-//! | `standin` | the steps of an endpoint pair for each message, and their times: pure |
+//! | `simulator` | the steps of an endpoint pair for each message, and their times: pure |
 //! | `url` | address of a broker, and the login; shows no password |
 pub mod api;
 pub mod bench;
@@ -41,3 +68,7 @@ pub use receiver::{Delivery, DeliveryHandle, IncomingDelivery, ReceiverLink, Rec
 pub use security::{BrokerSecurity, SaslMechanism, TlsSetup, Verification};
 pub use sender::{Disposition, DispositionFuture, SenderLink, SenderOptions};
 pub use uuid::Uuid;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,5 +1,23 @@
 //! MIME, line by line: converts 8-bit messages to 7-bit where that is allowed (RFC 6152 §3), and restores them.
 //!
+//! ```
+//! let message = "MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\
+//!                Content-Transfer-Encoding: 8bit\r\n\r\nGr\u{fc}\u{df}e\r\n".as_bytes();
+//! let converted = mime::to_seven_bit(message, "relay.example")?.expect("it has 8-bit bytes");
+//! assert!(mime::is_seven_bit(&converted));
+//!
+//! // The far end reads the body as it was before; it begins behind the line that marks the conversion.
+//! let (marker, rest) = converted.split_at(converted.iter().position(|byte| *byte == b'\n').expect("a line") + 1);
+//! assert!(marker.starts_with(mime::MARKER));
+//! let mut restored = Vec::new();
+//! let mut restorer = mime::Restorer::new();
+//! restorer.receive(rest, |bytes| restored.extend_from_slice(bytes));
+//! restorer.finish(|bytes| restored.extend_from_slice(bytes));
+//! assert!(restorer.is_valid());
+//! assert_eq!(restored, "Gr\u{fc}\u{df}e\r\n".as_bytes());
+//! # Ok::<(), mime::ConversionError>(())
+//! ```
+//!
 //! ```text
 //! walk     the kind of each line: header, body, delimiter; bounded in depth, strict where readers disagree
 //! convert  a message in memory, for a server without 8BITMIME
@@ -18,3 +36,7 @@ pub use convert::{ConversionError, is_seven_bit, to_seven_bit};
 pub use decode::Decoder;
 pub use encode::Encoding;
 pub use restore::{MARKER, Restorer};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

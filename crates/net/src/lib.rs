@@ -1,4 +1,27 @@
-//! SMTP over sockets: an embeddable server and a client.
+//! SMTP over sockets: an embeddable server and clients. **Linux only.**
+//!
+//! ```
+//! use net::{Answer, Client, ReceivedMessage, Server};
+//! use std::{sync::Arc, time::Duration};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let print = |message: ReceivedMessage| {
+//!     println!("{} sends {} bytes to {:?}", message.sender, message.content.len(), message.recipients);
+//!     Answer::Yes
+//! };
+//! let server = Server::for_messages(print).start("127.0.0.1:0".parse()?)?;
+//!
+//! let mut client = Client::connect(server.address(), "client.example", Duration::from_secs(10))?;
+//! let envelope = Arc::new(smtp::Envelope::new("me@example.com", "", ["you@example.com"])?);
+//! assert!(client.send(&envelope, b"Subject: hello\r\n\r\nworld\r\n")?.accepted);
+//! client.quit()?;
+//! server.stop();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - [`Server::for_messages`] with a closure or a [`MessageHandler`]: whole messages, gathered within a bound of memory.
+//! - [`Server::new`] with a [`Handler`] for each session: a decision at each command, bytes as they come.
+//! - [`Client::builder`]: STARTTLS or implicit TLS, and AUTH; [`AsyncClient`] for use within a handler's answers.
 //!
 //! The protocol is in `smtp`, the event loop in `eventloop`; this crate joins the two and adds TLS. One event loop per
 //! core, with sessions pinned to it; one read buffer per core, so that an idle session holds none.
@@ -58,3 +81,7 @@ pub use tls_setup::{
     Certificate, ClientTls, ServerSecurity, ServerTls, SessionResumption, TlsSetupError, TlsVersions, Trust,
 };
 pub use worker::WorkerBuffers;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,5 +1,26 @@
 //! SMTP as state: sans-IO client and server sessions. Bytes in, events and bytes out.
 //!
+//! ```
+//! use smtp::server::{Event, Server, ServerSettings};
+//! use std::{sync::Arc, time::Duration};
+//!
+//! let now = Duration::ZERO;
+//! let mut server = Server::new(Arc::new(ServerSettings::new("mx.example", smtp::Limits::default())), now);
+//! let mut out = Vec::new();
+//! server.answer(None, now, &mut out); // the greeting
+//! let mut input = b"EHLO a\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nhello\r\n.\r\nQUIT\r\n".as_slice();
+//! let mut message = Vec::new();
+//! while let Some(event) = server.next_event(&mut input, now, &mut out) {
+//!     match event {
+//!         Event::Block(block) => message.extend_from_slice(block),
+//!         event if event.asks() => server.answer(None, now, &mut out), // yes
+//!         _ => {}
+//!     }
+//! }
+//! assert_eq!(message, b"hello\r\n");
+//! assert!(out.starts_with(b"220 mx.example ") && out.ends_with(b"221 2.0.0 Bye\r\n") && server.has_quit());
+//! ```
+//!
 //! No runtime, no socket, no clock, no allocation on the common path. A driver owns the socket and does this:
 //!
 //! ```text
@@ -65,3 +86,7 @@ pub use extensions::Extensions;
 pub use limits::Limits;
 pub use reply::{ReceivedReply, Reply};
 pub use server::Server;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

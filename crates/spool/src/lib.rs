@@ -1,19 +1,16 @@
 //! A log of messages that survives a power failure, and gives out the receipt that a 250 needs.
 //!
-//! One thread commits. Messages that come while it writes are committed together, by one write and one sync: no timer,
-//! no batch size to be tuned. Only a synced message is [`Stored`], and nothing else makes that value. Progress of a
-//! message is noted lazily, so that a crash may repeat work, but never loses any.
-//!
 //! ```
-//! use spool::{Draft, Options, RealDisk, Spool};
+//! use spool::{NewMessage, Options, RealDisk, Spool};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let directory = tempfile::tempdir()?;
 //! # let options = Options { segment_bytes: 1 << 16, ..Options::default() };
 //! let disk = std::sync::Arc::new(RealDisk::new(directory.path())?);
 //! let (spool, backlog) = Spool::open(disk, options)?;
 //! assert!(backlog.is_empty());
-//! let draft = Draft { received_ns: 1, envelope: b"to b@example.com".to_vec(), body: b"Hello\r\n"[..].into() };
-//! let stored = spool.store(draft).wait()?; // or .await
+//! let body = b"Hello\r\n"[..].into();
+//! let message = NewMessage { received_ns: 1, envelope: b"to b@example.com".to_vec(), body };
+//! let stored = spool.store(message).wait()?; // or .await
 //! assert_eq!(*spool.read(stored.id())?, *b"Hello\r\n");
 //! spool.done(stored.id());
 //! spool.close();
@@ -21,10 +18,14 @@
 //! # }
 //! ```
 //!
+//! One thread commits. Messages that come while it writes are committed together, by one write and one sync: no timer,
+//! no batch size to be tuned. Only a synced message is [`Stored`], and nothing else makes that value. Progress of a
+//! message is noted lazily, so that a crash may repeat work, but never loses any.
+//!
 //! | file | what it does |
 //! |---|---|
 //! | `backlog` | the unfinished messages of a spool that is opened |
-//! | `building` | a batch under construction |
+//! | `batch_builder` | a batch under construction |
 //! | `commit` | the commit thread |
 //! | `damage` | the parts that do not read as they were written, and their cost |
 //! | `disk` | the interface of a disk; a real one |
@@ -32,25 +33,25 @@
 //! | `faulty` | a disk in memory that crashes, tears, fills up and fails, for tests |
 //! | `format` | the bytes: headers, batches, records |
 //! | `header` | classification of a file by its header |
-//! | `inbox` | the queue before the commit thread |
+//! | `commit_queue` | the queue before the commit thread |
 //! | `inspect` | inspection of a spool from outside, without a change |
-//! | `live` | messages that are not done, and the places of their records |
+//! | `index` | messages that are not done, and the places of their records |
 //! | `log` | batches written and synced, segments begun and given up |
 //! | `memory` | the spool that keeps nothing |
 //! | `message` | drafts, receipts' content, unfinished messages |
 //! | `options` | sizes, and the durability that a receipt promises |
 //! | `quarantine` | copies of damaged bytes |
-//! | `reading` | all of a directory, read and not changed |
+//! | `load` | all of a directory, read and not changed |
 //! | `receipt` | a future that resolves when a message is stored |
 //! | `recovery` | opening a directory |
 //! | `replay` | records in their order, and the account of the damage |
 //! | `scan` | reading through a segment's batches |
 //! | `segment` | a segment in use, single records read |
 //! | `spool` | the handle |
-//! | `supply` | free segments |
-//! | `tender` | the thread that keeps a free segment ready |
-//! | `tidying` | making room |
-//! | `usage` | fill level and counters |
+//! | `segment_pool` | free segments |
+//! | `preallocator` | the thread that keeps a free segment ready |
+//! | `compaction` | making room |
+//! | `stats` | fill level and counters |
 mod backlog;
 mod batch_builder;
 mod commit;
@@ -92,3 +93,7 @@ pub use receipt::{NotesReceipt, Receipt};
 pub use recovery::{try_octets, with_checksums};
 pub use spool::{NotesMark, Spool};
 pub use stats::SpoolStats;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

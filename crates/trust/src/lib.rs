@@ -1,5 +1,25 @@
 //! TLS servers: the certificates that a client accepts, and the reasons why a handshake failed, in plain words.
 //!
+//! ```
+//! use rustls::pki_types::UnixTime;
+//! use std::sync::Arc;
+//! use trust::HandshakeFault;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let made = rcgen::generate_simple_self_signed(vec!["mail.example".to_owned()])?;
+//! # let certificate = made.cert.der().clone();
+//!
+//! let provider = Arc::new(rustls::crypto::ring::default_provider());
+//! let verifier = trust::servers_of(vec![certificate.clone()], &provider)?;
+//! let verify = |name: &'static str| {
+//!     verifier.verify_server_cert(&certificate, &[], &name.try_into().unwrap(), &[], UnixTime::now())
+//! };
+//! assert!(verify("mail.example").is_ok());
+//! let fault = HandshakeFault::of(&verify("mx.example").unwrap_err(), "mx.example").expect("a fault to remedy");
+//! assert_eq!(fault.to_string(), "the certificate is for mail.example, not for mx.example");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! | file | what it does |
 //! |---|---|
 //! | `fault` | reasons why a handshake with a server failed, with their remedies |
@@ -9,3 +29,7 @@ mod verifier;
 
 pub use fault::{HandshakeFault, Remedies};
 pub use verifier::{any_server, servers_of};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,0 +1,49 @@
+//! An SMTP server on standard input and output, as inetd or systemd would start it: no socket and no clock in the protocol.
+//! `printf 'EHLO a\r\nQUIT\r\n' | cargo run -p mailrun-smtp --example stdio`
+use smtp::limits::Limits;
+use smtp::server::{Event, Server, ServerSettings};
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Serves one session, and returns the messages that it brought.
+pub(crate) fn serve(mut input: impl Read, mut output: impl Write) -> io::Result<Vec<Vec<u8>>> {
+    let began = Instant::now();
+    let mut server = Server::new(Arc::new(ServerSettings::new("stdio.example", Limits::default())), began.elapsed());
+    let mut out = Vec::new();
+    // The first question is the greeting.
+    server.answer(None, began.elapsed(), &mut out);
+    let mut content = Vec::new();
+    let mut messages = Vec::new();
+    let mut block = [0; 4096];
+    while !server.is_closed() {
+        output.write_all(&out)?;
+        output.flush()?;
+        out.clear();
+        let count = input.read(&mut block)?;
+        if count == 0 {
+            break;
+        }
+        let mut rest = &block[..count];
+        while let Some(event) = server.next_event(&mut rest, began.elapsed(), &mut out) {
+            match event {
+                Event::Block(bytes) => content.extend_from_slice(bytes),
+                // What came of a message that is over must not be part of the next.
+                Event::Discarded(_) | Event::Mail(_) => content.clear(),
+                Event::Message { .. } => messages.push(std::mem::take(&mut content)),
+                _ => {}
+            }
+            if server.awaits_answer() {
+                server.answer(None, began.elapsed(), &mut out);
+            }
+        }
+    }
+    output.write_all(&out)?;
+    output.flush()?;
+    Ok(messages)
+}
+
+fn main() -> io::Result<()> {
+    let messages = serve(io::stdin().lock(), io::stdout().lock())?;
+    writeln!(io::stderr(), "{} messages", messages.len())
+}
