@@ -1,6 +1,6 @@
 //! Any text as an alias file: mistakes that lie within it, or aliases that end, each with no more than was promised.
 #![no_main]
-#[path = "../../crates/relay/src/aliases.rs"]
+#[path = "../../crates/relay/src/routing/aliases.rs"]
 #[allow(dead_code)] // a part of it is the relay's
 mod aliases;
 

@@ -1,13 +1,31 @@
 //! Any texts of a next hop and any message in a notification: its lines are sound, and its parts and groups as many as there should be.
 #![no_main]
-#[path = "../../crates/relay/src/bounce/mod.rs"]
+#[path = "../../crates/relay/src/dsn/explanation.rs"]
+mod explanation;
+#[path = "../../crates/relay/src/dsn/facts.rs"]
 #[allow(dead_code)] // a part of it is the relay's
-mod bounce;
-#[path = "../../crates/relay/src/received.rs"]
+mod facts;
+#[path = "../../crates/relay/src/dsn/part.rs"]
+mod part;
+#[path = "../../crates/relay/src/message/received.rs"]
 #[allow(dead_code)] // likewise
-mod received;
+pub(crate) mod received;
+#[path = "../../crates/relay/src/dsn/report.rs"]
+#[allow(dead_code)] // likewise
+mod report;
+#[path = "../../crates/relay/src/dsn/returned.rs"]
+mod returned;
+#[path = "../../crates/relay/src/dsn/status.rs"]
+mod status;
+#[path = "../../crates/relay/src/dsn/text.rs"]
+mod text;
 
-use bounce::{DsnAction, DsnFacts, DsnRecipient};
+/// The same place under the name that it has in the program.
+pub(crate) mod message {
+    pub(crate) use super::received;
+}
+
+use facts::{DsnAction, DsnFacts, DsnRecipient};
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 
@@ -43,7 +61,7 @@ fuzz_target!(|data: &[u8]| {
         remote_mta: std::str::from_utf8(text).ok(),
         last_attempt: None,
     };
-    let Some(dsn) = bounce::compose(&facts, &[recipient, recipient], 1000, now) else {
+    let Some(dsn) = report::compose(&facts, &[recipient, recipient], 1000, now) else {
         assert!(facts.addressee.is_empty());
         return;
     };

@@ -1,18 +1,12 @@
 //! Any text as a relay's configuration: complaints that lie within it, or a configuration under which every address has
 //! a place or is refused. Keys whose host names would be looked up are left out: nobody is to be asked.
 #![no_main]
-#[path = "../../crates/relay/src/aliases.rs"]
-#[allow(dead_code)] // a part of it is the relay's
-pub(crate) mod aliases;
 #[path = "../../crates/relay/src/config/mod.rs"]
-#[allow(dead_code, unused_imports)] // likewise
+#[allow(dead_code, unused_imports)] // a part of it is the relay's
 pub(crate) mod config;
 #[path = "../../crates/party/src/local_address.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod local_address;
-#[path = "../../crates/relay/src/login_limits.rs"]
-#[allow(dead_code)] // likewise
-pub(crate) mod login_limits;
 #[path = "../../crates/party/src/misspelling.rs"]
 pub(crate) mod misspelling;
 #[path = "../../crates/party/src/position.rs"]
@@ -20,7 +14,7 @@ pub(crate) mod position;
 #[path = "../../crates/party/src/reason.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod reason;
-#[path = "../../crates/relay/src/retry.rs"]
+#[path = "../../crates/relay/src/qmgr/retry.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod retry;
 #[path = "../../crates/relay/src/routing/mod.rs"]
@@ -30,9 +24,9 @@ pub(crate) mod routing;
 #[allow(dead_code)] // likewise
 pub(crate) mod users;
 
-/// The same places under the names they have in the program.
-pub(crate) mod relay {
-    pub(crate) use crate::{aliases, retry, routing};
+/// The same place under the name that it has in the program.
+pub(crate) mod qmgr {
+    pub(crate) use super::retry;
 }
 
 use config::{Config, ConfigEnvironment, DeliveryScope};

@@ -1,6 +1,6 @@
 //! Any bytes as an envelope and as notes of the spool: an error, or what is written again as the same bytes.
 #![no_main]
-#[path = "../../crates/relay/src/envelope.rs"]
+#[path = "../../crates/relay/src/message/envelope.rs"]
 #[allow(dead_code)] // a part of it is the relay's
 mod envelope;
 

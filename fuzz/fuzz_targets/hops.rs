@@ -1,6 +1,6 @@
 //! Any octets as a message, whole and cut: the same hops are counted, those of the header alone; and any client's name in the field that is written: it is one field.
 #![no_main]
-#[path = "../../crates/relay/src/received.rs"]
+#[path = "../../crates/relay/src/message/received.rs"]
 #[allow(dead_code)] // a part of it is the relay's
 mod received;
 

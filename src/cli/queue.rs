@@ -4,12 +4,12 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use journey::RunId;
 use relay::config::{Config, DeliveryScope};
-use relay::leftover;
-use relay::operator::{ControlClient, ControlOutcome};
-use relay::protocol::{
+use relay::control::client::{ControlClient, ControlOutcome};
+use relay::control::protocol::{
     CommandName, CommandScope, ControlReply, ControlRequest, EntryRow, HopRow, MessageRow, QueueId, StateName,
     TotalsRow,
 };
+use relay::offline::leftover;
 use report::numbers::counted;
 use report::printable::is_hidden;
 use std::fmt::Write as _;
@@ -513,7 +513,7 @@ fn seconds_since(unix_s: u64) -> u64 {
 mod tests {
     use super::*;
     use clap::Parser;
-    use relay::protocol::RefusalRow;
+    use relay::control::protocol::RefusalRow;
 
     #[derive(Debug, Parser)]
     struct QueueTestCli {

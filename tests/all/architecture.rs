@@ -101,7 +101,7 @@ fn imports_run_downward_only() {
         (&["crates/mades/src/api", "crates/mades/src/simulator"], [CORE, &["crate::bench"]].concat()),
         (&["crates/mades/src/embedded", "crates/mades/src/endpoint"], vec!["crate::bench", "net::", "party::"]),
         // Who may be delivered now is decided by what is given: no clock, no socket, no file.
-        (&["crates/relay/src/queue"], [CORE, &["smtp::", "spool::"]].concat()),
+        (&["crates/relay/src/qmgr"], [CORE, &["smtp::", "spool::"]].concat()),
         // The spool has a disk, and knows nothing of what it keeps.
         (&["crates/spool/src"], vec!["tokio", "net::", "std::net"]),
         // The cores have no runtime, no sockets, no clock.

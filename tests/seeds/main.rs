@@ -21,7 +21,8 @@ pub(crate) use fuzz_target;
 mod targets;
 
 // Where files of the program that targets include look for others.
-use targets::config::{aliases, local_address, misspelling, position, reason, relay, retry, routing, users};
+use targets::bounce::message;
+use targets::config::{local_address, misspelling, position, qmgr, reason, routing, users};
 
 use std::fs;
 use std::panic::catch_unwind;

@@ -2,7 +2,7 @@
 //!
 //! The needs of the spool, the workers and HTTP are set aside; sessions and connections to next hops share the rest. A
 //! relay that would run out of descriptors while it works reports its lower limits at the start.
-use super::config::{Config, DurabilityLevel};
+use crate::config::{Config, DurabilityLevel};
 use anyhow::{Result, bail};
 use party::http_server::CONNECTION_LIMIT;
 use rustix::process::{Resource, getrlimit};

@@ -1,113 +1,72 @@
 //! Store and forward: accepts mail, keeps it, and tries each message until it is delivered or its sender notified.
 //!
-//! | module | what it is |
-//! |---|---|
-//! | `aliases` | the targets of each name of a local domain |
-//! | `bounce` | notifications to senders about their messages |
-//! | `census` | counters since the relay began |
-//! | `certificates` | the certificate's files, read again when they change |
-//! | `config` | a relay's configuration |
-//! | `control` | the control socket, answered page by page |
-//! | `courier` | connections to next hops, and deliveries on this host |
-//! | `defect` | gives the work of a task that panics back to the queue |
-//! | `demands` | extensions that a message requires of the next server |
-//! | `descriptors` | the number of descriptors needed, and the limits if fewer are granted |
-//! | `envelope` | encoding of envelopes and notes in the spool |
-//! | `hops` | the hops of a worker, by number |
-//! | `inquiry` | calls to the workers |
-//! | `intake` | limit of the memory for incoming mail |
-//! | `journal` | the log of deliveries, off the workers' way |
-//! | `labour` | threads for work that blocks |
-//! | `letter` | a message in memory |
-//! | `login` | AUTH in a session |
-//! | `login_limits` | limits of failed logins, and the delay of the next one |
-//! | `maildir` | delivery into a Maildir |
-//! | `metrics` | numbers in Prometheus' format |
-//! | `offline` | a spool that no relay has open: checked, salvaged, exported |
-//! | `office` | a worker's queue, and what reception and couriers share |
-//! | `operator` | the operator's side of the control socket |
-//! | `protocol` | the protocol of the control socket |
-//! | `queue` | the queue of one worker: pure |
-//! | `reception` | sessions that receive mail |
-//! | `received` | the trace that a message carries: written and counted |
-//! | `redirect` | mail that waits for a mailbox which has become an alias |
-//! | `reload` | SIGHUP |
-//! | `report` | the record of a run |
-//! | `resolver` | the servers that take a domain's mail, and their addresses |
-//! | `restart` | queues the backlog of a former run |
-//! | `retry` | delays between tries |
-//! | `routing` | who may send to whom, and the next hop of each recipient |
-//! | `setting` | state that all workers share |
-//! | `socket` | the control socket in the file system |
-//! | `spool_directory` | owner and permissions of the spool's directory |
-//! | `status` | metrics, health and readiness over HTTP |
-//! | `survey` | the numbers of all queues, put together |
-//! | `telling` | notices on their way into the spool |
-pub(crate) mod aliases;
-pub(crate) mod bounce;
-mod census;
-mod certificates;
+//! | module | what it does | Postfix |
+//! |---|---|---|
+//! | `smtpd` | receives mail: sessions, logins, limits | smtpd(8), anvil(8) |
+//! | `routing` | decides who may send to whom, and each recipient's next hop | trivial-rewrite(8), aliases(5), transport(5) |
+//! | `message` | a message, its envelope, its `Received:` fields | cleanup(8) |
+//! | `qmgr` | decides which message is delivered next; retries, holds, expires | qmgr(8) |
+//! | `delivery` | delivers: by SMTP, by LMTP, into Maildirs | smtp(8), lmtp(8), local(8), discard(8) |
+//! | `dsn` | notifies senders of failures, delays and successes | bounce(8) |
+//! | `worker` | carries out what `qmgr` decides: one on each thread | master(8) |
+//! | `worker_calls` | calls from other threads to the workers | |
+//! | `recovery` | queues what a former run has left in the spool | qmgr(8) at its start |
+//! | `control` | `mailrun queue`; metrics and health over HTTP | postqueue(1), postsuper(1) |
+//! | `offline` | checks, salvages and exports the spool of a stopped relay | postcat(1), postsuper(1) |
+//! | `config` | relay.toml | main.cf, postconf(1) |
+//! | `reload` | reads relay.toml again on SIGHUP | postfix(1) reload |
+//! | `context` | state that all workers share | |
+//! | `delivery_log` | the line of each delivery, off the workers' way | maillog |
+//! | `counters` | counters since the relay began | |
+//! | `record` | the record of a run | |
+//! | `blocking_pool` | threads for work that blocks | |
+//! | `descriptors` | the number of descriptors needed, and the limits if fewer are granted | |
+//! | `spool_directory` | owner and permissions of the spool's directory | |
+//! | `log_target` | the target of the log's lines | |
+mod blocking_pool;
 pub mod config;
-mod control;
-mod courier;
-mod defect;
-mod demands;
+mod context;
+pub mod control;
+mod counters;
+mod delivery;
+mod delivery_log;
 mod descriptors;
-pub(crate) mod envelope;
-mod hops;
-mod inquiry;
-mod intake;
-mod journal;
-mod labour;
-pub mod leftover;
-mod letter;
-mod login;
-mod login_limits;
-pub(crate) mod maildir;
-mod metrics;
-mod office;
+mod dsn;
+mod log_target;
+mod message;
 pub mod offline;
-pub mod operator;
-pub mod protocol;
-pub(crate) mod queue;
-pub(crate) mod received;
-mod reception;
-mod redirect;
+mod qmgr;
+mod record;
+mod recovery;
 mod reload;
-mod report;
-pub(crate) mod resolver;
-mod restart;
-pub(crate) mod retry;
-pub(crate) mod routing;
-mod setting;
-mod socket;
+mod routing;
+mod smtpd;
 mod spool_directory;
-mod status;
-mod survey;
-mod telling;
+mod worker;
+mod worker_calls;
 
 use anyhow::{Context, Result, anyhow, bail};
-use certificates::CertificateReloader;
+use blocking_pool::BlockingPool;
 use config::{Config, DurabilityLevel};
-use control::ControlSocket;
-use journal::DeliveryLogWriter;
-use labour::BlockingPool;
+use context::RelayContext;
+use control::server::ControlSocket;
+use delivery::resolver::Resolver;
+use delivery_log::DeliveryLogWriter;
+use log_target::LOG_TARGET;
 use net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service};
-use office::RelayWorker;
 use party::interrupt::{Interrupt, StopRequest};
 use party::live::LiveEvent;
 use party::live_line::{NonTerminalOutput, ServerLiveLine};
 use party::log_writer::LogWriter;
 use party::outputs::{LiveMode, Outputs, ProgressOutput};
 use party::reason::reason;
-use reception::SmtpdSession;
+use record::RunRecorder;
 pub use reload::ConfigLoader;
-use report::RunRecorder;
-use resolver::Resolver;
-use setting::RelayContext;
 use smtp::sasl::Mechanisms;
 use smtp::server::Protocol;
 use smtp::xclient::Attributes;
+use smtpd::certificates::CertificateReloader;
+use smtpd::session::SmtpdSession;
 use spool::{OnDamage, RealDisk, Spool};
 pub use spool_directory::can_create as can_store_in;
 use std::net::SocketAddr;
@@ -115,9 +74,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Target of all lines of the log: modules may move, what administrators read stays.
-pub(crate) const LOG_TARGET: &str = "mailrun::relay";
+use worker::RelayWorker;
 
 /// Interval at which a request to stop is checked.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -167,8 +124,8 @@ pub fn run(mut config: Config, orders: RelayOptions) -> Result<RelayOutcome> {
     config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
     let setting = Arc::new(build_context(config, &orders.log)?);
     reload::watch(&setting, orders.reread)?;
-    let control = control::open(&setting.initial_config().control, &setting)?;
-    let http = setting.initial_config().http.map(|address| status::serve(address, &setting)).transpose()?;
+    let control = control::server::open(&setting.initial_config().control, &setting)?;
+    let http = setting.initial_config().http.map(|address| control::http::serve(address, &setting)).transpose()?;
     let running = listen(&setting)?;
     setting.set_listening();
     let telling = ProgressOutput::new(orders.live, NonTerminalOutput::Nothing);
@@ -236,7 +193,7 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     }
     let opened =
         Spool::open(Arc::new(disk), options).map_err(|error| cannot(&explain_damage(error, &kept.directory)))?;
-    restart::log_damage(opened.0.damage(), &kept.directory);
+    recovery::log_damage(opened.0.damage(), &kept.directory);
     let resolver =
         Resolver::start(&config.dns, &config.hostname, config.delivery_scope).context("cannot start a thread")?;
     let [readers, porters] = [BlockingPool::start("reader"), BlockingPool::start("porter")];
@@ -312,8 +269,8 @@ struct WorkerService(Rc<RelayWorker>);
 impl WorkerService {
     fn start(setting: Arc<RelayContext>) -> Self {
         let office = RelayWorker::start(setting);
-        net::worker::spawn_local(restart::requeue(Rc::clone(&office)));
-        net::worker::spawn_local(inquiry::serve_calls(Rc::clone(&office), office.context.worker_calls.register()));
+        net::worker::spawn_local(recovery::requeue(Rc::clone(&office)));
+        net::worker::spawn_local(worker_calls::serve_calls(Rc::clone(&office), office.context.worker_calls.register()));
         Self(office)
     }
 }

@@ -1,8 +1,8 @@
 //! SIGHUP: reads the configuration again; if it has errors, logs them, and the old one stays in force.
-use super::config::Config;
-use super::descriptors;
-use super::setting::RelayContext;
-use crate::LOG_TARGET;
+use crate::config::Config;
+use crate::context::RelayContext;
+use crate::descriptors;
+use crate::log_target::LOG_TARGET;
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};

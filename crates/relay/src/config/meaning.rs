@@ -6,7 +6,7 @@ use super::{
     LogLevel, Networks, RelayLimits,
 };
 use super::{ListenerTls, RefusedGreeting, SpoolConfig, SuccessDsnPolicy};
-use crate::retry::RetrySchedule;
+use crate::qmgr::retry::RetrySchedule;
 use crate::routing::{Access, is_domain};
 use ipnet::IpNet;
 use journey::quantities::{bytes, count_up_to, duration};

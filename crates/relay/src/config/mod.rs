@@ -11,9 +11,9 @@ mod document;
 mod meaning;
 mod routes;
 
-use super::retry::RetrySchedule;
-use super::routing::{Access, DomainPattern, Route, Router};
-use super::routing::{LocalDomains, Mx, RouteTarget};
+use crate::qmgr::retry::RetrySchedule;
+use crate::routing::{Access, DomainPattern, Route, Router};
+use crate::routing::{LocalDomains, Mx, RouteTarget};
 pub use document::{ConfigError, ConfigErrors};
 use ipnet::IpNet;
 use net::{ClientLimits, Endpoint, ServerTls, TlsFiles};
@@ -386,7 +386,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// Name of this host, if other hosts can use it.
 fn hostname() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if super::routing::is_domain(&name) { name } else { "localhost".to_owned() }
+    if crate::routing::is_domain(&name) { name } else { "localhost".to_owned() }
 }
 
 impl Config {

@@ -2,7 +2,7 @@
 use super::DeliveryScope;
 use super::document::{ConfigSection, ErrorCollector};
 use super::meaning::{SectionReader, connection_limit, keyword};
-use crate::aliases::{AliasContext, Aliases};
+use crate::routing::aliases::{AliasContext, Aliases};
 use crate::routing::{
     Access, CaFile, DomainPattern, Lmtp, LocalDomains, Mailbox, MaildirTemplate, Mx, NextHop, NextHopTls, Route,
     RouteIndex, RouteTarget, Router, SenderPattern, Smtp, SmtpTarget, TargetHost, TlsPolicy, is_domain,

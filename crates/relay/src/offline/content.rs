@@ -1,6 +1,6 @@
 //! A message in the spool, with the relay's notes about it.
 use super::{LeftOut, lossy};
-use crate::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress};
+use crate::message::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress};
 use spool::{Id, InspectedBody, InspectedMessage};
 
 /// A message that is not done.

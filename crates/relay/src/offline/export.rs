@@ -2,10 +2,10 @@
 use super::content::{SpooledMessage, UnreadableMessage};
 use super::output::OutputDirectory;
 use super::{LeftOut, OfflineSpool, lossy};
-use crate::envelope::{
+use crate::control::protocol::RefusalRow;
+use crate::message::envelope::{
     Confirmation, EnvelopeRecipient, MessageEnvelope, RecipientFate, RecipientProgress, WithProtocol,
 };
-use crate::protocol::RefusalRow;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::Serialize;

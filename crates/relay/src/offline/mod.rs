@@ -10,6 +10,7 @@
 pub mod check;
 mod content;
 pub mod export;
+pub mod leftover;
 mod output;
 pub mod salvage;
 

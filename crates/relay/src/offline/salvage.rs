@@ -2,7 +2,7 @@
 use super::content::{SpooledMessage, UnreadableMessage};
 use super::output::OutputDirectory;
 use super::{LeftOut, OfflineSpool};
-use crate::maildir::{self, MaildirMessage, MaildirNames};
+use crate::delivery::maildir::{self, MaildirMessage, MaildirNames};
 use anyhow::{Result, anyhow};
 use party::reason::reason;
 use serde::Serialize;

@@ -13,11 +13,12 @@
 //! domain: source routes have been dropped by then (RFC 5321 §3.6.1). A local part that reads like a route
 //! (`user%elsewhere@local`, `elsewhere!user@local`, `"user@elsewhere"@local`) is refused to strangers, for the server
 //! that it is handed to might follow it, and trusts us.
-pub(crate) mod hop;
+pub(crate) mod aliases;
+mod next_hop;
 mod template;
 
-use super::aliases::{AliasTarget, Aliases, normalize_local_part};
-pub(crate) use hop::{CaFile, Lmtp, NextHop, NextHopTls, Smtp, SmtpTarget, TargetHost, TlsPolicy};
+use aliases::{AliasTarget, Aliases, normalize_local_part};
+pub(crate) use next_hop::{CaFile, Lmtp, NextHop, NextHopTls, Smtp, SmtpTarget, TargetHost, TlsPolicy};
 use smtp::sasl::Credentials;
 use smtp::{Path, Reply};
 use std::borrow::Cow;
@@ -447,8 +448,8 @@ fn maildir(template: &MaildirTemplate, name: &str, domain: &str) -> Result<NextH
 
 #[cfg(test)]
 mod tests {
-    use super::super::aliases::AliasContext;
     use super::*;
+    use crate::routing::aliases::AliasContext;
     use proptest::prelude::*;
 
     fn smarthost(name: &str) -> NextHop {

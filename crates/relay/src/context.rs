@@ -1,0 +1,156 @@
+//! State that all workers of a relay share.
+use crate::blocking_pool::BlockingPool;
+use crate::config::{Config, DurabilityLevel};
+use crate::counters::RelayCounters;
+use crate::delivery::maildir;
+use crate::delivery::resolver::Resolver;
+use crate::delivery_log::DeliveryLogWriter;
+use crate::log_target::LOG_TARGET;
+use crate::smtpd::login_limits::LoginGuard;
+use crate::smtpd::memory_budget::MemoryBudget;
+use crate::worker_calls::WorkerCalls;
+use net::{ClientRefusal, Clients};
+use party::log_writer::LogWriter;
+use spool::{Backlog, Spool};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes for the envelope, if there is room for one message only.
+const MAX_ENVELOPE_BYTES: u64 = 1 << 20;
+
+/// State that all workers share.
+pub(super) struct RelayContext {
+    config: Mutex<Arc<Config>>,
+    /// The one that it began with: some keys hold until a restart.
+    initial_config: Arc<Config>,
+    /// Grows with each configuration.
+    config_version: AtomicU64,
+    pub(super) spool: Spool,
+    /// Backlog of a former run, until the workers have queued it.
+    backlog: Mutex<Option<Backlog>>,
+    pub(super) resolver: Resolver,
+    /// They read the spool.
+    pub(super) spool_pool: BlockingPool,
+    /// They deliver into Maildirs: one on a file system that hangs keeps nothing from being read.
+    pub(super) maildir_pool: BlockingPool,
+    pub(super) maildir_names: Arc<maildir::MaildirNames>,
+    pub(super) counters: RelayCounters,
+    /// Memory for mail that comes in.
+    pub(super) memory_budget: Arc<MemoryBudget>,
+    /// Clients that are not of `networks`, and their recent requests.
+    pub(super) clients: Arc<Clients>,
+    /// Failed logins.
+    pub(super) login_guard: LoginGuard,
+    /// Channels to the workers.
+    pub(super) worker_calls: WorkerCalls,
+    /// Log of deliveries.
+    pub(super) delivery_log_writer: DeliveryLogWriter,
+    /// Log of everything else.
+    pub(super) log: LogWriter,
+    /// All listeners take mail.
+    is_listening: AtomicBool,
+    pub(super) seed: u64,
+}
+
+impl RelayContext {
+    pub(super) fn new(
+        config: Config,
+        (spool, backlog): (Spool, Backlog),
+        resolver: Resolver,
+        (readers, porters): (BlockingPool, BlockingPool),
+        (press, log): (DeliveryLogWriter, LogWriter),
+        seed: u64,
+    ) -> Self {
+        let mailbox_names = Arc::new(maildir::MaildirNames::new(&config.hostname));
+        let client_limits = config.limits.client.clone();
+        let config = Arc::new(config);
+        let longest_message = config.limits.message_bytes + MAX_ENVELOPE_BYTES;
+        let intake = MemoryBudget::new(config.limits.incoming_bytes.max(longest_message), longest_message);
+        Self {
+            config: Mutex::new(Arc::clone(&config)),
+            initial_config: config,
+            config_version: AtomicU64::new(1),
+            spool,
+            backlog: Mutex::new(Some(backlog)),
+            resolver,
+            spool_pool: readers,
+            maildir_pool: porters,
+            maildir_names: mailbox_names,
+            counters: RelayCounters::default(),
+            memory_budget: intake,
+            clients: Arc::new(Clients::new(client_limits).on_refusal(log_refusal)),
+            login_guard: LoginGuard::new(),
+            worker_calls: WorkerCalls::default(),
+            delivery_log_writer: press,
+            log,
+            is_listening: AtomicBool::new(false),
+            seed,
+        }
+    }
+
+    /// The configuration in force.
+    pub(super) fn config(&self) -> Arc<Config> {
+        Arc::clone(&lock(&self.config))
+    }
+
+    /// Number of the configuration in force.
+    pub(super) fn config_version(&self) -> u64 {
+        self.config_version.load(Ordering::Acquire)
+    }
+
+    /// The configuration that it began with.
+    pub(super) fn initial_config(&self) -> &Config {
+        &self.initial_config
+    }
+
+    /// The promise of a 250, in the word of configuration and records.
+    pub(super) fn durability(&self) -> &'static str {
+        let durability = self.initial_config.spool.durability;
+        DurabilityLevel::ALL.iter().find(|(one, _)| *one == durability).map_or("", |(_, word)| word)
+    }
+
+    /// Notes that all listeners take mail.
+    pub(super) fn set_listening(&self) {
+        self.is_listening.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_listening(&self) -> bool {
+        self.is_listening.load(Ordering::Acquire)
+    }
+
+    /// Reports whether the whole backlog of a former run is in the queues.
+    pub(super) fn is_backlog_queued(&self) -> bool {
+        lock(&self.backlog).is_none()
+    }
+
+    /// Puts another one into force: workers see it within a tick.
+    pub(super) fn reload(&self, config: Config) {
+        *lock(&self.config) = Arc::new(config);
+        self.config_version.fetch_add(1, Ordering::Release);
+    }
+
+    /// A part of a former run's backlog, for a worker to queue; empty when none is left.
+    pub(super) fn take_backlog(&self, most: usize) -> Vec<Result<spool::RecoveredMessage, spool::Error>> {
+        let mut backlog = lock(&self.backlog);
+        let share: Vec<_> = backlog.iter_mut().flatten().take(most).collect();
+        if share.is_empty() {
+            *backlog = None;
+        }
+        share
+    }
+
+    /// Reports whether the spool takes nothing any more.
+    pub(super) fn has_failed(&self) -> bool {
+        self.spool.failure().is_some()
+    }
+}
+
+/// Logs that a client exceeds a limit: once a minute for each.
+fn log_refusal(refusal: &ClientRefusal) {
+    let ClientRefusal { client, limit, times } = refusal;
+    tracing::warn!(target: LOG_TARGET, "client limit reached: client={client} limit={} refused={times}", limit.name());
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

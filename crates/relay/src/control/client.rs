@@ -1,0 +1,65 @@
+//! The operator's side of the control socket: sends a request to a running relay, and passes on its replies one by one.
+use crate::control::protocol::{ControlReply, ControlRequest};
+use crate::control::socket;
+use anyhow::{Context, Result, anyhow, bail};
+use party::reason::reason;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// A relay gives up on its workers earlier.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A way to a running relay.
+pub struct ControlClient(BufReader<UnixStream>);
+
+/// End of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlOutcome {
+    /// The relay did as it was told.
+    Done,
+    /// The relay refuses, and says why.
+    Refused(String),
+}
+
+impl ControlClient {
+    /// Connects to the relay with that control socket.
+    ///
+    /// # Errors
+    /// If none is running there.
+    pub fn connect(control: &Path) -> Result<Self> {
+        let stream = socket::connect(control).map_err(|error| {
+            anyhow!("no relay answers at {} ({}); check that it is running", control.display(), reason(&error))
+        })?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// Sends a request, and passes on each reply but the last.
+    ///
+    /// # Errors
+    /// If the relay goes away meanwhile, or `each` fails.
+    pub fn send(
+        &mut self,
+        request: &ControlRequest,
+        mut each: impl FnMut(ControlReply) -> Result<()>,
+    ) -> Result<ControlOutcome> {
+        let mut line = serde_json::to_vec(request).context("a request is always JSON")?;
+        line.push(b'\n');
+        self.0.get_mut().write_all(&line).context("the relay no longer listens")?;
+        loop {
+            line.clear();
+            self.0.read_until(b'\n', &mut line).context("the relay does not answer")?;
+            if line.is_empty() {
+                bail!("the relay has closed the connection");
+            }
+            match serde_json::from_slice(&line).context("the relay is of another version than this program")? {
+                ControlReply::End => return Ok(ControlOutcome::Done),
+                ControlReply::Error { text } => return Ok(ControlOutcome::Refused(text)),
+                reply => each(reply)?,
+            }
+        }
+    }
+}

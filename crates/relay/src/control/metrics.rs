@@ -1,0 +1,217 @@
+//! Numbers in the text format of Prometheus (version 0.0.4).
+use crate::control::protocol::HopRow;
+use crate::control::queue_stats::QueueStats;
+use std::fmt::{Display, Write};
+
+/// Figures that are counted, besides those that a survey of the queues has.
+pub(crate) struct RelayMetrics<'a> {
+    pub(crate) queues: &'a QueueStats,
+    /// Counters that only grow: name, description, value.
+    pub(crate) counters: &'a [(&'static str, &'static str, u64)],
+    /// Likewise, of the log and of HTTP.
+    pub(crate) process: &'a [(&'static str, &'static str, u64)],
+    pub(crate) spool: &'a spool::SpoolStats,
+    pub(crate) incoming_limit: u64,
+    pub(crate) untrusted: UntrustedClients,
+    /// The spool takes nothing any more.
+    pub(crate) has_failed: bool,
+    pub(crate) hostname: &'a str,
+    pub(crate) uptime_s: f64,
+}
+
+/// Figures of clients that are not of `networks`.
+pub(crate) struct UntrustedClients {
+    /// Connections at a time.
+    pub(crate) connections: usize,
+    pub(crate) incoming_bytes: u64,
+    pub(crate) incoming_limit: u64,
+    /// Number of refusals by each limit, with its name.
+    pub(crate) refused: Vec<(&'static str, u64)>,
+}
+
+/// All of it, a family after the other.
+pub(crate) fn render(figures: &RelayMetrics<'_>) -> String {
+    let mut sheet = PrometheusText(String::with_capacity(8192));
+    let totals = &figures.queues.totals;
+    sheet.family("info", "gauge", "version, host name and durability");
+    let labels =
+        [("version", env!("CARGO_PKG_VERSION")), ("durability", &totals.durability), ("hostname", figures.hostname)];
+    sheet.sample("info", &labels, 1);
+    sheet.gauge("uptime_seconds", "seconds since the start", figures.uptime_s);
+    for (name, meaning, value) in figures.counters.iter().chain(figures.process) {
+        sheet.counter(name, meaning, *value);
+    }
+    sheet.gauge("workers", "worker threads", totals.workers);
+    sheet.gauge("queue_messages", "messages in the queue", totals.messages);
+    sheet.gauge("couriers", "connections to next hops, and local deliveries", totals.couriers);
+    sheet.gauge("letter_bytes", "bytes of messages in memory", totals.letter_bytes);
+    sheet.gauge("incoming_bytes", "bytes of messages being received or waiting for their 250", totals.incoming_bytes);
+    sheet.gauge(
+        "incoming_limit_bytes",
+        "limit of incoming_bytes; above it messages wait, and then are answered 452",
+        figures.incoming_limit,
+    );
+    sheet.untrusted(&figures.untrusted);
+    sheet.gauge("hops", "next hops in memory", totals.hops);
+    sheet.gauge(
+        "spool_failed",
+        "1 if the spool has failed: no mail is accepted until a restart",
+        u8::from(figures.has_failed),
+    );
+    sheet.hops(&figures.queues.hops);
+    sheet.spool(figures.spool);
+    sheet.0
+}
+
+struct PrometheusText(String);
+
+impl PrometheusText {
+    fn counter(&mut self, name: &str, meaning: &str, value: u64) {
+        let name = format!("{name}_total");
+        self.family(&name, "counter", meaning);
+        self.sample(&name, &[], value);
+    }
+
+    fn gauge(&mut self, name: &str, meaning: &str, value: impl Display) {
+        self.family(name, "gauge", meaning);
+        self.sample(name, &[], value);
+    }
+
+    fn untrusted(&mut self, strangers: &UntrustedClients) {
+        let meaning = "current connections of clients outside networks";
+        self.gauge("limited_connections", meaning, strangers.connections);
+        let meaning = "incoming_bytes of clients outside networks without a login";
+        self.gauge("incoming_strangers_bytes", meaning, strangers.incoming_bytes);
+        let meaning = "limit of incoming_strangers_bytes; the rest is reserved for other clients";
+        self.gauge("incoming_strangers_limit_bytes", meaning, strangers.incoming_limit);
+        let name = "client_refused_total";
+        self.family(name, "counter", "rejections because of limits.client, by limit");
+        strangers.refused.iter().for_each(|(limit, count)| self.sample(name, &[("limit", limit)], count));
+    }
+
+    fn hops(&mut self, hops: &[HopRow]) {
+        self.family("queue_entries", "gauge", "entries (the recipients of a message at one hop) by hop and state");
+        for hop in hops {
+            for (state, count) in hop.by_state() {
+                self.sample("queue_entries", &[("hop", &hop.hop), ("state", state.name())], count);
+            }
+        }
+        self.family("hop_couriers", "gauge", "connections by hop");
+        hops.iter().for_each(|hop| self.sample("hop_couriers", &[("hop", &hop.hop)], hop.couriers));
+        self.family("hop_shut_seconds", "gauge", "seconds until an unreachable hop is tried again");
+        hops.iter()
+            .for_each(|hop| self.sample("hop_shut_seconds", &[("hop", &hop.hop)], hop.shut_for_s.unwrap_or_default()));
+    }
+
+    fn spool(&mut self, usage: &spool::SpoolStats) {
+        self.gauge("spool_messages", "messages in the spool", usage.messages);
+        self.gauge("spool_bytes", "bytes of messages in the spool", usage.bytes);
+        self.gauge("spool_segments", "files in use", usage.segments);
+        self.gauge("spool_disk_bytes", "bytes of all files of the spool", usage.disk_bytes);
+        self.counter("spool_commits", "batches written", usage.commits);
+        self.counter("spool_syncs", "syncs of batches", usage.syncs);
+        self.counter("spool_stored", "messages stored, including notifications", usage.stored);
+        self.counter("spool_refused", "messages rejected because the spool was full", usage.refused);
+        self.counter("spool_moved", "messages moved by compaction", usage.moved);
+        self.counter("spool_unwritten", "state changes not stored because the spool was full", usage.unwritten);
+        self.gauge("spool_damaged", "damaged places with losses, found at the start", usage.damaged);
+        self.gauge("spool_lost_messages", "messages lost in damaged places, as far as is known", usage.lost_messages);
+        self.gauge("spool_cut_bytes", "bytes of an incomplete end, removed at the start", usage.cut_bytes);
+    }
+
+    fn family(&mut self, name: &str, kind: &str, meaning: &str) {
+        let _ = writeln!(self.0, "# HELP mailrun_relay_{name} {meaning}\n# TYPE mailrun_relay_{name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let _ = write!(self.0, "mailrun_relay_{name}");
+        for (number, (label, text)) in labels.iter().enumerate() {
+            let _ = write!(self.0, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, escaped(text));
+        }
+        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::protocol::TotalsRow;
+    use std::collections::HashSet;
+
+    fn rendered(hop: &str) -> String {
+        let totals = TotalsRow { durability: "sync".into(), messages: 7, ..TotalsRow::default() };
+        let hops = vec![HopRow { hop: hop.into(), deferred: 3, shut_for_s: Some(4), ..HopRow::default() }];
+        let survey = QueueStats { totals, hops };
+        let usage = spool::SpoolStats { syncs: 9, damaged: 2, ..spool::SpoolStats::default() };
+        render(&RelayMetrics {
+            queues: &survey,
+            counters: &[("accepted", "messages answered 250", 5)],
+            process: &[("log_dropped", "lines of the log that were left out", 3)],
+            spool: &usage,
+            incoming_limit: 100,
+            untrusted: UntrustedClients {
+                connections: 2,
+                incoming_bytes: 30,
+                incoming_limit: 75,
+                refused: vec![("connections", 4), ("login_rate", 0)],
+            },
+            has_failed: true,
+            hostname: "relay.example",
+            uptime_s: 1.5,
+        })
+    }
+
+    #[test]
+    fn every_sample_belongs_to_a_family_that_is_described_once() {
+        let text = rendered("mx:a.example");
+        let mut families = HashSet::new();
+        let mut kinds = HashSet::new();
+        for line in text.lines() {
+            match line.split(' ').collect::<Vec<_>>().as_slice() {
+                ["#", "HELP", name, ..] => assert!(families.insert(name.to_string()), "{line}"),
+                ["#", "TYPE", name, kind] => {
+                    assert!(families.contains(*name) && ["gauge", "counter"].contains(kind), "{line}");
+                    assert_eq!(name.ends_with("_total"), *kind == "counter", "{line}");
+                    kinds.insert(name.to_string());
+                }
+                [sample, value] => {
+                    assert!(kinds.contains(sample.split('{').next().unwrap()), "{line}");
+                    assert!(value.parse::<f64>().is_ok(), "{line}");
+                }
+                _ => panic!("{line}"),
+            }
+        }
+        assert!(families.len() > 15);
+    }
+
+    #[test]
+    fn samples_say_what_was_counted() {
+        let text = rendered("mx:a.example");
+        for line in [
+            "mailrun_relay_accepted_total 5",
+            "mailrun_relay_log_dropped_total 3",
+            "mailrun_relay_queue_messages 7",
+            "mailrun_relay_queue_entries{hop=\"mx:a.example\",state=\"deferred\"} 3",
+            "mailrun_relay_hop_shut_seconds{hop=\"mx:a.example\"} 4",
+            "mailrun_relay_spool_syncs_total 9",
+            "mailrun_relay_spool_damaged 2",
+            "mailrun_relay_incoming_limit_bytes 100",
+            "mailrun_relay_incoming_strangers_bytes 30",
+            "mailrun_relay_client_refused_total{limit=\"connections\"} 4",
+            "mailrun_relay_spool_failed 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(text.contains("durability=\"sync\""));
+    }
+
+    #[test]
+    fn a_label_cannot_break_out() {
+        let text = rendered("maildir:/a\"} 1\nx\\");
+        assert!(text.contains(r#"{hop="maildir:/a\"} 1\nx\\",state="ready"} 0"#), "{text}");
+    }
+}

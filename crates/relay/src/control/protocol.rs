@@ -1,0 +1,434 @@
+//! The protocol of the control socket: a request is a line of JSON; replies are lines of JSON, the last of which is
+//! `end` or `error`.
+//!
+//! ```text
+//! > {"ask":"list","hop":"smtp:127.0.0.1:2526"}
+//! < {"is":"entry","id":"0000000000000001","hop":"smtp:127.0.0.1:2526","state":"deferred",…}
+//! < {"is":"end"}
+//! > {"ask":"order","order":"hold","which":{"id":"0000000000000001"}}
+//! < {"is":"changed","messages":1}
+//! < {"is":"end"}
+//! ```
+use crate::message::envelope::DeliveryRefusal;
+use crate::qmgr::{EntryState, OperatorCommand};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest request.
+pub(crate) const MAX_REQUEST_BYTES: usize = 4096;
+
+/// A request to a relay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
+pub enum ControlRequest {
+    /// The entries of the queue, in no order.
+    List {
+        /// Entries for that hop.
+        #[serde(default)]
+        hop: Option<String>,
+        /// Entries in that state.
+        #[serde(default)]
+        state: Option<StateName>,
+        /// Limit of the number of entries.
+        #[serde(default)]
+        limit: Option<u64>,
+    },
+    /// All of one message.
+    Show {
+        /// Queue ID.
+        id: QueueId,
+    },
+    /// Something to be done.
+    Order {
+        /// What to do.
+        order: CommandName,
+        /// Messages that it is done to.
+        which: CommandScope,
+    },
+    /// Numbers, in all and by hop.
+    Stats,
+}
+
+/// Messages that an order applies to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CommandScope {
+    /// One message.
+    Id(QueueId),
+    /// Messages with recipients at that hop.
+    Hop(String),
+    /// Every message.
+    All,
+}
+
+/// A message's number as users see it: 16 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct QueueId(pub u64);
+
+impl fmt::Display for QueueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for QueueId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_one = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = u64::from_str_radix(text, 16).ok().filter(|_| is_one);
+        id.map(Self).ok_or_else(|| format!("{text:?} is not a queue id, which has 16 hexadecimal digits"))
+    }
+}
+
+impl TryFrom<String> for QueueId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<QueueId> for String {
+    fn from(id: QueueId) -> Self {
+        id.to_string()
+    }
+}
+
+/// An order, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CommandName {
+    /// Keep the messages in the queue, untried.
+    Hold,
+    /// Try held messages again.
+    Release,
+    /// Delete the messages.
+    Remove,
+    /// Try the messages now.
+    Retry,
+}
+
+impl From<CommandName> for OperatorCommand {
+    fn from(word: CommandName) -> Self {
+        match word {
+            CommandName::Hold => Self::Hold,
+            CommandName::Release => Self::Release,
+            CommandName::Remove => Self::Remove,
+            CommandName::Retry => Self::Retry,
+        }
+    }
+}
+
+/// State of an entry, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum StateName {
+    /// Waits for a connection
+    Ready,
+    /// Waits for its next try
+    Deferred,
+    /// Is being sent
+    Sending,
+    /// Stopped by an operator
+    Held,
+    /// Settled; its sender is being notified.
+    Telling,
+}
+
+impl StateName {
+    pub(crate) const ALL: [(Self, &'static str); 5] = [
+        (Self::Ready, "ready"),
+        (Self::Deferred, "deferred"),
+        (Self::Sending, "sending"),
+        (Self::Held, "held"),
+        (Self::Telling, "telling"),
+    ];
+
+    /// Returns its word on the command line.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+impl From<EntryState> for StateName {
+    fn from(state: EntryState) -> Self {
+        match state {
+            EntryState::Ready => Self::Ready,
+            EntryState::Deferred => Self::Deferred,
+            EntryState::InFlight => Self::Sending,
+            EntryState::Held => Self::Held,
+            EntryState::AwaitingDsn => Self::Telling,
+        }
+    }
+}
+
+/// A reply of a relay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "lowercase")]
+pub enum ControlReply {
+    /// A row of the list.
+    Entry(EntryRow),
+    /// A message in full.
+    Message(MessageRow),
+    /// A next hop's queue.
+    Hop(HopRow),
+    /// The relay's totals.
+    Totals(TotalsRow),
+    /// An order is carried out.
+    Changed {
+        /// Number of messages that were found.
+        messages: u64,
+    },
+    /// The end of the answer.
+    End,
+    /// The end of the answer, because of an error.
+    Error {
+        /// The reason, for people.
+        text: String,
+    },
+}
+
+/// Some recipients of one message that travel to one hop together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryRow {
+    /// Queue ID.
+    pub id: QueueId,
+    /// Next hop.
+    pub hop: String,
+    /// State in the queue.
+    pub state: StateName,
+    /// Recipients at this next hop.
+    pub recipients: u64,
+    /// Tries so far.
+    pub attempts: u32,
+    /// Time of reception, in seconds of the Unix epoch.
+    pub received_unix_s: u64,
+    /// Age in seconds.
+    pub age_s: u64,
+    /// Unix time of the next try: of the entry if it is deferred, or of its hop if that could not be reached.
+    pub next_unix_s: Option<u64>,
+    /// Time at which it is returned, in seconds of the Unix epoch.
+    pub expires_unix_s: u64,
+    /// Its own last refusal, or the one that keeps its hop shut.
+    pub refusal: Option<RefusalRow>,
+    /// It is ready, but its hop could not be reached and is left alone until `next_unix_s`.
+    #[serde(default)]
+    pub hop_is_shut: bool,
+    /// Recipients, if one message is shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<String>,
+}
+
+/// Reason why it has not been delivered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalRow {
+    /// 0 if there was no reply.
+    pub code: u16,
+    /// Enhanced status code (RFC 3463).
+    pub enhanced: Option<String>,
+    /// Text of the reply.
+    pub text: String,
+    /// The host that replied; empty for the relay itself.
+    pub by: String,
+}
+
+impl From<&DeliveryRefusal> for RefusalRow {
+    fn from(refusal: &DeliveryRefusal) -> Self {
+        Self {
+            code: refusal.code,
+            enhanced: refusal.enhanced.map(|enhanced| enhanced.to_string()),
+            text: refusal.text.clone(),
+            by: refusal.by.clone(),
+        }
+    }
+}
+
+impl fmt::Display for RefusalRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.code > 0 {
+            write!(f, "{} ", self.code)?;
+        }
+        match &self.enhanced {
+            // Most replies say it in their text.
+            Some(enhanced) if !self.text.starts_with(enhanced.as_str()) => write!(f, "{enhanced} ")?,
+            _ => {}
+        }
+        f.write_str(&self.text)
+    }
+}
+
+/// A message as it is in the spool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessageRow {
+    /// Queue ID.
+    pub id: QueueId,
+    /// Empty for a notice.
+    pub sender: String,
+    /// Number of recipients.
+    pub recipients: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Time of reception, in seconds of the Unix epoch.
+    pub received_unix_s: u64,
+    /// Name that the client gave.
+    pub client_name: String,
+    /// Address of the client that it came from.
+    pub client_address: Option<String>,
+    /// User who had logged in.
+    pub user: Option<String>,
+}
+
+/// A hop's numbers, of all workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HopRow {
+    /// Next hop.
+    pub hop: String,
+    /// Entries that could be tried now.
+    pub ready: u64,
+    /// Entries that wait for their next try.
+    pub deferred: u64,
+    /// Entries that are being tried.
+    pub sending: u64,
+    /// Entries that an administrator holds.
+    pub held: u64,
+    /// Entries whose notification is being stored.
+    pub telling: u64,
+    /// Connections to it.
+    pub couriers: u64,
+    pub(crate) idle: u64,
+    /// Time of reception of its oldest message, in seconds of the Unix epoch.
+    pub oldest_unix_s: Option<u64>,
+    /// No connection is tried for so long, because the last could not be made.
+    pub shut_for_s: Option<u64>,
+    /// Its last refusal.
+    pub refusal: Option<RefusalRow>,
+}
+
+impl HopRow {
+    /// Number of its entries in all states.
+    pub fn entries(&self) -> u64 {
+        self.by_state().iter().map(|(_, count)| count).sum()
+    }
+
+    pub(crate) fn by_state(&self) -> [(StateName, u64); 5] {
+        [
+            (StateName::Ready, self.ready),
+            (StateName::Deferred, self.deferred),
+            (StateName::Sending, self.sending),
+            (StateName::Held, self.held),
+            (StateName::Telling, self.telling),
+        ]
+    }
+}
+
+/// The relay's numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TotalsRow {
+    /// What a 250 promises.
+    pub durability: String,
+    pub(crate) workers: u64,
+    /// Messages in the queues.
+    pub messages: u64,
+    /// Entries: a message once for each of its next hops.
+    pub entries: u64,
+    /// Connections to next hops.
+    pub couriers: u64,
+    /// Messages in memory.
+    pub letter_bytes: u64,
+    /// Messages in the spool.
+    pub spool_messages: u64,
+    pub(crate) spool_bytes: u64,
+    /// Bytes that the spool takes on the disk.
+    pub spool_disk_bytes: u64,
+    /// Messages accepted since the start.
+    pub accepted: u64,
+    /// Recipients delivered since the start.
+    pub delivered: u64,
+    pub(crate) deferred: u64,
+    /// Recipients failed since the start.
+    pub failed: u64,
+    /// Bytes of messages that are being received, or wait for their 250.
+    #[serde(default)]
+    pub incoming_bytes: u64,
+    /// Next hops that are remembered.
+    #[serde(default)]
+    pub(crate) hops: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requests_are_what_the_manual_says() {
+        let rows: [(&str, ControlRequest); 5] = [
+            (r#"{"ask":"list"}"#, ControlRequest::List { hop: None, state: None, limit: None }),
+            (
+                r#"{"ask":"list","hop":"mx:a.example","state":"held","limit":3}"#,
+                ControlRequest::List { hop: Some("mx:a.example".into()), state: Some(StateName::Held), limit: Some(3) },
+            ),
+            (r#"{"ask":"show","id":"00000000000000ff"}"#, ControlRequest::Show { id: QueueId(255) }),
+            (
+                r#"{"ask":"order","order":"retry","which":"all"}"#,
+                ControlRequest::Order { order: CommandName::Retry, which: CommandScope::All },
+            ),
+            (
+                r#"{"ask":"order","order":"hold","which":{"id":"0000000000000001"}}"#,
+                ControlRequest::Order { order: CommandName::Hold, which: CommandScope::Id(QueueId(1)) },
+            ),
+        ];
+        for (line, request) in rows {
+            assert_eq!(serde_json::from_str::<ControlRequest>(line).unwrap(), request, "{line}");
+            let written = serde_json::to_string(&request).unwrap();
+            assert_eq!(serde_json::from_str::<ControlRequest>(&written).unwrap(), request, "{written}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        for line in [
+            "",
+            "{}",
+            "[]",
+            r#"{"ask":"dance"}"#,
+            r#"{"ask":"list","colour":"red"}"#,
+            r#"{"ask":"show","id":"1"}"#,
+            r#"{"ask":"show","id":"+000000000000001"}"#,
+            r#"{"ask":"order","order":"eat","which":"all"}"#,
+            r#"{"ask":"order","order":"hold","which":"some"}"#,
+        ] {
+            assert!(serde_json::from_str::<ControlRequest>(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_written_like_its_word() {
+        for (state, word) in StateName::ALL {
+            assert_eq!((serde_json::to_string(&state).unwrap(), state.name()), (format!("\"{word}\""), word));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_id_is_read_back(id: u64) {
+            prop_assert_eq!(QueueId(id).to_string().parse(), Ok(QueueId(id)));
+        }
+
+        #[test]
+        fn any_hop_makes_one_line_that_is_read_back(hop in ".*", limit: Option<u64>) {
+            let request = ControlRequest::List { hop: Some(hop), state: None, limit };
+            let line = serde_json::to_string(&request).unwrap();
+            prop_assert!(!line.contains('\n'));
+            prop_assert_eq!(serde_json::from_str::<ControlRequest>(&line).unwrap(), request);
+        }
+
+        #[test]
+        fn any_octets_are_read_or_refused(octets: Vec<u8>) {
+            let _ = serde_json::from_slice::<ControlRequest>(&octets);
+        }
+    }
+}

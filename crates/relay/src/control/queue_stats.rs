@@ -1,0 +1,180 @@
+//! The numbers of all workers' queues, put together: in all, and for the hops that have the most.
+use crate::context::RelayContext;
+use crate::control::protocol::{HopRow, TotalsRow};
+use crate::qmgr::DestinationStats;
+use crate::worker::RelayWorker;
+use crate::worker_calls::WorkerUnavailable;
+use net::clock;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Hops that are listed one by one; more are summed up. A queue may have a hundred thousand of them.
+const MAX_DESTINATIONS: usize = 100;
+/// Name of the row of all other hops: no hop has this name.
+const OTHERS: &str = "(others)";
+
+/// Contents of the queues.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QueueStats {
+    pub(crate) totals: TotalsRow,
+    /// Hops with the most entries first.
+    pub(crate) hops: Vec<HopRow>,
+}
+
+/// Calls all workers; blocks until they have answered.
+pub(crate) fn collect_queue_stats(setting: &RelayContext) -> Result<QueueStats, WorkerUnavailable> {
+    let mut survey = QueueStats { totals: totals(setting), hops: Vec::new() };
+    let mut hops = HashMap::new();
+    for answer in setting.worker_calls.call_all(worker_stats) {
+        let (totals, known, rows) = answer?;
+        survey.totals.hops += known as u64;
+        survey.totals.workers += 1;
+        survey.totals.messages += totals.messages as u64;
+        survey.totals.entries += totals.entries as u64;
+        survey.totals.couriers += u64::from(totals.connections);
+        survey.totals.letter_bytes += totals.message_bytes;
+        rows.into_iter().for_each(|row| merge_by_name(&mut hops, row));
+    }
+    survey.hops = largest(hops.into_values().collect());
+    Ok(survey)
+}
+
+/// Totals of all workers.
+fn totals(setting: &RelayContext) -> TotalsRow {
+    let usage = setting.spool.stats();
+    let census = &setting.counters;
+    TotalsRow {
+        durability: setting.durability().to_owned(),
+        spool_messages: usage.messages,
+        spool_bytes: usage.bytes,
+        spool_disk_bytes: usage.disk_bytes,
+        accepted: census.accepted.value(),
+        delivered: census.delivered.value(),
+        deferred: census.deferred.value(),
+        failed: census.failed.value(),
+        incoming_bytes: setting.memory_budget.used_bytes(),
+        ..TotalsRow::default()
+    }
+}
+
+/// One worker's. Of hops that are only summed up nothing is copied: this takes a turn of the worker's time.
+fn worker_stats(office: &Rc<RelayWorker>) -> (crate::qmgr::QueueTotals, usize, Vec<HopRow>) {
+    let (queue, hops) = (office.queue.borrow(), office.destinations.borrow());
+    let mut all: Vec<DestinationStats> = queue.destination_stats().collect();
+    if all.len() > MAX_DESTINATIONS {
+        all.select_nth_unstable_by_key(MAX_DESTINATIONS, |stats| std::cmp::Reverse(entries(stats)));
+    }
+    let rest = all.split_off(all.len().min(MAX_DESTINATIONS));
+    let mut rows: Vec<HopRow> = all.iter().map(|stats| row(stats, &hops.name(stats.destination))).collect();
+    if !rest.is_empty() {
+        let mut others = HopRow { hop: OTHERS.to_owned(), ..HopRow::default() };
+        rest.iter().for_each(|stats| merge(&mut others, &counts(stats)));
+        rows.push(HopRow { shut_for_s: None, ..others });
+    }
+    (queue.totals(), hops.len(), rows)
+}
+
+fn entries(stats: &DestinationStats) -> u64 {
+    [stats.ready, stats.deferred, stats.in_flight, stats.held, stats.awaiting_dsn].map(u64::from).iter().sum()
+}
+
+fn row(stats: &DestinationStats, name: &str) -> HopRow {
+    HopRow { hop: name.to_owned(), refusal: stats.refusal.as_deref().map(Into::into), ..counts(stats) }
+}
+
+fn counts(stats: &DestinationStats) -> HopRow {
+    let shut = stats.backoff_until.saturating_sub(clock::now()).as_secs();
+    HopRow {
+        hop: String::new(),
+        ready: u64::from(stats.ready),
+        deferred: u64::from(stats.deferred),
+        sending: u64::from(stats.in_flight),
+        held: u64::from(stats.held),
+        telling: u64::from(stats.awaiting_dsn),
+        couriers: u64::from(stats.connections),
+        idle: u64::from(stats.idle),
+        oldest_unix_s: stats.oldest_unix_s,
+        shut_for_s: (shut > 0).then_some(shut),
+        refusal: None,
+    }
+}
+
+fn merge_by_name(hops: &mut HashMap<String, HopRow>, row: HopRow) {
+    match hops.get_mut(&row.hop) {
+        Some(sum) => merge(sum, &row),
+        None => drop(hops.insert(row.hop.clone(), row)),
+    }
+}
+
+fn merge(sum: &mut HopRow, row: &HopRow) {
+    sum.ready += row.ready;
+    sum.deferred += row.deferred;
+    sum.sending += row.sending;
+    sum.held += row.held;
+    sum.telling += row.telling;
+    sum.couriers += row.couriers;
+    sum.idle += row.idle;
+    sum.oldest_unix_s = [sum.oldest_unix_s, row.oldest_unix_s].into_iter().flatten().min();
+    sum.shut_for_s = sum.shut_for_s.max(row.shut_for_s);
+    if sum.refusal.is_none() {
+        sum.refusal.clone_from(&row.refusal);
+    }
+}
+
+/// The hops with the most entries; the others as one, at the end.
+fn largest(mut hops: Vec<HopRow>) -> Vec<HopRow> {
+    // A worker's sum of other hops stays last.
+    hops.sort_by(|a, b| {
+        let key = |hop: &HopRow| (hop.hop == OTHERS, std::cmp::Reverse(hop.entries()));
+        key(a).cmp(&key(b)).then_with(|| a.hop.cmp(&b.hop))
+    });
+    let named = hops.iter().position(|hop| hop.hop == OTHERS).unwrap_or(hops.len());
+    let mut rest = hops.split_off(named.min(MAX_DESTINATIONS)).into_iter();
+    if let Some(first) = rest.next() {
+        let mut others = HopRow { hop: OTHERS.to_owned(), shut_for_s: None, refusal: None, ..first };
+        rest.for_each(|row| merge(&mut others, &row));
+        (others.shut_for_s, others.refusal) = (None, None);
+        hops.push(others);
+    }
+    hops
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(name: &str, ready: u64) -> HopRow {
+        HopRow { hop: name.to_owned(), ready, oldest_unix_s: Some(ready), ..HopRow::default() }
+    }
+
+    #[test]
+    fn however_many_hops_there_are_few_are_named_and_none_is_lost() {
+        for many in [0, 1, MAX_DESTINATIONS, MAX_DESTINATIONS + 1, 3 * MAX_DESTINATIONS] {
+            let rows: Vec<HopRow> = (0..many).map(|number| hop(&format!("mx:{number}"), number as u64)).collect();
+            let told = largest(rows.clone());
+            assert!(
+                told.len() <= MAX_DESTINATIONS + 1 && (told.len() <= MAX_DESTINATIONS) == (many <= MAX_DESTINATIONS),
+                "{many}"
+            );
+            let sum = |rows: &[HopRow]| rows.iter().map(HopRow::entries).sum::<u64>();
+            assert_eq!(sum(&told), sum(&rows));
+            assert!(told.is_sorted_by_key(|row| (row.hop == OTHERS, std::cmp::Reverse(row.ready))), "{told:?}");
+            assert_eq!(largest(told.clone()), told, "what is summed up stays so");
+        }
+    }
+
+    #[test]
+    fn the_same_hop_of_two_workers_is_one() {
+        let mut hops = HashMap::new();
+        let refusal =
+            crate::control::protocol::RefusalRow { code: 450, enhanced: None, text: "no".into(), by: "".into() };
+        merge_by_name(&mut hops, hop("mx:a", 3));
+        merge_by_name(
+            &mut hops,
+            HopRow { refusal: Some(refusal.clone()), shut_for_s: Some(9), held: 1, ..hop("mx:a", 2) },
+        );
+        let row = &hops["mx:a"];
+        assert_eq!((row.ready, row.held, row.oldest_unix_s, row.shut_for_s), (5, 1, Some(2), Some(9)));
+        assert_eq!(row.refusal, Some(refusal));
+    }
+}

@@ -1,0 +1,333 @@
+//! The control socket: answers `mailrun queue` page by page, so that a long queue slows no delivery and takes no
+//! memory. `protocol` has the requests and replies.
+use crate::context::RelayContext;
+use crate::control::protocol::{
+    CommandScope, ControlReply, ControlRequest, EntryRow, MAX_REQUEST_BYTES, MessageRow, QueueId, StateName,
+};
+use crate::control::queue_stats::collect_queue_stats;
+use crate::control::socket;
+use crate::message::envelope::MessageEnvelope;
+use crate::qmgr::{DestinationId, ListedEntry, MessageId, MessageSelector, OperatorCommand};
+use crate::worker::RelayWorker;
+use crate::worker_calls::WorkerUnavailable;
+use anyhow::{Result, anyhow};
+use net::clock;
+use party::reason::reason;
+use std::fs;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Entries of a queue that are visited in one turn of its worker: a fraction of a millisecond.
+const LIST_PAGE_ENTRIES: u32 = 500;
+/// Messages that are changed in one turn: each of them may write a note.
+const CHANGE_PAGE_ENTRIES: u32 = 100;
+/// Operators at a time.
+const MAX_CONNECTIONS: usize = 16;
+/// Time-out of an operator, for reading and for writing.
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
+/// Pause after a connection could not be accepted because there were no descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// The socket; dropping this removes it.
+pub(crate) struct ControlSocket(PathBuf);
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        // A socket that is left behind is taken over by the next relay.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Answers operators at that path until the process ends.
+///
+/// # Errors
+/// If another relay does, or it cannot be.
+pub(crate) fn open(path: &Path, setting: &Arc<RelayContext>) -> Result<ControlSocket> {
+    let cannot = |error: io::Error| anyhow!("cannot create the control socket {}: {}", path.display(), reason(&error));
+    let listener = socket::listen(path).map_err(cannot)?;
+    let setting = Arc::clone(setting);
+    std::thread::Builder::new().name("control".to_owned()).spawn(move || accept_connections(&listener, &setting))?;
+    Ok(ControlSocket(path.to_owned()))
+}
+
+fn accept_connections(listener: &UnixListener, setting: &Arc<RelayContext>) {
+    let seats = Arc::new(());
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            std::thread::sleep(ACCEPT_RETRY_DELAY);
+            continue;
+        };
+        let seat = (Arc::clone(&seats), Arc::clone(setting));
+        if Arc::strong_count(&seats) > MAX_CONNECTIONS + 1 {
+            let _ = ReplyWriter(BufWriter::new(&stream)).send_error("too many control connections; try again later");
+            continue;
+        }
+        let attended = std::thread::Builder::new().name("operator".to_owned()).spawn(move || {
+            // An operator who has disconnected needs no answer.
+            let _ = serve_connection(&stream, &seat.1);
+        });
+        if attended.is_err() {
+            std::thread::sleep(ACCEPT_RETRY_DELAY);
+        }
+    }
+}
+
+/// Answers one operator, request by request.
+fn serve_connection(stream: &UnixStream, setting: &RelayContext) -> io::Result<()> {
+    stream.set_read_timeout(Some(IO_TIMEOUT))?;
+    stream.set_write_timeout(Some(IO_TIMEOUT))?;
+    let mut reader = BufReader::new(stream);
+    let mut paper = ReplyWriter(BufWriter::new(stream));
+    loop {
+        let mut line = Vec::new();
+        reader.by_ref().take(MAX_REQUEST_BYTES as u64 + 1).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        if !line.ends_with(b"\n") {
+            return paper.send_error(&format!("a request must be one line of at most {MAX_REQUEST_BYTES} bytes"));
+        }
+        let request = match serde_json::from_slice::<ControlRequest>(&line) {
+            Ok(request) => request,
+            Err(error) => return paper.send_error(&format!("not a valid request: {error}")),
+        };
+        match respond(request, setting, &mut paper) {
+            Ok(()) => paper.send_last(&ControlReply::End)?,
+            Err(ControlError::Rejected(text)) => paper.send_error(&text)?,
+            Err(ControlError::Unavailable(silent)) => paper.send_error(&silent.to_string())?,
+            Err(ControlError::Disconnected(error)) => return Err(error),
+        }
+    }
+}
+
+/// Reason why an answer ends early.
+enum ControlError {
+    /// The operator reads this text.
+    Rejected(String),
+    Unavailable(WorkerUnavailable),
+    /// The operator has disconnected.
+    Disconnected(io::Error),
+}
+
+impl From<io::Error> for ControlError {
+    fn from(error: io::Error) -> Self {
+        Self::Disconnected(error)
+    }
+}
+
+impl From<WorkerUnavailable> for ControlError {
+    fn from(silent: WorkerUnavailable) -> Self {
+        Self::Unavailable(silent)
+    }
+}
+
+/// Output to which replies are written.
+struct ReplyWriter<W: Write>(BufWriter<W>);
+
+impl<W: Write> ReplyWriter<W> {
+    fn send(&mut self, reply: &ControlReply) -> io::Result<()> {
+        serde_json::to_writer(&mut self.0, reply)?;
+        self.0.write_all(b"\n")
+    }
+
+    fn send_last(&mut self, reply: &ControlReply) -> io::Result<()> {
+        self.send(reply)?;
+        self.0.flush()
+    }
+
+    fn send_error(&mut self, text: &str) -> io::Result<()> {
+        self.send_last(&ControlReply::Error { text: text.to_owned() })
+    }
+}
+
+fn respond<W: Write>(
+    request: ControlRequest,
+    setting: &RelayContext,
+    paper: &mut ReplyWriter<W>,
+) -> Result<(), ControlError> {
+    match request {
+        ControlRequest::List { hop, state, limit } => list(setting, paper, &EntryFilter { hop, state }, limit),
+        ControlRequest::Show { id } => show(setting, paper, id),
+        ControlRequest::Order { order, which } => {
+            let mark = setting.spool.notes_mark();
+            let messages = execute(setting, order.into(), &which)?;
+            // No operator may read of a change that a crash could undo.
+            setting.spool.sync_notes(mark).wait().map_err(|error| not_durable(messages, &error))?;
+            Ok(paper.send(&ControlReply::Changed { messages })?)
+        }
+        ControlRequest::Stats => {
+            let survey = collect_queue_stats(setting)?;
+            paper.send(&ControlReply::Totals(survey.totals))?;
+            for hop in survey.hops {
+                paper.send(&ControlReply::Hop(hop))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn not_durable(messages: u64, error: &spool::Error) -> ControlError {
+    ControlError::Rejected(format!(
+        "{messages} changed, but a restart may undo it because the change could not be stored: {error}"
+    ))
+}
+
+/// Selects the entries to list.
+#[derive(Clone)]
+struct EntryFilter {
+    hop: Option<String>,
+    state: Option<StateName>,
+}
+
+impl EntryFilter {
+    fn matches(&self, office: &RelayWorker, entry: &ListedEntry) -> bool {
+        self.state.is_none_or(|state| state == entry.state.into())
+            && self.hop.as_deref().is_none_or(|hop| *office.destinations.borrow().name(entry.destination) == *hop)
+    }
+}
+
+/// Lists worker by worker, page by page: the next page is fetched when the operator has read this one.
+fn list<W: Write>(
+    setting: &RelayContext,
+    paper: &mut ReplyWriter<W>,
+    filter: &EntryFilter,
+    limit: Option<u64>,
+) -> Result<(), ControlError> {
+    let mut left = limit.unwrap_or(u64::MAX);
+    for worker in 0..setting.worker_calls.workers() {
+        let mut next = Some(0);
+        while let Some(from) = next.filter(|_| left > 0) {
+            let filter = filter.clone();
+            let (rows, then) = setting.worker_calls.call(worker, move |office| page(office, &filter, from))?;
+            for row in rows {
+                if left > 0 {
+                    left -= 1;
+                    paper.send(&ControlReply::Entry(row))?;
+                }
+            }
+            next = then;
+        }
+    }
+    Ok(())
+}
+
+fn page(office: &Rc<RelayWorker>, filter: &EntryFilter, from: u32) -> (Vec<EntryRow>, Option<u32>) {
+    let page = office.queue.borrow().page(from, LIST_PAGE_ENTRIES, clock::now());
+    let wanted = page.entries.iter().filter(|entry| filter.matches(office, entry));
+    (wanted.map(|entry| row(office, entry)).collect(), page.next)
+}
+
+fn row(office: &RelayWorker, entry: &ListedEntry) -> EntryRow {
+    EntryRow {
+        id: QueueId(entry.id.0),
+        hop: office.destinations.borrow().name(entry.destination).to_string(),
+        state: entry.state.into(),
+        recipients: entry.recipients.len() as u64,
+        attempts: entry.attempts,
+        received_unix_s: entry.received_unix_s,
+        age_s: clock::wall().as_secs().saturating_sub(entry.received_unix_s),
+        next_unix_s: entry.next_unix_s,
+        expires_unix_s: entry.expires_unix_s,
+        refusal: entry.refusal.as_deref().map(Into::into),
+        hop_is_shut: entry.is_in_backoff,
+        to: Vec::new(),
+    }
+}
+
+fn show<W: Write>(setting: &RelayContext, paper: &mut ReplyWriter<W>, id: QueueId) -> Result<(), ControlError> {
+    let entries = move |office: &Rc<RelayWorker>| -> Vec<(EntryRow, Vec<u16>)> {
+        let listed = office.queue.borrow().show(MessageId(id.0), clock::now());
+        listed.iter().map(|entry| (row(office, entry), entry.recipients.to_vec())).collect()
+    };
+    let mut found = Vec::new();
+    for rows in setting.worker_calls.call_all(entries) {
+        found.extend(rows?);
+    }
+    if found.is_empty() {
+        return Err(ControlError::Rejected(format!("no message {id} in the queue")));
+    }
+    // A message may have been delivered meanwhile: its last known state is shown all the same.
+    let draft = setting.spool.fetch(spool::Id(id.0)).ok();
+    let envelope = draft.as_ref().and_then(|draft| MessageEnvelope::decode(&draft.envelope).ok());
+    if let (Some(draft), Some(envelope)) = (&draft, &envelope) {
+        paper.send(&ControlReply::Message(message(id, draft, envelope)))?;
+    }
+    for (mut row, numbers) in found {
+        let recipients = envelope.as_ref().map_or(&[][..], |envelope| &envelope.recipients);
+        let known = numbers.iter().filter_map(|number| recipients.get(usize::from(*number)));
+        row.to = known.map(|recipient| String::from_utf8_lossy(&recipient.address).into_owned()).collect();
+        paper.send(&ControlReply::Entry(row))?;
+    }
+    Ok(())
+}
+
+fn message(id: QueueId, draft: &spool::NewMessage, envelope: &MessageEnvelope) -> MessageRow {
+    let text = |octets: &[u8]| String::from_utf8_lossy(octets).into_owned();
+    MessageRow {
+        id,
+        sender: text(&envelope.sender),
+        recipients: envelope.recipients.len() as u64,
+        bytes: draft.body.len() as u64,
+        received_unix_s: draft.received_ns / 1_000_000_000,
+        client_name: text(&envelope.client_name),
+        client_address: envelope.client_address.map(|address| address.to_string()),
+        user: envelope.user.as_deref().map(text),
+    }
+}
+
+/// Carries an order out with all messages that are meant; how many it changed.
+fn execute(setting: &RelayContext, order: OperatorCommand, which: &CommandScope) -> Result<u64, ControlError> {
+    if let CommandScope::Id(id) = which {
+        let id = MessageId(id.0);
+        let answers = setting.worker_calls.call_all(move |office| {
+            let changed = change(office, order, MessageSelector::Message(id));
+            (changed, !office.queue.borrow().show(id, clock::now()).is_empty())
+        });
+        let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
+        if !answers.iter().any(|(changed, is_there)| *changed > 0 || *is_there) {
+            return Err(ControlError::Rejected(format!("no message {id} in the queue")));
+        }
+        return Ok(answers.iter().map(|(changed, _)| changed).sum());
+    }
+    let hop = match which {
+        CommandScope::Hop(hop) => Some(hop.clone()),
+        CommandScope::Id(_) | CommandScope::All => None,
+    };
+    let mut messages = 0;
+    for worker in 0..setting.worker_calls.workers() {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let hop = hop.clone();
+            let (changed, then) =
+                setting.worker_calls.call(worker, move |office| change_page(office, order, hop.as_deref(), from))?;
+            messages += changed;
+            next = then;
+        }
+    }
+    Ok(messages)
+}
+
+/// The same with the messages of a page. A message that has entries on several of them is changed once: nothing is left
+/// to change after that.
+fn change_page(office: &Rc<RelayWorker>, order: OperatorCommand, hop: Option<&str>, from: u32) -> (u64, Option<u32>) {
+    let page = office.queue.borrow().page(from, CHANGE_PAGE_ENTRIES, clock::now());
+    let mut ids: Vec<MessageId> = {
+        let hops = office.destinations.borrow();
+        let is_meant = |key: DestinationId| hop.is_none_or(|hop| *hops.name(key) == *hop);
+        page.entries.iter().filter(|entry| is_meant(entry.destination)).map(|entry| entry.id).collect()
+    };
+    ids.dedup();
+    (ids.into_iter().map(|id| change(office, order, MessageSelector::Message(id))).sum(), page.next)
+}
+
+fn change(office: &Rc<RelayWorker>, order: OperatorCommand, which: MessageSelector) -> u64 {
+    let mut all = Vec::new();
+    let changed = office.queue.borrow_mut().apply_command(order, which, clock::now(), |effects| all.push(effects));
+    all.into_iter().for_each(|effects| office.apply_actions(effects, None));
+    office.drive();
+    changed as u64
+}

@@ -1,0 +1,120 @@
+//! The control socket's file: for its owner alone, taken over from a dead relay and never from a running one; and the
+//! operator's connection to it.
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// Longest path that fits into a socket's address (unix(7)).
+const MAX_PATH_BYTES: usize = 107;
+/// Operators that may wait to be welcomed.
+const LISTEN_BACKLOG: i32 = 16;
+
+/// A path that is short enough for a socket's address: one that is not is reached by way of its open directory.
+struct SocketPath {
+    path: PathBuf,
+    _directory: Option<File>,
+}
+
+fn short_path(path: &Path) -> io::Result<SocketPath> {
+    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is not a file name"))?;
+    if path.as_os_str().as_bytes().len() <= MAX_PATH_BYTES {
+        return Ok(SocketPath { path: path.to_owned(), _directory: None });
+    }
+    let directory = File::open(path.parent().unwrap_or(Path::new(".")))?;
+    let path = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+    Ok(SocketPath { path, _directory: Some(directory) })
+}
+
+/// Listens on the socket.
+///
+/// # Errors
+/// If another process does, if the path is no socket, and errors of making one.
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
+    let way = short_path(path)?;
+    remove_stale(&way.path)?;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    net::bind(&socket, &SocketAddrUnix::new(&way.path)?)?;
+    // Before it listens no client can connect, whatever permissions the umask left.
+    fs::set_permissions(&way.path, Permissions::from_mode(0o600))?;
+    net::listen(&socket, LISTEN_BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Removes the socket of a relay that was killed.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        // The kernel refuses to connect to any file: only a socket that refuses is a dead one's.
+        Ok(found) if !found.file_type().is_socket() => {
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket exists there"))
+        }
+        Ok(_) => match UnixStream::connect(path) {
+            Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another relay is already listening there")),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+/// Connects to a relay.
+///
+/// # Errors
+/// If none listens there.
+pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
+    UnixStream::connect(&short_path(path)?.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_for_its_owner_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("control.sock");
+        let listener = listen(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        connect(&path).unwrap();
+        listener.accept().unwrap();
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("control.sock");
+        let first = listen(&path).unwrap();
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        connect(&path).unwrap();
+        drop(first);
+        assert_eq!(connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        let _second = listen(&path).unwrap();
+        connect(&path).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_socket_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("control.sock");
+        fs::write(&path, "dear").unwrap();
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "dear");
+    }
+
+    #[test]
+    fn a_path_may_be_longer_than_an_address() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("x".repeat(100)).join("y".repeat(100));
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("control.sock");
+        let _listener = listen(&path).unwrap();
+        connect(&path).unwrap();
+        assert!(fs::metadata(&path).unwrap().file_type().is_socket());
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+}

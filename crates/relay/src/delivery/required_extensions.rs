@@ -1,0 +1,217 @@
+//! Extensions that a message requires of the next server, and how it is sent without them: its 8-bit parts are encoded
+//! for a server without 8BITMIME (RFC 6152 §3), and recipients that need SMTPUTF8 are left out for a server without it
+//! (RFC 6531 §3.2). A message that can be sent in no form goes back to its sender.
+use crate::message::Message;
+use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
+use smtp::Extensions;
+use smtp::command::BodyType;
+use smtp::reply::EnhancedStatusCode;
+use std::sync::Arc;
+
+/// The form in which a server may have a message.
+#[derive(Debug, Default)]
+pub(crate) struct DeliveryForm {
+    /// Message to send in place of the original, if that cannot be sent as it is.
+    pub(crate) converted: Option<Message>,
+    /// Recipients, by their numbers, whose addresses the server cannot take. Not all of them.
+    pub(crate) left_out: Vec<u16>,
+}
+
+/// Chooses the form in which a server with those extensions may have the message for these recipients, by their
+/// numbers. `host` names the converting host.
+///
+/// # Errors
+/// The missing extension, as the sender reads it.
+pub(crate) fn check(
+    letter: &Message,
+    recipients: impl Iterator<Item = u16>,
+    extensions: &Extensions,
+    host: &str,
+) -> Result<DeliveryForm, DeliveryRefusal> {
+    let left_out = left_out(letter, recipients, extensions)?;
+    let converted = converted(letter, extensions, host)?;
+    Ok(DeliveryForm { converted, left_out })
+}
+
+/// The refusal of recipients who were left out.
+pub(crate) fn smtputf8_missing() -> DeliveryRefusal {
+    missing_extension(553, EnhancedStatusCode(5, 6, 7), "the next hop does not offer SMTPUTF8")
+}
+
+/// Recipients who are left out: many clients declare SMTPUTF8 always (RFC 6531 §3.2: one that does not need it should
+/// not), and one address that needs it must not keep the message from the others.
+fn left_out(
+    letter: &Message,
+    recipients: impl Iterator<Item = u16>,
+    extensions: &Extensions,
+) -> Result<Vec<u16>, DeliveryRefusal> {
+    let envelope = &letter.envelope;
+    if !envelope.smtp_utf8 || extensions.smtp_utf8 {
+        return Ok(Vec::new());
+    }
+    if !envelope.sender.is_ascii() || !header(&letter.body).is_ascii() {
+        return Err(smtputf8_missing());
+    }
+    let (left_out, others): (Vec<u16>, Vec<u16>) = recipients.partition(|number| needs_smtputf8(envelope, *number));
+    if others.is_empty() && !left_out.is_empty() { Err(smtputf8_missing()) } else { Ok(left_out) }
+}
+
+/// The message without 8-bit bytes, if the server does not take them.
+fn converted(letter: &Message, extensions: &Extensions, host: &str) -> Result<Option<Message>, DeliveryRefusal> {
+    let envelope = &letter.envelope;
+    // SMTPUTF8 is not offered without 8BITMIME (RFC 6531 §3.1), and would be of no use.
+    let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
+    // Checked only here, if the server does not take 8-bit bytes: most messages declared 8BITMIME are ASCII.
+    if envelope.body != BodyType::Binary && (takes_eight_bits || letter.body.is_ascii()) {
+        return Ok(None);
+    }
+    match (mime::to_seven_bit(&letter.body, host), envelope.body) {
+        (Ok(converted), _) => Ok(converted.map(|body| Message { body: Arc::from(body), ..letter.clone() })),
+        // An undeclared 8-bit message is passed on as it came, as all servers do: a client that sends 8-bit bytes
+        // without saying so relies on it, and would not understand why they come back.
+        (Err(_), BodyType::SevenBit) => Ok(None),
+        (Err(why), BodyType::EightBitMime) => {
+            let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {why}");
+            Err(missing_extension(554, EnhancedStatusCode(5, 6, 3), &text))
+        }
+        // BINARYMIME is not offered, and so not taken: only a spool of another version may hold one.
+        (Err(why), BodyType::Binary) => Err(missing_extension(
+            554,
+            EnhancedStatusCode(5, 6, 1),
+            &format!("a binary message cannot be converted: {why}"),
+        )),
+    }
+}
+
+fn missing_extension(code: u16, enhanced: EnhancedStatusCode, text: &str) -> DeliveryRefusal {
+    DeliveryRefusal::new(code, Some(enhanced), text, "")
+}
+
+/// An ORCPT in UTF-8 does not count: it has a form in ASCII (RFC 6533 §3).
+fn needs_smtputf8(envelope: &MessageEnvelope, number: u16) -> bool {
+    !envelope.recipients[usize::from(number)].address.is_ascii()
+}
+
+fn header(message: &[u8]) -> &[u8] {
+    &message[..memchr::memmem::find(message, b"\r\n\r\n").unwrap_or(message.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::envelope::{EnvelopeRecipient, OriginalAddress};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn test_message(smtp_utf8: bool, body: BodyType, sender: &str, to: &[&str], message: &[u8]) -> Message {
+        let recipient =
+            |address: &&str| EnvelopeRecipient { address: address.as_bytes().to_vec(), original: None, notify: None };
+        let envelope = MessageEnvelope {
+            smtp_utf8,
+            body,
+            ..MessageEnvelope::local(sender.as_bytes(), to.iter().map(recipient).collect::<Vec<_>>())
+        };
+        Message { envelope: Arc::new(envelope), body: message.into(), received: Duration::ZERO }
+    }
+
+    fn form(letter: &Message, eight_bit_mime: bool, smtp_utf8: bool) -> Result<DeliveryForm, DeliveryRefusal> {
+        let extensions = Extensions { eight_bit_mime, smtp_utf8, ..Extensions::default() };
+        let all = 0..letter.envelope.recipients.len() as u16;
+        check(letter, all, &extensions, "relay.example")
+    }
+
+    fn missing_code(letter: &Message, eight_bit_mime: bool, smtp_utf8: bool) -> Option<EnhancedStatusCode> {
+        form(letter, eight_bit_mime, smtp_utf8).err().map(|refusal| refusal.enhanced.unwrap())
+    }
+
+    const PLAIN: &[u8] = b"Subject: x\r\n\r\nx\r\n";
+    const IN_BODY: &[u8] = b"Subject: x\r\n\r\n\xc3\xa4\r\n";
+    const SIGNED: &[u8] = b"DKIM-Signature: v=1\r\n\r\n\xc3\xa4\r\n";
+    const IN_HEADER: &[u8] = b"Subject: \xc3\xa4\r\n\r\nx\r\n";
+
+    #[test]
+    fn eight_bits_are_converted_where_they_are_not_taken() {
+        let (as_it_is, converted) = (Ok(false), Ok(true));
+        let refused = |detail| Err(Some(EnhancedStatusCode(5, 6, detail)));
+        let rows = [
+            (BodyType::SevenBit, PLAIN, as_it_is),
+            (BodyType::SevenBit, IN_BODY, converted),
+            (BodyType::SevenBit, IN_HEADER, as_it_is),
+            (BodyType::SevenBit, SIGNED, as_it_is),
+            (BodyType::EightBitMime, PLAIN, as_it_is),
+            (BodyType::EightBitMime, IN_BODY, converted),
+            (BodyType::EightBitMime, IN_HEADER, refused(3)),
+            (BodyType::EightBitMime, SIGNED, refused(3)),
+            (BodyType::Binary, PLAIN, as_it_is),
+            (BodyType::Binary, IN_BODY, converted),
+            (BodyType::Binary, SIGNED, refused(1)),
+        ];
+        for (body, message, expected) in rows {
+            let letter = test_message(false, body, "a@b.example", &["c@d.example"], message);
+            let found = |eight_bit_mime| {
+                let form = form(&letter, eight_bit_mime, false);
+                form.map(|form| form.converted.is_some()).map_err(|refusal| refusal.enhanced)
+            };
+            assert_eq!(found(false), expected, "{body:?} {message:?}");
+            let offered = if body == BodyType::Binary { expected } else { as_it_is };
+            assert_eq!(found(true), offered, "{body:?} {message:?}, offered");
+        }
+        let eight = test_message(false, BodyType::EightBitMime, "a@b.example", &["c@d.example"], IN_BODY);
+        let converted = form(&eight, false, false).unwrap().converted.unwrap();
+        assert!(mime::is_seven_bit(&converted.body) && converted.envelope == eight.envelope);
+        let signed = test_message(false, BodyType::EightBitMime, "a@b.example", &["c@d.example"], SIGNED);
+        let why = form(&signed, false, false).unwrap_err();
+        assert!(why.text.contains("8BITMIME") && why.text.contains("signed"), "{}", why.text);
+    }
+
+    #[test]
+    fn utf8_is_looked_for_where_it_was_declared() {
+        let needed = Some(EnhancedStatusCode(5, 6, 7));
+        let rows: [(&str, &[&str], &[u8], _); 5] = [
+            ("a@b.example", &["c@d.example"], PLAIN, None),
+            ("jürgen@b.example", &["c@d.example"], PLAIN, needed),
+            ("a@b.example", &["pelé@d.example", "josé@d.example"], PLAIN, needed),
+            ("a@b.example", &["c@d.example"], IN_HEADER, needed),
+            // Only 8BITMIME is needed for that, and was not declared.
+            ("a@b.example", &["c@d.example"], IN_BODY, None),
+        ];
+        for (sender, to, message, expected) in rows {
+            let letter = test_message(true, BodyType::SevenBit, sender, to, message);
+            assert_eq!(missing_code(&letter, true, false), expected, "{sender} {to:?} {message:?}");
+            assert_eq!(missing_code(&letter, true, true), None, "{sender} {to:?} {message:?}, offered");
+        }
+        let mut original = test_message(true, BodyType::SevenBit, "a@b.example", &["c@d.example"], PLAIN);
+        let envelope = Arc::get_mut(&mut original.envelope).unwrap();
+        envelope.recipients[0].original =
+            Some(OriginalAddress { kind: b"utf-8".to_vec(), address: "pelé@d.example".as_bytes().to_vec() });
+        assert_eq!(missing_code(&original, true, false), None, "ORCPT is passed on in ASCII");
+    }
+
+    #[test]
+    fn only_who_needs_utf8_is_left_out() {
+        let to = ["c@d.example", "pelé@d.example", "e@d.example"];
+        let all = test_message(true, BodyType::SevenBit, "a@b.example", &to, PLAIN);
+        assert_eq!(form(&all, true, false).unwrap().left_out, [1]);
+        assert!(form(&all, true, true).unwrap().left_out.is_empty());
+        let meets = |numbers: std::ops::Range<u16>| check(&all, numbers, &Extensions::default(), "relay.example");
+        assert!(meets(0..1).unwrap().left_out.is_empty());
+        assert_eq!(meets(1..2).unwrap_err(), smtputf8_missing());
+    }
+
+    proptest! {
+        /// ASCII is sent everywhere, whatever was declared; a server takes what it offers.
+        #[test]
+        fn ascii_goes_everywhere(message in "[ -~\r\n]{0,200}", utf8: bool, eight: bool, other: Vec<u8>) {
+            let body = if eight { BodyType::EightBitMime } else { BodyType::SevenBit };
+            let ascii = test_message(utf8, body, "a@b.example", &["c@d.example"], message.as_bytes());
+            prop_assert_eq!(missing_code(&ascii, false, false), None);
+            let any = test_message(utf8, body, "a@b.example", &["c@d.example"], &other);
+            prop_assert_eq!(missing_code(&any, true, true), None);
+            // What SMTPUTF8 allows, 8BITMIME does too.
+            let any = test_message(false, body, "a@b.example", &["c@d.example"], &other);
+            let is_stuck = !other.is_ascii() && eight && mime::to_seven_bit(&other, "x").is_err();
+            prop_assert_eq!(missing_code(&any, false, true).is_some(), is_stuck);
+        }
+    }
+}

@@ -1,0 +1,615 @@
+//! Finds the servers that take a domain's mail, and their addresses (RFC 5321 §5.1). DNS is asked on a thread of its
+//! own; the decisions from its answers are pure.
+//!
+//! ```text
+//! domain ─▶ address literal? ─▶ that address
+//!       └─▶ MX ─▶ none: the domain itself (implicit MX)     "." alone: takes no mail (RFC 7505)
+//!               └▶ by preference, at random among equals, none behind ourselves ─▶ A and AAAA of each
+//! ```
+//! Public addresses are left out unless the relay may reach them, whatever name led to them.
+use crate::config::{DeliveryScope, DnsConfig};
+use crate::routing::{SmtpTarget, TargetHost};
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
+use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::rr::{RData, RecordType};
+use party::local_address::is_local_address;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+
+/// Questions that wait for the thread.
+const MAX_PENDING_LOOKUPS: usize = 1024;
+/// Mail exchangers of one domain that are tried.
+const MAX_EXCHANGERS: usize = 20;
+/// Addresses of one destination that are tried.
+const MAX_ADDRESSES: usize = 32;
+/// Answers that the cache may hold.
+const MAX_CACHE_ENTRIES: u64 = 100_000;
+
+/// A server to connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MailServer {
+    /// The name that its certificate is to bear: that of the host, or its address.
+    pub(crate) name: Arc<str>,
+    pub(crate) address: SocketAddr,
+}
+
+/// Reason why there is no server to connect to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unroutable {
+    /// The name does not exist.
+    #[error("{0} does not exist")]
+    NoSuchDomain(String),
+    /// The domain declares that it takes no mail (RFC 7505).
+    #[error("{0} accepts no mail")]
+    TakesNoMail(String),
+    /// Its servers have no addresses.
+    #[error("no mail server of {0} has an address")]
+    NoAddress(String),
+    /// This relay is the best server that it names.
+    #[error("mail to {0} loops back to this relay")]
+    Loop(String),
+    /// Text in brackets that is no address.
+    #[error("{0} is not a valid address literal")]
+    BadLiteral(String),
+    /// It may not be reached.
+    #[error("{0} is a public address, and allow_public is not set")]
+    Public(IpAddr),
+    /// DNS could not say.
+    #[error("DNS lookup of {domain} failed: {why}")]
+    LookupFailed { domain: String, why: String },
+}
+
+impl Unroutable {
+    /// The codes of its reply: code and enhanced code (RFC 3463, RFC 7505 §4).
+    pub(crate) fn codes(&self) -> (u16, &'static str) {
+        match self {
+            Self::NoSuchDomain(_) | Self::BadLiteral(_) => (550, "5.1.2"),
+            Self::TakesNoMail(_) => (556, "5.1.10"),
+            Self::NoAddress(_) => (550, "5.4.4"),
+            Self::Loop(_) => (554, "5.4.6"),
+            Self::Public(_) => (550, "5.7.1"),
+            Self::LookupFailed { .. } => (451, "4.4.3"),
+        }
+    }
+
+    /// Reports whether a later try may go better.
+    pub(crate) fn is_transient(&self) -> bool {
+        self.codes().0 < 500
+    }
+}
+
+/// A mail exchanger, as DNS has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Exchanger {
+    pub(crate) preference: u16,
+    /// Name in any case, with or without its last dot; `.` alone is the null MX.
+    pub(crate) host: String,
+}
+
+/// The hosts to try, in their order: by preference, and among equals in one that `seed` decides. Those that are no
+/// better than `own_name` are left out, for they would send it back (RFC 5321 §5.1).
+///
+/// # Errors
+/// If there are none.
+pub(crate) fn order_hosts(
+    domain: &str,
+    found: &[Exchanger],
+    own_name: &str,
+    seed: u64,
+) -> Result<Vec<String>, Unroutable> {
+    if found.is_empty() {
+        return Ok(vec![domain.to_owned()]);
+    }
+    let named =
+        found.iter().map(|exchanger| (exchanger.preference, exchanger.host.trim_end_matches('.').to_lowercase()));
+    let mut hosts: Vec<(u16, String)> = named.filter(|(_, host)| !host.is_empty()).collect();
+    if hosts.is_empty() {
+        return Err(Unroutable::TakesNoMail(domain.to_owned()));
+    }
+    let own_name = own_name.trim_end_matches('.').to_lowercase();
+    let own = hosts.iter().filter(|(_, host)| *host == own_name).map(|(preference, _)| *preference).min();
+    hosts.retain(|(preference, _)| own.is_none_or(|own| *preference < own));
+    if hosts.is_empty() {
+        return Err(Unroutable::Loop(domain.to_owned()));
+    }
+    // Sorted first: the order of the answer is the server's business, and the same seed is to give the same order.
+    hosts.sort();
+    hosts.shuffle(&mut StdRng::seed_from_u64(seed));
+    hosts.sort_by_key(|(preference, _)| *preference);
+    let mut seen = HashSet::new();
+    let first = hosts.into_iter().map(|(_, host)| host).filter(|host| seen.insert(host.clone()));
+    Ok(first.take(MAX_EXCHANGERS).collect())
+}
+
+/// The address of `[192.0.2.1]` or `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3).
+pub(crate) fn literal(domain: &str) -> Option<IpAddr> {
+    smtp::address::address_literal(domain.as_bytes())
+}
+
+/// Leaves out destinations that may not be reached, and duplicates.
+fn reachable(found: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailServer>, Unroutable> {
+    let public = found.iter().map(|one| one.address.ip()).find(|ip| !is_local_address(*ip));
+    let mut seen = HashSet::new();
+    let may = |one: &MailServer| reach == DeliveryScope::Anywhere || is_local_address(one.address.ip());
+    let near: Vec<_> =
+        found.into_iter().filter(|one| may(one) && seen.insert(one.address)).take(MAX_ADDRESSES).collect();
+    match (near.is_empty(), public) {
+        (true, Some(public)) => Err(Unroutable::Public(public)),
+        _ => Ok(near),
+    }
+}
+
+/// Handle of the thread that asks DNS; clones share it. It ends when the last is dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct Resolver {
+    requests: mpsc::Sender<LookupRequest>,
+    scope: DeliveryScope,
+}
+
+/// A question, and the channel for its answer.
+#[derive(Debug)]
+struct LookupRequest {
+    target: SmtpTarget,
+    seed: u64,
+    answer: oneshot::Sender<Result<Vec<MailServer>, Unroutable>>,
+}
+
+impl Resolver {
+    /// Starts the thread. DNS itself is set up at the first question, so that a relay without one needs no resolv.conf.
+    ///
+    /// # Errors
+    /// Those of starting a thread and its runtime.
+    pub(crate) fn start(dns: &DnsConfig, own_name: &str, reach: DeliveryScope) -> io::Result<Self> {
+        let (questions, asked) = mpsc::channel(MAX_PENDING_LOOKUPS);
+        let desk =
+            Arc::new(LookupContext { dns: dns.clone(), own_name: own_name.to_owned(), resolver: Default::default() });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("dns".to_owned()).spawn(move || runtime.block_on(serve(asked, desk)))?;
+        Ok(Self { requests: questions, scope: reach })
+    }
+
+    /// The servers of a hop, in the order to try them; at least one. `seed` decides among equals: another one for each
+    /// connection spreads the load. Awaited on any loop.
+    ///
+    /// # Errors
+    /// If there is none, or DNS cannot say.
+    pub(crate) async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
+        let found = match literal_addresses(to)? {
+            Some(found) => found,
+            None => self.request(to, seed).await?,
+        };
+        reachable(found, self.scope)
+    }
+
+    async fn request(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
+        let (answer, answered) = oneshot::channel();
+        let sent = self.requests.send(LookupRequest { target: to.clone(), seed, answer }).await;
+        let answered = if sent.is_ok() { answered.await.ok() } else { None };
+        answered.unwrap_or_else(|| Err(lookup_failed(&to.to_string(), "its thread has ended")))
+    }
+}
+
+/// Destinations written as addresses; `None` if a name has to be resolved.
+fn literal_addresses(to: &SmtpTarget) -> Result<Option<Vec<MailServer>>, Unroutable> {
+    match to {
+        SmtpTarget::Domain { name, .. } if !name.starts_with('[') => Ok(None),
+        SmtpTarget::Domain { name, port } => match literal(name) {
+            Some(ip) => Ok(Some(vec![mail_server(&ip.to_string(), ip, *port)])),
+            None => Err(Unroutable::BadLiteral(name.to_string())),
+        },
+        SmtpTarget::Hosts(hosts) => {
+            let written = |host: &TargetHost| Some(mail_server(&host.name, host.name.parse().ok()?, host.port));
+            Ok(hosts.iter().map(written).collect())
+        }
+    }
+}
+
+fn mail_server(name: &str, ip: IpAddr, port: u16) -> MailServer {
+    MailServer { name: name.into(), address: SocketAddr::new(ip, port) }
+}
+
+fn lookup_failed(domain: &str, why: &str) -> Unroutable {
+    Unroutable::LookupFailed { domain: domain.to_owned(), why: why.to_owned() }
+}
+
+async fn serve(mut asked: mpsc::Receiver<LookupRequest>, desk: Arc<LookupContext>) {
+    while let Some(LookupRequest { target: to, seed, answer }) = asked.recv().await {
+        let desk = Arc::clone(&desk);
+        tokio::spawn(async move {
+            let found = desk.resolve(&to, seed).await;
+            // The caller may not wait any more, and then it needs no answer.
+            let _ = answer.send(found);
+        });
+    }
+}
+
+/// Context in which the thread asks.
+struct LookupContext {
+    dns: DnsConfig,
+    own_name: String,
+    resolver: tokio::sync::OnceCell<TokioResolver>,
+}
+
+impl LookupContext {
+    async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
+        match to {
+            SmtpTarget::Hosts(hosts) => self.addresses(&to.to_string(), hosts).await,
+            SmtpTarget::Domain { name, port } => {
+                let exchangers = self.exchangers(name).await?;
+                let hosts = order_hosts(name, &exchangers, &self.own_name, seed)?;
+                let hosts: Vec<TargetHost> =
+                    hosts.into_iter().map(|name| TargetHost { name: name.into(), port: *port }).collect();
+                self.addresses(name, &hosts).await
+            }
+        }
+    }
+
+    async fn exchangers(&self, domain: &str) -> Result<Vec<Exchanger>, Unroutable> {
+        let answer = match self.lookup(domain, RecordType::MX).await? {
+            DnsAnswer::Records(records) => records,
+            DnsAnswer::NoRecords => return Ok(Vec::new()),
+            DnsAnswer::NoSuchName => return Err(Unroutable::NoSuchDomain(domain.to_owned())),
+        };
+        let exchanger = |record| match record {
+            RData::MX(mx) => Some(Exchanger { preference: mx.preference, host: mx.exchange.to_utf8() }),
+            _ => None,
+        };
+        Ok(answer.into_iter().filter_map(exchanger).collect())
+    }
+
+    /// The addresses of all hosts, in their order. Those of one may be unknown for now, as long as another has some.
+    async fn addresses(&self, whose: &str, hosts: &[TargetHost]) -> Result<Vec<MailServer>, Unroutable> {
+        let mut found = Vec::new();
+        let mut missing = Unroutable::NoAddress(whose.to_owned());
+        for host in hosts {
+            match self.addresses_of(&host.name).await {
+                Ok(addresses) => found.extend(addresses.into_iter().map(|ip| mail_server(&host.name, ip, host.port))),
+                // An address that may be there later outweighs one that does not exist.
+                Err(why) if why.is_transient() || hosts.len() == 1 => missing = why,
+                Err(_) => {}
+            }
+        }
+        if found.is_empty() { Err(missing) } else { Ok(found) }
+    }
+
+    /// The addresses of a host, IPv4 first: it works with and without IPv6.
+    async fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, Unroutable> {
+        if let Ok(ip) = host.parse() {
+            return Ok(vec![ip]);
+        }
+        let both = tokio::join!(self.lookup(host, RecordType::A), self.lookup(host, RecordType::AAAA));
+        let mut found = Vec::new();
+        let mut exists = false;
+        let mut missing = None;
+        for answer in [both.0, both.1] {
+            match answer {
+                Ok(DnsAnswer::Records(records)) => {
+                    found.extend(records.into_iter().filter_map(|record| record.ip_addr()))
+                }
+                Ok(DnsAnswer::NoRecords) => exists = true,
+                Ok(DnsAnswer::NoSuchName) => {}
+                Err(why) => missing = Some(why),
+            }
+        }
+        match (found.is_empty(), missing) {
+            (false, _) => Ok(found),
+            (true, Some(why)) => Err(why),
+            (true, None) if exists => Err(Unroutable::NoAddress(host.to_owned())),
+            (true, None) => Err(Unroutable::NoSuchDomain(host.to_owned())),
+        }
+    }
+
+    /// The name is taken for a whole one: no search list is to send a customer's mail to a neighbour.
+    async fn lookup(&self, name: &str, kind: RecordType) -> Result<DnsAnswer, Unroutable> {
+        let resolver = self.resolver.get_or_try_init(|| async { build(&self.dns) }).await;
+        let resolver = resolver.map_err(|why| lookup_failed(name, &format!("{why}")))?;
+        match resolver.lookup(format!("{name}."), kind).await {
+            Ok(found) => Ok(DnsAnswer::Records(found.answers().iter().map(|record| record.data.clone()).collect())),
+            Err(why) if why.is_nx_domain() => Ok(DnsAnswer::NoSuchName),
+            Err(why) if why.is_no_records_found() => Ok(DnsAnswer::NoRecords),
+            Err(why) => Err(lookup_failed(name, &why.to_string())),
+        }
+    }
+}
+
+/// Answer of DNS.
+enum DnsAnswer {
+    Records(Vec<RData>),
+    /// The name exists, and has none of that kind.
+    NoRecords,
+    NoSuchName,
+}
+
+fn build(dns: &DnsConfig) -> Result<TokioResolver, NetError> {
+    let mut builder = if dns.servers.is_empty() {
+        TokioResolver::builder_tokio()?
+    } else {
+        let servers = dns.servers.iter().map(name_server).collect();
+        TokioResolver::builder_with_config(
+            ResolverConfig::from_parts(None, Vec::new(), servers),
+            TokioRuntimeProvider::default(),
+        )
+    };
+    let options = builder.options_mut();
+    options.timeout = dns.timeout;
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.cache_size = MAX_CACHE_ENTRIES;
+    builder.build()
+}
+
+/// A name server by UDP, and TCP for answers that are too long for it.
+fn name_server(address: &SocketAddr) -> NameServerConfig {
+    let at = |mut connection: ConnectionConfig| {
+        connection.port = address.port();
+        connection
+    };
+    NameServerConfig::new(address.ip(), true, vec![at(ConnectionConfig::udp()), at(ConnectionConfig::tcp())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hickory_resolver::proto::op::{Message, MessageType, ResponseCode};
+    use hickory_resolver::proto::rr::rdata::{A, AAAA, MX};
+    use hickory_resolver::proto::rr::{Name, Record};
+    use std::future::Future;
+    use std::net::UdpSocket;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, Instant};
+
+    const OWN: &str = "relay.example";
+
+    fn exchangers(rows: &[(u16, &str)]) -> Vec<Exchanger> {
+        rows.iter().map(|(preference, host)| Exchanger { preference: *preference, host: (*host).to_owned() }).collect()
+    }
+
+    fn ordered(rows: &[(u16, &str)], seed: u64) -> Result<Vec<String>, Unroutable> {
+        order_hosts("d.example", &exchangers(rows), OWN, seed)
+    }
+
+    #[test]
+    fn a_table_of_orders() {
+        type OrderCase<'a> = (&'a [(u16, &'a str)], Result<&'a [&'a str], Unroutable>);
+        let own = || "d.example".to_owned();
+        let rows: &[OrderCase<'_>] = &[
+            (&[], Ok(&["d.example"])),
+            (&[(20, "b.example."), (10, "A.example.")], Ok(&["a.example", "b.example"])),
+            (&[(0, ".")], Err(Unroutable::TakesNoMail(own()))),
+            (&[(0, "."), (0, "")], Err(Unroutable::TakesNoMail(own()))),
+            (&[(0, "."), (10, "a.example.")], Ok(&["a.example"])),
+            (&[(10, "a.example"), (20, "Relay.example."), (30, "c.example")], Ok(&["a.example"])),
+            (&[(20, "a.example"), (20, "relay.example"), (10, "b.example")], Ok(&["b.example"])),
+            (&[(10, "relay.example"), (20, "b.example")], Err(Unroutable::Loop(own()))),
+            (&[(10, "a.example"), (20, "a.example."), (20, "A.EXAMPLE")], Ok(&["a.example"])),
+        ];
+        for (found, expected) in rows {
+            let expected =
+                expected.clone().map(|hosts| hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>());
+            assert_eq!(ordered(found, 1), expected, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn equals_are_mixed_by_the_seed_and_by_nothing_else() {
+        let rows = [(10, "a"), (10, "b"), (10, "c"), (20, "d"), (20, "e")];
+        let mut backwards = rows;
+        backwards.reverse();
+        let mut firsts = HashSet::new();
+        for seed in 0..100 {
+            let order = ordered(&rows, seed).unwrap();
+            assert_eq!(order, ordered(&backwards, seed).unwrap(), "the order of the answer decides nothing");
+            let (best, rest) = order.split_at(3);
+            assert!(best.iter().all(|host| ["a", "b", "c"].contains(&host.as_str())) && rest.len() == 2);
+            firsts.insert(best[0].clone());
+        }
+        assert_eq!(firsts.len(), 3, "each has its turn");
+        let many: Vec<(u16, String)> = (0..1000).map(|number| (number, format!("h{number}"))).collect();
+        let many: Vec<(u16, &str)> = many.iter().map(|(preference, host)| (*preference, host.as_str())).collect();
+        assert_eq!(ordered(&many, 0).unwrap().len(), MAX_EXCHANGERS);
+    }
+
+    #[test]
+    fn a_table_of_literals() {
+        for (text, expected) in [
+            ("[127.0.0.1]", Some("127.0.0.1")),
+            ("[IPv6:::1]", Some("::1")),
+            ("[ipv6:2001:db8::1]", Some("2001:db8::1")),
+            ("[::1]", None),
+            ("[IPv6:127.0.0.1]", None),
+            ("[127.0.0.1", None),
+            ("127.0.0.1", None),
+            ("[]", None),
+            ("[example.com]", None),
+        ] {
+            assert_eq!(literal(text), expected.map(|address| address.parse().unwrap()), "{text}");
+        }
+    }
+
+    #[test]
+    fn public_addresses_are_left_out_unless_allowed() {
+        let near = mail_server("a", "10.0.0.1".parse().unwrap(), 25);
+        let far = mail_server("b", "8.8.8.8".parse().unwrap(), 25);
+        let both = || vec![far.clone(), near.clone(), near.clone()];
+        assert_eq!(reachable(both(), DeliveryScope::Local), Ok(vec![near.clone()]));
+        assert_eq!(reachable(vec![far.clone()], DeliveryScope::Local), Err(Unroutable::Public(far.address.ip())));
+        assert_eq!(reachable(both(), DeliveryScope::Anywhere), Ok(vec![far.clone(), near.clone()]));
+    }
+
+    #[test]
+    fn what_may_go_better_later_is_told_from_what_may_not() {
+        assert!(lookup_failed("d", "w").is_transient());
+        let name = || "d".to_owned();
+        for why in [
+            Unroutable::NoSuchDomain(name()),
+            Unroutable::TakesNoMail(name()),
+            Unroutable::NoAddress(name()),
+            Unroutable::Loop(name()),
+            Unroutable::BadLiteral(name()),
+            Unroutable::Public("8.8.8.8".parse().unwrap()),
+        ] {
+            let (code, enhanced) = why.codes();
+            assert!(!why.is_transient() && (500..600).contains(&code) && enhanced.starts_with("5."), "{why}");
+        }
+    }
+
+    /// A name server on loopback that has a few names, and counts its questions.
+    struct NameServer {
+        address: SocketAddr,
+        asked: Arc<AtomicUsize>,
+    }
+
+    impl NameServer {
+        fn start() -> Self {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let address = socket.local_addr().unwrap();
+            let asked = Arc::new(AtomicUsize::new(0));
+            let counter = Arc::clone(&asked);
+            // It ends with the test's process: nothing else can end it.
+            std::thread::spawn(move || {
+                let mut room = [0; 4096];
+                while let Ok((length, client)) = socket.recv_from(&mut room) {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    let Some(answer) = answer(&room[..length]) else { continue };
+                    let _ = socket.send_to(&answer, client);
+                }
+            });
+            Self { address, asked }
+        }
+
+        fn resolver(&self, reach: DeliveryScope) -> Resolver {
+            let dns = DnsConfig { servers: vec![self.address], timeout: Duration::from_secs(10) };
+            Resolver::start(&dns, OWN, reach).unwrap()
+        }
+    }
+
+    fn answer(question: &[u8]) -> Option<Vec<u8>> {
+        let asked = Message::from_vec(question).ok()?;
+        let query = asked.queries.first()?.clone();
+        let mut said = asked.clone();
+        said.metadata.message_type = MessageType::Response;
+        said.metadata.recursion_available = true;
+        let name = query.name().to_utf8().to_lowercase();
+        let (code, data) = zone(&name, query.query_type());
+        said.metadata.response_code = code;
+        for data in data {
+            said.add_answer(Record::from_rdata(query.name().clone(), 300, data));
+        }
+        said.to_vec().ok()
+    }
+
+    fn zone(name: &str, kind: RecordType) -> (ResponseCode, Vec<RData>) {
+        let mx = |preference, host: &str| RData::MX(MX::new(preference, Name::from_ascii(host).unwrap()));
+        let a = |text: &str| RData::A(A(text.parse().unwrap()));
+        let aaaa = |text: &str| RData::AAAA(AAAA(text.parse().unwrap()));
+        let records = match (name, kind) {
+            ("two.test.", RecordType::MX) => vec![mx(20, "b.test."), mx(10, "a.test.")],
+            ("a.test.", RecordType::A) => vec![a("127.0.0.11")],
+            ("a.test.", RecordType::AAAA) => vec![aaaa("fd00::11")],
+            ("b.test.", RecordType::A) => vec![a("127.0.0.12")],
+            ("implicit.test.", RecordType::A) => vec![a("127.0.0.13")],
+            ("null.test.", RecordType::MX) => vec![mx(0, ".")],
+            ("loop.test.", RecordType::MX) => vec![mx(10, "relay.example."), mx(20, "b.test.")],
+            ("public.test.", RecordType::MX) => vec![mx(10, "far.test.")],
+            ("far.test.", RecordType::A) => vec![a("8.8.8.8")],
+            ("half.test.", RecordType::MX) => vec![mx(10, "gone.test."), mx(20, "a.test.")],
+            ("hollow.test.", RecordType::MX) => vec![mx(10, "gone.test."), mx(20, "empty.test.")],
+            ("shaky.test.", RecordType::MX) => vec![mx(10, "broken.test."), mx(20, "gone.test.")],
+            ("gone.test.", _) => return (ResponseCode::NXDomain, Vec::new()),
+            ("broken.test.", _) => return (ResponseCode::ServFail, Vec::new()),
+            _ => Vec::new(),
+        };
+        (ResponseCode::NoError, records)
+    }
+
+    /// Waits on a loop that is not tokio's, as a worker's is not.
+    fn wait<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
+        net::worker::run(|_| future).unwrap()
+    }
+
+    fn found(resolver: &Resolver, domain: &str) -> Result<Vec<String>, Unroutable> {
+        let to = SmtpTarget::Domain { name: domain.into(), port: 2525 };
+        let resolver = resolver.clone();
+        let destinations = wait(async move { resolver.resolve(&to, 7).await })?;
+        Ok(destinations.iter().map(|one| format!("{} {}", one.name, one.address)).collect())
+    }
+
+    #[test]
+    fn a_table_of_domains_as_dns_has_them() {
+        let server = NameServer::start();
+        let resolver = server.resolver(DeliveryScope::Local);
+        let own = str::to_owned;
+        let rows: &[(&str, Result<&[&str], Unroutable>)] = &[
+            ("two.test", Ok(&["a.test 127.0.0.11:2525", "a.test [fd00::11]:2525", "b.test 127.0.0.12:2525"])),
+            ("implicit.test", Ok(&["implicit.test 127.0.0.13:2525"])),
+            ("half.test", Ok(&["a.test 127.0.0.11:2525", "a.test [fd00::11]:2525"])),
+            ("[127.0.0.9]", Ok(&["127.0.0.9 127.0.0.9:2525"])),
+            ("null.test", Err(Unroutable::TakesNoMail(own("null.test")))),
+            ("loop.test", Err(Unroutable::Loop(own("loop.test")))),
+            ("gone.test", Err(Unroutable::NoSuchDomain(own("gone.test")))),
+            ("empty.test", Err(Unroutable::NoAddress(own("empty.test")))),
+            ("hollow.test", Err(Unroutable::NoAddress(own("hollow.test")))),
+            ("public.test", Err(Unroutable::Public("8.8.8.8".parse().unwrap()))),
+            ("[8.8.8.8]", Err(Unroutable::Public("8.8.8.8".parse().unwrap()))),
+            ("[nonsense]", Err(Unroutable::BadLiteral(own("[nonsense]")))),
+        ];
+        for (domain, expected) in rows {
+            let expected = expected.clone().map(|all| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
+            assert_eq!(found(&resolver, domain), expected, "{domain}");
+        }
+        for domain in ["broken.test", "shaky.test"] {
+            assert!(found(&resolver, domain).unwrap_err().is_transient(), "{domain}");
+        }
+        assert!(found(&server.resolver(DeliveryScope::Anywhere), "public.test").is_ok());
+    }
+
+    #[test]
+    fn hosts_are_found_by_name_and_taken_by_address() {
+        let server = NameServer::start();
+        let resolver = server.resolver(DeliveryScope::Local);
+        let host = |name: &str, port| TargetHost { name: name.into(), port };
+        let to = SmtpTarget::Hosts(Box::new([
+            host("b.test", 24),
+            host("127.0.0.1", 25),
+            host("gone.test", 26),
+            host("::1", 27),
+        ]));
+        let asker = resolver.clone();
+        let all = wait(async move { asker.resolve(&to, 0).await }).unwrap();
+        let all: Vec<String> = all.iter().map(|one| one.address.to_string()).collect();
+        assert_eq!(all, ["127.0.0.12:24", "127.0.0.1:25", "[::1]:27"]);
+        let before = server.asked.load(Ordering::Relaxed);
+        let written = SmtpTarget::Hosts(Box::new([host("127.0.0.1", 25)]));
+        assert_eq!(wait(async move { resolver.resolve(&written, 0).await }).unwrap().len(), 1);
+        assert_eq!(server.asked.load(Ordering::Relaxed), before, "an address needs no DNS");
+    }
+
+    #[test]
+    fn an_answer_is_kept_for_its_time() {
+        let server = NameServer::start();
+        let resolver = server.resolver(DeliveryScope::Local);
+        let first = found(&resolver, "two.test").unwrap();
+        let asked = server.asked.load(Ordering::Relaxed);
+        assert!(asked >= 4, "{asked}");
+        assert_eq!(found(&resolver, "two.test").unwrap(), first);
+        // b.test has no AAAA, and a negative answer without SOA may not be kept (RFC 2308 §5): it alone is asked again.
+        assert!(server.asked.load(Ordering::Relaxed) <= asked + 1);
+    }
+
+    #[test]
+    fn a_server_that_is_silent_makes_it_later() {
+        let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let dns = DnsConfig { servers: vec![silent.local_addr().unwrap()], timeout: Duration::from_millis(200) };
+        let resolver = Resolver::start(&dns, OWN, DeliveryScope::Local).unwrap();
+        let begun = Instant::now();
+        assert!(found(&resolver, "two.test").unwrap_err().is_transient());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    }
+}

@@ -1,0 +1,358 @@
+//! The log of deliveries: a line for each recipient of each try, written by a thread of its own.
+//!
+//! ```text
+//! worker ─ record ─▶ its sheet (bounded) ─ every 100 ms, or when full ─▶ Press: a few sheets ─▶ thread: lines ─▶ LogWriter
+//! ```
+//! A worker records references and formats nothing. While the log's level is above `info` it reads one number and does
+//! no more. If the log is slower than deliveries, deliveries do not wait: entries that were left out are counted, and
+//! their number is logged.
+use crate::log_target::LOG_TARGET;
+use crate::message::Message;
+use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
+use crate::qmgr::{DeliveryRequest, DeliveryResult, MessageId, RecipientNumbers, RecipientStatus};
+use jiff::Timestamp;
+use party::log_writer::LogWriter;
+use std::cell::{Cell, RefCell};
+use std::fmt::Write as _;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+use tracing::level_filters::LevelFilter;
+
+/// Tries on a sheet.
+const BATCH_ENTRIES: usize = 1024;
+/// Sheets that wait to be printed.
+const MAX_PENDING_BATCHES: usize = 16;
+/// Longest time that an entry stays on a sheet that is not full; an idle worker checks this at its next tick.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
+/// Bytes of lines that are handed to the log at a time, or those of one try if these are more.
+const WRITE_BYTES: usize = 32 << 10;
+/// Longest wait at the end for the last sheets to be printed.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A try, as the worker leaves it.
+struct LoggedDelivery {
+    id: MessageId,
+    hop: Arc<str>,
+    envelope: Arc<MessageEnvelope>,
+    recipients: RecipientNumbers,
+    /// Since the Unix epoch.
+    received: Duration,
+    ended: Duration,
+    /// Tries, this one included.
+    attempts: u32,
+    outcome: DeliveryResult,
+    /// Reply of the next hop to a message that it accepted.
+    reply: Option<DeliveryRefusal>,
+}
+
+/// A worker's side.
+pub(super) struct DeliveryLog {
+    batch: RefCell<Vec<LoggedDelivery>>,
+    /// Time at which the first of them was put there.
+    since: Cell<Duration>,
+    accept_reply: RefCell<Option<DeliveryRefusal>>,
+    writer: DeliveryLogWriter,
+}
+
+impl DeliveryLog {
+    pub(super) fn new(press: DeliveryLogWriter) -> Self {
+        Self { batch: RefCell::default(), since: Cell::default(), accept_reply: RefCell::default(), writer: press }
+    }
+
+    /// Reports whether anybody reads this log.
+    pub(super) fn is_enabled() -> bool {
+        LevelFilter::current() >= LevelFilter::INFO
+    }
+
+    /// Keeps the reply by which the next hop accepted the message whose outcome comes next.
+    pub(super) fn keep_reply(&self, reply: DeliveryRefusal) {
+        *self.accept_reply.borrow_mut() = Some(reply);
+    }
+
+    /// Notes how a try ended.
+    pub(super) fn record(
+        &self,
+        hop: Arc<str>,
+        tried: &DeliveryRequest<Message>,
+        outcome: &DeliveryResult,
+        unix: Duration,
+    ) {
+        let said = self.accept_reply.take();
+        if *outcome == DeliveryResult::Unsent {
+            // As if it had not been tried.
+            return;
+        }
+        let mut sheet = self.batch.borrow_mut();
+        if sheet.is_empty() {
+            self.since.set(unix);
+        }
+        sheet.push(LoggedDelivery {
+            id: tried.id,
+            hop,
+            envelope: Arc::clone(&tried.message.envelope),
+            recipients: tried.recipients.clone(),
+            received: tried.message.received,
+            ended: unix,
+            attempts: tried.attempts.saturating_add(1),
+            outcome: outcome.clone(),
+            reply: said,
+        });
+        let is_ripe = sheet.len() >= BATCH_ENTRIES || unix.saturating_sub(self.since.get()) >= FLUSH_INTERVAL;
+        drop(sheet);
+        if is_ripe {
+            self.flush();
+        }
+    }
+
+    /// Hands over the entries so far.
+    pub(super) fn flush(&self) {
+        let sheet = self.batch.take();
+        if !sheet.is_empty() {
+            self.writer.submit(sheet);
+        }
+    }
+}
+
+/// The thread that prints; clones are of the same.
+#[derive(Clone)]
+pub(super) struct DeliveryLogWriter {
+    sender: SyncSender<LogWriterCommand>,
+    dropped: Arc<DroppedLines>,
+}
+
+#[derive(Default)]
+struct DroppedLines {
+    total: AtomicU64,
+    /// Lost entries that have not been reported.
+    unreported: AtomicU64,
+}
+
+enum LogWriterCommand {
+    Batch(Vec<LoggedDelivery>),
+    Flush(SyncSender<()>),
+}
+
+impl DeliveryLogWriter {
+    /// Starts the thread, which hands lines to the log.
+    ///
+    /// # Errors
+    /// Those of starting a thread.
+    pub(super) fn start(log: LogWriter) -> io::Result<Self> {
+        let (give, take) = sync_channel(MAX_PENDING_BATCHES);
+        let losses = Arc::<DroppedLines>::default();
+        let press = Self { sender: give, dropped: Arc::clone(&losses) };
+        std::thread::Builder::new()
+            .name("delivery-log".to_owned())
+            .spawn(move || write_batches(&take, &log, &losses))?;
+        Ok(press)
+    }
+
+    fn submit(&self, sheet: Vec<LoggedDelivery>) {
+        let lines = sheet.iter().map(|entry| entry.recipients.len() as u64).sum();
+        if self.sender.try_send(LogWriterCommand::Batch(sheet)).is_err() {
+            self.dropped.total.fetch_add(lines, Ordering::Relaxed);
+            self.dropped.unreported.fetch_add(lines, Ordering::Relaxed);
+        }
+    }
+
+    /// Lines that were left out so far.
+    pub(super) fn dropped_lines(&self) -> u64 {
+        self.dropped.total.load(Ordering::Relaxed)
+    }
+
+    /// Waits a little until all entries are printed.
+    pub(super) fn flush(&self) {
+        let (tell, told) = sync_channel(1);
+        let latest = Instant::now() + FLUSH_TIMEOUT;
+        while self.sender.try_send(LogWriterCommand::Flush(tell.clone())).is_err() && Instant::now() < latest {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // If nobody reads the log, it ends without its last lines.
+        let _ = told.recv_timeout(latest.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn write_batches(take: &Receiver<LogWriterCommand>, log: &LogWriter, losses: &DroppedLines) {
+    let mut text = String::new();
+    while let Ok(work) = take.recv() {
+        match work {
+            LogWriterCommand::Batch(sheet) => {
+                for entry in &sheet {
+                    entry.write(&mut text);
+                    if text.len() >= WRITE_BYTES {
+                        log.write_blocking(text.as_bytes());
+                        text.clear();
+                    }
+                }
+                log.write_blocking(text.as_bytes());
+                text.clear();
+            }
+            LogWriterCommand::Flush(tell) => drop(tell.send(())),
+        }
+        let untold = losses.unreported.swap(0, Ordering::Relaxed);
+        if untold > 0 {
+            tracing::warn!(target: LOG_TARGET, lines = untold, "deliveries were not logged because the log is too slow");
+        }
+    }
+}
+
+impl LoggedDelivery {
+    /// A line for each recipient, in the form of all others of the log.
+    fn write(&self, text: &mut String) {
+        for (place, number) in self.recipients.iter().enumerate() {
+            let (status, refusal) = self.status(place);
+            let when = i128::try_from(self.ended.as_micros()).unwrap_or(0) * 1_000;
+            let when = Timestamp::from_nanosecond(when).unwrap_or(Timestamp::UNIX_EPOCH);
+            let recipient = self.envelope.recipients.get(usize::from(number));
+            let recipient = recipient.map_or(&b""[..], |recipient| &recipient.address);
+            let _ = write!(
+                text,
+                "{when:.6}  INFO mailrun::relay: delivery id={} from=<{}> to=<{}> hop={} status={status}",
+                self.id,
+                PrintableAddress(&self.envelope.sender),
+                PrintableAddress(recipient),
+                self.hop.escape_debug(),
+            );
+            if let Some(DeliveryRefusal { code, enhanced, text: words, by }) = refusal {
+                if *code > 0 {
+                    let _ = write!(text, " code={code}");
+                }
+                if let Some(enhanced) = enhanced {
+                    let _ = write!(text, " enhanced={enhanced}");
+                }
+                let _ = write!(text, " text={words:?}");
+                if !by.is_empty() {
+                    let _ = write!(text, " by={}", by.escape_debug());
+                }
+            }
+            let delay_s = self.ended.saturating_sub(self.received).as_secs_f64();
+            let _ = writeln!(text, " delay_s={delay_s:.3} attempts={}", self.attempts);
+        }
+    }
+
+    /// Outcome for the recipient at that place.
+    fn status(&self, place: usize) -> (&'static str, Option<&DeliveryRefusal>) {
+        let answer = match &self.outcome {
+            DeliveryResult::Delivered => return ("delivered", self.reply.as_ref()),
+            DeliveryResult::All(answer) => Some(answer),
+            DeliveryResult::Each(answers) => answers.get(place),
+            DeliveryResult::Unknown | DeliveryResult::Unsent | DeliveryResult::Panicked(_) => None,
+        };
+        match answer {
+            Some(RecipientStatus::Delivered | RecipientStatus::Confirmed(_)) => ("delivered", self.reply.as_ref()),
+            Some(RecipientStatus::Failed(refusal)) => ("failed", Some(refusal)),
+            Some(RecipientStatus::Deferred(refusal)) => ("deferred", Some(refusal)),
+            None => ("unanswered", None),
+        }
+    }
+}
+
+/// An address that may hold any bytes, as it is written into a line.
+struct PrintableAddress<'a>(&'a [u8]);
+
+impl std::fmt::Display for PrintableAddress<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", String::from_utf8_lossy(self.0).escape_debug())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::envelope::EnvelopeRecipient;
+    use smtp::reply::EnhancedStatusCode;
+    use std::io::Write;
+    use std::sync::mpsc::{Sender, channel};
+
+    fn entry(outcome: DeliveryResult, recipients: &[&str]) -> LoggedDelivery {
+        let person =
+            |name: &&str| EnvelopeRecipient { address: name.as_bytes().to_vec(), original: None, notify: None };
+        let envelope = MessageEnvelope::local(b"a@b", recipients.iter().map(person).collect());
+        let numbers: Vec<u16> = (0..recipients.len() as u16).collect();
+        LoggedDelivery {
+            id: MessageId(31),
+            hop: "smtp:127.0.0.1:25".into(),
+            envelope: Arc::new(envelope),
+            recipients: RecipientNumbers::new(&numbers),
+            received: Duration::from_secs(1_000_000_000),
+            ended: Duration::from_millis(1_000_000_001_500),
+            attempts: 2,
+            outcome,
+            reply: None,
+        }
+    }
+
+    fn lines(entry: &LoggedDelivery) -> Vec<String> {
+        let mut text = String::new();
+        entry.write(&mut text);
+        assert!(text.ends_with('\n'));
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn each_recipient_has_a_line_with_its_own_answer() {
+        let refusal =
+            DeliveryRefusal::new(450, Some(EnhancedStatusCode(4, 2, 0)), "4.2.0 say \"please\"", "mx.example");
+        let outcome = DeliveryResult::Each(vec![RecipientStatus::Delivered, RecipientStatus::Deferred(refusal)]);
+        let expected = [
+            "2001-09-09T01:46:41.500000Z  INFO mailrun::relay: delivery id=000000000000001f from=<a@b> to=<c@d> \
+             hop=smtp:127.0.0.1:25 status=delivered delay_s=1.500 attempts=2",
+            "2001-09-09T01:46:41.500000Z  INFO mailrun::relay: delivery id=000000000000001f from=<a@b> to=<e@f> \
+             hop=smtp:127.0.0.1:25 status=deferred code=450 enhanced=4.2.0 text=\"4.2.0 say \\\"please\\\"\" \
+             by=mx.example delay_s=1.500 attempts=2",
+        ];
+        assert_eq!(lines(&entry(outcome, &["c@d", "e@f"])), expected);
+    }
+
+    #[test]
+    fn nothing_that_mail_says_makes_a_line_of_its_own() {
+        let refusal = DeliveryRefusal::new(550, None, "no\r\nfoo\u{2066}", "x\ny\u{200f}");
+        let all =
+            lines(&entry(DeliveryResult::All(RecipientStatus::Failed(refusal)), &["c\n@d", "\u{1b}[1m\u{202e}@e"]));
+        assert_eq!(all.len(), 2);
+        assert!(all.iter().all(|line| !line.chars().any(report::printable::is_hidden)), "{all:?}");
+        assert!(lines(&entry(DeliveryResult::Unknown, &["c@d"]))[0].contains("status=unanswered delay"));
+    }
+
+    /// A log that writes only when the test allows it.
+    struct BlockedWriter(Receiver<()>, Sender<Vec<u8>>);
+
+    impl Write for BlockedWriter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            let _ = self.1.send(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_is_counted_and_all_else_printed() {
+        let (open, gate) = channel();
+        let (print, printed) = channel();
+        // The log has no buffer of its own.
+        let log = LogWriter::start(BlockedWriter(gate, print), 0).unwrap();
+        let press = DeliveryLogWriter::start(log.clone()).unwrap();
+        let sheets = MAX_PENDING_BATCHES as u64 * 3;
+        for _ in 0..sheets {
+            press.submit(vec![entry(DeliveryResult::Delivered, &["c@d", "e@f"])]);
+        }
+        let lost = press.dropped_lines();
+        // One is being written, one lies in the log, one waits for it.
+        assert!(
+            lost >= 2 * (sheets - MAX_PENDING_BATCHES as u64 - 3),
+            "{lost}: nothing waits for a log that stands still"
+        );
+        drop(open);
+        press.flush();
+        log.flush();
+        let text: Vec<u8> = printed.try_iter().flatten().collect();
+        assert_eq!(text.iter().filter(|byte| **byte == b'\n').count() as u64 + lost, 2 * sheets);
+    }
+}

@@ -1,0 +1,343 @@
+//! Notices to senders, of the outcome of a message or of its delay, stored in the spool like any other mail before the
+//! message itself is done.
+use crate::config::{Config, DsnTarget, LoggedIn};
+use crate::delivery::handles::DsnGuard;
+use crate::delivery::maildir;
+use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
+use crate::dsn::report::{Dsn, compose};
+use crate::log_target::LOG_TARGET;
+use crate::message::Message;
+use crate::message::envelope::{
+    Confirmation, DeliveryRefusal, EnvelopeRecipient, MessageEnvelope, RecipientFate, WithProtocol,
+};
+use crate::qmgr::{DsnEvent, MessageId};
+use crate::routing::{Access, ResolvedRoute};
+use crate::worker::{Fetched, RecipientGroup, RelayWorker};
+use jiff::Timestamp;
+use net::clock;
+use party::planned_panic::planned_panic;
+use smtp::Path;
+use smtp::command::BodyType;
+use smtp::dsn::Notify;
+use smtp::reply::EnhancedStatusCode;
+use spool::{Id, NewMessage};
+use std::path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A message that failed comes back whole up to this size.
+const MAX_RETURNED_BYTES: usize = 50_000;
+/// Before a notice that the spool had no room for is tried again.
+const SPOOL_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Before a notice that a Maildir did not take is tried again.
+const MAILDIR_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Generates a notice, stores it in the spool, then releases the original.
+pub(crate) async fn generate(office: &Rc<RelayWorker>, id: MessageId, notice: DsnEvent, letter: Option<Message>) {
+    let notice = DsnGuard::new(office, id, notice);
+    planned_panic("notice");
+    let is_late = matches!(*notice, DsnEvent::Delayed { .. });
+    if is_late && office.queue.borrow().show(id, clock::now()).is_empty() {
+        // The message was delivered while this waited for its turn.
+        return;
+    }
+    let fetched = match letter {
+        Some(letter) => Fetched::Whole(letter),
+        None => office.fetch(id).await,
+    };
+    let letter = match fetched {
+        Fetched::Whole(letter) => letter,
+        Fetched::EnvelopeOnly(letter, error) => {
+            tracing::error!(target: LOG_TARGET, %id, %error, "a message cannot be read from the spool; its sender is notified without it");
+            letter
+        }
+        Fetched::Unreadable(error) => return generation_failed(office, id, notice.release(), &error),
+    };
+    send_all(office, id, &notice, &letter).await;
+    if let DsnEvent::Settled { pending: ticket, .. } = notice.release() {
+        let effects = office.queue.borrow_mut().dsn_stored(ticket);
+        office.apply_actions(effects, None);
+        office.drive();
+    }
+}
+
+/// No notice can be sent, for that reason.
+pub(crate) fn generation_failed(office: &Rc<RelayWorker>, id: MessageId, notice: DsnEvent, error: &str) {
+    let DsnEvent::Settled { pending: ticket, fates } = notice else {
+        return tracing::error!(target: LOG_TARGET, %id, %error, "the sender cannot be notified that the message is delayed");
+    };
+    if fates.iter().any(|(_, fate)| fate.is_failure()) {
+        tracing::error!(target: LOG_TARGET, %id, %error,
+            "the sender cannot be notified that the message was not delivered: the message is held; `mailrun queue \
+             release` retries, `remove` deletes it"
+        );
+    } else {
+        tracing::error!(target: LOG_TARGET, %id, %error, "the sender cannot be notified that the message was delivered");
+    }
+    let effects = office.queue.borrow_mut().dsn_failed(ticket, &fates);
+    office.apply_actions(effects, None);
+    office.drive();
+}
+
+/// In place of a client's name in the envelope of a notice to the postmaster: it causes no further notice, however
+/// aliases lead on from there.
+const TO_POSTMASTER: &[u8] = b"postmaster";
+
+fn is_to_postmaster(envelope: &MessageEnvelope) -> bool {
+    envelope.with == WithProtocol::Local && envelope.client_name == TO_POSTMASTER
+}
+
+/// Addressee of a notice.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Addressee<'c> {
+    Sender,
+    /// Another addressee, in place of the sender.
+    Other(&'c DsnTarget),
+}
+
+/// A message that a notice is about.
+struct OriginalMessage<'a> {
+    config: &'a Config,
+    id: MessageId,
+    message: &'a Message,
+    /// ORCPT of each recipient.
+    originals: Vec<Option<Vec<u8>>>,
+    now: Timestamp,
+}
+
+/// Sends the notices to the addressees that the configuration names.
+async fn send_all(office: &Rc<RelayWorker>, id: MessageId, notice: &DsnEvent, letter: &Message) {
+    let config = office.config();
+    let originals = letter.envelope.recipients.iter().map(original_recipient).collect();
+    let now = timestamp(office.unix_time(clock::now()));
+    let told = OriginalMessage { config: &config, id, message: letter, originals, now };
+    for (recipients, addressee) in told.groups(notice) {
+        told.send(office, &recipients, addressee).await;
+    }
+}
+
+impl<'a> OriginalMessage<'a> {
+    /// Groups recipients by the addressee of their notice; those without a notice are left out.
+    fn groups(&'a self, notice: &'a DsnEvent) -> Vec<(Vec<DsnRecipient<'a>>, Addressee<'a>)> {
+        let fates = match notice {
+            DsnEvent::Settled { fates, .. } => fates,
+            DsnEvent::Delayed { recipients, refusal, expires_unix_s } => {
+                let until = timestamp(Duration::from_secs(*expires_unix_s));
+                let late = |number: &u16| self.recipient(*number, DsnAction::Delayed { until }, refusal.as_deref());
+                return vec![(recipients.iter().map(late).collect(), Addressee::Sender)];
+            }
+        };
+        let of_fates = |is_failure: bool| {
+            let fates = fates.iter().filter(move |(_, fate)| fate.is_failure() == is_failure);
+            fates.filter_map(|(number, fate)| {
+                let (action, refusal) = action_of(fate)?;
+                Some(self.recipient(*number, action, refusal))
+            })
+        };
+        let dsn = &self.config.dsn;
+        let failed: Vec<_> = of_fates(true).collect();
+        let mut succeeded: Vec<_> = of_fates(false).collect();
+        let envelope = &self.message.envelope;
+        let login = if envelope.user.is_some() { LoggedIn::Yes } else { LoggedIn::No };
+        if !dsn.success.is_for(envelope.client_address, login, &self.config.networks) {
+            succeeded.clear();
+        }
+        if envelope.sender.is_empty() {
+            self.warn_of_double_bounces(&failed);
+            let is_again = is_to_postmaster(envelope);
+            let target = dsn.double_bounces.as_ref().filter(|target| !is_again || **target != DsnTarget::Postmaster);
+            return target.map(|target| (failed, Addressee::Other(target))).into_iter().collect();
+        }
+        match &dsn.failures {
+            None => vec![([failed, succeeded].concat(), Addressee::Sender)],
+            Some(target) => vec![(failed, Addressee::Other(target)), (succeeded, Addressee::Sender)],
+        }
+    }
+
+    fn warn_of_double_bounces(&self, failed: &[DsnRecipient<'_>]) {
+        for failed in failed {
+            tracing::warn!(target: LOG_TARGET, id = %Id(self.id.0),
+                to = %failed.address.escape_ascii(),
+                reason = %failed.text.escape_ascii(),
+                "a notification could not be delivered, and its recipient will not be notified"
+            );
+        }
+    }
+
+    fn recipient(&'a self, number: u16, action: DsnAction, refusal: Option<&'a DeliveryRefusal>) -> DsnRecipient<'a> {
+        recipient(&self.message.envelope, &self.originals, number, action, refusal, self.now)
+    }
+
+    async fn send(&self, office: &Rc<RelayWorker>, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) {
+        let Some(notice) = self.build(recipients, addressee) else { return };
+        if let Addressee::Other(DsnTarget::Maildir(root)) = addressee {
+            return self.store_in_maildir(office, root, notice).await;
+        }
+        match route_dsn(office, self.config, notice, addressee) {
+            Some((letter, errands)) => store(office, self.id, letter, errands).await,
+            None => {
+                tracing::warn!(target: LOG_TARGET, id = %Id(self.id.0), "its sender cannot be notified: no route to the address");
+                let other = self.config.dsn.double_bounces.as_ref().filter(|_| addressee == Addressee::Sender);
+                if let Some(other) = other {
+                    Box::pin(self.send(office, recipients, Addressee::Other(other))).await;
+                }
+            }
+        }
+    }
+
+    fn build(&self, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) -> Option<Dsn> {
+        let envelope = &self.message.envelope;
+        let id = Id(self.id.0).to_string();
+        let postmaster = self.config.dsn.postmaster.as_bytes();
+        let is_double = envelope.sender.is_empty();
+        let addressee = match addressee {
+            Addressee::Other(DsnTarget::Postmaster) => postmaster,
+            Addressee::Other(DsnTarget::Maildir(_)) if is_double => postmaster,
+            Addressee::Sender | Addressee::Other(DsnTarget::Maildir(_)) => &envelope.sender,
+        };
+        let facts = DsnFacts {
+            id: &id,
+            host: &self.config.hostname,
+            sender: &envelope.sender,
+            addressee,
+            envelope_id: envelope.envelope_id.as_deref(),
+            returns: envelope.returns,
+            smtp_utf8: envelope.smtp_utf8,
+            received_at: timestamp(self.message.received),
+            message: &self.message.body,
+        };
+        // Notices are sent with NOTIFY=NEVER so that no server notifies their sender. A double bounce ignores it.
+        let mut recipients = recipients.to_vec();
+        recipients.iter_mut().filter(|_| is_double).for_each(|recipient| recipient.notify = None);
+        compose(&facts, &recipients, MAX_RETURNED_BYTES, self.now)
+    }
+
+    /// Puts a notice into a Maildir; until it is there the message is not done with.
+    async fn store_in_maildir(&self, office: &Rc<RelayWorker>, root: &Arc<path::Path>, notice: Dsn) {
+        let notice = Arc::new(notice);
+        loop {
+            let (names, root) = (Arc::clone(&office.context.maildir_names), Arc::clone(root));
+            let notice = Arc::clone(&notice);
+            let deliver = move || {
+                let letter =
+                    maildir::MaildirMessage { sender: b"", recipient: &notice.recipient, message: &notice.message };
+                maildir::deliver(&root, &names, clock::wall(), &letter).map(|_| ())
+            };
+            match office.context.maildir_pool.run(deliver).await {
+                Some(Ok(())) => return office.context.counters.notices.add(1),
+                Some(Err(failure)) => {
+                    tracing::error!(target: LOG_TARGET, id = %Id(self.id.0), %failure, "a notification cannot be stored in the Maildir; \
+                                                                    it is retried");
+                }
+                None => {
+                    tracing::error!(target: LOG_TARGET, id = %Id(self.id.0), "a notification cannot be stored in the Maildir; it is \
+                                                          retried")
+                }
+            }
+            net::sleep(MAILDIR_RETRY_INTERVAL).await;
+        }
+    }
+}
+
+/// Stores a notice; until it is stored the message is not done with.
+async fn store(office: &Rc<RelayWorker>, id: MessageId, letter: Message, errands: Vec<RecipientGroup>) {
+    let Ok(envelope) = letter.envelope.encode() else { return };
+    loop {
+        let received_ns = u64::try_from(letter.received.as_nanos()).unwrap_or(u64::MAX);
+        let draft = NewMessage { received_ns, envelope: envelope.clone(), body: Arc::clone(&letter.body) };
+        // Storing the notice finishes a message: a full spool has to have room for that.
+        match office.context.spool.store_from_reserve(draft).await {
+            Ok(stored) => {
+                office.context.counters.notices.add(1);
+                return office.enqueue(&stored, &letter, errands);
+            }
+            // Deliveries meanwhile make room.
+            Err(spool::Error::Full) => net::sleep(SPOOL_RETRY_INTERVAL).await,
+            Err(error) => {
+                tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
+                // The message itself is still in the spool; after a restart its sender is notified.
+                return std::future::pending().await;
+            }
+        }
+    }
+}
+
+/// Action that a notice reports for a fate, and its reason.
+fn action_of(fate: &RecipientFate) -> Option<(DsnAction, Option<&DeliveryRefusal>)> {
+    Some(match fate {
+        RecipientFate::Delivered | RecipientFate::Removed => return None,
+        RecipientFate::Confirmed(Confirmation::Delivered) => (DsnAction::Delivered, None),
+        RecipientFate::Confirmed(Confirmation::Relayed) => (DsnAction::Relayed, None),
+        RecipientFate::Confirmed(Confirmation::Expanded) => (DsnAction::Expanded, None),
+        RecipientFate::Failed(refusal) => (DsnAction::Failed, Some(refusal)),
+        RecipientFate::Expired(refusal) => (DsnAction::Failed, refusal.as_ref()),
+    })
+}
+
+fn recipient<'a>(
+    envelope: &'a MessageEnvelope,
+    originals: &'a [Option<Vec<u8>>],
+    number: u16,
+    action: DsnAction,
+    refusal: Option<&'a DeliveryRefusal>,
+    now: Timestamp,
+) -> DsnRecipient<'a> {
+    let recipient = &envelope.recipients[usize::from(number)];
+    let own = match action {
+        // It was put off until its time ran out (RFC 3463 §3.5).
+        DsnAction::Failed if refusal.is_none_or(|refusal| refusal.code < 500) => Some(EnhancedStatusCode(5, 4, 7)),
+        _ => None,
+    };
+    DsnRecipient {
+        address: &recipient.address,
+        original: originals[usize::from(number)].as_deref(),
+        notify: recipient.notify,
+        action,
+        enhanced: own.or(refusal.and_then(|refusal| refusal.enhanced)),
+        code: refusal.map(|refusal| refusal.code).filter(|code| *code > 0),
+        text: refusal.map_or(b"", |refusal| refusal.text.as_bytes()),
+        remote_mta: refusal.map(|refusal| refusal.by.as_str()).filter(|by| !by.is_empty()),
+        last_attempt: Some(now),
+    }
+}
+
+fn original_recipient(recipient: &EnvelopeRecipient) -> Option<Vec<u8>> {
+    let original = recipient.original.as_ref()?;
+    Some([original.kind.as_slice(), b";", original.address.as_slice()].concat())
+}
+
+/// The notice as mail of our own: its envelope, and its recipients' hops.
+fn route_dsn(
+    office: &RelayWorker,
+    config: &Config,
+    notice: Dsn,
+    addressee: Addressee<'_>,
+) -> Option<(Message, Vec<RecipientGroup>)> {
+    let null = Path::mailbox(b"").expect("the null path is a path");
+    let to = Path::mailbox(&notice.recipient).ok()?;
+    let members = match config.router.route(Access::Trusted, &null, &to).ok()? {
+        ResolvedRoute::Direct(hop) => vec![(notice.recipient.clone(), hop)],
+        ResolvedRoute::Alias(members) => {
+            members.into_iter().map(|(address, hop)| (address.as_bytes().to_vec(), hop)).collect()
+        }
+    };
+    let (mut recipients, mut errands) = (Vec::new(), Vec::new());
+    for (number, (address, hop)) in members.into_iter().enumerate() {
+        recipients.push(EnvelopeRecipient { address, original: None, notify: Some(Notify::NEVER) });
+        errands.push(RecipientGroup { next_hop: hop, recipients: vec![u16::try_from(number).ok()?] });
+    }
+    let client_name = if addressee == Addressee::Sender { Vec::new() } else { TO_POSTMASTER.to_vec() };
+    let envelope = MessageEnvelope {
+        client_name,
+        smtp_utf8: notice.smtp_utf8,
+        body: if notice.smtp_utf8 { BodyType::EightBitMime } else { BodyType::SevenBit },
+        ..MessageEnvelope::local(b"", recipients)
+    };
+    let received = office.unix_time(clock::now());
+    Some((Message { envelope: Arc::new(envelope), body: notice.message.into(), received }, errands))
+}
+
+fn timestamp(unix: Duration) -> Timestamp {
+    i64::try_from(unix.as_secs()).ok().and_then(|second| Timestamp::from_second(second).ok()).unwrap_or(Timestamp::MAX)
+}

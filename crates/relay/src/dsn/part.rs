@@ -1,0 +1,59 @@
+//! A part of a notification's `multipart/report`, and the boundary between its parts.
+use super::text;
+use std::borrow::Cow;
+
+/// A part of the report, as it is written.
+#[derive(Debug)]
+pub(crate) struct DsnPart<'a> {
+    kind: &'static str,
+    description: &'static str,
+    encoding: &'static str,
+    body: Cow<'a, [u8]>,
+}
+
+impl<'a> DsnPart<'a> {
+    /// Encodes a body that is not 7-bit: this is lawful for text, and for all parts of RFC 6533. Others are 7-bit
+    /// anyway.
+    pub(crate) fn new(kind: &'static str, description: &'static str, body: Cow<'a, [u8]>) -> Self {
+        if mime::is_seven_bit(&body) {
+            return Self { kind, description, encoding: "7bit", body };
+        }
+        let encoding = mime::Encoding::for_text(&body);
+        let mut encoded = Vec::new();
+        encoding.encode(&body, &mut encoded);
+        Self { kind, description, encoding: encoding.word(), body: Cow::Owned(encoded) }
+    }
+
+    pub(crate) fn write(&self, boundary: &str, out: &mut Vec<u8>) {
+        let Self { kind, description, encoding, .. } = self;
+        let header = format!(
+            "--{boundary}\r\nContent-Type: {kind}\r\nContent-Description: {description}\r\nContent-Transfer-Encoding: \
+             {encoding}\r\n\r\n"
+        );
+        out.extend_from_slice(header.as_bytes());
+        out.extend_from_slice(&self.body);
+        // This line end is the boundary's, not the body's (RFC 2046 §5.1.1).
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// A boundary of the queue id, and a number that the parts do not have behind it. All such boundaries are of one
+/// length, so that none begins with another.
+pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
+    const DIGITS: usize = 8;
+    let prefix = format!("=_{}_", text::sanitize_token(id));
+    let finder = memchr::memmem::Finder::new(&prefix);
+    let mut used: Vec<u32> = Vec::new();
+    for part in parts {
+        let numbers = finder.find_iter(&part.body).filter_map(|at| {
+            let digits = part.body.get(at + prefix.len()..at + prefix.len() + DIGITS)?;
+            u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+        });
+        used.extend(numbers);
+    }
+    used.sort_unstable();
+    used.dedup();
+    // The first gap: found in one pass, even in a message whose author has guessed the id.
+    let free = used.iter().zip(0_u32..).take_while(|(used, number)| **used == *number).count();
+    format!("{prefix}{free:0DIGITS$x}")
+}

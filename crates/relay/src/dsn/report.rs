@@ -1,0 +1,94 @@
+//! The notification as a message: header, boundary and parts (RFC 3461, RFC 3464).
+//!
+//! ```text
+//! multipart/report                          report.rs: decides which recipients it reports
+//!  ├─ text/plain                            explanation.rs: for people
+//!  ├─ message/delivery-status               status.rs: for programs
+//!  └─ message/rfc822 | text/rfc822-headers  returned.rs: the message, or its header
+//! ```
+//! Pure: facts in, a message out; the times are arguments, and the boundary comes from the queue id. Whatever the next
+//! hop's texts were, lines end in CRLF, are not longer than 998 octets, and hold no bare CR or LF and no NUL. The
+//! notification is ASCII, so that no server on the way back can reject it for its bytes: other text is encoded. Only
+//! the address of a sender that is not ASCII is written into the header as it is, and needs SMTPUTF8 (RFC 6531).
+//!
+//! A notification has the null reverse-path, and `NOTIFY=NEVER` (RFC 3461 §6.1) if the next hop takes NOTIFY: nothing
+//! ever answers it.
+use super::facts::{DsnAction, DsnFacts, DsnRecipient};
+use super::part::boundary;
+use super::returned::Returned;
+use super::text::{self, Charset};
+use super::{explanation, status};
+use crate::message::received;
+use jiff::Timestamp;
+use smtp::dsn::Notify;
+use std::fmt::Write;
+
+/// A notification, to be sent with the null reverse-path.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Dsn {
+    /// Recipient of the notice.
+    pub(crate) recipient: Vec<u8>,
+    /// Tells whether the notice needs SMTPUTF8 (RFC 6533), and with it 8BITMIME; it is ASCII otherwise.
+    pub(crate) smtp_utf8: bool,
+    /// The message, CRLF, dots not stuffed.
+    pub(crate) message: Vec<u8>,
+}
+
+/// Reports whether a notice is due (RFC 3461 §4.1, §5.2). Without NOTIFY, failures and delays are reported.
+pub(crate) fn is_due(addressee: &[u8], notify: Option<Notify>, action: DsnAction) -> bool {
+    let asked = action.notify_value();
+    !addressee.is_empty() && notify.map_or(asked != Notify::SUCCESS, |notify| notify.wants(asked))
+}
+
+/// Builds the notification about these recipients, if a notice is due for any of them. A message of more than
+/// `whole_bytes` does not come back whole.
+pub(crate) fn compose(
+    facts: &DsnFacts<'_>,
+    recipients: &[DsnRecipient<'_>],
+    whole_bytes: usize,
+    now: Timestamp,
+) -> Option<Dsn> {
+    let is_told = |recipient: &&DsnRecipient<'_>| is_due(facts.addressee, recipient.notify, recipient.action);
+    let mut told: Vec<DsnRecipient<'_>> = recipients.iter().filter(is_told).copied().collect();
+    // Stable: of one action they stay in the order of the envelope.
+    told.sort_by_key(|recipient| recipient.action);
+    let gravest = told.first()?.action;
+    let returned = Returned::choose(facts, gravest, whole_bytes);
+    let letters = choose_charset(facts, &told, &returned);
+    let mut parts = vec![explanation::part(facts, &told, &returned), status::part(facts, &told, letters)];
+    parts.extend(returned.part(letters));
+    let boundary = boundary(facts.id, &parts);
+    let mut message = header(facts, gravest, &boundary, now).into_bytes();
+    parts.iter().for_each(|part| part.write(&boundary, &mut message));
+    message.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+    Some(Dsn { recipient: facts.addressee.to_vec(), smtp_utf8: !facts.addressee.is_ascii(), message })
+}
+
+/// Chooses UTF-8 if the sender's mail can take it and something needs it (RFC 6533 §1). It is in encoded parts, so that
+/// no server on the way back has to support it.
+fn choose_charset(facts: &DsnFacts<'_>, told: &[DsnRecipient<'_>], returned: &Returned<'_>) -> Charset {
+    let is_needed = || told.iter().any(|told| !told.address.is_ascii()) || !returned.header_is_ascii();
+    let utf8 = !facts.addressee.is_ascii() || (facts.smtp_utf8 && is_needed());
+    if utf8 { Charset::Utf8 } else { Charset::Ascii }
+}
+
+fn header(facts: &DsnFacts<'_>, gravest: DsnAction, boundary: &str, now: Timestamp) -> String {
+    let host = text::sanitize_token(facts.host);
+    let mut header = String::new();
+    let mut add = |name: &str, value: &str| {
+        write!(header, "{name}: {value}\r\n").expect("a String takes any text");
+    };
+    add("From", &format!("Mail Delivery System <MAILER-DAEMON@{host}>"));
+    add("To", &format!("<{}>", text::sanitize(facts.addressee, Charset::Utf8)));
+    add("Subject", &gravest.subject(facts.is_to_sender()));
+    add("Date", &received::date(now));
+    // A queue id belongs to one message, and a message has several notices at different times.
+    add("Message-ID", &format!("<notice.{}.{}@{host}>", text::sanitize_token(facts.id), now.as_nanosecond()));
+    // RFC 3834 §5: nothing that answers by itself answers this.
+    add("Auto-Submitted", "auto-replied");
+    add("MIME-Version", "1.0");
+    add("Content-Type", &format!("multipart/report; report-type=delivery-status;\r\n boundary=\"{boundary}\""));
+    add("Content-Transfer-Encoding", "7bit");
+    header.push_str("\r\nThis is a notification in MIME format.\r\n\r\n");
+    header
+}

@@ -1,0 +1,182 @@
+//! The part of the message that a notice returns: all of it, or its header (RFC 3461 §4.3, RFC 6522).
+use super::facts::{DsnAction, DsnFacts};
+use super::part::DsnPart;
+use super::text::Charset;
+use smtp::dsn::Return;
+use std::borrow::Cow;
+
+/// A longer header is cut at the end of a line.
+const MAX_HEADER_BYTES: usize = 64 << 10;
+/// No line is longer, its end not counted (RFC 5322 §2.1.1).
+const MAX_LINE_BYTES: usize = 998;
+
+/// The returned part of the message.
+#[derive(Debug)]
+pub(crate) enum Returned<'a> {
+    Whole(Cow<'a, [u8]>),
+    Header(Vec<u8>),
+    /// It can no longer be read. RFC 6522 §3 lets the third part be left out.
+    Nothing,
+}
+
+impl<'a> Returned<'a> {
+    /// Chooses what comes back. The whole message helps a sender most, but only for a failure, and unless it asked for
+    /// less. One that is too large, or could not be sent as it is, does not come back whole.
+    pub(crate) fn choose(facts: &DsnFacts<'a>, gravest: DsnAction, whole_bytes: usize) -> Self {
+        let message = facts.message;
+        if message.is_empty() {
+            return Self::Nothing;
+        }
+        let is_wanted = gravest == DsnAction::Failed && facts.returns != Some(Return::Header);
+        let whole = if is_wanted && message.len() <= whole_bytes && is_sound(message) { whole(facts) } else { None };
+        whole.map_or_else(|| Self::Header(sound_header(message)), Self::Whole)
+    }
+
+    fn header(&self) -> &[u8] {
+        match self {
+            Self::Whole(message) => &message[..header_bytes(message)],
+            Self::Header(header) => header,
+            Self::Nothing => &[],
+        }
+    }
+
+    /// Reports whether the header has no bytes above 127. Such bytes come from SMTPUTF8 (RFC 6532), or from a mistake.
+    pub(crate) fn header_is_ascii(&self) -> bool {
+        self.header().is_ascii()
+    }
+
+    pub(crate) fn part(&self, letters: Charset) -> Option<DsnPart<'_>> {
+        // Text that is not UTF-8 must not be declared as UTF-8, whoever sent it.
+        let is_global = letters == Charset::Utf8 && std::str::from_utf8(self.header()).is_ok();
+        let (kind, description, body): (_, _, &[u8]) = match (self, is_global) {
+            (Self::Whole(message), false) => ("message/rfc822", "Your message", message),
+            (Self::Whole(message), true) => ("message/global", "Your message", message),
+            (Self::Header(header), false) => ("text/rfc822-headers", "The header of your message", header),
+            (Self::Header(header), true) => ("message/global-headers", "The header of your message", header),
+            (Self::Nothing, _) => return None,
+        };
+        Some(DsnPart::new(kind, description, Cow::Borrowed(body)))
+    }
+}
+
+/// The whole message in a form in which it can be sent anywhere, if there is one: `message/rfc822` may not be encoded,
+/// so its parts are (RFC 2046 §5.2.1); `message/global` may be (RFC 6532 §3.7).
+fn whole<'a>(facts: &DsnFacts<'a>) -> Option<Cow<'a, [u8]>> {
+    let message = facts.message;
+    let header = &message[..header_bytes(message)];
+    if header.is_ascii() {
+        let converted = mime::to_seven_bit(message, facts.host).ok()?;
+        return Some(converted.map_or(Cow::Borrowed(message), Cow::Owned));
+    }
+    let is_global = facts.smtp_utf8 && std::str::from_utf8(header).is_ok();
+    is_global.then_some(Cow::Borrowed(message))
+}
+
+/// The lines of a text, without their ends. A line ends in LF, whatever comes before it.
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split_inclusive(|octet| *octet == b'\n')
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// Length of the header, without its empty line.
+fn header_bytes(message: &[u8]) -> usize {
+    lines(message).take_while(|line| !without_end(line).is_empty()).map(<[u8]>::len).sum()
+}
+
+/// Reports whether a message may be sent as it is (RFC 5322 §2.1.1, §2.3): one that came as BINARYMIME may not.
+fn is_sound(message: &[u8]) -> bool {
+    lines(message).all(|line| {
+        let text = line.strip_suffix(b"\r\n").unwrap_or(line);
+        text.len() <= MAX_LINE_BYTES && memchr::memchr3(b'\r', b'\n', 0, text).is_none()
+    })
+}
+
+/// The header, brought into the form that it should have had.
+fn sound_header(message: &[u8]) -> Vec<u8> {
+    let mut header = Vec::new();
+    for line in lines(message).map(without_end).take_while(|line| !line.is_empty()) {
+        let line = &line[..character_boundary(line, MAX_LINE_BYTES)];
+        if header.len() + line.len() + 2 > MAX_HEADER_BYTES {
+            break;
+        }
+        header.extend(line.iter().map(|octet| if matches!(octet, b'\r' | 0) { b'?' } else { *octet }));
+        header.extend_from_slice(b"\r\n");
+    }
+    header
+}
+
+/// Number of bytes of a line that are kept: at most that many, cut between characters of UTF-8.
+fn character_boundary(line: &[u8], most: usize) -> usize {
+    let is_inner = |at: usize| line.get(at).is_some_and(|octet| octet & 0xC0 == 0x80);
+    if line.len() <= most {
+        line.len()
+    } else {
+        (most.saturating_sub(3)..=most).rev().find(|at| !is_inner(*at)).unwrap_or(most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_table_of_headers() {
+        let rows: [(&[u8], &[u8]); 9] = [
+            (b"A: b\r\n\r\nbody\r\n", b"A: b\r\n"),
+            (b"A: b\r\n\tc\r\n\r\n", b"A: b\r\n\tc\r\n"),
+            (b"\r\nbody", b""),
+            (b"", b""),
+            (b"A: b", b"A: b\r\n"),
+            (b"A: b\nC: d\n\nbody", b"A: b\r\nC: d\r\n"),
+            (b"A: b\rC\0: d\r\n\r\n", b"A: b?C?: d\r\n"),
+            (b"A: b\r\r\n\r\n", b"A: b?\r\n"),
+            (b"A: b\r\n\nbody", b"A: b\r\n"),
+        ];
+        for (message, expected) in rows {
+            assert_eq!(sound_header(message), expected, "{}", String::from_utf8_lossy(message));
+        }
+    }
+
+    #[test]
+    fn a_header_bomb_comes_back_cut() {
+        let many = sound_header(&b"A: 0123456789\r\n".repeat(100_000));
+        assert!(many.len() <= MAX_HEADER_BYTES && many.len() > MAX_HEADER_BYTES - 20 && many.ends_with(b"\r\n"));
+        let long = [b"A: ".as_slice(), "ä".repeat(50_000).as_bytes()].concat();
+        let cut = sound_header(&long);
+        assert_eq!((cut.len(), std::str::from_utf8(&cut).is_ok()), (MAX_LINE_BYTES - 1 + 2, true));
+    }
+
+    #[test]
+    fn a_message_is_sound_or_not() {
+        let line = |length: usize| [vec![b'x'; length], b"\r\n".to_vec()].concat();
+        let rows = [
+            (b"".to_vec(), true),
+            (b"a\r\n\r\nb".to_vec(), true),
+            (line(998), true),
+            (line(999), false),
+            (vec![b'x'; 999], false),
+            (b"a\nb\r\n".to_vec(), false),
+            (b"a\rb\r\n".to_vec(), false),
+            (b"a\r\r\n".to_vec(), false),
+            (b"a\0b\r\n".to_vec(), false),
+            (b"a\r".to_vec(), false),
+        ];
+        for (message, expected) in rows {
+            assert_eq!(is_sound(&message), expected, "{}", String::from_utf8_lossy(&message));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_comes_back_sound(message in proptest::collection::vec(
+            prop_oneof![Just(b'\r'), Just(b'\n'), Just(0), Just(b'a'), any::<u8>()], 0..400)) {
+            let header = sound_header(&message);
+            prop_assert!(is_sound(&header) && header_bytes(&header) == header.len());
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The part for programs: `message/delivery-status` (RFC 3464 §2), or its form in UTF-8 (RFC 6533 §4).
+use super::facts::{DsnAction, DsnFacts, DsnRecipient};
+use super::part::DsnPart;
+use super::text::{self, Charset};
+use crate::message::received;
+use smtp::dsn;
+use smtp::reply::EnhancedStatusCode;
+use smtp::xtext::Xtext;
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
+pub(crate) fn part(facts: &DsnFacts<'_>, told: &[DsnRecipient<'_>], letters: Charset) -> DsnPart<'static> {
+    let mut body = message_fields(facts);
+    for recipient in told {
+        body.push_str("\r\n");
+        body.push_str(&recipient_fields(recipient, letters));
+    }
+    let kind = match letters {
+        Charset::Ascii => "message/delivery-status",
+        Charset::Utf8 => "message/global-delivery-status",
+    };
+    DsnPart::new(kind, "Delivery report", Cow::Owned(body.into_bytes()))
+}
+
+/// RFC 3464 §2.2.
+fn message_fields(facts: &DsnFacts<'_>) -> String {
+    let mut out = String::new();
+    let mut field = |name: &str, value: &str| text::fold(value, &format!("{name}: "), " ", &mut out);
+    if let Some(id) = facts.envelope_id {
+        field("Original-Envelope-Id", &text::sanitize(&decoded(id), Charset::Ascii));
+    }
+    field("Reporting-MTA", &format!("dns; {}", text::sanitize_token(facts.host)));
+    field("Arrival-Date", &received::date(facts.received_at));
+    field("X-Mailrun-Queue-Id", &text::sanitize_token(facts.id));
+    out
+}
+
+/// RFC 3464 §2.3.
+fn recipient_fields(recipient: &DsnRecipient<'_>, letters: Charset) -> String {
+    let mut out = String::new();
+    let mut field = |name: &str, value: &str| text::fold(value, &format!("{name}: "), " ", &mut out);
+    // It is never made up: RFC 3461 §6.3 wants it there exactly if ORCPT was.
+    if let Some(original) = recipient.original {
+        field("Original-Recipient", &original_recipient(original));
+    }
+    field("Final-Recipient", &final_recipient(recipient.address, letters));
+    field("Action", action_word(recipient.action));
+    field("Status", &status(recipient).to_string());
+    if let Some(remote) = recipient.remote_mta {
+        field("Remote-MTA", &remote_mta(remote));
+    }
+    if let Some(diagnostic) = diagnostic(recipient, letters) {
+        field("Diagnostic-Code", &diagnostic);
+    }
+    if let Some(at) = recipient.last_attempt {
+        field("Last-Attempt-Date", &received::date(at));
+    }
+    if let DsnAction::Delayed { until } = recipient.action {
+        field("Will-Retry-Until", &received::date(until));
+    }
+    out
+}
+
+/// Decodes xtext; returns other text as it is.
+pub(crate) fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    Xtext::parse(text).map_or(Cow::Borrowed(text), |xtext| xtext.decode())
+}
+
+/// The value of ORCPT with its address decoded (RFC 3461 §6.3). A `utf-8` address is written in ASCII by its own
+/// encoding, which has the same meaning in either form of the report (RFC 6533 §3).
+fn original_recipient(original: &[u8]) -> String {
+    let at = original.iter().position(|octet| *octet == b';').unwrap_or(0);
+    let (kind, address) = (&original[..at], original[at..].strip_prefix(b";").unwrap_or(original));
+    let address = if dsn::is_utf8(kind) { dsn::ascii_form(address) } else { decoded(address) };
+    format!("{}; {}", text::sanitize_token(&String::from_utf8_lossy(kind)), text::sanitize(&address, Charset::Ascii))
+}
+
+fn final_recipient(address: &[u8], letters: Charset) -> String {
+    match letters {
+        _ if address.is_ascii() => format!("rfc822; {}", text::sanitize(address, letters)),
+        Charset::Utf8 => format!("utf-8; {}", text::sanitize(address, letters)),
+        Charset::Ascii => format!("utf-8; {}", text::sanitize(text::ascii_address(address).as_bytes(), letters)),
+    }
+}
+
+fn action_word(action: DsnAction) -> &'static str {
+    match action {
+        DsnAction::Failed => "failed",
+        DsnAction::Delayed { .. } => "delayed",
+        DsnAction::Relayed => "relayed",
+        DsnAction::Expanded => "expanded",
+        DsnAction::Delivered => "delivered",
+    }
+}
+
+/// The enhanced code that fits the outcome; a next hop may have sent any, or none. A class that contradicts the action
+/// is ignored (RFC 3464 §2.3.4).
+pub(crate) fn status(recipient: &DsnRecipient<'_>) -> EnhancedStatusCode {
+    let class = match recipient.action {
+        DsnAction::Failed => 5,
+        DsnAction::Delayed { .. } => 4,
+        DsnAction::Relayed | DsnAction::Expanded | DsnAction::Delivered => 2,
+    };
+    recipient.enhanced.filter(|enhanced| enhanced.0 == class).unwrap_or(EnhancedStatusCode(class, 0, 0))
+}
+
+/// The next hop as a `mta-name` (RFC 3464 §2.3.5): an address is written as a literal (RFC 5321 §4.1.3), and a socket,
+/// which has no name in the DNS, has a type of its own.
+fn remote_mta(remote: &str) -> String {
+    if let Some(path) = remote.strip_prefix("unix:") {
+        return format!("x-unix-socket; {}", text::sanitize(path.as_bytes(), Charset::Ascii));
+    }
+    let bare = remote.trim_start_matches('[').trim_end_matches(']');
+    let address = bare.parse().or_else(|_| remote.parse().map(|at: SocketAddr| at.ip()));
+    match address {
+        Ok(IpAddr::V4(v4)) => format!("dns; [{v4}]"),
+        Ok(IpAddr::V6(v6)) => format!("dns; [IPv6:{v6}]"),
+        Err(_) => format!("dns; {}", text::sanitize_token(remote)),
+    }
+}
+
+/// The diagnostic of RFC 3464 §2.3.6: a reply is of type `smtp`; this relay's own text is of a type of its own.
+fn diagnostic(recipient: &DsnRecipient<'_>, letters: Charset) -> Option<String> {
+    let text = text::sanitize(recipient.text, letters);
+    match recipient.code {
+        Some(code) => Some(format!("smtp; {code} {text}").trim_end().to_owned()),
+        None if text.is_empty() => None,
+        None => Some(format!("x-mailrun; {text}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_next_hop_is_named_by_its_type() {
+        let rows = [
+            ("mx.b.example", "dns; mx.b.example"),
+            ("127.0.0.1", "dns; [127.0.0.1]"),
+            ("127.0.0.1:2526", "dns; [127.0.0.1]"),
+            ("[192.0.2.1]", "dns; [192.0.2.1]"),
+            ("2001:db8::1", "dns; [IPv6:2001:db8::1]"),
+            ("[2001:db8::1]:24", "dns; [IPv6:2001:db8::1]"),
+            ("unix:/run/lists.sock", "x-unix-socket; /run/lists.sock"),
+            ("mx\r\nAction: x", "dns; mx__Action:_x"),
+        ];
+        for (remote, expected) in rows {
+            assert_eq!(remote_mta(remote), expected, "{remote}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A message in memory, with its envelope: all that a courier needs to deliver it. A clone costs two counters.
+pub(crate) mod envelope;
+pub(crate) mod received;
+
+use crate::message::envelope::MessageEnvelope;
+use net::Outbox;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Size from which a body is written from its place in memory, without a copy.
+const COPY_LIMIT: usize = 16 * 1024;
+
+/// A message in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) envelope: Arc<MessageEnvelope>,
+    /// Dots not stuffed; it begins with our own `Received:`.
+    pub(crate) body: Arc<[u8]>,
+    /// Time at which it was received, since the Unix epoch.
+    pub(crate) received: Duration,
+}
+
+impl Message {
+    /// Bytes that it takes in memory.
+    pub(crate) fn memory_bytes(&self) -> u32 {
+        const ENVELOPE_BYTES: usize = 512;
+        u32::try_from(self.body.len() + ENVELOPE_BYTES).unwrap_or(u32::MAX)
+    }
+
+    /// Puts it on the wire: dots stuffed (RFC 5321 §4.5.2), and the end of data.
+    pub(crate) fn render(&self, outbox: &mut Outbox) {
+        let body = &self.body;
+        if self.needs_dot_stuffing() {
+            smtp::data::stuff(body, outbox.bytes());
+        } else if body.len() < COPY_LIMIT {
+            outbox.bytes().extend_from_slice(body);
+        } else {
+            outbox.append_shared(body);
+        }
+        let end: &[u8] = if body.is_empty() || body.ends_with(b"\r\n") { b".\r\n" } else { b"\r\n.\r\n" };
+        outbox.bytes().extend_from_slice(end);
+    }
+
+    /// Puts it on the wire as it is: the octets of a chunk (RFC 3030).
+    pub(crate) fn render_raw(&self, outbox: &mut Outbox) {
+        if self.body.len() < COPY_LIMIT {
+            outbox.bytes().extend_from_slice(&self.body);
+        } else {
+            outbox.append_shared(&self.body);
+        }
+    }
+
+    /// Reports whether a line begins with a dot.
+    fn needs_dot_stuffing(&self) -> bool {
+        self.body.first() == Some(&b'.') || memchr::memmem::find(&self.body, b"\n.").is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn test_message(body: &[u8]) -> Message {
+        let envelope = MessageEnvelope::local(b"a@b", Vec::new());
+        Message { envelope: Arc::new(envelope), body: body.into(), received: Duration::ZERO }
+    }
+
+    proptest! {
+        /// Tests that any arrangement of dots is written as stuffing writes it; a last line without an end gets one as
+        /// data, and none as a chunk.
+        #[test]
+        fn what_is_rendered_is_the_message(
+            lines in prop::collection::vec("[.a]{0,4}", 0..6),
+            long in 0..2_usize,
+            last in "a?",
+        ) {
+            let mut body = lines.join("\r\n").into_bytes();
+            body.extend_from_slice(b"\r\n");
+            body.extend(std::iter::repeat_n(b"x\r\n".as_slice(), long * 8000).flatten());
+            body.extend_from_slice(last.as_bytes());
+            let mut outbox = Outbox::default();
+            test_message(&body).render(&mut outbox);
+            let mut expected = Vec::new();
+            smtp::data::stuff(&body, &mut expected);
+            expected.extend_from_slice(if last.is_empty() { b".\r\n" } else { b"\r\n.\r\n" });
+            prop_assert_eq!(outbox.to_vec(), expected);
+            let mut chunk = Outbox::default();
+            test_message(&body).render_raw(&mut chunk);
+            prop_assert_eq!(chunk.to_vec(), body);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Units that a stopped relay still has in its queue of a run, recognized by the traces of its messages.
+use crate::message::envelope::{MessageEnvelope, MessageProgress};
+use anyhow::{Result, anyhow};
+use journey::ledger::Ledger;
+use journey::trace::recipient_number;
+use journey::{RunId, TraceReader, TraceResult};
+use spool::{RealDisk, RecoveredMessage, Spool};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The units of that run that are neither delivered nor given up.
+///
+/// # Errors
+///
+/// If another process has the spool, or it cannot be read.
+pub fn units(directory: &Path, run: RunId) -> Result<Ledger> {
+    let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot read the spool {}: {error}", directory.display());
+    let disk = RealDisk::new(directory).map_err(|error| cannot(&error))?;
+    let (spool, backlog) = Spool::open(Arc::new(disk), spool::Options::default()).map_err(|error| cannot(&error))?;
+    let mut units = Ledger::default();
+    let mut reader = TraceReader::default();
+    for left in backlog {
+        let left = left.map_err(|error| cannot(&error))?;
+        reader.receive(&spool.read(left.id).map_err(|error| cannot(&error))?);
+        let (TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace))) =
+            reader.finish()
+        else {
+            continue;
+        };
+        if trace.run == run {
+            open_recipients(&left)?.into_iter().for_each(|number| _ = units.mark(trace.sequence, number));
+        }
+    }
+    spool.close();
+    Ok(units)
+}
+
+/// The numbers of a message's recipients that have no fate yet.
+fn open_recipients(left: &RecoveredMessage) -> Result<Vec<u32>> {
+    let unreadable = |error: &dyn std::fmt::Display| anyhow!("message {} cannot be read: {error}", left.id);
+    let envelope = MessageEnvelope::decode(&left.envelope).map_err(|error| unreadable(&error))?;
+    let mut progress = MessageProgress::new(envelope.recipients.len());
+    for note in &left.notes {
+        progress.apply_note(note).map_err(|error| unreadable(&error))?;
+    }
+    let standing = envelope.recipients.iter().zip(&progress.recipients);
+    let open = standing.filter(|(_, standing)| standing.fate.is_none());
+    Ok(open.map(|(recipient, _)| recipient_number(&recipient.address)).collect())
+}

@@ -1,0 +1,295 @@
+//! The hops of a worker, by number: the queue has only the number. Hops of which the queue has nothing to remember are
+//! forgotten, and their numbers are given again: domains that mail once went to cost no memory.
+use crate::log_target::LOG_TARGET;
+use crate::qmgr::DestinationId;
+use crate::routing::{NextHop, NextHopTls};
+use net::{ClientSecurity, FileStamp};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Hops that are remembered even if the queue has nothing of them: their TLS sessions spare handshakes.
+const RETAINED_DESTINATIONS: usize = 1_000;
+/// Hops that are looked at in one pass, besides one in `GLANCED_PART` of all: an idle hop is forgotten within twenty
+/// passes, and a pass takes a fraction of a millisecond.
+const MIN_SCANNED: usize = 64;
+const SCAN_DIVISOR: usize = 20;
+
+/// This side of TLS with one host of a hop.
+struct HostTls {
+    host: Arc<str>,
+    /// The authority's file when it was read.
+    stamp: Option<FileStamp>,
+    security: Option<ClientSecurity>,
+}
+
+/// The hops of a worker.
+#[derive(Default)]
+pub(crate) struct Destinations {
+    ids: HashMap<NextHop, DestinationId, foldhash::fast::RandomState>,
+    /// By number; `None` for a free number.
+    entries: Vec<Option<DestinationEntry>>,
+    /// Free numbers: the lowest is given first.
+    free_ids: BinaryHeap<Reverse<u32>>,
+    /// Position from which to look next for hops to forget.
+    next: usize,
+}
+
+struct DestinationEntry {
+    next_hop: NextHop,
+    /// Certificates are read once a host and when they change, not once a connection.
+    hosts: Vec<HostTls>,
+    /// Name used in logs and statistics.
+    name: Arc<str>,
+    /// Time until which it gets one message at a time.
+    unbatched_until: Duration,
+}
+
+impl Destinations {
+    /// The hop's number, and whether it is a new one.
+    pub(crate) fn id(&mut self, hop: &NextHop) -> (DestinationId, bool) {
+        if let Some(key) = self.ids.get(hop) {
+            return (*key, false);
+        }
+        let known = Some(DestinationEntry {
+            next_hop: hop.clone(),
+            hosts: Vec::new(),
+            name: hop.to_string().into(),
+            unbatched_until: Duration::ZERO,
+        });
+        let key = match self.free_ids.pop() {
+            Some(Reverse(number)) => {
+                self.entries[number as usize] = known;
+                DestinationId(number)
+            }
+            None => {
+                self.entries.push(known);
+                DestinationId(u32::try_from(self.entries.len() - 1).expect("memory holds fewer hops"))
+            }
+        };
+        self.ids.insert(hop.clone(), key);
+        (key, true)
+    }
+
+    /// Checks some of the hops, others each time, and forgets those that are idle. Returns the forgotten ones.
+    pub(crate) fn forget_idle(&mut self, is_idle: impl Fn(DestinationId) -> bool) -> Vec<DestinationId> {
+        let mut forgotten = Vec::new();
+        if self.ids.len() <= RETAINED_DESTINATIONS {
+            return forgotten;
+        }
+        for _ in 0..MIN_SCANNED + self.entries.len() / SCAN_DIVISOR {
+            self.next = (self.next + 1) % self.entries.len();
+            let key = DestinationId(self.next as u32);
+            if let Some(known) = self.entries[self.next].take_if(|_| is_idle(key)) {
+                self.ids.remove(&known.next_hop);
+                self.free_ids.push(Reverse(key.0));
+                forgotten.push(key);
+            }
+            if self.ids.len() <= RETAINED_DESTINATIONS {
+                break;
+            }
+        }
+        forgotten
+    }
+
+    /// Number of hops.
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    fn entry(&self, key: DestinationId) -> &DestinationEntry {
+        self.entries[key.0 as usize].as_ref().expect("a hop that is not idle is known")
+    }
+
+    /// The hop of that number.
+    pub(crate) fn next_hop(&self, key: DestinationId) -> NextHop {
+        self.entry(key).next_hop.clone()
+    }
+
+    /// Name of a hop in logs and statistics.
+    pub(crate) fn name(&self, key: DestinationId) -> Arc<str> {
+        Arc::clone(&self.entry(key).name)
+    }
+
+    /// Limits a hop to one message at a time until then.
+    pub(crate) fn disable_batching(&mut self, key: DestinationId, until: Duration) {
+        if let Some(known) = &mut self.entries[key.0 as usize] {
+            known.unbatched_until = until;
+        }
+    }
+
+    /// Reports whether a hop may have several messages at a time.
+    pub(crate) fn may_batch(&self, key: DestinationId, now: Duration) -> bool {
+        self.entry(key).unbatched_until <= now
+    }
+
+    /// This side of TLS with a host of that hop.
+    ///
+    /// # Errors
+    /// If certificates or name cannot be used.
+    pub(crate) fn security(&mut self, key: DestinationId, host: &Arc<str>) -> Result<Option<ClientSecurity>, String> {
+        let known = self.entries[key.0 as usize].as_mut().expect("a hop that has couriers is known");
+        let NextHop::Smtp(smtp) = &known.next_hop else { return Ok(None) };
+        let stamp = smtp.security.ca_file.as_ref().map(|authority| FileStamp::of(&authority.path));
+        let at = known.hosts.iter().position(|secured| secured.host == *host);
+        if let Some(secured) = at.map(|at| &known.hosts[at])
+            && secured.stamp == stamp
+        {
+            return Ok(secured.security.clone());
+        }
+        let renewed = trusting_file(&smtp.security, host);
+        let Some(at) = at else {
+            let security = renewed.or_else(|_| smtp.security.client(host).map_err(|why| why.to_string()))?;
+            known.hosts.push(HostTls { host: Arc::clone(host), stamp, security: security.clone() });
+            return Ok(security);
+        };
+        let secured = &mut known.hosts[at];
+        secured.stamp = stamp;
+        match renewed {
+            Ok(security) => secured.security = security,
+            // Logged once: the stamp is that of the file that cannot be used.
+            Err(why) => {
+                tracing::warn!(target: LOG_TARGET, %why, "the trusted certificates have changed but cannot be used; the old ones stay in \
+                                      use")
+            }
+        }
+        Ok(secured.security.clone())
+    }
+}
+
+/// This side of TLS with a host, trusting the certificates that the authority's file has now.
+fn trusting_file(security: &NextHopTls, host: &str) -> Result<Option<ClientSecurity>, String> {
+    let Some(authority) = &security.ca_file else {
+        return security.client(host).map_err(|why| why.to_string());
+    };
+    let named = |why: &dyn std::fmt::Display| format!("{}: {why}", authority.path.display());
+    let pem = std::fs::read(&authority.path).map_err(|why| named(&why))?;
+    security.client_trusting(host, Some(pem)).map_err(|why| named(&why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::envelope::DeliveryRefusal;
+    use crate::qmgr::{
+        ConnectionAction, DeliveryResult, DisconnectReason, EntryProgress, MailQueue, MessageId, MessageKind, NewEntry,
+        NextRequest, Options, RecipientNumbers,
+    };
+    use crate::routing::{Smtp, SmtpTarget};
+    use std::time::Duration;
+
+    fn domain(number: u64) -> NextHop {
+        let to = SmtpTarget::Domain { name: format!("d{number}.example").into(), port: 25 };
+        NextHop::Smtp(Arc::new(Smtp {
+            target: to,
+            security: NextHopTls::default(),
+            credentials: None,
+            connections: None,
+        }))
+    }
+
+    /// The hops and the queue of a worker, without its office.
+    struct QueueFixture {
+        hops: Destinations,
+        queue: MailQueue<()>,
+        now: Duration,
+        /// The highest number that was given.
+        highest: u32,
+    }
+
+    impl QueueFixture {
+        fn new() -> Self {
+            let queue = MailQueue::new(Options::default());
+            Self { hops: Destinations::default(), queue, now: Duration::from_secs(1), highest: 0 }
+        }
+
+        fn put(&mut self, number: u64) {
+            let (hop, _) = self.hops.id(&domain(number));
+            self.highest = self.highest.max(hop.0);
+            let arrival = NewEntry {
+                id: MessageId(number),
+                destination: hop,
+                recipients: RecipientNumbers::new(&[0]),
+                message: Some(()),
+                message_bytes: 1,
+                received_unix_s: 0,
+                kind: MessageKind::Mail,
+                progress: EntryProgress::default(),
+            };
+            self.queue.put(arrival, self.now);
+        }
+
+        /// Has the next message delivered; or its hop found to be unreachable.
+        fn visit(&mut self, closing: DisconnectReason) {
+            let Some(ConnectionAction::Open(mut courier)) = self.queue.next_connection_action(self.now) else {
+                panic!("nobody is called")
+            };
+            if closing == DisconnectReason::Finished {
+                let NextRequest::Deliver(assignment) = self.queue.take(&mut courier, self.now) else {
+                    panic!("no message")
+                };
+                assert!(self.queue.finish_delivery(assignment, DeliveryResult::Delivered, self.now).done);
+            }
+            self.queue.closed(courier, closing, self.now);
+        }
+
+        fn tick(&mut self) {
+            self.now += Duration::from_millis(250);
+            let (queue, now) = (&self.queue, self.now);
+            let forgotten = self.hops.forget_idle(|key| queue.is_idle(key, now));
+            forgotten.into_iter().for_each(|key| self.queue.forget_destination(key));
+        }
+    }
+
+    #[test]
+    fn a_hundred_thousand_domains_one_after_the_other_are_a_few_at_a_time() {
+        let mut desk = QueueFixture::new();
+        for number in 0..100_000 {
+            desk.put(number);
+            desk.visit(DisconnectReason::Finished);
+            if number % 100 == 0 {
+                desk.tick();
+            }
+        }
+        (0..40).for_each(|_| desk.tick());
+        assert_eq!(desk.hops.len(), RETAINED_DESTINATIONS);
+        // A hop is forgotten within twenty passes, of a hundred messages each.
+        assert!(desk.highest < 2 * RETAINED_DESTINATIONS as u32 + 2_000, "{}", desk.highest);
+        assert_eq!(desk.hops.entries.len(), desk.hops.len() + desk.hops.free_ids.len());
+    }
+
+    #[test]
+    fn destinations_with_mail_or_in_backoff_are_kept() {
+        let mut desk = QueueFixture::new();
+        let many = 2 * RETAINED_DESTINATIONS as u64;
+        (0..many).for_each(|number| desk.put(number));
+        (0..100).for_each(|_| desk.tick());
+        assert_eq!(desk.hops.len() as u64, many, "all of them have mail");
+        let refusal = DeliveryRefusal::new(0, None, "connection refused", "");
+        desk.visit(DisconnectReason::Unreachable(refusal));
+        (1..many).for_each(|_| desk.visit(DisconnectReason::Finished));
+        desk.now += Duration::from_secs(60);
+        (0..100).for_each(|_| desk.tick());
+        assert_eq!(desk.hops.len(), RETAINED_DESTINATIONS);
+        let left = desk.queue.show(MessageId(0), desk.now);
+        assert_eq!(left.len(), 1);
+        assert_eq!(&*desk.hops.name(left[0].destination), "mx:d0.example");
+        // What comes for one that was forgotten finds its way.
+        let forgotten = (1..many).find(|number| !desk.hops.ids.contains_key(&domain(*number))).unwrap();
+        desk.put(forgotten);
+        let hop = desk.queue.show(MessageId(forgotten), desk.now)[0].destination;
+        assert_eq!(*desk.hops.name(hop), format!("mx:d{forgotten}.example"));
+    }
+
+    #[test]
+    fn few_destinations_are_kept() {
+        let mut desk = QueueFixture::new();
+        for number in 0..RETAINED_DESTINATIONS as u64 {
+            desk.put(number);
+            desk.visit(DisconnectReason::Finished);
+        }
+        (0..100).for_each(|_| desk.tick());
+        assert_eq!(desk.hops.len(), RETAINED_DESTINATIONS);
+    }
+}

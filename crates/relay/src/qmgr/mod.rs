@@ -1,0 +1,377 @@
+//! The queue of one worker: decides which message is delivered next. Pure: no clock, no socket, no file.
+//!
+//! ```text
+//!  put ──▶ hop 1: ready ▸▸▸▸   couriers ●●●    take ──▶ Assignment ──▶ outcome ──▶ Effects: notes, notices, done
+//!          hop 2: ready ▸      couriers ●
+//!          hop 3: ready ▸▸▸▸▸  shut: cannot be reached        deferred, alarms: timer wheels, moved by `tick`
+//! ```
+//! The driver's duties after each event: `tick` if `deadline` has come, then `wants_courier` until it is `None`, then
+//! `wants_letters`. A courier is a connection. It calls `take` when it is connected and whenever it has room; it may
+//! have several assignments at a time (the next MAIL travels with the last body).
+//!
+//! Promises, each with a test: no entry is lost; no entry is in two couriers' hands; no more couriers than the limits;
+//! a hop that is slow, dead or never answers delays no other, because couriers and memory are shared so that the hop
+//! with the most leaves as much for the next (`concurrency`, `memory`); an entry's age is checked in every state.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `entry` | an entry and its states |
+//! | `entries` | the table of entries and the lists through it |
+//! | `timer_wheel` | timers through the table |
+//! | `destination` | the queue's state of a next hop |
+//! | `concurrency` | opening and closing of connections, and hops that are left alone |
+//! | `memory` | the messages to keep in memory, and those to read |
+//! | `moves` | an entry's way from state to state |
+//! | `result` | effects of an answer, and of age |
+//! | `orders` | an operator's orders: hold, release, remove, retry |
+//! | `stats` | the operator's view |
+mod concurrency;
+mod destination;
+pub(crate) mod destinations;
+mod entries;
+mod entry;
+mod memory;
+mod moves;
+mod orders;
+mod result;
+pub(crate) mod retry;
+mod stats;
+mod timer_wheel;
+
+#[cfg(test)]
+mod cases;
+#[cfg(test)]
+mod model;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
+
+pub(crate) use concurrency::{ConnectionAction, ConnectionSlot, DisconnectReason};
+pub(crate) use destination::DestinationId;
+use destination::DestinationQueue;
+use entries::EntryTable;
+use entry::{EntryFlags, EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
+pub(crate) use entry::{EntryState, MessageId, RecipientNumbers, TRANSACTION_RECIPIENTS};
+use moves::QueueEnd;
+pub(crate) use orders::{MessageSelector, OperatorCommand};
+#[cfg(test)]
+use result::PendingDsn;
+pub(crate) use result::{Actions, DeliveryResult, DsnEvent, RecipientStatus};
+pub(crate) use stats::{DestinationStats, ListedEntry, QueueTotals};
+use timer_wheel::TimerWheel;
+
+use crate::message::envelope::DeliveryRefusal;
+use crate::qmgr::retry::{Backoff, RetrySchedule};
+
+/// Options of the queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) schedule: RetrySchedule,
+    /// Pauses before a hop that cannot be reached is tried again.
+    pub(crate) reconnect: Backoff,
+    /// Couriers of one hop at a time; Postfix's `default_destination_concurrency_limit`.
+    pub(crate) destination_concurrency_limit: u32,
+    /// Couriers of all hops.
+    pub(crate) concurrency_limit: u32,
+    /// Bytes of messages kept in memory; the rest is read from the spool when its turn comes.
+    pub(crate) message_bytes: u64,
+    /// Seed for the spread of delays.
+    pub(crate) seed: u64,
+    /// Unix time at the zero of `now`.
+    pub(crate) origin_unix: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            schedule: RetrySchedule::default(),
+            reconnect: Backoff::FOR_MESSAGES.for_destinations(),
+            destination_concurrency_limit: 20,
+            concurrency_limit: 1_000,
+            message_bytes: 64 << 20,
+            seed: 0,
+            origin_unix: Duration::ZERO,
+        }
+    }
+}
+
+/// A new entry for one hop, or one from before a restart. `L` is the message in memory, with its envelope: something
+/// cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct NewEntry<L> {
+    pub(crate) id: MessageId,
+    pub(crate) destination: DestinationId,
+    pub(crate) recipients: RecipientNumbers,
+    /// `None` if it is in the spool only.
+    pub(crate) message: Option<L>,
+    /// Bytes that the letter takes in memory.
+    pub(crate) message_bytes: u32,
+    pub(crate) received_unix_s: u64,
+    pub(crate) kind: MessageKind,
+    /// Progress before a restart; new ones have none.
+    pub(crate) progress: EntryProgress,
+}
+
+/// Kind of a message, as the queue treats it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MessageKind {
+    Mail,
+    /// A message with a null reverse path.
+    Dsn,
+}
+
+/// Progress of an entry by its notes (`envelope::Standing`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EntryProgress {
+    pub(crate) attempts: u32,
+    /// 0 for at once.
+    pub(crate) next_unix_s: u64,
+    pub(crate) held: bool,
+    pub(crate) delay_dsn_stored: bool,
+    pub(crate) refusal: Option<DeliveryRefusal>,
+}
+
+/// An entry in a courier's hands. It must come back by `Queue::outcome`: until then the entry waits for nothing else.
+#[must_use = "an assignment that does not come back is never delivered"]
+#[derive(Debug)]
+pub(crate) struct DeliveryRequest<L> {
+    entry: EntryIndex,
+    pub(crate) id: MessageId,
+    pub(crate) destination: DestinationId,
+    pub(crate) recipients: RecipientNumbers,
+    pub(crate) message: L,
+    /// Number of earlier tries.
+    pub(crate) attempts: u32,
+}
+
+/// Answer to a courier that asks for work.
+#[derive(Debug)]
+pub(crate) enum NextRequest<L> {
+    Deliver(DeliveryRequest<L>),
+    /// Nothing now: it is called when there is something (`Call::Wake`).
+    Wait,
+    /// Others have waited for a connection: it is to say QUIT and close.
+    Close,
+}
+
+/// The queue of one worker.
+pub(crate) struct MailQueue<L> {
+    options: Options,
+    entries: EntryTable<L>,
+    /// The first entry of each message.
+    messages: HashMap<MessageId, EntryIndex, foldhash::fast::RandomState>,
+    destinations: Vec<DestinationQueue>,
+    retry_timers: TimerWheel,
+    age_timers: TimerWheel,
+    connections: concurrency::ConnectionLists,
+    memory: memory::MessageMemory,
+    /// Times at which hops that are shut may be tried again.
+    backoff_ends: BinaryHeap<Reverse<(u64, DestinationId)>>,
+}
+
+/// Timers that one `tick` handles: a million that are due at once must not stall a worker's sessions.
+const MAX_TICK_TIMERS: usize = 1_000;
+
+impl<L: Clone> MailQueue<L> {
+    pub(crate) fn new(options: Options) -> Self {
+        // The spread loses a sixteenth of the first wait; a second is soon enough for any.
+        let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
+        Self {
+            connections: concurrency::ConnectionLists::default(),
+            memory: memory::MessageMemory::default(),
+            retry_timers: TimerWheel::new(grain_ms, ListKind::State),
+            age_timers: TimerWheel::new(grain_ms, ListKind::Age),
+            entries: EntryTable::new(),
+            messages: HashMap::default(),
+            destinations: Vec::new(),
+            backoff_ends: BinaryHeap::new(),
+            options,
+        }
+    }
+
+    /// Puts in the recipients for one hop; a transaction's worth of recipients becomes an entry.
+    pub(crate) fn put(&mut self, arrival: NewEntry<L>, now: Duration) {
+        let now_ms = millis(now);
+        if arrival.recipients.len() <= TRANSACTION_RECIPIENTS {
+            if !arrival.recipients.is_empty() {
+                self.put_entry(arrival, now_ms);
+            }
+            return;
+        }
+        for numbers in arrival.recipients.to_vec().chunks(TRANSACTION_RECIPIENTS) {
+            self.put_entry(NewEntry { recipients: RecipientNumbers::new(numbers), ..arrival.clone() }, now_ms);
+        }
+    }
+
+    fn put_entry(&mut self, mut arrival: NewEntry<L>, now_ms: u64) {
+        let (hop, held, late_told) = (arrival.destination, arrival.progress.held, arrival.progress.delay_dsn_stored);
+        if self.destinations.len() <= hop.0 as usize {
+            self.destinations.resize_with(hop.0 as usize + 1, DestinationQueue::new);
+        }
+        let due_ms = self.queue_ms(arrival.progress.next_unix_s);
+        let letter = arrival.message.take();
+        let at = self.create_entry(arrival, late_told);
+        if held {
+            self.enter_state(at, EntryState::Held);
+        } else if due_ms > now_ms {
+            self.defer(at, due_ms);
+        } else {
+            self.keep_message(at, letter, now_ms);
+            self.make_ready(at, QueueEnd::Back);
+        }
+        self.update_lists(hop);
+    }
+
+    /// Makes the entry, with its alarm; it is in no state's list yet.
+    fn create_entry(&mut self, arrival: NewEntry<L>, late_told: bool) -> EntryIndex {
+        let schedule = &self.options.schedule;
+        let lifetime = match arrival.kind {
+            MessageKind::Mail => schedule.lifetime,
+            MessageKind::Dsn => schedule.notice_lifetime,
+        };
+        // No notice is written about a notice, late or not (RFC 5321 §4.5.5).
+        let late = schedule.delay_notice.filter(|_| !late_told && arrival.kind == MessageKind::Mail);
+        let received = Duration::from_secs(arrival.received_unix_s);
+        let expires_ms = self.since_origin(received.saturating_add(lifetime));
+        let alarm_ms = late.map_or(expires_ms, |late| self.since_origin(received.saturating_add(late)).min(expires_ms));
+        let at = self.entries.insert(QueueEntry {
+            links: [EntryLinks { previous: NO_ENTRY, next: NO_ENTRY }; 4],
+            slots: [0; 2],
+            destination: arrival.destination,
+            id: arrival.id,
+            recipients: arrival.recipients,
+            message: None,
+            message_bytes: arrival.message_bytes,
+            attempts: arrival.progress.attempts,
+            refusal: arrival
+                .progress
+                .refusal
+                .map(|refusal| self.destinations[arrival.destination.0 as usize].share_refusal(refusal)),
+            received_unix_s: arrival.received_unix_s,
+            due_ms: 0,
+            age_check_ms: alarm_ms,
+            expires_ms,
+            state: EntryState::Ready,
+            flags: EntryFlags { delay_dsn_stored: late.is_none(), ..EntryFlags::default() },
+            unsent_tries: 0,
+        });
+        self.link(at);
+        self.schedule_age_check(at, alarm_ms);
+        at
+    }
+
+    /// The next message for a courier that is connected and has room for one.
+    pub(crate) fn take(&mut self, courier: &mut ConnectionSlot, now: Duration) -> NextRequest<L> {
+        self.mark_busy(courier);
+        let key = courier.destination;
+        self.destination(key).has_connected = true;
+        if self.must_yield(courier, millis(now)) {
+            return NextRequest::Close;
+        }
+        let at = self.destination(key).ready.first;
+        let letter = if at == NO_ENTRY { None } else { self.entries[at].message.take() };
+        let Some(letter) = letter else {
+            self.mark_idle(courier);
+            self.update_lists(key);
+            return NextRequest::Wait;
+        };
+        self.leave_state(at);
+        self.enter_state(at, EntryState::InFlight);
+        let hop = self.destination(key);
+        hop.served = hop.served.saturating_add(1);
+        self.update_lists(key);
+        let entry = &self.entries[at];
+        let (id, recipients, attempts) = (entry.id, entry.recipients.clone(), entry.attempts);
+        NextRequest::Deliver(DeliveryRequest { entry: at, id, destination: key, recipients, message: letter, attempts })
+    }
+
+    /// Reports whether the hop's next message is in memory.
+    pub(crate) fn next_is_loaded(&self, hop: DestinationId) -> bool {
+        let first = self.destinations[hop.0 as usize].ready.first;
+        first != NO_ENTRY && self.entries[first].message.is_some()
+    }
+
+    /// Time at which `tick` has something to do.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        let reopen = self.backoff_ends.peek().map(|Reverse((when_ms, _))| *when_ms);
+        let all = [self.retry_timers.deadline_ms(), self.age_timers.deadline_ms(), reopen];
+        all.into_iter().flatten().min().map(Duration::from_millis)
+    }
+
+    /// Does the work that is due by now, a bounded part of it at a time: while more is left, the deadline stays in the
+    /// past.
+    pub(crate) fn tick(&mut self, now: Duration, effects: &mut Vec<Actions>) {
+        let now_ms = millis(now);
+        while self.backoff_ends.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {
+            if let Some(Reverse((_, hop))) = self.backoff_ends.pop() {
+                self.update_lists(hop);
+            }
+        }
+        for _ in 0..MAX_TICK_TIMERS {
+            let Some(at) = self.retry_timers.pop(&mut self.entries, now_ms) else { break };
+            self.retry_due(at, now_ms);
+        }
+        for _ in 0..MAX_TICK_TIMERS {
+            let Some(at) = self.age_timers.pop(&mut self.entries, now_ms) else { break };
+            self.entries[at].flags.age_timer_set = false;
+            effects.extend(self.check_age(at, now_ms));
+        }
+    }
+
+    fn retry_due(&mut self, at: EntryIndex, now_ms: u64) {
+        let (due_ms, hop) = (self.entries[at].due_ms, self.entries[at].destination);
+        self.destination(hop).counts[EntryState::Deferred as usize] -= 1;
+        if due_ms > now_ms {
+            self.defer(at, due_ms);
+        } else {
+            self.make_ready(at, QueueEnd::Back);
+            self.update_lists(hop);
+        }
+    }
+
+    /// Reports whether the hop can be forgotten: no entry, no courier, and nothing that keeps it shut.
+    pub(crate) fn is_idle(&self, hop: DestinationId, now: Duration) -> bool {
+        self.destinations
+            .get(hop.0 as usize)
+            .is_none_or(|hop| hop.all.is_empty() && hop.connections == 0 && hop.backoff_until_ms <= millis(now))
+    }
+
+    /// Forgets a hop that is idle; its number may be another one's from now on.
+    pub(crate) fn forget_destination(&mut self, key: DestinationId) {
+        if let Some(hop) = self.destinations.get_mut(key.0 as usize) {
+            debug_assert!(hop.all.is_empty() && hop.connections == 0);
+            // Lists still have its number; a hop is checked again before a list is believed.
+            *hop = DestinationQueue { listed: hop.listed, ..DestinationQueue::new() };
+        }
+    }
+
+    /// Sets a hop's own limit of couriers, at least one, in place of the limit of all hops.
+    pub(crate) fn set_concurrency_limit(&mut self, key: DestinationId, most: u32) {
+        if self.destinations.len() <= key.0 as usize {
+            self.destinations.resize_with(key.0 as usize + 1, DestinationQueue::new);
+        }
+        self.destination(key).concurrency_limit = Some(most.max(1));
+    }
+
+    fn destination(&mut self, key: DestinationId) -> &mut DestinationQueue {
+        &mut self.destinations[key.0 as usize]
+    }
+
+    /// A moment of the wall clock on the queue's.
+    fn queue_ms(&self, unix_s: u64) -> u64 {
+        self.since_origin(Duration::from_secs(unix_s))
+    }
+
+    fn since_origin(&self, unix: Duration) -> u64 {
+        millis(unix.saturating_sub(self.options.origin_unix))
+    }
+
+    fn unix_s(&self, when_ms: u64) -> u64 {
+        self.options.origin_unix.saturating_add(Duration::from_millis(when_ms)).as_secs()
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,367 @@
+//! Effects of an answer, and of age: recipients are settled, wait for their next try, or are too old.
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::entry::{EntryFlags, EntryIndex, EntryLinks, EntryState, ListKind, NO_ENTRY, QueueEntry};
+use super::{DeliveryRequest, MailQueue, MessageId, NewEntry, QueueEnd, RecipientNumbers, millis};
+use crate::message::envelope::{Confirmation, DeliveryRefusal, Fact, RecipientFate};
+
+/// Outcome of an assignment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DeliveryResult {
+    /// All of it was accepted, and no notice is due.
+    Delivered,
+    /// The same answer for all.
+    All(RecipientStatus),
+    /// An answer for each recipient, in the order of the assignment. A missing one was not answered.
+    Each(Vec<RecipientStatus>),
+    /// The session was lost after the dot: perhaps delivered, so tried again (RFC 5321 §4.5.4.1: better twice than
+    /// never).
+    Unknown,
+    /// The session was lost before the dot, or the courier had to go: as if it had not been taken.
+    Unsent,
+    /// The delivery task panicked: perhaps delivered, so tried again.
+    Panicked(DeliveryRefusal),
+}
+
+/// Outcome for one recipient.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RecipientStatus {
+    Delivered,
+    /// Delivered, and the sender asked for a notice.
+    Confirmed(Confirmation),
+    /// A 5xx.
+    Failed(DeliveryRefusal),
+    /// A 4xx, or no answer.
+    Deferred(DeliveryRefusal),
+}
+
+/// Duties of the driver to the spool and the sender, in this order: `facts` by `Spool::note`; the notice stored in the
+/// spool, and then `Queue::told`; `done` by `Spool::done`.
+#[must_use = "what is not written down is done again after a restart"]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Actions {
+    pub(crate) id: MessageId,
+    pub(crate) facts: Vec<Fact>,
+    pub(crate) dsn: Option<DsnEvent>,
+    /// Nothing is left to do for the message.
+    pub(crate) done: bool,
+}
+
+/// An event that the sender may have to be notified of; the caller decides whether it wants a notice, and can have one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum DsnEvent {
+    /// These are settled. The ticket goes to `Queue::told` when the notice is stored, or none is due.
+    Settled { pending: PendingDsn, fates: Vec<(u16, RecipientFate)> },
+    /// These are late; nothing waits for the notice.
+    Delayed { recipients: Vec<u16>, refusal: Option<Arc<DeliveryRefusal>>, expires_unix_s: u64 },
+}
+
+/// A message that is not done before its notice is stored.
+#[must_use = "a ticket that does not come back keeps its message in the spool"]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PendingDsn {
+    entry: EntryIndex,
+    pub(crate) id: MessageId,
+}
+
+/// Times in succession that couriers may give a message back before it counts as tried: one that ends every session
+/// must not stay at the head of its line for ever.
+const MAX_UNSENT_TRIES: u8 = 3;
+
+impl<L: Clone> MailQueue<L> {
+    /// Takes an assignment back.
+    pub(crate) fn finish_delivery(
+        &mut self,
+        assignment: DeliveryRequest<L>,
+        outcome: DeliveryResult,
+        now: Duration,
+    ) -> Actions {
+        let DeliveryRequest { entry: at, destination: hop, message: letter, .. } = assignment;
+        let now_ms = millis(now);
+        let effects = match outcome {
+            DeliveryResult::Unsent => self.requeue_unsent(at, letter, now_ms),
+            DeliveryResult::Delivered => {
+                self.mark_reachable(at);
+                self.settle_all(at, RecipientFate::Delivered)
+            }
+            DeliveryResult::All(answer) => {
+                self.mark_reachable(at);
+                let answers = vec![answer; self.entries[at].recipients.len()];
+                self.apply_statuses(at, answers, now_ms)
+            }
+            DeliveryResult::Each(answers) => {
+                self.mark_reachable(at);
+                self.apply_statuses(at, answers, now_ms)
+            }
+            DeliveryResult::Unknown => self.apply_statuses(at, Vec::new(), now_ms),
+            DeliveryResult::Panicked(refusal) => {
+                let answers = vec![RecipientStatus::Deferred(refusal); self.entries[at].recipients.len()];
+                self.apply_statuses(at, answers, now_ms)
+            }
+        };
+        self.update_lists(hop);
+        effects
+    }
+
+    /// The hop has answered: it can be reached.
+    fn mark_reachable(&mut self, at: EntryIndex) {
+        self.entries[at].unsent_tries = 0;
+        let hop = self.entries[at].destination;
+        let hop = self.destination(hop);
+        (hop.failures, hop.failed_sessions) = (0, 0);
+    }
+
+    fn requeue_unsent(&mut self, at: EntryIndex, letter: L, now_ms: u64) -> Actions {
+        let entry = &mut self.entries[at];
+        entry.unsent_tries = entry.unsent_tries.saturating_add(1);
+        let is_to_stay = !entry.flags.remove_requested && !entry.flags.hold_requested && entry.expires_ms > now_ms;
+        let (id, hop, times) = (entry.id, entry.destination, entry.unsent_tries);
+        let fruitless = &mut self.destination(hop).failed_sessions;
+        *fruitless = fruitless.saturating_add(1);
+        if times >= MAX_UNSENT_TRIES || !is_to_stay {
+            self.entries[at].unsent_tries = 0;
+            let why = DeliveryRefusal::new(0, None, "sessions end before the message is sent", "");
+            let answers = vec![RecipientStatus::Deferred(why); self.entries[at].recipients.len()];
+            return self.apply_statuses(at, answers, now_ms);
+        }
+        self.leave_state(at);
+        self.entries[at].message = Some(letter);
+        self.make_ready(at, QueueEnd::Front);
+        Actions { id, facts: Vec::new(), dsn: None, done: false }
+    }
+
+    /// Settles the recipients that have a final answer, and lets the others wait.
+    fn apply_statuses(&mut self, at: EntryIndex, answers: Vec<RecipientStatus>, now_ms: u64) -> Actions {
+        if self.entries[at].flags.remove_requested {
+            return self.settle_all(at, RecipientFate::Removed);
+        }
+        let numbers = self.entries[at].recipients.to_vec();
+        let silence =
+            || RecipientStatus::Deferred(DeliveryRefusal::new(0, None, "the session ended without an answer", ""));
+        let answers = answers.into_iter().chain(std::iter::repeat_with(silence));
+        let (mut fates, mut waiting, mut last) = (Vec::new(), Vec::new(), None);
+        for (number, answer) in numbers.into_iter().zip(answers) {
+            match answer {
+                RecipientStatus::Delivered => fates.push((number, RecipientFate::Delivered)),
+                RecipientStatus::Confirmed(how) => fates.push((number, RecipientFate::Confirmed(how))),
+                RecipientStatus::Failed(refusal) => fates.push((number, RecipientFate::Failed(refusal))),
+                RecipientStatus::Deferred(refusal) => {
+                    waiting.push(number);
+                    last = Some(refusal);
+                }
+            }
+        }
+        match last {
+            None => self.settle(at, fates),
+            Some(refusal) if self.entries[at].expires_ms <= now_ms => {
+                fates.extend(waiting.into_iter().map(|number| (number, RecipientFate::Expired(Some(refusal.clone())))));
+                self.settle(at, fates)
+            }
+            Some(refusal) => self.defer_recipients(at, fates, &waiting, refusal, now_ms),
+        }
+    }
+
+    /// The recipients that were put off come back without the others.
+    fn defer_recipients(
+        &mut self,
+        at: EntryIndex,
+        fates: Vec<(u16, RecipientFate)>,
+        waiting: &[u16],
+        refusal: DeliveryRefusal,
+        now_ms: u64,
+    ) -> Actions {
+        self.leave_state(at);
+        self.drop_message(at);
+        let (id, hop) = (self.entries[at].id, self.entries[at].destination);
+        let shared = self.destination(hop).share_refusal(refusal.clone());
+        let entry = &mut self.entries[at];
+        entry.recipients = RecipientNumbers::new(waiting);
+        entry.refusal = Some(shared);
+        entry.attempts = entry.attempts.saturating_add(1);
+        let (attempts, is_held) = (entry.attempts, std::mem::take(&mut entry.flags.hold_requested));
+        // Entries of one message that fail together are retried at different times, like all others.
+        let subject = id.0 ^ u64::from(hop.0).rotate_left(32);
+        let wait = self.options.schedule.backoff.delay(self.options.seed, subject, attempts);
+        let due_ms = now_ms.saturating_add(millis(wait));
+        if is_held {
+            self.enter_state(at, EntryState::Held);
+        } else {
+            self.defer(at, due_ms);
+        }
+        let mut facts = facts_of(&fates);
+        let next_unix_s = self.unix_s(due_ms);
+        facts.push(Fact::Deferred { recipients: waiting.to_vec(), attempts, next_unix_s, refusal });
+        let fates = needing_dsn(fates);
+        let notice = (!fates.is_empty()).then(|| {
+            let part = self.split_settled(at, &fates);
+            DsnEvent::Settled { pending: PendingDsn { entry: part, id }, fates }
+        });
+        Actions { id, facts, dsn: notice, done: false }
+    }
+
+    /// A part of an entry that is settled while the rest of it waits.
+    fn split_settled(&mut self, at: EntryIndex, fates: &[(u16, RecipientFate)]) -> EntryIndex {
+        let whole = &self.entries[at];
+        let part = QueueEntry {
+            links: [EntryLinks { previous: NO_ENTRY, next: NO_ENTRY }; 4],
+            slots: [0; 2],
+            destination: whole.destination,
+            id: whole.id,
+            recipients: numbers_of(fates),
+            message: None,
+            message_bytes: whole.message_bytes,
+            attempts: whole.attempts,
+            refusal: None,
+            received_unix_s: whole.received_unix_s,
+            due_ms: 0,
+            age_check_ms: 0,
+            expires_ms: whole.expires_ms,
+            state: EntryState::AwaitingDsn,
+            flags: EntryFlags { delay_dsn_stored: true, ..EntryFlags::default() },
+            unsent_tries: 0,
+        };
+        let part = self.entries.insert(part);
+        self.link(part);
+        self.enter_state(part, EntryState::AwaitingDsn);
+        part
+    }
+
+    /// Gives the whole entry one fate, without a notice.
+    pub(super) fn settle_all(&mut self, at: EntryIndex, fate: RecipientFate) -> Actions {
+        let id = self.entries[at].id;
+        let is_last = self.messages.get(&id) == Some(&at) && self.entries.next(at, ListKind::Message) == NO_ENTRY;
+        // A finished message needs no facts: the usual message costs no allocation here.
+        let facts = if is_last {
+            Vec::new()
+        } else {
+            vec![Fact::Settled { recipients: self.entries[at].recipients.to_vec(), fate }]
+        };
+        let done = self.remove_entry(at);
+        Actions { id, facts, dsn: None, done }
+    }
+
+    /// Everyone of the entry is settled.
+    fn settle(&mut self, at: EntryIndex, fates: Vec<(u16, RecipientFate)>) -> Actions {
+        let id = self.entries[at].id;
+        let facts = facts_of(&fates);
+        let fates = needing_dsn(fates);
+        if fates.is_empty() {
+            let done = self.remove_entry(at);
+            return Actions { id, facts: if done { Vec::new() } else { facts }, dsn: None, done };
+        }
+        self.leave_state(at);
+        self.drop_message(at);
+        self.cancel_age_check(at);
+        self.entries[at].recipients = numbers_of(&fates);
+        self.enter_state(at, EntryState::AwaitingDsn);
+        Actions {
+            id,
+            facts,
+            dsn: Some(DsnEvent::Settled { pending: PendingDsn { entry: at, id }, fates }),
+            done: false,
+        }
+    }
+
+    /// The notice is in the spool, or none is due.
+    pub(crate) fn dsn_stored(&mut self, ticket: PendingDsn) -> Actions {
+        let PendingDsn { entry: at, id } = ticket;
+        let recipients = self.entries[at].recipients.to_vec();
+        let done = self.remove_entry(at);
+        let facts = if done { Vec::new() } else { vec![Fact::DsnStored { recipients }] };
+        Actions { id, facts, dsn: None, done }
+    }
+
+    /// Not even the envelope can be read, so there is no address to notify. Failed recipients are held, and do not
+    /// expire: an operator retries or removes them. Nothing is left to do for delivered ones.
+    pub(crate) fn dsn_failed(&mut self, ticket: PendingDsn, fates: &[(u16, RecipientFate)]) -> Actions {
+        let numbers = |has_failed: bool| -> Vec<u16> {
+            fates.iter().filter(|(_, fate)| fate.is_failure() == has_failed).map(|(number, _)| *number).collect()
+        };
+        let (failed, delivered) = (numbers(true), numbers(false));
+        if failed.is_empty() {
+            return self.dsn_stored(ticket);
+        }
+        let PendingDsn { entry: at, id } = ticket;
+        self.leave_state(at);
+        self.entries[at].recipients = RecipientNumbers::new(&failed);
+        self.enter_state(at, EntryState::Held);
+        let facts = if delivered.is_empty() { Vec::new() } else { vec![Fact::DsnStored { recipients: delivered }] };
+        Actions { id, facts, dsn: None, done: false }
+    }
+
+    /// After a restart: takes in recipients that were settled before, but whose notice may not have been stored
+    /// (`envelope::Standing::is_owed`). The arrival's hop is the one that they were for, or any.
+    pub(crate) fn restore_pending_dsn(&mut self, arrival: NewEntry<L>, fates: Vec<(u16, RecipientFate)>) -> DsnEvent {
+        let (id, hop) = (arrival.id, arrival.destination);
+        if self.destinations.len() <= hop.0 as usize {
+            self.destinations.resize_with(hop.0 as usize + 1, super::DestinationQueue::new);
+        }
+        let at = self.create_entry(NewEntry { recipients: numbers_of(&fates), message: None, ..arrival }, true);
+        self.cancel_age_check(at);
+        self.enter_state(at, EntryState::AwaitingDsn);
+        DsnEvent::Settled { pending: PendingDsn { entry: at, id }, fates }
+    }
+
+    /// The entry's alarm: it is late, too old, or neither.
+    pub(super) fn check_age(&mut self, at: EntryIndex, now_ms: u64) -> Option<Actions> {
+        let entry = &self.entries[at];
+        let (alarm_ms, expires_ms, is_late) = (entry.age_check_ms, entry.expires_ms, !entry.flags.delay_dsn_stored);
+        if alarm_ms > now_ms {
+            self.schedule_age_check(at, alarm_ms);
+            return None;
+        }
+        if expires_ms <= now_ms {
+            // A courier may just be delivering it; `outcome` looks again.
+            return if entry.state == EntryState::InFlight { None } else { Some(self.expire(at)) };
+        }
+        self.entries[at].flags.delay_dsn_stored = true;
+        self.schedule_age_check(at, expires_ms);
+        (is_late && !self.entries[at].flags.remove_requested).then(|| self.report_delay(at))
+    }
+
+    fn report_delay(&self, at: EntryIndex) -> Actions {
+        let entry = &self.entries[at];
+        let recipients = entry.recipients.to_vec();
+        let facts = vec![Fact::DelayDsnStored { recipients: recipients.clone() }];
+        let expires_unix_s = self.unix_s(entry.expires_ms);
+        let notice = DsnEvent::Delayed { recipients, refusal: self.reason(at), expires_unix_s };
+        Actions { id: entry.id, facts, dsn: Some(notice), done: false }
+    }
+
+    fn expire(&mut self, at: EntryIndex) -> Actions {
+        let fate = RecipientFate::Expired(self.reason(at).map(|refusal| (*refusal).clone()));
+        let fates = self.entries[at].recipients.iter().map(|number| (number, fate.clone())).collect();
+        self.settle(at, fates)
+    }
+
+    /// Reason why it has not been delivered: its own last refusal, or the failure to reach its hop.
+    fn reason(&self, at: EntryIndex) -> Option<Arc<DeliveryRefusal>> {
+        let entry = &self.entries[at];
+        let hop = &self.destinations[entry.destination.0 as usize];
+        let of_hop = hop.refusal.as_ref().filter(|_| hop.failures > 0);
+        of_hop.or(entry.refusal.as_ref()).cloned()
+    }
+}
+
+fn numbers_of(fates: &[(u16, RecipientFate)]) -> RecipientNumbers {
+    let numbers: Vec<u16> = fates.iter().map(|(number, _)| *number).collect();
+    RecipientNumbers::new(&numbers)
+}
+
+fn needing_dsn(mut fates: Vec<(u16, RecipientFate)>) -> Vec<(u16, RecipientFate)> {
+    fates.retain(|(_, fate)| fate.needs_dsn());
+    fates
+}
+
+/// One fact for all that met the same fate.
+fn facts_of(fates: &[(u16, RecipientFate)]) -> Vec<Fact> {
+    let mut groups: Vec<(&RecipientFate, Vec<u16>)> = Vec::new();
+    for (number, fate) in fates {
+        match groups.iter_mut().find(|(group, _)| *group == fate) {
+            Some((_, numbers)) => numbers.push(*number),
+            None => groups.push((fate, vec![*number])),
+        }
+    }
+    groups.into_iter().map(|(fate, recipients)| Fact::Settled { recipients, fate: fate.clone() }).collect()
+}

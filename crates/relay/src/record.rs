@@ -1,0 +1,179 @@
+//! A relay's record of its run (`mailrun-run/1`), and its progress, for the bench: made from the numbers that workers
+//! count anyway, so that it costs nothing.
+use crate::context::RelayContext;
+use journey::record::{Record, Role, StageRow, Workload};
+use journey::{Latencies, Series, Stage};
+use journey::{judge, validity};
+use net::clock;
+use party::host_sampler::HostSampler;
+use party::live::LiveProgress;
+use party::outputs;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Interval at which progress is reported.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+/// Seconds for which the queue's length is remembered; if there are more, only every other one is kept.
+const MAX_SECONDS: usize = 36_000;
+
+/// Observations of a relay so far.
+pub(super) struct RunRecorder {
+    began: Duration,
+    started_at: jiff::Timestamp,
+    host_sampler: HostSampler,
+    series: Series,
+    /// Messages in the spool at the end of each second.
+    queued: BTreeMap<u64, u64>,
+    accepted: ActivePeriod,
+    delivered: ActivePeriod,
+    next_tick: Duration,
+}
+
+/// Period in which a number grew, as precise as the samples are.
+#[derive(Default)]
+struct ActivePeriod {
+    value: u64,
+    first: Option<Duration>,
+    last: Duration,
+}
+
+impl ActivePeriod {
+    fn update(&mut self, value: u64, now: Duration) {
+        if value > self.value {
+            self.value = value;
+            self.first.get_or_insert(now);
+            self.last = now;
+        }
+    }
+}
+
+impl RunRecorder {
+    pub(super) fn start() -> Self {
+        let now = clock::now();
+        Self {
+            began: now,
+            started_at: jiff::Timestamp::now(),
+            host_sampler: HostSampler::start(),
+            series: Series::new(now),
+            queued: BTreeMap::new(),
+            accepted: ActivePeriod::default(),
+            delivered: ActivePeriod::default(),
+            next_tick: now,
+        }
+    }
+
+    /// Samples the numbers; returns the progress whenever a report is due.
+    pub(super) fn sample(&mut self, setting: &RelayContext) -> Option<LiveProgress> {
+        let now = clock::now();
+        let census = &setting.counters;
+        let (accepted, delivered) = (census.accepted.value(), census.delivered.value());
+        self.accepted.update(accepted, now);
+        self.delivered.update(delivered, now);
+        if now < self.next_tick {
+            return None;
+        }
+        self.next_tick = now + PROGRESS_INTERVAL;
+        let errors = census.deferred.value() + census.failed.value() + census.full.value() + census.refused.value();
+        self.series.add(now, 0, accepted, delivered, errors, &Latencies::default());
+        let queued = setting.spool.stats().messages;
+        self.record_queue_length(queued, now);
+        Some(LiveProgress {
+            elapsed_s: (now - self.began).as_secs_f64(),
+            accepted,
+            delivered,
+            recipients: census.accepted_recipients.value(),
+            bytes: census.accepted_bytes.value(),
+            errors,
+            open: queued,
+            ..LiveProgress::default()
+        })
+    }
+
+    fn record_queue_length(&mut self, messages: u64, now: Duration) {
+        let second = now.as_secs() - self.series.origin_ns() / 1_000_000_000;
+        self.queued.insert(second, messages);
+        if self.queued.len() > MAX_SECONDS {
+            self.queued.retain(|second, _| second % 2 == 0);
+        }
+    }
+
+    /// The record.
+    pub(super) fn record(&mut self, setting: &RelayContext) -> Record {
+        self.next_tick = Duration::ZERO;
+        self.sample(setting);
+        let config = setting.initial_config();
+        let target = config.listeners().map(ToString::to_string);
+        let workload = Workload {
+            protocol: "smtp".to_owned(),
+            target: target.collect::<Vec<_>>().join(", "),
+            ..Workload::default()
+        };
+        let mut record = outputs::new_record(None, "relay", self.started_at, workload);
+        let workers = setting.worker_calls.workers();
+        let mut own = outputs::own_party(Role::Relay, "relay", workers, Vec::new());
+        own.durability = setting.durability().to_owned();
+        record.parties = vec![own];
+        record.origin_ns = self.series.origin_ns();
+        record.series = self.series.rows();
+        for row in &mut record.series {
+            row.queued = self.queued.range(..=row.second).next_back().map_or(0, |(_, messages)| *messages);
+        }
+        record.stages = self.stages(setting);
+        record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
+        record.surroundings = Some(self.host_sampler.finish());
+        record.verdict.reasons = vec![summary(setting)];
+        record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect_text));
+        record.verdict.reasons.extend(validity::warnings(&record));
+        record
+    }
+
+    fn stages(&self, setting: &RelayContext) -> Vec<StageRow> {
+        let census = &setting.counters;
+        let began = self.accepted.first.or(self.delivered.first).unwrap_or_default();
+        let row = |name, span: &ActivePeriod, failed, bytes| {
+            let duration_s = span.last.saturating_sub(began).as_secs_f64();
+            let per_s = |amount: u64| if duration_s > 0.0 { amount as f64 / duration_s } else { 0.0 };
+            StageRow {
+                name,
+                party: "relay".to_owned(),
+                count: span.value,
+                failed,
+                bytes,
+                rate_per_s: per_s(span.value),
+                bytes_per_s: per_s(bytes),
+                duration_s,
+                offered_rate_per_s: None,
+                since: None,
+                latency_ms: None,
+                histogram: None,
+            }
+        };
+        let refused = census.full.value() + census.refused.value();
+        let undelivered = census.failed.value() + census.expired.value();
+        vec![
+            row(Stage::Accepted, &self.accepted, refused, census.accepted_bytes.value()),
+            row(Stage::Delivered, &self.delivered, undelivered, 0),
+        ]
+    }
+}
+
+/// Describes the run in words: a relay counts what it accepts by message, and what it delivers by recipient.
+fn summary(setting: &RelayContext) -> String {
+    let census = &setting.counters;
+    let converted = match census.converted.value() {
+        0 => String::new(),
+        converted => format!("{converted} converted to 7 bits; "),
+    };
+    format!(
+        "Total: {} messages for {} recipients, {} bytes, over {} connections; {} recipients delivered, {} rejected \
+         permanently, {} expired; {converted}{} messages left.",
+        census.accepted.value(),
+        census.accepted_recipients.value(),
+        census.accepted_bytes.value(),
+        census.sessions.value(),
+        census.delivered.value(),
+        census.failed.value(),
+        census.expired.value(),
+        setting.spool.stats().messages,
+    )
+}

@@ -1,0 +1,214 @@
+//! After a restart: queues the messages that a former run has left in the spool, with their progress.
+mod redirect;
+
+use crate::log_target::LOG_TARGET;
+use crate::message::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress as Stand};
+use crate::qmgr::{DestinationId, EntryProgress, MessageId, MessageKind, NewEntry, RecipientNumbers};
+use crate::recovery::redirect::{Redirect, redirect_all};
+use crate::routing::{NextHop, ResolvedRoute};
+use crate::worker::RelayWorker;
+use net::clock;
+use party::planned_panic::planned_panic;
+use smtp::Path;
+use spool::{Cost, Damage, RecoveredMessage};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+/// Messages that a worker takes up before its sessions have a turn.
+const BATCH_MESSAGES: usize = 500;
+
+/// More lines of damage say nothing new.
+const MAX_DAMAGE_LINES: usize = 200;
+
+/// Logs the damage, its place, and its cost. Damage that costs nothing, or was logged at an earlier start, is no
+/// warning.
+pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
+    let is_new = |one: &&Damage| one.cost != Cost::Nothing && !one.is_known;
+    let (new, other): (Vec<&Damage>, Vec<&Damage>) = damage.iter().partition(is_new);
+    for one in other.iter().take(MAX_DAMAGE_LINES) {
+        tracing::info!(target: LOG_TARGET, "the spool: {one}");
+    }
+    for one in new.iter().take(MAX_DAMAGE_LINES) {
+        tracing::warn!(target: LOG_TARGET, "the spool: {one}");
+    }
+    if new.len() > MAX_DAMAGE_LINES {
+        let more = new.len() - MAX_DAMAGE_LINES;
+        tracing::warn!(target: LOG_TARGET, "the spool: {more} more damaged places; `mailrun spool check` names them all");
+    }
+    if new.iter().any(|one| one.is_alarming()) {
+        let copies = directory.join("quarantine");
+        tracing::warn!(target: LOG_TARGET, copies = %copies.display(), "the spool is damaged: undamaged mail is used, the rest was copied");
+    }
+}
+
+/// Takes up a worker's share, until all is taken up.
+pub(crate) async fn requeue(office: Rc<RelayWorker>) {
+    let mut redirects = Vec::new();
+    loop {
+        let share = office.context.take_backlog(BATCH_MESSAGES);
+        if share.is_empty() {
+            return redirect_all(&office, redirects).await;
+        }
+        for left in share {
+            match left {
+                Ok(left) => requeue_catching_panic(&office, &left, &mut redirects),
+                Err(error) => tracing::error!(target: LOG_TARGET, %error, "a message of an earlier run cannot be read"),
+            }
+        }
+        office.drive();
+        net::sleep(std::time::Duration::ZERO).await;
+    }
+}
+
+/// One message that makes this panic stays in the spool, and keeps no other from being taken up.
+fn requeue_catching_panic(office: &Rc<RelayWorker>, left: &RecoveredMessage, redirects: &mut Vec<Redirect>) {
+    let resumed = catch_unwind(AssertUnwindSafe(|| requeue_message(office, left, redirects)));
+    if resumed.is_err() {
+        tracing::error!(target: LOG_TARGET, id = %left.id, "a bug in mailrun: the message stays in the spool until the next start");
+    }
+}
+
+fn requeue_message(office: &Rc<RelayWorker>, left: &RecoveredMessage, redirects: &mut Vec<Redirect>) {
+    planned_panic("restart");
+    let envelope = match MessageEnvelope::decode(&left.envelope) {
+        Ok(envelope) => envelope,
+        Err(error) => {
+            return tracing::error!(target: LOG_TARGET, id = %left.id, %error, "its envelope cannot be read; it stays in the spool");
+        }
+    };
+    let mut progress = MessageProgress::new(envelope.recipients.len());
+    for note in &left.notes {
+        if let Err(error) = progress.apply_note(note) {
+            tracing::error!(target: LOG_TARGET, id = %left.id, %error, "its delivery state cannot be read: some recipients may get it \
+                                                    twice");
+        }
+    }
+    office.context.counters.recovered.add(1);
+    let queued = requeue_recipients(office, left, &envelope, &progress, redirects);
+    let owed = requeue_dsns(office, left, &envelope, &progress);
+    if queued == RequeueResult::Nothing && !owed {
+        office.context.spool.done(left.id);
+    }
+}
+
+/// Recipients of one hop that have come equally far.
+type GroupKey = (DestinationId, u32, u64, bool);
+
+/// Tells whether there was anybody to deliver to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RequeueResult {
+    Queued,
+    Nothing,
+}
+
+fn requeue_recipients(
+    office: &Rc<RelayWorker>,
+    left: &RecoveredMessage,
+    envelope: &MessageEnvelope,
+    progress: &MessageProgress,
+    redirects: &mut Vec<Redirect>,
+) -> RequeueResult {
+    let mut groups: HashMap<GroupKey, (Vec<u16>, Stand)> = HashMap::new();
+    let mut queued = RequeueResult::Nothing;
+    let open = progress.recipients.iter().enumerate().filter(|(_, stand)| stand.fate.is_none());
+    for (number, stand) in open {
+        queued = RequeueResult::Queued;
+        let hop = match reroute(office, envelope, number) {
+            ResolvedRoute::Direct(hop) => office.destination_id(&hop),
+            ResolvedRoute::Alias(members) => {
+                redirects.push(redirect_of(office, left, envelope, number as u16, members, progress.held));
+                continue;
+            }
+        };
+        let group = (hop, stand.attempts, stand.next_unix_s, stand.delay_dsn_stored);
+        let (numbers, _) = groups.entry(group).or_insert_with(|| (Vec::new(), stand.clone()));
+        numbers.push(number as u16);
+    }
+    let now = clock::now();
+    for ((hop, ..), (numbers, stand)) in groups {
+        let before = EntryProgress {
+            attempts: stand.attempts,
+            next_unix_s: stand.next_unix_s,
+            held: progress.held,
+            delay_dsn_stored: stand.delay_dsn_stored,
+            refusal: stand.refusal,
+        };
+        let arrival = NewEntry {
+            recipients: RecipientNumbers::new(&numbers),
+            progress: before,
+            ..new_entry(left, envelope, hop)
+        };
+        office.queue.borrow_mut().put(arrival, now);
+    }
+    queued
+}
+
+/// A recipient whose mailbox has become an alias. It is not done until its members have their own message.
+fn redirect_of(
+    office: &Rc<RelayWorker>,
+    left: &RecoveredMessage,
+    envelope: &MessageEnvelope,
+    recipient: u16,
+    members: Vec<(Box<str>, NextHop)>,
+    is_held: bool,
+) -> Redirect {
+    // Nothing is sent there: in no case does the old address go to a member's server.
+    let hop = office.destination_id(&NextHop::unroutable());
+    // If it turns out to be unreadable, it is held like mail that cannot be delivered.
+    let fates = vec![(recipient, RecipientFate::Expired(None))];
+    let notice = office.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, hop), fates);
+    Redirect { id: MessageId(left.id.0), recipient, members, is_held, dsn: notice }
+}
+
+/// Queues the notices of fates that the sender may not have been notified of. Reports whether there are any.
+fn requeue_dsns(
+    office: &Rc<RelayWorker>,
+    left: &RecoveredMessage,
+    envelope: &MessageEnvelope,
+    progress: &MessageProgress,
+) -> bool {
+    let owed = progress.recipients.iter().enumerate().filter(|(_, stand)| stand.is_dsn_due());
+    let fates: Vec<(u16, RecipientFate)> =
+        owed.filter_map(|(number, stand)| Some((number as u16, stand.fate.clone()?))).collect();
+    if fates.is_empty() {
+        return false;
+    }
+    // Nothing is sent there: the entry is only listed under it.
+    let hop = match reroute(office, envelope, usize::from(fates[0].0)) {
+        ResolvedRoute::Direct(hop) => hop,
+        ResolvedRoute::Alias(_) => NextHop::unroutable(),
+    };
+    let hop = office.destination_id(&hop);
+    let notice = office.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, hop), fates);
+    office.send_dsn(MessageId(left.id.0), notice, None);
+    true
+}
+
+fn new_entry(
+    left: &RecoveredMessage,
+    envelope: &MessageEnvelope,
+    hop: DestinationId,
+) -> NewEntry<crate::message::Message> {
+    NewEntry {
+        id: MessageId(left.id.0),
+        destination: hop,
+        recipients: RecipientNumbers::new(&[]),
+        message: None,
+        message_bytes: u32::try_from(left.body_bytes).unwrap_or(u32::MAX),
+        received_unix_s: left.received_ns / 1_000_000_000,
+        kind: if envelope.sender.is_empty() { MessageKind::Dsn } else { MessageKind::Mail },
+        progress: EntryProgress::default(),
+    }
+}
+
+/// Routes a recipient by the configuration of today. It was let in then, and still is.
+fn reroute(office: &RelayWorker, envelope: &MessageEnvelope, number: usize) -> ResolvedRoute {
+    let sender = Path::mailbox(&envelope.sender);
+    let address = Path::mailbox(&envelope.recipients[number].address);
+    let routed = match (sender, address) {
+        (Ok(sender), Ok(address)) => office.config().router.reroute(&sender, &address).ok(),
+        _ => None,
+    };
+    routed.unwrap_or_else(|| ResolvedRoute::Direct(NextHop::unroutable()))
+}

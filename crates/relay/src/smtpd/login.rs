@@ -1,0 +1,222 @@
+//! AUTH in a session of the relay: decides whether a proof may be checked, counts its outcome, and logs failures.
+use crate::config::Config;
+use crate::context::RelayContext;
+use crate::log_target::LOG_TARGET;
+use crate::smtpd::login_limits::{LoginBudget, LoginIdentity, LoginLogLine, LoginRefusal};
+use net::{Answer, ClientKey, LoginOutcome, clock};
+use smtp::login::{Auth, Proof};
+use smtp::reply::Reply;
+use smtp::reply_reason::ReplyReason;
+use smtp::sasl::Mechanism;
+use smtp::xtext;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The answer to clients whose logins are not checked for a while.
+static LOCKED_REPLY: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try again later\r\n");
+
+/// Longest that a login waits for others that are being checked, and how often it looks.
+const CHARGE_TIMEOUT: Duration = Duration::from_secs(15);
+const CHARGE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A session's logins.
+pub(crate) struct SessionLogins {
+    context: Arc<RelayContext>,
+    config: Arc<Config>,
+    /// `None` if the address is not counted.
+    client: Option<ClientKey>,
+    /// The attempt whose outcome the session will report.
+    attempt: Option<Rc<LoginAttempt>>,
+}
+
+/// A login under way.
+struct LoginAttempt {
+    context: Arc<RelayContext>,
+    config: Arc<Config>,
+    client: Option<ClientKey>,
+    user: String,
+    mechanism: Mechanism,
+    /// Account that the login was charged to, until it has succeeded or failed.
+    charged_to: Cell<Option<LoginBudget>>,
+}
+
+impl SessionLogins {
+    /// Makes the logins of a client; of one at a unix-domain socket, `client` is `None`.
+    pub(crate) fn new(setting: &Arc<RelayContext>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
+        let counted = client.filter(|address| !config.login_exempt.contain(*address));
+        Self {
+            context: Arc::clone(setting),
+            config: Arc::clone(config),
+            client: counted.map(ClientKey::of),
+            attempt: None,
+        }
+    }
+
+    fn begin(&mut self, auth: &Auth<'_>) -> Rc<LoginAttempt> {
+        let attempt = Rc::new(LoginAttempt {
+            context: Arc::clone(&self.context),
+            config: Arc::clone(&self.config),
+            client: self.client,
+            user: auth.name.to_owned(),
+            mechanism: auth.mechanism,
+            charged_to: Cell::new(None),
+        });
+        self.attempt = Some(Rc::clone(&attempt));
+        attempt
+    }
+
+    /// Checks whether name and password match, once the login has waited its time.
+    pub(crate) fn check(&mut self, auth: &Auth<'_>) -> Answer {
+        let Proof::Shown(shown) = auth.proof else {
+            return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
+        };
+        let (attempt, shown) = (self.begin(auth), shown.to_vec());
+        self.attempt = None;
+        attempt.after_delay(move |attempt| attempt.check(&shown))
+    }
+
+    /// Returns the secret that a digest is compared with. The digest of CRAM-MD5 has come already, so that this is a
+    /// guess; SCRAM-SHA-256 sends its own later.
+    pub(crate) fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
+        let attempt = self.begin(auth);
+        if auth.mechanism == Mechanism::ScramSha256 {
+            return attempt.wait().map_or_else(Answer::Reply, |_| attempt.secret());
+        }
+        attempt.after_delay(LoginAttempt::secret)
+    }
+
+    /// Allows the check of the proof that has come, once the login has waited its time.
+    pub(crate) fn proof(&self) -> Answer {
+        let Some(attempt) = self.attempt.clone() else {
+            return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
+        };
+        attempt.after_delay(|_| Answer::Yes)
+    }
+
+    /// The session has compared.
+    pub(crate) fn ended(&mut self, outcome: LoginOutcome) {
+        if let Some(attempt) = self.attempt.take() {
+            attempt.record_outcome(outcome);
+        }
+    }
+}
+
+impl Drop for SessionLogins {
+    /// Settles the attempt of a session that ended without reporting its outcome.
+    fn drop(&mut self) {
+        self.ended(LoginOutcome::Failed);
+    }
+}
+
+impl LoginAttempt {
+    fn identity(&self) -> LoginIdentity<'_> {
+        LoginIdentity { client: self.client, user: &self.user }
+    }
+
+    /// Time that the login has to wait.
+    fn wait(&self) -> Result<Duration, Reply> {
+        let waited = self.context.login_guard.wait(self.identity(), &self.config.login_limits, clock::now());
+        waited.map_err(|_| self.refused())
+    }
+
+    /// Charges it after the time that it is to wait, and then does that.
+    fn after_delay(self: Rc<Self>, then: impl FnOnce(&Self) -> Answer + 'static) -> Answer {
+        let wait = match self.wait() {
+            Ok(wait) => wait,
+            Err(reply) => return Answer::Reply(reply),
+        };
+        if wait == Duration::ZERO {
+            match self.charge() {
+                Ok(()) => return then(&self),
+                Err(LoginRefusal::Locked) => return Answer::Reply(self.refused()),
+                Err(LoginRefusal::Busy) => {}
+            }
+        }
+        Answer::eventually(async move {
+            net::sleep(wait).await;
+            self.charge_when_free().await.map_or_else(Answer::Reply, |()| then(&self))
+        })
+    }
+
+    fn charge(&self) -> Result<(), LoginRefusal> {
+        let account = self.context.login_guard.charge(self.identity(), &self.config.login_limits, clock::now())?;
+        self.charged_to.set(Some(account));
+        Ok(())
+    }
+
+    /// Charges it, once few enough others are being checked.
+    async fn charge_when_free(&self) -> Result<(), Reply> {
+        let limit = clock::now() + CHARGE_TIMEOUT;
+        loop {
+            match self.charge() {
+                Ok(()) => return Ok(()),
+                Err(LoginRefusal::Busy) if clock::now() < limit => net::sleep(CHARGE_RETRY_INTERVAL).await,
+                Err(_) => return Err(self.refused()),
+            }
+        }
+    }
+
+    fn refused(&self) -> Reply {
+        self.context.counters.logins_refused.add(1);
+        LOCKED_REPLY.clone()
+    }
+
+    fn check(&self, shown: &[u8]) -> Answer {
+        let auth = Auth { mechanism: self.mechanism, name: &self.user, proof: Proof::Shown(shown) };
+        let is_known = self.config.users.as_deref().is_some_and(|users| users.verify(&auth));
+        self.record_outcome(if is_known { LoginOutcome::Succeeded } else { LoginOutcome::Failed });
+        if is_known { Answer::Yes } else { Answer::Reply(ReplyReason::NotAuthenticated.reply().clone()) }
+    }
+
+    fn secret(&self) -> Answer {
+        let auth = Auth { mechanism: self.mechanism, name: &self.user, proof: Proof::Digest };
+        Answer::Secret(self.config.users.as_deref().and_then(|users| users.secret(&auth)))
+    }
+
+    /// Counts the outcome of the proof, if one was checked.
+    fn record_outcome(&self, outcome: LoginOutcome) {
+        let Some(account) = self.charged_to.take() else { return };
+        let (guard, limits, now) = (&self.context.login_guard, &self.config.login_limits, clock::now());
+        match outcome {
+            LoginOutcome::Succeeded => {
+                self.context.counters.logins.add(1);
+                guard.succeeded(self.identity(), account, limits, now);
+            }
+            LoginOutcome::Failed => {
+                self.context.counters.logins_failed.add(1);
+                log(&self.context, &guard.failed(self.identity(), self.mechanism.name(), account, limits, now));
+            }
+        }
+    }
+}
+
+/// Logs the failed logins that are due by now.
+pub(crate) fn log_summaries(setting: &RelayContext) {
+    log(setting, &setting.login_guard.summaries(clock::now()));
+}
+
+/// The form of these lines is documented: fail2ban reads them.
+fn log(setting: &RelayContext, lines: &[LoginLogLine]) {
+    let local = |client: &Option<ClientKey>| client.map_or_else(|| "uncounted".to_owned(), |client| client.to_string());
+    for line in lines {
+        match line {
+            LoginLogLine::Failed { client, user, method, attempts } => {
+                let (client, user) = (local(client), xtext::encode(user.as_bytes()).to_string());
+                tracing::warn!(target: LOG_TARGET, "authentication failed: client={client} user={user} method={method} attempts={attempts}"
+                );
+            }
+            LoginLogLine::Others { attempts } => {
+                tracing::warn!(target: LOG_TARGET, "authentication failed: client=many attempts={attempts}");
+            }
+            LoginLogLine::Locked { client, user, for_s } => {
+                setting.counters.login_locks.add(1);
+                let client = client.map_or_else(|| "any".to_owned(), |client| client.to_string());
+                let user =
+                    user.as_ref().map_or_else(|| "any".to_owned(), |user| xtext::encode(user.as_bytes()).to_string());
+                tracing::warn!(target: LOG_TARGET, "authentication locked: client={client} user={user} for_s={for_s}");
+            }
+        }
+    }
+}

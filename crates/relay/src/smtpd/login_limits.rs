@@ -1,0 +1,566 @@
+//! Failed logins: limits by client address and user name, the delay of the next login, and the log lines.
+//!
+//! ```text
+//! AUTH ── wait ──▶ 0 s, 1 s, 2 s, 4 s … ── charge ──▶ the proof is checked ──▶ succeeded │ failed ──▶ a line of log
+//!           └────────── locked ──────────────┴──▶ 421 4.7.0, and the proof is not checked
+//! ```
+//! A login is charged before it is checked, and the charge is given back if it succeeds: so however many connections
+//! guess at a time, no more guesses are checked than may fail. If as many are being checked as may still fail, the next
+//! one waits until one of them is done: correct logins are only late. A client that has logged in as a user before has
+//! a budget of its own for that user: neither guesses of the user's password from elsewhere nor a neighbour behind the
+//! same address lock it out. It makes no difference whether a user exists. Pure: the time is an argument.
+use crate::config::LoginLimits;
+use net::ClientKey;
+use net::recent::{RecentMap, Shards};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Addresses, user names, and pairs of them that are remembered: the latest of each, some 100 bytes each.
+const MAX_REMEMBERED: usize = 65_536;
+/// The longest delay of a login, as in Dovecot: with a longer one, a client gives up before its answer.
+const MAX_DELAY: Duration = Duration::from_secs(15);
+/// Interval at which the failures of one client are logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Clients whose failures are logged one by one at a time; those of more are summed up in one line.
+const MAX_LOGGED_CLIENTS: usize = 1000;
+
+/// The client and the user of a login.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoginIdentity<'a> {
+    /// `None` if its address is not counted.
+    pub(crate) client: Option<ClientKey>,
+    pub(crate) user: &'a str,
+}
+
+/// It is locked: nothing is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LoginLocked;
+
+/// Reason why a login is not checked now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoginRefusal {
+    /// Too many have failed.
+    Locked,
+    /// As many are being checked as may still fail.
+    Busy,
+}
+
+/// Account that a login was charged to; its outcome is counted there too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoginBudget {
+    /// The pair of address and user, which has logged in before.
+    Pair,
+    /// The address, if it counts, and the user.
+    Shared,
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LoginLogLine {
+    /// The failures of a client since they were last logged, and its last user and method.
+    Failed { client: Option<ClientKey>, user: String, method: &'static str, attempts: u64 },
+    /// Failures of clients that there was no room to count separately.
+    Others { attempts: u64 },
+    /// A client, or a user, has had too many.
+    Locked { client: Option<ClientKey>, user: Option<String>, for_s: u64 },
+}
+
+/// The failures of one address, user or pair.
+#[derive(Clone, Copy, Debug, Default)]
+struct FailureRecord {
+    /// Within the period that began at `since`.
+    failures: u32,
+    /// Logins that were charged, and have neither succeeded nor failed yet.
+    pending: u32,
+    since: Duration,
+    locked_until: Duration,
+}
+
+impl FailureRecord {
+    /// Forgets failures whose period is over.
+    fn refresh(&mut self, limits: &LoginLimits, now: Duration) {
+        let was_locked = self.locked_until > Duration::ZERO && now >= self.locked_until;
+        if was_locked || self.locked_until == Duration::ZERO && now.saturating_sub(self.since) >= limits.period {
+            self.clear_failures(now);
+        }
+    }
+
+    /// Forgets failures, but not the logins that are being checked.
+    fn clear_failures(&mut self, now: Duration) {
+        *self = Self { since: now, pending: self.pending, ..Self::default() };
+    }
+
+    fn is_locked(&self, now: Duration) -> bool {
+        now < self.locked_until
+    }
+
+    fn wait(&self, limits: &LoginLimits) -> Duration {
+        match self.failures {
+            0 => Duration::ZERO,
+            failures => limits.delay.saturating_mul(1 << (failures - 1).min(20)).min(MAX_DELAY),
+        }
+    }
+
+    fn charge(&mut self, most: u32, now: Duration) -> Result<(), LoginRefusal> {
+        if self.is_locked(now) {
+            return Err(LoginRefusal::Locked);
+        }
+        if self.failures + self.pending >= most {
+            return Err(LoginRefusal::Busy);
+        }
+        self.pending += 1;
+        Ok(())
+    }
+
+    /// Gives back a charge.
+    fn give_back(&mut self) {
+        self.pending = self.pending.saturating_sub(1);
+    }
+
+    /// Counts a failure; reports whether it locks the account.
+    fn fail(&mut self, most: u32, limits: &LoginLimits, now: Duration) -> bool {
+        self.give_back();
+        self.failures += 1;
+        let locks = self.failures == most;
+        if locks {
+            self.locked_until = now + limits.lock_duration;
+        }
+        locks
+    }
+}
+
+/// The failures of all clients and users.
+#[derive(Debug)]
+pub(crate) struct LoginGuard {
+    clients: Shards<RecentMap<ClientKey, FailureRecord>>,
+    /// Records by the hash of a user name: names may be long, and strangers choose them.
+    users: Shards<RecentMap<u64, FailureRecord>>,
+    /// Records of clients that have logged in.
+    pairs: Shards<RecentMap<(Option<ClientKey>, u64), FailureRecord>>,
+    hasher: RandomState,
+    log: Mutex<FailureLog>,
+}
+
+impl LoginGuard {
+    pub(crate) fn new() -> Self {
+        Self {
+            clients: Shards::new(MAX_REMEMBERED, RecentMap::new),
+            users: Shards::new(MAX_REMEMBERED, RecentMap::new),
+            pairs: Shards::new(MAX_REMEMBERED, RecentMap::new),
+            hasher: RandomState::new(),
+            log: Mutex::default(),
+        }
+    }
+
+    /// Time that a login has to wait before it is checked.
+    ///
+    /// # Errors
+    /// If it is not to be checked at all.
+    pub(crate) fn wait(
+        &self,
+        who: LoginIdentity<'_>,
+        limits: &LoginLimits,
+        now: Duration,
+    ) -> Result<Duration, LoginLocked> {
+        let mut wait = Duration::ZERO;
+        let is_locked = self.any_record(self.budget(who), who, limits, now, |record, _| {
+            wait = wait.max(record.wait(limits));
+            record.is_locked(now)
+        });
+        if is_locked { Err(LoginLocked) } else { Ok(wait) }
+    }
+
+    /// Charges a login that is about to be checked: [`LoginGuard::succeeded`] or [`LoginGuard::failed`] is to follow.
+    ///
+    /// # Errors
+    /// If it is not to be checked, or not now.
+    pub(crate) fn charge(
+        &self,
+        who: LoginIdentity<'_>,
+        limits: &LoginLimits,
+        now: Duration,
+    ) -> Result<LoginBudget, LoginRefusal> {
+        let account = self.budget(who);
+        let mut charged = 0;
+        let mut refusal = None;
+        self.any_record(account, who, limits, now, |record, most| {
+            refusal = record.charge(most, now).err();
+            charged += u32::from(refusal.is_none());
+            refusal.is_some()
+        });
+        let Some(refusal) = refusal else { return Ok(account) };
+        // An address that is refused is not charged to the user, nor the other way round.
+        self.any_record(account, who, limits, now, |record, _| {
+            let is_charged = charged > 0;
+            if is_charged {
+                charged -= 1;
+                record.give_back();
+            }
+            !is_charged
+        });
+        Err(refusal)
+    }
+
+    /// Notes that a login which was charged to `account` has succeeded.
+    pub(crate) fn succeeded(&self, who: LoginIdentity<'_>, account: LoginBudget, limits: &LoginLimits, now: Duration) {
+        self.any_record(account, who, limits, now, |record, _| {
+            record.give_back();
+            false
+        });
+        let pair = self.pair(who);
+        let fresh = || FailureRecord { since: now, ..FailureRecord::default() };
+        self.pairs.lock(&pair).get_or_insert_with(pair, fresh).clear_failures(now);
+    }
+
+    /// Counts the failure of a login that was charged to `account`. Returns the lines to log at once.
+    pub(crate) fn failed(
+        &self,
+        who: LoginIdentity<'_>,
+        method: &'static str,
+        account: LoginBudget,
+        limits: &LoginLimits,
+        now: Duration,
+    ) -> Vec<LoginLogLine> {
+        let mut lines: Vec<LoginLogLine> = self.log().note(who, method, now).into_iter().collect();
+        let for_s = limits.lock_duration.as_secs();
+        let mut locked = Vec::new();
+        self.any_record(account, who, limits, now, |record, most| {
+            locked.push(record.fail(most, limits, now));
+            false
+        });
+        // In the order of `any`: the address, if it counts, and the user; or both in one.
+        let named = || Some(who.user.to_owned());
+        let whose: Vec<_> = match (account, who.client) {
+            (LoginBudget::Pair, client) => vec![(client, named())],
+            (LoginBudget::Shared, Some(client)) => vec![(Some(client), None), (None, named())],
+            (LoginBudget::Shared, None) => vec![(None, named())],
+        };
+        let locked = whose.into_iter().zip(locked).filter(|(_, is_locked)| *is_locked);
+        lines.extend(locked.map(|((client, user), _)| LoginLogLine::Locked { client, user, for_s }));
+        lines
+    }
+
+    /// Lines for the log that are due by now, of failures that were not logged at once.
+    pub(crate) fn summaries(&self, now: Duration) -> Vec<LoginLogLine> {
+        self.log().summaries(now)
+    }
+
+    fn log(&self) -> MutexGuard<'_, FailureLog> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pair(&self, who: LoginIdentity<'_>) -> (Option<ClientKey>, u64) {
+        (who.client, self.hasher.hash_one(who.user))
+    }
+
+    /// Returns the account whose limit counts for it now.
+    fn budget(&self, who: LoginIdentity<'_>) -> LoginBudget {
+        let pair = self.pair(who);
+        let has_logged_in = self.pairs.lock(&pair).get_mut(&pair).is_some();
+        if has_logged_in { LoginBudget::Pair } else { LoginBudget::Shared }
+    }
+
+    /// Calls `each` with the records of that account, and the failures that each may have, until it returns true.
+    fn any_record(
+        &self,
+        account: LoginBudget,
+        who: LoginIdentity<'_>,
+        limits: &LoginLimits,
+        now: Duration,
+        mut each: impl FnMut(&mut FailureRecord, u32) -> bool,
+    ) -> bool {
+        let fresh = || FailureRecord { since: now, ..FailureRecord::default() };
+        let pair @ (_, user) = self.pair(who);
+        if account == LoginBudget::Pair {
+            let mut pairs = self.pairs.lock(&pair);
+            let record = pairs.get_or_insert_with(pair, fresh);
+            record.refresh(limits, now);
+            return each(record, limits.failures);
+        }
+        if let Some(client) = who.client {
+            let mut clients = self.clients.lock(&client);
+            let record = clients.get_or_insert_with(client, fresh);
+            record.refresh(limits, now);
+            if each(record, limits.failures) {
+                return true;
+            }
+        }
+        let mut users = self.users.lock(&user);
+        let record = users.get_or_insert_with(user, fresh);
+        record.refresh(limits, now);
+        each(record, limits.user_failures)
+    }
+}
+
+/// Failures on their way to the log: the first of a client at once, the rest once a minute.
+#[derive(Debug, Default)]
+struct FailureLog {
+    clients: HashMap<Option<ClientKey>, FailureSummary>,
+    others: u64,
+    next_check: Duration,
+}
+
+#[derive(Debug)]
+struct FailureSummary {
+    since: Duration,
+    user: String,
+    method: &'static str,
+    attempts: u64,
+}
+
+/// As much of a user's name as is logged.
+const MAX_LOGGED_NAME: usize = 256;
+
+impl FailureLog {
+    fn note(&mut self, who: LoginIdentity<'_>, method: &'static str, now: Duration) -> Option<LoginLogLine> {
+        let user: String = who.user.chars().take(MAX_LOGGED_NAME).collect();
+        if let Some(summary) = self.clients.get_mut(&who.client) {
+            summary.attempts += 1;
+            (summary.user, summary.method) = (user, method);
+            return None;
+        }
+        if self.clients.len() >= MAX_LOGGED_CLIENTS {
+            self.others += 1;
+            return None;
+        }
+        self.clients.insert(who.client, FailureSummary { since: now, user: user.clone(), method, attempts: 0 });
+        Some(LoginLogLine::Failed { client: who.client, user, method, attempts: 1 })
+    }
+
+    fn summaries(&mut self, now: Duration) -> Vec<LoginLogLine> {
+        // Every worker calls this a few times a second.
+        if now < self.next_check {
+            return Vec::new();
+        }
+        self.next_check = now + LOG_INTERVAL / 60;
+        let mut lines = Vec::new();
+        self.clients.retain(|client, summary| {
+            if now.saturating_sub(summary.since) < LOG_INTERVAL {
+                return true;
+            }
+            let (attempts, method) = (summary.attempts, summary.method);
+            if attempts > 0 {
+                lines.push(LoginLogLine::Failed { client: *client, user: summary.user.clone(), method, attempts });
+                (summary.since, summary.attempts) = (now, 0);
+            }
+            attempts > 0
+        });
+        if self.others > 0 && self.clients.len() < MAX_LOGGED_CLIENTS {
+            lines.push(LoginLogLine::Others { attempts: std::mem::take(&mut self.others) });
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::IpAddr;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn client(last: u8) -> Option<ClientKey> {
+        Some(ClientKey::of(IpAddr::from([192, 0, 2, last])))
+    }
+
+    fn identity_of(last: u8, user: &str) -> LoginIdentity<'_> {
+        LoginIdentity { client: client(last), user }
+    }
+
+    /// Logs in at that time, if it may be checked; whether it was.
+    fn log_in(guard: &LoginGuard, who: LoginIdentity<'_>, is_right: bool, now: Duration) -> bool {
+        let limits = LoginLimits::default();
+        let charged = guard.charge(who, &limits, now);
+        match (charged, is_right) {
+            (Ok(account), true) => guard.succeeded(who, account, &limits, now),
+            (Ok(account), false) => drop(guard.failed(who, "PLAIN", account, &limits, now)),
+            (Err(refusal), _) => assert_eq!(refusal, LoginRefusal::Locked, "nobody else is being checked"),
+        }
+        charged.is_ok()
+    }
+
+    #[test]
+    fn logins_that_are_right_at_the_same_time_wait_and_are_not_locked() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        for round in 0..5 {
+            let now = SECOND * (round + 1);
+            // In the first round as strangers, then as a client that has logged in before.
+            let charged: Vec<LoginBudget> =
+                (0..10).map(|_| guard.charge(identity_of(1, "ann"), &limits, now).unwrap()).collect();
+            assert_eq!(guard.charge(identity_of(1, "ann"), &limits, now), Err(LoginRefusal::Busy));
+            assert_eq!(guard.wait(identity_of(1, "ann"), &limits, now), Ok(Duration::ZERO));
+            charged.into_iter().for_each(|account| guard.succeeded(identity_of(1, "ann"), account, &limits, now));
+        }
+        assert_eq!(
+            guard.wait(identity_of(1, "bob"), &limits, SECOND * 9),
+            Ok(Duration::ZERO),
+            "the address has no failures"
+        );
+        assert!(log_in(&guard, identity_of(1, "bob"), true, SECOND * 9));
+    }
+
+    #[test]
+    fn guesses_at_the_same_time_are_no_more_than_may_fail() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        let charge = || guard.charge(identity_of(1, "ann"), &limits, SECOND);
+        let charged: Vec<LoginBudget> = std::iter::from_fn(|| charge().ok()).collect();
+        assert_eq!((charged.len(), charge()), (10, Err(LoginRefusal::Busy)));
+        charged
+            .into_iter()
+            .for_each(|account| drop(guard.failed(identity_of(1, "ann"), "PLAIN", account, &limits, SECOND)));
+        assert_eq!(charge(), Err(LoginRefusal::Locked));
+    }
+
+    #[test]
+    fn each_failure_doubles_the_wait_until_the_address_is_locked() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        let mut waits = Vec::new();
+        while let Ok(wait) = guard.wait(identity_of(1, "ann"), &limits, SECOND) {
+            waits.push(wait.as_secs());
+            assert!(log_in(&guard, identity_of(1, "ann"), false, SECOND));
+        }
+        assert_eq!(waits, [0, 1, 2, 4, 8, 15, 15, 15, 15, 15]);
+        assert_eq!(guard.wait(identity_of(1, "bob"), &limits, SECOND * 600), Err(LoginLocked), "whoever it says it is");
+        assert_eq!(
+            guard.wait(identity_of(2, "bob"), &limits, SECOND * 2),
+            Ok(Duration::ZERO),
+            "another address goes on"
+        );
+        assert_eq!(guard.wait(identity_of(2, "ann"), &limits, SECOND * 2), Ok(MAX_DELAY), "the user's logins wait");
+        assert_eq!(guard.wait(identity_of(1, "bob"), &limits, SECOND * 601), Ok(Duration::ZERO), "and then it is over");
+    }
+
+    #[test]
+    fn a_user_is_locked_for_strangers_and_not_for_who_has_logged_in_from_there() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND));
+        let guesses = (10..250).filter(|last| log_in(&guard, identity_of(*last, "ann"), false, SECOND * 2)).count();
+        assert_eq!(guesses, 100);
+        assert_eq!(guard.wait(identity_of(2, "ann"), &limits, SECOND * 3), Err(LoginLocked));
+        assert_eq!(guard.wait(identity_of(1, "ann"), &limits, SECOND * 3), Ok(Duration::ZERO));
+        // A neighbour behind the same address fails as another user: that locks the address, and not ann.
+        let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "bob"), false, SECOND * 4)).count();
+        assert_eq!(guesses, 10);
+        assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND * 5));
+        // But there is no more for guesses as ann than for any other.
+        let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "ann"), false, SECOND * 6)).count();
+        assert_eq!(guesses, 10);
+        assert!(!log_in(&guard, identity_of(1, "ann"), true, SECOND * 7));
+    }
+
+    #[test]
+    fn logins_that_succeed_cost_nothing_however_many_they_are() {
+        let guard = LoginGuard::new();
+        for number in 0..1000 {
+            let user = format!("user{}", number % 50);
+            assert!(log_in(&guard, identity_of(1, &user), true, SECOND));
+        }
+        assert_eq!(guard.wait(identity_of(1, "new"), &LoginLimits::default(), SECOND), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    fn an_address_that_is_not_counted_is_not_locked_and_users_are() {
+        let guard = LoginGuard::new();
+        let webmail = |user| LoginIdentity { client: None, user };
+        let names: Vec<String> = (0..300).map(|number| format!("user{number}")).collect();
+        let guesses = names.iter().filter(|name| log_in(&guard, webmail(name), false, SECOND)).count();
+        assert_eq!(guesses, 300);
+        let guesses = (0..300).filter(|_| log_in(&guard, webmail("ann"), false, SECOND)).count();
+        assert_eq!(guesses, 100);
+    }
+
+    #[test]
+    fn the_log_has_the_first_failure_at_once_and_the_others_once_a_minute() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits { failures: 1000, ..LoginLimits::default() });
+        let fail = |user, now| {
+            let account = guard.charge(identity_of(1, user), &limits, now).unwrap();
+            guard.failed(identity_of(1, user), "LOGIN", account, &limits, now)
+        };
+        let line = |user: &str, attempts| LoginLogLine::Failed {
+            client: client(1),
+            user: user.into(),
+            method: "LOGIN",
+            attempts,
+        };
+        assert_eq!(fail("ann", SECOND), [line("ann", 1)]);
+        for number in 0..50 {
+            assert!(fail("bob", SECOND * (2 + number)).is_empty());
+        }
+        assert!(guard.summaries(SECOND * 60).is_empty());
+        assert_eq!(guard.summaries(SECOND * 61), [line("bob", 50)]);
+        assert!(fail("eve", SECOND * 62).is_empty());
+        assert_eq!(guard.summaries(SECOND * 122), [line("eve", 1)]);
+        assert!(guard.summaries(SECOND * 200).is_empty() && guard.summaries(SECOND * 300).is_empty());
+        assert_eq!(fail("eve", SECOND * 300), [line("eve", 1)]);
+    }
+
+    #[test]
+    fn a_lock_is_logged_once_with_whose_it_is() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits { user_failures: 12, ..LoginLimits::default() });
+        let mut locks = Vec::new();
+        for number in 0..30 {
+            let who = identity_of(if number < 15 { 1 } else { 2 }, "ann");
+            if let Ok(account) = guard.charge(who, &limits, SECOND) {
+                let lines = guard.failed(who, "PLAIN", account, &limits, SECOND);
+                locks.extend(lines.into_iter().filter(|line| matches!(line, LoginLogLine::Locked { .. })));
+            }
+        }
+        let [address, user] = locks.as_slice() else { panic!("{locks:?}") };
+        assert_eq!(*address, LoginLogLine::Locked { client: client(1), user: None, for_s: 600 });
+        assert_eq!(*user, LoginLogLine::Locked { client: None, user: Some("ann".into()), for_s: 600 });
+    }
+
+    #[test]
+    fn clients_without_number_are_summed_up_in_the_log() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits { user_failures: u32::MAX, ..LoginLimits::default() });
+        let mut lines = 0;
+        for number in 0..3000_u32 {
+            let client = Some(ClientKey::of(IpAddr::from((0x0a00_0000 + number).to_be_bytes())));
+            let who = LoginIdentity { client, user: "ann" };
+            let account = guard.charge(who, &limits, SECOND).unwrap();
+            lines += guard.failed(who, "PLAIN", account, &limits, SECOND).len();
+        }
+        assert_eq!(lines, MAX_LOGGED_CLIENTS);
+        assert_eq!(guard.summaries(SECOND * 100), [LoginLogLine::Others { attempts: 2000 }]);
+    }
+
+    proptest! {
+        /// Tests guesses of any origin and time: in no period and its lock are more guesses checked than may fail, by
+        /// address and by user; and a correct login changes nothing for others.
+        #[test]
+        fn no_more_guesses_are_checked_than_may_fail(
+            steps in prop::collection::vec((0..120_u64, 0..6_u8, 0..4_u8, 0..20_u8), 1..400)
+        ) {
+            let (guard, limits) = (LoginGuard::new(), LoginLimits { user_failures: 20, ..LoginLimits::default() });
+            let users = ["ann", "bob", "eve", "nobody"];
+            let (mut now, mut failed, mut known) = (Duration::ZERO, Vec::new(), std::collections::HashSet::new());
+            for (pause, address, user, chance) in steps {
+                now += Duration::from_secs(pause / 10);
+                let who = identity_of(address, users[usize::from(user)]);
+                let Ok(account) = guard.charge(who, &limits, now) else { continue };
+                if chance == 0 {
+                    guard.succeeded(who, account, &limits, now);
+                    known.insert((address, user));
+                } else {
+                    guard.failed(who, "PLAIN", account, &limits, now);
+                    if !known.contains(&(address, user)) {
+                        failed.push((now, address, user));
+                    }
+                }
+            }
+            for (first, (from, address, user)) in failed.iter().enumerate() {
+                let within = failed[first..].iter().take_while(|(then, ..)| *then < *from + limits.lock_duration);
+                let (mut by_address, mut by_user) = (0, 0);
+                for (_, other_address, other_user) in within {
+                    by_address += u32::from(other_address == address);
+                    by_user += u32::from(other_user == user);
+                }
+                // Two periods may meet: failures at the end of one, and failures in the next until it is locked.
+                prop_assert!(by_address < 2 * limits.failures && by_user < 2 * limits.user_failures);
+            }
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! Receives mail: checks senders and recipients, writes the message's trace, and answers once the message is kept.
+use crate::config::{Config, DurabilityLevel, LoggedIn};
+use crate::log_target::LOG_TARGET;
+use crate::message::Message;
+use crate::message::envelope::{EnvelopeRecipient, MAX_RECIPIENTS, MessageEnvelope, OriginalAddress, WithProtocol};
+use crate::message::received::{self, HeaderProgress as MessageHeader, MAX_HOPS, ReceivedCount, ReceivedField};
+use crate::routing::{Access, NextHop, ResolvedRoute};
+use crate::smtpd::login::SessionLogins;
+use crate::smtpd::memory_budget::{AdmissionDecision, Reservation};
+use crate::worker::{RecipientGroup, RelayWorker};
+use net::{Answer, ClientKey, CloseReason, Handler, Handshake, LoginOutcome, Peer, clock};
+use smtp::Path;
+use smtp::command::{Hello, Mail, Recipient as Rcpt};
+use smtp::login::Auth;
+use smtp::proxy::ProxyHeader;
+use smtp::reply::Reply;
+use smtp::reply_reason::ReplyReason;
+use smtp::xclient::{Attribute, AttributeValue, Xclient};
+use spool::{Error, NewMessage, Receipt, Stored};
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest header that is searched for hops.
+const MAX_HEADER_BYTES: usize = 1 << 20;
+
+/// A session's side of receiving.
+pub(crate) struct SmtpdSession {
+    worker: Rc<RelayWorker>,
+    config: Arc<Config>,
+    /// `None` for the client of a unix-domain socket.
+    client: Option<IpAddr>,
+    /// The client before XCLIENT named another: it decides about the next XCLIENT.
+    gateway: Option<IpAddr>,
+    /// The client as header fields name it.
+    client_literal: String,
+    hello: Hello,
+    hello_name: Vec<u8>,
+    tls: Option<Handshake>,
+    /// User name that the client claims, until AUTH is over; then the user who has logged in.
+    user: Option<Vec<u8>>,
+    logged_in: LoggedIn,
+    logins: SessionLogins,
+    transaction: MailTransaction,
+    /// Memory for incoming mail that this session holds.
+    reservation: Rc<Reservation>,
+}
+
+/// A message that is being received.
+struct MailTransaction {
+    envelope: MessageEnvelope,
+    groups: Vec<RecipientGroup>,
+    body: Vec<u8>,
+    received_count: ReceivedCount,
+    /// SIZE, if the client gave it.
+    announced_size: Option<u64>,
+    /// Bytes that the recipients take, roughly.
+    envelope_bytes: u64,
+    /// There was no room for it: the rest is dropped.
+    is_dropped: bool,
+}
+
+/// Bytes that a recipient takes in memory besides its texts.
+const RECIPIENT_BYTES: u64 = 128;
+/// Bytes that a body has at once: enough for our own `Received:` and a short message. [`Reservation::enter`] covers them.
+const INITIAL_BODY_BYTES: usize = 1 << 10;
+/// Bytes that a body has room for at once if SIZE announces more: enough for most messages, and little for a client
+/// that announces what never comes.
+const MAX_PREALLOCATED_BYTES: u64 = 128 << 10;
+/// From this size on a body grows by halves, so that less of its claim is unused at the end.
+const DOUBLING_LIMIT: usize = 1 << 20;
+
+impl MailTransaction {
+    fn new() -> Self {
+        let envelope = MessageEnvelope::local(b"", Vec::new());
+        Self {
+            envelope,
+            groups: Vec::new(),
+            body: Vec::new(),
+            received_count: ReceivedCount::new(MAX_HEADER_BYTES),
+            announced_size: None,
+            envelope_bytes: 0,
+            is_dropped: false,
+        }
+    }
+
+    /// Adds a recipient that goes to that hop; without one it is accepted and dropped.
+    fn add(&mut self, recipient: EnvelopeRecipient, hop: NextHop) {
+        let number = self.envelope.recipients.len() as u16;
+        self.envelope.recipients.push(recipient);
+        match self.groups.iter_mut().find(|errand| errand.next_hop == hop) {
+            Some(errand) => errand.recipients.push(number),
+            None => self.groups.push(RecipientGroup { next_hop: hop, recipients: vec![number] }),
+        }
+    }
+}
+
+/// Identifier of a message in its own `Received:` before the spool has numbered it: the time at which it came, in
+/// nanoseconds, by hexadecimal digits.
+fn received_id(unix: Duration) -> [u8; 16] {
+    let nanos = unix.as_nanos() as u64;
+    std::array::from_fn(|place| b"0123456789abcdef"[(nanos >> (60 - 4 * place)) as usize & 0xF])
+}
+
+impl SmtpdSession {
+    pub(crate) fn new(office: &Rc<RelayWorker>, peer: Peer) -> Self {
+        let ip = peer.address.ip();
+        let client = (!ip.is_unspecified()).then_some(ip);
+        office.context.counters.sessions.add(1);
+        let config = office.config();
+        let reception = Self {
+            logins: SessionLogins::new(&office.context, &config, client),
+            config,
+            worker: Rc::clone(office),
+            client,
+            gateway: client,
+            client_literal: received::literal(client.unwrap_or(IpAddr::from([127, 0, 0, 1]))),
+            hello: Hello::Plain,
+            hello_name: Vec::new(),
+            tls: None,
+            user: None,
+            logged_in: LoggedIn::No,
+            transaction: MailTransaction::new(),
+            reservation: Reservation::new(&office.context.memory_budget),
+        };
+        reception.charge_client();
+        reception
+    }
+
+    /// Charges the session's memory to the client that it acts for now.
+    fn charge_client(&self) {
+        match self.client {
+            Some(client) if self.access() == Access::Untrusted => {
+                self.reservation.charge_untrusted(ClientKey::of(client))
+            }
+            _ => self.reservation.charge_trusted(),
+        }
+    }
+
+    /// Acts for another client from now on: a proxy, or an authorised client, has named it.
+    fn set_client(&mut self, client: IpAddr) {
+        let client = client.to_canonical();
+        self.client = Some(client);
+        self.client_literal = received::literal(client);
+        self.logins = SessionLogins::new(&self.worker.context, &self.config, self.client);
+        self.charge_client();
+    }
+
+    /// Reports whether the client may speak for others with XCLIENT.
+    fn may_use_xclient(&self) -> bool {
+        self.gateway.is_none_or(|gateway| self.config.xclient.contain(gateway))
+    }
+
+    /// The rights of the client. One on a unix-domain socket is on this host, and the socket's permissions admitted it.
+    fn access(&self) -> Access {
+        self.client.map_or(Access::Trusted, |client| self.config.access(client, self.logged_in))
+    }
+
+    fn with_protocol(&self) -> WithProtocol {
+        match (self.hello, self.tls.is_some(), self.logged_in) {
+            (Hello::Plain, ..) => WithProtocol::Smtp,
+            (Hello::Extended, false, LoggedIn::No) => WithProtocol::Esmtp,
+            (Hello::Extended, true, LoggedIn::No) => WithProtocol::Esmtps,
+            (Hello::Extended, false, LoggedIn::Yes) => WithProtocol::Esmtpa,
+            (Hello::Extended, true, LoggedIn::Yes) => WithProtocol::Esmtpsa,
+            (Hello::Lmtp, false, LoggedIn::No) => WithProtocol::Lmtp,
+            (Hello::Lmtp, true, LoggedIn::No) => WithProtocol::Lmtps,
+            (Hello::Lmtp, false, LoggedIn::Yes) => WithProtocol::Lmtpa,
+            (Hello::Lmtp, true, LoggedIn::Yes) => WithProtocol::Lmtpsa,
+        }
+    }
+
+    /// Writes our own `Received:` in front of the message.
+    fn add_received(&mut self) {
+        let unix = self.worker.unix_time(clock::now());
+        let id = received_id(unix);
+        let alone = match self.transaction.envelope.recipients.as_slice() {
+            [recipient] => Some(recipient.address.as_slice()),
+            _ => None,
+        };
+        let tls = self.tls.as_ref();
+        let stamp = ReceivedField {
+            name: &self.hello_name,
+            client: &self.client_literal,
+            host: &self.config.hostname,
+            hello: self.hello,
+            smtp_utf8: self.transaction.envelope.smtp_utf8,
+            tls: tls.map(|tls| received::TlsParameters { version: &tls.version, cipher: &tls.cipher }),
+            authenticated: self.logged_in == LoggedIn::Yes,
+            id: &id,
+            recipient: alone,
+        };
+        let mut dates = self.worker.date_cache.borrow_mut();
+        self.transaction.body.reserve(INITIAL_BODY_BYTES);
+        stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
+    }
+
+    /// Routes a recipient.
+    fn route(&mut self, rcpt: &Rcpt<'_>) -> Result<(), Reply> {
+        let sender = Path::checked_before(&self.transaction.envelope.sender);
+        let routed = self.config.router.route(self.access(), &sender, &rcpt.path);
+        let routed = routed.map_err(|refusal| refusal.reply().clone())?;
+        let recipient = |address: &[u8]| EnvelopeRecipient {
+            address: address.to_vec(),
+            original: rcpt
+                .original
+                .as_ref()
+                .map(|original| OriginalAddress { kind: original.kind.to_vec(), address: original.address.to_vec() }),
+            notify: rcpt.notify,
+        };
+        match routed {
+            ResolvedRoute::Direct(hop) => self.transaction.add(recipient(rcpt.path.as_bytes()), hop),
+            ResolvedRoute::Alias(members) => {
+                if self.transaction.envelope.recipients.len() + members.len() > MAX_RECIPIENTS {
+                    return Err(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
+                }
+                for (address, hop) in members {
+                    self.transaction.add(recipient(address.as_bytes()), hop);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reason why a message that has come whole is rejected.
+    fn rejection(&self) -> Option<Reply> {
+        let hops = &self.transaction.received_count;
+        if hops.is_loop() || hops.count() > self.config.limits.max_hops.min(MAX_HOPS) {
+            return Some(Reply::fixed("554 5.4.6 Too many hops: this message goes in circles\r\n"));
+        }
+        (hops.header() == MessageHeader::TooLarge)
+            .then(|| Reply::fixed("552 5.3.4 The message's header is too long\r\n"))
+    }
+
+    /// Hands the message to the spool; the receipt tells later whether it is kept.
+    fn store(&mut self, transaction: MailTransaction) -> Result<(Receipt, Message, Vec<RecipientGroup>), Reply> {
+        let MailTransaction { envelope, groups: errands, body: octets, .. } = transaction;
+        let body: Arc<[u8]> = octets.as_slice().into();
+        self.reuse_buffer(octets);
+        let too_much = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
+        let encoded = envelope.encode().map_err(too_much)?;
+        let received = self.worker.unix_time(clock::now());
+        let letter = Message { envelope: Arc::new(envelope), body, received };
+        let received_ns = u64::try_from(received.as_nanos()).unwrap_or(u64::MAX);
+        let draft = NewMessage { received_ns, envelope: encoded, body: Arc::clone(&letter.body) };
+        Ok((self.worker.context.spool.store(draft), letter, errands))
+    }
+}
+
+impl SmtpdSession {
+    /// Sees to it that there is room for one more recipient.
+    fn reserve_recipient(&mut self, rcpt: &Rcpt<'_>) -> bool {
+        let original = rcpt.original.as_ref().map_or(0, |original| original.address.len());
+        let texts = (rcpt.path.as_bytes().len() + original) as u64;
+        let bytes = self.transaction.envelope_bytes + texts + RECIPIENT_BYTES;
+        let has_room = self.reservation.grow(bytes);
+        if has_room {
+            self.transaction.envelope_bytes = bytes;
+        }
+        has_room
+    }
+
+    /// Makes sure that the body has room for that many more bytes, in memory and in the claim.
+    fn reserve_body(&mut self, more: usize) -> bool {
+        let MailTransaction { body, envelope_bytes, announced_size: announced, .. } = &mut self.transaction;
+        let needed = body.len() + more;
+        if needed <= body.capacity() {
+            return true;
+        }
+        let grown = body.len() + if body.len() < DOUBLING_LIMIT { body.len() } else { body.len() / 2 };
+        let announced = announced.map_or(0, |bytes| bytes.min(MAX_PREALLOCATED_BYTES) as usize + INITIAL_BODY_BYTES);
+        let capacity = needed.max(grown).max(announced);
+        // If there is no room for growing, there may be enough for these bytes.
+        let fits = |capacity: &usize| self.reservation.grow(*envelope_bytes + *capacity as u64);
+        let Some(capacity) = [capacity, needed].into_iter().find(fits) else { return false };
+        body.reserve_exact(capacity - body.len());
+        true
+    }
+
+    /// The next message of the session finds the room of this one, if that is little.
+    fn reuse_buffer(&mut self, mut octets: Vec<u8>) {
+        if octets.capacity() <= INITIAL_BODY_BYTES {
+            octets.clear();
+            self.transaction.body = octets;
+        }
+    }
+
+    /// Drops the part of the message that has come, and the part that will come.
+    fn drop_message(&mut self) {
+        self.transaction.body = Vec::new();
+        self.transaction.is_dropped = true;
+        self.reservation.release();
+    }
+}
+
+/// The answer if too much comes in at a time (RFC 3463 §3.4: mail system full).
+fn memory_full_reply(office: &RelayWorker) -> Reply {
+    office.context.counters.crowded.add(1);
+    Reply::fixed("452 4.3.1 Too much incoming mail, try again later\r\n")
+}
+
+/// The answer that takes responsibility (RFC 5321 §6.1): it needs the spool's proof.
+fn queued_reply(stored: &Stored) -> Answer {
+    let mut text = String::with_capacity(40);
+    write!(text, "2.0.0 Ok: queued as {}", stored.id()).expect("a String takes any text");
+    Answer::Reply(Reply::new(250, &text))
+}
+
+/// The answer if the message is not kept.
+fn store_error_reply(office: &RelayWorker, error: &Error) -> Answer {
+    let census = &office.context.counters;
+    let reply = match error {
+        Error::Full => {
+            census.full.add(1);
+            return Answer::Reply(Reply::fixed("452 4.3.1 The spool is full, try again later\r\n"));
+        }
+        Error::TooLarge { .. } => Reply::fixed("552 5.3.4 The message is too large\r\n"),
+        _ => {
+            tracing::error!(target: LOG_TARGET, %error, "a message could not be stored");
+            Reply::fixed("451 4.3.0 The spool has failed, try again later\r\n")
+        }
+    };
+    census.refused.add(1);
+    Answer::Reply(reply)
+}
+
+impl Handler for SmtpdSession {
+    /// Says in the greeting if we promise less than a sender may expect, before anything is entrusted to us.
+    fn connect(&mut self, _now: Duration) -> Answer {
+        let less = match self.config.spool.durability {
+            DurabilityLevel::Sync => return Answer::Yes,
+            DurabilityLevel::Write => "write",
+            DurabilityLevel::Memory => "memory",
+        };
+        Answer::Reply(Reply::new(220, &format!("{} ESMTP mailrun, durability {less}", self.config.hostname)))
+    }
+
+    fn hello(&mut self, hello: Hello, name: &[u8]) -> Answer {
+        self.hello = hello;
+        self.hello_name.clear();
+        self.hello_name.extend_from_slice(name);
+        Answer::Yes
+    }
+
+    fn mail(&mut self, mail: &Mail<'_>) -> Answer {
+        if !self.transaction.groups.is_empty() {
+            // Its first BDAT was rejected: nothing has ended the transaction since.
+            self.reset(None);
+        }
+        let with = self.with_protocol();
+        self.transaction.announced_size = mail.size;
+        let envelope = &mut self.transaction.envelope;
+        envelope.sender.extend_from_slice(mail.sender.as_bytes());
+        envelope.client_name.extend_from_slice(&self.hello_name);
+        (envelope.with, envelope.client_address) = (with, self.client);
+        (envelope.smtp_utf8, envelope.body, envelope.returns) = (mail.smtp_utf8, mail.body, mail.returns);
+        envelope.envelope_id = mail.envelope_id.map(|id| id.as_bytes().to_vec());
+        envelope.user = self.user.clone().filter(|_| self.logged_in == LoggedIn::Yes);
+        Answer::Yes
+    }
+
+    fn recipient_with(&mut self, recipient: &Rcpt<'_>) -> Answer {
+        if self.transaction.envelope.recipients.len() >= MAX_RECIPIENTS {
+            return Answer::Reply(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
+        }
+        if !self.reserve_recipient(recipient) {
+            return Answer::Reply(memory_full_reply(&self.worker));
+        }
+        self.route(recipient).map_or_else(Answer::Reply, |()| Answer::Yes)
+    }
+
+    fn data(&mut self) -> Answer {
+        // DATA may come again after it was refused.
+        self.transaction.body.clear();
+        self.add_received();
+        let MailTransaction { envelope_bytes, announced_size: announced, .. } = self.transaction;
+        let turn = match self.reservation.admit(envelope_bytes, announced) {
+            AdmissionDecision::Admitted => return Answer::Yes,
+            AdmissionDecision::Refused => return Answer::Reply(memory_full_reply(&self.worker)),
+            AdmissionDecision::Wait(turn) => turn,
+        };
+        let office = Rc::clone(&self.worker);
+        Answer::eventually(
+            async move { if turn.await { Answer::Yes } else { Answer::Reply(memory_full_reply(&office)) } },
+        )
+    }
+
+    fn block(&mut self, block: &[u8]) {
+        if self.transaction.is_dropped {
+            return;
+        }
+        if !self.reserve_body(block.len()) {
+            return self.drop_message();
+        }
+        self.transaction.received_count.feed(block);
+        self.transaction.body.extend_from_slice(block);
+    }
+
+    fn message(&mut self, bytes: u64, _now: Duration) -> Answer {
+        let flaw = self.rejection();
+        let transaction = std::mem::replace(&mut self.transaction, MailTransaction::new());
+        if transaction.is_dropped {
+            return Answer::Reply(memory_full_reply(&self.worker));
+        }
+        let held = self.reservation.detach();
+        if let Some(reply) = flaw {
+            self.worker.context.counters.refused.add(1);
+            return Answer::Reply(reply);
+        }
+        let (receipt, letter, errands) = match self.store(transaction) {
+            Ok(all) => all,
+            Err(reply) => return Answer::Reply(reply),
+        };
+        let office = Rc::clone(&self.worker);
+        Answer::eventually(async move {
+            let outcome = receipt.await;
+            // From here on the queue counts it.
+            drop(held);
+            match outcome {
+                Ok(stored) => {
+                    let census = &office.context.counters;
+                    census.accepted.add(1);
+                    census.accepted_recipients.add(letter.envelope.recipients.len() as u64);
+                    census.accepted_bytes.add(bytes);
+                    office.enqueue(&stored, &letter, errands);
+                    queued_reply(&stored)
+                }
+                Err(error) => store_error_reply(&office, &error),
+            }
+        })
+    }
+
+    fn proxy_header(&mut self, header: &ProxyHeader) {
+        if let ProxyHeader::Proxied { source, .. } = header {
+            self.set_client(source.ip());
+            self.gateway = self.client;
+        }
+    }
+
+    fn proxy_header_missing(&mut self, why: &std::io::Error) {
+        tracing::warn!(target: LOG_TARGET, client = ?self.client, %why, "a connection without a PROXY header was closed");
+    }
+
+    fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
+        if !self.may_use_xclient() {
+            return Answer::Reply(Reply::fixed("550 5.7.0 This client may not use XCLIENT\r\n"));
+        }
+        let login = match xclient.value(Attribute::Login) {
+            Some(AttributeValue::Value(login)) => Some(login.decode().into_owned()),
+            Some(AttributeValue::Unavailable | AttributeValue::TemporarilyUnavailable) | None => None,
+        };
+        self.logged_in = if login.is_some() { LoggedIn::Yes } else { LoggedIn::No };
+        self.user = login;
+        match xclient.address() {
+            Some(address) => self.set_client(address),
+            None => self.charge_client(),
+        }
+        Answer::Yes
+    }
+
+    fn tls_established(&mut self, handshake: &Handshake) {
+        self.tls = Some(handshake.clone());
+        // Data from before TLS does not count (RFC 3207 §4.2).
+        (self.user, self.logged_in) = (None, LoggedIn::No);
+        self.charge_client();
+    }
+
+    fn tls_failed(&mut self, why: &std::io::Error) {
+        tracing::warn!(target: LOG_TARGET, client = ?self.client, %why, "a TLS handshake with a client failed");
+    }
+
+    fn login(&mut self, auth: &Auth<'_>) -> Answer {
+        self.user = Some(auth.name.as_bytes().to_vec());
+        self.logins.check(auth)
+    }
+
+    fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
+        self.user = Some(auth.name.as_bytes().to_vec());
+        self.logins.look_up(auth)
+    }
+
+    fn proof(&mut self, _auth: &Auth<'_>) -> Answer {
+        self.logins.proof()
+    }
+
+    fn login_ended(&mut self, outcome: LoginOutcome) {
+        self.logins.ended(outcome);
+        self.logged_in = if outcome == LoginOutcome::Succeeded { LoggedIn::Yes } else { LoggedIn::No };
+        self.charge_client();
+    }
+
+    fn reset(&mut self, _why: Option<ReplyReason>) {
+        self.transaction = MailTransaction::new();
+        self.reservation.release();
+    }
+
+    fn gave_up(&mut self, why: ReplyReason) {
+        self.worker.context.counters.hung_up.add(1);
+        tracing::debug!(target: LOG_TARGET, client = ?self.client, ?why, "a session was closed because of the client");
+    }
+
+    fn disconnect(&mut self, _parting: CloseReason) {}
+}

@@ -1,0 +1,111 @@
+//! Calls to the workers: a queue lives on its worker's thread, so other threads send a closure there.
+//!
+//! A call is answered in one turn of the worker's event loop, between sessions and couriers. So callers keep it short,
+//! and read page by page.
+use crate::worker::RelayWorker;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver as Answers, RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// A worker answers within a turn; one that has not by then is stuck, or the host is.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Questions that may wait for one worker.
+const MAX_PENDING_CALLS: usize = 64;
+
+type WorkerCall = Box<dyn FnOnce(&Rc<RelayWorker>) + Send>;
+
+/// The ways to all workers.
+#[derive(Default)]
+pub(super) struct WorkerCalls(Mutex<Vec<Sender<WorkerCall>>>);
+
+/// A worker that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkerUnavailable {
+    /// It has ended, or is about to.
+    Stopped,
+    /// It has too many calls, or it is stuck.
+    Busy,
+}
+
+impl fmt::Display for WorkerUnavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped => f.write_str("the relay is shutting down"),
+            Self::Busy => write!(f, "a worker does not answer within {} s", CALL_TIMEOUT.as_secs()),
+        }
+    }
+}
+
+impl WorkerCalls {
+    /// Adds a worker that can be called: the receiving end, for [`answer`].
+    pub(super) fn register(&self) -> Receiver<WorkerCall> {
+        let (give, take) = channel(MAX_PENDING_CALLS);
+        self.senders().push(give);
+        take
+    }
+
+    /// Number of workers.
+    pub(super) fn workers(&self) -> usize {
+        self.senders().len()
+    }
+
+    /// Calls a worker; blocks until it answers.
+    pub(super) fn call<T: Send + 'static>(
+        &self,
+        worker: usize,
+        question: impl FnOnce(&Rc<RelayWorker>) -> T + Send + 'static,
+    ) -> Result<T, WorkerUnavailable> {
+        let answers = self.send(worker, question)?;
+        receive_answer(&answers, Instant::now() + CALL_TIMEOUT)
+    }
+
+    /// Calls all workers, and returns their answers in the workers' order; blocks until all have answered. They work at
+    /// the same time.
+    pub(super) fn call_all<T: Send + 'static>(
+        &self,
+        question: impl Fn(&Rc<RelayWorker>) -> T + Clone + Send + 'static,
+    ) -> Vec<Result<T, WorkerUnavailable>> {
+        let asked: Vec<_> = (0..self.workers()).map(|worker| self.send(worker, question.clone())).collect();
+        let latest = Instant::now() + CALL_TIMEOUT;
+        asked.into_iter().map(|answers| receive_answer(&answers?, latest)).collect()
+    }
+
+    fn send<T: Send + 'static>(
+        &self,
+        worker: usize,
+        question: impl FnOnce(&Rc<RelayWorker>) -> T + Send + 'static,
+    ) -> Result<Answers<T>, WorkerUnavailable> {
+        let (tell, told) = sync_channel(1);
+        let way = self.senders().get(worker).cloned().ok_or(WorkerUnavailable::Stopped)?;
+        let question = Box::new(move |office: &Rc<RelayWorker>| {
+            // The caller may have given up.
+            let _ = tell.try_send(question(office));
+        });
+        match way.try_send(question) {
+            Ok(()) => Ok(told),
+            Err(tokio::sync::mpsc::error::TrySendError::Full(_)) => Err(WorkerUnavailable::Busy),
+            Err(tokio::sync::mpsc::error::TrySendError::Closed(_)) => Err(WorkerUnavailable::Stopped),
+        }
+    }
+
+    fn senders(&self) -> MutexGuard<'_, Vec<Sender<WorkerCall>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn receive_answer<T>(answers: &Answers<T>, latest: Instant) -> Result<T, WorkerUnavailable> {
+    answers.recv_timeout(latest.saturating_duration_since(Instant::now())).map_err(|error| match error {
+        RecvTimeoutError::Timeout => WorkerUnavailable::Busy,
+        RecvTimeoutError::Disconnected => WorkerUnavailable::Stopped,
+    })
+}
+
+/// Answers the calls to this worker, for as long as it lives.
+pub(super) async fn serve_calls(office: Rc<RelayWorker>, mut questions: Receiver<WorkerCall>) {
+    while let Some(question) = questions.recv().await {
+        question(&office);
+    }
+}
