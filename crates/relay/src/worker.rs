@@ -5,6 +5,7 @@
 //! ```
 use crate::config::Config;
 use crate::context::RelayContext;
+use crate::delivery::destinations::Destinations;
 use crate::delivery::handles::{DeliveryGuard, NextMessage, SlotGuard, after_panic};
 use crate::delivery::smtp;
 use crate::delivery_log::DeliveryLog;
@@ -14,7 +15,6 @@ use crate::message::Message;
 use crate::message::envelope::MessageEnvelope;
 use crate::message::envelope::{Fact, RecipientFate, encode_note};
 use crate::message::received;
-use crate::qmgr::destinations::Destinations;
 use crate::qmgr::{
     Actions, ConnectionAction, ConnectionSlot, DestinationId, DisconnectReason, EntryProgress, MessageKind, NewEntry,
 };

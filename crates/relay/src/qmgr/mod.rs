@@ -27,7 +27,6 @@
 //! | `stats` | the operator's view |
 mod concurrency;
 mod destination;
-pub(crate) mod destinations;
 mod entries;
 mod entry;
 mod memory;
