@@ -216,7 +216,7 @@ fn a_server_that_is_not_trusted_gets_no_mail() {
     for (setup, fault) in [(other_name.unwrap(), "OtherName"), (other_root.unwrap(), "Untrusted")] {
         let done = deliver(host.server.address(), &ClientSecurity::OnDemand(setup), &text(1), 1);
         assert_eq!(done[0].0.accepted, 0);
-        assert!(done[0].1.contains("NotEncrypted") && done[0].1.contains(fault), "{}", done[0].1);
+        assert!(done[0].1.contains("TlsFailed") && done[0].1.contains(fault), "{}", done[0].1);
         let heard = host.heard.recv_timeout(PATIENCE).unwrap();
         assert!(matches!(&heard, Heard::NoHandshake(why) if why.contains("alert")), "{heard:?}");
     }
