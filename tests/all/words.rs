@@ -44,13 +44,14 @@ const BANNED: [&str; 32] = [
 const BANNED_WORDS: [&str; 4] = ["octet", "octets", "plaint", "errand"];
 
 /// Documents that users read. Those for developers are not among them.
-const DOCUMENTS: [&str; 20] = [
+const DOCUMENTS: [&str; 21] = [
     "README.md",
     "docs/relay.md",
     "docs/mades.md",
     "docs/workloads.md",
     "docs/sink-rules.md",
     "docs/drop-in.md",
+    "docs/embedding.md",
     "docs/ci.md",
     "docs/report.md",
     "docs/progress.md",
