@@ -7,7 +7,8 @@ mod host;
 use host::SplitMix64;
 use libfuzzer_sys::fuzz_target;
 use smtp::client::{
-    ChunkPosition, Chunking, Client, Notifications, Options, PipelineMode, Protocol, StartTls, Violation, Want,
+    BurstSize, ChunkPosition, Chunking, Client, Notifications, Options, PipelineMode, Protocol, StartTls, Violation,
+    Want,
 };
 use smtp::envelope::Envelope;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
@@ -80,7 +81,7 @@ fn options(choice: u8) -> Options {
         chunking: if is(2) { Chunking::IfOffered } else { Chunking::Never },
         xclient: (choice > 0xf0).then_some(introduction),
         notifications: if choice.is_multiple_of(7) { Notifications::Asked } else { Notifications::Unasked },
-        burst: u32::from(choice % 5),
+        burst: BurstSize::of(u32::from(choice % 5)),
         quit_timeout: None,
     }
 }

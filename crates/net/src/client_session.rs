@@ -15,16 +15,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// Output of this size is written at once and not held back for another message, so that the peer can begin.
-const MAX_BURST_BYTES: usize = 16 * 1024;
-
 /// Requests of a caller to a session that is free.
 #[derive(Debug)]
 pub enum NextAction {
     /// Send a message with this envelope.
     Transaction(Arc<Envelope>),
-    /// Send QUIT.
+    /// Send QUIT. A session that is not free yet is asked again when it is.
     Quit,
+    /// Nothing, for this message is to be written alone. The session asks again when it is free.
+    Nothing,
 }
 
 /// A source of messages. `now` is [`crate::clock::now`] at the read or write in question.
@@ -253,8 +252,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
             self.client.chunk(self.source.message_bytes(), ChunkPosition::Last, self.now, outbox.bytes());
             self.source.render_chunk(outbox);
             self.has_message = true;
-            let has_room = !self.client.bursts() || outbox.length() < MAX_BURST_BYTES;
-            early = has_room && self.client.may_begin_early();
+            early = self.client.may_hold_back(outbox.length()) && self.client.may_begin_early();
         }
         if !early && self.client.wants() != Want::Transaction {
             return false;
@@ -266,7 +264,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
                 return true;
             }
             Poll::Ready(NextAction::Quit) if !early => self.client.quit(now, outbox.bytes()),
-            Poll::Ready(NextAction::Quit) | Poll::Pending => {}
+            Poll::Ready(NextAction::Quit | NextAction::Nothing) | Poll::Pending => {}
         }
         false
     }

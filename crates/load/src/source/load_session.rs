@@ -391,8 +391,11 @@ impl MessageSource for LoadSession {
         let is_new = self.messages.len() == usize::from(early);
         let options = &self.context.options;
         let is_full = self.message_limit.is_some_and(|most| self.transactions >= most);
-        if is_full || (early && (options.pipelining != Pipelining::Stream || options.think.is_some())) {
+        if is_full {
             return Poll::Ready(NextAction::Quit);
+        }
+        if early && (options.pipelining != Pipelining::Stream || options.think.is_some()) {
+            return Poll::Ready(NextAction::Nothing);
         }
         if is_new {
             ready!(self.poll_pause(cx, now));

@@ -3,7 +3,7 @@ use anyhow::{Context, Result, bail};
 use journey::record::Pipelining;
 use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, Trust};
 use party::tls_mode::TlsMode;
-use smtp::client::{Chunking, Notifications, Options, PipelineMode as Commands, StartTls};
+use smtp::client::{BurstSize, Chunking, Notifications, Options, PipelineMode as Commands, StartTls};
 use smtp::proxy::{ProxyHeader, render_v1, render_v2};
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use smtp::server::Protocol;
@@ -120,7 +120,7 @@ impl Transport {
             chunking: told.chunking,
             xclient: told.introduction.clone(),
             notifications: Notifications::Unasked,
-            burst: 0,
+            burst: BurstSize::NONE,
             quit_timeout: None,
         };
         let security = match told.tls {

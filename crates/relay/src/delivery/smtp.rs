@@ -19,7 +19,7 @@ use net::{
 };
 use party::planned_panic::planned_panic;
 use party::reason::reason;
-use smtp::client::{self, Chunking, Client, Event, GaveUp, PipelineMode, Protocol, StartTls, Verb};
+use smtp::client::{self, BurstSize, Chunking, Client, Event, GaveUp, PipelineMode, Protocol, StartTls, Verb};
 use smtp::command::BodyType;
 use smtp::dsn::{self, Notify};
 use smtp::reply::EnhancedStatusCode;
@@ -362,12 +362,13 @@ impl SmtpDelivery {
             Err(why) => return ConnectionResult::Unreachable(DeliveryRefusal::new(0, None, &why, "")),
         };
         let endpoint = Endpoint::Tcp(destination.address);
+        let may_batch = self.worker.destinations.borrow().may_batch(key, clock::now());
         let options = client::Options {
             pipelining: PipelineMode::Group,
             tls: smtp.security.start_tls(),
             credentials: smtp.credentials.clone(),
             chunking: Chunking::IfOffered,
-            burst: if self.worker.destinations.borrow().may_batch(key, clock::now()) { MAX_BATCH } else { 0 },
+            burst: BurstSize::of(if may_batch { MAX_BATCH } else { 0 }),
             quit_timeout: Some(QUIT_TIMEOUT),
             ..Default::default()
         };
@@ -698,7 +699,7 @@ impl MessageSource for SmtpDelivery {
         let hop = self.slot.as_ref().expect("it is out").destination;
         self.may_batch = client.bursts();
         if early && ((self.may_batch && !self.is_fast) || !self.worker.queue.borrow().next_is_loaded(hop)) {
-            return Poll::Ready(NextAction::Quit);
+            return Poll::Ready(NextAction::Nothing);
         }
         if self.in_flight.is_empty() {
             self.measured_since = now;
@@ -706,7 +707,7 @@ impl MessageSource for SmtpDelivery {
         match self.next_transaction(cx, client.extensions(), now) {
             NextTransaction::Transaction(envelope) => return Poll::Ready(NextAction::Transaction(envelope)),
             NextTransaction::Quit => self.must_quit = true,
-            NextTransaction::Wait if early => return Poll::Ready(NextAction::Quit),
+            NextTransaction::Wait if early => return Poll::Ready(NextAction::Nothing),
             NextTransaction::Wait => {
                 let until = *self.idle_until.get_or_insert(now + IDLE_TIMEOUT);
                 self.must_quit = self.idle_timer.poll_due(Some(until), now).is_ready();

@@ -2,7 +2,9 @@
 //! end; nothing panics.
 use crate::host::{RecordedEvent, RecordingServer, SplitMix64};
 use proptest::prelude::*;
-use smtp::client::{ChunkPosition, Chunking, Client, Notifications, Options, PipelineMode, StartTls, Violation, Want};
+use smtp::client::{
+    BurstSize, ChunkPosition, Chunking, Client, Notifications, Options, PipelineMode, StartTls, Violation, Want,
+};
 use smtp::envelope::Envelope;
 use smtp::limits::Limits;
 use smtp::reply::Reply;
@@ -206,7 +208,7 @@ fn options() -> impl Strategy<Value = Options> {
                 chunking: if is_chunked { Chunking::IfOffered } else { Chunking::Never },
                 xclient: is_introduced.then_some(introduction),
                 notifications: if asks { Notifications::Asked } else { Notifications::Unasked },
-                burst,
+                burst: BurstSize::of(burst),
                 quit_timeout: None,
             }
         });

@@ -4,8 +4,8 @@ use crate::host::SplitMix64;
 use crate::link::SimulatedLink;
 use proptest::prelude::*;
 use smtp::client::{
-    self, ChunkPosition, Chunking, Client, Notifications, Options, Outcome, PipelineMode, Protocol, StartTls, Verb,
-    Want,
+    self, BurstSize, ChunkPosition, Chunking, Client, Notifications, Options, Outcome, PipelineMode, Protocol,
+    StartTls, Verb, Want,
 };
 use smtp::data;
 use smtp::envelope::Envelope;
@@ -63,7 +63,7 @@ impl Features {
             chunking: if self.chunk_bytes.is_some() { Chunking::IfOffered } else { Chunking::Never },
             xclient: self.xclient.then_some(introduction),
             notifications: Notifications::Unasked,
-            burst: self.burst,
+            burst: BurstSize::of(self.burst),
             quit_timeout: None,
         }
     }

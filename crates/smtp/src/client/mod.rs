@@ -1,34 +1,30 @@
 //! The client's side of a session: replies in, commands out.
 //!
-//! ```text
-//! Greeting ─▶ Hello ─▶ STARTTLS ─220─▶ Tls: the caller begins TLS ─▶ Hello again       what of it is wanted
-//!               ├────▶ XCLIENT ──220─▶ Hello again                                     and offered
-//!               ├────▶ AUTH ─334─▶ response … ─235─┐
-//!               ▼                                  ▼
-//!             Ready ◀──────────────────────────────┘
-//!   ▲           │ begin
-//!   │           ├──▶ MAIL ─▶ RCPT … ─▶ DATA ─354─▶ the caller writes the message ─ message_sent ─┐
-//!   │           └──▶ MAIL ─▶ RCPT … ─▶ BDAT … LAST: the caller writes each chunk ────────────────┤
-//!   ├── RSET ◀── refused ───┴────────────┘                                                       ▼
-//!   └────────────────────────── the reply to it, in LMTP one for each recipient ◀──────────── Message
+//! [`ClientState`](state::ClientState) has the drawing. A step takes the state by value and gives the next, so that an
+//! ended session cannot go on; what outlasts the states is in [`ClientCore`](core::ClientCore).
 //!
-//! a required extension is not offered, or refused ─▶ QUIT, and gave_up has the reason
-//! ```
-//! The session keeps the queue of replies it expects, so pipelined and lock-step dialogues are one machine: they differ
-//! only in the number of commands that [`Client::begin`] writes at once. The caller asks [`Client::wants`] for the
-//! session's next request, and writes the message itself, uncopied.
-use crate::data::END_OF_DATA;
+//! The session keeps the queue of replies that its transactions await, so pipelined and lock-step dialogues are one
+//! machine: they differ only in the number of commands that [`Client::begin`] writes at once. The caller asks
+//! [`Client::wants`] for the session's next request, and writes the message itself, uncopied.
+mod core;
+mod options;
+mod setup;
+mod state;
+mod transaction;
+
+use self::core::ClientCore;
+use self::setup::SessionSetup;
+use self::state::ClientState;
+use self::transaction::SendState;
 use crate::envelope::Envelope;
 use crate::extensions::Extensions;
-use crate::limits::MAX_COMMAND_LINE_BYTES;
 use crate::reply::{ReceivedReply, ReplyError, ReplyReader};
-use crate::sasl::client::{ClientExchange, ExchangeError};
-use crate::sasl::{self, Credentials, Mechanism, Nonce};
-use crate::xclient::XclientRequest;
-use std::collections::VecDeque;
+use crate::sasl::client::ExchangeError;
+use crate::sasl::{Mechanism, Nonce};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::options::{BurstSize, Chunking, Notifications, Options, PipelineMode, StartTls};
 pub use crate::settings::Protocol;
 
 /// Commands that replies belong to.
@@ -100,48 +96,6 @@ pub enum Want {
     Close,
 }
 
-/// Number of commands that are sent before their replies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PipelineMode {
-    /// One command at a time.
-    #[default]
-    Off,
-    /// MAIL, RCPT and DATA together, if the peer offers PIPELINING (RFC 2920); or MAIL, RCPT and every BDAT.
-    Group,
-}
-
-/// Use of STARTTLS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StartTls {
-    /// Not used: no TLS, or TLS from the first byte on.
-    #[default]
-    Never,
-    /// Used if it is offered and granted.
-    IfOffered,
-    /// Required: without it nothing is sent.
-    Required,
-}
-
-/// Ways to send a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Chunking {
-    /// By DATA.
-    #[default]
-    Never,
-    /// By BDAT if it is offered (RFC 3030).
-    IfOffered,
-}
-
-/// Use of requests for notifications in envelopes (RFC 3461).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Notifications {
-    /// Envelopes have none.
-    #[default]
-    Unasked,
-    /// Envelopes have some: nothing is sent to a server that does not offer DSN.
-    Asked,
-}
-
 /// Position of a chunk in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkPosition {
@@ -149,32 +103,6 @@ pub enum ChunkPosition {
     Middle,
     /// The chunk ends the message.
     Last,
-}
-
-/// Options of a session.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Protocol to speak.
-    pub protocol: Protocol,
-    /// Number of commands that are sent before their replies.
-    pub pipelining: PipelineMode,
-    /// Use of STARTTLS.
-    pub tls: StartTls,
-    /// Credentials to log in with.
-    pub credentials: Option<Credentials>,
-    /// Way to send a message.
-    pub chunking: Chunking,
-    /// Client to introduce with XCLIENT.
-    pub xclient: Option<XclientRequest>,
-    /// Use of the parameters of DSN in envelopes.
-    pub notifications: Notifications,
-    /// Number of messages that may be under way at a time if they go by BDAT and commands in groups; 0 means two: the
-    /// current one and the one that [may begin early](Client::may_begin_early). Beyond two, each message is behind a
-    /// RSET, so that none depends on the result of another (RFC 3030 §2). If the connection breaks, the result of that
-    /// many is unknown.
-    pub burst: u32,
-    /// Longest wait for the answer to QUIT, if it is shorter than for other replies: nothing depends on it any more.
-    pub quit_timeout: Option<Duration>,
 }
 
 /// Reasons why a session sent QUIT before it sent anything else.
@@ -224,24 +152,26 @@ pub enum Violation {
 #[derive(Debug)]
 pub struct Client {
     reader: ReplyReader,
+    state: ClientState,
     core: ClientCore,
 }
 
 impl Client {
     /// Creates a session on an established connection; the peer speaks first. `name` goes into EHLO.
     pub fn new(name: Arc<str>, pipelining: PipelineMode, now: Duration) -> Self {
-        Self { reader: ReplyReader::default(), core: ClientCore::new(name, pipelining, now) }
+        let core = ClientCore::new(name, pipelining, now);
+        Self { reader: ReplyReader::default(), state: ClientState::ExpectGreeting(None), core }
     }
 
     /// Creates a session with options; SCRAM-SHA-256 is not chosen without a nonce.
     pub fn with_options(name: Arc<str>, options: Arc<Options>, nonce: Option<Nonce>, now: Duration) -> Self {
-        let mut dialogue = ClientCore::new(name, options.pipelining, now);
-        dialogue.protocol = options.protocol;
-        dialogue.chunking = options.chunking;
-        dialogue.burst = options.burst;
-        dialogue.quit_timeout = options.quit_timeout;
-        dialogue.setup = Some(Box::new(SessionSetup { options, nonce, ..SessionSetup::default() }));
-        Self { reader: ReplyReader::default(), core: dialogue }
+        let mut client = Self::new(name, options.pipelining, now);
+        client.core.protocol = options.protocol;
+        client.core.chunking = options.chunking;
+        client.core.burst = options.burst;
+        client.core.quit_timeout = options.quit_timeout;
+        client.state = ClientState::ExpectGreeting(Some(Box::new(SessionSetup::new(options, nonce))));
+        client
     }
 
     /// Takes one reply off the front of `input`; the commands that follow from it go to `out`. `None` needs more bytes.
@@ -255,31 +185,37 @@ impl Client {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event<'s>>, Violation> {
-        match self.core.state {
-            ClientState::Closed => {
-                *input = &[];
-                return Ok(None);
-            }
-            ClientState::Tls if !input.is_empty() => {
-                self.core.state = ClientState::Closed;
-                return Err(Violation::Injected(std::mem::take(input).len()));
-            }
-            _ => {}
+        if let ClientState::Closed(_) = self.state {
+            *input = &[];
+            return Ok(None);
         }
-        let read = self.reader.next(input).inspect_err(|_| self.core.state = ClientState::Closed)?;
-        let Some(reply) = read else { return Ok(None) };
-        self.core.last_received = now;
-        let Some(to) = self.core.expected.pop_front() else {
-            let (to, ends) = self.core.interrupted(&reply)?;
-            return Ok(Some(Event { to, reply, ends }));
+        if let ClientState::ExpectTls(_) = self.state
+            && !input.is_empty()
+        {
+            self.state = ClientState::Closed(None);
+            return Err(Violation::Injected(std::mem::take(input).len()));
+        }
+        let reply = match self.reader.next(input) {
+            Ok(Some(reply)) => reply,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                self.state = ClientState::Closed(self.state.awaited(&self.core));
+                return Err(Violation::Malformed(error));
+            }
         };
-        let to = self.core.of_recipient(to);
-        let ends = self.core.step(to, &reply, out);
-        self.core.under_way = self.core.under_way.saturating_sub(u32::from(ends.is_some()));
-        if reply.code() == 421 {
-            self.core.state = ClientState::Closed;
-        }
-        Ok(Some(Event { to, reply, ends }))
+        self.core.last_received = now;
+        let state = std::mem::replace(&mut self.state, ClientState::Closed(None));
+        let step = state.step(&reply, &mut self.core, out)?;
+        self.state = match reply.code() {
+            421 => ClientState::Closed(step.next.awaited(&self.core)),
+            _ => step.next,
+        };
+        Ok(Some(Event { to: step.to, reply, ends: step.ends }))
+    }
+
+    /// Takes the state out, for a step; a session without a state is closed.
+    fn take_state(&mut self) -> ClientState {
+        std::mem::replace(&mut self.state, ClientState::Closed(None))
     }
 
     /// Makes transactions probes: MAIL and each RCPT in lock step, and RSET in place of DATA.
@@ -290,22 +226,26 @@ impl Client {
         self
     }
 
-    /// Begins a transaction: MAIL, or MAIL, RCPT and DATA if groups are agreed.
+    /// Begins a transaction: MAIL, or MAIL, RCPT and DATA if groups are agreed. A session that is not free for it
+    /// writes nothing.
     pub fn begin(&mut self, envelope: Arc<Envelope>, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
-        self.core.begin(envelope, out);
+        self.state = match self.take_state() {
+            ClientState::Transaction(SendState::Idle) => ClientState::Transaction(self.core.begin(envelope, out)),
+            busy => busy,
+        };
     }
 
     /// Notes that the message and its end of data are being sent: a reply is due. A session that is over does not wait
     /// for it.
     pub fn message_sent(&mut self, now: Duration) {
-        if self.core.state != ClientState::GoAhead {
-            return;
-        }
-        self.core.last_received = now;
-        self.core.expected.push_back(Verb::Message);
-        self.core.state = ClientState::Idle;
-        self.core.mail_stands = false;
+        self.state = match self.take_state() {
+            ClientState::Transaction(SendState::Message) => {
+                self.core.last_received = now;
+                ClientState::Transaction(self.core.message_sent())
+            }
+            other => other,
+        };
     }
 
     /// Announces a chunk of `bytes` bytes of the message, which the caller appends to `out` as they are. If no [chunk
@@ -315,7 +255,7 @@ impl Client {
             return false;
         }
         self.core.last_received = now;
-        self.core.chunk(bytes, part, out);
+        self.state = ClientState::Transaction(self.core.chunk(bytes, part, out));
         true
     }
 
@@ -327,32 +267,31 @@ impl Client {
     /// Notes that TLS has begun. If [it was requested](Want::Tls) EHLO is sent again, for nothing that was said in the
     /// clear counts (RFC 3207 §4.2). If TLS began before the greeting this is called before the first reply.
     pub fn tls_started(&mut self, now: Duration, out: &mut Vec<u8>) {
-        let dialogue = &mut self.core;
-        dialogue.last_received = now;
-        dialogue.is_over_tls = true;
-        if dialogue.state == ClientState::Tls {
-            dialogue.state = ClientState::Idle;
-            dialogue.extensions = Extensions::default();
-            dialogue.greeting = Greeting::Ehlo;
-            dialogue.hello(out);
-        }
+        self.core.last_received = now;
+        self.core.is_over_tls = true;
+        self.state = match self.take_state() {
+            ClientState::ExpectTls(setup) => {
+                self.core.extensions = Extensions::default();
+                setup::hello(Some(setup), &self.core, out)
+            }
+            other => other,
+        };
     }
 
-    /// Sends QUIT.
+    /// Sends QUIT, unless the session is over. Replies that are due before have no effect any more.
     pub fn quit(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
-        self.core.quit(out);
+        self.state = self.take_state().quit(&self.core, out);
     }
 
     /// The session's next request.
     pub fn wants(&self) -> Want {
-        let dialogue = &self.core;
-        match dialogue.state {
-            ClientState::Closed => Want::Close,
-            ClientState::GoAhead => Want::Message,
-            ClientState::Tls => Want::Tls,
-            ClientState::Chunks if dialogue.expected.is_empty() || dialogue.is_hopeful() => Want::Chunk,
-            ClientState::Idle if dialogue.expected.is_empty() => Want::Transaction,
+        match &self.state {
+            ClientState::Closed(_) => Want::Close,
+            ClientState::ExpectTls(_) => Want::Tls,
+            ClientState::Transaction(SendState::Message) => Want::Message,
+            ClientState::Transaction(SendState::Chunks) if self.core.wants_chunk() => Want::Chunk,
+            ClientState::Transaction(SendState::Idle) if self.core.due.is_empty() => Want::Transaction,
             _ => Want::Replies,
         }
     }
@@ -363,21 +302,17 @@ impl Client {
     /// message itself is sent too, so that the results of at most two are unknown if the connection breaks; unless
     /// [more](Options::burst) were requested.
     pub fn may_begin_early(&self) -> bool {
-        let dialogue = &self.core;
-        if dialogue.bursts() && dialogue.under_way > 0 {
-            return dialogue.state == ClientState::Idle && dialogue.under_way < dialogue.burst;
-        }
-        let is_between = |verb: &Verb| matches!(verb, Verb::Message | Verb::Reset);
-        let is_message = dialogue.expected.front() == Some(&Verb::Message);
-        dialogue.state == ClientState::Idle
-            && dialogue.groups()
-            && dialogue.expected.iter().all(is_between)
-            && !(is_message && dialogue.is_doomed)
+        matches!(self.state, ClientState::Transaction(SendState::Idle)) && self.core.may_begin_early()
     }
 
     /// Reports whether several messages may be [under way](Options::burst) at a time.
     pub fn bursts(&self) -> bool {
         self.core.bursts()
+    }
+
+    /// Reports whether another message may go behind that many bytes of output, or they are written first.
+    pub fn may_hold_back(&self, bytes: usize) -> bool {
+        !self.core.bursts() || bytes < self.core.burst.bytes
     }
 
     /// The extensions in the peer's latest reply to EHLO.
@@ -387,491 +322,33 @@ impl Client {
 
     /// The reason why the session ended itself before it sent anything else.
     pub fn gave_up(&self) -> Option<GaveUp> {
-        self.core.setup.as_ref().and_then(|setup| setup.gave_up)
+        self.core.gave_up
     }
 
     /// The mechanism by which the session logged in, or is trying to.
     pub fn mechanism(&self) -> Option<Mechanism> {
-        self.core.setup.as_ref().and_then(|setup| setup.exchange.as_ref()).map(ClientExchange::mechanism)
+        self.core.mechanism
     }
 
     /// The command whose reply is awaited, if any.
     pub fn waits_for(&self) -> Option<Verb> {
-        let front = self.core.expected.front().copied();
-        match (front, self.core.accepted_recipients.front()) {
-            (Some(Verb::Message), Some(number)) => Some(Verb::Delivery(*number)),
-            _ => front,
-        }
+        self.state.awaited(&self.core)
     }
 
     /// Time at which `patience` with the peer ends, if a reply is awaited.
     pub fn deadline(&self, timeout: Duration) -> Option<Duration> {
-        let quits = self.core.state == ClientState::Closing;
-        let patience = self.core.quit_timeout.filter(|_| quits).map_or(timeout, |short| short.min(timeout));
-        (!self.core.expected.is_empty()).then(|| self.core.last_received + patience)
-    }
-}
-
-/// Progress of the session in the current transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientState {
-    /// None is open.
-    Idle,
-    /// STARTTLS was granted.
-    Tls,
-    /// Commands have been sent.
-    Asking,
-    /// 354 was read.
-    GoAhead,
-    /// The message is being sent in chunks.
-    Chunks,
-    /// QUIT has been sent.
-    Closing,
-    /// It is over.
-    Closed,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Greeting {
-    Ehlo,
-    Helo,
-}
-
-/// Steps between EHLO and the first transaction, with their progress.
-#[derive(Debug, Default)]
-struct SessionSetup {
-    options: Arc<Options>,
-    nonce: Option<Nonce>,
-    has_asked_for_tls: bool,
-    /// Lines of XCLIENT that are still to be sent, once they are known.
-    xclient_lines: Option<VecDeque<String>>,
-    exchange: Option<ClientExchange>,
-    /// The reason why the exchange was cancelled.
-    failure: Option<ExchangeError>,
-    gave_up: Option<GaveUp>,
-}
-
-#[derive(Debug)]
-struct ClientCore {
-    name: Arc<str>,
-    protocol: Protocol,
-    pipelining: PipelineMode,
-    chunking: Chunking,
-    burst: u32,
-    quit_timeout: Option<Duration>,
-    /// Transactions that have begun and are not over.
-    under_way: u32,
-    expected: VecDeque<Verb>,
-    extensions: Extensions,
-    greeting: Greeting,
-    state: ClientState,
-    envelope: Option<Arc<Envelope>>,
-    /// Recipients of the current transaction that the peer accepted.
-    accepted: u32,
-    /// LMTP: numbers of the accepted recipients, until the result of their message is known.
-    accepted_recipients: VecDeque<u32>,
-    /// LMTP: the message was accepted for one of them.
-    is_delivered: bool,
-    /// MAIL was accepted, so a failed transaction needs RSET before the next.
-    mail_stands: bool,
-    /// The message that is being sent in chunks cannot be accepted any more: MAIL, every RCPT or a chunk was refused.
-    is_doomed: bool,
-    is_over_tls: bool,
-    /// Transactions end before their message.
-    is_probe: bool,
-    setup: Option<Box<SessionSetup>>,
-    last_received: Duration,
-}
-
-impl ClientCore {
-    fn new(name: Arc<str>, pipelining: PipelineMode, now: Duration) -> Self {
-        Self {
-            name,
-            protocol: Protocol::Smtp,
-            pipelining,
-            chunking: Chunking::Never,
-            burst: 0,
-            quit_timeout: None,
-            under_way: 0,
-            expected: VecDeque::from([Verb::Greeting]),
-            extensions: Extensions::default(),
-            greeting: Greeting::Ehlo,
-            state: ClientState::Idle,
-            envelope: None,
-            accepted: 0,
-            accepted_recipients: VecDeque::new(),
-            is_delivered: false,
-            mail_stands: false,
-            is_doomed: false,
-            is_over_tls: false,
-            is_probe: false,
-            setup: None,
-            last_received: now,
-        }
-    }
-
-    fn groups(&self) -> bool {
-        self.pipelining == PipelineMode::Group && self.extensions.pipelining
-    }
-
-    fn chunks(&self) -> bool {
-        self.chunking == Chunking::IfOffered && self.extensions.chunking
-    }
-
-    fn bursts(&self) -> bool {
-        self.burst > 0 && self.groups() && self.chunks()
-    }
-
-    /// Reports whether the next chunk is worth sending before replies come. If several messages are under way, the
-    /// refused one may have been an earlier one.
-    fn is_hopeful(&self) -> bool {
-        self.groups() && (!self.is_doomed || self.under_way > 1)
-    }
-
-    fn send(&mut self, command: &[u8], verb: Verb, out: &mut Vec<u8>) {
-        out.extend_from_slice(command);
-        self.expected.push_back(verb);
-    }
-
-    fn quit(&mut self, out: &mut Vec<u8>) {
-        self.send(b"QUIT\r\n", Verb::Quit, out);
-        self.state = ClientState::Closing;
-    }
-
-    fn begin(&mut self, envelope: Arc<Envelope>, out: &mut Vec<u8>) {
-        self.state = ClientState::Asking;
-        if self.under_way > 0 && self.bursts() {
-            self.send(b"RSET\r\n", Verb::Reset, out);
-        }
-        self.under_way += 1;
-        if self.groups() {
-            self.expected.push_back(Verb::Mail);
-            self.expected.extend((0..envelope.recipients()).map(|number| Verb::Recipient(number as u32)));
-            if self.chunks() {
-                out.extend_from_slice(envelope.addresses());
-                self.state = ClientState::Chunks;
-            } else {
-                out.extend_from_slice(envelope.group());
-                self.expected.push_back(Verb::Data);
-            }
-        } else {
-            self.send(envelope.mail(), Verb::Mail, out);
-        }
-        self.envelope = Some(envelope);
-    }
-
-    fn chunk(&mut self, bytes: u64, part: ChunkPosition, out: &mut Vec<u8>) {
-        use std::io::Write;
-        let (last, verb) = match part {
-            ChunkPosition::Middle => ("", Verb::Chunk),
-            ChunkPosition::Last => (" LAST", Verb::Message),
-        };
-        write!(out, "BDAT {bytes}{last}\r\n").expect("a Vec takes any bytes");
-        self.expected.push_back(verb);
-        if part == ChunkPosition::Last {
-            self.state = ClientState::Idle;
-        }
-    }
-
-    /// Assigns a reply to the message in LMTP to its recipient.
-    fn of_recipient(&mut self, to: Verb) -> Verb {
-        match to {
-            Verb::Message => self.accepted_recipients.pop_front().map_or(Verb::Message, Verb::Delivery),
-            _ => to,
-        }
-    }
-
-    fn step(&mut self, to: Verb, reply: &ReceivedReply<'_>, out: &mut Vec<u8>) -> Option<Outcome> {
-        let yes = reply.code() / 100 == 2;
-        let ends = match to {
-            Verb::Mail => self.mail_answered(yes, out),
-            Verb::Recipient(number) => self.recipient_answered(number, yes, out),
-            Verb::Data => self.data_answered(reply.code() == 354, out),
-            Verb::Chunk => {
-                if !yes {
-                    // The transaction is over, so the rest of it has one reply in LMTP too.
-                    self.is_doomed = true;
-                    self.accepted_recipients.clear();
-                }
-                None
-            }
-            Verb::Message => self.message_answered(yes, out),
-            Verb::Delivery(_) => self.delivery_answered(yes, reply.code() == 421, out),
-            _ => {
-                self.step_between(to, yes, reply, out);
-                None
-            }
-        };
-        if self.state == ClientState::Chunks && self.is_doomed && self.expected.is_empty() {
-            return self.refused(out);
-        }
-        ends
-    }
-
-    /// Handles a reply that belongs to no transaction.
-    fn step_between(&mut self, to: Verb, yes: bool, reply: &ReceivedReply<'_>, out: &mut Vec<u8>) {
-        match to {
-            Verb::Greeting if yes => self.hello(out),
-            // A peer that refuses to serve waits for QUIT (RFC 5321 §3.1); with 421 it closes by itself (§3.8).
-            Verb::Greeting if reply.code() != 421 => self.quit(out),
-            Verb::Greeting | Verb::Quit => self.state = ClientState::Closed,
-            Verb::Hello => self.greeted(reply, out),
-            Verb::Reset if self.expected.is_empty() => self.state = ClientState::Idle,
-            Verb::StartTls if yes => self.state = ClientState::Tls,
-            Verb::StartTls => self.set_up(out),
-            Verb::Xclient if yes => self.next_xclient(out),
-            Verb::Xclient => self.give_up(GaveUp::XclientRefused, out),
-            Verb::Auth => self.auth_answered(reply, out),
-            _ => {}
-        }
-    }
-
-    /// Handles a reply that no command asked for. A refusal while the message is being written is the peer's final
-    /// reply to it (too big, time-out): the message can be neither finished nor recalled, so the session is over. A 421
-    /// between messages is the end of the session (RFC 5321 §3.8), as after QUIT.
-    fn interrupted(&mut self, reply: &ReceivedReply<'_>) -> Result<(Verb, Option<Outcome>), Violation> {
-        match std::mem::replace(&mut self.state, ClientState::Closed) {
-            ClientState::GoAhead | ClientState::Chunks if !reply.is_positive() => {
-                Ok((Verb::Message, Some(Outcome::Refused)))
-            }
-            ClientState::Idle if reply.code() == 421 => Ok((Verb::Quit, None)),
-            _ => Err(Violation::Unasked(reply.code())),
-        }
-    }
-
-    fn hello(&mut self, out: &mut Vec<u8>) {
-        let verb: &[u8] = match (self.protocol, self.greeting) {
-            (Protocol::Lmtp, _) => b"LHLO ",
-            (Protocol::Smtp, Greeting::Ehlo) => b"EHLO ",
-            (Protocol::Smtp, Greeting::Helo) => b"HELO ",
-        };
-        let line = [verb, self.name.as_bytes(), b"\r\n"].concat();
-        self.send(&line, Verb::Hello, out);
-    }
-
-    /// Handles the reply to EHLO: a permanent refusal falls back to HELO (RFC 5321 §3.2); LHLO has no fallback.
-    fn greeted(&mut self, reply: &ReceivedReply<'_>, out: &mut Vec<u8>) {
-        match (reply.code() / 100, self.greeting) {
-            (2, Greeting::Ehlo) => {
-                self.extensions = Extensions::parse(reply.lines());
-                self.set_up(out);
-            }
-            (2, Greeting::Helo) => self.set_up(out),
-            (5, Greeting::Ehlo) if self.protocol == Protocol::Smtp => {
-                self.greeting = Greeting::Helo;
-                self.hello(out);
-            }
-            _ => self.quit(out),
-        }
-    }
-
-    fn mail_answered(&mut self, yes: bool, out: &mut Vec<u8>) -> Option<Outcome> {
-        self.accepted = 0;
-        self.is_delivered = false;
-        self.mail_stands = yes;
-        self.is_doomed = !yes;
-        match (self.groups(), yes) {
-            (true, _) => None,
-            (false, true) => self.ask(0, out),
-            (false, false) => self.refused(out),
-        }
-    }
-
-    fn recipient_answered(&mut self, number: u32, yes: bool, out: &mut Vec<u8>) -> Option<Outcome> {
-        self.accepted += u32::from(yes);
-        if yes && self.protocol == Protocol::Lmtp {
-            self.accepted_recipients.push_back(number);
-        }
-        if !self.groups() {
-            return self.ask(number as usize + 1, out);
-        }
-        let is_last = !matches!(self.expected.front(), Some(Verb::Recipient(_)));
-        self.is_doomed |= is_last && self.accepted == 0;
-        None
-    }
-
-    /// Sends the next command in lock step: RCPT of that number, or after the last recipient DATA or a chunk.
-    fn ask(&mut self, number: usize, out: &mut Vec<u8>) -> Option<Outcome> {
-        let envelope = self.envelope.clone()?;
-        if number < envelope.recipients() {
-            self.send(envelope.recipient(number), Verb::Recipient(number as u32), out);
-        } else if self.accepted == 0 || self.is_probe {
-            return self.refused(out);
-        } else if self.chunks() {
-            self.state = ClientState::Chunks;
-        } else {
-            self.send(envelope.data(), Verb::Data, out);
-        }
-        None
-    }
-
-    /// Handles the reply to DATA. A peer that answers 354 although it refused MAIL, or accepted no recipient, gets an
-    /// empty message (RFC 2920 §3.1). In LMTP there is no recipient that such a message could have a reply for.
-    fn data_answered(&mut self, go_ahead: bool, out: &mut Vec<u8>) -> Option<Outcome> {
-        if go_ahead && self.accepted > 0 && self.mail_stands {
-            self.state = ClientState::GoAhead;
-            return None;
-        }
-        if go_ahead && self.protocol == Protocol::Lmtp {
-            out.extend_from_slice(END_OF_DATA);
-            return self.refused(out);
-        }
-        if go_ahead {
-            self.send(END_OF_DATA, Verb::Reset, out);
-            self.state = ClientState::Asking;
-            return Some(Outcome::Refused);
-        }
-        self.refused(out)
-    }
-
-    /// Handles the reply to the message. A positive reply to a message that lacks a chunk does not count.
-    fn message_answered(&mut self, yes: bool, out: &mut Vec<u8>) -> Option<Outcome> {
-        if yes && !self.is_doomed {
-            self.mail_stands = false;
-            return Some(Outcome::Accepted);
-        }
-        self.message_refused(out)
-    }
-
-    /// Handles a refused message. RFC 3030 §2: RSET follows a BDAT that was refused, unless the next transaction is
-    /// under way.
-    fn message_refused(&mut self, out: &mut Vec<u8>) -> Option<Outcome> {
-        if self.state == ClientState::Idle && self.expected.is_empty() {
-            self.refused(out)
-        } else {
-            Some(Outcome::Refused)
-        }
-    }
-
-    fn delivery_answered(&mut self, yes: bool, is_end: bool, out: &mut Vec<u8>) -> Option<Outcome> {
-        self.is_delivered |= yes && !self.is_doomed;
-        if !self.accepted_recipients.is_empty() && !is_end {
-            self.expected.push_front(Verb::Message);
-            return None;
-        }
-        self.accepted_recipients.clear();
-        if self.is_delivered {
-            self.mail_stands = false;
-            return Some(Outcome::Accepted);
-        }
-        self.message_refused(out)
-    }
-
-    fn refused(&mut self, out: &mut Vec<u8>) -> Option<Outcome> {
-        self.state = ClientState::Idle;
-        self.accepted_recipients.clear();
-        if std::mem::take(&mut self.mail_stands) {
-            self.send(b"RSET\r\n", Verb::Reset, out);
-        }
-        Some(Outcome::Refused)
-    }
-}
-
-/// Steps between EHLO and the first transaction: TLS, then XCLIENT, then AUTH.
-impl ClientCore {
-    fn set_up(&mut self, out: &mut Vec<u8>) {
-        let Some(setup) = &mut self.setup else { return };
-        let options = Arc::clone(&setup.options);
-        if options.tls != StartTls::Never && !self.is_over_tls {
-            let has_asked = std::mem::replace(&mut setup.has_asked_for_tls, self.extensions.starttls);
-            match (has_asked, self.extensions.starttls, options.tls) {
-                (false, true, _) => return self.send(b"STARTTLS\r\n", Verb::StartTls, out),
-                (false, false, StartTls::Required) => return self.give_up(GaveUp::NoTls, out),
-                (true, _, StartTls::Required) => return self.give_up(GaveUp::TlsRefused, out),
-                _ => {}
-            }
-        }
-        if let (Some(introduction), None) = (&options.xclient, &setup.xclient_lines) {
-            let lines: VecDeque<String> = introduction.lines(self.extensions.xclient).into();
-            if lines.is_empty() {
-                return self.give_up(GaveUp::NoXclient, out);
-            }
-            setup.xclient_lines = Some(lines);
-            return self.next_xclient(out);
-        }
-        if options.notifications == Notifications::Asked && !self.extensions.dsn {
-            return self.give_up(GaveUp::NoDsn, out);
-        }
-        if let (Some(credentials), None) = (&options.credentials, &setup.exchange) {
-            self.log_in(credentials, out);
-        }
-    }
-
-    fn give_up(&mut self, why: GaveUp, out: &mut Vec<u8>) {
-        if let Some(setup) = &mut self.setup {
-            setup.gave_up = Some(why);
-        }
-        self.quit(out);
-    }
-
-    /// Sends the next line of XCLIENT, or EHLO again after the last.
-    fn next_xclient(&mut self, out: &mut Vec<u8>) {
-        let lines = self.setup.as_mut().and_then(|setup| setup.xclient_lines.as_mut());
-        match lines.and_then(VecDeque::pop_front) {
-            Some(line) => self.send(line.as_bytes(), Verb::Xclient, out),
-            None => {
-                self.greeting = Greeting::Ehlo;
-                self.hello(out);
-            }
-        }
-    }
-
-    /// Sends AUTH by the strongest mechanism that is allowed, offered and suited to the credentials. The first response
-    /// is part of the command if the line is no longer than a command may be (RFC 4954 §4).
-    fn log_in(&mut self, credentials: &Credentials, out: &mut Vec<u8>) {
-        let Some(setup) = &mut self.setup else { return };
-        let mut left = credentials.mechanisms.and(self.extensions.auth);
-        while let Some(mechanism) = left.strongest() {
-            left = left.without(mechanism);
-            let Ok(mut exchange) = ClientExchange::new(mechanism, credentials, setup.nonce.as_ref()) else { continue };
-            let mut line = format!("AUTH {}", mechanism.name());
-            let initial = exchange.initial().map(|response| format!(" {}\r\n", sasl::encode(response)));
-            match initial.filter(|initial| line.len() + initial.len() <= MAX_COMMAND_LINE_BYTES) {
-                Some(initial) => {
-                    line += &initial;
-                    exchange.initial_sent();
-                }
-                None => line += "\r\n",
-            }
-            setup.exchange = Some(exchange);
-            return self.send(line.as_bytes(), Verb::Auth, out);
-        }
-        self.give_up(GaveUp::NoMechanism, out);
-    }
-
-    fn auth_answered(&mut self, reply: &ReceivedReply<'_>, out: &mut Vec<u8>) {
-        let Some(setup) = &mut self.setup else { return };
-        let Some(exchange) = &mut setup.exchange else { return };
-        match (reply.code(), setup.failure) {
-            (_, Some(failure)) => self.give_up(GaveUp::Exchange(failure), out),
-            (334, None) => {
-                let challenge = reply.lines().last().and_then(|text| sasl::decode(text.trim_ascii()));
-                let response =
-                    challenge.ok_or(ExchangeError::Challenge).and_then(|challenge| exchange.respond(&challenge));
-                let fits = |line: &String| line.len() + 2 <= sasl::MAX_EXCHANGE_LINE_BYTES;
-                let line = response.map(|response| sasl::encode(&response));
-                let line = match line.and_then(|line| Some(line).filter(fits).ok_or(ExchangeError::Credentials)) {
-                    Ok(line) => line,
-                    Err(failure) => {
-                        setup.failure = Some(failure);
-                        "*".to_owned()
-                    }
-                };
-                self.send((line + "\r\n").as_bytes(), Verb::Auth, out);
-            }
-            (200..300, None) => {
-                if let Err(failure) = exchange.accept() {
-                    self.give_up(GaveUp::Exchange(failure), out);
-                }
-            }
-            _ => self.give_up(GaveUp::NotAuthenticated, out),
-        }
+        self.waits_for()?;
+        let is_quitting = matches!(self.state, ClientState::ExpectQuit(_));
+        let shortest = self.core.quit_timeout.filter(|_| is_quitting).map_or(timeout, |short| short.min(timeout));
+        Some(self.core.last_received + shortest)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sasl::{self, Credentials};
+    use crate::xclient::XclientRequest;
 
     const NOW: Duration = Duration::ZERO;
 
@@ -1107,7 +584,7 @@ mod tests {
         chunking: Chunking::IfOffered,
         xclient: None,
         notifications: Notifications::Unasked,
-        burst: 0,
+        burst: BurstSize::NONE,
         quit_timeout: None,
     };
     const OFFERED: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 CHUNKING\n";

@@ -1,0 +1,98 @@
+//! Facts of a client session that outlast its states, and the replies that its transactions await.
+use super::options::{BurstSize, Chunking, PipelineMode};
+use super::transaction::DueReply;
+use super::{GaveUp, Protocol};
+use crate::extensions::Extensions;
+use crate::sasl::Mechanism;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Options, facts and clock of a session, and the replies that its transactions await.
+#[derive(Debug)]
+pub(super) struct ClientCore {
+    pub(super) name: Arc<str>,
+    pub(super) protocol: Protocol,
+    pub(super) pipelining: PipelineMode,
+    pub(super) chunking: Chunking,
+    pub(super) burst: BurstSize,
+    pub(super) quit_timeout: Option<Duration>,
+    pub(super) extensions: Extensions,
+    pub(super) is_over_tls: bool,
+    /// Transactions end before their message.
+    pub(super) is_probe: bool,
+    pub(super) mechanism: Option<Mechanism>,
+    pub(super) gave_up: Option<GaveUp>,
+    pub(super) last_received: Duration,
+    /// Replies that the transactions await, in order.
+    pub(super) due: VecDeque<DueReply>,
+    /// Transactions that have begun and are not over.
+    pub(super) under_way: u32,
+    /// Recipients that the peer accepted, of the transaction whose replies are coming.
+    pub(super) accepted: u32,
+    /// LMTP: numbers of the accepted recipients, until the result of their message is known.
+    pub(super) accepted_recipients: VecDeque<u32>,
+    /// LMTP: the message was accepted for one of them.
+    pub(super) is_delivered: bool,
+    /// MAIL was accepted, so a failed transaction needs RSET before the next.
+    pub(super) mail_stands: bool,
+    /// The message that is being sent in chunks cannot be accepted any more: MAIL, every RCPT or a chunk was refused.
+    pub(super) is_doomed: bool,
+}
+
+impl ClientCore {
+    pub(super) fn new(name: Arc<str>, pipelining: PipelineMode, now: Duration) -> Self {
+        Self {
+            name,
+            protocol: Protocol::Smtp,
+            pipelining,
+            chunking: Chunking::Never,
+            burst: BurstSize::NONE,
+            quit_timeout: None,
+            extensions: Extensions::default(),
+            is_over_tls: false,
+            is_probe: false,
+            mechanism: None,
+            gave_up: None,
+            last_received: now,
+            due: VecDeque::new(),
+            under_way: 0,
+            accepted: 0,
+            accepted_recipients: VecDeque::new(),
+            is_delivered: false,
+            mail_stands: false,
+            is_doomed: false,
+        }
+    }
+
+    /// Reports whether MAIL and RCPT go out together.
+    pub(super) fn groups(&self) -> bool {
+        self.pipelining == PipelineMode::Group && self.extensions.pipelining
+    }
+
+    /// Reports whether messages go by BDAT.
+    pub(super) fn chunks(&self) -> bool {
+        self.chunking == Chunking::IfOffered && self.extensions.chunking
+    }
+
+    /// Reports whether several messages may be under way.
+    pub(super) fn bursts(&self) -> bool {
+        self.burst.messages > 0 && self.groups() && self.chunks()
+    }
+
+    /// Reports whether the next chunk is worth sending before replies come. If several messages are under way, the
+    /// refused one may have been an earlier one.
+    pub(super) fn wants_chunk(&self) -> bool {
+        self.due.is_empty() || self.groups() && (!self.is_doomed || self.under_way > 1)
+    }
+
+    /// Reports whether a free session may begin a transaction before all replies have come.
+    pub(super) fn may_begin_early(&self) -> bool {
+        if self.bursts() && self.under_way > 0 {
+            return self.under_way < self.burst.messages;
+        }
+        let is_between = |due: &DueReply| matches!(due, DueReply::Message | DueReply::Reset);
+        let is_message = self.due.front() == Some(&DueReply::Message);
+        self.groups() && self.due.iter().all(is_between) && !(is_message && self.is_doomed)
+    }
+}

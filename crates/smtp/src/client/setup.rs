@@ -1,0 +1,239 @@
+//! Steps of a client session before its first transaction: the greeting, TLS, XCLIENT, AUTH.
+use super::core::ClientCore;
+use super::options::{Notifications, Options, StartTls};
+use super::state::ClientState;
+use super::transaction::SendState;
+use super::{GaveUp, Protocol};
+use crate::extensions::Extensions;
+use crate::limits::MAX_COMMAND_LINE_BYTES;
+use crate::reply::ReceivedReply;
+use crate::sasl::client::{ClientExchange, ExchangeError};
+use crate::sasl::{self, Credentials, Nonce};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Options of the steps, and which of them have been taken.
+#[derive(Debug)]
+pub(super) struct SessionSetup {
+    options: Arc<Options>,
+    nonce: Option<Nonce>,
+    has_asked_for_tls: bool,
+    /// Lines of XCLIENT that are still to be sent, once they are known.
+    xclient_lines: Option<VecDeque<String>>,
+}
+
+/// Forms of the client's own greeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HelloForm {
+    /// EHLO, or LHLO: extensions are on.
+    Extended,
+    /// HELO, after EHLO was refused.
+    Plain,
+}
+
+/// Takes the greeting. A peer that refuses to serve waits for QUIT (RFC 5321 §3.1); with 421 it closes by itself (§3.8).
+pub(super) fn greeted(
+    setup: Option<Box<SessionSetup>>,
+    reply: &ReceivedReply<'_>,
+    core: &ClientCore,
+    out: &mut Vec<u8>,
+) -> ClientState {
+    match reply.code() {
+        200..300 => hello(setup, core, out),
+        421 => ClientState::Closed(None),
+        _ => quit(out),
+    }
+}
+
+/// Sends EHLO or LHLO.
+pub(super) fn hello(setup: Option<Box<SessionSetup>>, core: &ClientCore, out: &mut Vec<u8>) -> ClientState {
+    let verb: &[u8] = match core.protocol {
+        Protocol::Lmtp => b"LHLO ",
+        Protocol::Smtp => b"EHLO ",
+    };
+    send_hello(verb, core, out);
+    ClientState::ExpectHello(HelloForm::Extended, setup)
+}
+
+fn send_hello(verb: &[u8], core: &ClientCore, out: &mut Vec<u8>) {
+    out.extend_from_slice(verb);
+    out.extend_from_slice(core.name.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Takes the reply to EHLO: a permanent refusal falls back to HELO (RFC 5321 §3.2); LHLO has no fallback.
+pub(super) fn hello_answered(
+    form: HelloForm,
+    setup: Option<Box<SessionSetup>>,
+    reply: &ReceivedReply<'_>,
+    core: &mut ClientCore,
+    out: &mut Vec<u8>,
+) -> ClientState {
+    match (reply.code() / 100, form) {
+        (2, HelloForm::Extended) => {
+            core.extensions = Extensions::parse(reply.lines());
+            next_step(setup, core, out)
+        }
+        (2, HelloForm::Plain) => next_step(setup, core, out),
+        (5, HelloForm::Extended) if core.protocol == Protocol::Smtp => {
+            send_hello(b"HELO ", core, out);
+            ClientState::ExpectHello(HelloForm::Plain, setup)
+        }
+        _ => quit(out),
+    }
+}
+
+fn quit(out: &mut Vec<u8>) -> ClientState {
+    out.extend_from_slice(b"QUIT\r\n");
+    ClientState::ExpectQuit(Vec::new())
+}
+
+fn give_up(why: GaveUp, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+    core.gave_up = Some(why);
+    quit(out)
+}
+
+/// Takes the next step; a session without options is free at once.
+fn next_step(setup: Option<Box<SessionSetup>>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+    match setup {
+        Some(setup) => setup.secure(core, out),
+        None => ClientState::Transaction(SendState::Idle),
+    }
+}
+
+/// Gives up because XCLIENT was refused.
+pub(super) fn xclient_refused(core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+    give_up(GaveUp::XclientRefused, core, out)
+}
+
+/// The steps: TLS, then XCLIENT, then AUTH; after the last the session is free.
+impl SessionSetup {
+    pub(super) fn new(options: Arc<Options>, nonce: Option<Nonce>) -> Self {
+        Self { options, nonce, has_asked_for_tls: false, xclient_lines: None }
+    }
+
+    fn secure(mut self: Box<Self>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+        if self.options.tls == StartTls::Never || core.is_over_tls {
+            return self.introduce(core, out);
+        }
+        if core.extensions.starttls && !self.has_asked_for_tls {
+            self.has_asked_for_tls = true;
+            out.extend_from_slice(b"STARTTLS\r\n");
+            return ClientState::ExpectStartTls(self);
+        }
+        self.without_tls(core, out)
+    }
+
+    /// Continues without TLS, unless it is required.
+    pub(super) fn without_tls(self: Box<Self>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+        match (self.options.tls, self.has_asked_for_tls) {
+            (StartTls::Required, true) => give_up(GaveUp::TlsRefused, core, out),
+            (StartTls::Required, false) => give_up(GaveUp::NoTls, core, out),
+            (StartTls::IfOffered | StartTls::Never, _) => self.introduce(core, out),
+        }
+    }
+
+    /// Introduces the client with XCLIENT, if that is wanted.
+    fn introduce(mut self: Box<Self>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+        let (Some(introduction), None) = (&self.options.xclient, &self.xclient_lines) else {
+            return self.log_in(core, out);
+        };
+        let lines: VecDeque<String> = introduction.lines(core.extensions.xclient).into();
+        if lines.is_empty() {
+            return give_up(GaveUp::NoXclient, core, out);
+        }
+        self.xclient_lines = Some(lines);
+        self.next_xclient(core, out)
+    }
+
+    /// Sends the next line of XCLIENT, or EHLO again after the last.
+    pub(super) fn next_xclient(mut self: Box<Self>, core: &ClientCore, out: &mut Vec<u8>) -> ClientState {
+        match self.xclient_lines.as_mut().and_then(VecDeque::pop_front) {
+            Some(line) => {
+                out.extend_from_slice(line.as_bytes());
+                ClientState::ExpectXclient(self)
+            }
+            None => hello(Some(self), core, out),
+        }
+    }
+
+    /// Logs in, if the server has what the envelopes need.
+    fn log_in(&self, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+        if self.options.notifications == Notifications::Asked && !core.extensions.dsn {
+            return give_up(GaveUp::NoDsn, core, out);
+        }
+        match &self.options.credentials {
+            Some(credentials) => authenticate(credentials, self.nonce.as_ref(), core, out),
+            None => ClientState::Transaction(SendState::Idle),
+        }
+    }
+}
+
+/// Sends AUTH by the strongest mechanism that is allowed, offered and suited to the credentials. The first response is
+/// part of the command if the line is no longer than a command may be (RFC 4954 §4).
+fn authenticate(
+    credentials: &Credentials,
+    nonce: Option<&Nonce>,
+    core: &mut ClientCore,
+    out: &mut Vec<u8>,
+) -> ClientState {
+    let mut left = credentials.mechanisms.and(core.extensions.auth);
+    while let Some(mechanism) = left.strongest() {
+        left = left.without(mechanism);
+        let Ok(mut exchange) = ClientExchange::new(mechanism, credentials, nonce) else { continue };
+        let mut line = format!("AUTH {}", mechanism.name());
+        let initial = exchange.initial().map(|response| format!(" {}\r\n", sasl::encode(response)));
+        match initial.filter(|initial| line.len() + initial.len() <= MAX_COMMAND_LINE_BYTES) {
+            Some(initial) => {
+                line += &initial;
+                exchange.initial_sent();
+            }
+            None => line += "\r\n",
+        }
+        core.mechanism = Some(mechanism);
+        out.extend_from_slice(line.as_bytes());
+        return ClientState::ExpectAuth(Box::new(exchange));
+    }
+    give_up(GaveUp::NoMechanism, core, out)
+}
+
+/// Takes the reply to AUTH, or to a response.
+pub(super) fn auth_answered(
+    mut exchange: Box<ClientExchange>,
+    reply: &ReceivedReply<'_>,
+    core: &mut ClientCore,
+    out: &mut Vec<u8>,
+) -> ClientState {
+    match reply.code() {
+        334 => match respond(&mut exchange, reply) {
+            Ok(line) => {
+                out.extend_from_slice(line.as_bytes());
+                out.extend_from_slice(b"\r\n");
+                ClientState::ExpectAuth(exchange)
+            }
+            Err(why) => {
+                out.extend_from_slice(b"*\r\n");
+                ClientState::ExpectCancelled(why)
+            }
+        },
+        200..300 => match exchange.accept() {
+            Ok(()) => ClientState::Transaction(SendState::Idle),
+            Err(why) => give_up(GaveUp::Exchange(why), core, out),
+        },
+        _ => give_up(GaveUp::NotAuthenticated, core, out),
+    }
+}
+
+/// Gives up after the reply to `*`, whatever it is.
+pub(super) fn cancelled(why: ExchangeError, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+    give_up(GaveUp::Exchange(why), core, out)
+}
+
+/// Returns the response to a challenge, as it goes on the wire.
+fn respond(exchange: &mut ClientExchange, reply: &ReceivedReply<'_>) -> Result<String, ExchangeError> {
+    let challenge = reply.lines().last().and_then(|text| sasl::decode(text.trim_ascii()));
+    let response = exchange.respond(&challenge.ok_or(ExchangeError::Challenge)?)?;
+    let line = sasl::encode(&response);
+    let fits = line.len() + 2 <= sasl::MAX_EXCHANGE_LINE_BYTES;
+    if fits { Ok(line) } else { Err(ExchangeError::Credentials) }
+}

@@ -1,0 +1,290 @@
+//! Transactions of a client session: commands in lock step, in groups, and messages by DATA or BDAT.
+use super::core::ClientCore;
+use super::state::{ClientState, ReplyStep};
+use super::{ChunkPosition, Outcome, Protocol, Verb, Violation};
+use crate::data::END_OF_DATA;
+use crate::envelope::Envelope;
+use crate::reply::ReceivedReply;
+use std::io::Write;
+use std::sync::Arc;
+
+/// States of the sending side. The receiving side is the queue of replies that are [due](ClientCore::due): it may lag
+/// behind by several transactions.
+///
+/// ```text
+///  Idle ◀────────────────────────────────────── 2yz, 5yz to the message, in LMTP one for each recipient
+///   │ begin                                                                              ▲
+///   ├──▶ Group: MAIL, RCPT, DATA together ──┬─354─▶ Message: the caller writes it ─ message_sent
+///   ├──▶ LockStep: one command at a time ───┤                                            │
+///   │       │                               ├─354, and nobody was accepted─▶ EmptyMessage: `.`
+///   ├───────┴─▶ Chunks: the caller writes each chunk ─ BDAT … LAST ──────────────────────┘
+///   └◀─ RSET ── refused, from each of them
+/// ```
+#[derive(Debug)]
+pub(super) enum SendState {
+    /// No transaction is being sent.
+    Idle,
+    /// The reply to the last command.
+    LockStep(Arc<Envelope>),
+    /// The replies to MAIL, RCPT and DATA.
+    Group,
+    /// The message; 354 was read.
+    Message,
+    /// The next chunk of the message.
+    Chunks,
+    /// The reply to a message that was sent empty, for nobody was to have it.
+    EmptyMessage,
+}
+
+/// Replies that a transaction awaits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DueReply {
+    Mail,
+    Recipient(u32),
+    Data,
+    Chunk,
+    Message,
+    Reset,
+}
+
+impl DueReply {
+    pub(super) fn verb(self) -> Verb {
+        match self {
+            Self::Mail => Verb::Mail,
+            Self::Recipient(number) => Verb::Recipient(number),
+            Self::Data => Verb::Data,
+            Self::Chunk => Verb::Chunk,
+            Self::Message => Verb::Message,
+            Self::Reset => Verb::Reset,
+        }
+    }
+}
+
+/// The next state of the sending side, and the result of the transaction whose reply came, if it is over.
+type SendStep = (SendState, Option<Outcome>);
+
+impl SendState {
+    /// Takes a reply.
+    pub(super) fn step(
+        self,
+        reply: &ReceivedReply<'_>,
+        core: &mut ClientCore,
+        out: &mut Vec<u8>,
+    ) -> Result<ReplyStep, Violation> {
+        let Some(due) = core.due.pop_front() else { return self.interrupted(reply) };
+        let recipient = if due == DueReply::Message { core.accepted_recipients.pop_front() } else { None };
+        let is_done = reply.code() / 100 == 2;
+        let (state, ends) = match due {
+            DueReply::Mail => self.mail_answered(is_done, core, out),
+            DueReply::Recipient(number) => self.recipient_answered(number, is_done, core, out),
+            DueReply::Data => data_answered(reply.code() == 354, core, out),
+            DueReply::Chunk => self.chunk_answered(is_done, core),
+            DueReply::Message if recipient.is_some() => self.delivery_answered(is_done, reply.code() == 421, core, out),
+            DueReply::Message => self.message_answered(is_done, core, out),
+            DueReply::Reset => (self.reset_answered(), None),
+        };
+        let (state, ends) = match state {
+            Self::Chunks if core.is_doomed && core.due.is_empty() => core.refused(out),
+            state => (state, ends),
+        };
+        core.under_way = core.under_way.saturating_sub(u32::from(ends.is_some()));
+        let to = recipient.map_or(due.verb(), Verb::Delivery);
+        Ok(ReplyStep { next: ClientState::Transaction(state), to, ends })
+    }
+
+    /// Takes a reply that no command asked for. A refusal while the message is being written is the peer's final reply
+    /// to it (too big, time-out): the message can be neither finished nor recalled, so the session is over. A 421
+    /// between messages is the end of the session (RFC 5321 §3.8), as after QUIT.
+    fn interrupted(self, reply: &ReceivedReply<'_>) -> Result<ReplyStep, Violation> {
+        let next = ClientState::Closed(None);
+        match self {
+            Self::Message | Self::Chunks if !reply.is_positive() => {
+                Ok(ReplyStep { next, to: Verb::Message, ends: Some(Outcome::Refused) })
+            }
+            Self::Idle if reply.code() == 421 => Ok(ReplyStep { next, to: Verb::Quit, ends: None }),
+            Self::Idle | Self::LockStep(_) | Self::Group | Self::Message | Self::Chunks | Self::EmptyMessage => {
+                Err(Violation::Unasked(reply.code()))
+            }
+        }
+    }
+
+    fn mail_answered(self, is_done: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
+        core.accepted = 0;
+        core.is_delivered = false;
+        core.mail_stands = is_done;
+        core.is_doomed = !is_done;
+        match self {
+            Self::LockStep(envelope) if is_done => ask(envelope, 0, core, out),
+            Self::LockStep(_) => core.refused(out),
+            in_group => (in_group, None),
+        }
+    }
+
+    fn recipient_answered(self, number: u32, is_done: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
+        core.accepted += u32::from(is_done);
+        if is_done && core.protocol == Protocol::Lmtp {
+            core.accepted_recipients.push_back(number);
+        }
+        match self {
+            Self::LockStep(envelope) => ask(envelope, number as usize + 1, core, out),
+            in_group => {
+                let is_last = !matches!(core.due.front(), Some(DueReply::Recipient(_)));
+                core.is_doomed |= is_last && core.accepted == 0;
+                (in_group, None)
+            }
+        }
+    }
+
+    fn chunk_answered(self, is_done: bool, core: &mut ClientCore) -> SendStep {
+        if !is_done {
+            // The transaction is over, so the rest of it has one reply in LMTP too.
+            core.is_doomed = true;
+            core.accepted_recipients.clear();
+        }
+        (self, None)
+    }
+
+    /// Takes the reply to the message. A positive reply to a message that lacks a chunk does not count.
+    fn message_answered(self, is_done: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
+        if is_done && !core.is_doomed {
+            core.mail_stands = false;
+            return (self, Some(Outcome::Accepted));
+        }
+        self.message_refused(core, out)
+    }
+
+    /// Takes the reply to the message for one recipient, in LMTP.
+    fn delivery_answered(self, is_done: bool, is_end: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
+        core.is_delivered |= is_done && !core.is_doomed;
+        if !core.accepted_recipients.is_empty() && !is_end {
+            core.due.push_front(DueReply::Message);
+            return (self, None);
+        }
+        core.accepted_recipients.clear();
+        if core.is_delivered {
+            core.mail_stands = false;
+            return (self, Some(Outcome::Accepted));
+        }
+        self.message_refused(core, out)
+    }
+
+    /// Ends the transaction of a refused message. RFC 3030 §2: RSET follows a BDAT that was refused, unless the next
+    /// transaction is under way.
+    fn message_refused(self, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
+        match self {
+            Self::Idle if core.due.is_empty() => core.refused(out),
+            state => (state, Some(Outcome::Refused)),
+        }
+    }
+
+    fn reset_answered(self) -> Self {
+        match self {
+            Self::EmptyMessage => Self::Idle,
+            state => state,
+        }
+    }
+}
+
+/// Sends the next command in lock step: RCPT of that number, or after the last recipient DATA or a chunk.
+fn ask(envelope: Arc<Envelope>, number: usize, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
+    if number < envelope.recipients() {
+        core.send(envelope.recipient(number), DueReply::Recipient(number as u32), out);
+    } else if core.accepted == 0 || core.is_probe {
+        return core.refused(out);
+    } else if core.chunks() {
+        return (SendState::Chunks, None);
+    } else {
+        core.send(envelope.data(), DueReply::Data, out);
+    }
+    (SendState::LockStep(envelope), None)
+}
+
+/// Takes the reply to DATA. A peer that answers 354 although it refused MAIL, or accepted no recipient, gets an empty
+/// message (RFC 2920 §3.1). In LMTP there is no recipient that such a message could have a reply for.
+fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) -> SendStep {
+    if !is_go_ahead {
+        return core.refused(out);
+    }
+    if core.accepted > 0 && core.mail_stands {
+        return (SendState::Message, None);
+    }
+    match core.protocol {
+        Protocol::Lmtp => {
+            out.extend_from_slice(END_OF_DATA);
+            core.refused(out)
+        }
+        Protocol::Smtp => {
+            core.send(END_OF_DATA, DueReply::Reset, out);
+            (SendState::EmptyMessage, Some(Outcome::Refused))
+        }
+    }
+}
+
+/// Commands of transactions, and the replies that become due.
+impl ClientCore {
+    fn send(&mut self, command: &[u8], due: DueReply, out: &mut Vec<u8>) {
+        out.extend_from_slice(command);
+        self.due.push_back(due);
+    }
+
+    /// Begins a transaction.
+    pub(super) fn begin(&mut self, envelope: Arc<Envelope>, out: &mut Vec<u8>) -> SendState {
+        if self.under_way > 0 && self.bursts() {
+            self.send(b"RSET\r\n", DueReply::Reset, out);
+        }
+        self.under_way += 1;
+        if !self.groups() {
+            self.send(envelope.mail(), DueReply::Mail, out);
+            return SendState::LockStep(envelope);
+        }
+        self.due.push_back(DueReply::Mail);
+        self.due.extend((0..envelope.recipients()).map(|number| DueReply::Recipient(number as u32)));
+        if self.chunks() {
+            out.extend_from_slice(envelope.addresses());
+            return SendState::Chunks;
+        }
+        out.extend_from_slice(envelope.group());
+        self.due.push_back(DueReply::Data);
+        SendState::Group
+    }
+
+    /// Awaits the reply to the message that the caller sends.
+    pub(super) fn message_sent(&mut self) -> SendState {
+        self.due.push_back(DueReply::Message);
+        self.mail_stands = false;
+        SendState::Idle
+    }
+
+    /// Announces a chunk.
+    pub(super) fn chunk(&mut self, bytes: u64, part: ChunkPosition, out: &mut Vec<u8>) -> SendState {
+        match part {
+            ChunkPosition::Middle => {
+                write!(out, "BDAT {bytes}\r\n").expect("a Vec takes any bytes");
+                self.due.push_back(DueReply::Chunk);
+                SendState::Chunks
+            }
+            ChunkPosition::Last => {
+                write!(out, "BDAT {bytes} LAST\r\n").expect("a Vec takes any bytes");
+                self.due.push_back(DueReply::Message);
+                SendState::Idle
+            }
+        }
+    }
+
+    /// Ends a transaction that was refused, with RSET if the peer holds it.
+    fn refused(&mut self, out: &mut Vec<u8>) -> SendStep {
+        self.accepted_recipients.clear();
+        if std::mem::take(&mut self.mail_stands) {
+            self.send(b"RSET\r\n", DueReply::Reset, out);
+        }
+        (SendState::Idle, Some(Outcome::Refused))
+    }
+
+    /// The command whose reply comes next.
+    pub(super) fn awaited(&self) -> Option<Verb> {
+        match (self.due.front(), self.accepted_recipients.front()) {
+            (Some(DueReply::Message), Some(number)) => Some(Verb::Delivery(*number)),
+            (due, _) => due.map(|due| due.verb()),
+        }
+    }
+}
