@@ -10,8 +10,10 @@
 //! X-MIME-Autoconverted: from none to base64 by relay.example        before fields that were added at a header's end
 //! ```
 //! The result is ASCII, in lines of at most 998 bytes that end in CRLF. One pass, and as much memory as the result has.
+use super::conversion_error::ConversionError;
 use super::encode::Encoding;
 use super::field::TransferEncodingKind;
+use super::lines::lines;
 use super::restore::{MARKER, ORIGINAL};
 use super::walk::{Entity, EntityContent, LineKind, Walker};
 use std::ops::Range;
@@ -23,38 +25,6 @@ const MAX_LINE_BYTES: usize = 998;
 const MAX_GROWTH_BYTES: usize = 64 << 10;
 /// The longest field that is kept under a longer name.
 const MAX_FIELD_BYTES: usize = MAX_LINE_BYTES - ORIGINAL.len();
-
-/// Reasons why a message is not converted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConversionError {
-    /// A signature would not match any more.
-    #[error("its body is signed")]
-    Signed,
-    /// 8-bit bytes within multipart/signed or multipart/encrypted (RFC 1847 §2.1).
-    #[error("it has 8-bit bytes in a part that is signed or encrypted")]
-    Sealed,
-    /// Within `message/partial` and the like (RFC 2045 §6.4).
-    #[error("it has 8-bit bytes in a part that may not be encoded")]
-    FixedMessage,
-    /// Within a part whose label says that it is encoded already.
-    #[error("it has 8-bit bytes in a part declared as encoded")]
-    Encoded,
-    /// In a header, where only encoded words are allowed; or a header that readers may read in several ways.
-    #[error("it has a header that is not ASCII or not well-formed")]
-    Header,
-    /// Before, between or behind parts.
-    #[error("it has 8-bit bytes outside of its parts")]
-    Outside,
-    /// A line that some readers take for a delimiter.
-    #[error("its parts cannot be separated reliably")]
-    Delimiter,
-    /// So many parts that their labels would be longer than the message.
-    #[error("it has too many parts that need encoding")]
-    Growth,
-    /// Parts nested too deeply.
-    #[error("its parts are nested too deep")]
-    Depth,
-}
 
 /// Reports whether a message may go to any server as it is: ASCII, in lines that are not too long and end in CRLF.
 pub fn is_seven_bit(message: &[u8]) -> bool {
@@ -79,17 +49,6 @@ pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, Conve
     converter.mark("8bit", "7bit");
     converter.run()?;
     Ok(Some(converter.out))
-}
-
-/// Splits text into lines with their ends (LF); a CR before the LF belongs to the line.
-pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        let end = memchr::memchr(b'\n', rest).map_or(rest.len(), |end| end + 1);
-        let (line, after) = rest.split_at(end);
-        rest = after;
-        (!line.is_empty()).then_some(line)
-    })
 }
 
 /// Reports whether a line is allowed in a 7-bit message. Only the last line of a message may lack its end.

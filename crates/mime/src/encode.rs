@@ -1,5 +1,5 @@
 //! Encoders of quoted-printable and base64: lines of 76 characters, and nothing that a gateway could change.
-use super::convert::lines;
+use super::lines::lines;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 

@@ -25,14 +25,17 @@
 //! encode, decode   quoted-printable and base64 (RFC 2045 §6.7, §6.8)
 //! ```
 //! No clock, no socket, no file. A message that several readers could read in different ways is not converted at all.
+mod conversion_error;
 mod convert;
 mod decode;
 mod encode;
 mod field;
+mod lines;
 mod restore;
 mod walk;
 
-pub use convert::{ConversionError, is_seven_bit, to_seven_bit};
+pub use conversion_error::ConversionError;
+pub use convert::{is_seven_bit, to_seven_bit};
 pub use decode::Decoder;
 pub use encode::Encoding;
 pub use restore::{MARKER, Restorer};

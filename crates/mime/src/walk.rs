@@ -8,7 +8,7 @@
 //! Strict where readers of mail disagree (RFC 2046 §5.1.1 lets them compare only the beginning of a line): a line that
 //! some would take for a delimiter and others would not is an obstacle, and so is a header that does not consist of
 //! fields.
-use super::convert::ConversionError;
+use super::conversion_error::ConversionError;
 use super::field::{self, MediaType, TransferEncoding, TransferEncodingKind};
 use std::ops::Range;
 
