@@ -102,7 +102,7 @@ mod tests {
     use super::{MAX_BATCHED_WRITE, MAX_READ_AHEAD};
     use crate::reactor::{FdTable, Reactor};
     use crate::socket::Socket;
-    use crate::timers::sleep;
+    use crate::timer::sleep;
     use proptest::prelude::*;
     use rustix::fd::OwnedFd;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};

@@ -42,6 +42,7 @@
 //! | `reactor` | the event loop: one epoll, and the tasks that wait on it |
 //! | `resource_exhausted` | resources that ran out when a connection could not be made or accepted |
 //! | `socket` | one read, one write, one system call each |
+//! | `timer` | a timer of a task, and sleeping |
 //! | `timers` | all timers of a worker on one timerfd |
 //! | `wake_queue` | wakes tasks for other reasons than their own events |
 //! | `worker` | a thread with its event loop |
@@ -53,6 +54,7 @@ pub mod open_files;
 mod reactor;
 mod resource_exhausted;
 mod socket;
+mod timer;
 mod timers;
 mod wake_queue;
 pub mod worker;
@@ -61,7 +63,7 @@ pub use endpoint::Endpoint;
 pub use reactor::FdTable;
 pub use resource_exhausted::ResourceExhausted;
 pub use socket::{Acceptor, Socket};
-pub use timers::{Timer, sleep, sleep_until};
+pub use timer::{Timer, sleep, sleep_until};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

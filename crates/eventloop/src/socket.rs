@@ -4,7 +4,7 @@
 use crate::batch::MAX_BATCHED_WRITE;
 use crate::endpoint::Endpoint;
 use crate::reactor::{Reactor, SourceKind};
-use crate::timers::sleep;
+use crate::timer::sleep;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{

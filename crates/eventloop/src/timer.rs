@@ -1,0 +1,82 @@
+//! A timer of a task, and sleeping.
+use crate::clock;
+use crate::reactor::Reactor;
+use crate::timers::TimerKey;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// A timer that gets its deadline at each poll and is set again only when it fires: a deadline that moves with every
+/// message costs nothing. It belongs to the task that polls it.
+#[derive(Default)]
+pub struct Timer(Option<ArmedTimer>);
+
+struct ArmedTimer {
+    key: TimerKey,
+    reactor: Rc<Reactor>,
+}
+
+impl Timer {
+    /// Ready once `deadline` has passed; never without one. The task is polled again then. `now` is a time read since
+    /// the task was last polled.
+    pub fn poll_due(&mut self, deadline: Option<Duration>, now: Duration) -> Poll<()> {
+        let Some(deadline) = deadline else { return Poll::Pending };
+        if self.0.as_ref().is_some_and(|ArmedTimer { key: (at, _), .. }| now < *at && *at <= deadline) {
+            return Poll::Pending;
+        }
+        if now >= deadline {
+            return Poll::Ready(());
+        }
+        self.arm(deadline);
+        Poll::Pending
+    }
+
+    fn arm(&mut self, deadline: Duration) {
+        let reactor = self.0.take().map_or_else(Reactor::current, |armed| armed.cancel());
+        let key = reactor.timers.set(deadline, reactor.current_task());
+        self.0 = Some(ArmedTimer { key, reactor });
+    }
+
+    /// Runs `work` until `deadline`; `None` if it has not ended by then.
+    pub async fn timeout_at<T>(&mut self, deadline: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => self.poll_due(Some(deadline), clock::now()).map(|()| None),
+        })
+        .await
+    }
+}
+
+impl ArmedTimer {
+    fn cancel(self) -> Rc<Reactor> {
+        self.reactor.timers.cancel(self.key);
+        self.reactor
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.0.take().map(ArmedTimer::cancel);
+    }
+}
+
+impl fmt::Debug for Timer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Timer").field(&self.0.as_ref().map(|armed| armed.key.0)).finish()
+    }
+}
+
+/// Sleeps until that time of [`clock::now`], to the microsecond. Only on a worker's thread.
+pub async fn sleep_until(deadline: Duration) {
+    let mut timer = Timer::default();
+    poll_fn(|_| timer.poll_due(Some(deadline), clock::now())).await;
+}
+
+/// Sleeps for that long. Only on a worker's thread.
+pub async fn sleep(time: Duration) {
+    sleep_until(clock::now() + time).await;
+}
