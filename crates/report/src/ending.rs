@@ -1,7 +1,7 @@
 //! The end of a report, next to the prompt: remarks, the place of the details, and the verdict.
 use super::headline::{self, Headline};
 use super::table::plain;
-use super::terminal::{TextStyle, styled};
+use super::text_style::{TextStyle, styled};
 use super::wrap::{clipped_words, display_width, wrapped};
 use journey::record::{Outcome, Record};
 

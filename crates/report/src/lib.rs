@@ -22,11 +22,13 @@ pub mod printable;
 pub mod relay;
 mod seconds;
 mod section;
+mod sections;
 mod short;
 pub mod spark;
 mod stages;
 pub mod table;
 mod terminal;
+mod text_style;
 mod workload;
 pub mod wrap;
 
@@ -35,9 +37,9 @@ pub mod sample;
 
 pub use ending::outcome_word;
 pub use markdown::markdown;
-pub use terminal::TextStyle;
 #[cfg(test)]
 pub(crate) use terminal::terminal;
+pub use text_style::TextStyle;
 
 use journey::record::Record;
 

@@ -1,6 +1,7 @@
 //! The report as Markdown, `report.md`: the same text as on a terminal, to keep and to send.
 use super::headline::{self, Headline};
-use super::section::{Section, SectionBody, sections};
+use super::section::{Section, SectionBody};
+use super::sections::sections;
 use super::table::markdown_text;
 use journey::record::Record;
 

@@ -19,7 +19,7 @@ use super::parties::costs_in_short;
 use super::relay;
 use super::seconds::rate_over_time;
 use super::table::{Align, Cell, Table, plain};
-use super::terminal::{TextStyle, bold};
+use super::text_style::{TextStyle, bold};
 use super::workload::sizes;
 use super::wrap::{clipped_words, display_width, wrapped};
 use journey::record::{Arrival, LatencyMs, Mades, Outcome, Record, Role, Workload};

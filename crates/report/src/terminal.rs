@@ -2,8 +2,10 @@
 //!
 //! Sentences take at most 100 columns; tables take as many as they need, up to the terminal's width.
 use super::ending;
-use super::section::{Section, SectionBody, sections};
+use super::section::{Section, SectionBody};
+use super::sections::sections;
 use super::table::plain;
+use super::text_style::{TextStyle, bold, styled};
 use super::wrap::{display_width, wrapped};
 use journey::record::Record;
 
@@ -15,16 +17,6 @@ const MIN_WIDTH: usize = 20;
 const BARS_MARGIN: usize = 46;
 /// Least number of bars, on a terminal that hardly has room for them.
 const MIN_BARS: usize = 8;
-
-/// Use of escape sequences.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TextStyle {
-    /// Text alone: for files and pipes.
-    #[default]
-    Plain,
-    /// Bold titles, faint notes, and the coloured outcome: for terminals.
-    Colour,
-}
 
 /// The report for `width` columns, without colour.
 #[cfg(test)]
@@ -90,19 +82,6 @@ fn push_facts(text: &mut String, facts: &[(&'static str, String)], width: usize)
         for line in wrapped(&plain(fact), &first, &" ".repeat(first.len()), width) {
             text.push_str(&format!("{line}\n"));
         }
-    }
-}
-
-/// `text` in bold.
-pub(super) fn bold(text: &str, ink: TextStyle) -> String {
-    styled(text, "1", ink)
-}
-
-/// `text` with that rendition (SGR, ECMA-48).
-pub(super) fn styled(text: &str, code: &str, ink: TextStyle) -> String {
-    match ink {
-        TextStyle::Plain => text.to_owned(),
-        TextStyle::Colour => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
     }
 }
 

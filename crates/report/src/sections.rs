@@ -1,0 +1,46 @@
+//! The sections of a report, in reading order.
+use super::section::Section;
+use super::{encryption, fates, mades, parties, relay, seconds, stages, workload};
+use journey::record::{Mades, Record};
+
+/// Every section that this record can fill; `room` is the number of bars that a sparkline may have.
+pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
+    if let Some(mades) = &record.mades {
+        return mades_sections(record, mades, room);
+    }
+    let parts = [
+        workload::offered(record),
+        stages::reached(record),
+        relay::between(record),
+        stages::latencies(record),
+        seconds::over_time(record, room),
+        stages::phases(record),
+        encryption::handshakes(record),
+        fates::ledger(record),
+        fates::errors(record),
+        fates::thresholds(record),
+        parties::costs(record),
+        workload::surroundings(record),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+/// The sections of a run over MADES, which has its own stages.
+fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
+    let parts = [
+        mades::offered(record, own),
+        mades::stages(own),
+        mades::latencies(record, own),
+        mades::waterfall(own),
+        mades::truth_counts(own),
+        mades::truth_times(own),
+        seconds::over_time(record, room),
+        fates::ledger(record),
+        mades::troubles(record, own),
+        mades::outages(own),
+        fates::thresholds(record),
+        parties::costs(record),
+        workload::surroundings(record),
+    ];
+    parts.into_iter().flatten().collect()
+}

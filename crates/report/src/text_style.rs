@@ -1,0 +1,24 @@
+//! Escape sequences of a text on a terminal.
+
+/// Use of escape sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TextStyle {
+    /// Text alone: for files and pipes.
+    #[default]
+    Plain,
+    /// Bold titles, faint notes, and the coloured outcome: for terminals.
+    Colour,
+}
+
+/// `text` in bold.
+pub(super) fn bold(text: &str, ink: TextStyle) -> String {
+    styled(text, "1", ink)
+}
+
+/// `text` with that rendition (SGR, ECMA-48).
+pub(super) fn styled(text: &str, code: &str, ink: TextStyle) -> String {
+    match ink {
+        TextStyle::Plain => text.to_owned(),
+        TextStyle::Colour => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+    }
+}
