@@ -1,6 +1,6 @@
 //! The commit thread: takes the gathered messages, writes and syncs them, resolves the receipts, makes room.
 use crate::commit_queue::{CommitBatch, CommitQueue, WhenIdle};
-use crate::compaction::CompactionProgress;
+use crate::compaction::{CompactionProgress, CompactionState, rewrite};
 use crate::log::Log;
 use crate::{Error, Id};
 use std::io;
@@ -10,13 +10,14 @@ use std::sync::Arc;
 /// before anything else.
 pub(crate) fn run(queue: &Arc<CommitQueue>, mut log: Log, unproven: Vec<Id>) {
     let _guard = CommitGuard(Arc::clone(queue));
-    if let Err(error) = log.rewrite(unproven).and_then(|()| run_until_closed(queue, &mut log)) {
+    if let Err(error) = rewrite(&mut log, unproven).and_then(|()| run_until_closed(queue, &mut log)) {
         queue.stop(Error::poisoned(&error));
     }
 }
 
 fn run_until_closed(queue: &CommitQueue, log: &mut Log) -> io::Result<()> {
     let mut batch = CommitBatch::default();
+    let mut compaction = CompactionState::default();
     let mut when_idle = WhenIdle::Compact;
     loop {
         queue.take(&mut batch, when_idle);
@@ -32,7 +33,7 @@ fn run_until_closed(queue: &CommitQueue, log: &mut Log) -> io::Result<()> {
         if batch.is_last {
             return log.close();
         }
-        when_idle = match log.compact()? {
+        when_idle = match compaction.compact(log)? {
             CompactionProgress::More => WhenIdle::Compact,
             CompactionProgress::Done => WhenIdle::Wait,
         };

@@ -1,7 +1,7 @@
 //! Queue in which messages gather while the commit thread writes: messages that come together are committed together.
 use crate::message::{DeferredRecord, NumberedMessage};
 use crate::receipt::{BatchOutcome, BatchStatus, NotesReceipt};
-use crate::segment_pool::Reserve;
+use crate::reserve::Reserve;
 use crate::{Error, Id, NewMessage, Receipt, format};
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

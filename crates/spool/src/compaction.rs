@@ -14,7 +14,7 @@ use crate::{Error, Id, Options};
 use std::io;
 use std::sync::Arc;
 
-/// Progress in the oldest segment.
+/// Compaction of a log: its progress in the oldest segment.
 #[derive(Default)]
 pub(crate) struct CompactionState {
     scan: Option<(u64, Scan)>,
@@ -41,51 +41,32 @@ fn is_worthwhile(fill: FillLevel, is_pressed: bool, options: &Options) -> bool {
     is_sparse || (is_pressed && fill.wasted_bytes >= segment)
 }
 
-impl Log {
+impl CompactionState {
     /// Works between batches: gives up segments, and makes part of the progress to the next one.
-    pub(crate) fn compact(&mut self) -> io::Result<CompactionProgress> {
-        self.retire()?;
-        if !self.needs_compaction() {
+    pub(crate) fn compact(&mut self, log: &mut Log) -> io::Result<CompactionProgress> {
+        log.retire()?;
+        if !needs_compaction(log) {
             return Ok(CompactionProgress::Done);
         }
-        let Some(oldest) = self.index.lock().oldest().map(|(segment, _)| Arc::clone(segment)) else {
+        let Some(oldest) = log.index.lock().oldest().map(|(segment, _)| Arc::clone(segment)) else {
             return Ok(CompactionProgress::Done);
         };
-        self.compaction.is_stuck = false;
-        match self.compact_slice(&oldest) {
+        self.is_stuck = false;
+        match self.compact_slice(log, &oldest) {
             Ok(()) => {}
-            Err(LogWriteError::NoSpace) => self.compaction.is_stuck = true,
+            Err(LogWriteError::NoSpace) => self.is_stuck = true,
             Err(LogWriteError::Disk(error)) => return Err(error),
         }
-        self.flush(FlushMode::Buffered)?;
-        self.retire()?;
-        let is_emptied = self.index.lock().oldest().is_none_or(|(segment, _)| !Arc::ptr_eq(segment, &oldest));
-        let more = (is_emptied || !self.compaction.is_stuck) && self.needs_compaction();
+        log.flush(FlushMode::Buffered)?;
+        log.retire()?;
+        let is_emptied = log.index.lock().oldest().is_none_or(|(segment, _)| !Arc::ptr_eq(segment, &oldest));
+        let more = (is_emptied || !self.is_stuck) && needs_compaction(log);
         Ok(if more { CompactionProgress::More } else { CompactionProgress::Done })
     }
 
-    /// Writes those messages again at the end of the log and syncs them, as far as there is room. Older copies of them
-    /// are still in the spool: no segment may be released before this.
-    pub(crate) fn rewrite(&mut self, messages: Vec<Id>) -> io::Result<()> {
-        for id in messages {
-            let Some(locations) = self.index.lock().locate(id) else { continue };
-            match self.relocate_one(&locations) {
-                Ok(()) => {}
-                Err(LogWriteError::NoSpace) => break,
-                Err(LogWriteError::Disk(error)) => return Err(error),
-            }
-        }
-        self.flush(FlushMode::Synced)
-    }
-
-    fn needs_compaction(&self) -> bool {
-        let fill = self.index.lock().fill_level();
-        is_worthwhile(fill, self.is_under_pressure, &self.options)
-    }
-
     /// Moves some of the messages that count in that segment.
-    fn compact_slice(&mut self, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
-        let mut scan = match self.compaction.scan.take() {
+    fn compact_slice(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
+        let mut scan = match self.scan.take() {
             Some((order, scan)) if order == oldest.position => scan,
             _ => Scan::new(Arc::clone(&oldest.file), oldest.seed, oldest.bytes, BodyMode::Skip),
         };
@@ -93,67 +74,86 @@ impl Log {
         let mut moved = 0;
         for _ in 0..SLICE_BATCHES {
             match scan.next_batch(&mut seen) {
-                Ok(ScanResult::Batch) => moved += self.relocate_all(oldest, &seen)?,
+                Ok(ScanResult::Batch) => moved += relocate_all(log, oldest, &seen)?,
                 // The end, or damage.
-                Ok(ScanResult::Invalid(_)) | Err(_) => return self.compact_rest(oldest),
+                Ok(ScanResult::Invalid(_)) | Err(_) => return self.compact_rest(log, oldest),
             }
             if moved >= SLICE_BYTES {
                 break;
             }
         }
-        self.compaction.scan = Some((oldest.position, scan));
+        self.scan = Some((oldest.position, scan));
         Ok(())
-    }
-
-    fn relocate_all(&mut self, segment: &Arc<Segment>, seen: &[ScannedRecord]) -> Result<u64, LogWriteError> {
-        let mut moved = 0;
-        for one in seen.iter().filter(|one| matches!(one.kind, RecordKind::Stored | RecordKind::Moved)) {
-            let location = RecordLocation::new(segment.position, one.at, one.bytes);
-            let locations = {
-                let index = self.index.lock();
-                index.is_at(one.id, location).then(|| index.locate(one.id)).flatten()
-            };
-            if let Some(locations) = locations {
-                self.relocate_one(&locations)?;
-                moved += one.bytes;
-            }
-        }
-        Ok(moved)
     }
 
     /// Moves the messages that the scan did not reach because it ended at damage. A message that cannot be moved keeps
     /// the segment until a restart, which reads it as damage.
-    fn compact_rest(&mut self, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
-        self.compaction.is_stuck = true;
-        self.flush(FlushMode::Buffered).map_err(LogWriteError::Disk)?;
+    fn compact_rest(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
+        self.is_stuck = true;
+        log.flush(FlushMode::Buffered).map_err(LogWriteError::Disk)?;
         let ids = {
-            let index = self.index.lock();
+            let index = log.index.lock();
             let is_empty = index.oldest().is_none_or(|(_, messages)| messages == 0);
             if is_empty { Vec::new() } else { index.messages_in(oldest) }
         };
         for id in ids {
-            let locations = self.index.lock().locate(id);
+            let locations = log.index.lock().locate(id);
             if let Some(locations) = locations {
-                self.relocate_one(&locations)?;
+                relocate_one(log, &locations)?;
             }
         }
         Ok(())
     }
+}
 
-    fn relocate_one(&mut self, locations: &MessageLocations) -> Result<(), LogWriteError> {
-        let MessageLocations { segment, record: spot, .. } = locations;
-        // A message that cannot be read stays, and so does its segment.
-        let Ok(Some(head)) = segment.read_metadata(*spot) else { return Ok(()) };
-        let Ok(mut notes) = notes_of(locations, &head) else { return Ok(()) };
-        while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MAX_ENVELOPE_BYTES {
-            notes.remove(0);
+/// Writes those messages again at the end of the log and syncs them, as far as there is room. Older copies of them
+/// are still in the spool: no segment may be released before this.
+pub(crate) fn rewrite(log: &mut Log, messages: Vec<Id>) -> io::Result<()> {
+    for id in messages {
+        let Some(locations) = log.index.lock().locate(id) else { continue };
+        match relocate_one(log, &locations) {
+            Ok(()) => {}
+            Err(LogWriteError::NoSpace) => break,
+            Err(LogWriteError::Disk(error)) => return Err(error),
         }
-        let notes = join_notes(&notes);
-        // It keeps its checksum: a damaged body remains recognizable.
-        let body = segment.read_body_lossy(*spot, &head.record);
-        let record = RecordHeader { kind: RecordKind::Moved, notes_bytes: notes.len() as u32, ..head.record };
-        self.relocate(&RecordParts { record, envelope: head.envelope(), notes: &notes, body: Some(&body) })
     }
+    log.flush(FlushMode::Synced)
+}
+
+fn needs_compaction(log: &Log) -> bool {
+    let fill = log.index.lock().fill_level();
+    is_worthwhile(fill, log.is_under_pressure, &log.options)
+}
+
+fn relocate_all(log: &mut Log, segment: &Arc<Segment>, seen: &[ScannedRecord]) -> Result<u64, LogWriteError> {
+    let mut moved = 0;
+    for one in seen.iter().filter(|one| matches!(one.kind, RecordKind::Stored | RecordKind::Moved)) {
+        let location = RecordLocation::new(segment.position, one.at, one.bytes);
+        let locations = {
+            let index = log.index.lock();
+            index.is_at(one.id, location).then(|| index.locate(one.id)).flatten()
+        };
+        if let Some(locations) = locations {
+            relocate_one(log, &locations)?;
+            moved += one.bytes;
+        }
+    }
+    Ok(moved)
+}
+
+fn relocate_one(log: &mut Log, locations: &MessageLocations) -> Result<(), LogWriteError> {
+    let MessageLocations { segment, record: spot, .. } = locations;
+    // A message that cannot be read stays, and so does its segment.
+    let Ok(Some(head)) = segment.read_metadata(*spot) else { return Ok(()) };
+    let Ok(mut notes) = notes_of(locations, &head) else { return Ok(()) };
+    while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MAX_ENVELOPE_BYTES {
+        notes.remove(0);
+    }
+    let notes = join_notes(&notes);
+    // It keeps its checksum: a damaged body remains recognizable.
+    let body = segment.read_body_lossy(*spot, &head.record);
+    let record = RecordHeader { kind: RecordKind::Moved, notes_bytes: notes.len() as u32, ..head.record };
+    log.relocate(&RecordParts { record, envelope: head.envelope(), notes: &notes, body: Some(&body) })
 }
 
 /// Returns all notes of a message whose head has been read: those that it carries, and those that follow.

@@ -27,30 +27,31 @@
 //! | `backlog` | the unfinished messages of a spool that is opened |
 //! | `batch_builder` | a batch under construction |
 //! | `commit` | the commit thread |
+//! | `commit_queue` | the queue before the commit thread |
+//! | `compaction` | making room |
 //! | `damage` | the parts that do not read as they were written, and their cost |
 //! | `disk` | the interface of a disk; a real one |
 //! | `error` | errors, named by who is to blame |
 //! | `faulty` | a disk in memory that crashes, tears, fills up and fails, for tests |
 //! | `format` | the bytes: headers, batches, records |
 //! | `header` | classification of a file by its header |
-//! | `commit_queue` | the queue before the commit thread |
-//! | `inspect` | inspection of a spool from outside, without a change |
 //! | `index` | messages that are not done, and the places of their records |
+//! | `inspect` | inspection of a spool from outside, without a change |
+//! | `load` | all of a directory, read and not changed |
 //! | `log` | batches written and synced, segments begun and given up |
 //! | `memory` | the spool that keeps nothing |
-//! | `message` | drafts, receipts' content, unfinished messages |
+//! | `message` | messages to store, receipts' content, unfinished messages |
 //! | `options` | sizes, and the durability that a receipt promises |
+//! | `preallocator` | the thread that keeps a free segment ready |
 //! | `quarantine` | copies of damaged bytes |
-//! | `load` | all of a directory, read and not changed |
 //! | `receipt` | a future that resolves when a message is stored |
 //! | `recovery` | opening a directory |
 //! | `replay` | records in their order, and the account of the damage |
+//! | `reserve` | reserved segments for what must be written when the spool is full |
 //! | `scan` | reading through a segment's batches |
 //! | `segment` | a segment in use, single records read |
-//! | `spool` | the handle |
 //! | `segment_pool` | free segments |
-//! | `preallocator` | the thread that keeps a free segment ready |
-//! | `compaction` | making room |
+//! | `spool` | the handle |
 //! | `stats` | fill level and counters |
 mod backlog;
 mod batch_builder;
@@ -75,6 +76,7 @@ mod quarantine;
 mod receipt;
 mod recovery;
 mod replay;
+mod reserve;
 mod scan;
 mod segment;
 mod segment_pool;

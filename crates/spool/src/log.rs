@@ -1,13 +1,13 @@
 //! The log as the commit thread sees it: batches written and synced, segments begun and given up.
 use crate::batch_builder::{BatchBuilder, RecordParts};
 use crate::commit_queue::CommitBatch;
-use crate::compaction::CompactionState;
 use crate::format::{BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, RecordHeader, RecordKind};
 use crate::index::SharedIndex;
 use crate::message::{DeferredRecord, NumberedMessage};
 use crate::preallocator::SharedSegmentPool;
+use crate::reserve::Reserve;
 use crate::segment::{RecordLocation, Segment};
-use crate::segment_pool::{FreeSegment, LogWriteError, Reserve, write_header};
+use crate::segment_pool::{FreeSegment, LogWriteError, write_header};
 use crate::stats::SpoolCounters;
 use crate::{Durability, Error, Id, Options};
 use std::io;
@@ -31,7 +31,6 @@ pub(crate) struct Log {
     has_unsynced_moves: bool,
     /// A message has been rejected for lack of room since there was room.
     pub(crate) is_under_pressure: bool,
-    pub(crate) compaction: CompactionState,
 }
 
 struct CurrentSegment {
@@ -86,7 +85,6 @@ impl Log {
             changes: Vec::new(),
             has_unsynced_moves: false,
             is_under_pressure: false,
-            compaction: CompactionState::default(),
         }
     }
 

@@ -1,5 +1,5 @@
 //! The spool that keeps nothing: drafts in memory until they are done, for runs that measure the cost of durability.
-use crate::segment_pool::Reserve;
+use crate::reserve::Reserve;
 use crate::{Error, Id, NewMessage, Options, Receipt, SpoolStats};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};

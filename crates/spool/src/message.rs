@@ -1,5 +1,5 @@
 //! Input and output of a spool: drafts, receipts' content, unfinished messages of a former run.
-use crate::segment_pool::Reserve;
+use crate::reserve::Reserve;
 use std::fmt;
 use std::sync::Arc;
 

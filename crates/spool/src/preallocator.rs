@@ -1,5 +1,6 @@
 //! The thread that keeps a free segment ready, so that the commit thread need not wait while one is filled with zeros.
-use crate::segment_pool::{FreeSegment, Reserve, SegmentPool};
+use crate::reserve::Reserve;
+use crate::segment_pool::{FreeSegment, SegmentPool};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

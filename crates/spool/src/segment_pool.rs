@@ -2,6 +2,7 @@
 use crate::Options;
 use crate::disk::{Disk, DiskFile};
 use crate::format::{BLOCK, SegmentHeader, SegmentHeaderState};
+use crate::reserve::Reserve;
 use crate::segment::Segment;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -14,29 +15,6 @@ pub(crate) struct FreeSegment {
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
     pub(crate) bytes: u64,
-}
-
-/// Purposes of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reserve {
-    /// New messages.
-    Messages,
-    /// Notes, and messages that let others end: these may use one segment more.
-    Notes,
-    /// Messages that are moved, which makes room: these may use all.
-    Moves,
-}
-
-impl Reserve {
-    /// Number of segments that are reserved from it. The last one is only for moves: if anything else could use it up,
-    /// one message that waits at the beginning of a full log would block all the room behind it.
-    fn reserved_segments(self) -> u64 {
-        match self {
-            Self::Messages => 2,
-            Self::Notes => 1,
-            Self::Moves => 0,
-        }
-    }
 }
 
 /// Reasons why something could not be written. There is no conversion from [`io::Error`] on purpose: an error of any

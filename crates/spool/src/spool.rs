@@ -7,7 +7,8 @@ use crate::memory::MemoryBackend;
 use crate::message::DeferredRecord;
 use crate::preallocator::SharedSegmentPool;
 use crate::recovery::recover;
-use crate::segment_pool::{Reserve, fit_to_disk};
+use crate::reserve::Reserve;
+use crate::segment_pool::fit_to_disk;
 use crate::stats::SpoolCounters;
 use crate::{
     Backlog, Damage, Durability, Error, Id, NewMessage, NotesReceipt, Options, Receipt, SpoolStats, StoredEnvelope,
