@@ -2,9 +2,9 @@
 //! record.
 use super::SinkOptions;
 use super::certificates::SinkCertificates;
-use super::handler::{SinkContext, TallyTransfer};
-use super::report::SinkReport;
+use super::report::{SinkReport, lock};
 use super::status::StatusServer;
+use super::worker_state::{SinkContext, TallyTransfer};
 use anyhow::Result;
 use journey::{Latencies, SinkTally};
 use net::{Endpoint, clock};
@@ -15,7 +15,7 @@ use party::live_line::{LiveLine, NonTerminalOutput};
 use party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Interval of progress reports.
@@ -147,9 +147,4 @@ fn progress(total: &SinkTally, recent: &Latencies, elapsed: Duration) -> LivePro
 fn live_line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
     let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
     LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
-}
-
-/// Locks the counts for a moment.
-pub(super) fn lock(view: &Mutex<SinkReport>) -> MutexGuard<'_, SinkReport> {
-    view.lock().expect("nobody panics holding it")
 }

@@ -5,16 +5,13 @@
 //! SMTP has one for all of them, so the first recipient that is refused, or ends the session, decides for the whole
 //! message, and delays add up; dropping or counting twice applies to each recipient alone there too.
 use super::dump::MessageWriter;
-use super::handler::{SinkWorkerState, answer_to};
-use super::session_rules::{DomainSlots, RuleEffect};
+use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
+use super::worker_state::{SinkWorkerState, answer_to};
 use journey::TraceResult;
 use net::Answer;
 use smtp::server::Protocol;
 use std::cell::RefCell;
 use std::time::Duration;
-
-/// The reply that ends a session after any command (RFC 5321 §3.8).
-pub(super) const SERVICE_CLOSING: u16 = 421;
 
 /// The result of a message for a recipient.
 #[derive(Debug)]

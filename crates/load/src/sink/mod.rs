@@ -21,6 +21,7 @@ mod rulebook;
 mod rules;
 mod session_rules;
 mod status;
+mod worker_state;
 
 use active_rules::ActiveRules;
 use anyhow::{Context, Result, anyhow, bail};
@@ -29,7 +30,7 @@ use certificates::SinkCertificates;
 use collector::SinkCollector;
 pub use dump::DumpTarget;
 use dump::MessageDump;
-use handler::{SinkContext, SinkService};
+use handler::SinkService;
 use journey::RunId;
 use net::{Endpoint, FdTable, ResourceExhausted, Server};
 use party::http_server;
@@ -43,6 +44,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use worker_state::SinkContext;
 
 /// Descriptors used for other things than sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;

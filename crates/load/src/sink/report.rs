@@ -8,7 +8,7 @@ use journey::{judge, validity};
 use net::Endpoint;
 use party::host_sampler::{self, HostSampler};
 use party::outputs;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The sink's counts, and the facts needed to report them.
@@ -160,4 +160,9 @@ impl SinkReport {
         }
         remarks
     }
+}
+
+/// Locks the counts for a moment.
+pub(super) fn lock(view: &Mutex<SinkReport>) -> MutexGuard<'_, SinkReport> {
+    view.lock().expect("nobody panics holding it")
 }

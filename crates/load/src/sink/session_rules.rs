@@ -53,6 +53,9 @@ pub(super) struct RuleDecision {
     pub(super) decided_by: Option<Arc<RuleState>>,
 }
 
+/// The reply that ends a session after any command (RFC 5321 §3.8).
+pub(super) const SERVICE_CLOSING: u16 = 421;
+
 /// The effect on a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum RuleEffect {

@@ -9,8 +9,7 @@
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
 //! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
 use super::active_rules::{self, RuleCount};
-use super::collector::lock;
-use super::report::SinkReport;
+use super::report::{SinkReport, lock};
 use super::rulebook::{MAX_FILE_BYTES, Rulebook};
 use anyhow::{Context, Result};
 use axum::extract::{DefaultBodyLimit, Path, State};

@@ -1,6 +1,7 @@
 //! Collects the workers' counts: the totals, the seconds, the live line, and at the end the record.
 use super::live_figures::SourceFigures;
-use super::worker::{SourceWorkers, TALLY_INTERVAL};
+use super::worker::SourceWorkers;
+use super::worker_state::TALLY_INTERVAL;
 use super::{SourceContext, report};
 use anyhow::{Result, bail};
 use journey::record::{Ending, ThresholdRow};

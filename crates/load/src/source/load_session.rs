@@ -3,7 +3,7 @@ use super::SourceContext;
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
 use super::message_set::MessageChoice;
 use super::random::RandomStream;
-use super::worker::{ClaimedMessage, ParkEntry, SourceWorkerState};
+use super::worker_state::{ClaimedMessage, ParkEntry, SourceWorkerState};
 use journey::record::Pipelining;
 use journey::trace::WARM_UP_SEQUENCE;
 use journey::{LatencyKind, Phase};

@@ -23,6 +23,7 @@ mod report;
 mod session_loop;
 mod transport;
 mod worker;
+mod worker_state;
 
 pub use addresses::AddressPattern;
 pub use corpus::{CorpusOptions, InvalidMessagePolicy};

@@ -1,7 +1,7 @@
 //! A session: takes up messages, connects for them, and sends them, until there are no more.
 use super::SourceContext;
 use super::load_session::LoadSession;
-use super::worker::SourceWorkerState;
+use super::worker_state::SourceWorkerState;
 use journey::record::Resource;
 use net::{ClientSession, ResourceExhausted, Socket, Timer, WorkerBuffers, clock};
 use party::reason::reason;

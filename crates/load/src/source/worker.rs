@@ -1,38 +1,17 @@
-//! A worker thread of the source: its share of the sessions, its own schedule and its own tally, handed to the
-//! collector four times per second.
+//! Worker threads of the source: each has its share of the sessions, its own schedule and its own tally.
 use super::SourceContext;
-use super::pacing::ArrivalSchedule;
 use super::session_loop;
+use super::worker_state::{SourceWorkerArgs, SourceWorkerState};
 use anyhow::{Context as _, Result, bail};
-use journey::{LatencyKind, SourceTally};
+use journey::SourceTally;
 use net::{FdTable, WorkerBuffers, clock};
 use party::reason::reason;
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use tokio::sync::mpsc;
-
-/// Interval at which a worker hands over its tally.
-pub(super) const TALLY_INTERVAL: Duration = Duration::from_millis(250);
-
-/// A message that a session has taken up.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ClaimedMessage {
-    /// Its number in the run, from 0, which random choices depend on.
-    pub(super) number: u64,
-    /// Time at which it was due, or at closed loop was claimed.
-    pub(super) since: Duration,
-    pub(super) recipients: u32,
-    /// Set if it was created during the warm-up: it is accounted for, and not timed.
-    pub(super) is_warm_up: bool,
-}
 
 /// The collector's ends of the workers' channels.
 pub(super) struct SourceWorkers {
@@ -76,7 +55,7 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
             let work = move |desk| async move {
                 // The starter waits for it.
                 let _ = begun.send(());
-                post.run(desk).await;
+                run(post, desk).await;
             };
             let thread = net::worker::spawn(&format!("load-{number}"), FdTable::Private, work);
             Ok((give, thread.context("cannot start a thread")?, begins))
@@ -104,237 +83,26 @@ fn wait_until_started(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>)
     }
 }
 
-/// A worker's number, channels and shared state.
-struct SourceWorkerArgs {
-    number: usize,
-    workers: usize,
-    began: Duration,
-    context: Arc<SourceContext>,
-    tally_tx: Sender<(usize, Box<SourceTally>)>,
-    empty_rx: Receiver<Box<SourceTally>>,
-}
-
-impl SourceWorkerArgs {
-    async fn run(self, desk: WorkerBuffers) {
-        let recorder = Rc::new(SourceWorkerState::new(self));
-        // Each session holds a sender; when the last is dropped, all sessions are over.
-        let (presence, mut everybody) = mpsc::channel::<()>(1);
-        for _ in 0..recorder.session_share() {
-            let setting = Arc::clone(&recorder.args.context);
-            let recorder = Rc::clone(&recorder);
-            let desk = desk.clone();
-            let presence = presence.clone();
-            net::worker::spawn_local(async move {
-                session_loop::run(setting, recorder, desk).await;
-                drop(presence);
-            });
-        }
-        drop(presence);
-        tokio::select! {
-            _ = everybody.recv() => {}
-            () = recorder.tick() => {}
-            () = recorder.wake_on_schedule() => {}
-        }
-        recorder.send_tally();
-    }
-}
-
-/// A session's entry among those that wait until a message is due: it is listed once, however often it asks.
-#[derive(Debug, Default)]
-pub(super) struct ParkEntry(Rc<Cell<ParkState>>);
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum ParkState {
-    /// Working on a message.
-    #[default]
-    Running,
-    /// Waiting for one.
-    Parked,
-    /// Woken for one.
-    Woken,
-}
-
-/// A session that waits.
-struct ParkedSession {
-    waker: Waker,
-    state: Rc<Cell<ParkState>>,
-}
-
-impl ParkedSession {
-    fn wake(self) {
-        self.state.set(ParkState::Woken);
-        self.waker.wake();
-    }
-}
-
-/// State that the sessions of a worker share.
-pub(super) struct SourceWorkerState {
-    args: SourceWorkerArgs,
-    name: Arc<str>,
-    tally: RefCell<Box<SourceTally>>,
-    /// The schedule, at open loop only.
-    schedule: Option<RefCell<ArrivalSchedule>>,
-    parked: RefCell<VecDeque<ParkedSession>>,
-    /// Sessions that pause between messages; each is in it once.
-    pausing: RefCell<Vec<Waker>>,
-}
-
-impl SourceWorkerState {
-    fn new(post: SourceWorkerArgs) -> Self {
-        let options = &post.context.options;
-        let schedule = options.offered_rate.clone().map(|offer| {
-            RefCell::new(ArrivalSchedule::new(
-                options.arrival,
-                offer,
-                post.began,
-                post.number,
-                post.workers,
-                options.seed,
-            ))
+/// Runs a worker: its sessions, its schedule and its tally, until all sessions have ended.
+async fn run(arguments: SourceWorkerArgs, desk: WorkerBuffers) {
+    let recorder = Rc::new(SourceWorkerState::new(arguments));
+    // Each session holds a sender; when the last is dropped, all sessions are over.
+    let (presence, mut everybody) = mpsc::channel::<()>(1);
+    for _ in 0..recorder.session_share() {
+        let setting = Arc::clone(recorder.context());
+        let recorder = Rc::clone(&recorder);
+        let desk = desk.clone();
+        let presence = presence.clone();
+        net::worker::spawn_local(async move {
+            session_loop::run(setting, recorder, desk).await;
+            drop(presence);
         });
-        Self {
-            name: options.hello.as_str().into(),
-            tally: RefCell::default(),
-            schedule,
-            parked: RefCell::default(),
-            pausing: RefCell::default(),
-            args: post,
-        }
     }
-
-    /// The host name for EHLO.
-    pub(super) fn hello_name(&self) -> &Arc<str> {
-        &self.name
+    drop(presence);
+    tokio::select! {
+        _ = everybody.recv() => {}
+        () = recorder.tick() => {}
+        () = recorder.wake_on_schedule() => {}
     }
-
-    /// Changes the tally.
-    pub(super) fn update_tally(&self, count: impl FnOnce(&mut SourceTally)) {
-        count(&mut self.tally.borrow_mut());
-    }
-
-    /// This worker's share of all sessions.
-    fn session_share(&self) -> usize {
-        let all = self.args.context.options.sessions as usize;
-        let workers = self.args.workers;
-        all / workers + usize::from(self.args.number < all % workers)
-    }
-
-    /// The next message for a session: at once at closed loop, when it is due at open loop; `None` if there are no
-    /// more.
-    pub(super) fn poll_claim(
-        &self,
-        cx: &mut Context<'_>,
-        ticket: &ParkEntry,
-        now: Duration,
-    ) -> Poll<Option<ClaimedMessage>> {
-        let plan = &self.args.context.plan;
-        let since = match &self.schedule {
-            None => now,
-            Some(_) if plan.is_over(now) => return Poll::Ready(None),
-            Some(schedule) => {
-                let due = schedule.borrow().due();
-                if due > now {
-                    self.park(cx, ticket);
-                    return Poll::Pending;
-                }
-                due
-            }
-        };
-        let Some(number) = plan.claim(now) else { return Poll::Ready(None) };
-        let setting = &self.args.context;
-        let is_warm_up = since < setting.warm_up_until;
-        let claim = ClaimedMessage { number, since, recipients: setting.options.recipients(number), is_warm_up };
-        self.count_created(ticket, &claim, now);
-        Poll::Ready(Some(claim))
-    }
-
-    fn count_created(&self, ticket: &ParkEntry, claim: &ClaimedMessage, now: Duration) {
-        let since = claim.since;
-        self.update_tally(|tally| {
-            tally.created += 1;
-            tally.recipients_created += u64::from(claim.recipients);
-            if claim.is_warm_up {
-                tally.warm_up.created += 1;
-                return;
-            }
-            tally.first_created.get_or_insert(since);
-            tally.last_created = Some(now);
-            if self.schedule.is_some() {
-                tally.time(LatencyKind::Slip, now - since);
-            }
-            if ticket.0.get() != ParkState::Running {
-                tally.time(LatencyKind::Lag, now - since);
-            }
-        });
-        // A session that is still listed keeps its place: something other than the schedule has woken it.
-        if ticket.0.get() == ParkState::Woken {
-            ticket.0.set(ParkState::Running);
-        }
-        if let Some(schedule) = &self.schedule {
-            schedule.borrow_mut().advance();
-        }
-    }
-
-    /// Registers a session that will pause, so that it learns of the end of the run even then. Call it once for each
-    /// session.
-    pub(super) fn register_pause(&self, cx: &mut Context<'_>) {
-        self.pausing.borrow_mut().push(cx.waker().clone());
-    }
-
-    /// Lists the session for waking, once.
-    fn park(&self, cx: &mut Context<'_>, ticket: &ParkEntry) {
-        if ticket.0.replace(ParkState::Parked) != ParkState::Parked {
-            let place = Rc::clone(&ticket.0);
-            self.parked.borrow_mut().push_back(ParkedSession { waker: cx.waker().clone(), state: place });
-        }
-    }
-
-    /// Open loop: wakes a session for each message that becomes due.
-    async fn wake_on_schedule(&self) {
-        let Some(schedule) = &self.schedule else { return std::future::pending().await };
-        loop {
-            let due = schedule.borrow().due();
-            net::sleep_until(due).await;
-            let session = self.parked.borrow_mut().pop_front();
-            match session {
-                Some(session) => session.wake(),
-                // All sessions are busy: they look at the schedule themselves when they finish.
-                None => net::sleep(Duration::from_millis(1)).await,
-            }
-            poll_fn(yield_once()).await;
-        }
-    }
-
-    /// Hands the tally over periodically, and wakes waiting sessions at the end.
-    async fn tick(&self) {
-        loop {
-            net::sleep(TALLY_INTERVAL).await;
-            self.send_tally();
-            if self.args.context.plan.is_over(clock::now()) {
-                self.parked.borrow_mut().drain(..).for_each(ParkedSession::wake);
-                self.pausing.borrow().iter().for_each(Waker::wake_by_ref);
-            }
-        }
-    }
-
-    /// Gives the tally to the collector and continues with an empty one.
-    fn send_tally(&self) {
-        let empty = self.args.empty_rx.try_recv().unwrap_or_default();
-        let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
-        full.flush_times();
-        // The collector outlives the workers; without one the tally cannot be sent.
-        let _ = self.args.tally_tx.send((self.args.number, full));
-    }
-}
-
-/// Pending once: lets the session that was woken take its message before the schedule is looked at again.
-fn yield_once() -> impl FnMut(&mut Context<'_>) -> Poll<()> {
-    let mut yielded = false;
-    move |cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
+    recorder.send_tally();
 }

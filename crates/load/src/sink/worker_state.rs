@@ -1,0 +1,344 @@
+//! Counts of a worker's sessions, and the state that they look up.
+use super::active_rules::{ActiveRules, RuleState, Ruleset};
+use super::dump::{MessageDump, MessageWriter};
+use super::rules::RuleCommand;
+use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
+use journey::{ClockId, MarkResult, Phase, RunTally, SinkTally, Trace, TraceResult};
+use net::{Answer, clock};
+use party::users::Users;
+use smtp::Reply;
+use smtp::login::Auth;
+use smtp::server::Protocol;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Reply if a message cannot be stored (RFC 5321 §4.2.3).
+static INSUFFICIENT_STORAGE: Reply = Reply::fixed("452 4.3.1 Insufficient system storage\r\n");
+
+/// A tally on its way to the collector, and the way back for it.
+pub(super) type TallyTransfer = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
+
+/// State that all workers share.
+#[derive(Debug)]
+pub(super) struct SinkContext {
+    pub(super) active_rules: Arc<ActiveRules>,
+    /// Storage of messages, if they are stored.
+    pub(super) dump: Option<MessageDump>,
+    /// Users that may log in, if AUTH is offered.
+    pub(super) users: Option<Users>,
+    /// Time at which the first client connected.
+    pub(super) first_connection: OnceLock<Duration>,
+    /// Number of messages after which the sink ends.
+    message_limit: Option<u64>,
+    /// Protocol: the end of a message has one answer in SMTP, and one for each recipient in LMTP.
+    pub(super) protocol: Protocol,
+    answered: AtomicU64,
+    monotonic: ClockId,
+}
+
+impl SinkContext {
+    pub(super) fn new(
+        control: ActiveRules,
+        dump: Option<MessageDump>,
+        users: Option<Users>,
+        most: Option<u64>,
+        protocol: Protocol,
+    ) -> Self {
+        Self {
+            active_rules: Arc::new(control),
+            dump,
+            users,
+            first_connection: OnceLock::new(),
+            message_limit: most,
+            protocol,
+            answered: AtomicU64::new(0),
+            monotonic: party::outputs::monotonic_clock(),
+        }
+    }
+
+    /// Reports whether it has received as many messages as it was asked to.
+    pub(super) fn has_enough(&self) -> bool {
+        self.message_limit.is_some_and(|most| self.answered.load(Ordering::Relaxed) >= most)
+    }
+}
+
+/// Counts of a worker's sessions, and state that they look up.
+pub(super) struct SinkWorkerState {
+    pub(super) context: Arc<SinkContext>,
+    pub(super) tally: RefCell<Box<SinkTally>>,
+    tally_tx: Sender<TallyTransfer>,
+    empty_tallies: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
+    /// The rules in force at the last look, and their version then.
+    cached_rules: RefCell<Option<Arc<Ruleset>>>,
+    rules_version: Cell<u64>,
+}
+
+/// A complete message.
+pub(super) struct SinkMessage {
+    pub(super) found: TraceResult,
+    pub(super) numbers: Vec<u32>,
+    pub(super) bytes: u64,
+    pub(super) effect: RuleEffect,
+    pub(super) message_writer: Option<MessageWriter>,
+    /// Set if a rule has changed it.
+    pub(super) is_changed: bool,
+    /// Places that are held until the message is answered.
+    pub(super) _domain_slots: DomainSlots,
+}
+
+impl SinkWorkerState {
+    pub(super) fn new(context: Arc<SinkContext>, tally_tx: Sender<TallyTransfer>) -> Self {
+        Self {
+            context,
+            tally: RefCell::default(),
+            tally_tx,
+            empty_tallies: sync_channel(1),
+            cached_rules: RefCell::default(),
+            rules_version: Cell::new(0),
+        }
+    }
+
+    /// Gives the tally to the collector and continues with an empty one.
+    pub(super) fn send_tally(&self) {
+        let empty = self.empty_tallies.1.try_recv().unwrap_or_default();
+        let full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
+        // Without a collector nothing can be sent.
+        let _ = self.tally_tx.send((full, self.empty_tallies.0.clone()));
+    }
+
+    pub(super) fn verify_login(&self, auth: &Auth<'_>) -> bool {
+        self.context.users.as_ref().is_some_and(|users| users.verify(auth))
+    }
+
+    /// The rules in force, if there are any.
+    pub(super) fn rules(&self) -> Option<Arc<Ruleset>> {
+        let version = self.context.active_rules.version();
+        if version == 0 { None } else { self.cached_rules(version) }
+    }
+
+    fn cached_rules(&self, version: u64) -> Option<Arc<Ruleset>> {
+        if self.rules_version.replace(version) != version {
+            self.cached_rules.replace(self.context.active_rules.current());
+        }
+        self.cached_rules.borrow().clone()
+    }
+
+    /// Counts a refusal or a cut by a rule among the errors.
+    pub(super) fn count_effect(&self, command: RuleCommand, deed: &RuleEffect, by: &RuleState) {
+        let code = match deed {
+            RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => return,
+            RuleEffect::Reject(reply) | RuleEffect::HangUp(Some(reply)) => reply.code(),
+            RuleEffect::HangUp(None) | RuleEffect::LoseReply | RuleEffect::Reset => 0,
+        };
+        let text = format!("on purpose: {}", by.rule.text());
+        let tally = &mut **self.tally.borrow_mut();
+        tally.errors.add(phase(command), code, &text);
+        let is_cut = !matches!(deed, RuleEffect::Reject(_));
+        tally.ordered.cuts += u64::from(is_cut || code == SERVICE_CLOSING);
+        tally.ordered.replies += u64::from(code > 0);
+    }
+
+    /// Counts the recipients of a message that rules dropped, and those that rules counted twice.
+    pub(super) fn count_ordered(&self, found: &TraceResult, lost: u64, duplicates: u64) {
+        if sequence(found).is_some() {
+            let ordered = &mut self.tally.borrow_mut().ordered;
+            ordered.lost += lost;
+            ordered.duplicates += duplicates;
+        }
+    }
+
+    /// Stores a message and counts it, as far as the rules say, and answers.
+    pub(super) fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
+        let SinkMessage {
+            found,
+            numbers,
+            bytes,
+            effect: deed,
+            message_writer: draft,
+            is_changed,
+            _domain_slots: _seats,
+        } = arrival;
+        let times = match deed {
+            RuleEffect::Reject(_) | RuleEffect::HangUp(_) | RuleEffect::Reset => return answer_to(deed),
+            RuleEffect::Drop => 0,
+            RuleEffect::Accept | RuleEffect::LoseReply => 1,
+            RuleEffect::Duplicate => 2,
+        };
+        if let Err(refusal) = self.store(draft.filter(|_| times > 0)) {
+            return refusal;
+        }
+        self.count_arrival(&found, &numbers, bytes, now, times);
+        let all = numbers.len() as u64;
+        self.count_ordered(&found, if times == 0 { all } else { 0 }, if times == 2 { all } else { 0 });
+        self.count_corrupted(&found, if is_changed { u64::from(times) } else { 0 });
+        if deed == RuleEffect::LoseReply {
+            self.tally.borrow_mut().ordered.unanswered += all;
+        }
+        answer_to(deed)
+    }
+
+    /// Counts a message that a rule has changed, as many times as the message itself counts.
+    pub(super) fn count_corrupted(&self, found: &TraceResult, times: u64) {
+        if sequence(found).is_some() {
+            self.tally.borrow_mut().ordered.corrupt += times;
+        }
+    }
+
+    /// Stores the message if it is to be stored, or refuses it.
+    pub(super) fn store(&self, draft: Option<MessageWriter>) -> Result<(), Answer> {
+        let Some((draft, dump)) = draft.zip(self.context.dump.as_ref()) else { return Ok(()) };
+        draft.store(dump).map_err(|error| {
+            let text = format!("the message could not be stored: {error}");
+            self.tally.borrow_mut().errors.add(Phase::Reply, INSUFFICIENT_STORAGE.code(), &text);
+            self.storage_refusal()
+        })
+    }
+
+    pub(super) fn storage_refusal(&self) -> Answer {
+        Answer::Reply(INSUFFICIENT_STORAGE.clone())
+    }
+
+    /// Counts further recipients of a message that is counted already.
+    pub(super) fn count_recipients(&self, found: &TraceResult, numbers: &[u32], now: Duration) {
+        let tally = &mut **self.tally.borrow_mut();
+        tally.recipients += numbers.len() as u64;
+        tally.last_arrival = Some(now);
+        if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = found {
+            let run = tally.runs.open(trace.run);
+            run.recipients += numbers.len() as u64;
+            run.last_delivered = Some(now);
+            if !trace.is_warm_up() {
+                run.last_counted = Some(now);
+            }
+            mark_units(run, trace, numbers);
+        }
+    }
+
+    /// Counts a message `times` times.
+    pub(super) fn count_arrival(&self, found: &TraceResult, numbers: &[u32], bytes: u64, now: Duration, times: u32) {
+        self.context.answered.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..times {
+            self.count_message(found, numbers, bytes, now);
+        }
+    }
+
+    /// Times the sender's transfer of a message: this shows whether ACKs delayed it.
+    pub(super) fn time_body(&self, found: &TraceResult, took: Duration) {
+        let tally = &mut **self.tally.borrow_mut();
+        match found {
+            TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
+                tally.runs.open(trace.run).bodies.record(took);
+            }
+            TraceResult::Absent | TraceResult::Corrupt(None) => tally.bodies.record(took),
+        }
+    }
+
+    fn count_message(&self, found: &TraceResult, numbers: &[u32], bytes: u64, now: Duration) {
+        let tally = &mut **self.tally.borrow_mut();
+        tally.messages += 1;
+        tally.recipients += numbers.len() as u64;
+        tally.bytes += bytes;
+        tally.first_arrival.get_or_insert(now);
+        tally.last_arrival = Some(now);
+        match found {
+            TraceResult::Absent | TraceResult::Corrupt(None) => tally.untraced += 1,
+            TraceResult::Intact(trace) => self.count_traced(tally.runs.open(trace.run), trace, numbers, bytes, now),
+            TraceResult::Converted(trace) => {
+                let run = tally.runs.open(trace.run);
+                run.converted += 1;
+                self.count_traced(run, trace, numbers, bytes, now);
+            }
+            TraceResult::Corrupt(Some(trace)) => {
+                let run = tally.runs.open(trace.run);
+                run.corrupt += 1;
+                self.count_traced(run, trace, numbers, bytes, now);
+            }
+        }
+    }
+
+    fn count_traced(&self, run: &mut RunTally, trace: &Trace, numbers: &[u32], bytes: u64, now: Duration) {
+        run.messages += 1;
+        run.recipients += numbers.len() as u64;
+        run.bytes += bytes;
+        run.last_delivered = Some(now);
+        if trace.is_warm_up() {
+            run.warm_up_messages += 1;
+            run.warm_up_bytes += bytes;
+        } else {
+            run.last_counted = Some(now);
+        }
+        mark_units(run, trace, numbers);
+        match self.creation_time(trace, now) {
+            Some(_) if trace.is_warm_up() => {}
+            Some(created) => {
+                run.delivered.record(now - created);
+                run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));
+                run.realtime |= trace.clock.is_realtime();
+            }
+            None => run.untimed += 1,
+        }
+    }
+
+    /// Time at which the message was created, on this host's monotonic clock; `None` if the trace's clock cannot be
+    /// compared with it, or the time lies in the future.
+    fn creation_time(&self, trace: &Trace, now: Duration) -> Option<Duration> {
+        if trace.clock == self.context.monotonic {
+            return Some(trace.created).filter(|created| *created <= now);
+        }
+        if !trace.clock.is_realtime() {
+            return None;
+        }
+        let age = clock::wall().checked_sub(trace.created)?;
+        now.checked_sub(age)
+    }
+}
+
+/// The answer on the wire.
+pub(super) fn answer_to(deed: RuleEffect) -> Answer {
+    match deed {
+        RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => Answer::Yes,
+        RuleEffect::Reject(reply) => Answer::Reply(reply),
+        RuleEffect::HangUp(last_word) => Answer::HangUp(last_word),
+        RuleEffect::LoseReply => Answer::HangUp(None),
+        RuleEffect::Reset => Answer::Reset,
+    }
+}
+
+pub(super) fn sequence(found: &TraceResult) -> Option<u64> {
+    match found {
+        TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) => {
+            Some(trace.sequence)
+        }
+        TraceResult::Absent | TraceResult::Corrupt(None) => None,
+    }
+}
+
+/// Phase under which an error of that command is counted. Phases are those of the source: a command without one is
+/// counted with the replies.
+fn phase(command: RuleCommand) -> Phase {
+    match command {
+        RuleCommand::Connect => Phase::Banner,
+        RuleCommand::Helo | RuleCommand::Ehlo | RuleCommand::Lhlo => Phase::Ehlo,
+        RuleCommand::Mail => Phase::Mail,
+        RuleCommand::Recipient => Phase::Rcpt,
+        RuleCommand::Data => Phase::Data,
+        RuleCommand::Dot | RuleCommand::Reset | RuleCommand::Noop | RuleCommand::Verify => Phase::Reply,
+        RuleCommand::Quit => Phase::Quit,
+        RuleCommand::StartTls | RuleCommand::Handshake => Phase::Tls,
+        RuleCommand::Auth => Phase::Auth,
+    }
+}
+
+/// Marks the units of a message in the ledger.
+fn mark_units(run: &mut RunTally, trace: &Trace, numbers: &[u32]) {
+    for number in numbers {
+        match run.units.mark(trace.sequence, *number) {
+            MarkResult::First => {}
+            MarkResult::Again => run.duplicates += 1,
+            MarkResult::Full => run.overflow += 1,
+        }
+    }
+}
