@@ -3,3 +3,4 @@ pub(super) mod duration;
 pub(super) mod flags;
 pub(super) mod numbers;
 pub(super) mod output;
+pub(super) mod reason;

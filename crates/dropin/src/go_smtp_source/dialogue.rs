@@ -5,9 +5,9 @@
 //!               └▶ OldHello ┘
 //! ```
 //! An unexpected reply ends it.
-use super::message::HOSTNAME;
+use super::message::{HOSTNAME, MessageTask};
 use super::reply::ParsedReply;
-use super::run_state::{GoSourceRun, MessageTask};
+use super::run_state::GoSourceRun;
 use net::Outbox;
 
 /// Error text of net/smtp for a line with CR or LF.

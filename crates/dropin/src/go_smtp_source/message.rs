@@ -1,21 +1,30 @@
-//! The message: its own headers, and a body that all messages share; or a file, unchanged.
+//! A message: its own headers, and a body that all messages share; or a file, unchanged.
 use super::dot_stuffing::{self, DotWriterState};
 use super::options::Options;
-use super::run_state::MessageTask;
+use super::reason::reason;
 use super::subject::subject;
 use crate::date;
 use crate::trace_header::TraceHeaderWriter;
 use net::Outbox;
 use smtp::data;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The host name in messages.
 pub(super) const HOSTNAME: &str = "localhost";
 /// Bytes of a body between line ends.
 const LINE_BYTES: usize = 80;
+
+/// A message that a session has taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MessageTask {
+    /// Number of the message, from 1.
+    pub(super) number: i64,
+    /// Time at which it was taken up, if that is needed.
+    pub(super) began: Option<Duration>,
+}
 
 /// The parts that all messages share.
 #[derive(Debug)]
@@ -114,13 +123,6 @@ fn read(path: &str) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(|error| format!("read {path}: {}", reason(&error)))?;
     Ok(text)
-}
-
-/// Go's text for a system error: strerror(3) with a lower-case first letter.
-pub(super) fn reason(error: &io::Error) -> String {
-    let text = party::reason::reason(error);
-    let mut chars = text.chars();
-    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ mod subject;
 mod target;
 
 use super::Invocation;
-use super::go::{flags, numbers, output};
+use super::go::{flags, numbers, output, reason};
 use super::targets::PublicTargets;
 use options::Options;
 use output::GoFatalError;
@@ -56,7 +56,7 @@ fn send(options: Options) -> Result<(), GoFatalError> {
         shared.verbose(|| "Waiting for the messages to be sent....".to_owned());
         shared.wait_for_sessions().await
     };
-    net::worker::run(work).map_err(|error| GoFatalError(format!("event loop: {}", message::reason(&error))))??;
+    net::worker::run(work).map_err(|error| GoFatalError(format!("event loop: {}", reason::reason(&error))))??;
     print_end(&run)
 }
 

@@ -1,5 +1,5 @@
 //! The state that all sessions of a run share, and its counts.
-use super::message::Message;
+use super::message::{Message, MessageTask};
 use super::options::Options;
 use super::output::{GoFatalError, log};
 use super::rate_limiter::RateLimiter;
@@ -13,19 +13,9 @@ use journey::trace::MAX_RECIPIENTS;
 use net::{ClientTls, Outbox, SessionResumption, Trust, clock};
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::time::Duration;
 
 /// Largest number of bytes per read: replies are short.
 const READ_BYTES: usize = 16 * 1024;
-
-/// A message that a session has taken up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MessageTask {
-    /// Number of the message, from 1.
-    pub(super) number: i64,
-    /// Time at which it was taken up, if that is needed.
-    pub(super) began: Option<Duration>,
-}
 
 /// State that all sessions share.
 #[derive(Debug)]

@@ -1,9 +1,10 @@
 //! A session: takes up messages, connects for them, and drives the dialogue over its connection.
 use super::dialogue::{GoSourceDialogue, GoSourceOutput, GoSourceStep, SessionPhase};
-use super::message::reason;
+use super::message::MessageTask;
 use super::output::{GoFatalError, log};
+use super::reason::reason;
 use super::reply::GoReplyReader;
-use super::run_state::{GoSourceRun, MessageTask};
+use super::run_state::GoSourceRun;
 use crate::pending_output::{FlushStatus, PendingOutput};
 use net::{Outbox, Socket, Stream, Timer, clock};
 use rustix::io::Errno;

@@ -1,5 +1,5 @@
 //! The server's address: `host:port` as Go's net package splits it and looks it up.
-use super::message::reason;
+use super::reason::reason;
 use crate::host_port::port_in;
 use crate::targets::PublicTargets;
 use std::fs;
