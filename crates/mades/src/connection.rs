@@ -1,112 +1,22 @@
 //! A connection to a broker: opened within a time limit, with its own socket, and an error that says what to do.
+use crate::broker::Broker;
 use crate::coalescing::{Coalescing, StreamStats};
-use crate::error::{self, Error, OpenAttempt};
+use crate::error::{self, Error, OpenAttempt, REMEDIES, of_tls};
 use crate::receiver::{ReceiverLink, ReceiverOptions};
 use crate::sasl_external::{self, ExternalOutcome};
-use crate::security::{BrokerSecurity, SaslMechanism};
+use crate::security::SaslMechanism;
 use crate::sender::{SenderLink, SenderOptions};
-use crate::url::{BrokerUrl, Password};
 use fe2o3_amqp::connection::{ConnectionHandle, Error as Engine, OpenError};
-use fe2o3_amqp::sasl_profile::{SaslProfile, SaslScramSha1, SaslScramSha256, SaslScramSha512};
-use fe2o3_amqp::session::{BeginError, SessionHandle};
-use fe2o3_amqp_types::primitives::Symbol;
+use fe2o3_amqp::sasl_profile::SaslProfile;
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use trust::{HandshakeFault, Remedies};
-
-/// Default limit of each step of connecting.
-const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit of the peer's silence: after it the peer counts as gone. We announce the limit, and the peer sends empty
-/// frames to stay within it (AMQP 1.0 part 2 §2.4.5).
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Limit of a frame that we accept. A message of go-mades-bench's 1 MB comes in one: fe2o3-amqp keeps the frames of a
-/// message apart and reads them byte by byte (docs/decisions/0007).
-const MAX_FRAME_SIZE: u32 = 1024 * 1024 + 64 * 1024;
-/// Limit of the time that a close may take.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Capabilities that a node must have, as go-mades-bench asks for them: "QPID broker capabilities" of older ECP.
-const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
-
-/// The options against a certificate that is not accepted.
-const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
-
-/// A broker and how to connect to it.
-#[derive(Clone, Debug)]
-pub struct Broker {
-    /// Address of the broker, and the user.
-    pub url: BrokerUrl,
-    /// TLS and SASL.
-    pub security: BrokerSecurity,
-    /// Our container-id; a broker takes a second connection of the same name for the successor of the first.
-    pub container: String,
-    /// Limit of each step: connecting, TLS, the AMQP handshake, attaching to a queue.
-    pub step_timeout: Duration,
-    /// Limit of the broker's silence.
-    pub idle_timeout: Duration,
-    /// The largest frame that we take.
-    pub max_frame_size: u32,
-    /// Reports whether an address may be connected to. It is called for each address of the broker's name, at each
-    /// connection, so that only addresses that it has checked are connected to.
-    pub is_address_allowed: fn(IpAddr) -> bool,
-}
-
-impl Broker {
-    /// A broker with the default limits; `container` is our container-id.
-    pub fn new(url: BrokerUrl, container: impl Into<String>) -> Self {
-        Self {
-            url,
-            security: BrokerSecurity::default(),
-            container: container.into(),
-            step_timeout: STEP_TIMEOUT,
-            idle_timeout: IDLE_TIMEOUT,
-            max_frame_size: MAX_FRAME_SIZE,
-            is_address_allowed: |_| true,
-        }
-    }
-
-    /// Limit of the time that a close may take.
-    pub(crate) fn close_timeout(&self) -> Duration {
-        self.step_timeout.min(CLOSE_TIMEOUT)
-    }
-
-    /// Mechanism that authenticates us.
-    fn mechanism(&self) -> SaslMechanism {
-        let usual = if self.url.user().is_some() { SaslMechanism::Plain } else { SaslMechanism::Anonymous };
-        self.security.mechanism.unwrap_or(usual)
-    }
-
-    /// SASL profile that fe2o3-amqp is to use; `None` if we have authenticated before it gets the stream.
-    fn profile(&self, mechanism: SaslMechanism) -> Result<Option<SaslProfile>, Error> {
-        if mechanism.takes_password() && self.url.user().is_none() {
-            let complaint =
-                format!("SASL {mechanism} requires a user: give one in the URL, with --user or in the environment");
-            return Err(Error::Misuse(complaint));
-        }
-        if mechanism == SaslMechanism::External && !self.url.is_tls() {
-            return Err(Error::Misuse("SASL EXTERNAL requires a certificate, and therefore amqps://".to_owned()));
-        }
-        let user = self.url.user().unwrap_or_default();
-        let password = self.url.password().map(Password::reveal).unwrap_or_default();
-        Ok(match mechanism {
-            SaslMechanism::Plain => {
-                Some(SaslProfile::Plain { username: user.to_owned(), password: password.to_owned() })
-            }
-            SaslMechanism::Anonymous => Some(SaslProfile::Anonymous),
-            SaslMechanism::External => None,
-            SaslMechanism::ScramSha1 => Some(SaslScramSha1::new(user, password).into()),
-            SaslMechanism::ScramSha256 => Some(SaslScramSha256::new(user, password).into()),
-            SaslMechanism::ScramSha512 => Some(SaslScramSha512::new(user, password).into()),
-        })
-    }
-}
+use trust::HandshakeFault;
 
 /// An open connection. Dropped, it is closed without waiting for the broker's answer.
 #[derive(Debug)]
@@ -137,7 +47,7 @@ impl Connection {
         let Ok(opened) = tokio::time::timeout(broker.step_timeout, opening).await else {
             abort.abort();
             let strange = error::of_first_bytes(&broker.url.address(), &stats.first_bytes());
-            return Err(strange.unwrap_or_else(|| timed_out(&broker, "the AMQP handshake")));
+            return Err(strange.unwrap_or_else(|| broker.timed_out("the AMQP handshake")));
         };
         let attempt = OpenAttempt {
             address: &broker.url.address(),
@@ -223,32 +133,12 @@ impl Connection {
     }
 }
 
-/// A session for one link: links have one each, so that none waits in another's line.
-pub(crate) async fn session(
-    connection: &mut ConnectionHandle<()>,
-    buffered_frames: usize,
-) -> Result<SessionHandle<()>, Error> {
-    let begun = fe2o3_amqp::Session::builder().buffer_size(buffered_frames).begin(connection).await;
-    begun.map_err(|error| match error {
-        BeginError::ConnectionStopped(_) => Error::Lost { why: "it ended before the session began".to_owned() },
-        other => Error::Closed { why: other.to_string() },
-    })
-}
-
-pub(crate) fn capabilities() -> Vec<Symbol> {
-    CAPABILITIES.map(Symbol::from).to_vec()
-}
-
 async fn with_step_timeout<T>(
     broker: &Broker,
     what: &'static str,
     step: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    tokio::time::timeout(broker.step_timeout, step).await.unwrap_or_else(|_| Err(timed_out(broker, what)))
-}
-
-pub(crate) fn timed_out(broker: &Broker, what: &'static str) -> Error {
-    Error::TimedOut { address: broker.url.address(), what, after: broker.step_timeout }
+    tokio::time::timeout(broker.step_timeout, step).await.unwrap_or_else(|_| Err(broker.timed_out(what)))
 }
 
 /// Opens a connection in a separate task. The task parses bytes of an unknown peer; if fe2o3-amqp panics on them, only the
@@ -275,7 +165,7 @@ async fn authenticate_external(broker: &Broker, stream: &mut BrokerStream) -> Re
     let address = broker.url.address();
     let negotiated =
         tokio::time::timeout(broker.step_timeout, sasl_external::negotiate(stream, broker.url.host())).await;
-    match negotiated.map_err(|_| timed_out(broker, "authentication"))? {
+    match negotiated.map_err(|_| broker.timed_out("authentication"))? {
         Ok(ExternalOutcome::Authenticated) => Ok(()),
         Ok(ExternalOutcome::NotOffered) => {
             Err(Error::NoSuchMechanism { address, mechanism: SaslMechanism::External.name() })
@@ -305,7 +195,7 @@ async fn open_stream(broker: &Broker) -> Result<BrokerStream, Error> {
     match tokio::time::timeout(broker.step_timeout, handshake).await {
         Ok(Ok(stream)) => Ok(BrokerStream::Tls(Box::new(stream))),
         Ok(Err(error)) => Err(of_server(&address, &server, &error)),
-        Err(_) => Err(timed_out(broker, "the TLS handshake")),
+        Err(_) => Err(broker.timed_out("the TLS handshake")),
     }
 }
 
@@ -347,22 +237,6 @@ fn of_server(address: &str, server: &str, error: &io::Error) -> Error {
         Some(fault) => Error::Untrusted { address: address.to_owned(), why: fault.with_remedy(&REMEDIES) },
         None => of_tls(address, error).unwrap_or_else(|| closed_in_handshake(address, error)),
     }
-}
-
-/// The error of rustls, if the error comes from rustls.
-pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
-    let complaint = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-    let address = address.to_owned();
-    let why = complaint.to_string();
-    Some(match complaint {
-        rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
-            let why = format!("{why}: {} or {}", REMEDIES.trust, REMEDIES.insecure);
-            Error::Untrusted { address, why }
-        }
-        rustls::Error::AlertReceived(_) => Error::NotTrusted { address, why },
-        rustls::Error::InvalidMessage(_) => Error::PlainPeer { address, why },
-        _ => Error::PeerMisbehaved { why: format!("TLS: {why}") },
-    })
 }
 
 /// The stream under AMQP.
@@ -418,20 +292,5 @@ mod tests {
         let error = runtime.block_on(Connection::open(&broker)).unwrap_err();
         assert!(matches!(&error, Error::Misuse(what) if what.contains("public address")), "{error}");
         assert!(listener.accept().is_err(), "nobody has come");
-    }
-
-    #[test]
-    fn a_mechanism_that_lacks_what_it_takes_is_refused_before_anything_is_sent() {
-        let broker = |url: &str, mechanism| Broker {
-            security: BrokerSecurity { mechanism, ..BrokerSecurity::default() },
-            ..Broker::new(url.parse().unwrap(), "test")
-        };
-        assert_eq!(broker("amqp://host", None).mechanism(), SaslMechanism::Anonymous);
-        assert_eq!(broker("amqp://user@host", None).mechanism(), SaslMechanism::Plain);
-        for (url, mechanism) in [("amqp://host", SaslMechanism::Plain), ("amqp://user:a@host", SaslMechanism::External)]
-        {
-            let error = broker(url, Some(mechanism)).profile(mechanism).unwrap_err();
-            assert!(matches!(error, Error::Misuse(_)), "{error}");
-        }
     }
 }

@@ -9,11 +9,12 @@
 //! A delivery out of the outbox is accepted when its reply is settled. Messages that a queue has no room for wait with
 //! the model, which takes no more when it holds as many as it may.
 mod messages;
+mod output_queue;
 mod queues;
 mod remote;
 
 use crate::api;
-use crate::connection::Broker;
+use crate::broker::Broker;
 use crate::embedded::{EncodedMessage, MemoryQueues};
 use crate::error::Error;
 use crate::simulator::{
@@ -22,7 +23,8 @@ use crate::simulator::{
 use messages::OutboxMessage;
 #[doc(hidden)]
 pub use messages::fuzz_outbox_message;
-use queues::{EmbeddedQueues, EndpointQueues, OutputQueue, SendResult, TakenDelivery};
+use output_queue::{OutputQueue, SendResult};
+use queues::{EmbeddedQueues, EndpointQueues, TakenDelivery};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};

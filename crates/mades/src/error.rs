@@ -8,6 +8,11 @@ use fe2o3_amqp::transport;
 use fe2o3_amqp_types::definitions::{self, ErrorCondition};
 use std::io;
 use std::time::Duration;
+use trust::Remedies;
+
+/// The options against a certificate that is not accepted.
+pub(crate) const REMEDIES: Remedies =
+    Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
 /// An error on the way to a broker. Each text says what to do about it; none shows a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -438,13 +443,29 @@ pub(crate) fn of_open(attempt: &OpenAttempt<'_>, error: &OpenError) -> Error {
 
 /// The error for a stream that ended before the connection was open.
 pub(crate) fn of_handshake_io(address: &str, error: &io::Error) -> Error {
-    if let Some(complaint) = crate::connection::of_tls(address, error) {
+    if let Some(complaint) = of_tls(address, error) {
         return complaint;
     }
     match error.kind() {
         io::ErrorKind::InvalidData => misbehaved(error),
         _ => Error::Lost { why: format!("{address} closed the connection during the AMQP handshake ({error})") },
     }
+}
+
+/// The error of rustls, if the error comes from rustls.
+pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
+    let complaint = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let address = address.to_owned();
+    let why = complaint.to_string();
+    Some(match complaint {
+        rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
+            let why = format!("{why}: {} or {}", REMEDIES.trust, REMEDIES.insecure);
+            Error::Untrusted { address, why }
+        }
+        rustls::Error::AlertReceived(_) => Error::NotTrusted { address, why },
+        rustls::Error::InvalidMessage(_) => Error::PlainPeer { address, why },
+        _ => Error::PeerMisbehaved { why: format!("TLS: {why}") },
+    })
 }
 
 /// The error for a peer whose first bytes are not AMQP's, if they are known.

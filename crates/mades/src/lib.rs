@@ -45,12 +45,14 @@
 //! | `url` | address of a broker, and the login; shows no password |
 pub mod api;
 pub mod bench;
+mod broker;
 pub mod coalescing;
 mod connection;
 pub mod embedded;
 pub mod endpoint;
 mod error;
 mod frame_validator;
+mod link;
 mod receiver;
 mod sasl_external;
 mod security;
@@ -59,9 +61,10 @@ pub mod simulator;
 mod url;
 
 pub use crate::url::{BrokerUrl, Password, UrlError};
+pub use broker::Broker;
 pub use bytes::Bytes;
 pub use coalescing::{Coalescing, StreamStats};
-pub use connection::{Broker, Connection};
+pub use connection::Connection;
 pub use error::{Error, Retry};
 pub use fe2o3_amqp::Sendable;
 pub use receiver::{Delivery, DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};

@@ -1,8 +1,9 @@
 //! A queue that messages come from: deliveries as they come, dispositions by the range.
 use crate::api::{DecodedMessage, Oddity};
+use crate::broker::Broker;
 use crate::coalescing::StreamStats;
-use crate::connection::{self, Broker};
 use crate::error::{self, Error};
+use crate::link;
 use fe2o3_amqp::Receiver;
 use fe2o3_amqp::connection::ConnectionHandle;
 use fe2o3_amqp::link::delivery::DeliveryInfo;
@@ -101,11 +102,11 @@ impl ReceiverLink {
         if options.credit == 0 {
             return Err(Error::Misuse("a credit of 0 permits no messages: use 1 or more".to_owned()));
         }
-        let mut session = connection::session(connection, BUFFERED_FRAMES).await?;
+        let mut session = link::session(connection, BUFFERED_FRAMES).await?;
         let source = Source::builder()
             .address(options.queue.as_str())
             .durable(TerminusDurability::UnsettledState)
-            .capabilities(Array(connection::capabilities()))
+            .capabilities(Array(link::capabilities()))
             .build();
         let receiver = Receiver::builder()
             .name(name.as_str())
@@ -241,7 +242,7 @@ impl ReceiverLink {
         disposition: impl Future<Output = Result<(), IllegalLinkStateError>>,
     ) -> Result<(), Error> {
         let result = tokio::time::timeout(self.broker.step_timeout, disposition).await;
-        let result = result.map_err(|_| connection::timed_out(&self.broker, "settling messages"))?;
+        let result = result.map_err(|_| self.broker.timed_out("settling messages"))?;
         result.map_err(|error| self.stats.peer_error_or(error::of_disposition(&error)))
     }
 

@@ -1,7 +1,8 @@
 //! A queue that messages go to: many under way at a time, bounded by a window.
+use crate::broker::Broker;
 use crate::coalescing::StreamStats;
-use crate::connection::{self, Broker};
 use crate::error::{self, Error};
+use crate::link;
 use fe2o3_amqp::connection::ConnectionHandle;
 use fe2o3_amqp::link::SendError;
 use fe2o3_amqp::link::delivery::DeliveryFut;
@@ -94,11 +95,11 @@ impl SenderLink {
         if options.window == 0 {
             return Err(Error::Misuse("a window of 0 permits no messages: use 1 or more".to_owned()));
         }
-        let mut session = connection::session(connection, BUFFERED_FRAMES).await?;
+        let mut session = link::session(connection, BUFFERED_FRAMES).await?;
         let target = Target::builder()
             .address(options.queue.as_str())
             .durable(TerminusDurability::UnsettledState)
-            .capabilities(Array(connection::capabilities()))
+            .capabilities(Array(link::capabilities()))
             .build();
         let source = Source::builder().address(name.as_str()).durable(TerminusDurability::UnsettledState).build();
         let sender = Sender::builder()

@@ -1,36 +1,12 @@
 //! The queues as the stand-in uses them, whether they are here or with a broker.
 use super::EndpointError;
+use super::output_queue::{OutputQueue, SendResult};
 use super::remote::{BrokerDelivery, BrokerQueues};
 use crate::api;
 use crate::embedded::{self, DeliveryOutcome, EncodedMessage, MemoryQueues, QueueIndex};
 use crate::simulator::{EndpointStep, MessageKey};
 use std::sync::Arc;
 use tokio::sync::Notify;
-
-/// Destination of an output message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OutputQueue {
-    Reply,
-    Inbox,
-    Event,
-}
-
-impl OutputQueue {
-    pub(super) const ALL: [Self; 3] = [Self::Reply, Self::Inbox, Self::Event];
-}
-
-/// Result of a message that was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SendResult {
-    /// It is in the queue for good.
-    Settled,
-    /// The result comes later.
-    Pending,
-    /// The queue will not have it.
-    Refused,
-    /// There is no room now.
-    NoRoom,
-}
 
 /// A delivery that was taken out of the outbox.
 #[derive(Debug)]

@@ -10,9 +10,10 @@
 //! What was sent over a connection that is lost and not settled is sent again over the next; what was taken over it and
 //! not accepted comes again from the broker. So a message may be there twice, and never not at all.
 use super::EndpointError;
-use super::queues::{OutputQueue, SendResult};
+use super::output_queue::{OutputQueue, SendResult};
 use crate::api::{self, DecodedMessage};
-use crate::connection::{Broker, Connection};
+use crate::broker::Broker;
+use crate::connection::Connection;
 use crate::embedded::EncodedMessage;
 use crate::error::Error;
 use crate::receiver::{DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};

@@ -1,4 +1,5 @@
 //! Capacity of a part of the way: messages and bytes per second, and workers that each take a while for a message.
+use super::plan_time::PlanTime;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,8 +22,8 @@ pub struct Capacity {
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::some_count")]
     pub workers: Option<u32>,
     /// Time that a worker takes for a message, as if it signed and encrypted it.
-    #[serde(skip_serializing_if = "super::plan::is_default")]
-    pub work: super::plan::PlanTime,
+    #[serde(skip_serializing_if = "super::quantity::is_default")]
+    pub work: PlanTime,
 }
 
 impl Capacity {
@@ -110,7 +111,7 @@ mod tests {
         assert_eq!(passed(&rate, &[0, 0, 0, 100]), [10, 20, 30, 110]);
         let bytes = Capacity { bytes_per_s: Some(50_000.0), ..Capacity::default() };
         assert_eq!(passed(&bytes, &[0, 0]), [20, 40]);
-        let work = super::super::plan::PlanTime(ms(30));
+        let work = PlanTime(ms(30));
         let workers = Capacity { workers: Some(2), work, ..Capacity::default() };
         assert_eq!(passed(&workers, &[0, 0, 0, 0, 100]), [30, 30, 60, 60, 130]);
         assert_eq!(passed(&Capacity::default(), &[5, 5]), [5, 5]);

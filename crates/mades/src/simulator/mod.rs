@@ -16,6 +16,7 @@ mod hop;
 mod model;
 mod outage;
 mod plan;
+mod plan_time;
 pub mod quantity;
 mod truth;
 
@@ -23,7 +24,8 @@ pub use delay::DelayDistribution;
 pub use hop::Capacity;
 pub use model::{ConsumedMessage, EndpointStep, EventKind, MessageKey, RefusalReason, ReplyKind, Simulator};
 pub use outage::{Outage, OutageTarget};
-pub use plan::{EndpointMode, Faults, Leg, PRESETS, PlanTime, ReceivedOn, SimulatorPlan, TracingValue};
+pub use plan::{EndpointMode, Faults, Leg, PRESETS, ReceivedOn, SimulatorPlan, TracingValue};
+pub use plan_time::PlanTime;
 pub use truth::{InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
 
 /// A number for the chances of a message that has none of its own: made of its id.

@@ -654,7 +654,8 @@ impl<M> Simulator<M> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{Leg, PlanTime};
+    use super::super::plan::Leg;
+    use super::super::plan_time::PlanTime;
     use super::super::{Capacity, Outage};
     use super::*;
     use proptest::prelude::*;

@@ -2,6 +2,7 @@
 use super::delay::DelayDistribution;
 use super::hop::Capacity;
 use super::outage::Outage;
+use super::plan_time::PlanTime;
 use super::quantity;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -39,30 +40,6 @@ pub enum ReceivedOn {
     Inbox,
     /// The receiving application has accepted it from the inbox; only with queues of our own.
     Consume,
-}
-
-/// A time, as people write it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PlanTime(pub Duration);
-
-impl TryFrom<String> for PlanTime {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        quantity::time(&text).map(Self)
-    }
-}
-
-impl From<PlanTime> for String {
-    fn from(time: PlanTime) -> Self {
-        format!("{:?}", time.0)
-    }
-}
-
-/// Reports whether a value need not be written.
-pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 /// A part of the way: how long it takes, and what it can carry.

@@ -26,6 +26,11 @@ fn at_most_a_week(text: &str, time: Duration) -> Result<Duration, String> {
     if time > MAX_TIME { Err(format!("{text:?} is too large; at most a week")) } else { Ok(time) }
 }
 
+/// Reports whether a value need not be written.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// A number as it stands in a plan.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]

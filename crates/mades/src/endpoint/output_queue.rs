@@ -1,0 +1,26 @@
+//! Queues for output messages, and results of a message that was sent to one.
+
+/// Destination of an output message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutputQueue {
+    Reply,
+    Inbox,
+    Event,
+}
+
+impl OutputQueue {
+    pub(super) const ALL: [Self; 3] = [Self::Reply, Self::Inbox, Self::Event];
+}
+
+/// Result of a message that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendResult {
+    /// It is in the queue for good.
+    Settled,
+    /// The result comes later.
+    Pending,
+    /// The queue will not have it.
+    Refused,
+    /// There is no room now.
+    NoRoom,
+}
