@@ -3,7 +3,7 @@ use super::relays::{CERTIFICATE_FILE, Contestant, ListenerOptions};
 use journey::record::{Arrival, Pipelining, Workload};
 use journey::threshold::Threshold;
 use journey::trace::RunId;
-use party::outputs::LiveMode;
+use party::live::LiveMode;
 use std::path::{Path, PathBuf};
 
 /// Duration of a bench that was given neither a number of messages nor a time.

@@ -1,8 +1,7 @@
 //! Progress of a run, from what its parties report: the bench's line while load is sent, and while it waits.
 use super::plan::BenchOptions;
-use party::live::LiveProgress;
+use party::live::{LiveMode, LiveProgress};
 use party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow, waiting_text};
-use party::outputs::LiveMode;
 use report::numbers::count;
 use report::printable::printable;
 use std::time::Duration;

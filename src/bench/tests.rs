@@ -5,7 +5,7 @@ use super::{BenchOutcome, run_with};
 use anyhow::Result;
 use journey::ledger::Ledger;
 use journey::record::{Cause, Death, Ending, LedgerRow, Outcome, Record, Role, StageRow, Workload};
-use party::outputs::LiveMode;
+use party::live::LiveMode;
 use report::sample;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -13,8 +13,8 @@ use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use journey::record::Workload;
 use load::source::{self, AllowedTargets, OfferedRate};
+use party::live::LiveMode;
 use party::misspelling::is_misspelling;
-use party::outputs::LiveMode;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -8,7 +8,7 @@ use crate::bench::mades::{self, MadesBenchOptions};
 use ::mades::simulator::{EndpointMode, PRESETS, SimulatorPlan};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use party::outputs::LiveMode;
+use party::live::LiveMode;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;

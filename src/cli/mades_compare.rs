@@ -1,8 +1,8 @@
 //! `mailrun bench mades-compare`: what was typed, to what it means.
 use super::mades::{ensure_local, password, password_from_env, url};
 use super::mades_effects as effects;
+use super::no_thresholds::NoThresholdArgs;
 use super::results::TableReportArgs;
-use super::scenarios::NoThresholdArgs;
 use super::values;
 use crate::bench::mades_compare::{self, CompareBroker, CompareMode, CompareOptions, SendWindow};
 use crate::bench::tables::TextReport;

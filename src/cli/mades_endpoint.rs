@@ -15,10 +15,10 @@ use ::mades::{Broker, BrokerSecurity, Password, SaslMechanism, TlsSetup, Verific
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use net::Endpoint;
-use party::live::{LiveEvent, LiveProgress};
+use party::live::{LiveEvent, LiveMode, LiveProgress};
 use party::live_line::{LiveLine, NonTerminalOutput};
 use party::local_address::is_local_address;
-use party::outputs::{LiveMode, ProgressOutput, cannot_write};
+use party::outputs::{ProgressOutput, cannot_write};
 use party::reason::reason;
 use party::users::PASSWORD_VARIABLE;
 use std::cell::RefCell;

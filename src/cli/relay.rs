@@ -2,8 +2,8 @@
 use super::values;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
+use party::live::LiveMode;
 use party::log_writer::LogWriter;
-use party::outputs::LiveMode;
 use relay::config::{Config, ConfigError, ConfigErrors, DEFAULT_LISTEN, DeliveryScope, DurabilityLevel, LogLevel};
 use relay::{self, ConfigLoader, RelayOptions};
 use std::fmt::Write;

@@ -1,6 +1,6 @@
 //! Options that choose the relay between source and sink, and those of the published contest of several relays.
+use super::no_thresholds::NoThresholdArgs;
 use super::results::TableReportArgs;
-use super::scenarios::NoThresholdArgs;
 use super::server::{Scheme, ServerArg};
 use super::source::threshold;
 use super::{ArrivalArg, PipeliningArg, values};

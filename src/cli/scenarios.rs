@@ -1,6 +1,7 @@
 //! `mailrun bench SCENARIO`: the published tables, run anew on this machine.
 use super::mades_bench::MadesBenchArgs;
 use super::mades_compare::MadesCompareArgs;
+use super::no_thresholds::NoThresholdArgs;
 use super::relays::{BacklogArgs, LatencyArgs, RELAY_64K, RELAY_400, RelayComparisonArgs, SoakArgs};
 use super::results::TableReportArgs;
 use super::sink::SinkFaultArgs;
@@ -77,19 +78,6 @@ Examples:
   mailrun bench smtp-source-check
   mailrun bench smtp-source-check --sessions 10 --recipients 1,3,50
   mailrun bench smtp-source-check --drop 1%                  the check finds what is missing";
-
-/// `--threshold`, refused in a line that says why.
-#[derive(Debug, Default, Args)]
-pub(super) struct NoThresholdArgs {
-    #[arg(long = "threshold", value_name = "EXPRESSION", hide = true, value_parser = refused_threshold)]
-    _thresholds: Vec<String>,
-}
-
-fn refused_threshold(_: &str) -> Result<String, String> {
-    Err("this scenario has no runs that a threshold could be asked of; \
-         mailrun bench, bench mades, relay-400, relay-64k, relay-latency and relay-soak take it"
-        .to_owned())
-}
 
 #[derive(Debug, Args)]
 struct TableRunArgs {

@@ -9,6 +9,7 @@
 //! ```
 //! Each reason has a [`Cause`], and causes stand in that order: the first reason decides.
 use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates};
+use crate::reason::Reason;
 use crate::record::{
     Arrival, Cause, Death, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, StageRow, StallRow,
     ThresholdRow, Verdict,
@@ -72,22 +73,6 @@ impl Cause {
     /// Reports whether the figures are invalid because of it.
     fn makes_invalid(self) -> bool {
         self == Self::Defect || self.outcome() == Some(Outcome::Invalid)
-    }
-}
-
-/// A sentence of the verdict.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reason {
-    /// Cause of the reason.
-    pub cause: Cause,
-    /// Its sentence.
-    pub text: String,
-}
-
-impl Reason {
-    /// Makes a reason.
-    pub fn new(cause: Cause, text: impl Into<String>) -> Self {
-        Self { cause, text: text.into() }
     }
 }
 

@@ -55,6 +55,7 @@ pub mod ledger;
 pub mod mades;
 pub mod merge;
 pub mod quantities;
+pub mod reason;
 pub mod record;
 mod rows;
 pub mod seeded;

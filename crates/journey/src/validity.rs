@@ -5,7 +5,7 @@
 //! source or a sink lacked, since it was then the limit; and a processor that was used by others for a quarter of the
 //! time, since rates and latencies then depend on the hypervisor. Everything else may have disturbed the run or not,
 //! and is only reported.
-use crate::judge::Reason;
+use crate::reason::Reason;
 use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
 use crate::words::{counted, grouped};
 

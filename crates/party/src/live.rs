@@ -1,4 +1,4 @@
-//! Events that a party prints on its standard output while it runs, for the process that started it (`--live json`):
+//! Progress of a party: its form, and the events that a party prints on its standard output while it runs, for the process that started it (`--live json`):
 //! one JSON object per line.
 //!
 //! ```text
@@ -10,6 +10,18 @@
 //! ```
 use journey::record::Record;
 use serde::{Deserialize, Serialize};
+
+/// Form of a party's progress reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LiveMode {
+    /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
+    #[default]
+    Line,
+    /// JSON lines on standard output, for the bench.
+    Json,
+    /// No reports.
+    Off,
+}
 
 /// An event: one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

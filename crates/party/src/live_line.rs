@@ -8,9 +8,8 @@
 //! It is never wider than the terminal. If there is no room the bar becomes shorter, down to eight columns; then parts
 //! are left out in this order: the median, details, the bar, the 99th percentile, the rate, errors, the count. The
 //! rest, the goal or the wait, is cut.
-use crate::live::LiveProgress;
+use crate::live::{LiveMode, LiveProgress};
 use crate::log_writer::LogWriter;
-use crate::outputs::LiveMode;
 use crate::terminal::CharacterSet;
 use report::numbers::{count, counted, latency, seconds};
 use std::collections::VecDeque;

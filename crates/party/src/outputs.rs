@@ -1,7 +1,7 @@
 //! Common parts of a source and a sink as parties of a run: their output files, their progress reports, and the part of
 //! their record that does not depend on their role.
 use crate::host;
-use crate::live::{LiveEvent, LiveProgress};
+use crate::live::{LiveEvent, LiveMode, LiveProgress};
 use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow};
 use crate::process_usage;
 use crate::reason::reason;
@@ -13,18 +13,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-
-/// Form of a party's progress reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LiveMode {
-    /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
-    #[default]
-    Line,
-    /// JSON lines on standard output, for the bench.
-    Json,
-    /// No reports.
-    Off,
-}
 
 /// Files that a party writes its results to.
 #[derive(Clone, Debug, Default)]

@@ -1,5 +1,6 @@
 //! Compares the stand-in's counts with what the bench saw: every count must be equal, or the account is not closed.
-use journey::judge::{self, Reason, has_threshold};
+use journey::judge::{self, has_threshold};
+use journey::reason::Reason;
 use journey::record::Cause;
 use journey::record::{LatencyMs, Mades, MadesCount, MadesStage, MadesTimes, MadesTruth, Record};
 use journey::threshold::Fate;

@@ -1,7 +1,8 @@
 //! The record of a bench of MADES that died and left none: its options, its last progress, and the way it ended.
 use super::MadesBenchOptions;
 use crate::bench::gather;
-use journey::judge::{self, Reason};
+use journey::judge;
+use journey::reason::Reason;
 use journey::record::{Cause, Death, LedgerRow, Mades, MadesStage, Party, Record, Role, Verdict, Workload};
 use party::live::LiveProgress;
 use party::outputs;

@@ -175,7 +175,7 @@ pub(super) fn sample() -> CompareOptions {
         prefix: "p".to_owned(),
         drop: 0.0,
         max_time: std::time::Duration::from_secs(30),
-        live: party::outputs::LiveMode::Off,
+        live: party::live::LiveMode::Off,
     }
 }
 

@@ -15,7 +15,7 @@ mod runner;
 
 use super::tables::TextReport;
 use anyhow::Result;
-use party::outputs::LiveMode;
+use party::live::LiveMode;
 use std::path::PathBuf;
 use std::time::Duration;
 

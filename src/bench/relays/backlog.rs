@@ -435,7 +435,7 @@ mod tests {
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
-                live: party::outputs::LiveMode::Off,
+                live: party::live::LiveMode::Off,
             },
             durability: ContestantDurability::Sync,
             shape: LoadShape { sessions: 100, message_bytes: 65_536, reuse: None, pipelining: Pipelining::Off },

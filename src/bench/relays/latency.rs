@@ -357,7 +357,7 @@ mod tests {
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
-                live: party::outputs::LiveMode::Off,
+                live: party::live::LiveMode::Off,
             },
             contestant: Contestant::Postfix,
             shape: LoadShape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },

@@ -1,6 +1,7 @@
 //! Figures of one run of a contest for its table: times, rates, costs and faults.
 use anyhow::{Context, Result};
-use journey::judge::{self, Reason, has_threshold};
+use journey::judge::{self, has_threshold};
+use journey::reason::Reason;
 use journey::record::{Cause, Outcome, Record, Verdict};
 use journey::threshold::Fate;
 use report::numbers::count;

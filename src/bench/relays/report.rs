@@ -334,7 +334,7 @@ mod tests {
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
-                live: party::outputs::LiveMode::Off,
+                live: party::live::LiveMode::Off,
             },
             contestants: Vec::new(),
             messages: 200_000,

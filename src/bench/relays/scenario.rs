@@ -10,7 +10,7 @@ use journey::judge;
 use journey::record::{Pipelining, Workload};
 use journey::threshold::Threshold;
 use party::interrupt::{Interrupt, StopRequest};
-use party::outputs::LiveMode;
+use party::live::LiveMode;
 use report::numbers::{counted, octets};
 use std::path::{Path, PathBuf};
 

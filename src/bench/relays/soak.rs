@@ -186,7 +186,7 @@ mod tests {
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
-                live: party::outputs::LiveMode::Off,
+                live: party::live::LiveMode::Off,
             },
             contestant: Contestant::Mailrun(ContestantDurability::Sync),
             shape: LoadShape { sessions: 100, message_bytes: 400, reuse: None, pipelining: Default::default() },

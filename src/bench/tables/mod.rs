@@ -28,7 +28,7 @@ use ::report::numbers::counted;
 use ::report::table::{Table, plain};
 use anyhow::Result;
 use party::host;
-use party::outputs::LiveMode;
+use party::live::LiveMode;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -216,7 +216,7 @@ mod tests {
     use super::super::sinks::ReportedCounts;
     use super::super::timed::Costs;
     use super::*;
-    use party::outputs::LiveMode;
+    use party::live::LiveMode;
     use std::time::Duration;
 
     fn run(user_s: f64, elapsed_s: f64, arrived: u64) -> TableRun {

@@ -6,7 +6,7 @@ use ::mades::api::EndpointQueueNames;
 use ::mades::{BrokerSecurity, BrokerUrl, Password, TlsSetup, Verification};
 use journey::record::Arrival;
 use mades::bench::{Leftovers, MadesMode, MadesOptions, PayloadKind, RunObserver};
-use party::outputs::LiveMode;
+use party::live::LiveMode;
 use std::net::ToSocketAddrs;
 use std::rc::Rc;
 use std::time::Duration;

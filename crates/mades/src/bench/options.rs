@@ -5,7 +5,7 @@ use crate::Broker;
 use crate::api::EndpointQueueNames;
 use journey::RunId;
 use journey::record::Arrival;
-use party::outputs::LiveMode;
+use party::live::LiveMode;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;

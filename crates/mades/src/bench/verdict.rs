@@ -3,7 +3,8 @@
 use super::stages::MessageStage;
 use super::troubles::TroubleKind;
 use journey::account::fates_sum;
-use journey::judge::{Reason, decide, has_threshold, pass_text, stall_reasons, threshold_reasons};
+use journey::judge::{decide, has_threshold, pass_text, stall_reasons, threshold_reasons};
+use journey::reason::Reason;
 use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
 use journey::threshold::Fate;
 use journey::validity::{limits, warnings};

@@ -1,0 +1,15 @@
+//! `--threshold` of scenarios that have no runs a threshold could be asked of.
+use clap::Args;
+
+/// `--threshold`, refused in a line that says why.
+#[derive(Debug, Default, Args)]
+pub(super) struct NoThresholdArgs {
+    #[arg(long = "threshold", value_name = "EXPRESSION", hide = true, value_parser = refused_threshold)]
+    _thresholds: Vec<String>,
+}
+
+fn refused_threshold(_: &str) -> Result<String, String> {
+    Err("this scenario has no runs that a threshold could be asked of; \
+         mailrun bench, bench mades, relay-400, relay-64k, relay-latency and relay-soak take it"
+        .to_owned())
+}
