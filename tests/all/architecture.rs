@@ -11,7 +11,7 @@ struct Source {
     text: String,
 }
 
-fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -24,7 +24,7 @@ fn sources(directories: &[&str]) -> Vec<Source> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-fn collect(directory: &Path, paths: &mut Vec<PathBuf>) {
+pub(crate) fn collect(directory: &Path, paths: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display())) {
         let path = entry.unwrap().path();
         if path.is_dir() && !path.ends_with("target") {

@@ -18,6 +18,7 @@ mod bench;
 mod bench_modes;
 mod certificates;
 mod ci_gate;
+mod circles;
 mod crash;
 mod defects;
 #[path = "../dialogs/dialog.rs"]

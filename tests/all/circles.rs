@@ -1,0 +1,283 @@
+//! No circle between the files of a crate: each can be read after the files that it imports from, and changed without
+//! those that it does not.
+//!
+//! An import is a path in production code, in a `use` or in place; a name that a file re-exports counts for the file
+//! that has it. A file's imports of its own ancestors (`mod.rs`, `lib.rs`) are left aside.
+use crate::architecture::{collect, root};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// Files that still stand in a circle. The list may only shrink.
+const KNOWN: &[&str] = &[
+    "crates/net/src/message_handler.rs",
+    "crates/net/src/server.rs",
+    "crates/net/src/server_session.rs",
+    "crates/relay/src/config/meaning.rs",
+    "crates/relay/src/config/routes.rs",
+    "crates/relay/src/context.rs",
+    "crates/relay/src/delivery/handles.rs",
+    "crates/relay/src/delivery/smtp.rs",
+    "crates/relay/src/dsn/generate.rs",
+    "crates/relay/src/qmgr/destination.rs",
+    "crates/relay/src/qmgr/entries.rs",
+    "crates/relay/src/qmgr/entry.rs",
+    "crates/relay/src/smtpd/login.rs",
+    "crates/relay/src/worker.rs",
+    "crates/relay/src/worker_calls.rs",
+    "crates/smtp/src/server/auth.rs",
+    "crates/smtp/src/server/command.rs",
+    "crates/smtp/src/server/data.rs",
+    "crates/smtp/src/server/question.rs",
+    "crates/smtp/src/server/state.rs",
+    "crates/smtp/src/server/turned_away.rs",
+    "src/bench/directory.rs",
+    "src/bench/mades_compare/contestants.rs",
+    "src/bench/mades_compare/environment.rs",
+    "src/bench/plan.rs",
+    "src/bench/relays/comparison.rs",
+    "src/bench/relays/contestant.rs",
+    "src/bench/relays/launch.rs",
+    "src/bench/relays/listener.rs",
+    "src/bench/relays/postfix.rs",
+    "src/bench/relays/report.rs",
+    "src/bench/tables/cases.rs",
+    "src/bench/tables/contestants.rs",
+];
+
+/// Names from the crate's root to a module, or to an item in it.
+type ModulePath = Vec<String>;
+
+/// A file as its imports see it.
+#[derive(Debug, Default)]
+struct ModuleFile {
+    /// Path of the file from the project's root.
+    file: String,
+    /// Paths of the items that it uses.
+    uses: Vec<ModulePath>,
+    /// Paths of the items that it re-exports, by name.
+    re_exports: BTreeMap<String, ModulePath>,
+}
+
+impl ModuleFile {
+    fn parse(file: &str, text: &str) -> Self {
+        let mut module = Self { file: file.to_owned(), ..Self::default() };
+        let text = production(text);
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            let Some((is_public, begin)) = use_statement(line) else {
+                module.uses.extend(paths_in(line));
+                continue;
+            };
+            let mut tree = begin.to_owned();
+            while !tree.contains(';') {
+                tree.push_str(lines.next().unwrap_or(";"));
+            }
+            let paths = expand(&[], tree.split(';').next().unwrap_or_default());
+            if is_public {
+                module.re_exports.extend(paths.into_iter().filter_map(|path| Some((path.last()?.clone(), path))));
+            } else {
+                module.uses.extend(paths);
+            }
+        }
+        module
+    }
+}
+
+/// Code without comments, up to the module of its unit tests.
+fn production(text: &str) -> String {
+    let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//")).peekable();
+    let mut kept = String::new();
+    while let Some(line) = lines.next() {
+        let is_test = line == "#[cfg(test)]";
+        if is_test && lines.peek().is_some_and(|next| next.contains("mod ") && next.ends_with('{')) {
+            break;
+        }
+        kept.push_str(line);
+        kept.push('\n');
+    }
+    kept
+}
+
+/// What follows `use` at the beginning of a line, and whether it is a re-export.
+fn use_statement(line: &str) -> Option<(bool, &str)> {
+    let line = line.trim_start();
+    if let Some(tree) = line.strip_prefix("use ") {
+        return Some((false, tree));
+    }
+    let (visibility, tree) = line.split_once(" use ")?;
+    let is_visibility = visibility == "pub" || (visibility.starts_with("pub(") && visibility.ends_with(')'));
+    is_visibility.then_some((true, tree))
+}
+
+/// Paths that stand in a line of code.
+fn paths_in(line: &str) -> impl Iterator<Item = ModulePath> {
+    let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+    words.filter(|word| word.contains("::")).map(names)
+}
+
+fn names(path: &str) -> ModulePath {
+    path.split(':').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// The paths of a tree of imports: `a::{b, c::{self, d}}` is `a::b`, `a::c` and `a::c::d`.
+fn expand(prefix: &[String], tree: &str) -> Vec<ModulePath> {
+    let tree = tree.trim();
+    if let Some((head, inner)) = tree.strip_suffix('}').and_then(|tree| tree.split_once('{')) {
+        let prefix = [prefix, &names(head)].concat();
+        return branches(inner).into_iter().flat_map(|branch| expand(&prefix, branch)).collect();
+    }
+    let mut path = [prefix, &names(tree.split(" as ").next().unwrap_or_default())].concat();
+    path.pop_if(|last| *last == "self" || *last == "*");
+    if tree.is_empty() { Vec::new() } else { vec![path] }
+}
+
+/// The parts of a list between its commas, those within braces aside.
+fn branches(list: &str) -> Vec<&str> {
+    let mut depth = 0;
+    list.split(|c: char| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == ',' && depth == 0
+    })
+    .collect()
+}
+
+/// An import of a file from another file of its crate.
+#[derive(Debug, PartialEq, Eq)]
+struct Import {
+    from: String,
+    to: String,
+    names: BTreeSet<String>,
+}
+
+/// The files of a crate, by their modules.
+#[derive(Debug, Default)]
+struct CrateFiles(BTreeMap<ModulePath, ModuleFile>);
+
+impl CrateFiles {
+    /// Reads the files below a crate's `src`.
+    fn read(source: &Path) -> Self {
+        let mut paths = Vec::new();
+        collect(source, &mut paths);
+        let mut files = Self::default();
+        for path in paths {
+            let text = fs::read_to_string(&path).unwrap();
+            let file = path.strip_prefix(root()).unwrap().to_str().unwrap();
+            files.add(path.strip_prefix(source).unwrap().to_str().unwrap(), file, &text);
+        }
+        files
+    }
+
+    fn add(&mut self, relative: &str, file: &str, text: &str) {
+        let stem = relative.strip_suffix(".rs").unwrap();
+        let mut module: ModulePath = stem.split('/').map(str::to_owned).collect();
+        module.pop_if(|last| ["mod", "lib", "main"].contains(&last.as_str()));
+        self.0.insert(module, ModuleFile::parse(file, text));
+    }
+
+    /// The module and the name that a path in the module `from` leads to; `None` if that is not in this crate.
+    fn resolve(&self, from: &[String], path: &[String]) -> Option<(ModulePath, String)> {
+        let ups = path.iter().take_while(|name| *name == "super").count();
+        let full = match path.first()?.as_str() {
+            "crate" => path[1..].to_vec(),
+            "self" => [from, &path[1..]].concat(),
+            "super" => [&from[..from.len().saturating_sub(ups)], &path[ups..]].concat(),
+            child if self.0.contains_key(&[from, &[child.to_owned()]].concat()) => [from, path].concat(),
+            _ => return None,
+        };
+        let length = (0..=full.len()).rev().find(|length| self.0.contains_key(&full[..*length]))?;
+        let module = full[..length].to_vec();
+        let Some(name) = full.get(length) else { return Some((module, String::new())) };
+        let re_exported = self.0[&module].re_exports.get(name).filter(|target| *target != path);
+        let behind = re_exported.and_then(|target| self.resolve(&module, target));
+        Some(behind.unwrap_or_else(|| (module, name.clone())))
+    }
+
+    /// Names that each module imports, by the module that has them.
+    fn imports(&self) -> BTreeMap<&ModulePath, BTreeMap<ModulePath, BTreeSet<String>>> {
+        let mut imports: BTreeMap<_, BTreeMap<ModulePath, BTreeSet<String>>> = BTreeMap::new();
+        for (module, file) in &self.0 {
+            for (target, name) in file.uses.iter().filter_map(|path| self.resolve(module, path)) {
+                if !module.starts_with(&target) {
+                    imports.entry(module).or_default().entry(target).or_default().insert(name);
+                }
+            }
+        }
+        imports
+    }
+
+    /// The imports that are part of a circle: the other file leads back.
+    fn circular_imports(&self) -> Vec<Import> {
+        let imports = self.imports();
+        let reaches = |from: &ModulePath, to: &ModulePath| {
+            let mut seen = BTreeSet::new();
+            let mut open = vec![from];
+            while let Some(module) = open.pop() {
+                if seen.insert(module) {
+                    open.extend(imports.get(module).into_iter().flat_map(BTreeMap::keys));
+                }
+            }
+            seen.contains(to)
+        };
+        let mut found = Vec::new();
+        for (module, targets) in &imports {
+            for (target, names) in targets.iter().filter(|(target, _)| reaches(target, module)) {
+                let from = self.0[*module].file.clone();
+                let to = self.0[target].file.clone();
+                found.push(Import { from, to, names: names.clone() });
+            }
+        }
+        found
+    }
+}
+
+/// All imports of the project that are part of a circle.
+fn circular_imports() -> Vec<Import> {
+    let members = fs::read_dir(root().join("crates")).unwrap();
+    let mut sources: Vec<_> = members.map(|member| member.unwrap().path().join("src")).collect();
+    sources.push(root().join("src"));
+    sources.iter().flat_map(|source| CrateFiles::read(source).circular_imports()).collect()
+}
+
+#[test]
+fn no_files_import_from_each_other_in_a_circle() {
+    let found = circular_imports();
+    let is_known = |file: &String| KNOWN.contains(&file.as_str());
+    let new: Vec<String> = found
+        .iter()
+        .filter(|import| !is_known(&import.from) || !is_known(&import.to))
+        .map(|Import { from, to, names }| {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            format!("{from} -> {to}: {}", names.join(", "))
+        })
+        .collect();
+    assert!(new.is_empty(), "a circle: move what both need to the lower file, or to one of its own: {new:#?}");
+    let stale: Vec<_> = KNOWN.iter().filter(|known| found.iter().all(|import| import.from != **known)).collect();
+    assert!(stale.is_empty(), "no longer in a circle, so remove them from KNOWN: {stale:#?}");
+}
+
+/// The imports in a circle of a crate with these files, as `from to`.
+fn circular(files: &[(&str, &str)]) -> Vec<String> {
+    let mut found = CrateFiles::default();
+    files.iter().for_each(|(file, text)| found.add(file, file, text));
+    found.circular_imports().into_iter().map(|import| format!("{} {}", import.from, import.to)).collect()
+}
+
+#[test]
+fn a_circle_is_found_through_trees_and_re_exports_and_in_place() {
+    let library = ("lib.rs", "mod a;\nmod b;\npub use a::inner::{self, Low};\n");
+    let module = ("a/mod.rs", "mod inner;\npub(crate) use inner::Low as First;\n");
+    let inner = ("a/inner.rs", "use crate::{\n    a,\n    b::{self, High},\n};\npub struct Low;\n");
+    let circle = ["a/inner.rs b.rs", "b.rs a/inner.rs"];
+    for text in ["use crate::Low;\n", "use super::a::inner::*;\n", "fn f(x: Vec<crate::a::inner::Low>) {}\n"] {
+        assert_eq!(circular(&[library, module, inner, ("b.rs", text)]), circle, "{text}");
+    }
+}
+
+#[test]
+fn ancestors_tests_comments_and_other_crates_are_no_circle() {
+    let library = ("lib.rs", "mod a;\nmod b;\nuse a::Low;\nuse b::High;\n");
+    let low =
+        "use crate::Options;\nuse std::b::High;\n// crate::b\n#[cfg(test)]\nmod tests {\n    use crate::b::High;\n}\n";
+    assert_eq!(circular(&[library, ("a.rs", low), ("b.rs", "use super::a::Low;\n")]), [""; 0]);
+}
