@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use load::source::{AddressRange, BodyParameter, ProxyVersion, TransportOptions};
 use net::SessionResumption;
+use party::password_file;
 use party::tls_mode::TlsMode;
 use party::users::PASSWORD_VARIABLE;
 use smtp::client::Chunking;
@@ -14,7 +15,7 @@ use smtp::server::Protocol;
 use smtp::xclient::{Attribute, XclientRequest};
 use std::path::PathBuf;
 
-/// When TLS begins, as typed.
+/// Beginning of TLS, as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum TlsArg {
     /// No TLS
@@ -68,7 +69,7 @@ pub(super) struct ConnectionArgs {
     #[arg(long, value_name = "FILE", requires = "user")]
     password_file: Option<PathBuf>,
     /// Authentication mechanism: plain, login, cram-md5, scram-sha-256, xoauth2 [default: the strongest one offered].
-    #[arg(long, value_name = "NAME", requires = "user", value_parser = mechanism)]
+    #[arg(long, value_name = "NAME", requires = "user", value_parser = str::parse::<Mechanism>)]
     auth_mechanism: Option<Mechanism>,
     /// Use LMTP (RFC 2033) instead of SMTP.
     #[arg(long)]
@@ -103,13 +104,6 @@ fn attribute(text: &str) -> Result<(Attribute, String), String> {
     let known = Attribute::ALL.into_iter().find(|attribute| attribute.name().eq_ignore_ascii_case(name));
     let names = || Attribute::ALL.map(Attribute::name).join(", ");
     known.map(|known| (known, value.to_owned())).ok_or_else(|| format!("{name} is not one of {}", names()))
-}
-
-fn mechanism(name: &str) -> Result<Mechanism, String> {
-    let known = Mechanism::ALL.into_iter().find(|mechanism| mechanism.name().eq_ignore_ascii_case(name));
-    known.ok_or_else(|| {
-        format!("{name} is not one of {}", Mechanism::ALL.map(Mechanism::name).join(", ").to_lowercase())
-    })
 }
 
 impl ConnectionArgs {
@@ -307,8 +301,7 @@ impl ConnectionArgs {
 
     fn password(&self) -> Result<String> {
         if let Some(path) = &self.password_file {
-            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            return Ok(text.lines().next().unwrap_or_default().to_owned());
+            return password_file::read(path).with_context(|| format!("cannot read {}", path.display()));
         }
         match std::env::var(PASSWORD_VARIABLE) {
             Ok(password) => Ok(password),

@@ -1,4 +1,5 @@
 //! SERVER on the command line: a host with or without a port, a URL, or a unix-domain socket.
+use net::Endpoint;
 use std::fmt;
 use std::net::Ipv6Addr;
 
@@ -101,22 +102,10 @@ fn strip_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
 
 /// Host without brackets, and port if there is one.
 fn split_port(text: &str) -> Result<(&str, Option<&str>), String> {
-    if text.parse::<Ipv6Addr>().is_ok() {
-        return Ok((text, None));
-    }
-    let Some(rest) = text.strip_prefix('[') else {
-        return Ok(text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port))));
-    };
-    let wrong = || format!("{text:?} is not an IPv6 address in brackets, such as [::1]:25");
-    let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
-    if host.parse::<Ipv6Addr>().is_err() {
-        return Err(wrong());
-    }
-    match rest.strip_prefix(':') {
-        Some(port) => Ok((host, Some(port))),
-        None if rest.is_empty() => Ok((host, None)),
-        None => Err(wrong()),
-    }
+    let is_right = |host: &str| !text.starts_with('[') || host.parse::<Ipv6Addr>().is_ok();
+    Endpoint::split_port(text)
+        .filter(|(host, _)| is_right(host))
+        .ok_or_else(|| format!("{text:?} is not an IPv6 address in brackets, such as [::1]:25"))
 }
 
 fn check_host(text: &str, host: &str) -> Result<(), String> {

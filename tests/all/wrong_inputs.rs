@@ -145,7 +145,7 @@ const TLS_AND_LOGIN: &[Row] = &[
     ("source 127.0.0.1:1 --user ann --password-file /nowhere", "cannot read /nowhere"),
     ("source 127.0.0.1:1 --password-file x", "--user <NAME> is required"),
     ("source 127.0.0.1:1 --auth-mechanism plain", "--user <NAME> is required"),
-    ("source 127.0.0.1:1 --user ann --auth-mechanism ntlm", "ntlm is not one of scram-sha-256"),
+    ("source 127.0.0.1:1 --user ann --auth-mechanism ntlm", "\"ntlm\" is not one of plain, login, cram-md5"),
     ("source 127.0.0.1:1 --password secret", "--password-file FILE|MAILRUN_PASSWORD"),
 ];
 

@@ -64,6 +64,22 @@ impl Endpoint {
         }
     }
 
+    /// Splits off the port, if there is one: `HOST`, `HOST:PORT`, `::1`, `[::1]` or `[::1]:PORT`, the brackets left out.
+    /// Neither part is checked. `None` if something else follows the brackets, or one of them is missing.
+    pub fn split_port(text: &str) -> Option<(&str, Option<&str>)> {
+        if text.parse::<Ipv6Addr>().is_ok() {
+            return Some((text, None));
+        }
+        let Some(bracketed) = text.strip_prefix('[') else {
+            return Some(text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port))));
+        };
+        let (host, rest) = bracketed.split_once(']')?;
+        match rest.strip_prefix(':') {
+            Some(port) => Some((host, Some(port))),
+            None => rest.is_empty().then_some((host, None)),
+        }
+    }
+
     /// Splits `HOST:PORT`, `ADDRESS:PORT`, `[ADDRESS]:PORT` or `:PORT`, whose host is empty.
     ///
     /// # Errors
@@ -73,23 +89,25 @@ impl Endpoint {
         if text.parse::<Ipv6Addr>().is_ok() {
             return Err(format!("{text:?} has no port; write [{text}]:25 for port 25"));
         }
-        let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("{text:?} has no port; {EXAMPLE}"))?;
+        if !text.contains(':') {
+            return Err(format!("{text:?} has no port; {EXAMPLE}"));
+        }
+        let wrong = || format!("{text:?} is not a valid HOST:PORT; {EXAMPLE}");
+        let Some((host, Some(port))) = Self::split_port(text) else { return Err(wrong()) };
         if host.ends_with(':') || host.contains("//") {
-            return Err(format!("{text:?} is not a valid HOST:PORT; {EXAMPLE}"));
+            return Err(wrong());
         }
         let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         let Some(port) = port.parse().ok().filter(|_| is_number) else {
             let limit = if is_number { " of at most 65535" } else { "" };
             return Err(format!("{text:?}: the port must be a number{limit}; {EXAMPLE}"));
         };
-        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        match bracketed {
-            Some(address) if address.parse::<Ipv6Addr>().is_ok() => Ok((address, port)),
-            None if host.parse::<Ipv6Addr>().is_ok() => {
-                Err(format!("{text:?}: write an IPv6 address in brackets: [{host}]:{port}"))
-            }
-            None if !host.contains(['[', ']', ':', '/']) && !host.contains(char::is_whitespace) => Ok((host, port)),
-            _ => Err(format!("{text:?} is not a valid HOST:PORT; {EXAMPLE}")),
+        match (text.starts_with('['), host.parse::<Ipv6Addr>().is_ok()) {
+            (true, true) => Ok((host, port)),
+            (true, false) => Err(wrong()),
+            (false, true) => Err(format!("{text:?}: write an IPv6 address in brackets: [{host}]:{port}")),
+            (false, false) if host.contains(['[', ']', ':', '/']) || host.contains(char::is_whitespace) => Err(wrong()),
+            (false, false) => Ok((host, port)),
         }
     }
 

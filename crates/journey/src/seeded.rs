@@ -18,8 +18,9 @@ impl SeededRng {
     /// The next draw: 64 uniform bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
+        let draw = splitmix64(self.0);
         self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
-        mix(self.0)
+        draw
     }
 
     /// The next draw, from 0 to below `count`.
@@ -39,6 +40,13 @@ impl SeededRng {
     pub fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.unit() <= probability
     }
+}
+
+/// Computes the number that SplitMix64 draws in that state (Steele, Lea, Flood: Fast splittable pseudorandom number
+/// generators, 2014).
+#[inline]
+pub fn splitmix64(state: u64) -> u64 {
+    mix(state.wrapping_add(GOLDEN_GAMMA))
 }
 
 /// Maps 64 uniform bits to a number from 0 to below `count`.

@@ -1,4 +1,5 @@
 //! URL of a broker and its user: `amqp://user:password@host:port`, with the password never shown.
+use party::password_file;
 use percent_encoding::percent_decode_str;
 use std::fmt;
 use std::path::Path;
@@ -25,9 +26,9 @@ impl Password {
     /// # Errors
     /// If the file cannot be read.
     pub fn from_file(path: &Path) -> Result<Self, UrlError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| UrlError::PasswordFile { path: path.display().to_string(), why: error.to_string() })?;
-        Ok(Self(text.lines().next().unwrap_or_default().to_owned()))
+        let unreadable =
+            |error: std::io::Error| UrlError::PasswordFile { path: path.display().to_string(), why: error.to_string() };
+        password_file::read(path).map(Self).map_err(unreadable)
     }
 
     /// Gives the secret, for the code that sends it.

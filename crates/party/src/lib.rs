@@ -1,4 +1,4 @@
-//! What every process of a run has: interrupts, progress, result files, figures of the host, a log, HTTP.
+//! Parts that every process of a run has: interrupts, progress, result files, figures of the host, a log, HTTP.
 
 /// Writes a line on standard error. If that is full or closed, the line is lost; this is no reason to stop.
 #[macro_export]
@@ -19,6 +19,7 @@ pub mod local_address;
 pub mod log_writer;
 pub mod misspelling;
 pub mod outputs;
+pub mod password_file;
 pub mod planned_panic;
 pub mod position;
 pub mod process_usage;

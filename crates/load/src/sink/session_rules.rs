@@ -7,6 +7,7 @@
 use super::active_rules::{PolicyState, RuleState, Ruleset, lock};
 use super::policies::{DomainKey, ReadThrottle, Triplet, tarpit};
 use super::rules::{RuleAction, RuleCommand, directed_reply};
+use journey::seeded::splitmix64;
 use smtp::{Path, Reply};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -391,17 +392,10 @@ impl RuleSample {
 
     /// A number from 0 to 1 that depends on its arguments and the seed only.
     fn of(&self, place: u64, number: u64, nth: u64) -> f64 {
-        let mixed = mix(mix(mix(self.seed ^ place.rotate_left(32)) ^ number) ^ nth);
+        let placed = splitmix64(self.seed ^ place.rotate_left(32));
+        let mixed = splitmix64(splitmix64(placed ^ number) ^ nth);
         (mixed >> 11) as f64 / (1u64 << 53) as f64
     }
-}
-
-/// SplitMix64's output function (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-fn mix(state: u64) -> u64 {
-    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::str::FromStr;
 
 pub use decoy::DecoySecrets;
 
@@ -61,6 +62,9 @@ impl Mechanism {
         }
     }
 
+    /// Names of all, as users may write them.
+    const NAMES: &str = "plain, login, cram-md5, scram-sha-256, xoauth2";
+
     /// Reads the name of a mechanism, in any case.
     pub fn parse(name: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|mechanism| name.eq_ignore_ascii_case(mechanism.name().as_bytes()))
@@ -71,6 +75,19 @@ impl Mechanism {
         matches!(self, Self::ScramSha256 | Self::CramMd5)
     }
 }
+
+impl FromStr for Mechanism {
+    type Err = UnknownMechanism;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMechanism> {
+        Self::parse(name.as_bytes()).ok_or_else(|| UnknownMechanism(name.to_owned()))
+    }
+}
+
+/// A name that no mechanism has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not one of {names}", names = Mechanism::NAMES)]
+pub struct UnknownMechanism(String);
 
 /// A set of mechanisms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
