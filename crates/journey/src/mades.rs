@@ -4,11 +4,11 @@
 //! The record's common stages describe the same in common terms, so that protocols can be compared: accepted is
 //! settled, delivered is inbox (of a tracing message: its event), notified is the last event or the final reply.
 use crate::record::LatencyMs;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The part of a record that only a run over MADES has.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mades {
     /// endpoint, toolbox, amqp or tracing.
     pub mode: String,
@@ -60,7 +60,8 @@ pub struct Mades {
 }
 
 /// Counts of a stand-in, beside those of the bench.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTruth {
     /// The counts.
     pub counts: Vec<MadesCount>,
@@ -69,7 +70,8 @@ pub struct MadesTruth {
 }
 
 /// A number that both have counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesCount {
     /// Name of the number.
     pub name: String,
@@ -80,7 +82,8 @@ pub struct MadesCount {
 }
 
 /// Times that both have measured.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTimes {
     /// The stage.
     pub stage: String,
@@ -91,7 +94,8 @@ pub struct MadesTimes {
 }
 
 /// A queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesQueue {
     /// outbox, reply, event or inbox.
     pub role: String,
@@ -103,7 +107,8 @@ pub struct MadesQueue {
 }
 
 /// A stage of the journey.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesStage {
     /// created, sent, settled, replied, inbox, DELIVERED, RECEIVED or TRACING.
     pub name: String,
@@ -130,7 +135,8 @@ pub struct MadesStage {
 }
 
 /// A step from one stage to the next.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesHop {
     /// The stage it begins at.
     pub from: String,
@@ -145,7 +151,8 @@ pub struct MadesHop {
 }
 
 /// A fault.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTrouble {
     /// Kind in a word or two: error reply, FAILED, time-out, …
     pub kind: String,
@@ -158,7 +165,8 @@ pub struct MadesTrouble {
 }
 
 /// A time without a connection.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesOutage {
     /// outbox or inbox.
     pub side: String,

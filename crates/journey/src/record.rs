@@ -6,14 +6,14 @@ pub use crate::mades::{
     Mades, MadesCount, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTimes, MadesTrouble, MadesTruth,
 };
 use crate::stage::{Phase, Stage};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The format's name and version, the first key of every record.
 pub const FORMAT: &str = "mailrun-run/1";
 
 /// A run, or one party's view of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Record {
     /// Always `mailrun-run/1`.
     pub format: String,
@@ -90,7 +90,8 @@ pub struct Record {
 }
 
 /// TLS handshakes of one kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TlsRow {
     /// Party that counted them.
     pub party: String,
@@ -105,7 +106,8 @@ pub struct TlsRow {
 }
 
 /// The machine.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Host {
     /// Operating system, as in `/etc/os-release`.
     pub os: String,
@@ -122,7 +124,8 @@ pub struct Host {
 /// Other activity on the host during a run. All of it is host-wide: the counters of TCP are those of the network
 /// namespace, whichever listener they concern. `null` is unknown: the kernel does not report it, or the run was too
 /// short.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Surroundings {
     /// Available processor time: duration times processors.
     pub processor_s: Option<f64>,
@@ -148,7 +151,8 @@ pub struct Surroundings {
 }
 
 /// Resources that a party can run out of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
     /// The process's descriptors (EMFILE).
@@ -160,7 +164,8 @@ pub enum Resource {
 }
 
 /// A resource that a party ran out of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExhaustedRow {
     /// Name of the party.
     pub party: String,
@@ -175,7 +180,8 @@ pub struct ExhaustedRow {
 }
 
 /// A phase in which a cluster of times of 38 to 45 ms stands out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PauseRow {
     /// Party that timed it.
     pub party: String,
@@ -188,7 +194,8 @@ pub struct PauseRow {
 }
 
 /// Sending of the next transaction before the last one is answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Pipelining {
     /// One command at a time.
@@ -201,7 +208,8 @@ pub enum Pipelining {
 }
 
 /// Timing of messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
     /// Each message starts when the last one is done: the load waits for the server.
@@ -214,7 +222,8 @@ pub enum Arrival {
 }
 
 /// A number that varied from message to message.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Varied {
     /// The distribution as it was typed: `400..64k`, `lognormal:4k,1.2`, `400:80,64k:20`.
     pub expression: String,
@@ -227,7 +236,8 @@ pub struct Varied {
 }
 
 /// Messages that existed before the run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CorpusRow {
     /// Path that they were read from.
     pub path: String,
@@ -242,7 +252,8 @@ pub struct CorpusRow {
 }
 
 /// A part of the run with a rate of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfferedStage {
     /// Length of the stage.
     pub length_s: f64,
@@ -253,7 +264,8 @@ pub struct OfferedStage {
 }
 
 /// The beginning of a run: its messages are in the ledger, and in no rate, latency or duration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WarmUp {
     /// Length of the warm-up.
     pub length_s: f64,
@@ -264,7 +276,8 @@ pub struct WarmUp {
 }
 
 /// The load that was offered.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Workload {
     /// Messages requested; `null` if the run was limited by time alone.
     pub messages: Option<u64>,
@@ -328,7 +341,8 @@ pub struct Workload {
 }
 
 /// Roles of a party in the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Offers load.
@@ -340,7 +354,8 @@ pub enum Role {
 }
 
 /// A process in the run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Party {
     /// Role in the run.
     pub role: Role,
@@ -374,7 +389,8 @@ pub struct Party {
 }
 
 /// The end of a process that was not told to end.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Death {
     /// Time, in seconds since the load began.
     pub at_s: f64,
@@ -385,7 +401,8 @@ pub struct Death {
 }
 
 /// Number of faults that a sink made because its rules ordered them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ordered {
     /// Replies of 4xx and 5xx.
     pub replies: u64,
@@ -402,7 +419,8 @@ pub struct Ordered {
 }
 
 /// A latency distribution in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LatencyMs {
     /// Smallest.
     pub min: f64,
@@ -423,7 +441,8 @@ pub struct LatencyMs {
 }
 
 /// A stage of the journey: the number of messages that reached it, their rate, and their latency since `since`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageRow {
     /// Name of the stage.
     pub name: Stage,
@@ -454,7 +473,8 @@ pub struct StageRow {
 }
 
 /// A phase of the dialogue.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PhaseRow {
     /// Name of the phase.
     pub name: Phase,
@@ -468,7 +488,8 @@ pub struct PhaseRow {
 }
 
 /// A time in which messages waited and none reached a stage.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StallRow {
     /// The stage that no message reached: accepted, or over MADES delivered too.
     #[serde(default = "accepted")]
@@ -497,7 +518,8 @@ fn accepted() -> Stage {
 }
 
 /// Reasons why the load ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// The requested load was offered completely.
@@ -515,7 +537,8 @@ pub enum Ending {
 }
 
 /// One second of the run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SeriesRow {
     /// Seconds since `origin_ns`; the first and the last may be part seconds.
     pub second: u64,
@@ -536,7 +559,8 @@ pub struct SeriesRow {
 }
 
 /// Fate of every (message, recipient). `null` is unknown: that end was not observed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LedgerRow {
     /// Units that a session began.
     pub created: Option<u64>,
@@ -574,7 +598,8 @@ pub struct LedgerRow {
 }
 
 /// A kind of error, and its number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorRow {
     /// Phase of the dialogue.
     pub phase: Phase,
@@ -587,7 +612,8 @@ pub struct ErrorRow {
 }
 
 /// A threshold, and its result.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThresholdRow {
     /// The expression as it was typed.
     pub expression: String,
@@ -607,7 +633,8 @@ pub struct ThresholdRow {
 }
 
 /// Outcome of a run, in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// Everything that was required was seen.
@@ -621,7 +648,8 @@ pub enum Outcome {
 }
 
 /// Cause of a reason in the verdict. The order is that of their weight: the first decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// Sessions of source or sink that ended by a defect of mailrun itself.
@@ -683,7 +711,8 @@ pub enum Cause {
 }
 
 /// Outcome of the run, and its validity.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verdict {
     /// The outcome; `null` for a sink or a relay by itself, and in older records.
     #[serde(default)]
