@@ -106,14 +106,6 @@ fn run_parties(
     let (source, complaint) = source_results(options, run, directory, started_at, &mut course, complaint)?;
     let far_end = collect_deliveries(options, run, directory, far_sink, &source, &mut course)?;
     let complaint = complaint.or(far_end.exit_error);
-    let between = match options.target {
-        BenchTarget::OwnSink => Topology::Direct,
-        BenchTarget::Relay(_) | BenchTarget::Server { .. } => Topology::Server,
-    };
-    let sink = match options.target {
-        BenchTarget::OwnSink | BenchTarget::Relay(_) => SinkOwner::Own,
-        BenchTarget::Server { .. } => SinkOwner::Other,
-    };
     let deaths = course.deaths().to_vec();
     let is_dead = |role: Role| deaths.iter().any(|(whose, _)| *whose == role);
     let server_ended = (is_dead(Role::Relay) || is_dead(Role::Sink)).then_some(Ending::ServerEnded);
@@ -126,7 +118,8 @@ fn run_parties(
     }
     let disk_bytes = disk.and_then(|disk| disk.written_since());
     let store = DiskUsage { at_start, at_end: relays::used_bytes(&directory.spool()) };
-    let (watched, around) = (course.finish(), sight.finish());
+    let watched = course.finish();
+    let around = sight.finish();
     let arrivals = far_end.results;
     let finds = gather::RunResults {
         run,
@@ -135,14 +128,30 @@ fn run_parties(
         disk_bytes,
         disk_usage: store,
         arrivals,
-        between,
-        sink,
+        between: topology(&options.target),
+        sink: sink_owner(&options.target),
         ending,
         deaths,
         observations: watched,
         surroundings: around,
     };
     Ok((finds, complaint))
+}
+
+/// Servers between source and sink.
+fn topology(target: &BenchTarget) -> Topology {
+    match target {
+        BenchTarget::OwnSink => Topology::Direct,
+        BenchTarget::Relay(_) | BenchTarget::Server { .. } => Topology::Server,
+    }
+}
+
+/// Owner of the sink: the bench, where the target is its own.
+fn sink_owner(target: &BenchTarget) -> SinkOwner {
+    match target {
+        BenchTarget::OwnSink | BenchTarget::Relay(_) => SinkOwner::Own,
+        BenchTarget::Server { .. } => SinkOwner::Other,
+    }
 }
 
 /// Facts about the source: from its files, else from its last progress, else from what was seen of it. A source that

@@ -171,7 +171,7 @@ impl BenchArgs {
         })
     }
 
-    /// How the source connects, after a look at the server's name.
+    /// Connection options of the source, after a look at the server's name.
     fn connection_args(&self) -> Result<ConnectionArgs> {
         let Some(server) = &self.server else { return Ok(self.approach.clone()) };
         check_server(server, if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local })?;

@@ -25,7 +25,7 @@ pub(super) struct DsnArgs {
     dsn_orcpt: bool,
 }
 
-/// How much, as typed.
+/// Returned part of the message, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DsnReturnArg {
     /// The whole message

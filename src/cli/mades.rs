@@ -143,7 +143,7 @@ impl From<MadesModeArg> for MadesMode {
     }
 }
 
-/// What is sent, how much of it, and how fast.
+/// Messages that are sent: their number, their size and their rate.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub(super) struct MadesLoadArgs {
@@ -317,7 +317,7 @@ impl MadesArgs {
     /// Refuses what would have no effect.
     ///
     /// # Errors
-    /// Which option that is, and what it needs.
+    /// Names that option, and says what it needs.
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
         self.queues.check_effects(self.mode.name(), self.mode.queues())?;
@@ -522,7 +522,7 @@ impl MadesLoadArgs {
     /// Refuses what would have no effect.
     ///
     /// # Errors
-    /// Which option that is, and what it needs.
+    /// Names that option, and says what it needs.
     pub(super) fn check_effects(&self) -> Result<()> {
         let is_closed = self.rate.is_none() && self.stages.is_empty();
         effects::refuse_without_effect(
@@ -560,7 +560,7 @@ impl BrokerArgs {
     /// Refuses what would have no effect.
     ///
     /// # Errors
-    /// Which option that is, and what it needs.
+    /// Names that option, and says what it needs.
     fn check_effects(&self) -> Result<()> {
         let outbox = url("--broker", &self.broker, None, None)?;
         let inbox = self.inbox_broker.as_deref().map(|text| url("--inbox-broker", text, None, None)).transpose()?;

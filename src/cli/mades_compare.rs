@@ -107,7 +107,7 @@ pub(super) struct MadesCompareArgs {
     pub(super) tables: TableReportArgs,
 }
 
-/// What the messages go through, as typed.
+/// Servers between sender and receiver, as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum CompareModeArg {
     /// The broker only: into a queue and out of it

@@ -69,7 +69,7 @@ pub(super) struct MadesEndpointArgs {
     live: LiveArg,
 }
 
-/// What is simulated.
+/// Simulated behaviour.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Behaviour")]
 struct BehaviourArgs {
@@ -97,7 +97,7 @@ struct BehaviourArgs {
     seed: Option<u64>,
 }
 
-/// Where it writes what it did.
+/// Log of what was done with messages.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Results")]
 struct MessageLogArgs {
@@ -133,7 +133,7 @@ impl From<EndpointModeArg> for EndpointMode {
     }
 }
 
-/// Where the queues are.
+/// Place of the queues.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queues: embedded, or of a broker")]
 struct EndpointBrokerArgs {
@@ -193,7 +193,7 @@ struct EndpointBrokerArgs {
     max_queue_size: Option<u64>,
 }
 
-/// How long the way takes, and what it carries: 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH.
+/// Time that the way takes, and the rate that it carries: 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Delays (10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8, file:PATH), rates")]
 pub(super) struct NetworkArgs {
@@ -242,14 +242,14 @@ pub(super) struct NetworkArgs {
     received_on: Option<ReceivedOnArg>,
 }
 
-/// When a message counts as received, as typed.
+/// Moment at which a message counts as received, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ReceivedOnArg {
     Inbox,
     Consume,
 }
 
-/// What goes wrong, as probabilities.
+/// Faults, as probabilities.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Faults: P is a probability, 1% or 0.01")]
 pub(super) struct EndpointFaultArgs {
@@ -287,7 +287,7 @@ pub(super) struct EndpointFaultArgs {
     reorder_by: Option<Duration>,
 }
 
-/// What is taken, and how much of it.
+/// Limits of what is accepted.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct EndpointLimitArgs {

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use journey::words::listed;
 
-/// What the queues are called.
+/// Names of the queues.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queue names")]
 pub(super) struct QueueNameArgs {
@@ -43,7 +43,7 @@ impl QueueNameArgs {
     /// Refuses names of queues that a mode does not use; `used` are the options of those that it does.
     ///
     /// # Errors
-    /// Which option that is.
+    /// Names that option.
     pub(super) fn check_effects(&self, mode: &str, used: &[&str]) -> Result<()> {
         let given = [
             ("--outbox", &self.outbox),

@@ -104,7 +104,7 @@ enum Command {
     InstallLinks(links::InstallLinksArgs),
 }
 
-/// Where a source or a sink writes what it learned.
+/// Result files of a source or a sink.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Results")]
 struct OutputArgs {
@@ -162,7 +162,7 @@ impl From<LiveArg> for LiveMode {
     }
 }
 
-/// How commands run ahead of replies, as typed.
+/// Pipelining of commands, as typed.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum PipeliningArg {
     /// One command at a time
@@ -183,7 +183,7 @@ impl From<PipeliningArg> for record::Pipelining {
     }
 }
 
-/// How messages are spread over time, as typed.
+/// Distribution of messages over time, as typed.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum ArrivalArg {
     /// At regular intervals

@@ -130,7 +130,7 @@ const OBSERVATION: &str = "Log and metrics";
 const USAGE: &str = "mailrun relay [OPTIONS] --to <WHERE> --spool <DIR>
        mailrun relay [OPTIONS] --config <FILE>";
 
-/// What is logged, as typed.
+/// Level of the log, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogLevelArg {
     Error,
@@ -150,7 +150,7 @@ impl From<LogLevelArg> for LogLevel {
     }
 }
 
-/// When a message is answered 250, as typed.
+/// Promise of a 250, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DurabilityArg {
     /// When it is on disk: it survives a power failure
@@ -293,7 +293,7 @@ impl RelayArgs {
     /// The configuration: the file or the three flags, with what other flags change of it.
     ///
     /// # Errors
-    /// What is wrong with it: a line for each complaint.
+    /// Everything that is wrong with it: a line for each complaint.
     pub(super) fn config(&self) -> Result<Config> {
         let reach = self.reach();
         let mut config = match (&self.config, &self.to, &self.spool) {

@@ -194,7 +194,7 @@ impl RelayComparisonArgs {
     }
 }
 
-/// How messages are sent, where a scenario leaves that open.
+/// Load of a scenario, where the scenario leaves that open.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 struct LoadShapeArgs {

@@ -14,7 +14,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// How a command that ends with a report shows it, as typed.
+/// Report at the end of a command, as typed.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
 pub(super) struct ReportArgs {
@@ -41,7 +41,7 @@ pub(super) struct ReportArgs {
     color: Color,
 }
 
-/// Which report.
+/// Form of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ReportKind {
     /// At most 24 lines
@@ -130,7 +130,7 @@ impl ReportArgs {
     }
 }
 
-/// How a scenario of several runs shows its tables, as typed.
+/// Tables of a scenario of several runs, as typed.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
 pub(super) struct TableReportArgs {

@@ -57,7 +57,7 @@ pub(super) struct SinkArgs {
     dump: DumpArgs,
 }
 
-/// What a sink takes at most.
+/// Limits of what a sink accepts.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct SinkLimitArgs {
@@ -78,7 +78,7 @@ struct SinkLimitArgs {
     idle_timeout: Duration,
 }
 
-/// Where a sink stores messages: their bytes as received, dots unstuffed.
+/// Files in which a sink stores messages: their bytes as received, dots unstuffed.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 #[command(next_help_heading = "Storing messages, byte for byte; 452 if a message cannot be stored")]
@@ -102,7 +102,7 @@ impl DumpArgs {
     }
 }
 
-/// What a sink is to do wrong, in the words that sink and bench share.
+/// Faults of a sink, in the words that sink and bench share.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Faults, to test senders and mailrun itself: P is a probability, 1% or 0.01")]
 pub(super) struct SinkFaultArgs {

@@ -293,7 +293,7 @@ impl LoadArgs {
     }
 }
 
-/// What is asked of a run: options that source and bench share.
+/// Requirements on a run: options that source and bench share.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Verdict")]
 pub(super) struct CriteriaArgs {

@@ -1,44 +1,30 @@
-//! What the code says of itself is true: captions, the map, the direction of imports, the length of functions.
+//! The structure of the tree: captions, the map, crates and the direction of imports.
+use crate::source_text::{Source, product, root, sources, use_tree};
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// The longest a function may be, its first and last line included.
-const LONGEST: usize = 80;
+/// Each crate and the crates that it stands on, which are below it: docs/architecture.md has the same lines.
+const CRATES: [(&str, &[&str]); 15] = [
+    ("mailrun", &["dropin", "load", "relay", "mades", "party", "report", "net", "journey", "spool", "smtp"]),
+    ("dropin", &["mades", "party", "workload", "net", "journey", "smtp"]),
+    ("load", &["party", "workload", "report", "net", "journey", "smtp", "trust", "mime"]),
+    ("relay", &["party", "report", "net", "journey", "spool", "smtp", "trust", "mime"]),
+    ("mades", &["party", "workload", "report", "net", "journey", "trust"]),
+    ("party", &["report", "net", "journey", "smtp"]),
+    ("workload", &["journey"]),
+    ("report", &["journey"]),
+    ("net", &["eventloop", "smtp", "trust"]),
+    ("journey", &["mime"]),
+    ("spool", &[]),
+    ("eventloop", &[]),
+    ("smtp", &[]),
+    ("trust", &[]),
+    ("mime", &[]),
+];
 
-/// A source file: its path from the root, and its text.
-struct Source {
-    path: String,
-    text: String,
-}
-
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Every `.rs` file below those directories, in order.
-fn sources(directories: &[&str]) -> Vec<Source> {
-    let mut paths = Vec::new();
-    directories.iter().for_each(|directory| collect(&root().join(directory), &mut paths));
-    paths.sort();
-    assert!(!paths.is_empty(), "{directories:?} hold nothing");
-    paths.iter().map(|path| read(path)).collect()
-}
-
-pub(crate) fn collect(directory: &Path, paths: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display())) {
-        let path = entry.unwrap().path();
-        if path.is_dir() && !path.ends_with("target") {
-            collect(&path, paths);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            paths.push(path);
-        }
-    }
-}
-
-fn read(path: &Path) -> Source {
-    let relative = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-    Source { path: relative, text: fs::read_to_string(path).unwrap() }
-}
+/// The most lines of code that a crate may have, tests not counted.
+const LARGEST_CRATE: usize = 15_000;
 
 #[test]
 fn every_file_opens_with_a_caption() {
@@ -61,63 +47,115 @@ fn the_map_names_every_file() {
     assert!(missing.is_empty(), "not in docs/architecture.md: {missing:#?}");
 }
 
-/// Lines that are code, with their numbers: comments left out.
-fn code(source: &Source) -> impl Iterator<Item = (usize, &str)> {
-    let lines = source.text.lines().enumerate().map(|(number, line)| (number + 1, line));
-    lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
-}
-
-/// Whether a line uses that path: as a whole name, and not as a part of another path.
-fn uses(line: &str, path: &str) -> bool {
-    line.match_indices(path).any(|(at, _)| {
-        let before = line[..at].chars().next_back();
-        !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':')
-    })
-}
-
-/// Every line below those directories that uses one of the paths.
-fn trespassers(directories: &[&str], forbidden: &[&str]) -> Vec<String> {
-    let mut found = Vec::new();
-    for source in sources(directories) {
-        for (number, line) in code(&source).filter(|(_, line)| forbidden.iter().any(|path| uses(line, path))) {
-            found.push(format!("{}:{number}: {}", source.path, line.trim()));
-        }
-    }
-    found
+/// The crates of the workspace that a manifest has under `[dependencies]`, in the order of [`CRATES`].
+fn dependencies(name: &str) -> Vec<&'static str> {
+    let path = if name == "mailrun" { "Cargo.toml".to_owned() } else { format!("crates/{name}/Cargo.toml") };
+    let manifest: toml::Table = fs::read_to_string(root().join(&path)).unwrap().parse().unwrap();
+    let has = |other: &&str| manifest["dependencies"].get(other).is_some();
+    CRATES.iter().map(|(other, _)| *other).filter(has).collect()
 }
 
 #[test]
-fn imports_run_downward_only() {
-    let rules: [(&[&str], Vec<&str>); 11] = [
-        // A bench starts processes: it carries no mail itself.
-        (&["src/bench"], vec!["crate::cli", "load::", "use relay::", "net::", "net;", "tokio", "smtp::"]),
-        // A report reads records and nothing else.
-        (&["crates/report/src"], CORE.to_vec()),
-        (&["crates/workload/src"], CORE.to_vec()),
-        // Source and sink know nothing of each other.
-        (&["crates/load/src/source"], vec!["crate::sink"]),
-        (&["crates/load/src/sink"], vec!["crate::source"]),
-        // What the API says, and what the simulator does, is decided by what is given.
-        (&["crates/mades/src/api", "crates/mades/src/simulator"], [CORE, &["crate::bench"]].concat()),
-        (&["crates/mades/src/embedded", "crates/mades/src/endpoint"], vec!["crate::bench", "net::", "party::"]),
-        // Who may be delivered now is decided by what is given: no clock, no socket, no file.
-        (&["crates/relay/src/qmgr"], [CORE, &["smtp::", "spool::"]].concat()),
-        // The spool has a disk, and knows nothing of what it keeps.
-        (&["crates/spool/src"], vec!["tokio", "net::", "std::net"]),
-        // The cores have no runtime, no sockets, no clock.
-        (&["crates/smtp/src"], CORE.to_vec()),
-        (&["crates/journey/src"], CORE.to_vec()),
-    ];
-    let found: Vec<String> = rules.iter().flat_map(|(where_, what)| trespassers(where_, what)).collect();
-    assert!(found.is_empty(), "{found:#?}");
+fn crates_stand_on_crates_below_them() {
+    for (at, (name, below)) in CRATES.iter().enumerate() {
+        assert_eq!(dependencies(name), *below, "crates/{name}/Cargo.toml is not as in the drawing");
+        let is_below = |other: &&str| CRATES[at + 1..].iter().any(|(lower, _)| lower == other);
+        assert!(below.iter().all(is_below), "{name} stands on a crate above it");
+    }
+    let members = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().file_name());
+    let strangers: Vec<_> = members.filter(|name| !CRATES.iter().any(|(known, _)| name == known)).collect();
+    assert!(strangers.is_empty(), "not in the drawing: {strangers:?}");
 }
 
+#[test]
+fn the_drawing_of_crates_is_the_table() {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let line = |(name, below): &(&str, &[&str])| format!("{name:<9} → {}", below.join(", ")).trim_end().to_owned();
+    let missing: Vec<String> = CRATES
+        .iter()
+        .filter(|(_, below)| !below.is_empty())
+        .map(line)
+        .filter(|line| !page.lines().any(|other| other == line))
+        .collect();
+    assert!(missing.is_empty(), "not in docs/architecture.md: {missing:#?}");
+}
+
+/// A path of the dictionary in docs/architecture.md leads somewhere.
+#[test]
+fn the_dictionary_leads_somewhere() {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let begin = page.find("## Dictionary").expect("a dictionary");
+    let section = page[begin + 3..].split("\n## ").next().unwrap_or_default();
+    let rows = section.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let places: Vec<&str> = rows.filter_map(|row| row.rsplit('`').nth(1)).collect();
+    assert!(places.len() > 50, "{places:?}");
+    let missing: Vec<_> = places.iter().filter(|place| !root().join(place).exists()).collect();
+    assert!(missing.is_empty(), "no such file: {missing:?}");
+}
+
+#[test]
+fn no_crate_is_large() {
+    let mut sizes = BTreeMap::<String, usize>::new();
+    for source in product() {
+        let mut parts = source.path.split('/');
+        let first = parts.next().unwrap_or_default();
+        let name = if first == "crates" { parts.next().unwrap_or_default() } else { first };
+        *sizes.entry(name.to_owned()).or_default() += source.code_lines();
+    }
+    assert_eq!(sizes.len(), CRATES.len(), "{sizes:?}");
+    let large: Vec<_> = sizes.iter().filter(|(_, lines)| **lines > LARGEST_CRATE).collect();
+    assert!(large.is_empty(), "more than {LARGEST_CRATE} lines of code: {large:?}");
+}
+
+/// Tells that a line uses that path: as a whole name, and not as a part of another path or name.
+fn uses(line: &str, path: &str) -> bool {
+    line.match_indices(path).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + path.len()..].chars().next();
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        // A type may have its path before it; a crate or a module that is meant from the root may not.
+        let is_type = path.starts_with(|c: char| c.is_uppercase());
+        let begins = !before.is_some_and(|c| is_name(c) || (c == ':' && !is_type));
+        begins && (path.ends_with(":") || !after.is_some_and(is_name))
+    })
+}
+
+/// Tells that an import is that path or something below it, or names that type.
+fn imports(import: &str, path: &str) -> bool {
+    let below = import.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
+    below || (path.starts_with(|c: char| c.is_uppercase()) && import.ends_with(&format!("::{path}")))
+}
+
+/// Every line of a file that imports or uses one of the paths.
+fn trespasses(source: &Source, forbidden: &[&str]) -> Vec<String> {
+    let imported = source.imports().into_iter();
+    let imported = imported.filter(|(_, import)| forbidden.iter().any(|path| imports(import, path)));
+    let is_inline = |line: &str, path: &str| {
+        let is_type = path.starts_with(|c: char| c.is_uppercase());
+        uses(line, &if is_type { path.to_owned() } else { format!("{path}::") })
+    };
+    // A module of the crate's own may have the name of a crate.
+    let is_own = |path: &&&str| source.imports().iter().any(|(_, import)| import.ends_with(&format!("::{path}")));
+    let foreign: Vec<&&str> = forbidden.iter().filter(|path| !is_own(path)).collect();
+    let used = source.code().filter(|(_, line)| use_tree(line).is_none());
+    let used = used.filter(|(_, line)| foreign.iter().any(|path| is_inline(line, path)));
+    let used = used.map(|(number, line)| (number, line.trim().to_owned()));
+    imported.chain(used).map(|(number, what)| format!("{}:{number}: {what}", source.path)).collect()
+}
+
+/// A clock, a socket, a file, the environment, a thread, a runtime.
 const CORE: &[&str] = &[
     "tokio",
-    "net::",
+    "net",
     "rustix",
-    "std::net::Tcp",
+    "nix",
+    "std::net::TcpStream",
+    "std::net::TcpListener",
+    "std::net::UdpSocket",
     "TcpStream",
+    "TcpListener",
+    "UdpSocket",
+    "UnixStream",
     "Instant::now",
     "SystemTime::now",
     "std::fs",
@@ -126,47 +164,57 @@ const CORE: &[&str] = &[
 ];
 
 #[test]
-fn a_path_is_told_from_what_looks_like_it() {
-    assert!(uses("use net::clock;", "net::") && uses("    net::clock::now()", "net::") && uses("(net::X)", "net::"));
-    assert!(!uses("use std::net::IpAddr;", "net::") && !uses("use subnet::x;", "net::"));
-    assert!(uses("use crate::sink::Faults;", "crate::sink"));
-}
-
-/// The functions of a file that rustfmt has laid out: name line, first and last line.
-fn functions(source: &Source) -> Vec<(String, usize)> {
-    let lines: Vec<&str> = source.text.lines().collect();
-    let mut functions = Vec::new();
-    for (at, line) in lines.iter().enumerate().filter(|(_, line)| opens_function(line)) {
-        let indent = &line[..line.len() - line.trim_start().len()];
-        let is_end = |line: &&str| {
-            let rest = line.strip_prefix(indent).unwrap_or_default();
-            rest.starts_with('}') || (rest.ends_with(';') && !rest.starts_with(' '))
-        };
-        let one_line = line.ends_with('}') || line.ends_with(';');
-        let length = if one_line { 1 } else { lines[at + 1..].iter().position(is_end).unwrap_or(0) + 2 };
-        functions.push((format!("{}:{}: {}", source.path, at + 1, line.trim()), length));
+fn imports_run_downward_only() {
+    let rules: [(&[&str], Vec<&str>); 11] = [
+        // A bench starts processes: it carries no mail itself.
+        (&["src/bench"], vec!["crate::cli", "load", "relay", "net", "tokio", "smtp"]),
+        // A report reads records and nothing else.
+        (&["crates/report/src"], CORE.to_vec()),
+        (&["crates/workload/src"], CORE.to_vec()),
+        // Source and sink know nothing of each other.
+        (&["crates/load/src/source"], vec!["crate::sink"]),
+        (&["crates/load/src/sink"], vec!["crate::source"]),
+        // What the API says, and what the simulator does, is decided by what is given.
+        (&["crates/mades/src/api", "crates/mades/src/simulator"], [CORE, &["crate::bench"]].concat()),
+        (&["crates/mades/src/embedded", "crates/mades/src/endpoint"], vec!["crate::bench", "net", "party"]),
+        // Who may be delivered now is decided by what is given: no clock, no socket, no file.
+        (&["crates/relay/src/qmgr"], [CORE, &["smtp", "spool"]].concat()),
+        // The spool has a disk, and knows nothing of what it keeps.
+        (&["crates/spool/src"], vec!["tokio", "net", "std::net"]),
+        // The cores have no runtime, no sockets, no clock.
+        (&["crates/smtp/src"], CORE.to_vec()),
+        (&["crates/journey/src"], CORE.to_vec()),
+    ];
+    let mut found = Vec::new();
+    for (directories, forbidden) in &rules {
+        sources(directories).iter().for_each(|source| found.extend(trespasses(source, forbidden)));
     }
-    functions
-}
-
-fn opens_function(line: &str) -> bool {
-    let words = line.split_whitespace().map(|word| word.split('(').next().unwrap_or_default());
-    let is_qualifier =
-        |word: &&str| ["pub", "const", "async", "unsafe", "extern"].contains(word) || word.ends_with(')');
-    words.skip_while(is_qualifier).take(1).any(|word| word == "fn")
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 #[test]
-fn no_function_is_long() {
-    let all: Vec<(String, usize)> = sources(&["src", "crates", "tests"]).iter().flat_map(functions).collect();
-    assert!(all.len() > 500, "functions are found: {}", all.len());
-    let long: Vec<_> = all.into_iter().filter(|(_, length)| *length > LONGEST).collect();
-    assert!(long.is_empty(), "{long:#?}");
-}
-
-#[test]
-fn the_length_of_a_function_is_told() {
-    let text = "impl X {\n    pub(crate) async fn a() {\n        b();\n    }\n\n    fn c() {}\n}\n\nfn long(\n    a: u8,\n) -> u8 {\n    1\n}\n";
-    let source = Source { path: "x.rs".to_owned(), text: text.to_owned() };
-    assert_eq!(functions(&source).iter().map(|(_, length)| *length).collect::<Vec<_>>(), [3, 1, 5]);
+fn every_way_to_write_an_import_is_caught() {
+    let rule = ["crate::cli", "net", "Instant::now", "TcpStream"];
+    let caught = [
+        "use crate::{cli, journey};",
+        "use crate::{\n    journey,\n    cli::misuse,\n};",
+        "use super::cli;",
+        "pub(crate) use net::clock;",
+        "use net;",
+        "use {net::clock, smtp};",
+        "let now = net::clock::now();",
+        "    crate::cli::exit_code(x)",
+        "let now = std::time::Instant::now();",
+        "use std::net::{SocketAddr, TcpStream};",
+        "std::net::TcpStream::connect(x)",
+    ];
+    for text in caught {
+        let source = Source { path: "src/bench/mod.rs".to_owned(), text: text.to_owned() };
+        assert_eq!(trespasses(&source, &rule).len(), 1, "{text}");
+    }
+    let fine = ["use std::net::IpAddr;", "use subnet::x;", "use crate::client;", "// net::x", "TcpStreamLike::new()"];
+    for text in fine {
+        let source = Source { path: "src/bench/mod.rs".to_owned(), text: text.to_owned() };
+        assert!(trespasses(&source, &rule).is_empty(), "{text}");
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! An import is a path in production code, in a `use` or in place; a name that a file re-exports counts for the file
 //! that has it. A file's imports of its own ancestors (`mod.rs`, `lib.rs`) are left aside.
-use crate::architecture::{collect, root};
+use crate::source_text::{collect, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;

@@ -82,6 +82,16 @@ fn is_clean(octets: &[u8]) {
     }
 }
 
+/// Sends a message by BDAT with lines that would end it in DATA: on the way out they must be stuffed.
+fn send_dots_by_bdat(wire: &mut Wire) {
+    let inner = b"Subject: carrier\r\n\r\nfirst\r\n.\r\nMAIL FROM:<evil@b.example>\r\n.\r\n..\r\n";
+    expect(wire, "MAIL FROM:<a@b.example>", "250");
+    expect(wire, "RCPT TO:<carrier@d.example>", "250");
+    wire.send(format!("BDAT {} LAST\r\n", inner.len()));
+    wire.send(inner);
+    assert!(wire.reply().unwrap().starts_with("250 2.0.0"));
+}
+
 #[test]
 fn nothing_is_smuggled_in_or_out() {
     let extensions = ["250 PIPELINING", "250-PIPELINING\r\n250 8BITMIME"];
@@ -124,13 +134,7 @@ fn nothing_is_smuggled_in_or_out() {
                 expect(&mut wire, "RSET", "250");
             }
         }
-        // What is no ending of BDAT's is one of DATA's: it must be stuffed.
-        let inner = b"Subject: carrier\r\n\r\nfirst\r\n.\r\nMAIL FROM:<evil@b.example>\r\n.\r\n..\r\n";
-        expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
-        expect(&mut wire, "RCPT TO:<carrier@d.example>", "250");
-        wire.send(format!("BDAT {} LAST\r\n", inner.len()));
-        wire.send(inner);
-        assert!(wire.reply().unwrap().starts_with("250 2.0.0"));
+        send_dots_by_bdat(&mut wire);
         taken += 1;
         wait_until("all of it at the next hop", || (recorder.times(".") >= taken as usize).then_some(()));
         relay.stop();
@@ -348,33 +352,53 @@ fn nothing_is_relayed_for_strangers() {
     assert_eq!(sink.took().messages, 0);
 }
 
+/// Parameters that MAIL does not take.
+const MALFORMED_AT_MAIL: [&str; 17] = [
+    " RET=BOTH",
+    " RET",
+    " RET=",
+    " RET=FULL RET=FULL",
+    " ENVID=",
+    " ENVID=a+1",
+    " ENVID=a+zz",
+    " ENVID=a=b",
+    " SIZE=x",
+    " SIZE=-1",
+    " SIZE=99999999999999999999999",
+    " BODY=9BIT",
+    " BODY=BINARYMIME",
+    " SMTPUTF8=1",
+    " NOTIFY=NEVER",
+    " FOO=BAR",
+    " AUTH=",
+];
+
+/// Parameters that RCPT does not take.
+const MALFORMED_AT_RCPT: [&str; 15] = [
+    " NOTIFY=",
+    " NOTIFY",
+    " NOTIFY=FOO",
+    " NOTIFY=NEVER,SUCCESS",
+    " NOTIFY=SUCCESS,NEVER",
+    " NOTIFY=SUCCESS,,DELAY",
+    " NOTIFY=SUCCESS NOTIFY=DELAY",
+    " ORCPT=",
+    " ORCPT=rfc822",
+    " ORCPT=;a@b",
+    " ORCPT=rfc822;",
+    " ORCPT=rfc822;a+1@b",
+    " ORCPT=rfc822;a+zz",
+    " RET=FULL",
+    " FOO=BAR",
+];
+
 #[test]
 fn malformed_parameters_are_refused_by_name() {
     let den = Den::new("[[route]]\nto = \"*\"\ndiscard = true\n");
     let relay = den.open();
     let mut wire = introduced(&relay);
     let long = format!(" ENVID={}", "x".repeat(101));
-    let mails = [
-        " RET=BOTH",
-        " RET",
-        " RET=",
-        " RET=FULL RET=FULL",
-        " ENVID=",
-        " ENVID=a+1",
-        " ENVID=a+zz",
-        " ENVID=a=b",
-        &long,
-        " SIZE=x",
-        " SIZE=-1",
-        " SIZE=99999999999999999999999",
-        " BODY=9BIT",
-        " BODY=BINARYMIME",
-        " SMTPUTF8=1",
-        " NOTIFY=NEVER",
-        " FOO=BAR",
-        " AUTH=",
-    ];
-    for parameters in mails {
+    for parameters in MALFORMED_AT_MAIL.into_iter().chain([long.as_str()]) {
         let reply = wire.say(&format!("MAIL FROM:<a@b.example>{parameters}"));
         assert!(reply.starts_with('5'), "{parameters}: {reply}");
         expect(&mut wire, "RSET", "250");
@@ -383,25 +407,7 @@ fn malformed_parameters_are_refused_by_name() {
     let mut wire = introduced(&relay);
     expect(&mut wire, "MAIL FROM:<a@b.example> RET=HDRS ENVID=a+2Bb", "250");
     let long = format!(" ORCPT=rfc822;{}@x.example", "x".repeat(600));
-    let recipients = [
-        " NOTIFY=",
-        " NOTIFY",
-        " NOTIFY=FOO",
-        " NOTIFY=NEVER,SUCCESS",
-        " NOTIFY=SUCCESS,NEVER",
-        " NOTIFY=SUCCESS,,DELAY",
-        " NOTIFY=SUCCESS NOTIFY=DELAY",
-        " ORCPT=",
-        " ORCPT=rfc822",
-        " ORCPT=;a@b",
-        " ORCPT=rfc822;",
-        " ORCPT=rfc822;a+1@b",
-        " ORCPT=rfc822;a+zz",
-        &long,
-        " RET=FULL",
-        " FOO=BAR",
-    ];
-    for parameters in recipients {
+    for parameters in MALFORMED_AT_RCPT.into_iter().chain([long.as_str()]) {
         let reply = wire.say(&format!("RCPT TO:<c@d.example>{parameters}"));
         assert!(reply.starts_with('5'), "{parameters}: {reply}");
     }

@@ -385,23 +385,28 @@ mod tests {
         "[a-zäß日 :()/<>\\u{1b}\\n-]{0,200}"
     }
 
+    /// A sample of that kind.
+    fn sample_of(kind: usize) -> Record {
+        match kind {
+            0 => sample::held(),
+            1 => sample::lossy(),
+            2 => sample::unwatched(),
+            3 => sample::relayed(),
+            4 => sample::sink_alone(),
+            _ => sample::mades(),
+        }
+    }
+
     prop_compose! {
         fn records()(
-            which in 0_usize..6,
+            kind in 0_usize..6,
             numbers in vec(prop_oneof![Just(0_u64), 0_u64..1_000, 0_u64..1 << 58], 16),
             figures in vec(prop_oneof![Just(0.0), 0.0..1e9], 8),
             latencies in vec(times(), 8),
             texts in vec(words(), 8),
             rows in 0_usize..9,
         ) -> Record {
-            let mut record = match which {
-                0 => sample::held(),
-                1 => sample::lossy(),
-                2 => sample::unwatched(),
-                3 => sample::relayed(),
-                4 => sample::sink_alone(),
-                _ => sample::mades(),
-            };
+            let mut record = sample_of(kind);
             let number = |at: usize| numbers[at % numbers.len()];
             let figure = |at: usize| figures[at % figures.len()];
             record.duration_s = figure(0);

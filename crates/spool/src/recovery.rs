@@ -34,15 +34,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     if options.on_damage == OnDamage::Refuse && reading.damage.iter().any(|damage| is_refused(&damage)) {
         return Err(Error::DamageRefused(reading.damage.iter().filter(is_refused).cloned().collect()));
     }
-    // The writes of a process that was killed may be in the page cache only. From here on the spool relies on them, so
-    // they must be made durable first: names, headers and batches.
-    disk.sync_directory()?;
-    for (segment, _) in &reading.used {
-        segment.file.sync_data()?;
-    }
-    for spare in &reading.free_segments {
-        spare.file.sync_data()?;
-    }
+    sync(&**disk, &reading)?;
     quarantine::copy_damage(&**disk, &reading)?;
     reading.drop_sparse_segments();
     // A sync that failed in a former process has left its pages clean: they are read from the cache, the syncs above
@@ -88,6 +80,19 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
         damaged_bodies,
         unproven,
     })
+}
+
+/// Makes durable what was read. The writes of a process that was killed may be in the page cache only, and from here on the
+/// spool relies on them: names, headers and batches.
+fn sync(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
+    disk.sync_directory()?;
+    for (segment, _) in &reading.used {
+        segment.file.sync_data()?;
+    }
+    for spare in &reading.free_segments {
+        spare.file.sync_data()?;
+    }
+    Ok(())
 }
 
 /// Reads a segment with any bytes, and returns the number of messages that it would hold: for fuzzing.

@@ -111,7 +111,7 @@ impl Networks {
 pub struct SpoolConfig {
     /// Directory of the segments.
     pub directory: PathBuf,
-    /// What a 250 promises.
+    /// Promise of a 250.
     pub durability: DurabilityLevel,
     /// Limit of the bytes; beyond it, messages are answered 452.
     pub max_bytes: u64,
@@ -724,71 +724,71 @@ mod tests {
         assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     }
 
+    /// Configurations with mistakes, and the complaints about them.
+    const MISTAKES: &[(&str, &[&str])] = &[
+        ("listn = ['127.0.0.1:25']", &["2:1: unknown key \"listn\"; did you mean \"listen\"?"]),
+        ("frobnicate = 1", &["2:1: unknown key \"frobnicate\"; known keys: spool, allow_public, hostname,"]),
+        ("listen = '127.0.0.1'", &["2:10: \"127.0.0.1\" has no port"]),
+        ("listen = []", &["2:1: no address to listen on; write listen = "]),
+        (
+            "listen = ['127.0.0.1:1',\n  5]",
+            &["3:3: listen must be text, or a list of texts; use something like listen = ["],
+        ),
+        ("listen_tls = '127.0.0.1:1'", &["2:1: listen_tls requires [tls]"]),
+        ("proxy_protocol = 'v1'", &["2:18: proxy_protocol must be true or false, without quotes"]),
+        ("xclient = 'all'", &["2:11: \"all\" is not a valid network"]),
+        ("xclient = '0.0.0.0/0'", &["2:11: \"0.0.0.0/0\" is everyone"]),
+        ("hostname = 5", &["2:12: \"5\" is not a valid host name; use something like relay.example.com"]),
+        ("control = 5", &["2:11: control has the wrong type; use something like control = "]),
+        ("hostname = 'a b'", &["2:12: \"a b\" is not a valid host name; use something like relay"]),
+        (
+            "networks = ['10.0.0.0/8', '10.0.0.0/33']",
+            &["2:27: \"10.0.0.0/33\" is not a valid network; use something like"],
+        ),
+        ("networks = '0.0.0.0/0'", &["2:12: \"0.0.0.0/0\" is everyone: that would be an open relay"]),
+        ("networks = '::/0'", &["2:12: \"::/0\" is everyone"]),
+        ("networks = '::ffff:10.0.0.0/104'", &["2:12: \"::ffff:10.0.0.0/104\": write it as an IPv4 network"]),
+        ("workers = 0", &["2:11: \"0\" is not a number from 1 to 1024"]),
+        ("workers = true", &["2:11: workers has the wrong type; use something like workers = 2"]),
+        ("allow_public = 'yes'", &["2:16: allow_public must be true or false, without quotes"]),
+        ("log = 'loud'", &["2:7: \"loud\" is not one of error, warn, info, debug"]),
+        ("http = 'unix:/x'", &["2:8: \"unix:/x\" is not a valid HOST:PORT"]),
+        ("limits = 3", &["2:10: limits is a table; write [limits], and its keys in the lines below"]),
+        ("[limits]\nmax_hop = 1", &["3:1: unknown key \"max_hop\" in limits; did you mean \"max_hops\"?"]),
+        (
+            "[limits]\nmax_message_size = '5x'",
+            &["3:20: \"5x\" is not a valid size; use something like 400, 64k or 10M"],
+        ),
+        (
+            "[limits]\nmax_message_size = '1k'",
+            &["3:20: \"1k\" is too small: messages of 64k must be accepted (RFC 5321"],
+        ),
+        ("[limits]\nmax_message_size = '20G'", &["3:20: \"20G\" is more than spool.max_size"]),
+        ("[limits]\nmax_incoming_size = '1M'", &["3:21: \"1M\" is less than limits.max_message_size"]),
+        ("[limits]\nmax_incoming_size = 'all'", &["3:21: \"all\" is not a valid size"]),
+        ("[limits]\nmax_recipients = 10", &["3:18: 10 is too small: 100 recipients"]),
+        ("[limits]\nmax_hops = 30", &["3:12: 30 is too small"]),
+        ("[retry]\nfirst = '1h'\nlongest = '5m'", &["4:1: retry.longest is less than retry.first"]),
+        ("[retry]\nexpiry = '1h'\ndelay_notice = '2h'", &["4:1: the message expires before that"]),
+        ("[retry]\nfirst = 'soon'", &["3:9: \"soon\" is not a valid time; use something like 30s, 5m, 4h or 5d"]),
+        ("[retry]\nfirst = 0", &["3:9: \"0\": must be more than zero"]),
+        ("[delivery]\noverall = -1", &["3:11: \"-1\" is not a number from 1"]),
+        ("[dns]\nservers = ['localhost']", &["3:12: \"localhost\" is not a valid address"]),
+        ("[tls]\nkey = 'key.pem'", &["2:1: TLS requires both: cert = "]),
+        ("[tls]\nkey = 'gone'\ncert = 'certificate.pem'", &["3:7: cannot read /etc/relay/gone: "]),
+        ("[tls]\nkey = 'certificate.pem'\ncert = 'certificate.pem'", &["4:8: no private key in PEM form"]),
+        ("[tls]\nkey = ''\ncert = 'certificate.pem'", &["2:1: TLS requires both", "3:7: key is empty"]),
+        ("[auth]", &["2:1: no users; write users = "]),
+        ("[auth]\nusers = 'mailboxes'", &["3:9: /etc/relay/mailboxes:2: must have the form name:password"]),
+        ("listen = '192.168.0.1:25'\n[auth]\nusers = 'users'", &["3:1: passwords would cross the network unencrypted"]),
+        ("a = ", &["2:5: not valid TOML: "]),
+        ("a = \nb = [\n", &["2:5: not valid TOML: ", "3:6: not valid TOML: unclosed array"]),
+        ("workers = 1\nworkers = 2", &["3:1: not valid TOML: duplicate key"]),
+    ];
+
     #[test]
     fn a_table_of_complaints_with_their_lines_and_columns() {
-        check(&[
-            ("listn = ['127.0.0.1:25']", &["2:1: unknown key \"listn\"; did you mean \"listen\"?"]),
-            ("frobnicate = 1", &["2:1: unknown key \"frobnicate\"; known keys: spool, allow_public, hostname,"]),
-            ("listen = '127.0.0.1'", &["2:10: \"127.0.0.1\" has no port"]),
-            ("listen = []", &["2:1: no address to listen on; write listen = "]),
-            (
-                "listen = ['127.0.0.1:1',\n  5]",
-                &["3:3: listen must be text, or a list of texts; use something like listen = ["],
-            ),
-            ("listen_tls = '127.0.0.1:1'", &["2:1: listen_tls requires [tls]"]),
-            ("proxy_protocol = 'v1'", &["2:18: proxy_protocol must be true or false, without quotes"]),
-            ("xclient = 'all'", &["2:11: \"all\" is not a valid network"]),
-            ("xclient = '0.0.0.0/0'", &["2:11: \"0.0.0.0/0\" is everyone"]),
-            ("hostname = 5", &["2:12: \"5\" is not a valid host name; use something like relay.example.com"]),
-            ("control = 5", &["2:11: control has the wrong type; use something like control = "]),
-            ("hostname = 'a b'", &["2:12: \"a b\" is not a valid host name; use something like relay"]),
-            (
-                "networks = ['10.0.0.0/8', '10.0.0.0/33']",
-                &["2:27: \"10.0.0.0/33\" is not a valid network; use something like"],
-            ),
-            ("networks = '0.0.0.0/0'", &["2:12: \"0.0.0.0/0\" is everyone: that would be an open relay"]),
-            ("networks = '::/0'", &["2:12: \"::/0\" is everyone"]),
-            ("networks = '::ffff:10.0.0.0/104'", &["2:12: \"::ffff:10.0.0.0/104\": write it as an IPv4 network"]),
-            ("workers = 0", &["2:11: \"0\" is not a number from 1 to 1024"]),
-            ("workers = true", &["2:11: workers has the wrong type; use something like workers = 2"]),
-            ("allow_public = 'yes'", &["2:16: allow_public must be true or false, without quotes"]),
-            ("log = 'loud'", &["2:7: \"loud\" is not one of error, warn, info, debug"]),
-            ("http = 'unix:/x'", &["2:8: \"unix:/x\" is not a valid HOST:PORT"]),
-            ("limits = 3", &["2:10: limits is a table; write [limits], and its keys in the lines below"]),
-            ("[limits]\nmax_hop = 1", &["3:1: unknown key \"max_hop\" in limits; did you mean \"max_hops\"?"]),
-            (
-                "[limits]\nmax_message_size = '5x'",
-                &["3:20: \"5x\" is not a valid size; use something like 400, 64k or 10M"],
-            ),
-            (
-                "[limits]\nmax_message_size = '1k'",
-                &["3:20: \"1k\" is too small: messages of 64k must be accepted (RFC 5321"],
-            ),
-            ("[limits]\nmax_message_size = '20G'", &["3:20: \"20G\" is more than spool.max_size"]),
-            ("[limits]\nmax_incoming_size = '1M'", &["3:21: \"1M\" is less than limits.max_message_size"]),
-            ("[limits]\nmax_incoming_size = 'all'", &["3:21: \"all\" is not a valid size"]),
-            ("[limits]\nmax_recipients = 10", &["3:18: 10 is too small: 100 recipients"]),
-            ("[limits]\nmax_hops = 30", &["3:12: 30 is too small"]),
-            ("[retry]\nfirst = '1h'\nlongest = '5m'", &["4:1: retry.longest is less than retry.first"]),
-            ("[retry]\nexpiry = '1h'\ndelay_notice = '2h'", &["4:1: the message expires before that"]),
-            ("[retry]\nfirst = 'soon'", &["3:9: \"soon\" is not a valid time; use something like 30s, 5m, 4h or 5d"]),
-            ("[retry]\nfirst = 0", &["3:9: \"0\": must be more than zero"]),
-            ("[delivery]\noverall = -1", &["3:11: \"-1\" is not a number from 1"]),
-            ("[dns]\nservers = ['localhost']", &["3:12: \"localhost\" is not a valid address"]),
-            ("[tls]\nkey = 'key.pem'", &["2:1: TLS requires both: cert = "]),
-            ("[tls]\nkey = 'gone'\ncert = 'certificate.pem'", &["3:7: cannot read /etc/relay/gone: "]),
-            ("[tls]\nkey = 'certificate.pem'\ncert = 'certificate.pem'", &["4:8: no private key in PEM form"]),
-            ("[tls]\nkey = ''\ncert = 'certificate.pem'", &["2:1: TLS requires both", "3:7: key is empty"]),
-            ("[auth]", &["2:1: no users; write users = "]),
-            ("[auth]\nusers = 'mailboxes'", &["3:9: /etc/relay/mailboxes:2: must have the form name:password"]),
-            (
-                "listen = '192.168.0.1:25'\n[auth]\nusers = 'users'",
-                &["3:1: passwords would cross the network unencrypted"],
-            ),
-            ("a = ", &["2:5: not valid TOML: "]),
-            ("a = \nb = [\n", &["2:5: not valid TOML: ", "3:6: not valid TOML: unclosed array"]),
-            ("workers = 1\nworkers = 2", &["3:1: not valid TOML: duplicate key"]),
-        ]);
+        check(MISTAKES);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub enum ControlRequest {
     },
     /// Something to be done.
     Order {
-        /// What to do.
+        /// The command itself.
         order: CommandName,
         /// Messages that it is done to.
         which: CommandScope,
@@ -327,7 +327,7 @@ impl HopRow {
 /// The relay's numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TotalsRow {
-    /// What a 250 promises.
+    /// Promise of a 250, by its name.
     pub durability: String,
     pub(crate) workers: u64,
     /// Messages in the queues.

@@ -1,0 +1,170 @@
+//! Source files as text, for the tests that hold the tree to its own rules: files, code without comments, imports.
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A source file: its path from the root, and its text.
+pub(crate) struct Source {
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every `.rs` file below those directories, in order.
+pub(crate) fn sources(directories: &[&str]) -> Vec<Source> {
+    let mut paths = Vec::new();
+    directories.iter().for_each(|directory| collect(&root().join(directory), &mut paths));
+    paths.sort();
+    assert!(!paths.is_empty(), "{directories:?} hold nothing");
+    paths.iter().map(|path| read(path)).collect()
+}
+
+/// Every `.rs` file of the product: `src` and `crates` without tests, benches and examples.
+pub(crate) fn product() -> Vec<Source> {
+    let is_product = |path: &str| {
+        let mut parts = path.split('/');
+        let is_beside = parts.any(|part| ["tests", "benches", "examples", "fuzz"].contains(&part));
+        let is_test = ["tests.rs", "test.rs", "cases.rs"].iter().any(|name| path.ends_with(&format!("/{name}")));
+        !is_beside && !is_test
+    };
+    sources(&["src", "crates"]).into_iter().filter(|source| is_product(&source.path)).collect()
+}
+
+pub(crate) fn collect(directory: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display())) {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("target") {
+            collect(&path, paths);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            paths.push(path);
+        }
+    }
+}
+
+fn read(path: &Path) -> Source {
+    let relative = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+    Source { path: relative, text: fs::read_to_string(path).unwrap() }
+}
+
+impl Source {
+    /// Lines that are code, with their numbers: whole-line comments left out.
+    pub(crate) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.text.lines().enumerate().map(|(number, line)| (number + 1, line));
+        lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+
+    /// Number of lines of code: neither blank nor comment, unit tests left out.
+    pub(crate) fn code_lines(&self) -> usize {
+        let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+        self.without_tests().lines().filter(is_code).count()
+    }
+
+    /// The text before the file's unit tests.
+    pub(crate) fn without_tests(&self) -> &str {
+        let is_module = |at: &usize| self.text[*at..].lines().nth(1).is_some_and(|line| line.starts_with("mod "));
+        let has_body = |at: &usize| self.text[*at..].lines().nth(1).is_some_and(|line| line.ends_with('{'));
+        let mut marks = self.text.match_indices("#[cfg(test)]\n").map(|(at, _)| at);
+        let end = marks.find(|at| is_module(at) && has_body(at)).unwrap_or(self.text.len());
+        &self.text[..end]
+    }
+
+    /// Every path that a `use` brings in, written out: groups taken apart, `self` and `super` resolved to `crate`.
+    pub(crate) fn imports(&self) -> Vec<(usize, String)> {
+        let code: String = self.code().map(|(number, line)| format!("{number}\t{line}\n")).collect();
+        let mut found = Vec::new();
+        let mut lines = code.lines();
+        while let Some(line) = lines.next() {
+            let (number, line) = line.split_once('\t').unwrap();
+            let Some((indent, tree)) = use_tree(line) else { continue };
+            let mut tree = tree.to_owned();
+            while !tree.contains(';') {
+                let Some(next) = lines.next() else { break };
+                tree.push_str(next.split_once('\t').unwrap().1.trim());
+            }
+            let tree = tree.split(';').next().unwrap_or_default();
+            let depth = indent.len() / 4;
+            let paths = expand(tree).into_iter().map(|path| self.absolute(&path, depth));
+            found.extend(paths.map(|path| (number.parse().unwrap(), path)));
+        }
+        found
+    }
+
+    /// A path with `self::` and `super::` replaced by the module's own, as if written from `crate`.
+    fn absolute(&self, path: &str, depth: usize) -> String {
+        let path = path.strip_prefix("::").unwrap_or(path);
+        let mut rest = path;
+        let mut module = self.module();
+        // Names of inner modules do not matter here: only how many of them `super` leaves again.
+        module.extend(std::iter::repeat_n("inner", depth));
+        while let Some(below) = rest.strip_prefix("super::") {
+            module.pop();
+            rest = below;
+        }
+        match rest.strip_prefix("self::") {
+            Some(below) => ["crate", &module.join("::"), below].join("::").replace("::::", "::"),
+            None if rest.len() < path.len() => ["crate", &module.join("::"), rest].join("::").replace("::::", "::"),
+            None => path.to_owned(),
+        }
+    }
+
+    /// Modules that lead to this file from the root of its crate.
+    fn module(&self) -> Vec<&str> {
+        let inner = self.path.split_once("src/").map_or("", |(_, inner)| inner);
+        let inner = inner.strip_suffix(".rs").unwrap_or(inner);
+        let is_module = |part: &&str| !["lib", "main", "mod"].contains(part);
+        inner.split('/').filter(is_module).collect()
+    }
+}
+
+/// The tree of a `use` that begins in that line, and the blanks before it.
+pub(crate) fn use_tree(line: &str) -> Option<(&str, &str)> {
+    let rest = line.trim_start();
+    let indent = &line[..line.len() - rest.len()];
+    let visible = rest
+        .strip_prefix("pub ")
+        .or_else(|| rest.strip_prefix("pub(").and_then(|rest| rest.split_once(") ")?.1.into()));
+    visible.unwrap_or(rest).strip_prefix("use ").map(|tree| (indent, tree))
+}
+
+/// The paths of a tree: `a::{b, c::{d, self}}` is `a::b`, `a::c::d` and `a::c`.
+fn expand(tree: &str) -> Vec<String> {
+    let tree = tree.trim();
+    let Some((head, rest)) = tree.split_once('{') else {
+        let path = tree.split(" as ").next().unwrap_or(tree).trim();
+        return vec![path.strip_suffix("::self").unwrap_or(path).to_owned()];
+    };
+    let body = rest.rsplit_once('}').map_or(rest, |(body, _)| body);
+    let branches = branches(body).into_iter().filter(|branch| !branch.trim().is_empty());
+    branches.flat_map(|branch| expand(&format!("{head}{}", branch.trim()))).collect()
+}
+
+/// The parts of a group that stand between commas of its own.
+fn branches(body: &str) -> Vec<&str> {
+    let mut depth = 0;
+    let is_own_comma = |c: char| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == ',' && depth == 0
+    };
+    body.split(is_own_comma).collect()
+}
+
+#[test]
+fn imports_are_written_out() {
+    let text = "use crate::{party, source};\nuse net::{\n    clock::{self, Clock},\n    tls,\n};\n    pub(crate) use super::x as y;\nuse super::z;\nuse super::super::cli;\n// use a::b;\nuse ::tokio::net;\n";
+    let source = Source { path: "src/bench/relays/disk.rs".to_owned(), text: text.to_owned() };
+    let paths: Vec<String> = source.imports().into_iter().map(|(_, path)| path).collect();
+    let expected = [
+        "crate::party",
+        "crate::source",
+        "net::clock",
+        "net::clock::Clock",
+        "net::tls",
+        "crate::bench::relays::disk::x",
+        "crate::bench::relays::z",
+        "crate::bench::cli",
+        "tokio::net",
+    ];
+    assert_eq!(paths, expected);
+}
