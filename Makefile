@@ -59,6 +59,7 @@ crash:
 	cargo test --test all -- --ignored --exact --nocapture crash::fifty_kills_lose_nothing
 
 # Speed and memory against the raw limit and the older tools, in one run. Takes some minutes; the machine should be idle.
+# `cargo bench` builds as the profile `dist` does.
 bench:
 	cargo bench --bench side_by_side
 	cargo bench --bench memory

@@ -1,4 +1,4 @@
-//! What an operator reads and orders: `mailrun queue` over the control socket, and metrics and health over HTTP.
+//! Interfaces for operators: `mailrun queue` over the control socket, and metrics and health over HTTP.
 pub mod client;
 pub(crate) mod http;
 mod metrics;

@@ -156,7 +156,7 @@ pub(super) struct SkippedChunk {
     refusal: ChunkRefusal,
 }
 
-/// What is refused with a chunk, and the reply after its bytes.
+/// Refusal of a chunk: its cause, and the reply after its bytes.
 #[derive(Debug)]
 pub(super) enum ChunkRefusal {
     /// The command was out of order, in this state.
