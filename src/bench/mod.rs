@@ -31,7 +31,7 @@ use parties::{PartyCommand, PartyProcess};
 use party::host_sampler::HostSampler;
 use party::interrupt::{Interrupted, StopRequest};
 use party::outputs;
-pub(crate) use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting};
+pub(crate) use plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use relays::{Contestant, DiskCounter, DiskUsage, MemoryCurve};
 use remote_sink::RemoteSink;
 use std::path::{Path, PathBuf};

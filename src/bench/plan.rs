@@ -30,10 +30,8 @@ pub(crate) struct BenchOptions {
     pub(crate) sink_options: Vec<String>,
     /// The relay runs under strace, which counts its system calls and slows it.
     pub(crate) syscall_counting: SyscallCounting,
-    /// The sink writes its certificate into the run directory, and the source trusts that one alone.
-    pub(crate) trusts_own_sink: bool,
-    /// The source trusts the certificate of the relay that the bench starts, and that one alone.
-    pub(crate) trusts_own_relay: bool,
+    /// Certificate that the source trusts.
+    pub(crate) trusted: TrustedCertificate,
     /// Extensions that the relay which the bench starts has to offer.
     pub(crate) listener: ListenerOptions,
     /// Thresholds that the run must meet.
@@ -46,6 +44,17 @@ pub(crate) struct BenchOptions {
     pub(crate) title: Option<String>,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
+}
+
+/// Certificate that the source trusts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TrustedCertificate {
+    /// Those that the options of the source name.
+    Configured,
+    /// That of the bench's own sink alone, which the sink writes into the run directory.
+    OwnSink,
+    /// That of the relay that the bench starts, and that one alone.
+    OwnRelay,
 }
 
 /// Says whether one connection is tried before the load.
@@ -136,7 +145,7 @@ impl BenchOptions {
         push(&mut words, "--listen", listen);
         push(&mut words, "--seed", self.workload.seed);
         push_party(&mut words, run, files);
-        if self.trusts_own_sink {
+        if self.trusted == TrustedCertificate::OwnSink {
             push(&mut words, "--tls-write-cert", files.certificate());
         }
         words.extend(self.sink_options.iter().cloned());
@@ -159,11 +168,12 @@ impl BenchOptions {
         push(&mut words, "--seed", workload.seed);
         push_pace(&mut words, workload);
         push_party(&mut words, run, files);
-        if self.trusts_own_sink {
-            push(&mut words, "--cacert", files.certificate());
-        }
-        if self.trusts_own_relay {
-            push(&mut words, "--cacert", files.record.with_file_name(CERTIFICATE_FILE).to_string_lossy());
+        match self.trusted {
+            TrustedCertificate::Configured => {}
+            TrustedCertificate::OwnSink => push(&mut words, "--cacert", files.certificate()),
+            TrustedCertificate::OwnRelay => {
+                push(&mut words, "--cacert", files.record.with_file_name(CERTIFICATE_FILE).to_string_lossy());
+            }
         }
         // A server that the bench has just started is there, and its rules are for the load.
         let is_own =
@@ -223,8 +233,7 @@ mod tests {
             source_options: vec!["--workers".to_owned(), "2".to_owned()],
             sink_options: vec!["--drop".to_owned(), "0.001".to_owned()],
             syscall_counting: SyscallCounting::Off,
-            trusts_own_sink: false,
-            trusts_own_relay: false,
+            trusted: TrustedCertificate::Configured,
             listener: ListenerOptions::default(),
             thresholds: Vec::new(),
             preflight: BenchPreflight::On,

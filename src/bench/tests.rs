@@ -1,5 +1,5 @@
 //! Runs of the bench with a shell script for a source, a relay and a sink: what the bench itself does, without any mail.
-use super::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting};
+use super::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use super::relays::{Contestant, ContestantDurability, ListenerOptions};
 use super::{BenchOutcome, run_with};
 use anyhow::Result;
@@ -57,8 +57,7 @@ pub(super) fn options() -> BenchOptions {
         source_options: Vec::new(),
         sink_options: Vec::new(),
         syscall_counting: SyscallCounting::Off,
-        trusts_own_sink: false,
-        trusts_own_relay: false,
+        trusted: TrustedCertificate::Configured,
         listener: ListenerOptions::default(),
         thresholds: Vec::new(),
         preflight: BenchPreflight::On,

@@ -8,7 +8,7 @@ use super::server::ServerArg;
 use super::sink::SinkFaultArgs;
 use super::source::LoadArgs;
 use crate::bench::relays::{Contestant, ListenerOptions};
-use crate::bench::{self, BenchOptions, BenchTarget, SyscallCounting};
+use crate::bench::{self, BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use journey::record::Workload;
@@ -200,8 +200,11 @@ impl BenchArgs {
             source_options,
             sink_options,
             syscall_counting: SyscallCounting::Off,
-            trusts_own_sink: is_direct && approach.needs_trust(),
-            trusts_own_relay: has_own_relay && approach.needs_trust(),
+            trusted: match approach.needs_trust() {
+                true if is_direct => TrustedCertificate::OwnSink,
+                true if has_own_relay => TrustedCertificate::OwnRelay,
+                _ => TrustedCertificate::Configured,
+            },
             listener: if has_own_relay { approach.listener()? } else { ListenerOptions::default() },
             thresholds: self.load.asked.thresholds.clone(),
             preflight: match self.load.asked.preflight() {

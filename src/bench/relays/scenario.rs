@@ -2,7 +2,7 @@
 use super::contestant::Contestant;
 use super::listener::ListenerOptions;
 use crate::bench::directory::{self, RunDirectory};
-use crate::bench::plan::{BenchOptions, BenchPreflight, SyscallCounting};
+use crate::bench::plan::{BenchOptions, BenchPreflight, SyscallCounting, TrustedCertificate};
 use crate::bench::tables::TextReport;
 use crate::bench::{self, BenchOutcome};
 use anyhow::{Context, Result, bail};
@@ -163,8 +163,7 @@ impl ScenarioOptions {
             source_options: vec![size, "--recipients=1".to_owned(), reuse, format!("--to={RECIPIENTS}")],
             sink_options: Vec::new(),
             syscall_counting: SyscallCounting::Off,
-            trusts_own_sink: false,
-            trusts_own_relay: false,
+            trusted: TrustedCertificate::Configured,
             listener: ListenerOptions::default(),
             thresholds: self.thresholds.clone(),
             preflight: BenchPreflight::Off,

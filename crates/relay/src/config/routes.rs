@@ -9,6 +9,7 @@ use crate::routing::{
 };
 use net::Endpoint;
 use party::local_address::is_local_address;
+use party::password_file;
 use party::users::PASSWORD_VARIABLE;
 use smtp::Path as Address;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
@@ -251,7 +252,9 @@ impl<'a> RouteReader<'a> {
         let misplaced = self.reject_password(section);
         let file = self.reader.path(section, "password_file");
         let mechanism_at = section.key("auth_mechanism");
-        let mechanism = section.value("auth_mechanism", "\"plain\"", mechanism);
+        let mechanism = section.value("auth_mechanism", "\"plain\"", |name| {
+            name.parse::<Mechanism>().map_err(|unknown| unknown.to_string())
+        });
         let Some((user_at, user)) = section.text("user", "\"NAME\"") else {
             let keys = [file.map(|(span, _)| (span, "a password")), mechanism_at.map(|span| (span, "auth_mechanism"))];
             for (span, what) in keys.into_iter().flatten() {
@@ -263,7 +266,7 @@ impl<'a> RouteReader<'a> {
             return None;
         }
         let password = match file {
-            Some((span, path)) => self.reader.text(&span, &path)?.lines().next().unwrap_or_default().to_owned(),
+            Some((span, path)) => password_file::password(&self.reader.text(&span, &path)?).to_owned(),
             None => {
                 let set = (self.reader.environment.variable)(PASSWORD_VARIABLE).ok_or_else(|| {
                     format!("user requires a password: write password_file = \"FILE\", or set {PASSWORD_VARIABLE}")
@@ -373,26 +376,14 @@ fn mailbox_names(text: &str) -> HashSet<Box<str>> {
 /// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`.
 fn host(text: &str, default_port: u16, reach: DeliveryScope) -> Result<TargetHost, String> {
     let wrong = || format!("{text:?} is not a valid host; use something like mail.example.com:25 or [::1]:25");
-    let (name, port) = match (text.parse::<IpAddr>(), text.strip_prefix('[')) {
-        (Ok(_), _) => (text, None),
-        (Err(_), Some(rest)) => {
-            let (name, after) = rest.split_once(']').ok_or_else(wrong)?;
-            name.parse::<IpAddr>().map_err(|_| wrong())?;
-            (name, if after.is_empty() { None } else { Some(after.strip_prefix(':').ok_or_else(wrong)?) })
-        }
-        (Err(_), None) => text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port))),
-    };
-    if name.parse::<IpAddr>().is_err() && (!is_domain(name) || name.starts_with('[')) {
+    let (name, port) = Endpoint::split_port(text).ok_or_else(wrong)?;
+    let may_be_name = !text.starts_with('[') && is_domain(name);
+    if name.parse::<IpAddr>().is_err() && !may_be_name {
         return Err(wrong());
     }
     let port = port.map_or(Ok(default_port), self::port).map_err(|_| wrong())?;
     name.parse().map_or(Ok(()), |address| check_scope(address, reach))?;
     Ok(TargetHost { name: name.to_lowercase().into(), port })
-}
-
-fn mechanism(text: &str) -> Result<Mechanism, String> {
-    Mechanism::parse(text.as_bytes())
-        .ok_or_else(|| format!("{text:?} is not one of plain, login, cram-md5, scram-sha-256, xoauth2"))
 }
 
 fn port(text: &str) -> Result<u16, String> {

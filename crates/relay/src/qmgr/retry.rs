@@ -1,5 +1,6 @@
 //! Delays between tries: each is twice the last, up to a longest, and spread so that messages that failed together do
 //! not come back together.
+use journey::seeded::splitmix64;
 use std::time::Duration;
 
 /// Growth of the delays.
@@ -30,7 +31,7 @@ impl Backoff {
     pub(crate) fn delay(&self, seed: u64, subject: u64, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
         let plain = self.initial.saturating_mul(1 << doublings).min(self.max.max(self.initial));
-        let draw = mixed(seed ^ mixed(subject ^ mixed(u64::from(attempt))));
+        let draw = splitmix64(seed ^ splitmix64(subject ^ splitmix64(u64::from(attempt))));
         let spread = plain / 2;
         // 16 bits of the draw: fine enough, and the product cannot overflow.
         let share = u32::from((draw >> 48) as u16);
@@ -56,14 +57,6 @@ impl Default for RetrySchedule {
         let delay_notice = Some(Duration::from_secs(4 * 3_600));
         Self { backoff: Backoff::FOR_MESSAGES, lifetime: DAY * 5, notice_lifetime: DAY * 5, delay_notice }
     }
-}
-
-/// SplitMix64's finisher (Steele, Lea, Flood 2014): every bit of the number touches every bit of the result.
-fn mixed(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
 }
 
 #[cfg(test)]
