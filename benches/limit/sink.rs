@@ -3,12 +3,13 @@
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
+use eventloop::PageAlignedBuffer;
 use memchr::memchr;
 use memchr::memmem::Finder;
 use rustix::net::{SocketFlags, accept_with, listen, sockopt::set_tcp_nodelay};
 
 use super::END_OF_DATA;
-use super::sockets::{Ready, Scratch, Sockets, receive, send};
+use super::sockets::{Ready, Sockets, receive, send};
 
 const GREETING: &[u8] = b"220 localhost ESMTP\r\n";
 const EHLO: &[u8] = b"250-localhost\r\n250-PIPELINING\r\n250 8BITMIME\r\n";
@@ -29,7 +30,7 @@ pub(super) fn run() -> anyhow::Result<()> {
     sockets.watch(&listener)?;
     let door = usize::try_from(listener.as_raw_fd())?;
     let end_of_data = Finder::new(END_OF_DATA);
-    let mut scratch = Scratch::new(SCRATCH_OCTETS);
+    let mut scratch = PageAlignedBuffer::new(SCRATCH_OCTETS);
     let mut ready = Ready::new();
     loop {
         sockets.wait(&mut ready)?;
@@ -52,7 +53,7 @@ fn admit(listener: &TcpListener, sockets: &mut Sockets<Dialog>) -> anyhow::Resul
     Ok(())
 }
 
-fn serve(key: usize, sockets: &mut Sockets<Dialog>, scratch: &mut Scratch, end_of_data: &Finder<'_>) {
+fn serve(key: usize, sockets: &mut Sockets<Dialog>, scratch: &mut PageAlignedBuffer, end_of_data: &Finder<'_>) {
     let Some(connection) = sockets.connection(key) else { return };
     let Some(block) = receive(&connection.socket, scratch) else { return };
     let dialog = &mut connection.session;

@@ -4,12 +4,13 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
 
 use anyhow::ensure;
+use eventloop::PageAlignedBuffer;
 use memchr::memchr;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt::set_tcp_nodelay};
 
 use super::plan::{Mode, Plan};
-use super::sockets::{Ready, Scratch, Sockets, receive, send};
+use super::sockets::{Ready, Sockets, receive, send};
 
 const EHLO: &[u8] = b"EHLO smtp.example.com\r\n";
 const MAIL: &[u8] = b"MAIL FROM:<from@example.com>\r\n";
@@ -23,7 +24,7 @@ const SCRATCH_OCTETS: usize = 64 * 1024;
 pub(super) fn run(plan: &Plan) -> anyhow::Result<()> {
     let mut work = Work { left: plan.messages, accepted: 0, open: 0 };
     let mut sockets = Sockets::new()?;
-    let mut scratch = Scratch::new(SCRATCH_OCTETS);
+    let mut scratch = PageAlignedBuffer::new(SCRATCH_OCTETS);
     let mut ready = Ready::new();
     let started = Instant::now();
     while work.open < plan.sessions && work.left > 0 {
@@ -78,7 +79,7 @@ fn serve(
     plan: &Plan,
     sockets: &mut Sockets<Session>,
     work: &mut Work,
-    scratch: &mut Scratch,
+    scratch: &mut PageAlignedBuffer,
 ) -> anyhow::Result<()> {
     let Some(connection) = sockets.connection(key) else { return Ok(()) };
     let Some(block) = receive(&connection.socket, scratch) else { return Ok(()) };

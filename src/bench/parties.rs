@@ -108,7 +108,8 @@ impl PartyCommand {
         role: Role,
     ) -> Self {
         let file = |kind: &str| directory.path().join(format!("{name}.{kind}"));
-        let (stdout, stderr) = (file("stdout"), file("stderr"));
+        let stdout = file("stdout");
+        let stderr = file("stderr");
         Self { name, stdout, stderr, ..Self::new(program, directory, role, arguments) }
     }
 

@@ -39,6 +39,7 @@
 //! | `endpoint` | a TCP address, or a socket in the file system |
 //! | `listener` | listening sockets |
 //! | `open_files` | raises this process's own `ulimit -n` |
+//! | `page_aligned` | a buffer for reads at the start of a page |
 //! | `reactor` | the event loop: one epoll, and the tasks that wait on it |
 //! | `resource_exhausted` | resources that ran out when a connection could not be made or accepted |
 //! | `socket` | one read, one write, one system call each |
@@ -51,6 +52,7 @@ pub mod clock;
 mod endpoint;
 pub mod listener;
 pub mod open_files;
+mod page_aligned;
 mod reactor;
 mod resource_exhausted;
 mod socket;
@@ -60,6 +62,7 @@ mod wake_queue;
 pub mod worker;
 
 pub use endpoint::Endpoint;
+pub use page_aligned::PageAlignedBuffer;
 pub use reactor::FdTable;
 pub use resource_exhausted::ResourceExhausted;
 pub use socket::{Acceptor, Socket};

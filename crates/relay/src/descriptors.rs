@@ -44,7 +44,8 @@ impl DescriptorNeed {
         };
         let http = config.http.map_or(0, |_| CONNECTION_LIMIT as u64);
         let set_aside = segments + http + PER_WORKER * workers * listeners + RESERVE;
-        let (sessions, deliveries) = (config.limits.sessions as u64, u64::from(config.delivery.overall));
+        let sessions = config.limits.sessions as u64;
+        let deliveries = u64::from(config.delivery.overall);
         Self { segments, reserved: set_aside, listeners, sessions, deliveries }
     }
 

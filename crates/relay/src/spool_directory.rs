@@ -106,7 +106,9 @@ fn mode_of(status: &Stat) -> u32 {
 
 /// Checks that no other user owns it or may change it.
 fn check_owner(directory: &Path, status: &Stat) -> Result<(), String> {
-    let (shown, owner, own) = (directory.display(), status.st_uid, rustix::process::geteuid().as_raw());
+    let shown = directory.display();
+    let owner = status.st_uid;
+    let own = rustix::process::geteuid().as_raw();
     if owner != own {
         return Err(format!("{shown} belongs to another user (uid {owner}, not {own}): chown it, or run as that user"));
     }

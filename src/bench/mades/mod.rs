@@ -96,7 +96,8 @@ fn run_parties(
     directory: &RunDirectory,
 ) -> Result<(Record, Option<anyhow::Error>)> {
     let sight = HostSampler::start();
-    let (plan, totals) = (directory.path().join("plan.toml"), directory.path().join("endpoint.json"));
+    let plan = directory.path().join("plan.toml");
+    let totals = directory.path().join("endpoint.json");
     directory.write("plan.toml", &options.plan)?;
     // An older run's must not be taken for this one's.
     let _ = fs::remove_file(&totals);
@@ -276,7 +277,8 @@ impl MadesBenchSupervisor {
                 if !has_died {
                     return Ok(FinishedBench { mades, exit_error: complaint, death: None });
                 }
-                let (how, said) = (parties::describe_exit(status), mades.last_stderr_line(""));
+                let how = parties::describe_exit(status);
+                let said = mades.last_stderr_line("");
                 let death = Some(Death { at_s: began.elapsed().as_secs_f64(), how, said });
                 return Ok(FinishedBench { mades, exit_error: None, death });
             }

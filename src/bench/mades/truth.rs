@@ -89,7 +89,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     let stage = |name: &str| mades.stages.iter().find(|row| row.name == name).cloned().unwrap_or_default();
     let arrivals = |row: MadesStage| row.count + row.duplicates;
     let troubles = |kind: &str| mades.troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum::<u64>();
-    let (ledger, is_toolbox) = (&record.ledger, mades.mode == "toolbox");
+    let ledger = &record.ledger;
+    let is_toolbox = mades.mode == "toolbox";
     // A toolbox reports nothing of what is lost; a silent failure looks the same from outside.
     let silent = if is_toolbox { totals.failed_silently } else { 0 };
     let lost = totals.lost + silent;

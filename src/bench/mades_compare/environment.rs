@@ -43,7 +43,8 @@ impl CompareEnvironment {
             let (stand_in, url) = start_stand_in(own, options, place, |command| {
                 command.args(["--embedded", "--listen", "127.0.0.1:0"]);
             })?;
-            let (user, password) = (USER.to_owned(), PASSWORD.to_owned());
+            let user = USER.to_owned();
+            let password = PASSWORD.to_owned();
             let url = url.context("the stand-in did not report its address")?;
             let address = BrokerAddress { url, user, password, cacert: None, is_shared: false };
             return Ok(Self { address, stand_in: Some(stand_in) });

@@ -24,7 +24,8 @@ impl DiskCounter {
     /// The one under that directory; `None` where there is no single device, as in memory or on a network.
     pub(in crate::bench) fn under(directory: &Path) -> Option<Self> {
         let device = directory.metadata().ok()?.dev();
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let major = rustix::fs::major(device);
+        let minor = rustix::fs::minor(device);
         let counters = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
         let sectors = sectors_written(&counters)?;
         Some(Self { counters, sectors })

@@ -102,7 +102,8 @@ mod tests {
     #[test]
     fn each_target_has_its_verdict_and_one_missed_is_enough() {
         let p99 = |value| Goal::median_below("accept p99", MedianRange::of([value].into_iter()), 20.0, latency);
-        let (passed, missed) = (p99(4.0), p99(20.0));
+        let passed = p99(4.0);
+        let missed = p99(20.0);
         let (all, is_good) = text(std::slice::from_ref(&passed));
         assert!(is_good && all.contains("< 20.00 ms") && all.contains("4.00 ms") && all.contains("PASS"), "{all}");
         let (all, is_good) = text(&[passed.clone(), missed]);

@@ -70,9 +70,11 @@ fn why(verdict: &Verdict) -> String {
 fn fault(record: &Record, messages: u64) -> Option<String> {
     let ledger = &record.ledger;
     let number = |field: Option<u64>| field.unwrap_or_default();
-    let (accepted, delivered) = (number(ledger.accepted), number(ledger.delivered));
+    let accepted = number(ledger.accepted);
+    let delivered = number(ledger.delivered);
     let asked = |fate: Fate| if has_threshold(record, fate) { number(fate.count(ledger)) } else { 0 };
-    let (refused, lost) = (asked(Fate::Rejected) + asked(Fate::Failed), asked(Fate::Lost));
+    let refused = asked(Fate::Rejected) + asked(Fate::Failed);
+    let lost = asked(Fate::Lost);
     let is_whole = |fate: Fate| has_threshold(record, fate) || number(fate.count(ledger)) == 0;
     let is_closed = record.verdict.closed || [Fate::Lost, Fate::Duplicates, Fate::Corrupt].into_iter().all(is_whole);
     if is_closed && accepted + refused == messages && delivered + refused + lost == messages {

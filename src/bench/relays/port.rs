@@ -27,7 +27,8 @@ mod tests {
 
     #[test]
     fn a_port_is_low_and_not_given_twice() {
-        let (one, other) = (free().unwrap(), free().unwrap());
+        let one = free().unwrap();
+        let other = free().unwrap();
         assert_ne!(one, other);
         assert!((20_000..32_000).contains(&one.port()) && TcpListener::bind(one).is_ok());
     }

@@ -58,7 +58,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn search(limit: f64, estimate: f64, steps: u32) -> (Option<f64>, u32) {
-        let (mut search, mut taken) = (Search::new(estimate, steps), 0);
+        let mut search = Search::new(estimate, steps);
+        let mut taken = 0;
         while let Some(rate) = search.next() {
             search.record(rate, rate <= limit);
             taken += 1;

@@ -97,7 +97,8 @@ mod tests {
 
     #[test]
     fn starting_and_stopping_is_no_message() {
-        let (one, many) = (SyscallCounts { all: 1000, syncs: 3 }, SyscallCounts { all: 2000, syncs: 53 });
+        let one = SyscallCounts { all: 1000, syncs: 3 };
+        let many = SyscallCounts { all: 2000, syncs: 53 };
         assert_eq!(per_message(one, many, 101), (10.0, 0.5));
         assert_eq!(per_message(one, one, 1), (0.0, 0.0));
     }

@@ -48,8 +48,8 @@ pub(in crate::bench) fn usage(root: u32) -> Option<ProcessUsage> {
         return None;
     }
     let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
-    let (mut total, mut held) =
-        (ProcessUsage { write_bytes: Some(0), ..ProcessUsage::default() }, TreeMemory::default());
+    let mut total = ProcessUsage { write_bytes: Some(0), ..ProcessUsage::default() };
+    let mut held = TreeMemory::default();
     for member in &members {
         let (user_s, sys_s) = processor_s(member, ticks_per_s);
         total.user_s += user_s + member.children_user as f64 / ticks_per_s;
@@ -94,7 +94,8 @@ impl TreeMemory {
 
 /// User and system time of a living process itself.
 fn processor_s(member: &ProcessStat, ticks_per_s: f64) -> (f64, f64) {
-    let (user_s, sys_s) = (member.user as f64 / ticks_per_s, member.sys as f64 / ticks_per_s);
+    let user_s = member.user as f64 / ticks_per_s;
+    let sys_s = member.sys as f64 / ticks_per_s;
     let exact_s = scheduled_s(member.pid);
     match user_s + sys_s {
         told_s if exact_s <= told_s => (user_s, sys_s),

@@ -54,7 +54,8 @@ impl Conclusion {
     /// The same in `ink`, in lines that `wrap` makes.
     pub(super) fn lines(&self, ink: TextStyle, wrap: impl Fn(&str) -> Vec<String>) -> Vec<String> {
         let mut lines = wrap(&self.line());
-        let (plain, painted) = (outcome_word(self.outcome, TextStyle::Plain), outcome_word(self.outcome, ink));
+        let plain = outcome_word(self.outcome, TextStyle::Plain);
+        let painted = outcome_word(self.outcome, ink);
         // Painted after it is broken into lines: escape sequences have no width.
         if let Some(first) = lines.first_mut() {
             *first = first.replacen(&plain, &painted, 1);

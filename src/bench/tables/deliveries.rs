@@ -79,7 +79,9 @@ fn after<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
 /// Reads what `smtp-sink -S SEPARATOR -D` wrote: the separator, a line for each field of the envelope, the message,
 /// and an empty line.
 pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Result<Deliveries> {
-    let (mut found, mut message, mut place) = (Deliveries::default(), None::<DumpedMessage>, DumpSection::Header);
+    let mut found = Deliveries::default();
+    let mut message = None::<DumpedMessage>;
+    let mut place = DumpSection::Header;
     let mut line = Vec::new();
     while read_line(&mut dump, &mut line)? {
         if line == separator.as_bytes() {
@@ -208,7 +210,8 @@ mod tests {
 
     #[test]
     fn what_is_still_being_written_is_not_there_yet() {
-        let (whole, next) = (mailrun_message(1, &["c@d"]), mailrun_message(2, &["c@d"]));
+        let whole = mailrun_message(1, &["c@d"]);
+        let next = mailrun_message(2, &["c@d"]);
         for cut in 0..next.len() {
             let text = whole.clone() + &next[..cut];
             assert_eq!(counts(of_mailrun(text.as_bytes())), [1, 1, 0], "{cut}");

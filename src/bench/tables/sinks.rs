@@ -133,7 +133,8 @@ impl TableSink {
 
     /// The messages that it has kept, once no more come or `messages` are there.
     pub(super) fn deliveries(&self, messages: u64) -> Result<Deliveries> {
-        let (mut length, mut quiet_since) = (0, Instant::now());
+        let mut length = 0;
+        let mut quiet_since = Instant::now();
         loop {
             let kept = self.read_dump()?;
             let now = fs::metadata(dump_file(&self.place)).map_or(0, |metadata| metadata.len());

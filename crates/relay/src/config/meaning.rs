@@ -189,7 +189,8 @@ impl<'a> SectionReader<'a> {
             return None;
         };
         let resumption = SessionResumption::On;
-        let (chain_pem, key_pem) = (self.file(&chain_at, &chain), self.file(&key_at, &key));
+        let chain_pem = self.file(&chain_at, &chain);
+        let key_pem = self.file(&key_at, &key);
         let certificate = Certificate::from_pem(&chain_pem?, &key_pem?).map_err(|why| why.to_string());
         let certificate = self.errors.ok_or_add(&chain_at, certificate)?;
         let setup = ServerTls::new(certificate, None, resumption).map_err(|why| why.to_string());

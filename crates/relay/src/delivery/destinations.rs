@@ -236,7 +236,8 @@ mod tests {
 
         fn tick(&mut self) {
             self.now += Duration::from_millis(250);
-            let (queue, now) = (&self.queue, self.now);
+            let queue = &self.queue;
+            let now = self.now;
             let forgotten = self.hops.forget_idle(|key| queue.is_idle(key, now));
             forgotten.into_iter().for_each(|key| self.queue.forget_destination(key));
         }

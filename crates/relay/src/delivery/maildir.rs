@@ -155,7 +155,8 @@ fn header_fields(letter: &MaildirMessage<'_>) -> Vec<u8> {
     // Both came through the grammar of SMTP; a control character here would be a mistake of ours, and harmless.
     let fit =
         |address: &[u8]| address.iter().map(|octet| if octet.is_ascii_control() { b'?' } else { *octet }).collect();
-    let (sender, recipient): (Vec<u8>, Vec<u8>) = (fit(letter.sender), fit(letter.recipient));
+    let sender: Vec<u8> = fit(letter.sender);
+    let recipient: Vec<u8> = fit(letter.recipient);
     [b"Return-Path: <".as_slice(), &sender, b">\nDelivered-To: ", &recipient, b"\n"].concat()
 }
 
@@ -264,7 +265,8 @@ mod tests {
     #[test]
     fn a_message_comes_into_new_and_the_maildir_is_made() {
         let place = tempfile::tempdir().unwrap();
-        let (root, names) = (place.path().join("deep/er"), MaildirNames::new("relay/example:1"));
+        let root = place.path().join("deep/er");
+        let names = MaildirNames::new("relay/example:1");
         let path = deliver(&root, &names, NOW, &test_message(b"Subject: x\r\n\r\n.dot\r\nlast")).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"Return-Path: <a@b>\nDelivered-To: c@d\nSubject: x\n\n.dot\nlast\n");
         let name = format!("1795253400.M000042P{}Q2.relay_example_1", std::process::id());
@@ -278,10 +280,12 @@ mod tests {
     #[test]
     fn messages_have_files_of_their_own_at_any_time_and_from_any_thread() {
         let place = tempfile::tempdir().unwrap();
-        let (root, names) = (place.path(), MaildirNames::new("x"));
+        let root = place.path();
+        let names = MaildirNames::new("x");
         std::thread::scope(|scope| {
             (0..4).for_each(|thread| {
-                let (names, text) = (&names, format!("{thread}\r\n"));
+                let names = &names;
+                let text = format!("{thread}\r\n");
                 scope.spawn(move || {
                     (0..20).for_each(|_| drop(deliver(root, names, NOW, &test_message(text.as_bytes())).unwrap()));
                 });
@@ -315,7 +319,8 @@ mod tests {
     #[test]
     fn names_that_are_all_taken_end_the_search() {
         let place = tempfile::tempdir().unwrap();
-        let (root, names) = (place.path(), MaildirNames::new("x"));
+        let root = place.path();
+        let names = MaildirNames::new("x");
         let all_taken = |_: &str| Err::<(), _>(io::ErrorKind::AlreadyExists.into());
         assert_eq!(with_unique_name(root, &names, NOW, all_taken).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert!(names.next(NOW).ends_with(&format!("Q{MAX_NAME_ATTEMPTS}.x")));

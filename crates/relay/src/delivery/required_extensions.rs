@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn eight_bits_are_converted_where_they_are_not_taken() {
-        let (as_it_is, converted) = (Ok(false), Ok(true));
+        let as_it_is = Ok(false);
+        let converted = Ok(true);
         let refused = |detail| Err(Some(EnhancedStatusCode(5, 6, detail)));
         let rows = [
             (BodyType::SevenBit, PLAIN, as_it_is),

@@ -12,7 +12,8 @@ pub(crate) fn part(facts: &DsnFacts<'_>, told: &[DsnRecipient<'_>], returned: &R
     let mut text = String::new();
     paragraph(&format!("This is the mail system at {}.", text::sanitize_token(facts.host)), &mut text);
     for group in told.chunk_by(|one, next| one.action == next.action) {
-        let (arrived, happened) = (received::date(facts.received_at), describe_action(group[0].action));
+        let arrived = received::date(facts.received_at);
+        let happened = describe_action(group[0].action);
         paragraph(&format!("{}, which came here on {arrived}, {happened}:", describe_message(facts)), &mut text);
         group.iter().for_each(|recipient| write_recipient(recipient, &mut text));
         paragraph(&describe_next_step(group[0].action), &mut text);

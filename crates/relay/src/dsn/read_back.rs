@@ -52,7 +52,8 @@ fn delayed() -> DsnRecipient<'static> {
 fn delivered() -> DsnRecipient<'static> {
     let notify = Some(Notify::SUCCESS);
     let enhanced = Some(EnhancedStatusCode(2, 1, 5));
-    let (code, text) = (Some(250), b"2.1.5 Ok".as_slice());
+    let code = Some(250);
+    let text = b"2.1.5 Ok".as_slice();
     DsnRecipient { address: b"dave@d.example", action: DsnAction::Delivered, notify, enhanced, code, text, ..failed() }
 }
 
@@ -285,7 +286,8 @@ fn a_status_suits_the_action() {
 #[test]
 fn the_message_comes_back_whole_or_its_header() {
     let header = b"From: <alice@a.example>\r\nSubject: hello\r\n".as_slice();
-    let (whole, headers) = ("message/rfc822", "text/rfc822-headers");
+    let whole = "message/rfc822";
+    let headers = "text/rfc822-headers";
     let binary = [MESSAGE, b"bare\nline\r\n"].concat();
     let long = [MESSAGE, &[b'x'; 999], b"\r\n"].concat();
     let rows = [
@@ -310,10 +312,12 @@ fn the_message_comes_back_whole_or_its_header() {
 #[test]
 fn utf8_is_used_where_it_is_needed_and_understood() {
     let header = "Subject: grüße\r\n\r\nbody\r\n".as_bytes();
-    let (umlaut, ascii) = ("jörg@b.example".as_bytes(), b"bob@b.example".as_slice());
+    let umlaut = "jörg@b.example".as_bytes();
+    let ascii = b"bob@b.example".as_slice();
     // SMTPUTF8, sender, recipient, message: whether the notice needs SMTPUTF8, the types of its parts, how the recipient is
     // written.
-    let (plain, global) = ("message/delivery-status", "message/global-delivery-status");
+    let plain = "message/delivery-status";
+    let global = "message/global-delivery-status";
     let rows = [
         (true, b"a@b".as_slice(), ascii, MESSAGE, false, plain, "message/rfc822", "rfc822; bob@b.example"),
         (true, b"a@b", umlaut, MESSAGE, false, global, "message/global", "utf-8; jörg@b.example"),

@@ -70,7 +70,8 @@ pub(crate) fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
 /// encoding, which has the same meaning in either form of the report (RFC 6533 §3).
 fn original_recipient(original: &[u8]) -> String {
     let at = original.iter().position(|octet| *octet == b';').unwrap_or(0);
-    let (kind, address) = (&original[..at], original[at..].strip_prefix(b";").unwrap_or(original));
+    let kind = &original[..at];
+    let address = original[at..].strip_prefix(b";").unwrap_or(original);
     let address = if dsn::is_utf8(kind) { dsn::ascii_form(address) } else { decoded(address) };
     format!("{}; {}", text::sanitize_token(&String::from_utf8_lossy(kind)), text::sanitize(&address, Charset::Ascii))
 }

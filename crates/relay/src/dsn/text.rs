@@ -63,7 +63,8 @@ pub(crate) fn ascii_address(address: &[u8]) -> String {
 /// Writes the words of a plain text in lines that begin with `first` and then with `next`.
 pub(crate) fn fold(text: &str, first: &str, next: &str, out: &mut String) {
     out.push_str(first);
-    let (mut column, mut is_first) = (first.len(), true);
+    let mut column = first.len();
+    let mut is_first = true;
     for word in text.split(' ') {
         if !is_first && column + 1 + word.len() > FOLD_COLUMN {
             out.push_str("\r\n");

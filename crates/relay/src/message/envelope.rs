@@ -241,12 +241,14 @@ impl MessageEnvelope {
         let mut from = EnvelopeReader { octets, at: 0 };
         from.version()?;
         let flags = from.octet()?;
-        let (body, returns) = (body_of(flags), returns_of(flags));
+        let body = body_of(flags);
+        let returns = returns_of(flags);
         let (Some(body), Some(returns), 0) = (body, returns, flags & 128) else { return Err(from.malformed("flags")) };
         let with = usize::from(from.octet()?);
         let with = *WithProtocol::ALL.get(with).ok_or_else(|| from.malformed("with"))?;
         let client_address = from.address()?;
-        let (sender, client_name) = (from.text()?, from.text()?);
+        let sender = from.text()?;
+        let client_name = from.text()?;
         let user = if flags & 32 != 0 { Some(from.text()?) } else { None };
         let envelope_id = if flags & 64 != 0 { Some(from.text()?) } else { None };
         let recipients = (0..from.count()?).map(|_| EnvelopeRecipient::decode(&mut from)).collect::<Result<_, _>>()?;
@@ -581,7 +583,8 @@ impl<'a> EnvelopeReader<'a> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {
             let octet = self.octet()?;
-            let (part, last) = (u64::from(octet & 127), octet < 128);
+            let part = u64::from(octet & 127);
+            let last = octet < 128;
             if (part << shift) >> shift != part || (last && part == 0 && shift > 0) {
                 return Err(self.malformed("a number that is not in its shortest form"));
             }

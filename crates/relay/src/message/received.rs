@@ -553,7 +553,8 @@ mod tests {
         ) {
             let message = parts.concat();
             let mut hops = ReceivedCount::new(limit);
-            let (mut rest, mut turn) = (message.as_slice(), 0);
+            let mut rest = message.as_slice();
+            let mut turn = 0;
             while !rest.is_empty() {
                 let (block, after) = rest.split_at(cuts[turn % cuts.len()].min(rest.len()));
                 hops.feed(block);

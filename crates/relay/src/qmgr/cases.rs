@@ -229,7 +229,9 @@ fn a_hop_that_never_answers_delays_no_other() {
     // More hogging couriers are allowed to the first hop than there are in all.
     let mut queue =
         filled(500, 4, |options| (options.concurrency_limit, options.destination_concurrency_limit) = (8, 20));
-    let (mut stuck, mut couriers, mut delivered) = (Vec::new(), Vec::new(), [0; 4]);
+    let mut stuck = Vec::new();
+    let mut couriers = Vec::new();
+    let mut delivered = [0; 4];
     for _ in 0..2_000 {
         while let Some(call) = queue.next_connection_action(START) {
             match call {
@@ -323,7 +325,8 @@ fn an_entry_shows_the_backoff_of_its_destination() {
     let mut queue = filled(2, 2, |_| {});
     let mut first = opened(&mut queue, START);
     let refused = taken(&mut queue, &mut first, START);
-    let (_, hop) = (refused.id, refused.destination);
+    let _ = refused.id;
+    let hop = refused.destination;
     let _ = queue.finish_delivery(refused, DeliveryResult::All(RecipientStatus::Deferred(refusal(450))), START);
     queue.closed(first, DisconnectReason::Unreachable(refusal(421)), START);
     let until = stats(&queue, hop.0).backoff_until;
@@ -392,7 +395,8 @@ fn waits_for_a_hop_grow() {
 #[test]
 fn a_session_that_lives_goes_on_while_no_other_is_tried() {
     let mut queue = filled(100, 1, |_| {});
-    let (mut living, refused) = (opened(&mut queue, START), opened(&mut queue, START));
+    let mut living = opened(&mut queue, START);
+    let refused = opened(&mut queue, START);
     queue.closed(refused, DisconnectReason::Unreachable(refusal(421)), START);
     for _ in 0..30 {
         let assignment = taken(&mut queue, &mut living, START);
@@ -477,7 +481,9 @@ fn failed_sessions_cause_a_backoff() {
 #[test]
 fn connections_do_not_flap() {
     let mut queue = queue(|_| {});
-    let (mut couriers, mut opened, mut next): (Vec<(ConnectionSlot, bool)>, usize, u64) = (Vec::new(), 0, 0);
+    let mut couriers: Vec<(ConnectionSlot, bool)> = Vec::new();
+    let mut opened: usize = 0;
+    let mut next: u64 = 0;
     // The backlog grows to sixty and shrinks to zero, again and again.
     for _ in 0..50 {
         (0..60).for_each(|_| {
@@ -523,7 +529,8 @@ fn a_slow_hop_leaves_memory_to_others() {
     // Dropped letters are read in the order of the log, as memory becomes free.
     let mut courier = opened(&mut queue, START);
     assert_eq!(courier.destination, DestinationId(0));
-    let (mut seen, mut ids) = (Vec::new(), Vec::new());
+    let mut seen = Vec::new();
+    let mut ids = Vec::new();
     while seen.len() < 1_000 {
         queue.messages_to_read(&mut ids);
         ids.drain(..).for_each(|id| queue.loaded(id, &vec![0; 100].into()));
@@ -692,7 +699,8 @@ fn a_pending_dsn_survives_a_restart() {
 fn a_list_is_shown_page_by_page() {
     let mut queue = filled(10, 1, |_| {});
     queue.apply_command(OperatorCommand::Remove, MessageSelector::Message(MessageId(4)), START, |_| {});
-    let (mut from, mut seen) = (Some(0), Vec::new());
+    let mut from = Some(0);
+    let mut seen = Vec::new();
     while let Some(start) = from {
         let page = queue.page(start, 3, START);
         assert!(page.entries.len() <= 3);
@@ -748,7 +756,9 @@ fn an_empty_queue_is_small_again() {
 
 /// Delivers at least that many.
 fn deliver(queue: &mut MailQueue<TestMessage>, most: u64) -> u64 {
-    let (mut sent, mut ids, mut couriers) = (0, Vec::new(), Vec::new());
+    let mut sent = 0;
+    let mut ids = Vec::new();
+    let mut couriers = Vec::new();
     while sent < most {
         while let Some(call) = queue.next_connection_action(START) {
             couriers.extend(if let ConnectionAction::Open(courier) = call { Some(courier) } else { None });

@@ -255,11 +255,13 @@ impl<L: Clone> MailQueue<L> {
     /// Leaves a hop alone for a while. Its couriers that have a session go on, and its entries wait as they are: only
     /// no courier connects. Further failures meanwhile belong to the same outage.
     fn back_off(&mut self, key: DestinationId, refusal: DeliveryRefusal, now_ms: u64) {
-        let (reconnect, seed) = (self.options.reconnect, self.options.seed);
+        let reconnect = self.options.reconnect;
+        let seed = self.options.seed;
         let hop = self.destination(key);
         hop.backoff_reason = Some(hop.share_refusal(refusal));
         (hop.failed_sessions, hop.has_connected) = (0, false);
-        let (has_nobody, is_shut) = (hop.connections == 0, hop.backoff_until_ms > now_ms);
+        let has_nobody = hop.connections == 0;
+        let is_shut = hop.backoff_until_ms > now_ms;
         if !is_shut {
             hop.failures = hop.failures.saturating_add(1);
             let wait_ms = millis(reconnect.delay(seed, u64::from(key.0), hop.failures)).max(1);

@@ -86,7 +86,8 @@ impl<L: Clone> MailQueue<L> {
 
     /// Keeps the letter of a new entry, if there is room and it is wanted soon.
     pub(super) fn keep_message(&mut self, at: EntryIndex, letter: Option<L>, now_ms: u64) {
-        let (hop, bytes) = (self.entries[at].destination, self.entries[at].message_bytes);
+        let hop = self.entries[at].destination;
+        let bytes = self.entries[at].message_bytes;
         let is_wanted = self.destination(hop).backoff_until_ms <= now_ms || self.destination(hop).connections > 0;
         if letter.is_some() && is_wanted && self.fits(hop, bytes) {
             self.entries[at].message = letter;
@@ -97,7 +98,8 @@ impl<L: Clone> MailQueue<L> {
     fn charge_message(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
         entry.flags.in_budget = true;
-        let (hop, bytes) = (entry.destination, u64::from(entry.message_bytes));
+        let hop = entry.destination;
+        let bytes = u64::from(entry.message_bytes);
         self.memory.used_bytes += bytes;
         self.destination(hop).message_bytes += bytes;
     }
@@ -107,7 +109,8 @@ impl<L: Clone> MailQueue<L> {
         let entry = &mut self.entries[at];
         entry.message = None;
         if std::mem::take(&mut entry.flags.in_budget) {
-            let (hop, bytes) = (entry.destination, u64::from(entry.message_bytes));
+            let hop = entry.destination;
+            let bytes = u64::from(entry.message_bytes);
             self.memory.used_bytes -= bytes;
             self.destination(hop).message_bytes -= bytes;
         }

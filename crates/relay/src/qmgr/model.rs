@@ -268,7 +268,8 @@ impl QueueModel {
             DeliveryResult::Each(answers) => answers.clone(),
             DeliveryResult::Unknown | DeliveryResult::Unsent | DeliveryResult::Panicked(_) => Vec::new(),
         };
-        let (id, attempts) = (assignment.id, assignment.attempts + 1);
+        let id = assignment.id;
+        let attempts = assignment.attempts + 1;
         let wait =
             options().schedule.backoff.delay(5, id.0 ^ u64::from(assignment.destination.0).rotate_left(32), attempts);
         let message = self.messages.get_mut(&id.0).unwrap();
@@ -422,7 +423,9 @@ impl QueueModel {
     fn check_invariants(&self) {
         let queue = &self.queue;
         let mut counts = vec![[0_u32; STATE_COUNT]; DESTINATIONS as usize];
-        let (mut asked, mut bytes, mut live) = (vec![0; DESTINATIONS as usize], vec![0; DESTINATIONS as usize], 0);
+        let mut asked = vec![0; DESTINATIONS as usize];
+        let mut bytes = vec![0; DESTINATIONS as usize];
+        let mut live = 0;
         for at in (0..queue.entries.slot_count()).filter(|at| queue.entries.is_live(*at)) {
             let entry = &queue.entries[at];
             let hop = entry.destination.0 as usize;

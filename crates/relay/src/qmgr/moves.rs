@@ -15,7 +15,8 @@ pub(super) enum QueueEnd {
 impl<L: Clone> MailQueue<L> {
     /// Takes the entry into the lists of its hop and its message.
     pub(super) fn link(&mut self, at: EntryIndex) {
-        let (hop, id) = (self.entries[at].destination, self.entries[at].id);
+        let hop = self.entries[at].destination;
+        let id = self.entries[at].id;
         self.entries.push_back(&mut self.destinations[hop.0 as usize].all, ListKind::Destination, at);
         let before = self.messages.insert(id, at).unwrap_or(NO_ENTRY);
         self.entries[at].links[ListKind::Message as usize] = EntryLinks { previous: NO_ENTRY, next: before };
@@ -87,7 +88,8 @@ impl<L: Clone> MailQueue<L> {
         self.leave_state(at);
         self.cancel_age_check(at);
         self.drop_message(at);
-        let (hop, id) = (self.entries[at].destination, self.entries[at].id);
+        let hop = self.entries[at].destination;
+        let id = self.entries[at].id;
         self.entries.unlink(&mut self.destinations[hop.0 as usize].all, ListKind::Destination, at);
         let EntryLinks { previous: before, next: after } = self.entries[at].links[ListKind::Message as usize];
         if after != NO_ENTRY {

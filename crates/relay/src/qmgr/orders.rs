@@ -118,7 +118,8 @@ impl<L: Clone> MailQueue<L> {
     }
 
     fn retry(&mut self, at: EntryIndex, now_ms: u64, effects: &mut Actions) -> bool {
-        let (state, hop) = (self.entries[at].state, self.entries[at].destination);
+        let state = self.entries[at].state;
+        let hop = self.entries[at].destination;
         let is_shut = self.destination(hop).backoff_until_ms > now_ms;
         match state {
             EntryState::Deferred => self.requeue(at, effects),
@@ -135,7 +136,9 @@ impl<L: Clone> MailQueue<L> {
     fn requeue(&mut self, at: EntryIndex, effects: &mut Actions) {
         let entry = &self.entries[at];
         if let Some(refusal) = &entry.refusal {
-            let (recipients, attempts, refusal) = (entry.recipients.to_vec(), entry.attempts, (**refusal).clone());
+            let recipients = entry.recipients.to_vec();
+            let attempts = entry.attempts;
+            let refusal = (**refusal).clone();
             effects.facts.push(Fact::Deferred { recipients, attempts, next_unix_s: 0, refusal });
         }
         self.leave_state(at);

@@ -116,7 +116,9 @@ impl<L: Clone> MailQueue<L> {
         let entry = &mut self.entries[at];
         entry.unsent_tries = entry.unsent_tries.saturating_add(1);
         let is_to_stay = !entry.flags.remove_requested && !entry.flags.hold_requested && entry.expires_ms > now_ms;
-        let (id, hop, times) = (entry.id, entry.destination, entry.unsent_tries);
+        let id = entry.id;
+        let hop = entry.destination;
+        let times = entry.unsent_tries;
         let fruitless = &mut self.destination(hop).failed_sessions;
         *fruitless = fruitless.saturating_add(1);
         if times >= MAX_UNSENT_TRIES || !is_to_stay {
@@ -140,7 +142,9 @@ impl<L: Clone> MailQueue<L> {
         let silence =
             || RecipientStatus::Deferred(DeliveryRefusal::new(0, None, "the session ended without an answer", ""));
         let answers = answers.into_iter().chain(std::iter::repeat_with(silence));
-        let (mut fates, mut waiting, mut last) = (Vec::new(), Vec::new(), None);
+        let mut fates = Vec::new();
+        let mut waiting = Vec::new();
+        let mut last = None;
         for (number, answer) in numbers.into_iter().zip(answers) {
             match answer {
                 RecipientStatus::Delivered => fates.push((number, RecipientFate::Delivered)),
@@ -173,13 +177,15 @@ impl<L: Clone> MailQueue<L> {
     ) -> Actions {
         self.leave_state(at);
         self.drop_message(at);
-        let (id, hop) = (self.entries[at].id, self.entries[at].destination);
+        let id = self.entries[at].id;
+        let hop = self.entries[at].destination;
         let shared = self.destination(hop).share_refusal(refusal.clone());
         let entry = &mut self.entries[at];
         entry.recipients = RecipientNumbers::new(waiting);
         entry.refusal = Some(shared);
         entry.attempts = entry.attempts.saturating_add(1);
-        let (attempts, is_held) = (entry.attempts, std::mem::take(&mut entry.flags.hold_requested));
+        let attempts = entry.attempts;
+        let is_held = std::mem::take(&mut entry.flags.hold_requested);
         // Entries of one message that fail together are retried at different times, like all others.
         let subject = id.0 ^ u64::from(hop.0).rotate_left(32);
         let wait = self.options.schedule.backoff.delay(self.options.seed, subject, attempts);
@@ -278,7 +284,8 @@ impl<L: Clone> MailQueue<L> {
         let numbers = |has_failed: bool| -> Vec<u16> {
             fates.iter().filter(|(_, fate)| fate.is_failure() == has_failed).map(|(number, _)| *number).collect()
         };
-        let (failed, delivered) = (numbers(true), numbers(false));
+        let failed = numbers(true);
+        let delivered = numbers(false);
         if failed.is_empty() {
             return self.dsn_stored(ticket);
         }
@@ -293,7 +300,8 @@ impl<L: Clone> MailQueue<L> {
     /// After a restart: takes in recipients that were settled before, but whose notice may not have been stored
     /// (`envelope::Standing::is_owed`). The arrival's hop is the one that they were for, or any.
     pub(crate) fn restore_pending_dsn(&mut self, arrival: NewEntry<L>, fates: Vec<(u16, RecipientFate)>) -> DsnEvent {
-        let (id, hop) = (arrival.id, arrival.destination);
+        let id = arrival.id;
+        let hop = arrival.destination;
         if self.destinations.len() <= hop.0 as usize {
             self.destinations.resize_with(hop.0 as usize + 1, super::DestinationQueue::new);
         }
@@ -306,7 +314,9 @@ impl<L: Clone> MailQueue<L> {
     /// The entry's alarm: it is late, too old, or neither.
     pub(super) fn check_age(&mut self, at: EntryIndex, now_ms: u64) -> Option<Actions> {
         let entry = &self.entries[at];
-        let (alarm_ms, expires_ms, is_late) = (entry.age_check_ms, entry.expires_ms, !entry.flags.delay_dsn_stored);
+        let alarm_ms = entry.age_check_ms;
+        let expires_ms = entry.expires_ms;
+        let is_late = !entry.flags.delay_dsn_stored;
         if alarm_ms > now_ms {
             self.schedule_age_check(at, alarm_ms);
             return None;

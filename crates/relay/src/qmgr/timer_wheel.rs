@@ -132,8 +132,10 @@ mod tests {
         fn what_is_due_comes_out_never_early_and_a_grain_late_at_most(
             steps in prop::collection::vec((0..3_u8, 0..200_000_u64), 1..200), grain in 1..50_u64,
         ) {
-            let (mut wheel, mut entries) = (TimerWheel::new(grain, ListKind::State), EntryTable::new());
-            let (mut model, mut now) = (BTreeMap::new(), 0);
+            let mut wheel = TimerWheel::new(grain, ListKind::State);
+            let mut entries = EntryTable::new();
+            let mut model = BTreeMap::new();
+            let mut now = 0;
             for (kind, number) in steps {
                 match kind {
                     0 => {

@@ -339,7 +339,9 @@ fn invalid_target(text: &str) -> String {
 
 /// Finds the positions of a character outside quotes and brackets.
 fn find_unquoted(line: &str, wanted: char) -> impl Iterator<Item = usize> {
-    let (mut quoted, mut escaped, mut bracketed) = (false, false, false);
+    let mut quoted = false;
+    let mut escaped = false;
+    let mut bracketed = false;
     line.char_indices().filter_map(move |(at, letter)| {
         let found = letter == wanted && !quoted && !bracketed;
         if !quoted {
@@ -357,7 +359,8 @@ fn split_targets(line: &str, from: usize, number: usize) -> Vec<AliasToken<'_>> 
     let begins = std::iter::once(from).chain(commas.iter().map(|comma| comma + 1));
     let ends = commas.iter().copied().chain([line.len()]);
     let mut words = Vec::new();
-    let (mut counted, mut column) = (0, 1);
+    let mut counted = 0;
+    let mut column = 1;
     for (begin, end) in begins.zip(ends) {
         let text = line[begin..end].trim();
         if text.is_empty() {
@@ -426,7 +429,8 @@ impl ExpansionCheck {
     }
 
     fn measure(&mut self, number: usize, targets: &[UnresolvedTarget]) {
-        let (mut recipients, mut depth) = (0_usize, 1);
+        let mut recipients = 0_usize;
+        let mut depth = 1;
         for target in targets {
             let (more, below) = match target {
                 UnresolvedTarget::Alias(other, _) => self.done[*other].unwrap_or_default(),

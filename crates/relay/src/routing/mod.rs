@@ -502,7 +502,8 @@ mod tests {
     }
 
     fn rerouted_to(router: &Router, recipient: &str) -> String {
-        let (sender, recipient) = (Path::mailbox(b"").unwrap(), Path::mailbox(recipient.as_bytes()).unwrap());
+        let sender = Path::mailbox(b"").unwrap();
+        let recipient = Path::mailbox(recipient.as_bytes()).unwrap();
         in_words(router.reroute(&sender, &recipient))
     }
 

@@ -72,7 +72,8 @@ impl SessionLogins {
         let Proof::Shown(shown) = auth.proof else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
         };
-        let (attempt, shown) = (self.begin(auth), shown.to_vec());
+        let attempt = self.begin(auth);
+        let shown = shown.to_vec();
         self.attempt = None;
         attempt.after_delay(move |attempt| attempt.check(&shown))
     }
@@ -178,7 +179,9 @@ impl LoginAttempt {
     /// Counts the outcome of the proof, if one was checked.
     fn record_outcome(&self, outcome: LoginOutcome) {
         let Some(account) = self.charged_to.take() else { return };
-        let (guard, limits, now) = (&self.context.login_guard, &self.config.login_limits, clock::now());
+        let guard = &self.context.login_guard;
+        let limits = &self.config.login_limits;
+        let now = clock::now();
         match outcome {
             LoginOutcome::Succeeded => {
                 self.context.counters.logins.add(1);
@@ -203,7 +206,8 @@ fn log(setting: &RelayContext, lines: &[LoginLogLine]) {
     for line in lines {
         match line {
             LoginLogLine::Failed { client, user, method, attempts } => {
-                let (client, user) = (local(client), xtext::encode(user.as_bytes()).to_string());
+                let client = local(client);
+                let user = xtext::encode(user.as_bytes()).to_string();
                 tracing::warn!(target: LOG_TARGET, "authentication failed: client={client} user={user} method={method} attempts={attempts}"
                 );
             }

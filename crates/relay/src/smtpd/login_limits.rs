@@ -340,7 +340,8 @@ impl FailureLog {
             if now.saturating_sub(summary.since) < LOG_INTERVAL {
                 return true;
             }
-            let (attempts, method) = (summary.attempts, summary.method);
+            let attempts = summary.attempts;
+            let method = summary.method;
             if attempts > 0 {
                 lines.push(LoginLogLine::Failed { client: *client, user: summary.user.clone(), method, attempts });
                 (summary.since, summary.attempts) = (now, 0);
@@ -384,7 +385,8 @@ mod tests {
 
     #[test]
     fn logins_that_are_right_at_the_same_time_wait_and_are_not_locked() {
-        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        let guard = LoginGuard::new();
+        let limits = LoginLimits::default();
         for round in 0..5 {
             let now = SECOND * (round + 1);
             // In the first round as strangers, then as a client that has logged in before.
@@ -404,7 +406,8 @@ mod tests {
 
     #[test]
     fn guesses_at_the_same_time_are_no_more_than_may_fail() {
-        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        let guard = LoginGuard::new();
+        let limits = LoginLimits::default();
         let charge = || guard.charge(identity_of(1, "ann"), &limits, SECOND);
         let charged: Vec<LoginBudget> = std::iter::from_fn(|| charge().ok()).collect();
         assert_eq!((charged.len(), charge()), (10, Err(LoginRefusal::Busy)));
@@ -416,7 +419,8 @@ mod tests {
 
     #[test]
     fn each_failure_doubles_the_wait_until_the_address_is_locked() {
-        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        let guard = LoginGuard::new();
+        let limits = LoginLimits::default();
         let mut waits = Vec::new();
         while let Ok(wait) = guard.wait(identity_of(1, "ann"), &limits, SECOND) {
             waits.push(wait.as_secs());
@@ -435,7 +439,8 @@ mod tests {
 
     #[test]
     fn a_user_is_locked_for_strangers_and_not_for_who_has_logged_in_from_there() {
-        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        let guard = LoginGuard::new();
+        let limits = LoginLimits::default();
         assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND));
         let guesses = (10..250).filter(|last| log_in(&guard, identity_of(*last, "ann"), false, SECOND * 2)).count();
         assert_eq!(guesses, 100);
@@ -474,7 +479,8 @@ mod tests {
 
     #[test]
     fn the_log_has_the_first_failure_at_once_and_the_others_once_a_minute() {
-        let (guard, limits) = (LoginGuard::new(), LoginLimits { failures: 1000, ..LoginLimits::default() });
+        let guard = LoginGuard::new();
+        let limits = LoginLimits { failures: 1000, ..LoginLimits::default() };
         let fail = |user, now| {
             let account = guard.charge(identity_of(1, user), &limits, now).unwrap();
             guard.failed(identity_of(1, user), "LOGIN", account, &limits, now)
@@ -499,7 +505,8 @@ mod tests {
 
     #[test]
     fn a_lock_is_logged_once_with_whose_it_is() {
-        let (guard, limits) = (LoginGuard::new(), LoginLimits { user_failures: 12, ..LoginLimits::default() });
+        let guard = LoginGuard::new();
+        let limits = LoginLimits { user_failures: 12, ..LoginLimits::default() };
         let mut locks = Vec::new();
         for number in 0..30 {
             let who = identity_of(if number < 15 { 1 } else { 2 }, "ann");
@@ -515,7 +522,8 @@ mod tests {
 
     #[test]
     fn clients_without_number_are_summed_up_in_the_log() {
-        let (guard, limits) = (LoginGuard::new(), LoginLimits { user_failures: u32::MAX, ..LoginLimits::default() });
+        let guard = LoginGuard::new();
+        let limits = LoginLimits { user_failures: u32::MAX, ..LoginLimits::default() };
         let mut lines = 0;
         for number in 0..3000_u32 {
             let client = Some(ClientKey::of(IpAddr::from((0x0a00_0000 + number).to_be_bytes())));
@@ -534,9 +542,12 @@ mod tests {
         fn no_more_guesses_are_checked_than_may_fail(
             steps in prop::collection::vec((0..120_u64, 0..6_u8, 0..4_u8, 0..20_u8), 1..400)
         ) {
-            let (guard, limits) = (LoginGuard::new(), LoginLimits { user_failures: 20, ..LoginLimits::default() });
+            let guard = LoginGuard::new();
+            let limits = LoginLimits { user_failures: 20, ..LoginLimits::default() };
             let users = ["ann", "bob", "eve", "nobody"];
-            let (mut now, mut failed, mut known) = (Duration::ZERO, Vec::new(), std::collections::HashSet::new());
+            let mut now = Duration::ZERO;
+            let mut failed = Vec::new();
+            let mut known = std::collections::HashSet::new();
             for (pause, address, user, chance) in steps {
                 now += Duration::from_secs(pause / 10);
                 let who = identity_of(address, users[usize::from(user)]);
@@ -553,7 +564,8 @@ mod tests {
             }
             for (first, (from, address, user)) in failed.iter().enumerate() {
                 let within = failed[first..].iter().take_while(|(then, ..)| *then < *from + limits.lock_duration);
-                let (mut by_address, mut by_user) = (0, 0);
+                let mut by_address = 0;
+                let mut by_user = 0;
                 for (_, other_address, other_user) in within {
                     by_address += u32::from(other_address == address);
                     by_user += u32::from(other_user == user);

@@ -299,7 +299,8 @@ impl Reservation {
                 Err(BudgetExceeded::Room) => {}
             }
         }
-        let (until, alarm) = (clock::now() + ADMISSION_TIMEOUT, Timer::default());
+        let until = clock::now() + ADMISSION_TIMEOUT;
+        let alarm = Timer::default();
         AdmissionDecision::Wait(PendingAdmission { reservation: Rc::clone(self), bytes, number: None, until, alarm })
     }
 
