@@ -22,6 +22,9 @@ mod print;
 #[path = "../../crates/net/examples/send.rs"]
 #[allow(dead_code, reason = "its main is for the command line")]
 mod send;
+#[path = "../../crates/smtp/examples/stdio.rs"]
+#[allow(dead_code, reason = "its main is for the command line")]
+mod stdio;
 #[path = "../../crates/net/examples/store.rs"]
 #[allow(dead_code, reason = "its main is for the command line")]
 mod store;
@@ -42,6 +45,17 @@ fn deliver(server: SocketAddr, recipient: &str) -> SendOutcome {
     let outcome = client.send(&envelope, b"Subject: a\r\n\r\none\r\ntwo\r\n").unwrap();
     client.quit().unwrap();
     outcome
+}
+
+#[test]
+fn it_speaks_smtp_on_standard_input_and_output() {
+    let transaction = "MAIL FROM:<a@example.com>\r\nRCPT TO:<b@example.com>\r\nDATA\r\n";
+    let session = format!("EHLO a\r\n{transaction}bare\nline\r\n.\r\n{transaction}whole\r\n.\r\nQUIT\r\n");
+    let mut output = Vec::new();
+    let messages = stdio::serve(session.as_bytes(), &mut output).unwrap();
+    assert_eq!(messages, [b"whole\r\n"], "the bytes of the refused message are in none");
+    let said = String::from_utf8(output).unwrap();
+    assert!(said.starts_with("220 stdio.example") && said.ends_with("221 2.0.0 Bye\r\n"), "{said}");
 }
 
 #[test]

@@ -1,52 +1,29 @@
 //! Connections are made one at a time, in the order in which their sessions came.
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::task::{Poll, Waker};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Lets one session at a time connect, in the order in which they came, and the others wait until it is connected, as
 /// in the original. Many at once would overflow the server's listen queue, and the kernel's back-off, in seconds, would
 /// spoil the measurement.
-#[derive(Debug, Default)]
-pub(super) struct ConnectSemaphore {
-    /// Number of sessions that have come.
-    next_ticket: Cell<u64>,
-    /// Number of sessions that have gone; the session with this number may connect.
-    now_serving: Cell<u64>,
-    waiters: RefCell<VecDeque<Waker>>,
-}
-
-/// The right to connect.
 #[derive(Debug)]
-pub(super) struct ConnectPermit<'g>(&'g ConnectSemaphore);
+pub(super) struct ConnectSemaphore(Semaphore);
 
-impl ConnectSemaphore {
-    pub(super) async fn acquire(&self) -> ConnectPermit<'_> {
-        let number = self.next_ticket.replace(self.next_ticket.get() + 1);
-        poll_fn(|cx| {
-            if self.now_serving.get() == number {
-                return Poll::Ready(());
-            }
-            self.waiters.borrow_mut().push_back(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
-        ConnectPermit(self)
+impl Default for ConnectSemaphore {
+    fn default() -> Self {
+        Self(Semaphore::new(1))
     }
 }
 
-impl Drop for ConnectPermit<'_> {
-    fn drop(&mut self) {
-        self.0.now_serving.set(self.0.now_serving.get() + 1);
-        if let Some(next) = self.0.waiters.borrow_mut().pop_front() {
-            next.wake();
-        }
+impl ConnectSemaphore {
+    /// Waits for the right to connect.
+    pub(super) async fn acquire(&self) -> SemaphorePermit<'_> {
+        self.0.acquire().await.expect("it is never closed")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
     use std::rc::Rc;
     use std::time::Duration;
 

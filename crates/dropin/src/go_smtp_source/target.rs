@@ -3,11 +3,9 @@ use super::reason::reason;
 use crate::host_port::port_in;
 use crate::targets::PublicTargets;
 use std::fs;
-use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
+use tokio::sync::oneshot;
 
 /// Ports of service names that a host may not know.
 const KNOWN_PORTS: [(&str, u16); 4] = [("smtp", 25), ("smtps", 465), ("submission", 587), ("submissions", 465)];
@@ -125,37 +123,15 @@ fn lookup_error_text(error: &io::Error) -> String {
     }
 }
 
-/// The result of a look-up on another thread.
-#[derive(Default)]
-struct SharedLookup {
-    result: Option<Result<Vec<IpAddr>, String>>,
-    waker: Option<Waker>,
-}
-
 /// Looks a name up on a thread of its own, so that a slow name server delays no other session.
 async fn look_up_on_thread(host: String) -> Result<Vec<IpAddr>, String> {
-    let inquiry = Arc::new(Mutex::new(SharedLookup::default()));
-    let asked = Arc::clone(&inquiry);
+    let (result, answer) = oneshot::channel();
     let started = std::thread::Builder::new().name("look-up".to_owned()).spawn(move || {
-        let answer = look_up(&host);
-        let mut inquiry = asked.lock().unwrap_or_else(PoisonError::into_inner);
-        inquiry.result = Some(answer);
-        if let Some(waker) = inquiry.waker.take() {
-            waker.wake();
-        }
+        // A session that has ended needs no answer.
+        let _ = result.send(look_up(&host));
     });
     started.map_err(|error| format!("lookup: {}", reason(&error)))?;
-    poll_fn(|cx| {
-        let mut inquiry = inquiry.lock().unwrap_or_else(PoisonError::into_inner);
-        match inquiry.result.take() {
-            Some(answer) => Poll::Ready(answer),
-            None => {
-                inquiry.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    })
-    .await
+    answer.await.unwrap_or_else(|_| Err("lookup: the thread ended without an answer".to_owned()))
 }
 
 #[cfg(test)]
