@@ -7,6 +7,8 @@
 //!
 //! A run never disturbs itself: the parties are processes of their own, measured by `probe` from outside, and this
 //! process does nothing but wait, draw a bar four times a second and, at the end, the sums.
+mod built_in;
+mod contestant;
 mod directory;
 mod gather;
 pub(crate) mod mades;
@@ -16,12 +18,14 @@ mod plan;
 mod progress;
 pub(crate) mod relays;
 mod remote_sink;
+pub(crate) mod scenario;
 mod supervisor;
 pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
 
 use anyhow::{Context, Result};
+pub(crate) use built_in::{BUILT_IN, BuiltInScenario, is_scenario_file, load_scenario};
 use directory::RunDirectory;
 use gather::{PartyResults, SinkOwner, SinkResults};
 use journey::account::Topology;

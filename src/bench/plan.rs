@@ -82,6 +82,14 @@ pub(crate) enum BenchTarget {
 }
 
 impl BenchTarget {
+    /// The contestant as the target of a run's load.
+    pub(crate) fn of(contestant: Contestant) -> Self {
+        match contestant {
+            Contestant::None => Self::OwnSink,
+            relay => Self::Relay(relay),
+        }
+    }
+
     /// The status address of a sink that is running.
     pub(super) fn remote_sink(&self) -> Option<&str> {
         match self {

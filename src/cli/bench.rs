@@ -3,19 +3,19 @@ use super::Strictness;
 use super::connection::ConnectionArgs;
 use super::relays::{self, BenchRelayArgs};
 use super::results::ReportArgs;
-use super::scenarios::Scenario;
+use super::scenarios::{self, ScenarioCommand};
 use super::server::ServerArg;
 use super::sink::SinkFaultArgs;
 use super::source::LoadArgs;
 use crate::bench::relays::{Contestant, ListenerOptions};
-use crate::bench::{self, BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate};
+use crate::bench::{self, BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_scenario_file};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use journey::record::Workload;
 use load::source::{self, AllowedTargets, OfferedRate};
 use party::live::LiveMode;
 use party::misspelling::is_misspelling;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Measures a mail server, or without a server demonstrates mailrun's own relay, and prints a report
@@ -31,10 +31,13 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true,
           disable_help_subcommand = true, subcommand_value_name = "SCENARIO", subcommand_help_heading = "Scenarios",
-          override_usage = "mailrun bench [OPTIONS] [SERVER]\n       mailrun bench <SCENARIO> [OPTIONS]")]
+          override_usage = "mailrun bench [OPTIONS] [SERVER]\n       mailrun bench <SCENARIO> [OPTIONS]\n       mailrun bench <FILE.toml> [OPTIONS]")]
 pub(super) struct BenchArgs {
     #[command(subcommand)]
-    scenario: Option<Scenario>,
+    scenario: Option<ScenarioCommand>,
+    /// List the built-in scenarios.
+    #[arg(long, exclusive = true)]
+    list: bool,
     /// Server to measure: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or
     /// unix:PATH. The default port is 25.
     #[arg(value_name = "SERVER", value_parser = server)]
@@ -81,17 +84,14 @@ Examples:
   mailrun bench --tls starttls --reuse 10 --pipelining stream
   mailrun bench relay-400 --compare mailrun,postfix
   mailrun bench relay-latency          see also relay-backlog and relay-soak
+  mailrun bench --list                 the scenarios; of your own: mailrun bench FILE.toml
   mailrun bench smtp-source-table      smtp-source, go-smtp-source and mailrun
   mailrun bench mades                  MADES, with a stand-in for the endpoints
   mailrun bench mades-compare          go-mades-bench and mailrun mades";
 
 /// A server, or why that word is none.
 fn server(text: &str) -> Result<ServerArg, String> {
-    if Path::new(text).extension().is_some_and(|extension| extension == "toml") {
-        let known = scenario_names().join(", ");
-        return Err(format!("{text:?}: scenario files are not supported yet; the built-in scenarios are {known}"));
-    }
-    if is_scenario(text) {
+    if is_scenario(text) || is_scenario_file(text) {
         return Err(format!("options of {text} must follow it: write mailrun bench {text} first"));
     }
     ServerArg::parse(text)
@@ -103,7 +103,7 @@ pub(super) fn is_scenario(word: &str) -> bool {
 }
 
 fn scenario_names() -> Vec<String> {
-    let command = Scenario::augment_subcommands(clap::Command::new("bench"));
+    let command = ScenarioCommand::augment_subcommands(clap::Command::new("bench"));
     command.get_subcommands().map(|scenario| scenario.get_name().to_owned()).collect()
 }
 
@@ -125,6 +125,10 @@ impl BenchArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         if let Some(scenario) = self.scenario {
             return scenario.run();
+        }
+        if self.list {
+            super::say(&scenarios::list_text());
+            return Ok(ExitCode::SUCCESS);
         }
         self.check()?;
         let report = self.report.clone();
@@ -219,7 +223,7 @@ impl BenchArgs {
 
     /// The server that the load goes to.
     fn target(&self, approach: &ConnectionArgs) -> Result<BenchTarget> {
-        let Some(server) = &self.server else { return Ok(self.contestant(approach)?.target()) };
+        let Some(server) = &self.server else { return Ok(BenchTarget::of(self.contestant(approach)?)) };
         Ok(match self.relay.running(server) {
             Some(running) => BenchTarget::Relay(running),
             None => BenchTarget::Server { address: server.address().to_owned(), sink: self.sink.clone() },

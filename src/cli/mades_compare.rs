@@ -5,6 +5,7 @@ use super::no_thresholds::NoThresholdArgs;
 use super::results::TableReportArgs;
 use super::values;
 use crate::bench::mades_compare::{self, CompareBroker, CompareMode, CompareOptions, SendWindow};
+use crate::bench::scenario::MadesScenario;
 use crate::bench::tables::TextReport;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -19,7 +20,7 @@ Examples:
   mailrun bench mades-compare --mode endpoint --drop 1% --max-time 20s
   mailrun bench mades-compare --broker amqp://127.0.0.1:5672";
 
-/// Messages in transit where no number is given.
+/// Messages in transit where neither an option nor the scenario has a number.
 const DEFAULT_IN_TRANSIT: u32 = 1_000;
 
 /// User and password where none are given: go-mades-bench's own.
@@ -39,10 +40,10 @@ pub(super) struct MadesCompareArgs {
     #[arg(long, value_enum, value_name = "MODE", default_value = "amqp")]
     mode: CompareModeArg,
     /// Messages per run
-    #[arg(short = 'm', visible_short_alias = 'n', long, value_name = "N", default_value = "10k", value_parser = values::some)]
+    #[arg(short = 'm', visible_short_alias = 'n', long, value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
     /// Bytes of a payload
-    #[arg(short = 'l', long, value_name = "BYTES", default_value = "3000", value_parser = values::bytes)]
+    #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::bytes)]
     payload_size: u64,
     /// Runs per row
     ///
@@ -52,8 +53,8 @@ pub(super) struct MadesCompareArgs {
     /// Outstanding sends, a list of numbers to run
     ///
     /// The word defaults in it runs each tool with its own.
-    #[arg(long, value_name = "N,N", default_value = "2,16,128,1000,defaults",
-          value_delimiter = ',', value_parser = window)]
+    #[arg(long, value_name = "N,N",
+          value_delimiter = ',', value_parser = values::window)]
     windows: Vec<SendWindow>,
     /// Messages in transit [default: 1000]
     ///
@@ -131,29 +132,25 @@ impl From<CompareModeArg> for CompareMode {
     }
 }
 
-fn window(text: &str) -> Result<SendWindow, String> {
-    match text {
-        "defaults" => Ok(SendWindow::Defaults),
-        number => values::sessions(number).map(SendWindow::Same),
-    }
-}
-
 impl MadesCompareArgs {
-    pub(super) fn run(self) -> Result<TextReport> {
+    pub(super) fn run(self, scenario: &MadesScenario) -> Result<TextReport> {
         if self.drop > 0.0 && self.mode == CompareModeArg::Amqp {
             bail!("--drop has no effect in mode amqp, which has no stand-in; add --mode endpoint");
         }
         self.check_effects()?;
         let live = self.tables.live();
         let broker = self.broker()?;
+        let in_transit = scenario.workload.max_in_transit.as_ref().map(|number| number.value.0);
         let Self { mode, messages, payload_size, rounds, windows, max_in_transit, max_time, drop, prefix, .. } = self;
         mades_compare::run(&CompareOptions {
             mode: mode.into(),
             messages,
             message_bytes: payload_size,
+            tools: scenario.parties.iter().map(|party| party.value).collect(),
             rounds,
+            order: scenario.order.as_ref().map(|order| order.value).unwrap_or_default(),
             windows,
-            max_in_transit: max_in_transit.unwrap_or(DEFAULT_IN_TRANSIT),
+            max_in_transit: max_in_transit.or(in_transit).unwrap_or(DEFAULT_IN_TRANSIT),
             broker,
             prefix,
             drop,

@@ -15,6 +15,10 @@ const ALTERNATIVES: [(&str, &str); 4] = [
 
 /// A sentence about a mistake, without the line breaks and tips of clap's own.
 pub(super) fn sentence(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::Io {
+        // A scenario file: the sentence has its place.
+        return super::without_error_numbers(&fallback(error));
+    }
     let said = match error.kind() {
         ErrorKind::InvalidSubcommand => unknown_command(error),
         ErrorKind::UnknownArgument => unknown_argument(error),
@@ -141,6 +145,9 @@ fn conflict(error: &clap::Error) -> Option<String> {
         });
     }
     let name = argument(error)?;
+    if others.is_empty() {
+        return Some(format!("{name} must stand alone"));
+    }
     if others.iter().all(|other| *other == name) {
         return Some(format!("{name} must not be given more than once"));
     }

@@ -37,7 +37,7 @@ mod summary;
 mod values;
 
 use anyhow::Result;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use journey::judge;
 use journey::record::{Ending, Outcome, Record};
 use journey::{RunId, record};
@@ -67,7 +67,14 @@ struct Cli {
 impl Cli {
     /// Reads a command line.
     fn parse_words(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
-        Self::try_parse_from(join_option_values(words))
+        let words = join_option_values(words);
+        let matches = Self::commands(&words)?.try_get_matches_from(words)?;
+        Self::from_arg_matches(&matches)
+    }
+
+    /// All commands, and that of the scenario file which the words name.
+    fn commands(words: &[OsString]) -> Result<clap::Command, clap::Error> {
+        scenarios::add_scenario_file(Self::command(), words)
     }
 }
 
@@ -94,6 +101,7 @@ Exit status:
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(Box<bench::BenchArgs>),
+    Scenario(scenarios::ScenarioFileArgs),
     Source(Box<source::SourceArgs>),
     Sink(Box<sink::SinkArgs>),
     Relay(Box<relay::RelayArgs>),
@@ -211,6 +219,7 @@ pub(crate) fn main() -> ExitCode {
     };
     let outcome = match typed.command {
         Command::Bench(typed) => typed.run(),
+        Command::Scenario(typed) => typed.run(),
         Command::Source(typed) => typed.run(),
         Command::Sink(typed) => typed.run(),
         Command::Relay(typed) => relay::run(&typed),
@@ -292,11 +301,12 @@ fn report_misuse(error: &clap::Error) -> ExitCode {
 
 /// The text that `-h` prints; `None` for `--help`, and for `mailrun -h`.
 fn short_help(error: &clap::Error) -> Option<String> {
-    let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let words: Vec<String> = typed.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     if error.kind() != clap::error::ErrorKind::DisplayHelp || words.iter().any(|word| word == "--help") {
         return None;
     }
-    let mut whole = Cli::command();
+    let mut whole = Cli::commands(&typed).ok()?;
     whole.build();
     let mut command = &mut whole;
     let mut names = Vec::new();

@@ -5,17 +5,22 @@ use super::server::{Scheme, ServerArg};
 use super::source::threshold;
 use super::{ArrivalArg, PipeliningArg, values};
 use crate::bench::relays::{
-    self, BacklogOptions, Contestant, ContestantDurability, LatencyOptions, RelayComparisonOptions, ScenarioOptions,
-    SoakOptions,
+    self, BacklogOptions, Contestant, ContestantDurability, LatencyOptions, MemoryGrowth, MemoryTarget, ReadyTarget,
+    RelayComparisonOptions, ScenarioOptions, SoakOptions,
+};
+use crate::bench::scenario::{
+    BacklogTargets, LatencyScenario, MessageCount, ScenarioSetting, SoakTargets, ThroughputScenario,
 };
 use crate::bench::tables::TextReport;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use journey::Stage;
 use journey::record::Arrival;
-use journey::threshold::{MetricSource, Threshold};
+use journey::threshold::Threshold;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Share of the highest sustained rate where the scenario names none.
+const DEFAULT_SHARE: f64 = 0.5;
 
 /// Descriptors that are not sessions.
 const SPARE_FILES: u64 = 256;
@@ -63,6 +68,11 @@ pub(super) struct ScenarioRelayArgs {
 }
 
 impl ScenarioRelayArgs {
+    /// Reports whether a relay or a server was typed.
+    fn is_typed(&self) -> bool {
+        self.server.is_some() || self.relay.relay.is_some()
+    }
+
     /// The relay that is measured.
     ///
     /// # Errors
@@ -90,17 +100,17 @@ pub(super) fn default_relay() -> Contestant {
 #[derive(Debug, Args)]
 #[command(after_help = CONTEST_EXAMPLES)]
 pub(super) struct RelayComparisonArgs {
-    /// Messages per run [default: 20000 of 400 bytes, 4000 of 64 KiB].
+    /// Messages per run.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
-    messages: Option<u64>,
-    /// Use as many messages as the published benchmark: 500,000.
+    messages: u64,
+    /// Use as many messages as the published benchmark (relay-400: 500,000).
     #[arg(long, conflicts_with = "messages")]
     full: bool,
     /// Parallel sessions.
-    #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "250", value_parser = values::sessions)]
+    #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "100", value_parser = values::sessions)]
     sessions: u32,
     /// Messages per connection, 1 in the published benchmark; without N, or with 0, no limit.
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "1",
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "0",
           default_missing_value = "0", value_parser = values::count)]
     reuse: u64,
     /// Commands sent without waiting for replies.
@@ -117,7 +127,7 @@ pub(super) struct RelayComparisonArgs {
     syscalls: bool,
     /// Condition that every run must meet, repeatable: 'accepted.p99 < 50ms', 'delivered.rate > 5000/s',
     /// 'rejected <= 0.1%'. See mailrun bench --help.
-    #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = closed_loop_threshold)]
+    #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = values::closed_loop_threshold)]
     thresholds: Vec<Threshold>,
     /// Directory for all files, instead of a new one in mailrun-results. The relays store their mail there.
     #[arg(long, value_name = "DIR")]
@@ -142,55 +152,40 @@ fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableReportArgs) 
     ScenarioOptions { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
 }
 
-/// Parses a threshold of runs at closed loop, in which a message is due when it is created.
-fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
-    let threshold = threshold(text)?;
-    if threshold.is_of_time() && threshold.source() == Some(MetricSource::Stage(Stage::Created)) {
-        return Err("in a closed loop a message is due when it is created; ask for sent or accepted".to_owned());
-    }
-    Ok(threshold)
-}
-
-/// A published shape.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PublishedLoad {
-    pub(super) name: &'static str,
-    pub(super) message_bytes: u64,
-    /// Messages that even Postfix delivers in a minute.
-    pub(super) messages: u64,
-}
-
-/// Messages that were published.
-const PUBLISHED_MESSAGES: u64 = 500_000;
-pub(super) const RELAY_400: PublishedLoad = PublishedLoad { name: "relay-400", message_bytes: 400, messages: 20_000 };
-pub(super) const RELAY_64K: PublishedLoad =
-    PublishedLoad { name: "relay-64k", message_bytes: 64 << 10, messages: 4_000 };
-
 impl RelayComparisonArgs {
-    pub(super) fn run(self, shape: PublishedLoad) -> Result<TextReport> {
+    pub(super) fn run(self, name: &str, scenario: &ThroughputScenario) -> Result<TextReport> {
         let contestants = self.contestants()?;
+        let messages = self.messages(scenario)?;
         // All parties inherit it: a relay has two connections a message, or a process.
         net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::run(&RelayComparisonOptions {
-            scenario: ScenarioOptions {
-                thresholds: self.thresholds,
-                ..scenario_options(shape.name, self.out, &self.tables)
-            },
+            scenario: ScenarioOptions { thresholds: self.thresholds, ..scenario_options(name, self.out, &self.tables) },
             contestants,
-            messages: self.messages.unwrap_or(if self.full { PUBLISHED_MESSAGES } else { shape.messages }),
+            messages,
             shape: relays::LoadShape {
                 sessions: self.sessions,
-                message_bytes: shape.message_bytes,
+                message_bytes: scenario.workload.message_size.value.0,
                 reuse: Some(self.reuse).filter(|messages| *messages > 0),
                 pipelining: self.pipelining.into(),
             },
             rounds: self.rounds,
+            order: scenario.order.as_ref().map(|order| order.value).unwrap_or_default(),
             counts_syscalls: self.syscalls,
         })
     }
 
+    fn messages(&self, scenario: &ThroughputScenario) -> Result<u64> {
+        let published = scenario.workload.published_messages.as_ref();
+        match published.filter(|_| self.full) {
+            Some(published) => Ok(published.value.0),
+            None if self.full => bail!("--full needs the key published_messages in the scenario's [workload]"),
+            None => Ok(self.messages),
+        }
+    }
+
+    /// The relay that was typed, or those of --compare, which the scenario has named.
     fn contestants(&self) -> Result<Vec<Contestant>> {
-        if self.compare.is_empty() { Ok(vec![self.relay.contestant()?]) } else { Ok(self.compare.clone()) }
+        if self.relay.is_typed() { Ok(vec![self.relay.contestant()?]) } else { Ok(self.compare.clone()) }
     }
 }
 
@@ -201,9 +196,9 @@ struct LoadShapeArgs {
     /// Parallel sessions.
     #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "100", value_parser = values::sessions)]
     sessions: u32,
-    /// Size of a message in bytes, header included: 400, 64k [default: 400; relay-backlog: 64k].
-    #[arg(short = 'l', long, value_name = "BYTES", value_parser = size)]
-    message_size: Option<u64>,
+    /// Size of a message in bytes, header included: 400, 64k.
+    #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::message_size)]
+    message_size: u64,
     /// Messages per connection; without N, or with 0, no limit.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "0",
           default_missing_value = "0", value_parser = values::count)]
@@ -213,21 +208,13 @@ struct LoadShapeArgs {
     pipelining: PipeliningArg,
 }
 
-/// Parses a message size: room for a trace and a header, and no more than a relay takes.
-fn size(text: &str) -> Result<u64, String> {
-    match values::bytes(text)? {
-        bytes @ 300..=67_108_864 => Ok(bytes),
-        _ => Err(format!("{text:?}: the size must be between 300 bytes and 64M")),
-    }
-}
-
 impl LoadShapeArgs {
-    fn shape(&self, usual_bytes: u64) -> relays::LoadShape {
+    fn shape(&self) -> relays::LoadShape {
         // All parties inherit it: a relay has two connections a message.
         net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::LoadShape {
             sessions: self.sessions,
-            message_bytes: self.message_size.unwrap_or(usual_bytes),
+            message_bytes: self.message_size,
             reuse: Some(self.reuse).filter(|messages| *messages > 0),
             pipelining: self.pipelining.into(),
         }
@@ -283,10 +270,10 @@ Examples:
   mailrun bench relay-latency --relay postfix                 as root";
 
 impl LatencyArgs {
-    pub(super) fn run(self) -> Result<TextReport> {
+    pub(super) fn run(self, name: &str, scenario: &LatencyScenario) -> Result<TextReport> {
         relays::run_latency(&LatencyOptions {
             contestant: self.relay.contestant()?,
-            shape: self.shape.shape(RELAY_400.message_bytes),
+            shape: self.shape.shape(),
             step: self.step,
             steps: self.steps,
             rate_per_s: self.rate,
@@ -294,12 +281,11 @@ impl LatencyArgs {
                 ArrivalArg::Constant => Arrival::Constant,
                 ArrivalArg::Poisson => Arrival::Poisson,
             },
+            share: scenario.search.share.as_ref().map_or(DEFAULT_SHARE, |share| share.value.0),
             length: self.duration,
             rounds: self.rounds,
-            scenario: ScenarioOptions {
-                thresholds: self.thresholds,
-                ..scenario_options("relay-latency", self.out, &self.tables)
-            },
+            accept_p99: scenario.targets.accept_p99.as_ref().map(|limit| limit.value.0),
+            scenario: ScenarioOptions { thresholds: self.thresholds, ..scenario_options(name, self.out, &self.tables) },
         })
     }
 }
@@ -316,7 +302,7 @@ impl LatencyArgs {
 #[command(after_help = BACKLOG_EXAMPLES)]
 pub(super) struct BacklogArgs {
     /// Number of messages to queue.
-    #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "100000", value_parser = values::scenario_messages)]
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
     #[command(flatten)]
     shape: LoadShapeArgs,
@@ -330,6 +316,11 @@ pub(super) struct BacklogArgs {
     out: Option<PathBuf>,
     #[command(flatten)]
     pub(super) tables: TableReportArgs,
+}
+
+/// The number of messages up to which a target holds; without one it holds for any.
+fn up_to(messages: Option<&ScenarioSetting<MessageCount>>) -> u64 {
+    messages.map_or(u64::MAX, |messages| messages.value.0)
 }
 
 /// Durability that outlives a restart, as typed.
@@ -348,15 +339,23 @@ Examples:
   mailrun bench relay-backlog --out /mnt/other/run";
 
 impl BacklogArgs {
-    pub(super) fn run(self) -> Result<TextReport> {
+    pub(super) fn run(self, name: &str, targets: &BacklogTargets) -> Result<TextReport> {
         relays::run_backlog(&BacklogOptions {
             durability: match self.durability {
                 BacklogDurabilityArg::Sync => ContestantDurability::Sync,
                 BacklogDurabilityArg::Write => ContestantDurability::Write,
             },
-            shape: self.shape.shape(RELAY_64K.message_bytes),
+            shape: self.shape.shape(),
             messages: self.messages,
-            scenario: scenario_options("relay-backlog", self.out, &self.tables),
+            memory_target: targets.memory.as_ref().map(|memory| MemoryTarget {
+                bytes: memory.value.0,
+                messages: up_to(targets.memory_messages.as_ref()),
+            }),
+            ready_target: targets
+                .ready
+                .as_ref()
+                .map(|ready| ReadyTarget { time: ready.value.0, messages: up_to(targets.ready_messages.as_ref()) }),
+            scenario: scenario_options(name, self.out, &self.tables),
         })
     }
 }
@@ -371,7 +370,7 @@ impl BacklogArgs {
 #[command(after_help = SOAK_EXAMPLES)]
 pub(super) struct SoakArgs {
     /// Number of messages to send.
-    #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "1000000", value_parser = values::scenario_messages)]
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
     /// Messages per second to offer [default: as fast as the relay accepts them].
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
@@ -398,16 +397,18 @@ Examples:
   mailrun bench relay-soak --messages 50000 --relay postfix   as root";
 
 impl SoakArgs {
-    pub(super) fn run(self) -> Result<TextReport> {
+    pub(super) fn run(self, name: &str, targets: &SoakTargets) -> Result<TextReport> {
         relays::run_soak(&SoakOptions {
             contestant: self.relay.contestant()?,
-            shape: self.shape.shape(RELAY_400.message_bytes),
+            shape: self.shape.shape(),
             messages: self.messages,
             rate_per_s: self.rate,
-            scenario: ScenarioOptions {
-                thresholds: self.thresholds,
-                ..scenario_options("relay-soak", self.out, &self.tables)
-            },
+            memory_growth: targets.memory_growth.as_ref().map(|growth| MemoryGrowth {
+                factor: growth.value.0,
+                allowance_bytes: targets.memory_allowance.as_ref().map_or(0, |bytes| bytes.value.0),
+            }),
+            max_idle_spool_bytes: targets.idle_spool.as_ref().map(|bytes| bytes.value.0),
+            scenario: ScenarioOptions { thresholds: self.thresholds, ..scenario_options(name, self.out, &self.tables) },
         })
     }
 }

@@ -1,35 +1,295 @@
-//! `mailrun bench SCENARIO`: the published tables, run anew on this machine.
+//! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`: the options of a scenario's measurement, which have the values
+//! of the scenario's file where they are not typed.
 use super::mades_bench::MadesBenchArgs;
 use super::mades_compare::MadesCompareArgs;
 use super::no_thresholds::NoThresholdArgs;
-use super::relays::{BacklogArgs, LatencyArgs, RELAY_64K, RELAY_400, RelayComparisonArgs, SoakArgs};
+use super::relays::{BacklogArgs, LatencyArgs, RelayComparisonArgs, SoakArgs};
 use super::results::TableReportArgs;
 use super::sink::SinkFaultArgs;
 use super::{Strictness, values};
+use crate::bench::scenario::{
+    BacklogScenario, LatencyScenario, MadesScenario, Measure, Scenario, ScenarioSetting, SoakScenario, SourcesScenario,
+    ThroughputScenario,
+};
 use crate::bench::tables::{self, Conclusion, DeliveryCheck, TableOptions, TextReport};
+use crate::bench::{BUILT_IN, BuiltInScenario, is_scenario_file, load_scenario};
 use anyhow::Result;
-use clap::{Args, Subcommand};
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use report::table::{Align, Table};
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// Descriptors that are not sessions.
 const SPARE_FILES: u64 = 64;
+/// Columns of the list of scenarios.
+const LIST_WIDTH: usize = 160;
+
+/// The command that is one run with a report of its own.
+const MADES: &str = "mades";
+
+/// A scenario, with the options that were typed.
+#[derive(Debug)]
+pub(super) enum ScenarioCommand {
+    Scenario(Box<ChosenScenario>),
+    Mades(Box<MadesBenchArgs>),
+}
+
+/// A scenario of several runs.
+#[derive(Debug)]
+pub(super) struct ChosenScenario {
+    /// Its name in reports.
+    name: String,
+    args: MeasureArgs,
+}
+
+/// A scenario of each kind, with the options of its measurement.
+#[derive(Debug)]
+enum MeasureArgs {
+    Throughput(ThroughputScenario, RelayComparisonArgs),
+    Latency(LatencyScenario, LatencyArgs),
+    Backlog(BacklogScenario, BacklogArgs),
+    Soak(SoakScenario, SoakArgs),
+    Sources(SourcesScenario, TableArgs),
+    SourceCheck(SourcesScenario, CheckArgs),
+    Mades(MadesScenario, MadesCompareArgs),
+}
+
+impl Subcommand for ScenarioCommand {
+    fn augment_subcommands(command: Command) -> Command {
+        let built_in = BUILT_IN.iter().filter_map(|built_in| {
+            // Those of the program can be read: built_in.rs tests it.
+            load_scenario(built_in.name).ok().map(|scenario| scenario_command(built_in.name, &scenario))
+        });
+        built_in.fold(command, Command::subcommand).subcommand(MadesBenchArgs::augment_args(Command::new(MADES)))
+    }
+
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Self::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        name == MADES || is_scenario_file(name) || BuiltInScenario::named(name).is_ok()
+    }
+}
+
+impl FromArgMatches for ScenarioCommand {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let Some((name, matches)) = matches.subcommand() else {
+            return Err(clap::Error::raw(ErrorKind::MissingSubcommand, "a scenario is required"));
+        };
+        if name == MADES {
+            return MadesBenchArgs::from_arg_matches(matches).map(Box::new).map(Self::Mades);
+        }
+        let scenario = load_scenario(name).map_err(|error| unreadable(&error))?;
+        let args = match scenario.measure {
+            Measure::Throughput(scenario) => {
+                MeasureArgs::Throughput(scenario, RelayComparisonArgs::from_arg_matches(matches)?)
+            }
+            Measure::Latency(scenario) => MeasureArgs::Latency(scenario, LatencyArgs::from_arg_matches(matches)?),
+            Measure::Backlog(scenario) => MeasureArgs::Backlog(scenario, BacklogArgs::from_arg_matches(matches)?),
+            Measure::Soak(scenario) => MeasureArgs::Soak(scenario, SoakArgs::from_arg_matches(matches)?),
+            Measure::Sources(scenario) => MeasureArgs::Sources(scenario, TableArgs::from_arg_matches(matches)?),
+            Measure::SourceCheck(scenario) => MeasureArgs::SourceCheck(scenario, CheckArgs::from_arg_matches(matches)?),
+            Measure::Mades(scenario) => MeasureArgs::Mades(scenario, MadesCompareArgs::from_arg_matches(matches)?),
+        };
+        let stem = Path::new(name).file_stem().filter(|_| is_scenario_file(name));
+        let name = stem.map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
+        Ok(Self::Scenario(Box::new(ChosenScenario { name, args })))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// A scenario file with a mistake, as an error of the command line.
+fn unreadable(error: &anyhow::Error) -> clap::Error {
+    clap::Error::raw(ErrorKind::Io, format!("{error:#}"))
+}
+
+/// Adds the command of the scenario file that the command line names.
+///
+/// # Errors
+/// If that file cannot be read.
+pub(super) fn add_scenario_file(commands: Command, words: &[OsString]) -> Result<Command, clap::Error> {
+    let Some([first, second]) = words.get(1..3) else { return Ok(commands) };
+    let Some(file) = second.to_str().filter(|file| first == "bench" && is_scenario_file(file)) else {
+        return Ok(commands);
+    };
+    let scenario = load_scenario(file).map_err(|error| unreadable(&error))?;
+    Ok(commands.mut_subcommand("bench", |bench| bench.subcommand(scenario_command(file, &scenario))))
+}
+
+/// The command of a scenario: the options of its measurement, with the file's values where they are not typed.
+fn scenario_command(name: &str, scenario: &Scenario) -> Command {
+    let command = Command::new(name.to_owned());
+    let (command, presets) = match &scenario.measure {
+        Measure::Throughput(scenario) => (RelayComparisonArgs::augment_args(command), of_throughput(scenario)),
+        Measure::Latency(scenario) => (LatencyArgs::augment_args(command), of_latency(scenario)),
+        Measure::Backlog(scenario) => (BacklogArgs::augment_args(command), of_backlog(scenario)),
+        Measure::Soak(scenario) => (SoakArgs::augment_args(command), of_soak(scenario)),
+        Measure::Sources(scenario) => (TableArgs::augment_args(command), of_sources(scenario)),
+        Measure::SourceCheck(scenario) => (CheckArgs::augment_args(command), of_source_check(scenario)),
+        Measure::Mades(scenario) => (MadesCompareArgs::augment_args(command), of_mades(scenario)),
+    };
+    // Not one by one: that would change the order of the help text.
+    let command = command.mut_args(|argument| {
+        let preset = presets.iter().find(|(option, values)| argument.get_id() == option && !values.is_empty());
+        let Some((option, values)) = preset else { return argument };
+        // The text of --relay names the relay that is the default.
+        argument.required(false).hide_default_value(*option == "relay").default_values(values.clone())
+    });
+    match &scenario.title {
+        Some(title) => command.about(title.clone()),
+        None => command,
+    }
+}
+
+/// An option, and the values that it has where it is not typed.
+type OptionPreset = (&'static str, Vec<String>);
+
+/// The text of a key, if it is there.
+fn text<T>(setting: Option<&ScenarioSetting<T>>) -> Vec<String> {
+    setting.iter().map(|setting| setting.text.clone()).collect()
+}
+
+fn texts<T>(settings: &[ScenarioSetting<T>]) -> Vec<String> {
+    settings.iter().map(|setting| setting.text.clone()).collect()
+}
+
+/// The values of an option that takes them with commas between.
+fn list<T>(settings: &[ScenarioSetting<T>]) -> Vec<String> {
+    vec![texts(settings).join(",")]
+}
+
+fn of_throughput(scenario: &ThroughputScenario) -> Vec<OptionPreset> {
+    let load = &scenario.workload;
+    vec![
+        ("messages", text(Some(&load.messages))),
+        ("sessions", text(load.sessions.as_ref())),
+        ("reuse", text(load.reuse.as_ref())),
+        ("pipelining", text(load.pipelining.as_ref())),
+        ("rounds", text(scenario.rounds.as_ref())),
+        ("compare", list(&scenario.parties)),
+        ("thresholds", texts(&scenario.thresholds)),
+    ]
+}
+
+fn of_latency(scenario: &LatencyScenario) -> Vec<OptionPreset> {
+    let load = &scenario.workload;
+    vec![
+        ("message_size", text(Some(&load.message_size))),
+        ("sessions", text(load.sessions.as_ref())),
+        ("reuse", text(load.reuse.as_ref())),
+        ("pipelining", text(load.pipelining.as_ref())),
+        ("arrival", text(load.arrival.as_ref())),
+        ("duration", text(load.duration.as_ref())),
+        ("rate", text(load.rate.as_ref())),
+        ("step", text(scenario.search.step.as_ref())),
+        ("steps", text(scenario.search.steps.as_ref())),
+        ("rounds", text(scenario.rounds.as_ref())),
+        ("relay", text(Some(&scenario.parties))),
+        ("thresholds", texts(&scenario.thresholds)),
+    ]
+}
+
+fn of_backlog(scenario: &BacklogScenario) -> Vec<OptionPreset> {
+    let load = &scenario.workload;
+    vec![
+        ("messages", text(Some(&load.messages))),
+        ("message_size", text(Some(&load.message_size))),
+        ("sessions", text(load.sessions.as_ref())),
+        ("reuse", text(load.reuse.as_ref())),
+        ("pipelining", text(load.pipelining.as_ref())),
+        ("durability", vec![scenario.parties.value.durability().to_owned()]),
+    ]
+}
+
+fn of_soak(scenario: &SoakScenario) -> Vec<OptionPreset> {
+    let load = &scenario.workload;
+    vec![
+        ("messages", text(Some(&load.messages))),
+        ("message_size", text(Some(&load.message_size))),
+        ("sessions", text(load.sessions.as_ref())),
+        ("reuse", text(load.reuse.as_ref())),
+        ("pipelining", text(load.pipelining.as_ref())),
+        ("rate", text(load.rate.as_ref())),
+        ("relay", text(Some(&scenario.parties))),
+        ("thresholds", texts(&scenario.thresholds)),
+    ]
+}
+
+fn of_sources(scenario: &SourcesScenario) -> Vec<OptionPreset> {
+    vec![
+        ("messages", text(Some(&scenario.workload.messages))),
+        ("sessions", list(&scenario.matrix.sessions)),
+        ("rounds", text(scenario.rounds.as_ref())),
+        ("max_time", text(scenario.max_time.as_ref())),
+    ]
+}
+
+fn of_source_check(scenario: &SourcesScenario) -> Vec<OptionPreset> {
+    let mut presets = of_sources(scenario);
+    presets.push(("recipients", list(&scenario.matrix.recipients)));
+    presets
+}
+
+fn of_mades(scenario: &MadesScenario) -> Vec<OptionPreset> {
+    let load = &scenario.workload;
+    vec![
+        ("mode", text(load.mode.as_ref())),
+        ("messages", text(Some(&load.messages))),
+        ("payload_size", text(Some(&load.payload_size))),
+        ("windows", list(&scenario.matrix.windows)),
+        ("rounds", text(scenario.rounds.as_ref())),
+        ("max_time", text(scenario.max_time.as_ref())),
+    ]
+}
+
+/// `mailrun bench --list`: each scenario with what it measures.
+pub(super) fn list_text() -> String {
+    let mut table = Table::new([("scenario", Align::Left), ("measure", Align::Left), ("", Align::Left)]);
+    for built_in in BUILT_IN {
+        if let Ok(scenario) = load_scenario(built_in.name) {
+            table.row(vec![built_in.name.to_owned(), scenario.kind, scenario.title.unwrap_or_default()]);
+        }
+    }
+    table.terminal(LIST_WIDTH) + "\n"
+}
+
+/// Prints a scenario's file, to be changed and run as a scenario of one's own
+#[derive(Debug, Args)]
+#[command(after_help = SHOW_EXAMPLES, arg_required_else_help = true)]
+pub(super) struct ScenarioFileArgs {
+    #[command(subcommand)]
+    command: ScenarioFileCommand,
+}
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Scenario {
-    SmtpSourceTable(TableArgs),
-    SmtpSourceCheck(CheckArgs),
-    /// Measures relays with messages of 400 bytes, like the published benchmark
-    #[command(name = "relay-400")]
-    Relay400(RelayComparisonArgs),
-    /// Measures relays with messages of 64 KiB, like the published benchmark
-    #[command(name = "relay-64k")]
-    Relay64k(RelayComparisonArgs),
-    RelayLatency(LatencyArgs),
-    RelayBacklog(BacklogArgs),
-    RelaySoak(SoakArgs),
-    Mades(Box<MadesBenchArgs>),
-    MadesCompare(Box<MadesCompareArgs>),
+enum ScenarioFileCommand {
+    /// Prints the file of a built-in scenario
+    Show {
+        /// Its name: mailrun bench --list lists them.
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  mailrun scenario show relay-400
+  mailrun scenario show relay-400 > my.toml    then: mailrun bench my.toml";
+
+impl ScenarioFileArgs {
+    pub(super) fn run(&self) -> Result<ExitCode> {
+        let ScenarioFileCommand::Show { name } = &self.command;
+        super::say(BuiltInScenario::named(name)?.text);
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 /// Measures smtp-source, go-smtp-source and `mailrun smtp-source` side by side
@@ -42,7 +302,7 @@ pub(super) enum Scenario {
 #[command(after_help = TABLE_EXAMPLES)]
 pub(super) struct TableArgs {
     /// Messages per run.
-    #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "10000", value_parser = values::scenario_messages)]
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
     #[command(flatten)]
     runs: TableRunArgs,
@@ -57,10 +317,10 @@ pub(super) struct TableArgs {
 #[command(after_help = CHECK_EXAMPLES)]
 pub(super) struct CheckArgs {
     /// Messages per run.
-    #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "1000", value_parser = values::scenario_messages)]
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: u64,
     /// Recipients per message, a comma-separated list of numbers to run.
-    #[arg(long, value_name = "N,N", default_value = "1,3", value_delimiter = ',', value_parser = values::recipient_count)]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = values::recipient_count)]
     recipients: Vec<u32>,
     #[command(flatten)]
     runs: TableRunArgs,
@@ -82,10 +342,10 @@ Examples:
 #[derive(Debug, Args)]
 struct TableRunArgs {
     /// Parallel sessions, a comma-separated list of numbers to run.
-    #[arg(short, long, visible_short_alias = 'c', value_name = "N,N", default_value = "1,100,1000", value_delimiter = ',', value_parser = values::sessions)]
+    #[arg(short, long, visible_short_alias = 'c', value_name = "N,N", value_delimiter = ',', value_parser = values::sessions)]
     sessions: Vec<u32>,
     /// Runs per row; the table shows medians.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = values::rounds)]
+    #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
     /// Time limit of a run; a run that exceeds it is killed and reported.
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = values::some_duration)]
@@ -96,60 +356,80 @@ struct TableRunArgs {
     tables: TableReportArgs,
 }
 
-impl Scenario {
+impl ScenarioCommand {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let tables = self.tables();
-        let sheet = match self {
-            Self::SmtpSourceTable(typed) => {
-                typed.runs.run_table(typed.messages, vec![1], DeliveryCheck::None, Vec::new())
+        match self {
+            Self::Scenario(chosen) => chosen.run(),
+            Self::Mades(typed) => typed.run(),
+        }
+    }
+}
+
+impl ChosenScenario {
+    fn run(self) -> Result<ExitCode> {
+        let tables = self.args.tables().clone();
+        let name = self.name.as_str();
+        let sheet = match self.args {
+            MeasureArgs::Throughput(scenario, typed) => typed.run(name, &scenario),
+            MeasureArgs::Latency(scenario, typed) => typed.run(name, &scenario),
+            MeasureArgs::Backlog(scenario, typed) => typed.run(name, &scenario.targets),
+            MeasureArgs::Soak(scenario, typed) => typed.run(name, &scenario.targets),
+            MeasureArgs::Sources(scenario, typed) => {
+                let recipients = scenario.matrix.recipients.iter().map(|number| number.value.0).collect();
+                typed.runs.run_table(&scenario, typed.messages, recipients, DeliveryCheck::None, Vec::new())
             }
-            Self::SmtpSourceCheck(typed) => {
+            MeasureArgs::SourceCheck(scenario, typed) => {
                 let faults = typed.faults.arguments();
-                typed.runs.run_table(typed.messages, typed.recipients, DeliveryCheck::EveryDelivery, faults)
+                let check = DeliveryCheck::EveryDelivery;
+                typed.runs.run_table(&scenario, typed.messages, typed.recipients, check, faults)
             }
-            Self::Relay400(typed) => typed.run(RELAY_400),
-            Self::Relay64k(typed) => typed.run(RELAY_64K),
-            Self::RelayLatency(typed) => typed.run(),
-            Self::RelayBacklog(typed) => typed.run(),
-            Self::RelaySoak(typed) => typed.run(),
-            Self::Mades(typed) => return typed.run(),
-            Self::MadesCompare(typed) => typed.run(),
+            MeasureArgs::Mades(scenario, typed) => typed.run(&scenario),
         }?;
         tables.show(&sheet)?;
         let Conclusion { outcome, is_strict, is_interrupted, .. } = sheet.conclusion;
         Ok(super::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
     }
+}
 
+impl MeasureArgs {
     /// The choice of how its tables are shown.
-    fn tables(&self) -> TableReportArgs {
-        let typed = match self {
-            Self::SmtpSourceTable(typed) => &typed.runs.tables,
-            Self::SmtpSourceCheck(typed) => &typed.runs.tables,
-            Self::Relay400(typed) | Self::Relay64k(typed) => &typed.tables,
-            Self::RelayLatency(typed) => &typed.tables,
-            Self::RelayBacklog(typed) => &typed.tables,
-            Self::RelaySoak(typed) => &typed.tables,
-            Self::MadesCompare(typed) => &typed.tables,
-            // A single run, with a report of its own.
-            Self::Mades(_) => return TableReportArgs::default(),
-        };
-        typed.clone()
+    fn tables(&self) -> &TableReportArgs {
+        match self {
+            Self::Throughput(_, typed) => &typed.tables,
+            Self::Latency(_, typed) => &typed.tables,
+            Self::Backlog(_, typed) => &typed.tables,
+            Self::Soak(_, typed) => &typed.tables,
+            Self::Sources(_, typed) => &typed.runs.tables,
+            Self::SourceCheck(_, typed) => &typed.runs.tables,
+            Self::Mades(_, typed) => &typed.tables,
+        }
     }
 }
 
 impl TableRunArgs {
     fn run_table(
         self,
+        scenario: &SourcesScenario,
         messages: u64,
         recipients: Vec<u32>,
-        proof: DeliveryCheck,
+        check: DeliveryCheck,
         sink_options: Vec<String>,
     ) -> Result<TextReport> {
         // All parties inherit it. Each would raise its own limit, and some only as they go along.
         let most = self.sessions.iter().copied().max().unwrap_or_default();
         net::open_files::raise(u64::from(most) + SPARE_FILES);
-        let live = self.tables.live();
-        let Self { sessions, rounds, max_time: limit, .. } = self;
-        tables::run(&TableOptions { messages, rounds, sessions, recipients, check: proof, limit, sink_options, live })
+        tables::run(&TableOptions {
+            messages,
+            tools: scenario.parties.iter().map(|party| party.value).collect(),
+            receivers: scenario.sinks.iter().map(|sink| sink.value).collect(),
+            rounds: self.rounds,
+            order: scenario.order.as_ref().map(|order| order.value).unwrap_or_default(),
+            sessions: self.sessions,
+            recipients,
+            check,
+            limit: self.max_time,
+            sink_options,
+            live: self.tables.live(),
+        })
     }
 }

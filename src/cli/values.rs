@@ -1,4 +1,8 @@
 //! Values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
+pub(super) use crate::bench::scenario::{
+    closed_loop_threshold, message_size, messages as scenario_messages, recipient_count, rounds, sessions, steps,
+    window,
+};
 use journey::quantities::{self, MAX_COUNT, count_up_to, interval, positive};
 pub(super) use journey::quantities::{bytes, count, duration, probability};
 use load::source::{AddressPattern, Distribution, RateStage};
@@ -140,11 +144,6 @@ pub(super) fn some(text: &str) -> Result<u64, String> {
     positive(text, count)
 }
 
-/// Parallel sessions.
-pub(super) fn sessions(text: &str) -> Result<u32, String> {
-    small_count(text, 1_000_000)
-}
-
 /// HOST:PORT to listen on; `:PORT` is all addresses of this host.
 pub(super) fn tcp_address(text: &str) -> Result<SocketAddr, String> {
     match Endpoint::listening(text).map_err(|why| why.to_string())? {
@@ -156,30 +155,6 @@ pub(super) fn tcp_address(text: &str) -> Result<SocketAddr, String> {
 /// Threads.
 pub(super) fn workers(text: &str) -> Result<usize, String> {
     count_up_to(text, 1024).map(|number| number as usize)
-}
-
-/// Messages of a run of a scenario: counts of recipients that smtp-source keeps fit into an int.
-pub(super) fn scenario_messages(text: &str) -> Result<u64, String> {
-    count_up_to(text, 100_000_000)
-}
-
-/// Recipients of a message, one number: what sinks accept.
-pub(super) fn recipient_count(text: &str) -> Result<u32, String> {
-    count_up_to(text, MAX_RECIPIENTS).map(|number| number as u32)
-}
-
-/// Rounds of a scenario.
-pub(super) fn rounds(text: &str) -> Result<u32, String> {
-    small_count(text, 1_000)
-}
-
-/// Steps of a search.
-pub(super) fn steps(text: &str) -> Result<u32, String> {
-    small_count(text, 100)
-}
-
-fn small_count(text: &str, most: u32) -> Result<u32, String> {
-    count_up_to(text, u64::from(most)).map(|number| number as u32)
 }
 
 /// A seed of random choices.

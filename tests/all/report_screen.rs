@@ -223,6 +223,7 @@ fn scenarios_refuse_a_record_that_they_do_not_have() {
     for scenario in [
         "relay-400",
         "relay-64k",
+        "relay-100k",
         "relay-latency",
         "relay-backlog",
         "relay-soak",

@@ -187,7 +187,7 @@ fn an_endpoint_that_stalls_is_named_in_both_loops() {
 #[test]
 fn scenarios_with_runs_of_their_own_take_thresholds() {
     let small = ["--messages", "100", "--sessions", "5"];
-    for shape in ["relay-400", "relay-64k"] {
+    for shape in ["relay-400", "relay-64k", "relay-100k"] {
         let run = |threshold: &str| {
             let out = tempfile::tempdir().unwrap();
             let own =

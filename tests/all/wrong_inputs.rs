@@ -35,7 +35,7 @@ const SERVERS: &[Row] = &[
     ("source 127.0.0.1:1 127.0.0.1:2", "unexpected argument \"127.0.0.1:2\""),
     ("bench 127.0.0.1:1 127.0.0.1:2", "unexpected argument \"127.0.0.1:2\""),
     ("bench relay-4000", "unknown host \"relay-4000\"; did you mean the scenario \"relay-400\"?"),
-    ("bench mine.toml", "scenario files are not supported yet; the built-in scenarios are"),
+    ("bench mine.toml", "mailrun: cannot read mine.toml: No such file or directory"),
     ("bench --messages 5 relay-400", "options of relay-400 must follow it: write mailrun bench relay-400 first"),
     ("bnech", "unknown command \"bnech\"; did you mean \"bench\"?"),
     ("sorce 127.0.0.1:1", "unknown command \"sorce\"; did you mean \"source\"?"),
@@ -212,7 +212,45 @@ const SINK: &[Row] = &[
     ("sink --threshold rejected<1", "unknown option \"--threshold\" here; mailrun bench, source"),
 ];
 
+/// Scenario files: the line that is put in place of a line of a file that is right.
+const SCENARIO_FILES: &[(&str, &str, &str)] = &[
+    ("measure = \"throughput\"", "measure = \"speed\"", ":1:11: \"speed\" is not one of throughput, latency, backlog"),
+    ("measure = \"throughput\"", "", "the key \"measure\" is missing"),
+    ("parties = [\"mailrun\"]", "parties = []", ":2:11: the list must have at least one value"),
+    ("parties = [\"mailrun\"]", "", "the key \"parties\" is missing"),
+    ("parties = [\"mailrun\"]", "parties = [\"mailrun\", \"exim\"]", ":2:23: exim is not one of mailrun"),
+    ("rounds = 1", "rounds = 1001", ":3:10: \"1001\" is too large; at most 1000"),
+    ("rounds = 1", "rounds = \"many\"", ":3:10: \"many\" is not a valid count"),
+    ("rounds = 1", "round = 1", ":3:1: unknown key \"round\"; did you mean \"rounds\"?"),
+    ("rounds = 1", "order = \"random\"", ":3:9: \"random\" is not one of alternating, fixed"),
+    ("rounds = 1", "thresholds = [\"fast\"]", ":3:15: "),
+    ("messages = 10", "messages = 0", ":5:12: \"0\": must be more than zero"),
+    ("messages = 10", "messages = [10]", ":5:12: invalid type: sequence, expected a number or a text"),
+    ("messages = 10", "burst = 10", ":5:1: unknown key \"burst\" here; the keys are messages, "),
+    ("message_size = \"1k\"", "message_size = \"3\"", ":6:16: \"3\": the size must be between 300 bytes and 64M"),
+    ("[workload]", "[workload", ":4:"),
+];
+
+#[test]
+fn a_wrong_scenario_file_is_answered_with_one_cause_and_its_place() {
+    let right = "measure = \"throughput\"\nparties = [\"mailrun\"]\nrounds = 1\n[workload]\nmessages = 10\n\
+                 message_size = \"1k\"\n";
+    all_hold(SCENARIO_FILES, |(from, to, said)| {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("my.toml");
+        assert!(right.contains(from), "{from}");
+        fs::write(&file, right.replace(from, to)).unwrap();
+        let ended = mailrun(&["bench", file.to_str().unwrap()]);
+        misses(to, &ended, &format!("my.toml:|{said}"))
+    });
+}
+
 const SCENARIOS: &[Row] = &[
+    ("bench --quiet my.toml", "options of my.toml must follow it: write mailrun bench my.toml first"),
+    ("bench DIR/rules.toml", "rules.toml:|the key \"measure\" is missing"),
+    ("bench --list --quiet", "--list must stand alone"),
+    ("scenario show relay-40", "unknown scenario \"relay-40\"; did you mean \"relay-400\"?"),
+    ("scenario show fnord", "unknown scenario \"fnord\"; mailrun bench --list lists them"),
     ("bench relay-400 --rounds 0", "--rounds: \"0\": must be more than zero"),
     ("bench relay-400 --rounds 1001", "--rounds: \"1001\" is too large; at most 1000"),
     ("bench relay-400 --messages 1e6", "--messages: \"1e6\": write 1000000 or 1M"),

@@ -62,6 +62,8 @@ pub(crate) mod reply;
 pub(crate) mod rules;
 #[path = "../../fuzz/fuzz_targets/sasl.rs"]
 pub(crate) mod sasl;
+#[path = "../../fuzz/fuzz_targets/scenario.rs"]
+pub(crate) mod scenario;
 #[path = "../../fuzz/fuzz_targets/segment.rs"]
 pub(crate) mod segment;
 #[path = "../../fuzz/fuzz_targets/server.rs"]
@@ -124,6 +126,7 @@ pub(crate) const ALL: &[Target] = &[
     ("segment", segment::run),
     ("server", server::run),
     ("server_argument", server_argument::run),
+    ("scenario", scenario::run),
     ("seven_bit", seven_bit::run),
     ("source_reply", source_reply::run),
     ("spread", spread::run),

@@ -1,20 +1,12 @@
 //! The contestants and their command lines: the same queues, the same messages, the same windows.
 use super::environment::BrokerAddress;
 use super::{CompareMode, CompareOptions, SendWindow};
+pub(super) use crate::bench::scenario::MadesTool;
 use crate::bench::tables;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use party::users::PASSWORD_VARIABLE;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// A program that measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MadesTool {
-    /// The program that ours is compared with.
-    GoMadesBench,
-    /// This program, called `mailrun mades`.
-    Mailrun,
-}
 
 impl MadesTool {
     pub(super) fn name(self) -> &'static str {
@@ -54,9 +46,14 @@ impl MadesContestants {
         Ok(Self { own, go_mades_bench })
     }
 
-    /// The tools that were found.
-    pub(super) fn tools(&self) -> Vec<MadesTool> {
-        [MadesTool::GoMadesBench, MadesTool::Mailrun].into_iter().filter(|tool| self.program(*tool).is_some()).collect()
+    /// Those of the tools that were found.
+    ///
+    /// # Errors
+    /// If none was.
+    pub(super) fn installed(&self, tools: &[MadesTool]) -> Result<Vec<MadesTool>> {
+        let found: Vec<MadesTool> = tools.iter().copied().filter(|tool| self.program(*tool).is_some()).collect();
+        ensure!(!found.is_empty(), "{} is not installed", MadesTool::GoMadesBench.name());
+        Ok(found)
     }
 
     pub(super) fn program(&self, tool: MadesTool) -> Option<&Path> {
@@ -168,7 +165,9 @@ pub(super) fn sample() -> CompareOptions {
         mode: CompareMode::Amqp,
         messages: 500,
         message_bytes: 3000,
+        tools: vec![MadesTool::GoMadesBench, MadesTool::Mailrun],
         rounds: 3,
+        order: crate::bench::scenario::RoundOrder::Alternating,
         windows: vec![SendWindow::Same(16), SendWindow::Defaults],
         max_in_transit: 1000,
         broker: None,

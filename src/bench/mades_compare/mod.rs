@@ -13,24 +13,13 @@ mod report;
 mod reported;
 mod runner;
 
+pub(crate) use super::scenario::{CompareMode, SendWindow};
+use super::scenario::{MadesTool, RoundOrder};
 use super::tables::TextReport;
 use anyhow::Result;
 use party::live::LiveMode;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Path that the messages take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CompareMode {
-    /// The broker alone.
-    Amqp,
-    /// An ECP endpoint.
-    Endpoint,
-    /// An EDX toolbox.
-    Toolbox,
-    /// An ECP endpoint's connectivity test.
-    Tracing,
-}
 
 impl CompareMode {
     pub(super) fn name(self) -> &'static str {
@@ -41,15 +30,6 @@ impl CompareMode {
             Self::Tracing => "tracing",
         }
     }
-}
-
-/// Number of sends that may be outstanding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SendWindow {
-    /// The same number for all.
-    Same(u32),
-    /// The default number of each.
-    Defaults,
 }
 
 /// A broker that is running.
@@ -76,8 +56,11 @@ pub(crate) struct CompareOptions {
     /// Messages of a run.
     pub(crate) messages: u64,
     pub(crate) message_bytes: u64,
+    /// Programs to compare, as far as they are installed.
+    pub(crate) tools: Vec<MadesTool>,
     /// Runs of each row; figures are their medians.
     pub(crate) rounds: u32,
+    pub(crate) order: RoundOrder,
     pub(crate) windows: Vec<SendWindow>,
     /// Messages under way, where the window is the same for all.
     pub(crate) max_in_transit: u32,

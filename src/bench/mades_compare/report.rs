@@ -127,7 +127,7 @@ fn notes(finds: &CompareResults) -> Vec<String> {
     if finds.done < finds.planned {
         notes.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
     }
-    if !finds.has_original {
+    if finds.lacks_original {
         notes.push("Not compared because it is not installed: go-mades-bench.".to_owned());
     }
     notes.push(
@@ -161,7 +161,7 @@ mod tests {
 
     fn results(theirs: Vec<CompareRun>, own: Vec<CompareRun>) -> CompareResults {
         let lanes = vec![series(MadesTool::GoMadesBench, theirs), series(MadesTool::Mailrun, own)];
-        CompareResults { series: lanes, has_original: true, done: 6, planned: 6 }
+        CompareResults { series: lanes, has_original: true, lacks_original: false, done: 6, planned: 6 }
     }
 
     #[test]
@@ -195,7 +195,10 @@ mod tests {
     #[test]
     fn who_is_not_there_is_named() {
         let alone = vec![series(MadesTool::Mailrun, vec![run(300.0, 0.1, None)])];
-        let sheet = of(&CompareResults { series: alone, has_original: false, done: 1, planned: 2 }, &sample());
+        let sheet = of(
+            &CompareResults { series: alone, has_original: false, lacks_original: true, done: 1, planned: 2 },
+            &sample(),
+        );
         assert!(!sheet.is_good() && sheet.text.contains("Stopped after 1 of 2 runs."), "{}", sheet.text);
         assert!(sheet.text.contains("not installed: go-mades-bench.") && !sheet.text.contains('×'), "{}", sheet.text);
     }

@@ -42,6 +42,8 @@ pub(super) struct CompareSeries {
 pub(super) struct CompareResults {
     pub(super) series: Vec<CompareSeries>,
     pub(super) has_original: bool,
+    /// Set if go-mades-bench was asked for and is not installed.
+    pub(super) lacks_original: bool,
     pub(super) done: usize,
     pub(super) planned: usize,
 }
@@ -49,9 +51,9 @@ pub(super) struct CompareResults {
 /// Runs all there is to run.
 pub(super) fn run_all(options: &CompareOptions) -> Result<CompareResults> {
     let field = MadesContestants::find()?;
-    let tools = field.tools();
+    let tools = field.installed(&options.tools)?;
     let cases = cases(&tools, &options.windows);
-    let order = order(cases.len(), tools.len(), options.rounds);
+    let order = order(cases.len(), tools.len(), options.rounds, options.order);
     let planned = order.len();
     let mut lanes: Vec<CompareSeries> =
         cases.into_iter().map(|case| CompareSeries { case, runs: Vec::new() }).collect();
@@ -71,7 +73,9 @@ pub(super) fn run_all(options: &CompareOptions) -> Result<CompareResults> {
         done += 1;
     }
     course.display.clear();
-    Ok(CompareResults { series: lanes, has_original: tools.contains(&MadesTool::GoMadesBench), done, planned })
+    let has_original = tools.contains(&MadesTool::GoMadesBench);
+    let lacks_original = !has_original && options.tools.contains(&MadesTool::GoMadesBench);
+    Ok(CompareResults { series: lanes, has_original, lacks_original, done, planned })
 }
 
 struct CompareRunner<'o> {

@@ -32,12 +32,6 @@ use report::table::{Align, Table};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The target for memory, and up to how many queued it holds.
-const MEMORY_TARGET_BYTES: u64 = 256 << 20;
-const MEMORY_TARGET_MESSAGES: u64 = 100_000;
-/// The target for opening, likewise.
-const READY_TARGET_S: f64 = 10.0;
-const READY_TARGET_MESSAGES: u64 = 1_000_000;
 /// Limit of the time until the relay is ready again: longer than the target, to say by how much it is missed.
 const READY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Limit of the time that an order to the queue may take.
@@ -49,6 +43,22 @@ pub(crate) struct BacklogOptions {
     pub(crate) scenario: ScenarioOptions,
     pub(crate) durability: ContestantDurability,
     pub(crate) shape: LoadShape,
+    pub(crate) messages: u64,
+    pub(crate) memory_target: Option<MemoryTarget>,
+    pub(crate) ready_target: Option<ReadyTarget>,
+}
+
+/// Target of the relay's peak memory, and the number of messages up to which it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryTarget {
+    pub(crate) bytes: u64,
+    pub(crate) messages: u64,
+}
+
+/// Target of the time until the relay is ready, likewise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReadyTarget {
+    pub(crate) time: Duration,
     pub(crate) messages: u64,
 }
 
@@ -327,8 +337,9 @@ fn report(finds: &BacklogResults, record: &Record, curve: &MemoryCurve, options:
         options.shape.description(),
         options.durability.option_value()
     );
+    let memory = options.memory_target.and_then(|target| memory_goal(finds, target));
     let goals: Vec<Goal> =
-        [readiness_goal(finds), account_goal(finds, record)].into_iter().chain(memory_goal(finds)).collect();
+        [readiness_goal(finds, options.ready_target), account_goal(finds, record)].into_iter().chain(memory).collect();
     let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", curve.bars())];
     remarks.extend(finds.fill.map(cost_per_message).into_iter().flatten());
     remarks.extend(record.verdict.reasons.iter().cloned());
@@ -378,8 +389,11 @@ fn phases(finds: &BacklogResults) -> Table {
 }
 
 /// Judges whether the relay was ready in time, with all that it had.
-fn readiness_goal(finds: &BacklogResults) -> Goal {
-    let wanted = format!("all queued, < {} up to {}", seconds(READY_TARGET_S), count(READY_TARGET_MESSAGES));
+fn readiness_goal(finds: &BacklogResults, target: Option<ReadyTarget>) -> Goal {
+    let wanted = target.map_or_else(
+        || "all queued".to_owned(),
+        |target| format!("all queued, < {} up to {}", seconds(target.time.as_secs_f64()), count(target.messages)),
+    );
     let Some((accepted, reopened)) = finds.fill.zip(finds.restart) else {
         return Goal::new("ready after a restart", wanted, GoalResult::Unknown("stopped before".to_owned()));
     };
@@ -389,18 +403,19 @@ fn readiness_goal(finds: &BacklogResults) -> Goal {
         count(accepted.messages),
         seconds(reopened.ready_s)
     );
-    let is_quick = reopened.ready_s < READY_TARGET_S || accepted.messages > READY_TARGET_MESSAGES;
+    let is_quick =
+        target.is_none_or(|target| reopened.ready_s < target.time.as_secs_f64() || accepted.messages > target.messages);
     Goal::condition("ready after a restart", reopened.queued == accepted.messages && is_quick, found, wanted)
 }
 
 /// Memory at its most, in both processes; nothing of more messages than the target is for.
-fn memory_goal(finds: &BacklogResults) -> Option<Goal> {
-    let accepted = finds.fill.filter(|accepted| accepted.messages <= MEMORY_TARGET_MESSAGES)?;
+fn memory_goal(finds: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
+    let accepted = finds.fill.filter(|accepted| accepted.messages <= target.messages)?;
     let later = finds.restart.map(|reopened| reopened.peak_bytes).max(finds.drain.map(|drained| drained.peak_bytes));
     let peak_bytes = later.unwrap_or_default().max(accepted.peak_bytes);
-    let wanted = format!("< {} up to {}", memory(MEMORY_TARGET_BYTES), count(MEMORY_TARGET_MESSAGES));
+    let wanted = format!("< {} up to {}", memory(target.bytes), count(target.messages));
     let found = format!("{} with {} queued", memory(peak_bytes), count(accepted.messages));
-    Some(Goal::condition("RSS of the relay, at its peak", peak_bytes < MEMORY_TARGET_BYTES, found, wanted))
+    Some(Goal::condition("RSS of the relay, at its peak", peak_bytes < target.bytes, found, wanted))
 }
 
 fn account_goal(finds: &BacklogResults, record: &Record) -> Goal {
@@ -440,6 +455,8 @@ mod tests {
             durability: ContestantDurability::Sync,
             shape: LoadShape { sessions: 100, message_bytes: 65_536, reuse: None, pipelining: Pipelining::Off },
             messages,
+            memory_target: Some(MemoryTarget { bytes: 256 << 20, messages: 100_000 }),
+            ready_target: Some(ReadyTarget { time: Duration::from_secs(10), messages: 1_000_000 }),
         }
     }
 

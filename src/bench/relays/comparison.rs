@@ -7,7 +7,8 @@ use super::report;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use super::strace::{self, SyscallCounts};
 use crate::bench::plan::{BenchOptions, SyscallCounting};
-use crate::bench::tables::TextReport;
+use crate::bench::scenario::RoundOrder;
+use crate::bench::tables::{self, TextReport};
 use ::report::numbers::{count, rate, seconds};
 use anyhow::{Context, Result};
 use journey::record::{Record, Workload};
@@ -25,6 +26,7 @@ pub(crate) struct RelayComparisonOptions {
     pub(crate) shape: LoadShape,
     /// Runs of each contestant.
     pub(crate) rounds: u32,
+    pub(crate) order: RoundOrder,
     /// Says whether system calls are counted, in runs of their own.
     pub(crate) counts_syscalls: bool,
 }
@@ -79,15 +81,6 @@ pub(crate) fn run(options: &RelayComparisonOptions) -> Result<TextReport> {
     contest.scenario.save(report::of(&finds, options))
 }
 
-/// The order of the runs, as numbers of contestants: in every other round the opposite, so that none is always first.
-fn order(contestants: usize, rounds: u32) -> Vec<(u32, usize)> {
-    let round = |round: u32| {
-        let forward = (0..contestants).map(move |number| (round, number));
-        if round.is_multiple_of(2) { forward.collect::<Vec<_>>() } else { forward.rev().collect() }
-    };
-    (0..rounds).flat_map(round).collect()
-}
-
 struct RelayComparison<'o> {
     options: &'o RelayComparisonOptions,
     scenario: ScenarioRun,
@@ -102,9 +95,12 @@ impl RelayComparison<'_> {
             syscalls: not_asked(),
         };
         let mut lanes: Vec<RelaySeries> = self.options.contestants.iter().map(lane).collect();
-        let order = order(lanes.len(), self.options.rounds);
-        let (planned, mut done) = (order.len(), 0);
-        for (round, number) in order {
+        let contestants = lanes.len();
+        let order = tables::order(contestants, contestants, self.options.rounds, self.options.order);
+        let planned = order.len();
+        let mut done = 0;
+        for number in order {
+            let round = done / contestants;
             let lane = &mut lanes[number];
             let name = format!("round-{}-{}-{}", round + 1, number + 1, lane.contestant.file_name());
             let title = Some(format!("run {} of {planned}: {}", done + 1, lane.contestant));
@@ -190,16 +186,5 @@ impl RelayRun {
             }
             Self::Failed(why) => format!("could not run: {why}"),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn contestants_take_turns() {
-        assert_eq!(order(2, 3), [(0, 0), (0, 1), (1, 1), (1, 0), (2, 0), (2, 1)]);
-        assert!(order(0, 3).is_empty());
     }
 }

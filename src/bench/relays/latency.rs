@@ -22,8 +22,6 @@ use report::numbers::{count, figure, latency, rate, seconds};
 use report::table::{Align, Table};
 use std::time::Duration;
 
-/// The target: a sender that waits for its 250 one message after the other gets 50 a second through at the least.
-const ACCEPT_P99_MS: f64 = 20.0;
 /// A step may be over so much later than its last message was due, and so much of its length besides: what is on its way
 /// at its end is no queue that grows.
 const MAX_DELAY_S: f64 = 0.1;
@@ -45,9 +43,13 @@ pub(crate) struct LatencyOptions {
     /// Measure at this rate, and do not search.
     pub(crate) rate_per_s: Option<f64>,
     pub(crate) arrival: Arrival,
+    /// Share of the highest rate sustained that the rounds offer.
+    pub(crate) share: f64,
     /// Duration of a round of the measurement.
     pub(crate) length: Duration,
     pub(crate) rounds: u32,
+    /// Target: the median of the rounds' p99 until accepted stays below it.
+    pub(crate) accept_p99: Option<Duration>,
 }
 
 /// A run and what came of it.
@@ -96,7 +98,7 @@ impl LatencyScenario<'_> {
             None => {
                 let Some(()) = self.search(finds)? else { return Ok(()) };
                 let Some(sustained) = finds.sustained_per_s else { return Ok(()) };
-                sustained / 2.0
+                sustained * self.options.share
             }
         };
         for round in 1..=self.options.rounds {
@@ -277,7 +279,11 @@ fn throughput(rows: &[LatencyRow]) -> Table {
 
 fn latencies(rounds: &[LatencyRow], options: &LatencyOptions) -> Table {
     let right = |title| (title, Align::Right);
-    let rate = if options.rate_per_s.is_some() { "at that rate" } else { "at half of it" };
+    let rate = match options.rate_per_s {
+        Some(_) => "at that rate",
+        None if options.share == 0.5 => "at half of it",
+        None => "at that share of it",
+    };
     let mut table = Table::new([
         (rate, Align::Left),
         ("until", Align::Left),
@@ -297,24 +303,34 @@ fn latencies(rounds: &[LatencyRow], options: &LatencyOptions) -> Table {
 }
 
 fn goals(finds: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptions) -> Vec<Goal> {
+    let closed = finds.rows.iter().all(|row| row.measurement.fault.is_none());
     let offered = rounds.first().and_then(|row| row.offered_per_s).map(figure).unwrap_or_default();
     let what = match options.rate_per_s {
         Some(_) => format!("accept p99 at {offered} msg/s, median of the rounds"),
-        None => format!("accept p99 at {offered} msg/s, half the highest sustainable rate, median of the rounds"),
+        None => format!(
+            "accept p99 at {offered} msg/s, {} the highest sustainable rate, median of the rounds",
+            share_words(options.share)
+        ),
     };
+    let account = if closed { "nothing lost" } else { "NOT OK, see below" };
+    let account = Goal::account("the account of every run", closed, account.to_owned(), "closes");
+    let Some(limit) = options.accept_p99 else { return vec![account] };
+    let limit_ms = limit.as_secs_f64() * 1e3;
     let p99 = MedianRange::of(rounds.iter().map(|row| row.accept.p99));
-    let closed = finds.rows.iter().all(|row| row.measurement.fault.is_none());
-    let unknown = |why: &str| {
-        Goal::new("accept p99", format!("< {}", latency(ACCEPT_P99_MS)), GoalResult::Unknown(why.to_owned()))
-    };
+    let unknown =
+        |why: &str| Goal::new("accept p99", format!("< {}", latency(limit_ms)), GoalResult::Unknown(why.to_owned()));
     let p99 = match rounds.len() {
         0 if finds.rows.len() > 1 && finds.sustained_per_s.is_none() => unknown("no rate was sustained"),
         0 => unknown("stopped before"),
         done if done < options.rounds as usize => unknown("interrupted before all rounds were run"),
-        _ => Goal::median_below(what, p99, ACCEPT_P99_MS, latency),
+        _ => Goal::median_below(what, p99, limit_ms, latency),
     };
-    let account = if closed { "nothing lost" } else { "NOT OK, see below" };
-    vec![p99, Goal::account("the account of every run", closed, account.to_owned(), "closes")]
+    vec![p99, account]
+}
+
+/// `half`, or `80 %`.
+fn share_words(share: f64) -> String {
+    if share == 0.5 { "half".to_owned() } else { format!("{} %", figure(share * 100.0)) }
 }
 
 #[cfg(test)]
@@ -367,6 +383,8 @@ mod tests {
             arrival: Arrival::Poisson,
             length: Duration::from_secs(4),
             rounds,
+            share: 0.5,
+            accept_p99: Some(Duration::from_millis(20)),
         }
     }
 

@@ -14,7 +14,6 @@
 //! ```
 mod backlog;
 mod comparison;
-mod contestant;
 mod disk;
 mod disk_usage;
 mod goals;
@@ -33,9 +32,10 @@ mod soak;
 mod strace;
 pub(super) mod tree;
 
-pub(crate) use backlog::{BacklogOptions, run as run_backlog};
+use super::contestant;
+pub(crate) use super::contestant::{Contestant, ContestantDurability};
+pub(crate) use backlog::{BacklogOptions, MemoryTarget, ReadyTarget, run as run_backlog};
 pub(crate) use comparison::{RelayComparisonOptions, run};
-pub(crate) use contestant::{Contestant, ContestantDurability};
 pub(super) use disk::DiskCounter;
 pub(super) use disk_usage::{DiskUsage, used_bytes};
 pub(crate) use latency::{LatencyOptions, run as run_latency};
@@ -45,7 +45,7 @@ pub(crate) use listener::{ListenerOptions, OwnCertificate, RelayLogin};
 pub(super) use memory::MemoryCurve;
 pub(super) use report::MedianRange;
 pub(crate) use scenario::{LoadShape, ScenarioOptions};
-pub(crate) use soak::{SoakOptions, run as run_soak};
+pub(crate) use soak::{MemoryGrowth, SoakOptions, run as run_soak};
 
 use crate::bench::directory::RunDirectory;
 use anyhow::{Context, Result, ensure};

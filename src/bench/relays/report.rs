@@ -299,6 +299,7 @@ mod tests {
     use super::super::contestant::ContestantDurability;
     use super::super::scenario::{LoadShape, ScenarioOptions};
     use super::*;
+    use crate::bench::scenario::RoundOrder;
     use journey::record::Pipelining;
     use report::sample;
 
@@ -340,6 +341,7 @@ mod tests {
             messages: 200_000,
             shape: LoadShape { sessions: 250, message_bytes: 64 << 10, reuse: Some(1), pipelining: Pipelining::Off },
             rounds: 3,
+            order: RoundOrder::Alternating,
             counts_syscalls: false,
         }
     }

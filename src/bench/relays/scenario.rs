@@ -2,7 +2,7 @@
 use super::contestant::Contestant;
 use super::listener::ListenerOptions;
 use crate::bench::directory::{self, RunDirectory};
-use crate::bench::plan::{BenchOptions, BenchPreflight, SyscallCounting, TrustedCertificate};
+use crate::bench::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use crate::bench::tables::TextReport;
 use crate::bench::{self, BenchOutcome};
 use anyhow::{Context, Result, bail};
@@ -158,7 +158,7 @@ impl ScenarioOptions {
         BenchOptions {
             name: self.name.clone(),
             out: Some(out),
-            target: contestant.clone().target(),
+            target: BenchTarget::of(contestant.clone()),
             workload: Workload { sessions: shape.sessions, pipelining: shape.pipelining, seed: 1, ..load },
             source_options: vec![size, "--recipients=1".to_owned(), reuse, format!("--to={RECIPIENTS}")],
             sink_options: Vec::new(),

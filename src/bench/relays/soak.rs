@@ -14,17 +14,6 @@ use journey::record::{Arrival, Record, SeriesRow, Workload};
 use report::numbers::{count, counted, figure, memory, rate};
 use report::table::{Align, Table};
 
-/// Growth up to which memory counts as flat: the maximum of the last nine tenths over that of the first tenth. A
-/// queue is never twice equally deep, and a hash table doubles at once: a leak of 100 bytes per message, which is
-/// less than any of its parts, would still add 90 MB to a million messages.
-const MAX_GROWTH: f64 = 1.2;
-/// Growth that is allowed on top: of a small process a fifth is less than an allocator takes from the kernel at a
-/// time.
-const GROWTH_ALLOWANCE_BYTES: u64 = 16 << 20;
-/// Disk space that our own relay keeps when no message waits: the segment in use and four free ones of 64 MiB
-/// (docs/spool-format.md), and small files.
-const MAX_IDLE_SPOOL_BYTES: u64 = (5 * 64 + 1) << 20;
-
 /// Options of the scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct SoakOptions {
@@ -34,6 +23,17 @@ pub(crate) struct SoakOptions {
     pub(crate) messages: u64,
     /// Messages a second, at open loop; `None` for as fast as the relay takes them.
     pub(crate) rate_per_s: Option<f64>,
+    /// Targets; of those that are missing nothing is judged.
+    pub(crate) memory_growth: Option<MemoryGrowth>,
+    pub(crate) max_idle_spool_bytes: Option<u64>,
+}
+
+/// Growth up to which memory counts as flat: the peak in the last nine tenths, over that in the first tenth.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct MemoryGrowth {
+    pub(crate) factor: f64,
+    /// Growth that is allowed on top.
+    pub(crate) allowance_bytes: u64,
 }
 
 /// Runs it to its end, or until SIGINT or SIGTERM; either way there is a table, of what was sent until then.
@@ -81,9 +81,10 @@ fn report(outcome: &BenchOutcome, options: &SoakOptions) -> Result<TextReport> {
         options.contestant.durability()
     );
     let tenths = memory_peaks(record, &outcome.relay_memory);
-    let mut goals = vec![account_goal(record, &measure, options.messages), memory_goal(tenths)];
+    let mut goals = vec![account_goal(record, &measure, options.messages)];
+    goals.extend(options.memory_growth.map(|growth| memory_goal(tenths, growth)));
     if matches!(options.contestant, Contestant::Mailrun(_)) {
-        goals.push(disk_goal(outcome.disk_usage));
+        goals.extend(options.max_idle_spool_bytes.map(|limit| disk_goal(outcome.disk_usage, limit)));
     }
     let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", outcome.relay_memory.bars())];
     remarks.extend(measure.fault.iter().map(|fault| format!("NOT OK: {fault}")));
@@ -135,26 +136,22 @@ fn account_goal(record: &Record, measure: &RelayMeasurement, messages: u64) -> G
     Goal::new("every message accounted for", "closes", found)
 }
 
-fn memory_goal(tenths: Option<[u64; 2]>) -> Goal {
+fn memory_goal(tenths: Option<[u64; 2]>, growth: MemoryGrowth) -> Goal {
     let what = format!(
-        "peak RSS after the first tenth, limit: peak in it × {MAX_GROWTH} + {}",
-        memory(GROWTH_ALLOWANCE_BYTES)
+        "peak RSS after the first tenth, limit: peak in it × {} + {}",
+        growth.factor,
+        memory(growth.allowance_bytes)
     );
     let Some([first, rest]) = tenths else {
         return Goal::new(what, "no more", GoalResult::Unknown("too short to measure".to_owned()));
     };
-    let most = (first as f64 * MAX_GROWTH) as u64 + GROWTH_ALLOWANCE_BYTES;
+    let most = (first as f64 * growth.factor) as u64 + growth.allowance_bytes;
     Goal::condition(what, rest <= most, memory(rest), format!("≤ {}", memory(most)))
 }
 
-fn disk_goal(store: DiskUsage) -> Goal {
+fn disk_goal(store: DiskUsage, limit_bytes: u64) -> Goal {
     let what = "disk used by the spool when everything is delivered";
-    Goal::condition(
-        what,
-        store.at_end <= MAX_IDLE_SPOOL_BYTES,
-        memory(store.at_end),
-        format!("≤ {}", memory(MAX_IDLE_SPOOL_BYTES)),
-    )
+    Goal::condition(what, store.at_end <= limit_bytes, memory(store.at_end), format!("≤ {}", memory(limit_bytes)))
 }
 
 #[cfg(test)]
@@ -162,6 +159,8 @@ mod tests {
     use super::super::contestant::ContestantDurability;
     use super::super::memory::curve;
     use super::*;
+
+    const MAX_IDLE_SPOOL_BYTES: u64 = 321 << 20;
     use report::sample;
 
     fn outcome(first: u64, rest: u64, at_end: u64) -> BenchOutcome {
@@ -192,6 +191,8 @@ mod tests {
             shape: LoadShape { sessions: 100, message_bytes: 400, reuse: None, pipelining: Default::default() },
             messages,
             rate_per_s: None,
+            memory_growth: Some(MemoryGrowth { factor: 1.2, allowance_bytes: 16 << 20 }),
+            max_idle_spool_bytes: Some(MAX_IDLE_SPOOL_BYTES),
         };
         report(outcome, &options).unwrap()
     }

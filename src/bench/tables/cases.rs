@@ -1,5 +1,6 @@
 //! The rows of a table, and the order in which they are run: interleaved, so that a slow minute weighs on all.
 use super::contestants::{SinkTool, SourceTool};
+use crate::bench::scenario::RoundOrder;
 
 /// Number of messages per connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,14 +75,15 @@ pub(super) fn cases(
     cases
 }
 
-/// The order of the runs, as numbers of cases: each round runs all, and in every other round those that are compared
-/// with each other come in the opposite order, so that none is always first.
-pub(in crate::bench) fn order(cases: usize, compared: usize, rounds: u32) -> Vec<usize> {
+/// The order of the runs, as numbers of cases: each round runs all. Alternating, in every other round those that are
+/// compared with each other come in the opposite order.
+pub(in crate::bench) fn order(cases: usize, compared: usize, rounds: u32, order: RoundOrder) -> Vec<usize> {
     let round = |number: u32| {
         let groups = (0..cases).step_by(compared.max(1));
         groups.flat_map(move |first| {
             let group = first..(first + compared.max(1)).min(cases);
-            let turned: Vec<usize> = if number.is_multiple_of(2) { group.collect() } else { group.rev().collect() };
+            let is_forward = order == RoundOrder::Fixed || number.is_multiple_of(2);
+            let turned: Vec<usize> = if is_forward { group.collect() } else { group.rev().collect() };
             turned
         })
     };
@@ -92,9 +94,12 @@ pub(in crate::bench) fn order(cases: usize, compared: usize, rounds: u32) -> Vec
 mod tests {
     use super::*;
 
+    const SOURCES: [SourceTool; 3] = [SourceTool::SmtpSource, SourceTool::GoSmtpSource, SourceTool::Mailrun];
+    const SINKS: [SinkTool; 2] = [SinkTool::SmtpSink, SinkTool::Mailrun];
+
     #[test]
     fn every_combination_is_a_row_once() {
-        let cases = cases(&SourceTool::ALL, &SinkTool::ALL, &[1, 100, 1000], &[1, 3]);
+        let cases = cases(&SOURCES, &SINKS, &[1, 100, 1000], &[1, 3]);
         assert_eq!(cases.len(), 3 * 2 * 3 * 2 * 2);
         assert!(cases.iter().enumerate().all(|(at, case)| !cases[..at].contains(case)));
         assert_eq!(cases[1], cases[0].with_tool(SourceTool::GoSmtpSource), "the compared stand next to each other");
@@ -102,9 +107,12 @@ mod tests {
 
     #[test]
     fn rounds_are_interleaved_and_turned() {
-        assert_eq!(order(4, 2, 1), [0, 1, 2, 3]);
-        assert_eq!(order(4, 2, 2), [0, 1, 2, 3, 1, 0, 3, 2]);
-        assert!(order(0, 0, 3).is_empty());
+        let alternating = |cases, compared, rounds| order(cases, compared, rounds, RoundOrder::Alternating);
+        assert_eq!(alternating(4, 2, 1), [0, 1, 2, 3]);
+        assert_eq!(alternating(4, 2, 2), [0, 1, 2, 3, 1, 0, 3, 2]);
+        assert_eq!(alternating(2, 2, 3), [0, 1, 1, 0, 0, 1]);
+        assert!(alternating(0, 0, 3).is_empty());
+        assert_eq!(order(2, 2, 3, RoundOrder::Fixed), [0, 1, 0, 1, 0, 1]);
     }
 
     #[test]

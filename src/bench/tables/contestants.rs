@@ -1,25 +1,14 @@
 //! The sources and sinks of the published tables: their paths and their command lines.
+use super::TableOptions;
 use super::cases::{ConnectionReuse, TableCase};
-use anyhow::{Context, Result};
+pub(super) use crate::bench::scenario::{SinkTool, SourceTool};
+use anyhow::{Context, Result, ensure};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program that sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SourceTool {
-    /// Postfix's: the one that the others are compared with.
-    SmtpSource,
-    GoSmtpSource,
-    /// This program, called `mailrun smtp-source`.
-    Mailrun,
-}
-
 impl SourceTool {
-    /// All sources, in the order of the table.
-    pub(super) const ALL: [Self; 3] = [Self::SmtpSource, Self::GoSmtpSource, Self::Mailrun];
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::SmtpSource => "smtp-source",
@@ -29,18 +18,7 @@ impl SourceTool {
     }
 }
 
-/// A program that takes mail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SinkTool {
-    /// Postfix's.
-    SmtpSink,
-    /// This program, called `mailrun sink`.
-    Mailrun,
-}
-
 impl SinkTool {
-    pub(super) const ALL: [Self; 2] = [Self::SmtpSink, Self::Mailrun];
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::SmtpSink => "smtp-sink",
@@ -60,7 +38,7 @@ pub(super) struct TableContestants {
 
 impl TableContestants {
     /// Looks for the peers; this program is always there.
-    pub(super) fn find() -> Result<Self> {
+    pub(super) fn find(options: &TableOptions) -> Result<Self> {
         let own = std::env::current_exe().context("cannot find mailrun's own program file")?;
         let places = places(&own);
         let mut missing = Vec::new();
@@ -70,14 +48,15 @@ impl TableContestants {
             found
         };
         let (mut tools, mut receivers) = (Vec::new(), Vec::new());
-        for tool in SourceTool::ALL {
+        for &tool in &options.tools {
             let path = if tool == SourceTool::Mailrun { Some(own.clone()) } else { search(tool.name()) };
             tools.extend(path.map(|path| (tool, path)));
         }
-        for receiver in SinkTool::ALL {
+        for &receiver in &options.receivers {
             let path = if receiver == SinkTool::Mailrun { Some(own.clone()) } else { search(receiver.name()) };
             receivers.extend(path.map(|path| (receiver, path)));
         }
+        ensure!(!tools.is_empty() && !receivers.is_empty(), "not installed: {}", missing.join(", "));
         Ok(Self { tools, receivers, missing })
     }
 

@@ -24,6 +24,7 @@ pub(in crate::bench) use conclusion::{Defects, conclude, conclude_runs, strip_ma
 pub(in crate::bench) use contestants::peer;
 pub(in crate::bench) use timed::{Costs, TimedChild};
 
+use super::scenario::{RoundOrder, SinkTool, SourceTool};
 use ::report::numbers::counted;
 use ::report::table::{Table, plain};
 use anyhow::Result;
@@ -46,8 +47,12 @@ pub(crate) enum DeliveryCheck {
 pub(crate) struct TableOptions {
     /// Messages of a run.
     pub(crate) messages: u64,
+    /// Sources and sinks, as far as they are installed.
+    pub(crate) tools: Vec<SourceTool>,
+    pub(crate) receivers: Vec<SinkTool>,
     /// Runs of each row; figures are their medians.
     pub(crate) rounds: u32,
+    pub(crate) order: RoundOrder,
     /// Sessions, a group of rows each.
     pub(crate) sessions: Vec<u32>,
     /// Recipients of a message, likewise.

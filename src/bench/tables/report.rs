@@ -237,7 +237,10 @@ mod tests {
     fn options() -> TableOptions {
         TableOptions {
             messages: 1000,
+            tools: vec![SourceTool::SmtpSource, SourceTool::Mailrun],
+            receivers: vec![SinkTool::Mailrun],
             rounds: 3,
+            order: crate::bench::scenario::RoundOrder::Alternating,
             sessions: vec![100],
             recipients: vec![1],
             check: DeliveryCheck::None,

@@ -49,11 +49,11 @@ pub(super) struct TableResults {
 
 /// Runs all there is to run.
 pub(super) fn run_all(options: &TableOptions) -> Result<TableResults> {
-    let field = TableContestants::find()?;
+    let field = TableContestants::find(options)?;
     let tools: Vec<SourceTool> = field.tools.iter().map(|(tool, _)| *tool).collect();
     let receivers: Vec<SinkTool> = field.receivers.iter().map(|(receiver, _)| *receiver).collect();
     let cases = cases(&tools, &receivers, &options.sessions, &options.recipients);
-    let order = order(cases.len(), tools.len(), options.rounds);
+    let order = order(cases.len(), tools.len(), options.rounds, options.order);
     let planned = order.len();
     let mut lanes: Vec<TableSeries> = cases.into_iter().map(|case| TableSeries { case, runs: Vec::new() }).collect();
     let mut course = TableRunner {

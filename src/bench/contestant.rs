@@ -1,5 +1,4 @@
 //! The party between source and sink, in the words of `--relay` and `--compare`.
-use crate::bench::BenchTarget;
 use journey::record::Role;
 use std::fmt;
 use std::str::FromStr;
@@ -53,16 +52,8 @@ impl ContestantDurability {
 }
 
 impl Contestant {
-    /// Target of a run's load.
-    pub(crate) fn target(self) -> BenchTarget {
-        match self {
-            Self::None => BenchTarget::OwnSink,
-            relay => BenchTarget::Relay(relay),
-        }
-    }
-
     /// Reports whether it is our own relay, whose queue the bench can read when it has stopped.
-    pub(in crate::bench) fn is_own(&self) -> bool {
+    pub(super) fn is_own(&self) -> bool {
         matches!(self, Self::Mailrun(durability) if *durability != ContestantDurability::Memory)
     }
 
