@@ -14,7 +14,7 @@ mod transaction;
 
 use self::core::ClientCore;
 use self::setup::SessionSetup;
-use self::state::ClientState;
+use self::state::{ClientState, SetUpState};
 use self::transaction::SendState;
 use crate::envelope::Envelope;
 use crate::extensions::Extensions;
@@ -160,7 +160,8 @@ impl Client {
     /// Creates a session on an established connection; the peer speaks first. `name` goes into EHLO.
     pub fn new(name: Arc<str>, pipelining: PipelineMode, now: Duration) -> Self {
         let core = ClientCore::new(name, pipelining, now);
-        Self { reader: ReplyReader::default(), state: ClientState::ExpectGreeting(None), core }
+        let state = ClientState::SetUp(SetUpState::ExpectGreeting(None));
+        Self { reader: ReplyReader::default(), state, core }
     }
 
     /// Creates a session with options; SCRAM-SHA-256 is not chosen without a nonce.
@@ -170,7 +171,8 @@ impl Client {
         client.core.chunking = options.chunking;
         client.core.burst = options.burst;
         client.core.quit_timeout = options.quit_timeout;
-        client.state = ClientState::ExpectGreeting(Some(Box::new(SessionSetup::new(options, nonce))));
+        let setup = Box::new(SessionSetup::new(options, nonce));
+        client.state = ClientState::SetUp(SetUpState::ExpectGreeting(Some(setup)));
         client
     }
 
@@ -189,7 +191,7 @@ impl Client {
             *input = &[];
             return Ok(None);
         }
-        if let ClientState::ExpectTls(_) = self.state
+        if let ClientState::SetUp(SetUpState::ExpectTls(_)) = self.state
             && !input.is_empty()
         {
             self.state = ClientState::Closed(None);
@@ -204,13 +206,11 @@ impl Client {
             }
         };
         self.core.last_received = now;
-        let state = std::mem::replace(&mut self.state, ClientState::Closed(None));
-        let step = state.step(&reply, &mut self.core, out)?;
-        self.state = match reply.code() {
-            421 => ClientState::Closed(step.next.awaited(&self.core)),
-            _ => step.next,
-        };
-        Ok(Some(Event { to: step.to, reply, ends: step.ends }))
+        let (to, ends) = self.state.receive(&reply, &mut self.core, out)?;
+        if reply.code() == 421 {
+            self.state = ClientState::Closed(self.state.awaited(&self.core));
+        }
+        Ok(Some(Event { to, reply, ends }))
     }
 
     /// Takes the state out, for a step; a session without a state is closed.
@@ -230,33 +230,31 @@ impl Client {
     /// writes nothing.
     pub fn begin(&mut self, envelope: Arc<Envelope>, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
-        self.state = match self.take_state() {
-            ClientState::Transaction(SendState::Idle) => ClientState::Transaction(self.core.begin(envelope, out)),
-            busy => busy,
-        };
+        if let ClientState::Transaction(sending @ SendState::Idle) = &mut self.state {
+            *sending = self.core.begin(envelope, out);
+        }
     }
 
     /// Notes that the message and its end of data are being sent: a reply is due. A session that is over does not wait
     /// for it.
     pub fn message_sent(&mut self, now: Duration) {
-        self.state = match self.take_state() {
-            ClientState::Transaction(SendState::Message) => {
-                self.core.last_received = now;
-                ClientState::Transaction(self.core.message_sent())
-            }
-            other => other,
-        };
+        if let ClientState::Transaction(sending @ SendState::Message) = &mut self.state {
+            self.core.last_received = now;
+            *sending = self.core.message_sent();
+        }
     }
 
     /// Announces a chunk of `bytes` bytes of the message, which the caller appends to `out` as they are. If no [chunk
     /// is wanted](Want::Chunk) it writes nothing and returns `false`.
     pub fn chunk(&mut self, bytes: u64, part: ChunkPosition, now: Duration, out: &mut Vec<u8>) -> bool {
-        if self.wants() != Want::Chunk {
-            return false;
+        match &mut self.state {
+            ClientState::Transaction(sending @ SendState::Chunks) if self.core.wants_chunk() => {
+                self.core.last_received = now;
+                *sending = self.core.chunk(bytes, part, out);
+                true
+            }
+            _ => false,
         }
-        self.core.last_received = now;
-        self.state = ClientState::Transaction(self.core.chunk(bytes, part, out));
-        true
     }
 
     /// Notes that part of a message was sent: the peer is not silent, but receiving.
@@ -270,7 +268,7 @@ impl Client {
         self.core.last_received = now;
         self.core.is_over_tls = true;
         self.state = match self.take_state() {
-            ClientState::ExpectTls(setup) => {
+            ClientState::SetUp(SetUpState::ExpectTls(setup)) => {
                 self.core.extensions = Extensions::default();
                 setup::hello(Some(setup), &self.core, out)
             }
@@ -288,7 +286,7 @@ impl Client {
     pub fn wants(&self) -> Want {
         match &self.state {
             ClientState::Closed(_) => Want::Close,
-            ClientState::ExpectTls(_) => Want::Tls,
+            ClientState::SetUp(SetUpState::ExpectTls(_)) => Want::Tls,
             ClientState::Transaction(SendState::Message) => Want::Message,
             ClientState::Transaction(SendState::Chunks) if self.core.wants_chunk() => Want::Chunk,
             ClientState::Transaction(SendState::Idle) if self.core.due.is_empty() => Want::Transaction,

@@ -1,7 +1,7 @@
 //! Steps of a client session before its first transaction: the greeting, TLS, XCLIENT, AUTH.
 use super::core::ClientCore;
 use super::options::{Notifications, Options, StartTls};
-use super::state::ClientState;
+use super::state::{ClientState, SetUpState};
 use super::transaction::SendState;
 use super::{GaveUp, Protocol};
 use crate::extensions::Extensions;
@@ -52,7 +52,7 @@ pub(super) fn hello(setup: Option<Box<SessionSetup>>, core: &ClientCore, out: &m
         Protocol::Smtp => b"EHLO ",
     };
     send_hello(verb, core, out);
-    ClientState::ExpectHello(HelloForm::Extended, setup)
+    ClientState::SetUp(SetUpState::ExpectHello(HelloForm::Extended, setup))
 }
 
 fn send_hello(verb: &[u8], core: &ClientCore, out: &mut Vec<u8>) {
@@ -77,7 +77,7 @@ pub(super) fn hello_answered(
         (2, HelloForm::Plain) => next_step(setup, core, out),
         (5, HelloForm::Extended) if core.protocol == Protocol::Smtp => {
             send_hello(b"HELO ", core, out);
-            ClientState::ExpectHello(HelloForm::Plain, setup)
+            ClientState::SetUp(SetUpState::ExpectHello(HelloForm::Plain, setup))
         }
         _ => quit(out),
     }
@@ -119,7 +119,7 @@ impl SessionSetup {
         if core.extensions.starttls && !self.has_asked_for_tls {
             self.has_asked_for_tls = true;
             out.extend_from_slice(b"STARTTLS\r\n");
-            return ClientState::ExpectStartTls(self);
+            return ClientState::SetUp(SetUpState::ExpectStartTls(self));
         }
         self.without_tls(core, out)
     }
@@ -151,7 +151,7 @@ impl SessionSetup {
         match self.xclient_lines.as_mut().and_then(VecDeque::pop_front) {
             Some(line) => {
                 out.extend_from_slice(line.as_bytes());
-                ClientState::ExpectXclient(self)
+                ClientState::SetUp(SetUpState::ExpectXclient(self))
             }
             None => hello(Some(self), core, out),
         }
@@ -192,7 +192,7 @@ fn authenticate(
         }
         core.mechanism = Some(mechanism);
         out.extend_from_slice(line.as_bytes());
-        return ClientState::ExpectAuth(Box::new(exchange));
+        return ClientState::SetUp(SetUpState::ExpectAuth(Box::new(exchange)));
     }
     give_up(GaveUp::NoMechanism, core, out)
 }
@@ -209,11 +209,11 @@ pub(super) fn auth_answered(
             Ok(line) => {
                 out.extend_from_slice(line.as_bytes());
                 out.extend_from_slice(b"\r\n");
-                ClientState::ExpectAuth(exchange)
+                ClientState::SetUp(SetUpState::ExpectAuth(exchange))
             }
             Err(why) => {
                 out.extend_from_slice(b"*\r\n");
-                ClientState::ExpectCancelled(why)
+                ClientState::SetUp(SetUpState::ExpectCancelled(why))
             }
         },
         200..300 => match exchange.accept() {

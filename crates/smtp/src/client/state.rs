@@ -22,6 +22,20 @@ use crate::sasl::client::{ClientExchange, ExchangeError};
 /// ```
 #[derive(Debug)]
 pub(super) enum ClientState {
+    /// The reply to a command before the first transaction.
+    SetUp(SetUpState),
+    /// The caller, or the replies of transactions.
+    Transaction(SendState),
+    /// The reply to QUIT, behind the replies to these commands.
+    ExpectQuit(Vec<Verb>),
+    /// Nothing any more; holds the command whose reply did not come.
+    Closed(Option<Verb>),
+}
+
+/// States before the first transaction: one command is under way at a time.
+#[derive(Debug)]
+#[expect(clippy::enum_variant_names, reason = "a state is named by what it waits for")]
+pub(super) enum SetUpState {
     /// The greeting.
     ExpectGreeting(Option<Box<SessionSetup>>),
     /// The reply to EHLO, LHLO or HELO.
@@ -36,64 +50,51 @@ pub(super) enum ClientState {
     ExpectAuth(Box<ClientExchange>),
     /// The reply to `*`, which cancelled AUTH for this reason.
     ExpectCancelled(ExchangeError),
-    /// The caller, or the replies of transactions.
-    Transaction(SendState),
-    /// The reply to QUIT, behind the replies to these commands.
-    ExpectQuit(Vec<Verb>),
-    /// Nothing any more; holds the command whose reply did not come.
-    Closed(Option<Verb>),
-}
-
-/// The step that a reply causes.
-pub(super) struct ReplyStep {
-    pub(super) next: ClientState,
-    /// The command that it belongs to.
-    pub(super) to: Verb,
-    /// The transaction it belongs to is over.
-    pub(super) ends: Option<Outcome>,
-}
-
-impl ReplyStep {
-    /// A step outside transactions.
-    fn new(to: Verb, next: ClientState) -> Self {
-        Self { next, to, ends: None }
-    }
 }
 
 impl ClientState {
-    /// Takes a reply; the commands that follow from it go to `out`.
-    pub(super) fn step(
-        self,
+    /// Takes a reply; the commands that follow from it go to `out`. Returns the command that it belongs to, and the
+    /// result of the transaction, if that is over.
+    pub(super) fn receive(
+        &mut self,
         reply: &ReceivedReply<'_>,
         core: &mut ClientCore,
         out: &mut Vec<u8>,
-    ) -> Result<ReplyStep, Violation> {
-        let is_done = reply.code() / 100 == 2;
-        Ok(match self {
-            Self::Transaction(state) => return state.step(reply, core, out),
-            Self::ExpectGreeting(setup) => ReplyStep::new(Verb::Greeting, setup::greeted(setup, reply, core, out)),
-            Self::ExpectHello(form, setup) => {
-                ReplyStep::new(Verb::Hello, setup::hello_answered(form, setup, reply, core, out))
+    ) -> Result<(Verb, Option<Outcome>), Violation> {
+        // Only the inner state moves: the outer one is large, and most replies do not change it.
+        match self {
+            Self::Transaction(sending) => {
+                let state = std::mem::replace(sending, SendState::Idle);
+                let Some(due) = core.due.pop_front() else {
+                    *self = Self::Closed(None);
+                    return state.interrupted(reply);
+                };
+                let step = state.step(due, reply, core, out);
+                *sending = step.next;
+                Ok((step.to, step.ends))
             }
-            Self::ExpectStartTls(setup) if is_done => ReplyStep::new(Verb::StartTls, Self::ExpectTls(setup)),
-            Self::ExpectStartTls(setup) => ReplyStep::new(Verb::StartTls, setup.without_tls(core, out)),
-            Self::ExpectXclient(setup) if is_done => ReplyStep::new(Verb::Xclient, setup.next_xclient(core, out)),
-            Self::ExpectXclient(_) => ReplyStep::new(Verb::Xclient, setup::xclient_refused(core, out)),
-            Self::ExpectAuth(exchange) => ReplyStep::new(Verb::Auth, setup::auth_answered(exchange, reply, core, out)),
-            Self::ExpectCancelled(why) => ReplyStep::new(Verb::Auth, setup::cancelled(why, core, out)),
-            Self::ExpectQuit(earlier) if earlier.is_empty() => ReplyStep::new(Verb::Quit, Self::Closed(None)),
-            Self::ExpectQuit(mut earlier) => ReplyStep::new(earlier.remove(0), Self::ExpectQuit(earlier)),
-            Self::ExpectTls(_) | Self::Closed(_) => return Err(Violation::Unasked(reply.code())),
-        })
+            Self::SetUp(state) => {
+                let state = std::mem::replace(state, SetUpState::ExpectGreeting(None));
+                let to = state.awaited();
+                *self = state.step(reply, core, out);
+                to.map(|to| (to, None)).ok_or(Violation::Unasked(reply.code()))
+            }
+            Self::ExpectQuit(earlier) if earlier.is_empty() => {
+                *self = Self::Closed(None);
+                Ok((Verb::Quit, None))
+            }
+            Self::ExpectQuit(earlier) => Ok((earlier.remove(0), None)),
+            Self::Closed(_) => Err(Violation::Unasked(reply.code())),
+        }
     }
 
     /// Sends QUIT, unless the session is over.
     pub(super) fn quit(self, core: &ClientCore, out: &mut Vec<u8>) -> Self {
         let earlier = match self {
             Self::Closed(_) => return self,
+            Self::SetUp(state) => state.awaited().into_iter().collect(),
             Self::Transaction(_) => core.due.iter().map(|due| due.verb()).collect(),
             Self::ExpectQuit(earlier) => earlier.into_iter().chain([Verb::Quit]).collect(),
-            _ => self.awaited(core).into_iter().collect(),
         };
         out.extend_from_slice(b"QUIT\r\n");
         Self::ExpectQuit(earlier)
@@ -102,15 +103,40 @@ impl ClientState {
     /// The command whose reply comes next.
     pub(super) fn awaited(&self, core: &ClientCore) -> Option<Verb> {
         match self {
+            Self::SetUp(state) => state.awaited(),
+            Self::Transaction(_) => core.awaited(),
+            Self::ExpectQuit(earlier) => Some(earlier.first().copied().unwrap_or(Verb::Quit)),
+            Self::Closed(awaited) => *awaited,
+        }
+    }
+}
+
+impl SetUpState {
+    /// Takes a reply.
+    fn step(self, reply: &ReceivedReply<'_>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+        let is_done = reply.code() / 100 == 2;
+        match self {
+            Self::ExpectGreeting(setup) => setup::greeted(setup, reply, core, out),
+            Self::ExpectHello(form, setup) => setup::hello_answered(form, setup, reply, core, out),
+            Self::ExpectStartTls(setup) if is_done => ClientState::SetUp(Self::ExpectTls(setup)),
+            Self::ExpectStartTls(setup) => setup.without_tls(core, out),
+            Self::ExpectTls(_) => ClientState::Closed(None),
+            Self::ExpectXclient(setup) if is_done => setup.next_xclient(core, out),
+            Self::ExpectXclient(_) => setup::xclient_refused(core, out),
+            Self::ExpectAuth(exchange) => setup::auth_answered(exchange, reply, core, out),
+            Self::ExpectCancelled(why) => setup::cancelled(why, core, out),
+        }
+    }
+
+    /// The command whose reply is awaited; none before TLS.
+    fn awaited(&self) -> Option<Verb> {
+        match self {
             Self::ExpectGreeting(_) => Some(Verb::Greeting),
             Self::ExpectHello(..) => Some(Verb::Hello),
             Self::ExpectStartTls(_) => Some(Verb::StartTls),
             Self::ExpectTls(_) => None,
             Self::ExpectXclient(_) => Some(Verb::Xclient),
             Self::ExpectAuth(_) | Self::ExpectCancelled(_) => Some(Verb::Auth),
-            Self::Transaction(_) => core.awaited(),
-            Self::ExpectQuit(earlier) => Some(earlier.first().copied().unwrap_or(Verb::Quit)),
-            Self::Closed(awaited) => *awaited,
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Transactions of a client session: commands in lock step, in groups, and messages by DATA or BDAT.
 use super::core::ClientCore;
-use super::state::{ClientState, ReplyStep};
 use super::{ChunkPosition, Outcome, Protocol, Verb, Violation};
 use crate::data::END_OF_DATA;
 use crate::envelope::Envelope;
@@ -60,18 +59,27 @@ impl DueReply {
     }
 }
 
+/// The step that a reply causes.
+pub(super) struct ReplyStep {
+    pub(super) next: SendState,
+    /// The command that it belongs to.
+    pub(super) to: Verb,
+    /// The transaction it belongs to is over.
+    pub(super) ends: Option<Outcome>,
+}
+
 /// The next state of the sending side, and the result of the transaction whose reply came, if it is over.
 type SendStep = (SendState, Option<Outcome>);
 
 impl SendState {
-    /// Takes a reply.
+    /// Takes the reply that was due.
     pub(super) fn step(
         self,
+        due: DueReply,
         reply: &ReceivedReply<'_>,
         core: &mut ClientCore,
         out: &mut Vec<u8>,
-    ) -> Result<ReplyStep, Violation> {
-        let Some(due) = core.due.pop_front() else { return self.interrupted(reply) };
+    ) -> ReplyStep {
         let recipient = if due == DueReply::Message { core.accepted_recipients.pop_front() } else { None };
         let is_done = reply.code() / 100 == 2;
         let (state, ends) = match due {
@@ -88,20 +96,16 @@ impl SendState {
             state => (state, ends),
         };
         core.under_way = core.under_way.saturating_sub(u32::from(ends.is_some()));
-        let to = recipient.map_or(due.verb(), Verb::Delivery);
-        Ok(ReplyStep { next: ClientState::Transaction(state), to, ends })
+        ReplyStep { next: state, to: recipient.map_or(due.verb(), Verb::Delivery), ends }
     }
 
     /// Takes a reply that no command asked for. A refusal while the message is being written is the peer's final reply
     /// to it (too big, time-out): the message can be neither finished nor recalled, so the session is over. A 421
-    /// between messages is the end of the session (RFC 5321 §3.8), as after QUIT.
-    fn interrupted(self, reply: &ReceivedReply<'_>) -> Result<ReplyStep, Violation> {
-        let next = ClientState::Closed(None);
+    /// between messages is the end of the session (RFC 5321 §3.8), as after QUIT. It is over in any case.
+    pub(super) fn interrupted(self, reply: &ReceivedReply<'_>) -> Result<(Verb, Option<Outcome>), Violation> {
         match self {
-            Self::Message | Self::Chunks if !reply.is_positive() => {
-                Ok(ReplyStep { next, to: Verb::Message, ends: Some(Outcome::Refused) })
-            }
-            Self::Idle if reply.code() == 421 => Ok(ReplyStep { next, to: Verb::Quit, ends: None }),
+            Self::Message | Self::Chunks if !reply.is_positive() => Ok((Verb::Message, Some(Outcome::Refused))),
+            Self::Idle if reply.code() == 421 => Ok((Verb::Quit, None)),
             Self::Idle | Self::LockStep(_) | Self::Group | Self::Message | Self::Chunks | Self::EmptyMessage => {
                 Err(Violation::Unasked(reply.code()))
             }
