@@ -75,7 +75,8 @@ fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, started_at)?;
     let conducted = run_parties(program, options, far_sink.as_ref(), &directory, started_at);
     let (finds, complaint) = conducted.inspect_err(|_| directory.discard())?;
-    let (disk_bytes, store) = (finds.disk_bytes, finds.disk_usage);
+    let disk_bytes = finds.disk_bytes;
+    let store = finds.disk_usage;
     let relay = finds.observations.iter().find(|party| party.role == Role::Relay);
     let relay_memory = relay.map(|party| party.memory.clone()).unwrap_or_default();
     let record = gather::record(options, started_at, finds);

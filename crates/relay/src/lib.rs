@@ -197,7 +197,8 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let resolver =
         Resolver::start(&config.dns, &config.hostname, config.delivery_scope).context("cannot start a thread")?;
     let [readers, porters] = [BlockingPool::start("reader"), BlockingPool::start("porter")];
-    let (readers, porters) = (readers.context("cannot start a thread")?, porters.context("cannot start a thread")?);
+    let readers = readers.context("cannot start a thread")?;
+    let porters = porters.context("cannot start a thread")?;
     let press = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = net::clock::wall().as_nanos() as u64;
     Ok(RelayContext::new(config, opened, resolver, (readers, porters), (press, log.clone()), seed))

@@ -66,7 +66,8 @@ impl RunRecorder {
     pub(super) fn sample(&mut self, setting: &RelayContext) -> Option<LiveProgress> {
         let now = clock::now();
         let census = &setting.counters;
-        let (accepted, delivered) = (census.accepted.value(), census.delivered.value());
+        let accepted = census.accepted.value();
+        let delivered = census.delivered.value();
         self.accepted.update(accepted, now);
         self.delivered.update(delivered, now);
         if now < self.next_tick {

@@ -116,7 +116,8 @@ pub(super) struct RecipientGroup {
 
 impl RelayWorker {
     pub(super) fn start(setting: Arc<RelayContext>) -> Rc<Self> {
-        let (config, edition) = (setting.config(), setting.config_version());
+        let config = setting.config();
+        let edition = setting.config_version();
         let origin = clock::wall().saturating_sub(clock::now());
         let workers = worker_count(&config);
         let share = |all: u32| all.div_ceil(workers).max(1);
@@ -313,7 +314,8 @@ impl RelayWorker {
 
     /// Does a part of what is due.
     fn do_due(self: &Rc<Self>) -> DueWork {
-        let (now, mut all) = (clock::now(), Vec::new());
+        let now = clock::now();
+        let mut all = Vec::new();
         self.queue.borrow_mut().tick(now, &mut all);
         all.drain(..).for_each(|effects| self.apply_actions(effects, None));
         self.drive();
@@ -323,7 +325,8 @@ impl RelayWorker {
 
     /// Forgets hops that nothing is left to remember of; their numbers are given anew.
     fn forget_destinations(&self) {
-        let (mut queue, now) = (self.queue.borrow_mut(), clock::now());
+        let mut queue = self.queue.borrow_mut();
+        let now = clock::now();
         let forgotten = self.destinations.borrow_mut().forget_idle(|key| queue.is_idle(key, now));
         for key in forgotten {
             queue.forget_destination(key);
@@ -374,7 +377,8 @@ impl RelayWorker {
         if self.dsn_tasks.get() >= MAX_DSN_TASKS {
             return self.pending_dsns.borrow_mut().push_back((id, notice));
         }
-        let (office, teller) = (Rc::clone(self), DsnTask::new(self));
+        let office = Rc::clone(self);
+        let teller = DsnTask::new(self);
         net::worker::spawn_local(async move {
             generate::generate(&office, id, notice, letter).await;
             while let Some((id, notice)) = office.next_pending_dsn() {

@@ -160,7 +160,9 @@ impl<'g> BacklogScenario<'g> {
 
     /// Runs from the first message to the last, or until the user wants no more.
     fn run(mut self) -> Result<(BacklogResults, Record, MemoryCurve)> {
-        let (run, started_at, sight) = (outputs::new_run_id()?, jiff::Timestamp::now(), HostSampler::start());
+        let run = outputs::new_run_id()?;
+        let started_at = jiff::Timestamp::now();
+        let sight = HostSampler::start();
         let source = self.fill(run)?;
         let outcome = self.restart_and_drain(run, gather::accepted_messages(&source.record));
         if self.is_uninterrupted() {
@@ -175,7 +177,10 @@ impl<'g> BacklogScenario<'g> {
         let relay = self.bench.relay().and_then(|relay| gather::relay(relay, self.directory, arrived));
         let watched = self.supervisor.finish();
         let memory = watched.iter().find(|seen| seen.role == Role::Relay).map(|seen| seen.memory.clone());
-        let (around, between, disk_bytes, store) = (sight.finish(), Topology::Server, None, DiskUsage::default());
+        let around = sight.finish();
+        let between = Topology::Server;
+        let disk_bytes = None;
+        let store = DiskUsage::default();
         let finds = gather::RunResults {
             run,
             source,
@@ -265,12 +270,14 @@ impl<'g> BacklogScenario<'g> {
         let complaint = self.supervisor.stop_relay(PartyProcess::terminate)?;
         self.supervisor.ensure_all_alive()?;
         complaint.map_or(Ok(()), Err)?;
-        let (stop_s, starting) = (stopping.elapsed().as_secs_f64(), Instant::now());
+        let stop_s = stopping.elapsed().as_secs_f64();
+        let starting = Instant::now();
         self.supervisor.start_relay(self.launch())?;
         let listen_s = starting.elapsed().as_secs_f64();
         let status = self.status()?;
         self.supervisor.await_relay("the relay reads its spool", READY_TIMEOUT, || status.is_ready())?;
-        let (ready_s, usage) = (starting.elapsed().as_secs_f64(), self.supervisor.sample_relay());
+        let ready_s = starting.elapsed().as_secs_f64();
+        let usage = self.supervisor.sample_relay();
         let reopened = RestartPhase {
             stop_s,
             listen_s,
@@ -419,7 +426,8 @@ fn memory_goal(finds: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
 }
 
 fn account_goal(finds: &BacklogResults, record: &Record) -> Goal {
-    let (what, wanted) = ("every message accounted for", "all delivered, lost 0");
+    let what = "every message accounted for";
+    let wanted = "all delivered, lost 0";
     if finds.drain.is_none() {
         return Goal::new(what, wanted, GoalResult::Unknown("stopped before".to_owned()));
     }
@@ -461,7 +469,8 @@ mod tests {
     }
 
     fn results(messages: u64, ready_s: f64, peak_bytes: u64) -> BacklogResults {
-        let (rss_bytes, disk_bytes) = (peak_bytes / 2, messages * 70_000);
+        let rss_bytes = peak_bytes / 2;
+        let disk_bytes = messages * 70_000;
         BacklogResults {
             fill: Some(FillPhase { messages, took_s: 10.0, peak_bytes, rss_bytes, disk_bytes }),
             restart: Some(RestartPhase {

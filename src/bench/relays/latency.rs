@@ -141,7 +141,8 @@ impl LatencyScenario<'_> {
         let outcome = outcome.with_context(|| format!("in {name}"))?;
         let record = &outcome.record;
         let measure = RelayMeasurement::of(record, outcome.disk_bytes, record.ledger.created.unwrap_or_default())?;
-        let (accept, flight) = (times(record, Stage::Accepted)?, times(record, Stage::Delivered)?);
+        let accept = times(record, Stage::Accepted)?;
+        let flight = times(record, Stage::Delivered)?;
         let row = LatencyRow {
             name: name.replace('-', " "),
             offered_per_s,
@@ -174,7 +175,8 @@ const SUSTAINED: &str = "sustained";
 /// Verdict on a step: sustained, or the reason why not.
 fn verdict(measure: &RelayMeasurement, record: &Record) -> &'static str {
     let load = &record.workload;
-    let (length_s, rate_per_s) = (load.duration_limit_s.unwrap_or_default(), load.rate_per_s.unwrap_or_default());
+    let length_s = load.duration_limit_s.unwrap_or_default();
+    let rate_per_s = load.rate_per_s.unwrap_or_default();
     let latest_s = length_s * (1.0 + MAX_DELAY_SHARE) + MAX_DELAY_S;
     let created = record.ledger.created.unwrap_or_default() as f64;
     match &measure.figures {

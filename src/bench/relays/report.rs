@@ -209,7 +209,8 @@ fn ratios(finds: &RelayComparisonResults, base: &RelaySeries) -> RatioTable {
     let columns = COMPARISONS.map(|(title, _)| (title, Align::Right));
     let [accepted, delivered, cpu, disk] = columns;
     let titles = [("relay", Align::Left), ("against", Align::Left), accepted, delivered, cpu, disk];
-    let (mut table, mut remarks) = (Table::new(titles), Vec::new());
+    let mut table = Table::new(titles);
+    let mut remarks = Vec::new();
     for lane in finds.series.iter().filter(|lane| !std::ptr::eq(*lane, base) && !lane.runs.is_empty()) {
         let mut row = vec![lane.contestant.to_string(), base.contestant.to_string()];
         for (title, compare) in COMPARISONS {
@@ -324,7 +325,8 @@ mod tests {
     }
 
     fn results(ours: Vec<RelayRun>, theirs: Vec<RelayRun>) -> RelayComparisonResults {
-        let (done, ours) = (ours.len() + theirs.len(), series(Contestant::Mailrun(ContestantDurability::Sync), ours));
+        let done = ours.len() + theirs.len();
+        let ours = series(Contestant::Mailrun(ContestantDurability::Sync), ours);
         RelayComparisonResults { series: vec![ours, series(Contestant::Postfix, theirs)], done, planned: done }
     }
 

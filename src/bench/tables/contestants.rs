@@ -47,7 +47,8 @@ impl TableContestants {
             missing.extend(found.is_none().then_some(name));
             found
         };
-        let (mut tools, mut receivers) = (Vec::new(), Vec::new());
+        let mut tools = Vec::new();
+        let mut receivers = Vec::new();
         for &tool in &options.tools {
             let path = if tool == SourceTool::Mailrun { Some(own.clone()) } else { search(tool.name()) };
             tools.extend(path.map(|path| (tool, path)));
@@ -159,7 +160,9 @@ mod tests {
             fs::create_dir(&path).unwrap();
             path
         };
-        let (links, plain, real) = (directory("links"), directory("plain"), directory("real"));
+        let links = directory("links");
+        let plain = directory("plain");
+        let real = directory("real");
         let own = place.path().canonicalize().unwrap().join("mailrun");
         for path in [&own, &real.join("smtp-source"), &plain.join("smtp-source")] {
             fs::write(path, "").unwrap();

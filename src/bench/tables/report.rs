@@ -230,7 +230,8 @@ mod tests {
     }
 
     fn series(tool: SourceTool, runs: Vec<TableRun>) -> TableSeries {
-        let (receiver, connections) = (SinkTool::Mailrun, ConnectionReuse::Reused);
+        let receiver = SinkTool::Mailrun;
+        let connections = ConnectionReuse::Reused;
         TableSeries { case: TableCase { tool, receiver, sessions: 100, connections, recipients: 1 }, runs }
     }
 

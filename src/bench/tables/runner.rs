@@ -62,7 +62,8 @@ pub(super) fn run_all(options: &TableOptions) -> Result<TableResults> {
         interrupt: Interrupt::watch()?,
         display: LiveDisplay::on_stderr(options.live, NonTerminalOutput::Lines),
     };
-    let (began, mut done) = (Instant::now(), 0);
+    let began = Instant::now();
+    let mut done = 0;
     for number in order {
         let lane = &mut lanes[number];
         let line = LiveLine::of_runs(done, planned, &lane.case.description(), began);

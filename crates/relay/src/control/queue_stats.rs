@@ -59,7 +59,8 @@ fn totals(setting: &RelayContext) -> TotalsRow {
 
 /// One worker's. Of hops that are only summed up nothing is copied: this takes a turn of the worker's time.
 fn worker_stats(office: &Rc<RelayWorker>) -> (crate::qmgr::QueueTotals, usize, Vec<HopRow>) {
-    let (queue, hops) = (office.queue.borrow(), office.destinations.borrow());
+    let queue = office.queue.borrow();
+    let hops = office.destinations.borrow();
     let mut all: Vec<DestinationStats> = queue.destination_stats().collect();
     if all.len() > MAX_DESTINATIONS {
         all.select_nth_unstable_by_key(MAX_DESTINATIONS, |stats| std::cmp::Reverse(entries(stats)));

@@ -115,7 +115,9 @@ async fn deliver_to_maildir(
     let mut answers = Vec::new();
     for number in assignment.recipients.iter() {
         let recipient = letter.envelope.recipients[usize::from(number)].clone();
-        let (names, root, letter) = (Arc::clone(&office.context.maildir_names), Arc::clone(root), letter.clone());
+        let names = Arc::clone(&office.context.maildir_names);
+        let root = Arc::clone(root);
+        let letter = letter.clone();
         let address = recipient.address.clone();
         let delivered = office.context.maildir_pool.run(move || {
             let sheet =
@@ -286,7 +288,8 @@ impl PipelinedMessage {
     /// The answer of each recipient.
     fn recipient_statuses(&mut self) -> Vec<RecipientStatus> {
         let recipients = &self.request.message.envelope.recipients;
-        let (notifies, left_out) = (self.peer_sends_dsn, &self.left_out);
+        let notifies = self.peer_sends_dsn;
+        let left_out = &self.left_out;
         let mut refused = self.refused.drain(..);
         let answer = |number: u16| {
             if left_out.contains(&number) {

@@ -217,7 +217,8 @@ impl<'a> OriginalMessage<'a> {
     async fn store_in_maildir(&self, office: &Rc<RelayWorker>, root: &Arc<path::Path>, notice: Dsn) {
         let notice = Arc::new(notice);
         loop {
-            let (names, root) = (Arc::clone(&office.context.maildir_names), Arc::clone(root));
+            let names = Arc::clone(&office.context.maildir_names);
+            let root = Arc::clone(root);
             let notice = Arc::clone(&notice);
             let deliver = move || {
                 let letter =
@@ -322,7 +323,8 @@ fn route_dsn(
             members.into_iter().map(|(address, hop)| (address.as_bytes().to_vec(), hop)).collect()
         }
     };
-    let (mut recipients, mut errands) = (Vec::new(), Vec::new());
+    let mut recipients = Vec::new();
+    let mut errands = Vec::new();
     for (number, (address, hop)) in members.into_iter().enumerate() {
         recipients.push(EnvelopeRecipient { address, original: None, notify: Some(Notify::NEVER) });
         errands.push(RecipientGroup { next_hop: hop, recipients: vec![u16::try_from(number).ok()?] });

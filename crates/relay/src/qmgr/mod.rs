@@ -204,7 +204,9 @@ impl<L: Clone> MailQueue<L> {
     }
 
     fn put_entry(&mut self, mut arrival: NewEntry<L>, now_ms: u64) {
-        let (hop, held, late_told) = (arrival.destination, arrival.progress.held, arrival.progress.delay_dsn_stored);
+        let hop = arrival.destination;
+        let held = arrival.progress.held;
+        let late_told = arrival.progress.delay_dsn_stored;
         if self.destinations.len() <= hop.0 as usize {
             self.destinations.resize_with(hop.0 as usize + 1, DestinationQueue::new);
         }
@@ -281,7 +283,9 @@ impl<L: Clone> MailQueue<L> {
         hop.served = hop.served.saturating_add(1);
         self.update_lists(key);
         let entry = &self.entries[at];
-        let (id, recipients, attempts) = (entry.id, entry.recipients.clone(), entry.attempts);
+        let id = entry.id;
+        let recipients = entry.recipients.clone();
+        let attempts = entry.attempts;
         NextRequest::Deliver(DeliveryRequest { entry: at, id, destination: key, recipients, message: letter, attempts })
     }
 
@@ -319,7 +323,8 @@ impl<L: Clone> MailQueue<L> {
     }
 
     fn retry_due(&mut self, at: EntryIndex, now_ms: u64) {
-        let (due_ms, hop) = (self.entries[at].due_ms, self.entries[at].destination);
+        let due_ms = self.entries[at].due_ms;
+        let hop = self.entries[at].destination;
         self.destination(hop).counts[EntryState::Deferred as usize] -= 1;
         if due_ms > now_ms {
             self.defer(at, due_ms);

@@ -70,7 +70,8 @@ fn with_members(
     members: Vec<(Box<str>, NextHop)>,
 ) -> Option<(Message, Vec<RecipientGroup>)> {
     let replaced = letter.envelope.recipients.get(usize::from(recipient))?;
-    let (mut recipients, mut errands) = (Vec::new(), Vec::new());
+    let mut recipients = Vec::new();
+    let mut errands = Vec::new();
     for (number, (address, hop)) in (0_u16..).zip(members) {
         recipients.push(EnvelopeRecipient { address: address.as_bytes().to_vec(), ..replaced.clone() });
         errands.push(RecipientGroup { next_hop: hop, recipients: vec![number] });
