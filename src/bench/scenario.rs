@@ -43,16 +43,16 @@ pub(crate) trait ScenarioValue: Sized {
 
 impl<'de, T: ScenarioValue> Deserialize<'de> for ScenarioSetting<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = deserializer.deserialize_any(NumberOrText)?;
+        let text = deserializer.deserialize_any(QuantityValue)?;
         let value = T::read(&text).map_err(de::Error::custom)?;
         Ok(Self { text, value })
     }
 }
 
 /// Takes numbers as their digits.
-struct NumberOrText;
+struct QuantityValue;
 
-impl Visitor<'_> for NumberOrText {
+impl Visitor<'_> for QuantityValue {
     type Value = String;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -114,7 +114,7 @@ pub(crate) fn run(options: &BacklogOptions) -> Result<TextReport> {
     ));
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
     let bench = grounds.bench("", &Contestant::Mailrun(options.durability), &options.shape, load);
-    let outcome = BacklogScenario::prepare(&grounds, &bench, needed_bytes).and_then(BacklogScenario::run);
+    let outcome = BacklogRun::prepare(&grounds, &bench, needed_bytes).and_then(BacklogRun::run);
     let (finds, record, memory) = outcome.inspect_err(|_| grounds.directory().discard())?;
     let sheet = report(&finds, &record, &memory, options);
     grounds.directory().write("memory.tsv", &memory.lines())?;
@@ -138,7 +138,7 @@ fn needed_bytes(messages: u64, shape: &LoadShape) -> u64 {
 }
 
 /// A backlog on its way.
-struct BacklogScenario<'g> {
+struct BacklogRun<'g> {
     scenario: &'g ScenarioRun,
     bench: &'g BenchOptions,
     directory: &'g RunDirectory,
@@ -148,7 +148,7 @@ struct BacklogScenario<'g> {
     results: BacklogResults,
 }
 
-impl<'g> BacklogScenario<'g> {
+impl<'g> BacklogRun<'g> {
     fn prepare(grounds: &'g ScenarioRun, bench: &'g BenchOptions, needed_bytes: u64) -> Result<Self> {
         let directory = grounds.directory();
         // This port has no listener until the sink starts.

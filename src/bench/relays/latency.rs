@@ -80,18 +80,18 @@ struct LatencyResults {
 /// If it could not run.
 pub(crate) fn run(options: &LatencyOptions) -> Result<TextReport> {
     launch::check(&options.contestant)?;
-    let course = LatencyScenario { options, scenario: ScenarioRun::prepare(&options.scenario)? };
+    let course = LatencyRun { options, scenario: ScenarioRun::prepare(&options.scenario)? };
     let mut finds = LatencyResults::default();
     course.run(&mut finds)?;
     course.scenario.save(report(&finds, options))
 }
 
-struct LatencyScenario<'o> {
+struct LatencyRun<'o> {
     options: &'o LatencyOptions,
     scenario: ScenarioRun,
 }
 
-impl LatencyScenario<'_> {
+impl LatencyRun<'_> {
     fn run(&self, finds: &mut LatencyResults) -> Result<()> {
         let rate_per_s = match self.options.rate_per_s {
             Some(rate_per_s) => rate_per_s,
