@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Options of other programs, which pages name beside ours.
-const OTHERS_OPTIONS: &[&str] = &[];
+const OTHERS_OPTIONS: &[&str] = &["--profile"]; // of cargo
 
 /// The names in the first cells of the rows below a heading; a cell may have several.
 fn names(page: &Page, heading: &str) -> BTreeSet<String> {
