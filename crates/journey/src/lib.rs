@@ -38,6 +38,7 @@
 //! validity   limits and disturbances of a run, with their remedies
 //! mades      the part of a record that only a run over MADES has
 //! account    the conservation check: the fates sum to the created units
+//! reason     a sentence of the verdict, and its cause
 //! judge      a record's verdict: reasons by their weight, and the outcome
 //! threshold  requirements of a user on a run, read and evaluated
 //! stalls     times in which a server accepted nothing

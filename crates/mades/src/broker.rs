@@ -16,6 +16,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_FRAME_SIZE: u32 = 1024 * 1024 + 64 * 1024;
 /// Limit of the time that a close may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A broker and how to connect to it.
 #[derive(Clone, Debug)]
 pub struct Broker {

@@ -31,12 +31,14 @@
 //! |---|---|
 //! | `api` | messages of the queues, both directions: pure |
 //! | `bench` | the bench: load, account and record of a run |
+//! | `broker` | a broker and how to connect to it |
 //! | `coalescing` | a stream whose writes are gathered |
 //! | `connection` | a connection to a broker |
 //! | `embedded` | an AMQP 1.0 listener with queues in memory |
 //! | `endpoint` | drives the stand-in over a broker or the embedded queues |
 //! | `error` | errors, and the remedy for each |
 //! | `frame_validator` | stops frames at which fe2o3-amqp would panic or wait for ever |
+//! | `link` | common parts of both kinds of links |
 //! | `receiver` | a queue that messages come from |
 //! | `sender` | a queue that messages go to |
 //! | `sasl_external` | SASL EXTERNAL over TLS of our own |

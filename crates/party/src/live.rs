@@ -1,5 +1,5 @@
-//! Progress of a party: its form, and the events that a party prints on its standard output while it runs, for the process that started it (`--live json`):
-//! one JSON object per line.
+//! Progress of a party: its form, and the events that a party prints on its standard output while it runs, for the
+//! process that started it (`--live json`), one JSON object per line.
 //!
 //! ```text
 //! {"event":"listening","smtp":["127.0.0.1:40001"],"http":null}     a sink, first
