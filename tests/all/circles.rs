@@ -39,13 +39,10 @@ const KNOWN: &[&str] = &[
     "src/bench/mades_compare/environment.rs",
     "src/bench/plan.rs",
     "src/bench/relays/comparison.rs",
-    "src/bench/relays/contestant.rs",
     "src/bench/relays/launch.rs",
     "src/bench/relays/listener.rs",
     "src/bench/relays/postfix.rs",
     "src/bench/relays/report.rs",
-    "src/bench/tables/cases.rs",
-    "src/bench/tables/contestants.rs",
 ];
 
 /// Names from the crate's root to a module, or to an item in it.
