@@ -35,7 +35,7 @@ impl Timer {
     }
 
     fn arm(&mut self, deadline: Duration) {
-        let reactor = self.0.take().map_or_else(Reactor::current, |armed| armed.cancel());
+        let reactor = self.0.take().map_or_else(Reactor::current, |rule_state| rule_state.cancel());
         let key = reactor.timers.set(deadline, reactor.current_task());
         self.0 = Some(ArmedTimer { key, reactor });
     }
@@ -66,7 +66,7 @@ impl Drop for Timer {
 
 impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Timer").field(&self.0.as_ref().map(|armed| armed.key.0)).finish()
+        f.debug_tuple("Timer").field(&self.0.as_ref().map(|rule_state| rule_state.key.0)).finish()
     }
 }
 

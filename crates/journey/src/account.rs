@@ -73,46 +73,46 @@ pub enum Topology {
 /// A unit that arrived, or is queued, although the source received no 250 was one of those in flight, or failed: its
 /// reply got lost. If it was none of these, the server has kept a unit that it rejected. Every number is counted by
 /// itself, so the fates sum to the created units unless the books contradict each other.
-pub fn reconcile(books: AccountInputs) -> LedgerRow {
-    let Some(arrivals) = books.arrivals else { return source_only_row(&books) };
+pub fn reconcile(state: AccountInputs) -> LedgerRow {
+    let Some(arrivals) = state.arrivals else { return source_only_row(&state) };
     let nothing = Ledger::default();
-    let relay = books.relay.unwrap_or(RelayInputs { queued: &nothing, given_up: 0 });
+    let relay = state.relay.unwrap_or(RelayInputs { queued: &nothing, given_up: 0 });
     let delivered = arrivals.units.count();
     let queued = relay.queued.count_without(arrivals.units);
     let mut known_units = arrivals.units.clone();
     let no_room = if queued > 0 { known_units.merge(relay.queued).full } else { 0 };
-    let missing = books.accepted.count_without(&known_units);
+    let missing = state.accepted.count_without(&known_units);
     let expired = relay.given_up.min(missing);
-    let unheard = Unheard::among(&books, known_units.count_without(books.accepted));
+    let unheard = Unheard::among(&state, known_units.count_without(state.accepted));
     LedgerRow {
-        created: Some(books.recipients_created),
-        accepted: Some(books.accepted.count()),
+        created: Some(state.recipients_created),
+        accepted: Some(state.accepted.count()),
         delivered: Some(delivered),
-        rejected: Some(books.rejected - unheard.rejected),
-        failed: Some(books.failed - unheard.failed),
+        rejected: Some(state.rejected - unheard.rejected),
+        failed: Some(state.failed - unheard.failed),
         expired: Some(expired),
         queued: Some(queued),
         lost: Some(missing - expired),
-        in_flight: Some(books.open - unheard.open),
+        in_flight: Some(state.open - unheard.open),
         duplicates: Some(arrivals.duplicates),
         corrupt: Some(arrivals.corrupt),
         converted: Some(arrivals.converted),
         foreign: Some(arrivals.foreign),
         untimed: Some(arrivals.untimed),
-        overflow: Some(books.overflow + arrivals.overflow + no_room),
+        overflow: Some(state.overflow + arrivals.overflow + no_room),
     }
 }
 
 /// Makes the ledger row from the source's counts alone.
-fn source_only_row(books: &AccountInputs) -> LedgerRow {
-    let accepted = books.accepted.count();
+fn source_only_row(state: &AccountInputs) -> LedgerRow {
+    let accepted = state.accepted.count();
     LedgerRow {
-        created: Some(books.recipients_created),
+        created: Some(state.recipients_created),
         accepted: Some(accepted),
-        rejected: Some(books.rejected),
-        failed: Some(books.failed),
-        in_flight: Some(accepted + books.open),
-        overflow: Some(books.overflow),
+        rejected: Some(state.rejected),
+        failed: Some(state.failed),
+        in_flight: Some(accepted + state.open),
+        overflow: Some(state.overflow),
         ..LedgerRow::default()
     }
 }
@@ -127,10 +127,10 @@ struct Unheard {
 impl Unheard {
     /// Assigns them first to those in flight, then to those whose connection failed, then to those that the server
     /// rejected.
-    fn among(books: &AccountInputs, units: u64) -> Self {
-        let open = units.min(books.open);
-        let failed = (units - open).min(books.failed);
-        let rejected = (units - open - failed).min(books.rejected);
+    fn among(state: &AccountInputs, units: u64) -> Self {
+        let open = units.min(state.open);
+        let failed = (units - open).min(state.failed);
+        let rejected = (units - open - failed).min(state.rejected);
         Self { open, failed, rejected }
     }
 }

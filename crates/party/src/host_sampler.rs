@@ -192,17 +192,17 @@ mod tests {
 
     #[test]
     fn the_difference_is_the_runs() {
-        let sight = |busy, stolen, all, drops| HostSampler {
+        let sampler = |busy, stolen, all, drops| HostSampler {
             processors: Some(CpuTicks { busy, stolen, all }),
             queues: ListenQueueCounts { listen_drops: drops, listen_overflows: Some(7), syn_drops: None },
         };
-        let around = sight(100, 10, 1000, Some(5)).difference(&sight(150, 20, 1100, Some(8)));
+        let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1100, Some(8)));
         assert_eq!((around.busy_share, around.steal_share), (Some(0.5), Some(0.1)));
         assert_eq!((around.listen_drops, around.listen_overflows, around.syn_drops), (Some(3), Some(0), None));
         // 99 ticks are too few for a share; a counter that went back gives no figure.
-        let around = sight(100, 10, 1000, Some(5)).difference(&sight(150, 20, 1099, Some(4)));
+        let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1099, Some(4)));
         assert_eq!((around.busy_share, around.steal_share, around.listen_drops), (None, None, None));
-        assert_eq!(sight(2, 2, 2, None).difference(&sight(1, 2, 3, None)).processor_s, None);
+        assert_eq!(sampler(2, 2, 2, None).difference(&sampler(1, 2, 3, None)).processor_s, None);
         assert_eq!(HostSampler::default().difference(&HostSampler::start()), Surroundings::default());
     }
 
@@ -229,8 +229,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_unknown(text in "(TcpExt:|cpu |ListenDrops|[ -~\n]|[0-9]{1,25}){0,40}") {
-            let sight = HostSampler { processors: parse_ticks(&text), queues: parse_queues(&text) };
-            let around = sight.difference(&sight);
+            let sampler = HostSampler { processors: parse_ticks(&text), queues: parse_queues(&text) };
+            let around = sampler.difference(&sampler);
             prop_assert_eq!((around.busy_share, around.steal_share), (None, None));
             prop_assert!(around.listen_drops.unwrap_or(0) == 0);
             let _ = port_count(&text);

@@ -207,15 +207,15 @@ impl CommitQueue {
     pub(crate) fn take(&self, taken: &mut CommitBatch, meanwhile: WhenIdle) {
         let mut state = self.state();
         loop {
-            let patience = state.max_wait();
-            if patience == Some(Duration::ZERO) {
+            let timeout = state.max_wait();
+            if timeout == Some(Duration::ZERO) {
                 break;
             }
             if meanwhile == WhenIdle::Compact {
                 return;
             }
             state.is_waiting = true;
-            state = match patience {
+            state = match timeout {
                 None => self.work_added.wait(state).expect("nothing panics while it holds the inbox"),
                 Some(time) => {
                     self.work_added.wait_timeout(state, time).expect("nothing panics while it holds the inbox").0

@@ -340,10 +340,10 @@ impl FaultyDiskState {
 
     /// Counts a sync, and returns the error with which it fails, if it does.
     fn count_sync(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Option<io::Error>> {
-        let course = self.count_operation(about)?;
+        let run = self.count_operation(about)?;
         let number = self.syncs;
         self.syncs += 1;
-        match course {
+        match run {
             OperationOutcome::Freeze => Err(frozen()),
             OperationOutcome::Fail(error) => Ok(Some(error)),
             OperationOutcome::Done if self.freeze_at_sync == Some(number) => {
@@ -455,11 +455,11 @@ impl DiskFile for FaultyFile {
     fn write_at(&self, pieces: &mut [IoSlice<'_>], at: u64) -> io::Result<()> {
         let bytes = pieces.iter().map(|piece| &**piece).collect::<Vec<&[u8]>>().concat();
         let mut state = self.disk.state();
-        let course = state.count_operation(|state| state.target_of(self.content))?;
+        let run = state.count_operation(|state| state.target_of(self.content))?;
         state.check_capacity(self.content, at + bytes.len() as u64)?;
         state.writes.push(WriteSize { bytes: bytes.len() as u64, pieces: pieces.len() });
         let part = DiskRng(at).below(bytes.len() as u64 + 1) as usize;
-        let (length, outcome) = match course {
+        let (length, outcome) = match run {
             OperationOutcome::Done => (bytes.len(), Ok(())),
             OperationOutcome::Freeze => (part, Err(frozen())),
             OperationOutcome::Fail(error) => (part, Err(error)),
@@ -470,9 +470,9 @@ impl DiskFile for FaultyFile {
 
     fn preallocate(&self, bytes: u64, _rest: &dyn Fn(Duration)) -> io::Result<()> {
         let mut state = self.disk.state();
-        let course = state.count_operation(|_| FailedOperation::NewSegment)?;
+        let run = state.count_operation(|_| FailedOperation::NewSegment)?;
         state.check_capacity(self.content, bytes)?;
-        let (length, outcome) = match course {
+        let (length, outcome) = match run {
             OperationOutcome::Done => (bytes, Ok(())),
             OperationOutcome::Freeze => (bytes / 2, Err(frozen())),
             OperationOutcome::Fail(error) => (bytes / 2, Err(error)),

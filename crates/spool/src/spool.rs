@@ -55,8 +55,8 @@ impl Spool {
         let (keeper, backlog) = if options.durability == Durability::Memory {
             (Backend::Memory(MemoryBackend::new(&options)), Backlog::empty())
         } else {
-            let (keeping, backlog) = LogBackend::open(&disk, options)?;
-            (Backend::Log(keeping), backlog)
+            let (retention, backlog) = LogBackend::open(&disk, options)?;
+            (Backend::Log(retention), backlog)
         };
         Ok((Self { backend: Arc::new(keeper), max_message_bytes: most_message_bytes }, backlog))
     }
@@ -82,7 +82,7 @@ impl Spool {
             return Receipt::resolved(Err(Error::TooLarge { bytes, most }));
         }
         match &*self.backend {
-            Backend::Log(keeping) => keeping.commit_queue.store(draft, reserve),
+            Backend::Log(retention) => retention.commit_queue.store(draft, reserve),
             Backend::Memory(memory) => memory.store(draft, reserve),
         }
     }
@@ -92,17 +92,17 @@ impl Spool {
     /// so that work is repeated, but never left out. A note above [`Options::MAX_ENVELOPE_BYTES`] is not taken, and
     /// the oldest notes of a message are dropped if together they exceed that.
     pub fn note(&self, id: Id, note: &[u8]) {
-        let Backend::Log(keeping) = &*self.backend else { return };
+        let Backend::Log(retention) = &*self.backend else { return };
         if note.len() as u64 > Options::MAX_ENVELOPE_BYTES {
-            return keeping.counters.unwritten.add(1);
+            return retention.counters.unwritten.add(1);
         }
-        keeping.commit_queue.add_deferred(DeferredRecord::Note(id, note.into()));
+        retention.commit_queue.add_deferred(DeferredRecord::Note(id, note.into()));
     }
 
     /// Marks a message as done. Written as notes are.
     pub fn done(&self, id: Id) {
         match &*self.backend {
-            Backend::Log(keeping) => keeping.commit_queue.add_deferred(DeferredRecord::Done(id)),
+            Backend::Log(retention) => retention.commit_queue.add_deferred(DeferredRecord::Done(id)),
             Backend::Memory(memory) => memory.done(id),
         }
     }
@@ -111,7 +111,7 @@ impl Spool {
     /// them.
     pub fn notes_mark(&self) -> NotesMark {
         match &*self.backend {
-            Backend::Log(keeping) => NotesMark(keeping.counters.unwritten.value()),
+            Backend::Log(retention) => NotesMark(retention.counters.unwritten.value()),
             Backend::Memory(_) => NotesMark(0),
         }
     }
@@ -120,7 +120,9 @@ impl Spool {
     /// stored message. Fails with [`Error::Full`] if any note was left out for lack of room since `mark`.
     pub fn sync_notes(&self, mark: NotesMark) -> NotesReceipt {
         match &*self.backend {
-            Backend::Log(keeping) => keeping.commit_queue.sync_notes().fail_if_unwritten(&keeping.counters, mark.0),
+            Backend::Log(retention) => {
+                retention.commit_queue.sync_notes().fail_if_unwritten(&retention.counters, mark.0)
+            }
             Backend::Memory(_) => NotesReceipt::resolved(Ok(())),
         }
     }
@@ -133,7 +135,7 @@ impl Spool {
     /// Reads all of a message that is stored and not done, as it was handed in. Blocks like [`Spool::read`].
     pub fn fetch(&self, id: Id) -> Result<NewMessage, Error> {
         match &*self.backend {
-            Backend::Log(keeping) => keeping.fetch(id),
+            Backend::Log(retention) => retention.fetch(id),
             Backend::Memory(memory) => memory.fetch(id),
         }
     }
@@ -142,7 +144,7 @@ impl Spool {
     /// even if the body is damaged. Blocks like [`Spool::read`].
     pub fn fetch_envelope(&self, id: Id) -> Result<StoredEnvelope, Error> {
         match &*self.backend {
-            Backend::Log(keeping) => keeping.fetch_envelope(id),
+            Backend::Log(retention) => retention.fetch_envelope(id),
             Backend::Memory(memory) => memory
                 .fetch(id)
                 .map(|NewMessage { received_ns, envelope, .. }| StoredEnvelope { received_ns, envelope }),
@@ -152,7 +154,7 @@ impl Spool {
     /// The reason why it accepts nothing any more ([`Error::Poisoned`]), even if no caller waited for what failed.
     pub fn failure(&self) -> Option<Error> {
         match &*self.backend {
-            Backend::Log(keeping) => keeping.commit_queue.failure(),
+            Backend::Log(retention) => retention.commit_queue.failure(),
             Backend::Memory(_) => None,
         }
     }
@@ -160,7 +162,7 @@ impl Spool {
     /// The damage that was found when it was opened, in no particular order.
     pub fn damage(&self) -> &[Damage] {
         match &*self.backend {
-            Backend::Log(keeping) => &keeping.damage,
+            Backend::Log(retention) => &retention.damage,
             Backend::Memory(_) => &[],
         }
     }
@@ -168,7 +170,7 @@ impl Spool {
     /// Fill level, and counters of its work.
     pub fn stats(&self) -> SpoolStats {
         match &*self.backend {
-            Backend::Log(keeping) => keeping.stats(),
+            Backend::Log(retention) => retention.stats(),
             Backend::Memory(memory) => memory.stats(),
         }
     }
@@ -177,7 +179,7 @@ impl Spool {
     /// other handles are rejected.
     pub fn close(self) {
         match &*self.backend {
-            Backend::Log(keeping) => keeping.close(),
+            Backend::Log(retention) => retention.close(),
             Backend::Memory(memory) => memory.close(),
         }
     }

@@ -151,7 +151,7 @@ impl RunObserver for BenchObserver {
 
 impl ObserverState {
     /// Takes note of the time; returns what the run is asked to do.
-    fn update(&mut self, view: &RunView, patience: Duration) -> StopRequest {
+    fn update(&mut self, view: &RunView, timeout: Duration) -> StopRequest {
         self.now = view.now;
         let times = self.times.get_or_insert_with(|| RunTimes {
             began: view.began,
@@ -166,7 +166,7 @@ impl ObserverState {
             times.ended = Some(completed);
             output::log("waiting a second for any out of order messages...");
         }
-        if view.now.saturating_sub(view.last_arrival) >= patience {
+        if view.now.saturating_sub(view.last_arrival) >= timeout {
             self.outcome = RunOutcome::GivenUp;
             return StopRequest::StopNow;
         }

@@ -205,8 +205,8 @@ impl Connection {
                     return Poll::Ready(Err(self.io_error_text("write", &error)));
                 }
             }
-            if let Some(parting) = self.final_step.take() {
-                return Poll::Ready(Ok(parting));
+            if let Some(close_reason) = self.final_step.take() {
+                return Poll::Ready(Ok(close_reason));
             }
             let early = std::mem::take(&mut self.read_ahead);
             let taken = if early.is_empty() {
@@ -249,7 +249,7 @@ impl Connection {
                     Some(task) => drop(self.dialogue.begin(task, output)?),
                     None => drop(self.dialogue.quit(output)),
                 },
-                parting => self.final_step = Some(parting),
+                close_reason => self.final_step = Some(close_reason),
             }
         }
         self.read_ahead = input.to_owned();

@@ -122,8 +122,8 @@ impl Connection {
                     return Poll::Ready(self.connection_lost(run, "lost connection"));
                 }
             }
-            if let Some(parting) = self.final_step.take() {
-                return Poll::Ready(Ok(parting));
+            if let Some(close_reason) = self.final_step.take() {
+                return Poll::Ready(Ok(close_reason));
             }
             let early = std::mem::take(&mut self.read_ahead);
             let taken = if early.is_empty() {
@@ -164,7 +164,7 @@ impl Connection {
                     self.began = run.start_time();
                     self.dialogue.begin(&mut output);
                 }
-                Ok(parting) => self.final_step = Some(*parting),
+                Ok(close_reason) => self.final_step = Some(*close_reason),
             }
             diagnostics.drain(..).for_each(|diagnostic| diagnostic.print(&run.stderr));
             turn?;

@@ -70,7 +70,7 @@ impl PolicyState {
 impl Ruleset {
     /// Reports whether a rule is evaluated for each recipient of a message at its end.
     pub(super) fn has_recipient_rules(&self) -> bool {
-        self.rules.iter().any(|armed| armed.rule.is_for_each_recipient())
+        self.rules.iter().any(|rule_state| rule_state.rule.is_for_each_recipient())
     }
 }
 
@@ -119,7 +119,10 @@ impl ActiveRules {
     /// The rules in force, as they were given.
     pub(super) fn rulebook(&self) -> Rulebook {
         let current = lock(&self.current);
-        Rulebook { seed: Some(current.seed), rules: current.rules.iter().map(|armed| armed.rule.clone()).collect() }
+        Rulebook {
+            seed: Some(current.seed),
+            rules: current.rules.iter().map(|rule_state| rule_state.rule.clone()).collect(),
+        }
     }
 
     /// Puts other rules in force, for all later commands.
@@ -131,9 +134,9 @@ impl ActiveRules {
             .into_iter()
             .zip(0..)
             .map(|(rule, place)| {
-                let known = current.rules.iter().find(|armed| armed.rule.text() == rule.text());
-                let memory =
-                    known.map_or_else(|| Arc::new(PolicyState::of(&rule.action)), |armed| armed.policy.clone());
+                let known = current.rules.iter().find(|rule_state| rule_state.rule.text() == rule.text());
+                let memory = known
+                    .map_or_else(|| Arc::new(PolicyState::of(&rule.action)), |rule_state| rule_state.policy.clone());
                 let acted = Arc::clone(counts.entry(rule.text().to_owned()).or_default());
                 Arc::new(RuleState { rule, index: place, policy: memory, action_count: acted })
             })
@@ -148,17 +151,17 @@ impl ActiveRules {
     pub(super) fn rule_counts(&self) -> Vec<RuleCount> {
         let current = lock(&self.current);
         let mut counts = lock(&self.counts).clone();
-        let mut deeds = Vec::new();
-        for armed in &current.rules {
-            if let Some(count) = counts.remove(armed.rule.text()) {
+        let mut effects = Vec::new();
+        for rule_state in &current.rules {
+            if let Some(count) = counts.remove(rule_state.rule.text()) {
                 let count = count.load(Ordering::Relaxed);
-                deeds.push(RuleCount { rule: armed.rule.text().to_owned(), count, is_active: true });
+                effects.push(RuleCount { rule: rule_state.rule.text().to_owned(), count, is_active: true });
             }
         }
         let gone = counts.into_iter().map(|(rule, count)| (rule, count.load(Ordering::Relaxed)));
         let gone = gone.filter(|(_, count)| *count > 0);
-        deeds.extend(gone.map(|(rule, count)| RuleCount { rule, count, is_active: false }));
-        deeds
+        effects.extend(gone.map(|(rule, count)| RuleCount { rule, count, is_active: false }));
+        effects
     }
 
     /// The next session's number, which tells its random choices from another's.
@@ -170,7 +173,7 @@ impl ActiveRules {
 /// Forgets former rules that never acted; sums up those above the limit.
 fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>]) {
     const OTHERS: &str = "(earlier rules)";
-    let is_in_force = |text: &str| rules.iter().any(|armed| armed.rule.text() == text);
+    let is_in_force = |text: &str| rules.iter().any(|rule_state| rule_state.rule.text() == text);
     counts.retain(|text, count| is_in_force(text) || count.load(Ordering::Relaxed) > 0);
     let gone: Vec<String> = counts.keys().filter(|text| !is_in_force(text)).cloned().collect();
     for text in gone.into_iter().skip(MAX_RETIRED).filter(|text| text != OTHERS) {
@@ -185,13 +188,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The counts in words, for the record.
-pub(super) fn describe_counts(deeds: &[RuleCount]) -> Vec<String> {
-    let word = |deeds: &RuleCount| {
-        let times = if deeds.count == 1 { "once".to_owned() } else { format!("{} times", deeds.count) };
-        let gone = if deeds.is_active { "" } else { ", no longer active" };
-        format!("'{}' ({times}{gone})", deeds.rule)
+pub(super) fn describe_counts(effects: &[RuleCount]) -> Vec<String> {
+    let word = |effects: &RuleCount| {
+        let times = if effects.count == 1 { "once".to_owned() } else { format!("{} times", effects.count) };
+        let gone = if effects.is_active { "" } else { ", no longer active" };
+        format!("'{}' ({times}{gone})", effects.rule)
     };
-    deeds.iter().map(word).collect()
+    effects.iter().map(word).collect()
 }
 
 #[cfg(test)]
@@ -222,7 +225,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let before = control.current().unwrap();
-        before.rules.iter().for_each(|armed| armed.count_action());
+        before.rules.iter().for_each(|rule_state| rule_state.count_action());
         let PolicyState::RateLimit(bucket) = &*before.rules[0].policy else { panic!("it is a limit") };
         assert!(lock(bucket).take(std::time::Duration::ZERO));
         control.replace(book(&["rcpt: directed", limit]));
@@ -245,8 +248,8 @@ mod tests {
             control.current().unwrap().rules[0].count_action();
         }
         control.replace(book(&[]));
-        let deeds = control.rule_counts();
-        assert_eq!(deeds.iter().map(|deeds| deeds.count).sum::<u64>(), all);
-        assert!(deeds.len() <= MAX_RETIRED + 1, "{}", deeds.len());
+        let effects = control.rule_counts();
+        assert_eq!(effects.iter().map(|effects| effects.count).sum::<u64>(), all);
+        assert!(effects.len() <= MAX_RETIRED + 1, "{}", effects.len());
     }
 }

@@ -80,7 +80,7 @@ impl SinkCollector {
                 certificates.reload_if_changed();
             }
             match tallies.recv_timeout(POLL_INTERVAL) {
-                Ok(parcel) => self.merge(parcel),
+                Ok(transfer) => self.merge(transfer),
                 Err(RecvTimeoutError::Timeout) if clock::now() >= self.next_tick => self.tick(),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -90,8 +90,8 @@ impl SinkCollector {
 
     /// Finishes: collects the workers' last counts, and writes the record to files if that was asked for.
     pub(super) fn finish(mut self, tallies: &Receiver<TallyTransfer>) -> FinishedRun {
-        while let Ok(parcel) = tallies.try_recv() {
-            self.merge(parcel);
+        while let Ok(transfer) = tallies.try_recv() {
+            self.merge(transfer);
         }
         self.tick();
         let unlogged = self.interval_recorder.finish(clock::now());

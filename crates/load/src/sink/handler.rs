@@ -181,23 +181,23 @@ impl Handler for SinkHandler {
     }
 
     fn delivery(&mut self, recipient: u32, now: Duration) -> Answer {
-        let Some(handout) = self.extended.as_ref().and_then(|side| side.lmtp_replies.clone()) else {
+        let Some(replies) = self.extended.as_ref().and_then(|side| side.lmtp_replies.clone()) else {
             return Answer::Yes;
         };
         let place = recipient as usize;
-        if handout.is_last(place)
+        if replies.is_last(place)
             && let Some(side) = &mut self.extended
         {
             side.lmtp_replies = None;
         }
-        let books = Rc::clone(&self.worker);
-        let delay = handout.delay(place);
+        let state = Rc::clone(&self.worker);
+        let delay = replies.delay(place);
         if delay.is_zero() {
-            return handout.answer(place, &books, now);
+            return replies.answer(place, &state, now);
         }
         Answer::eventually(async move {
             net::sleep(delay).await;
-            handout.answer(place, &books, clock::now())
+            replies.answer(place, &state, clock::now())
         })
     }
 
@@ -305,8 +305,8 @@ impl Handler for SinkHandler {
         self.worker.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), &text);
     }
 
-    fn disconnect(&mut self, parting: CloseReason) {
-        if parting == CloseReason::Timeout {
+    fn disconnect(&mut self, close_reason: CloseReason) {
+        if close_reason == CloseReason::Timeout {
             let reply = ReplyReason::Timeout.reply();
             self.worker.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), "a client was silent for too long");
         }
@@ -441,14 +441,14 @@ impl SinkHandler {
             is_changed,
             _domain_slots: seats,
         };
-        let books = Rc::clone(&self.worker);
+        let state = Rc::clone(&self.worker);
         if delay.is_zero() {
-            return books.accept_message(arrival, now);
+            return state.accept_message(arrival, now);
         }
         // Only a message whose answer is about to be written counts.
         Answer::eventually(async move {
             net::sleep(delay).await;
-            books.accept_message(arrival, clock::now())
+            state.accept_message(arrival, clock::now())
         })
     }
 

@@ -157,9 +157,9 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn joined(deeds: &[RuleEffect]) -> (Duration, RuleEffect, Vec<u32>) {
+    fn joined(effects: &[RuleEffect]) -> (Duration, RuleEffect, Vec<u32>) {
         let mut numbers = vec![7, 8, 9];
-        let fates = deeds.iter().map(|deed| RecipientDecision { delay: MS, effect: deed.clone() }).collect();
+        let fates = effects.iter().map(|deed| RecipientDecision { delay: MS, effect: deed.clone() }).collect();
         let RecipientDecision { delay, effect: deed } = combine(fates, &mut numbers);
         (delay, deed, numbers)
     }

@@ -136,17 +136,17 @@ impl SessionRules {
     /// cuts decides.
     pub(super) fn decide(&mut self, rules: &Ruleset, moment: &CommandContext<'_>) -> RuleDecision {
         let nth = self.command_counts[moment.command as usize];
-        let judgement =
+        let decision =
             self.evaluate(rules, moment, &RuleSample { seed: rules.seed, session: self.number, nth, recipient: 0 });
         self.command_counts[moment.command as usize] += 1;
         self.commands += 1;
         if let (RuleCommand::Mail, RuleEffect::Accept, Some(sender)) =
-            (moment.command, &judgement.effect, moment.address)
+            (moment.command, &decision.effect, moment.address)
         {
             self.sender.clear();
             self.sender.extend_from_slice(sender.as_bytes());
         }
-        judgement
+        decision
     }
 
     /// Decides the recipient in that place, from 0, of a message whose end has been decided.
@@ -159,9 +159,9 @@ impl SessionRules {
         let roll = std::mem::take(&mut self.recipients);
         let nth = self.command_counts[moment.command as usize].saturating_sub(1);
         let draw = RuleSample { seed: rules.seed, session: self.number, nth, recipient: place as u64 + 1 };
-        let judgement = self.evaluate(rules, &CommandContext { address: roll.recipient(place), ..*moment }, &draw);
+        let decision = self.evaluate(rules, &CommandContext { address: roll.recipient(place), ..*moment }, &draw);
         self.recipients = roll;
-        judgement
+        decision
     }
 
     /// Adds a recipient to the transaction, in that place.
@@ -170,37 +170,37 @@ impl SessionRules {
     }
 
     fn evaluate(&mut self, rules: &Ruleset, moment: &CommandContext<'_>, draw: &RuleSample) -> RuleDecision {
-        let mut judgement = RuleDecision { delay: Duration::ZERO, effect: RuleEffect::Accept, decided_by: None };
+        let mut decision = RuleDecision { delay: Duration::ZERO, effect: RuleEffect::Accept, decided_by: None };
         let seats = self.domain_slots.0.len();
-        let is_asked = |armed: &&Arc<RuleState>| {
-            let rule = &armed.rule;
+        let is_asked = |rule_state: &&Arc<RuleState>| {
+            let rule = &rule_state.rule;
             rule.commands.contain(moment.command) && rule.is_for_each_recipient() == (draw.recipient > 0)
         };
-        for armed in rules.rules.iter().filter(is_asked) {
-            if !armed.rule.matches_address(moment.address.as_ref()) || !draw.occurs(armed, moment.sequence) {
+        for rule_state in rules.rules.iter().filter(is_asked) {
+            if !rule_state.rule.matches_address(moment.address.as_ref()) || !draw.occurs(rule_state, moment.sequence) {
                 continue;
             }
-            let delay = self.delay(armed, moment, draw);
+            let delay = self.delay(rule_state, moment, draw);
             if !delay.is_zero() {
-                armed.count_action();
-                judgement.delay += delay;
+                rule_state.count_action();
+                decision.delay += delay;
             }
-            if let Some(deed) = self.effect(armed, moment) {
-                armed.count_action();
+            if let Some(deed) = self.effect(rule_state, moment) {
+                rule_state.count_action();
                 self.domain_slots.release_after(seats);
-                judgement.effect = deed;
-                judgement.decided_by = Some(Arc::clone(armed));
+                decision.effect = deed;
+                decision.decided_by = Some(Arc::clone(rule_state));
                 break;
             }
         }
-        judgement
+        decision
     }
 
     /// Time for which a rule delays the answer.
-    fn delay(&self, armed: &RuleState, moment: &CommandContext<'_>, draw: &RuleSample) -> Duration {
-        match armed.rule.action {
+    fn delay(&self, rule_state: &RuleState, moment: &CommandContext<'_>, draw: &RuleSample) -> Duration {
+        match rule_state.rule.action {
             RuleAction::Delay { from, to } if from == to => from,
-            RuleAction::Delay { from, to } => from + (to - from).mul_f64(draw.fraction(armed.index | 1 << 40)),
+            RuleAction::Delay { from, to } => from + (to - from).mul_f64(draw.fraction(rule_state.index | 1 << 40)),
             RuleAction::Tarpit { step, most } => tarpit(step, most, self.commands),
             RuleAction::Stall { at, length } if (at..at.saturating_add(length)).contains(&moment.since_start) => {
                 at + length - moment.since_start
@@ -210,8 +210,8 @@ impl SessionRules {
     }
 
     /// The effect of a rule on the command, if it has any.
-    fn effect(&mut self, armed: &Arc<RuleState>, moment: &CommandContext<'_>) -> Option<RuleEffect> {
-        match &armed.rule.action {
+    fn effect(&mut self, rule_state: &Arc<RuleState>, moment: &CommandContext<'_>) -> Option<RuleEffect> {
+        match &rule_state.rule.action {
             RuleAction::HangUp(last_word) => Some(RuleEffect::HangUp(last_word.clone())),
             RuleAction::Reject(reply) => Some(RuleEffect::Reject(reply.clone())),
             RuleAction::Reset => Some(RuleEffect::Reset),
@@ -224,10 +224,10 @@ impl SessionRules {
             RuleAction::Limit { reply, .. }
             | RuleAction::Greylist { reply, .. }
             | RuleAction::DomainCap { reply, .. } => {
-                (!self.policy_accepts(armed, moment)).then(|| RuleEffect::Reject(reply.clone()))
+                (!self.policy_accepts(rule_state, moment)).then(|| RuleEffect::Reject(reply.clone()))
             }
             RuleAction::Read { .. } | RuleAction::ResetAt { .. } | RuleAction::Abort { .. } => {
-                self.set_body_rule(armed, moment.now);
+                self.set_body_rule(rule_state, moment.now);
                 None
             }
             RuleAction::Delay { .. } | RuleAction::Stall { .. } | RuleAction::Tarpit { .. } | RuleAction::Corrupt => {
@@ -237,9 +237,9 @@ impl SessionRules {
     }
 
     /// Reports whether a policy accepts the command.
-    fn policy_accepts(&mut self, armed: &Arc<RuleState>, moment: &CommandContext<'_>) -> bool {
+    fn policy_accepts(&mut self, rule_state: &Arc<RuleState>, moment: &CommandContext<'_>) -> bool {
         let recipient = moment.address.as_ref();
-        match &*armed.policy {
+        match &*rule_state.policy {
             PolicyState::Stateless => true,
             PolicyState::RateLimit(bucket) => lock(bucket).take(moment.now),
             PolicyState::Greylist(list) => {
@@ -253,13 +253,13 @@ impl SessionRules {
                     .domain_slots
                     .0
                     .iter()
-                    .any(|(holder, seat)| Arc::ptr_eq(&holder.policy, &armed.policy) && *seat == domain)
+                    .any(|(holder, seat)| Arc::ptr_eq(&holder.policy, &rule_state.policy) && *seat == domain)
                 {
                     return true;
                 }
                 let has_room = domains.acquire(domain);
                 if has_room {
-                    self.domain_slots.0.push((Arc::clone(armed), domain));
+                    self.domain_slots.0.push((Arc::clone(rule_state), domain));
                 }
                 has_room
             }
@@ -267,18 +267,18 @@ impl SessionRules {
     }
 
     /// Applies a rule to the reading of the next message. The first rule of a kind decides.
-    fn set_body_rule(&mut self, armed: &Arc<RuleState>, now: Duration) {
+    fn set_body_rule(&mut self, rule_state: &Arc<RuleState>, now: Duration) {
         let manners = self.body_rules.get_or_insert_default();
-        match &armed.rule.action {
+        match &rule_state.rule.action {
             RuleAction::Read { octets_per_s } if manners.throttle.is_none() => {
-                armed.count_action();
+                rule_state.count_action();
                 manners.throttle = Some(ReadThrottle::new(*octets_per_s, now));
             }
             RuleAction::ResetAt { octets } if manners.reset.is_none() => {
-                manners.reset = Some((*octets, Arc::clone(armed)))
+                manners.reset = Some((*octets, Arc::clone(rule_state)))
             }
             RuleAction::Abort { after, reply } if manners.abort.is_none() => {
-                manners.abort = Some((now.saturating_add(*after), reply.clone(), Arc::clone(armed)));
+                manners.abort = Some((now.saturating_add(*after), reply.clone(), Arc::clone(rule_state)));
             }
             _ => {}
         }
@@ -288,8 +288,11 @@ impl SessionRules {
     pub(super) fn corrupts_next(&self, rules: &Ruleset) -> bool {
         let nth = self.command_counts[RuleCommand::Data as usize];
         let draw = RuleSample { seed: rules.seed, session: self.number, nth, recipient: 0 };
-        let hit = rules.rules.iter().find(|armed| armed.rule.action == RuleAction::Corrupt && draw.occurs(armed, None));
-        hit.inspect(|armed| armed.count_action()).is_some()
+        let hit = rules
+            .rules
+            .iter()
+            .find(|rule_state| rule_state.rule.action == RuleAction::Corrupt && draw.occurs(rule_state, None));
+        hit.inspect(|rule_state| rule_state.count_action()).is_some()
     }
 
     /// Records that this many bytes of the message have been read.
@@ -345,8 +348,8 @@ impl BodyRules {
 impl DomainSlots {
     /// Releases all but the first `kept` places.
     fn release_after(&mut self, kept: usize) {
-        for (armed, domain) in self.0.drain(kept..) {
-            if let PolicyState::DomainCap(domains) = &*armed.policy {
+        for (rule_state, domain) in self.0.drain(kept..) {
+            if let PolicyState::DomainCap(domains) = &*rule_state.policy {
                 lock(domains).release(domain);
             }
         }
@@ -373,16 +376,18 @@ impl RuleSample {
     /// Reports whether a rule's chance occurs. A message that is dropped or doubled is chosen by its own number, so
     /// that the choice is the same in whatever order messages come; one that is refused is chosen by its place in the
     /// session, so that it may get through when it is sent again.
-    fn occurs(&self, armed: &RuleState, sequence: Option<u64>) -> bool {
-        let chance = armed.rule.chance;
+    fn occurs(&self, rule_state: &RuleState, sequence: Option<u64>) -> bool {
+        let chance = rule_state.rule.chance;
         if chance >= 1.0 {
             return true;
         }
-        let by_message = sequence.filter(|_| matches!(armed.rule.action, RuleAction::Drop | RuleAction::Duplicate));
+        let by_message =
+            sequence.filter(|_| matches!(rule_state.rule.action, RuleAction::Drop | RuleAction::Duplicate));
         chance > 0.0
-            && by_message
-                .map_or_else(|| self.fraction(armed.index), |number| self.of(armed.index, number, self.recipient))
-                < chance
+            && by_message.map_or_else(
+                || self.fraction(rule_state.index),
+                |number| self.of(rule_state.index, number, self.recipient),
+            ) < chance
     }
 
     fn fraction(&self, place: u64) -> f64 {
@@ -426,8 +431,8 @@ mod tests {
     }
 
     /// The reply's code, or 0.
-    fn code(judgement: &RuleDecision) -> u16 {
-        match &judgement.effect {
+    fn code(decision: &RuleDecision) -> u16 {
+        match &decision.effect {
             RuleEffect::Reject(reply) | RuleEffect::HangUp(Some(reply)) => reply.code(),
             _ => 0,
         }
@@ -447,13 +452,13 @@ mod tests {
             ],
         );
         let rules = control.current().unwrap();
-        let mut conduct = SessionRules::new(0);
-        let judgement = conduct.decide(&rules, &to("a@b"));
-        assert_eq!((judgement.delay, code(&judgement)), (MS * 15, 500));
-        assert_eq!(judgement.decided_by.unwrap().rule.text(), "rcpt: hard reject");
-        let judgement = conduct.decide(&rules, &moment(RuleCommand::Noop));
-        assert_eq!((judgement.delay, judgement.effect), (MS * 10, RuleEffect::Accept));
-        let counts: Vec<u64> = control.rule_counts().iter().map(|deeds| deeds.count).collect();
+        let mut session_rules = SessionRules::new(0);
+        let decision = session_rules.decide(&rules, &to("a@b"));
+        assert_eq!((decision.delay, code(&decision)), (MS * 15, 500));
+        assert_eq!(decision.decided_by.unwrap().rule.text(), "rcpt: hard reject");
+        let decision = session_rules.decide(&rules, &moment(RuleCommand::Noop));
+        assert_eq!((decision.delay, decision.effect), (MS * 10, RuleEffect::Accept));
+        let counts: Vec<u64> = control.rule_counts().iter().map(|effects| effects.count).collect();
         assert_eq!(counts, [2, 1, 0, 1, 0, 0]);
     }
 
@@ -461,9 +466,9 @@ mod tests {
     fn a_tarpit_counts_the_sessions_own_commands() {
         let control = control(1, &["*: tarpit 100ms up to 250ms"]);
         let rules = control.current().unwrap();
-        let mut conduct = SessionRules::new(0);
+        let mut session_rules = SessionRules::new(0);
         let delays = [RuleCommand::Connect, RuleCommand::Ehlo, RuleCommand::Mail, RuleCommand::Quit]
-            .map(|command| conduct.decide(&rules, &moment(command)).delay);
+            .map(|command| session_rules.decide(&rules, &moment(command)).delay);
         assert_eq!(delays, [Duration::ZERO, MS * 100, MS * 200, MS * 250]);
     }
 
@@ -502,27 +507,27 @@ mod tests {
     fn a_message_is_cut_at_its_octet_and_not_before() {
         let control = control(1, &["data: reset at 100"]);
         let rules = control.current().unwrap();
-        let mut conduct = SessionRules::new(0);
-        assert_eq!(conduct.decide(&rules, &moment(RuleCommand::Data)).effect, RuleEffect::Accept);
-        conduct.record_read(99, || MS);
-        assert!(matches!(conduct.next_read(|| MS), ReadStep::All));
+        let mut session_rules = SessionRules::new(0);
+        assert_eq!(session_rules.decide(&rules, &moment(RuleCommand::Data)).effect, RuleEffect::Accept);
+        session_rules.record_read(99, || MS);
+        assert!(matches!(session_rules.next_read(|| MS), ReadStep::All));
         assert_eq!(control.rule_counts()[0].count, 0, "it counts when it acts");
-        conduct.record_read(1, || MS);
-        assert!(matches!(conduct.next_read(|| MS), ReadStep::Stop(RuleEffect::Reset, _)));
-        conduct.end_transaction();
-        conduct.decide(&rules, &moment(RuleCommand::Data));
-        conduct.record_read(99, || MS);
-        assert!(conduct.finish_message().is_none(), "a shorter message is whole");
+        session_rules.record_read(1, || MS);
+        assert!(matches!(session_rules.next_read(|| MS), ReadStep::Stop(RuleEffect::Reset, _)));
+        session_rules.end_transaction();
+        session_rules.decide(&rules, &moment(RuleCommand::Data));
+        session_rules.record_read(99, || MS);
+        assert!(session_rules.finish_message().is_none(), "a shorter message is whole");
     }
 
     #[test]
     fn an_abort_waits_and_speaks() {
         let control = control(1, &["data: abort after 20ms"]);
         let rules = control.current().unwrap();
-        let mut conduct = SessionRules::new(0);
-        conduct.decide(&rules, &moment(RuleCommand::Data));
-        assert!(matches!(conduct.next_read(|| MS), ReadStep::NotBefore(then) if then == MS * 20));
-        let ReadStep::Stop(RuleEffect::HangUp(Some(reply)), _) = conduct.next_read(|| MS * 20) else {
+        let mut session_rules = SessionRules::new(0);
+        session_rules.decide(&rules, &moment(RuleCommand::Data));
+        assert!(matches!(session_rules.next_read(|| MS), ReadStep::NotBefore(then) if then == MS * 20));
+        let ReadStep::Stop(RuleEffect::HangUp(Some(reply)), _) = session_rules.next_read(|| MS * 20) else {
             panic!("it is over")
         };
         assert_eq!(reply.wire(), b"550 This violates SMTP\r\n");
@@ -556,20 +561,22 @@ mod tests {
 
     #[test]
     fn a_message_is_refused_by_its_place_and_dropped_by_its_number() {
-        let deeds = |rule: &str| -> Vec<RuleEffect> {
+        let effects = |rule: &str| -> Vec<RuleEffect> {
             let control = control(1, &[rule]);
             let rules = control.current().unwrap();
-            let mut conduct = SessionRules::new(0);
+            let mut session_rules = SessionRules::new(0);
             (0..200)
                 .map(|_| {
-                    conduct.decide(&rules, &CommandContext { sequence: Some(5), ..moment(RuleCommand::Dot) }).effect
+                    session_rules
+                        .decide(&rules, &CommandContext { sequence: Some(5), ..moment(RuleCommand::Dot) })
+                        .effect
                 })
                 .collect()
         };
-        let refused = deeds(".: soft reject 0.5");
+        let refused = effects(".: soft reject 0.5");
         assert!(refused.contains(&RuleEffect::Accept) && refused.len() > 1, "what is sent again may get through");
         assert!(refused.iter().any(|deed| *deed != RuleEffect::Accept));
-        let dropped = deeds(".: drop 0.5");
+        let dropped = effects(".: drop 0.5");
         assert!(dropped.iter().all(|deed| *deed == dropped[0]), "the same message meets the same fate");
     }
 
@@ -577,22 +584,22 @@ mod tests {
     fn a_recipient_is_asked_for_after_the_dot_by_its_place() {
         let control = control(1, &[". to no@: hard reject", ".: directed", ". to *: delay 5ms", ".: delay 1s"]);
         let rules = control.current().unwrap();
-        let mut conduct = SessionRules::new(0);
+        let mut session_rules = SessionRules::new(0);
         let said = ["a@x", "no@x", "452-b@x"];
         for (place, recipient) in said.iter().enumerate().skip(1) {
-            conduct.add_recipient(place, &Path::mailbox(recipient.as_bytes()).unwrap());
+            session_rules.add_recipient(place, &Path::mailbox(recipient.as_bytes()).unwrap());
         }
-        let whole = conduct.decide(&rules, &moment(RuleCommand::Dot));
+        let whole = session_rules.decide(&rules, &moment(RuleCommand::Dot));
         assert_eq!((whole.delay, code(&whole)), (MS * 1000, 0), "rules for each recipient are not the message's");
         let mut of = |place| {
-            let judgement = conduct.decide_recipient(&rules, &moment(RuleCommand::Dot), place);
-            (judgement.delay, code(&judgement))
+            let decision = session_rules.decide_recipient(&rules, &moment(RuleCommand::Dot), place);
+            (decision.delay, code(&decision))
         };
         assert_eq!(of(0), (Duration::ZERO, 0), "taken before there was such a rule");
         assert_eq!([of(1), of(2), of(3)], [(Duration::ZERO, 500), (Duration::ZERO, 452), (Duration::ZERO, 0)]);
-        conduct.end_transaction();
-        conduct.add_recipient(0, &Path::mailbox(b"a@x").unwrap());
-        assert_eq!(conduct.decide_recipient(&rules, &moment(RuleCommand::Dot), 0).delay, MS * 5);
+        session_rules.end_transaction();
+        session_rules.add_recipient(0, &Path::mailbox(b"a@x").unwrap());
+        assert_eq!(session_rules.decide_recipient(&rules, &moment(RuleCommand::Dot), 0).delay, MS * 5);
     }
 
     #[test]
@@ -600,11 +607,11 @@ mod tests {
         let refused = |rule: &str, seed: u64| -> Vec<bool> {
             let control = control(seed, &[rule]);
             let rules = control.current().unwrap();
-            let mut conduct = SessionRules::new(0);
-            (0..1000).for_each(|place| conduct.add_recipient(place, &Path::mailbox(b"a@x").unwrap()));
+            let mut session_rules = SessionRules::new(0);
+            (0..1000).for_each(|place| session_rules.add_recipient(place, &Path::mailbox(b"a@x").unwrap()));
             let moment = CommandContext { sequence: Some(5), ..moment(RuleCommand::Dot) };
-            conduct.decide(&rules, &moment);
-            let mut hit = |place| conduct.decide_recipient(&rules, &moment, place).effect != RuleEffect::Accept;
+            session_rules.decide(&rules, &moment);
+            let mut hit = |place| session_rules.decide_recipient(&rules, &moment, place).effect != RuleEffect::Accept;
             (0..1000).map(&mut hit).collect()
         };
         for rule in [". to *: soft reject 0.1", ". to *: drop 10%"] {
@@ -630,8 +637,8 @@ mod tests {
                 let mut sessions: Vec<_> = (0..4).map(SessionRules::new).collect();
                 let mut met = vec![Vec::new(); 4];
                 for (session, command) in order {
-                    let judgement = sessions[*session].decide(&rules, &moment(RuleCommand::ALL[*command].0));
-                    met[*session].push((judgement.delay, judgement.effect));
+                    let decision = sessions[*session].decide(&rules, &moment(RuleCommand::ALL[*command].0));
+                    met[*session].push((decision.delay, decision.effect));
                 }
                 met
             };

@@ -58,7 +58,7 @@ impl StatusServer {
 async fn status(State(view): ReportState) -> Json<Value> {
     let view = lock(&view);
     let total = &view.total;
-    let deeds = view.active_rules.rule_counts();
+    let effects = view.active_rules.rule_counts();
     Json(json!({
         "mailrun": env!("CARGO_PKG_VERSION"),
         "listening": view.endpoint.to_string(),
@@ -69,8 +69,8 @@ async fn status(State(view): ReportState) -> Json<Value> {
         "bytes": total.bytes,
         "untraced": total.untraced,
         "errors": total.errors.total(),
-        "faults": active_rules::describe_counts(&deeds),
-        "rules": deeds.iter().map(rule).collect::<Vec<_>>(),
+        "faults": active_rules::describe_counts(&effects),
+        "rules": effects.iter().map(rule).collect::<Vec<_>>(),
         "rules_version": view.active_rules.version(),
         "runs": total.runs.iter().map(|(run, _)| run.to_string()).collect::<Vec<_>>(),
     }))
@@ -113,8 +113,8 @@ async fn not_found() -> ErrorResponse {
     (StatusCode::NOT_FOUND, Json(json!({ "error": format!("no such path; {known}") })))
 }
 
-fn rule(deeds: &RuleCount) -> Value {
-    json!({ "rule": deeds.rule, "acted": deeds.count, "in_force": deeds.is_active })
+fn rule(effects: &RuleCount) -> Value {
+    json!({ "rule": effects.rule, "acted": effects.count, "in_force": effects.is_active })
 }
 
 async fn rules(State(view): ReportState) -> Json<Value> {

@@ -79,18 +79,18 @@ pub(super) struct CorpusMessage {
 pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
     let path = options.path.as_path();
     let about = fs::metadata(path).with_context(|| format!("--corpus {}: cannot be read", path.display()))?;
-    let mut shelf = CorpusReader { options, messages: Vec::new(), used_bytes: 0, skipped: 0 };
+    let mut target = CorpusReader { options, messages: Vec::new(), used_bytes: 0, skipped: 0 };
     let kind = if about.is_dir() {
         let (kind, files) = message_files(path, options.limit_bytes)?;
-        files.iter().try_for_each(|file| shelf.read_message(file))?;
+        files.iter().try_for_each(|file| target.read_message(file))?;
         kind
     } else if !about.is_file() {
         bail!("--corpus {} is neither a file nor a directory", path.display());
     } else if is_mbox(path)? {
-        shelf.read_mbox(path)?;
+        target.read_mbox(path)?;
         "mbox"
     } else if is_eml(path) {
-        shelf.read_message(path)?;
+        target.read_message(path)?;
         "message"
     } else {
         bail!(
@@ -99,10 +99,10 @@ pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
             path.display()
         );
     };
-    if shelf.messages.is_empty() {
-        bail!("--corpus {} contains no message that can be sent ({} are invalid)", path.display(), shelf.skipped);
+    if target.messages.is_empty() {
+        bail!("--corpus {} contains no message that can be sent ({} are invalid)", path.display(), target.skipped);
     }
-    Ok(Corpus { kind, messages: shelf.messages, skipped: shelf.skipped })
+    Ok(Corpus { kind, messages: target.messages, skipped: target.skipped })
 }
 
 /// The files of a Maildir or of a directory of messages, sorted by name: so a seed picks the same ones on every host.
@@ -219,9 +219,9 @@ impl CorpusReader<'_> {
     /// Stores a complete message, or refuses or skips an unfit one.
     fn finish(&mut self, draft: CorpusMessageBuilder, path: &Path) -> Result<()> {
         match (draft.finish(), self.options.invalid_messages) {
-            (Ok(letter), _) => {
-                self.used_bytes += (letter.headers.len() + letter.body.len()) as u64 + MESSAGE_OVERHEAD_BYTES;
-                self.messages.push(letter);
+            (Ok(message), _) => {
+                self.used_bytes += (message.headers.len() + message.body.len()) as u64 + MESSAGE_OVERHEAD_BYTES;
+                self.messages.push(message);
             }
             (Err(_), InvalidMessagePolicy::Skip) => self.skipped += 1,
             (Err(flaw), InvalidMessagePolicy::Reject) => bail!(
@@ -343,8 +343,8 @@ mod tests {
     }
 
     /// Headers and body as a receiver sees them, unstuffed.
-    fn received(letter: &CorpusMessage) -> Vec<u8> {
-        let wire = [letter.headers.as_slice(), &letter.body].concat();
+    fn received(message: &CorpusMessage) -> Vec<u8> {
+        let wire = [message.headers.as_slice(), &message.body].concat();
         let mut reader = DataReader::new(1_000);
         let mut input = wire.as_slice();
         let mut content = Vec::new();
@@ -356,12 +356,12 @@ mod tests {
             }
         }
         assert!(input.is_empty() && reader.fault().is_none(), "{}", wire.escape_ascii());
-        assert_eq!(content.len() as u64, letter.bytes);
+        assert_eq!(content.len() as u64, message.bytes);
         content
     }
 
     fn texts(corpus: &Corpus) -> Vec<String> {
-        corpus.messages.iter().map(|letter| String::from_utf8(received(letter)).unwrap()).collect()
+        corpus.messages.iter().map(|message| String::from_utf8(received(message)).unwrap()).collect()
     }
 
     fn from_file(name: &str, text: &[u8], change: impl FnOnce(&mut CorpusOptions)) -> Result<Corpus> {
@@ -492,11 +492,11 @@ mod tests {
             match from_file(name, &text, |options| options.invalid_messages = unfit) {
                 Err(why) => prop_assert!(why.to_string().starts_with("--corpus")),
                 Ok(corpus) => {
-                    for letter in &corpus.messages {
-                        let content = received(letter);
+                    for message in &corpus.messages {
+                        let content = received(message);
                         let body_at = letter_body(&content);
-                        prop_assert_eq!(trace::checksum(&content[body_at..]), letter.checksum);
-                        prop_assert_eq!(letter.is_eight_bit, !content.is_ascii());
+                        prop_assert_eq!(trace::checksum(&content[body_at..]), message.checksum);
+                        prop_assert_eq!(message.is_eight_bit, !content.is_ascii());
                     }
                 }
             }

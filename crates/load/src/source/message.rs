@@ -130,12 +130,12 @@ impl MessageTemplate {
     }
 
     /// Builds it from a message that is dot-stuffed already.
-    pub(super) fn from_corpus(stamp: TraceStamp, letter: CorpusMessage) -> Self {
+    pub(super) fn from_corpus(stamp: TraceStamp, message: CorpusMessage) -> Self {
         Self {
-            head: MessageHead::new(stamp, letter.checksum, &letter.headers, MessageIdMode::Unchanged),
-            body: letter.body,
-            bytes: letter.bytes + stamp.bytes() as u64,
-            is_eight_bit: letter.is_eight_bit,
+            head: MessageHead::new(stamp, message.checksum, &message.headers, MessageIdMode::Unchanged),
+            body: message.body,
+            bytes: message.bytes + stamp.bytes() as u64,
+            is_eight_bit: message.is_eight_bit,
         }
     }
 

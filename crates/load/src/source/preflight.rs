@@ -65,9 +65,9 @@ impl PreflightCheck {
     pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt) -> Result<()> {
         let trial = Arc::clone(self);
         let interrupt = interrupt.clone();
-        let ran = net::worker::run(|desk| async move {
+        let ran = net::worker::run(|buffers| async move {
             tokio::select! {
-                attempt = trial.attempt(desk) => Some(attempt),
+                attempt = trial.attempt(buffers) => Some(attempt),
                 () = wait_for_interrupt(&interrupt) => None,
             }
         });
@@ -92,9 +92,9 @@ impl PreflightCheck {
         }
     }
 
-    async fn attempt(&self, desk: WorkerBuffers) -> io::Result<PreflightResult> {
-        let mut alarm = Timer::default();
-        let socket = self.connect(&mut alarm).await?;
+    async fn attempt(&self, buffers: WorkerBuffers) -> io::Result<PreflightResult> {
+        let mut timer = Timer::default();
+        let socket = self.connect(&mut timer).await?;
         let told = &self.transport.options;
         let options = Arc::new(Options { pipelining: PipelineMode::Off, ..Options::clone(told) });
         let nonce = options.credentials.is_some().then(net::nonce);
@@ -103,13 +103,13 @@ impl PreflightCheck {
         let mut prober =
             Prober { check: self, envelope_buffer: EnvelopeBuffer::default(), envelope: None, rejections: Vec::new() };
         let timeout = self.options.timeout.min(REPLY_TIMEOUT);
-        let talk = ClientSession::new(socket, client, &mut prober, &mut alarm, timeout, desk);
+        let talk = ClientSession::new(socket, client, &mut prober, &mut timer, timeout, buffers);
         let ended = talk.with_security(self.transport.security.clone()).run().await;
         let recipients = prober.envelope.as_ref().map_or(0, |envelope| envelope.recipients());
         Ok(PreflightResult { ended, rejections: prober.rejections, recipients })
     }
 
-    async fn connect(&self, alarm: &mut Timer) -> io::Result<Socket> {
+    async fn connect(&self, timer: &mut Timer) -> io::Result<Socket> {
         let timeout = self.options.connect_timeout;
         let connecting = async {
             let socket = Socket::connect_to(self.transport.next_source_address(), &self.server).await?;
@@ -118,7 +118,7 @@ impl PreflightCheck {
             }
             Ok(socket)
         };
-        match alarm.timeout_at(clock::now() + timeout, Box::pin(connecting)).await {
+        match timer.timeout_at(clock::now() + timeout, Box::pin(connecting)).await {
             Some(outcome) => outcome,
             None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))),
         }

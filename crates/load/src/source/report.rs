@@ -24,15 +24,15 @@ pub(super) struct SourceResults<'a> {
 
 /// The record of this party.
 pub(super) fn record(
-    setting: &SourceContext,
+    context: &SourceContext,
     run: RunId,
     started_at: jiff::Timestamp,
     known: &SourceResults<'_>,
     around: Surroundings,
 ) -> Record {
     let SourceResults { tally, series, .. } = known;
-    let options = &setting.options;
-    let workload = options.workload(&setting.summary);
+    let options = &context.options;
+    let workload = options.workload(&context.summary);
     let mut record = outputs::new_record(Some(run), &options.name, started_at, workload);
     record.origin_ns = series.origin_ns();
     record.series = series.rows();

@@ -52,10 +52,10 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
                 tally_tx: full.clone(),
                 empty_rx: emptied,
             };
-            let work = move |desk| async move {
+            let work = move |buffers| async move {
                 // The starter waits for it.
                 let _ = begun.send(());
-                run(post, desk).await;
+                run(post, buffers).await;
             };
             let thread = net::worker::spawn(&format!("load-{number}"), FdTable::Private, work);
             Ok((give, thread.context("cannot start a thread")?, begins))
@@ -84,17 +84,17 @@ fn wait_until_started(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>)
 }
 
 /// Runs a worker: its sessions, its schedule and its tally, until all sessions have ended.
-async fn run(arguments: SourceWorkerArgs, desk: WorkerBuffers) {
+async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     let recorder = Rc::new(SourceWorkerState::new(arguments));
     // Each session holds a sender; when the last is dropped, all sessions are over.
     let (presence, mut everybody) = mpsc::channel::<()>(1);
     for _ in 0..recorder.session_share() {
         let setting = Arc::clone(recorder.context());
         let recorder = Rc::clone(&recorder);
-        let desk = desk.clone();
+        let buffers = buffers.clone();
         let presence = presence.clone();
         net::worker::spawn_local(async move {
-            session_loop::run(setting, recorder, desk).await;
+            session_loop::run(setting, recorder, buffers).await;
             drop(presence);
         });
     }

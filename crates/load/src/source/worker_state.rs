@@ -128,7 +128,7 @@ impl SourceWorkerState {
     pub(super) fn poll_claim(
         &self,
         cx: &mut Context<'_>,
-        ticket: &ParkEntry,
+        entry: &ParkEntry,
         now: Duration,
     ) -> Poll<Option<ClaimedMessage>> {
         let plan = &self.args.context.plan;
@@ -138,7 +138,7 @@ impl SourceWorkerState {
             Some(schedule) => {
                 let due = schedule.borrow().due();
                 if due > now {
-                    self.park(cx, ticket);
+                    self.park(cx, entry);
                     return Poll::Pending;
                 }
                 due
@@ -148,11 +148,11 @@ impl SourceWorkerState {
         let setting = &self.args.context;
         let is_warm_up = since < setting.warm_up_until;
         let claim = ClaimedMessage { number, since, recipients: setting.options.recipients(number), is_warm_up };
-        self.count_created(ticket, &claim, now);
+        self.count_created(entry, &claim, now);
         Poll::Ready(Some(claim))
     }
 
-    fn count_created(&self, ticket: &ParkEntry, claim: &ClaimedMessage, now: Duration) {
+    fn count_created(&self, entry: &ParkEntry, claim: &ClaimedMessage, now: Duration) {
         let since = claim.since;
         self.update_tally(|tally| {
             tally.created += 1;
@@ -166,13 +166,13 @@ impl SourceWorkerState {
             if self.schedule.is_some() {
                 tally.time(LatencyKind::Slip, now - since);
             }
-            if ticket.0.get() != ParkState::Running {
+            if entry.0.get() != ParkState::Running {
                 tally.time(LatencyKind::Lag, now - since);
             }
         });
         // A session that is still listed keeps its place: something other than the schedule has woken it.
-        if ticket.0.get() == ParkState::Woken {
-            ticket.0.set(ParkState::Running);
+        if entry.0.get() == ParkState::Woken {
+            entry.0.set(ParkState::Running);
         }
         if let Some(schedule) = &self.schedule {
             schedule.borrow_mut().advance();
@@ -186,9 +186,9 @@ impl SourceWorkerState {
     }
 
     /// Lists the session for waking, once.
-    fn park(&self, cx: &mut Context<'_>, ticket: &ParkEntry) {
-        if ticket.0.replace(ParkState::Parked) != ParkState::Parked {
-            let place = Rc::clone(&ticket.0);
+    fn park(&self, cx: &mut Context<'_>, entry: &ParkEntry) {
+        if entry.0.replace(ParkState::Parked) != ParkState::Parked {
+            let place = Rc::clone(&entry.0);
             self.parked.borrow_mut().push_back(ParkedSession { waker: cx.waker().clone(), state: place });
         }
     }

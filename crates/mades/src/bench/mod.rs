@@ -85,19 +85,19 @@ async fn execute(
     };
     let started_at = jiff::Timestamp::now();
     let now = clock::now();
-    let sight = HostSampler::start();
+    let sampler = HostSampler::start();
     let hlog = options.out.as_ref().map(|directory| directory.join("latency.hlog"));
-    let chronicle = IntervalRecorder::begin(now, options.mode.last().name(), hlog.as_deref())?;
+    let recorder = IntervalRecorder::begin(now, options.mode.last().name(), hlog.as_deref())?;
     let out = options.out.clone();
     let run_state = Rc::new(MadesRunState::new(options, run, payloads, now));
-    let mut collector = RunSupervisor::begin(&run_state, chronicle);
+    let mut collector = RunSupervisor::begin(&run_state, recorder);
     let mut sides = JoinSet::new();
     for (side, links) in open {
         sides.spawn_local(side::maintain(side, links, Rc::clone(&run_state), Rc::clone(&timer)));
     }
     let ending = collector.run(&run_state, interrupt).await;
     let unlogged = collector.finish(&run_state);
-    let surroundings = sight.finish();
+    let surroundings = sampler.finish();
     run_state.end();
     // Tells the broker which messages were taken; a broker that does not answer is not waited for.
     tokio::select! {

@@ -117,10 +117,10 @@ impl QueueReceiver {
                 }
             }
             // Its owner cannot be determined.
-            IncomingDelivery::Undecodable { handle: ticket, oddity, why } => {
+            IncomingDelivery::Undecodable { handle: entry, oddity, why } => {
                 self.run_state.record_trouble(TroubleKind::Odd, &oddity.to_string(), &why);
                 self.run_state.count_foreign(self.queue);
-                self.foreign.push(ticket);
+                self.foreign.push(entry);
             }
         }
         self.held_since.get_or_insert(now);
@@ -157,7 +157,7 @@ impl QueueReceiver {
         self.held_since = None;
         // Their message is still unknown: they are not ours.
         self.unmatched.iter().for_each(|_| self.run_state.count_foreign(self.queue));
-        let unmatched = self.unmatched.drain(..).map(|(ticket, _)| ticket);
+        let unmatched = self.unmatched.drain(..).map(|(entry, _)| entry);
         self.link.release(self.foreign.drain(..).chain(unmatched)).await
     }
 
@@ -166,8 +166,8 @@ impl QueueReceiver {
         let mut at = 0;
         while at < self.unmatched.len() {
             if arrivals::match_event(&self.run_state, &self.unmatched[at].1) {
-                let (ticket, _) = self.unmatched.swap_remove(at);
-                self.link.accept(ticket).await?;
+                let (entry, _) = self.unmatched.swap_remove(at);
+                self.link.accept(entry).await?;
             } else {
                 at += 1;
             }
@@ -183,11 +183,11 @@ impl QueueReceiver {
 pub(super) async fn purge(mut link: ReceiverLink) -> Result<u64, Error> {
     let mut count = 0;
     while let Ok(arrival) = tokio::time::timeout(EMPTY_QUEUE_TIMEOUT, link.next()).await {
-        let ticket = match arrival? {
+        let entry = match arrival? {
             IncomingDelivery::Delivery(delivery) => delivery.handle,
-            IncomingDelivery::Undecodable { handle: ticket, .. } => ticket,
+            IncomingDelivery::Undecodable { handle: entry, .. } => entry,
         };
-        link.accept(ticket).await?;
+        link.accept(entry).await?;
         count += 1;
     }
     link.settle().await?;

@@ -327,8 +327,8 @@ async fn send_all(
                     }
                 }
             }
-            parcel = queue.messages.recv(), if queue.unsettled.len() < SEND_WINDOW => {
-                let Some(pending) = parcel else { return std::future::pending().await };
+            transfer = queue.messages.recv(), if queue.unsettled.len() < SEND_WINDOW => {
+                let Some(pending) = transfer else { return std::future::pending().await };
                 // It is unsettled from before it is offered: when the connection is lost meanwhile, it is sent again.
                 queue.unsettled.push_back(pending);
                 let pending = queue.unsettled.back().expect("it was just put there");
