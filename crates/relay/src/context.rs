@@ -8,7 +8,6 @@ use crate::delivery_log::DeliveryLogWriter;
 use crate::log_target::LOG_TARGET;
 use crate::smtpd::login_limits::LoginGuard;
 use crate::smtpd::memory_budget::MemoryBudget;
-use crate::worker_calls::WorkerCalls;
 use net::{ClientRefusal, Clients};
 use party::log_writer::LogWriter;
 use spool::{Backlog, Spool};
@@ -34,15 +33,13 @@ pub(super) struct RelayContext {
     /// They deliver into Maildirs: one on a file system that hangs keeps nothing from being read.
     pub(super) maildir_pool: BlockingPool,
     pub(super) maildir_names: Arc<maildir::MaildirNames>,
-    pub(super) counters: RelayCounters,
+    pub(super) counters: Arc<RelayCounters>,
     /// Memory for mail that comes in.
     pub(super) memory_budget: Arc<MemoryBudget>,
     /// Clients that are not of `networks`, and their recent requests.
     pub(super) clients: Arc<Clients>,
     /// Failed logins.
     pub(super) login_guard: LoginGuard,
-    /// Channels to the workers.
-    pub(super) worker_calls: WorkerCalls,
     /// Log of deliveries.
     pub(super) delivery_log_writer: DeliveryLogWriter,
     /// Log of everything else.
@@ -76,11 +73,10 @@ impl RelayContext {
             spool_pool: readers,
             maildir_pool: porters,
             maildir_names: mailbox_names,
-            counters: RelayCounters::default(),
+            counters: Arc::default(),
             memory_budget: intake,
             clients: Arc::new(Clients::new(client_limits).on_refusal(log_refusal)),
             login_guard: LoginGuard::new(),
-            worker_calls: WorkerCalls::default(),
             delivery_log_writer: press,
             log,
             is_listening: AtomicBool::new(false),

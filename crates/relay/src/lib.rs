@@ -66,6 +66,7 @@ use smtp::sasl::Mechanisms;
 use smtp::server::Protocol;
 use smtp::xclient::Attributes;
 use smtpd::certificates::CertificateReloader;
+use smtpd::login;
 use smtpd::session::SmtpdSession;
 use spool::{OnDamage, RealDisk, Spool};
 pub use spool_directory::can_create as can_store_in;
@@ -75,10 +76,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use worker::RelayWorker;
+use worker_calls::{RunningRelay, WorkerCalls};
 
 /// Interval at which a request to stop is checked.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Longest time that couriers may take to finish their deliveries when the relay stops; the rest stays in the spool.
+/// Longest time that deliveries may take to finish when the relay stops; the rest stays in the spool.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Options of a relay besides its configuration.
 pub struct RelayOptions {
@@ -122,12 +124,13 @@ pub fn run(mut config: Config, orders: RelayOptions) -> Result<RelayOutcome> {
         tracing::warn!(target: LOG_TARGET, "{warning}");
     }
     config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
-    let setting = Arc::new(build_context(config, &orders.log)?);
-    reload::watch(&setting, orders.reread)?;
-    let control = control::server::open(&setting.initial_config().control, &setting)?;
-    let http = setting.initial_config().http.map(|address| control::http::serve(address, &setting)).transpose()?;
-    let running = listen(&setting)?;
-    setting.set_listening();
+    let context = Arc::new(build_context(config, &orders.log)?);
+    let relay = Arc::new(RunningRelay { context: Arc::clone(&context), workers: WorkerCalls::default() });
+    reload::watch(&context, orders.reread)?;
+    let control = control::server::open(&context.initial_config().control, &relay)?;
+    let http = context.initial_config().http.map(|address| control::http::serve(address, &relay)).transpose()?;
+    let running = listen(&relay)?;
+    context.set_listening();
     let telling = ProgressOutput::new(orders.live, NonTerminalOutput::Nothing);
     let mut line = ServerLiveLine::new(orders.live, &orders.log);
     let mut report = RunRecorder::start();
@@ -135,26 +138,27 @@ pub fn run(mut config: Config, orders: RelayOptions) -> Result<RelayOutcome> {
     if orders.live != LiveMode::Off {
         announce(&orders.log, &telling, smtp, http);
     }
-    let mut certificates = CertificateReloader::new(&setting);
-    while interrupt.requested() == StopRequest::Nothing && !setting.has_failed() {
+    let mut certificates = CertificateReloader::new(&context);
+    while interrupt.requested() == StopRequest::Nothing && !context.has_failed() {
         std::thread::sleep(STOP_POLL_INTERVAL);
-        certificates.check(&setting);
-        if let Some(progress) = report.sample(&setting) {
+        certificates.check(&context);
+        if let Some(progress) = report.sample(&context) {
             telling.event(&LiveEvent::Progress(progress));
             line.show(&progress);
         }
     }
     drop(line);
     // Read before the spool is closed: a closed one does not report an earlier failure.
-    let failed = setting.spool.failure();
-    shut_down(&setting, running, control);
-    let failed = failed.or_else(|| setting.spool.failure());
-    let unwritten = outputs.write_or_report(&report.record(&setting), &journey::Ledger::default(), &telling);
+    let failed = context.spool.failure();
+    shut_down(&context, running, control);
+    let failed = failed.or_else(|| context.spool.failure());
+    let unwritten =
+        outputs.write_or_report(&report.record(&context, relay.workers.count()), &journey::Ledger::default(), &telling);
     telling.event(&LiveEvent::Done);
     if let Some(failure) = failed {
         bail!("{failure}. All mail answered 250 will be delivered after a restart.");
     }
-    Ok(RelayOutcome { context: setting, record_error: unwritten })
+    Ok(RelayOutcome { context, record_error: unwritten })
 }
 
 /// Reports the addresses on which it listens.
@@ -217,8 +221,8 @@ fn explain_damage(error: spool::Error, directory: &std::path::Path) -> String {
 }
 
 /// A server for each address, each with its workers.
-fn listen(setting: &Arc<RelayContext>) -> Result<Vec<RunningServer>> {
-    let config = setting.config();
+fn listen(relay: &Arc<RunningRelay>) -> Result<Vec<RunningServer>> {
+    let config = relay.context.config();
     let tls = config.tls.as_ref().map(|tls| tls.setup.clone());
     let offered = tls.clone().map_or(ServerSecurity::None, ServerSecurity::Offered);
     let implicit = tls.map_or(ServerSecurity::None, ServerSecurity::Implicit);
@@ -226,19 +230,19 @@ fn listen(setting: &Arc<RelayContext>) -> Result<Vec<RunningServer>> {
     let encrypted = config.listen_tls.iter().map(|endpoint| (endpoint, &implicit, Protocol::Smtp));
     let lmtp = config.listen_lmtp.iter().map(|endpoint| (endpoint, &offered, Protocol::Lmtp));
     let all = plain.chain(encrypted).chain(lmtp);
-    all.map(|(endpoint, security, protocol)| serve(setting, &config, endpoint, security.clone(), protocol)).collect()
+    all.map(|(endpoint, security, protocol)| serve(relay, &config, endpoint, security.clone(), protocol)).collect()
 }
 
 fn serve(
-    setting: &Arc<RelayContext>,
+    relay: &Arc<RunningRelay>,
     config: &Config,
     endpoint: &Endpoint,
     security: ServerSecurity,
     protocol: Protocol,
 ) -> Result<RunningServer> {
     let make = {
-        let setting = Arc::clone(setting);
-        move || WorkerService::start(Arc::clone(&setting))
+        let relay = Arc::clone(relay);
+        move || WorkerService::start(&relay)
     };
     let has_users = config.users.is_some();
     let xclient = if config.xclient.0.is_empty() { Attributes::NONE } else { Attributes::ALL };
@@ -248,7 +252,7 @@ fn serve(
         .name(&config.hostname)
         .limits(config.limits.session_limits())
         .sessions(config.limits.sessions)
-        .clients(Arc::clone(&setting.clients))
+        .clients(Arc::clone(&relay.context.clients))
         .workers(config.workers.unwrap_or_else(net::worker::default_count))
         .security(security)
         .proxied(if config.proxy_protocol { Proxied::Yes } else { Proxied::No })
@@ -264,15 +268,15 @@ fn serve(
         .map_err(|error| anyhow!("cannot listen on {endpoint}: {}", reason(&error)))
 }
 
-/// A worker's place: its office, to which sessions bring mail.
+/// A worker, to which sessions bring mail.
 struct WorkerService(Rc<RelayWorker>);
 
 impl WorkerService {
-    fn start(setting: Arc<RelayContext>) -> Self {
-        let office = RelayWorker::start(setting);
-        net::worker::spawn_local(recovery::requeue(Rc::clone(&office)));
-        net::worker::spawn_local(worker_calls::serve_calls(Rc::clone(&office), office.context.worker_calls.register()));
-        Self(office)
+    fn start(relay: &RunningRelay) -> Self {
+        let worker = RelayWorker::start(Arc::clone(&relay.context));
+        net::worker::spawn_local(recovery::requeue(Rc::clone(&worker)));
+        net::worker::spawn_local(worker_calls::serve_calls(Rc::clone(&worker), relay.workers.register()));
+        Self(worker)
     }
 }
 
@@ -292,6 +296,7 @@ impl Service for WorkerService {
     }
 
     fn tick(&self, _now: Duration) {
+        login::log_summaries(&self.0.context);
         self.0.tick();
     }
 
@@ -301,6 +306,6 @@ impl Service for WorkerService {
         while self.0.open_connections() > 0 && net::clock::now() < latest {
             net::sleep(Duration::from_millis(5)).await;
         }
-        self.0.delivery_log.flush();
+        self.0.flush_log();
     }
 }

@@ -99,7 +99,7 @@ impl RunRecorder {
     }
 
     /// The record.
-    pub(super) fn record(&mut self, setting: &RelayContext) -> Record {
+    pub(super) fn record(&mut self, setting: &RelayContext, workers: usize) -> Record {
         self.next_tick = Duration::ZERO;
         self.sample(setting);
         let config = setting.initial_config();
@@ -110,7 +110,6 @@ impl RunRecorder {
             ..Workload::default()
         };
         let mut record = outputs::new_record(None, "relay", self.started_at, workload);
-        let workers = setting.worker_calls.workers();
         let mut own = outputs::own_party(Role::Relay, "relay", workers, Vec::new());
         own.durability = setting.durability().to_owned();
         record.parties = vec![own];

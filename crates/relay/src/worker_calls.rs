@@ -1,12 +1,13 @@
 //! Calls to the workers: a queue lives on its worker's thread, so other threads send a closure there.
 //!
-//! A call is answered in one turn of the worker's event loop, between sessions and couriers. So callers keep it short,
+//! A call is answered in one turn of the worker's event loop, between sessions and deliveries. So callers keep it short,
 //! and read page by page.
+use crate::context::RelayContext;
 use crate::worker::RelayWorker;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver as Answers, RecvTimeoutError, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -17,13 +18,19 @@ const MAX_PENDING_CALLS: usize = 64;
 
 type WorkerCall = Box<dyn FnOnce(&Rc<RelayWorker>) + Send>;
 
+/// A relay that runs: the state that its workers share, and the ways to the workers.
+pub(crate) struct RunningRelay {
+    pub(crate) context: Arc<RelayContext>,
+    pub(crate) workers: WorkerCalls,
+}
+
 /// The ways to all workers.
 #[derive(Default)]
-pub(super) struct WorkerCalls(Mutex<Vec<Sender<WorkerCall>>>);
+pub(crate) struct WorkerCalls(Mutex<Vec<Sender<WorkerCall>>>);
 
 /// A worker that does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WorkerUnavailable {
+pub(crate) enum WorkerUnavailable {
     /// It has ended, or is about to.
     Stopped,
     /// It has too many calls, or it is stuck.
@@ -40,20 +47,20 @@ impl fmt::Display for WorkerUnavailable {
 }
 
 impl WorkerCalls {
-    /// Adds a worker that can be called: the receiving end, for [`answer`].
-    pub(super) fn register(&self) -> Receiver<WorkerCall> {
+    /// Adds a worker that can be called: the receiving end, for [`serve_calls`].
+    pub(crate) fn register(&self) -> Receiver<WorkerCall> {
         let (give, take) = channel(MAX_PENDING_CALLS);
         self.senders().push(give);
         take
     }
 
     /// Number of workers.
-    pub(super) fn workers(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.senders().len()
     }
 
     /// Calls a worker; blocks until it answers.
-    pub(super) fn call<T: Send + 'static>(
+    pub(crate) fn call<T: Send + 'static>(
         &self,
         worker: usize,
         question: impl FnOnce(&Rc<RelayWorker>) -> T + Send + 'static,
@@ -64,11 +71,11 @@ impl WorkerCalls {
 
     /// Calls all workers, and returns their answers in the workers' order; blocks until all have answered. They work at
     /// the same time.
-    pub(super) fn call_all<T: Send + 'static>(
+    pub(crate) fn call_all<T: Send + 'static>(
         &self,
         question: impl Fn(&Rc<RelayWorker>) -> T + Clone + Send + 'static,
     ) -> Vec<Result<T, WorkerUnavailable>> {
-        let asked: Vec<_> = (0..self.workers()).map(|worker| self.send(worker, question.clone())).collect();
+        let asked: Vec<_> = (0..self.count()).map(|worker| self.send(worker, question.clone())).collect();
         let latest = Instant::now() + CALL_TIMEOUT;
         asked.into_iter().map(|answers| receive_answer(&answers?, latest)).collect()
     }
@@ -80,9 +87,9 @@ impl WorkerCalls {
     ) -> Result<Answers<T>, WorkerUnavailable> {
         let (tell, told) = sync_channel(1);
         let way = self.senders().get(worker).cloned().ok_or(WorkerUnavailable::Stopped)?;
-        let question = Box::new(move |office: &Rc<RelayWorker>| {
+        let question = Box::new(move |to: &Rc<RelayWorker>| {
             // The caller may have given up.
-            let _ = tell.try_send(question(office));
+            let _ = tell.try_send(question(to));
         });
         match way.try_send(question) {
             Ok(()) => Ok(told),
@@ -104,8 +111,8 @@ fn receive_answer<T>(answers: &Answers<T>, latest: Instant) -> Result<T, WorkerU
 }
 
 /// Answers the calls to this worker, for as long as it lives.
-pub(super) async fn serve_calls(office: Rc<RelayWorker>, mut questions: Receiver<WorkerCall>) {
+pub(crate) async fn serve_calls(worker: Rc<RelayWorker>, mut questions: Receiver<WorkerCall>) {
     while let Some(question) = questions.recv().await {
-        question(&office);
+        question(&worker);
     }
 }

@@ -5,9 +5,9 @@
 //! | `/metrics` | numbers, for Prometheus (`metrics`) |
 //! | `/health` | 200, or 503 once the spool has failed: only a restart helps |
 //! | `/ready` | 200 once it listens and has queued the backlog of a former run; 503 before |
-use crate::context::RelayContext;
 use crate::control::metrics::{self, RelayMetrics, UntrustedClients};
 use crate::control::queue_stats::collect_queue_stats;
+use crate::worker_calls::{RunningRelay, WorkerUnavailable};
 use anyhow::{Result, anyhow};
 use axum::Router;
 use axum::extract::State;
@@ -27,41 +27,41 @@ use std::time::Duration;
 ///
 /// # Errors
 /// If it cannot listen there.
-pub(crate) fn serve(address: SocketAddr, setting: &Arc<RelayContext>) -> Result<SocketAddr> {
+pub(crate) fn serve(address: SocketAddr, relay: &Arc<RunningRelay>) -> Result<SocketAddr> {
     let began = clock::now();
     let counters = Arc::<HttpCounters>::default();
-    let config = setting.config();
+    let config = relay.context.config();
     let names = HostNames::new([config.hostname.as_str()].into_iter().chain(config.http_name.as_deref()));
     let counted = Arc::clone(&counters);
     let routes = Router::new()
         .route("/", get(async || "mailrun relay: /metrics, /health, /ready\n"))
-        .route("/metrics", get(move |setting| get_metrics(setting, counted, began)))
+        .route("/metrics", get(move |relay| get_metrics(relay, counted, began)))
         .route("/health", get(health))
         .route("/ready", get(ready))
-        .with_state(Arc::clone(setting));
+        .with_state(Arc::clone(relay));
     http_server::serve(address, names, &counters, routes).map_err(|error| match error.downcast::<io::Error>() {
         Ok(error) => anyhow!("cannot listen on {address} (http): {}", reason(&error)),
         Err(error) => error,
     })
 }
 
-async fn get_metrics(State(setting): State<Arc<RelayContext>>, http: Arc<HttpCounters>, began: Duration) -> Response {
+async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCounters>, began: Duration) -> Response {
     let asked = tokio::task::spawn_blocking(move || {
-        let survey = collect_queue_stats(&setting)?;
+        let survey = collect_queue_stats(&relay)?;
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let displaced =
             ("http_displaced", "HTTP connections closed to make room for newer ones", count(&http.displaced));
         let misdirected = ("http_misdirected", "HTTP requests for unknown host names", count(&http.misdirected));
-        Ok::<_, crate::worker_calls::WorkerUnavailable>(metrics::render(&RelayMetrics {
+        Ok::<_, WorkerUnavailable>(metrics::render(&RelayMetrics {
             queues: &survey,
-            counters: &setting.counters.rows(),
+            counters: &relay.context.counters.rows(),
             process: &[
                 (
                     "unlogged",
                     "deliveries that were not logged because the log is too slow",
-                    setting.delivery_log_writer.dropped_lines(),
+                    relay.context.delivery_log_writer.dropped_lines(),
                 ),
-                ("log_dropped", "other log lines that were dropped", setting.log.dropped()),
+                ("log_dropped", "other log lines that were dropped", relay.context.log.dropped()),
                 (
                     "panicked_tasks",
                     "sessions, deliveries and notifications that failed because of a bug in mailrun",
@@ -70,11 +70,11 @@ async fn get_metrics(State(setting): State<Arc<RelayContext>>, http: Arc<HttpCou
                 displaced,
                 misdirected,
             ],
-            spool: &setting.spool.stats(),
-            incoming_limit: setting.memory_budget.limit_bytes(),
-            untrusted: untrusted_clients(&setting),
-            has_failed: setting.has_failed(),
-            hostname: &setting.config().hostname,
+            spool: &relay.context.spool.stats(),
+            incoming_limit: relay.context.memory_budget.limit_bytes(),
+            untrusted: untrusted_clients(&relay),
+            has_failed: relay.context.has_failed(),
+            hostname: &relay.context.config().hostname,
             uptime_s: clock::now().saturating_sub(began).as_secs_f64(),
         }))
     });
@@ -85,31 +85,31 @@ async fn get_metrics(State(setting): State<Arc<RelayContext>>, http: Arc<HttpCou
     }
 }
 
-fn untrusted_clients(setting: &RelayContext) -> UntrustedClients {
-    let refused = ClientLimit::ALL.map(|limit| (limit.name(), setting.clients.refused(limit)));
+fn untrusted_clients(relay: &RunningRelay) -> UntrustedClients {
+    let refused = ClientLimit::ALL.map(|limit| (limit.name(), relay.context.clients.refused(limit)));
     UntrustedClients {
-        connections: setting.clients.connected(),
-        incoming_bytes: setting.memory_budget.untrusted_bytes(),
-        incoming_limit: setting.memory_budget.untrusted_limit_bytes(),
+        connections: relay.context.clients.connected(),
+        incoming_bytes: relay.context.memory_budget.untrusted_bytes(),
+        incoming_limit: relay.context.memory_budget.untrusted_limit_bytes(),
         refused: refused.into(),
     }
 }
 
-async fn health(State(setting): State<Arc<RelayContext>>) -> (StatusCode, &'static str) {
-    if setting.has_failed() {
+async fn health(State(relay): State<Arc<RunningRelay>>) -> (StatusCode, &'static str) {
+    if relay.context.has_failed() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the spool has failed\n");
     }
     (StatusCode::OK, "ok\n")
 }
 
-async fn ready(State(setting): State<Arc<RelayContext>>) -> (StatusCode, &'static str) {
-    if setting.has_failed() {
+async fn ready(State(relay): State<Arc<RunningRelay>>) -> (StatusCode, &'static str) {
+    if relay.context.has_failed() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the spool has failed\n");
     }
-    if !setting.is_listening() {
+    if !relay.context.is_listening() {
         return (StatusCode::SERVICE_UNAVAILABLE, "not listening\n");
     }
-    if !setting.is_backlog_queued() {
+    if !relay.context.is_backlog_queued() {
         return (StatusCode::SERVICE_UNAVAILABLE, "reading the spool\n");
     }
     (StatusCode::OK, "ok\n")

@@ -1,9 +1,8 @@
 //! The numbers of all workers' queues, put together: in all, and for the hops that have the most.
-use crate::context::RelayContext;
 use crate::control::protocol::{HopRow, TotalsRow};
 use crate::qmgr::DestinationStats;
 use crate::worker::RelayWorker;
-use crate::worker_calls::WorkerUnavailable;
+use crate::worker_calls::{RunningRelay, WorkerUnavailable};
 use net::clock;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -22,10 +21,10 @@ pub(crate) struct QueueStats {
 }
 
 /// Calls all workers; blocks until they have answered.
-pub(crate) fn collect_queue_stats(setting: &RelayContext) -> Result<QueueStats, WorkerUnavailable> {
-    let mut survey = QueueStats { totals: totals(setting), hops: Vec::new() };
+pub(crate) fn collect_queue_stats(relay: &RunningRelay) -> Result<QueueStats, WorkerUnavailable> {
+    let mut survey = QueueStats { totals: totals(relay), hops: Vec::new() };
     let mut hops = HashMap::new();
-    for answer in setting.worker_calls.call_all(worker_stats) {
+    for answer in relay.workers.call_all(worker_stats) {
         let (totals, known, rows) = answer?;
         survey.totals.hops += known as u64;
         survey.totals.workers += 1;
@@ -40,27 +39,27 @@ pub(crate) fn collect_queue_stats(setting: &RelayContext) -> Result<QueueStats, 
 }
 
 /// Totals of all workers.
-fn totals(setting: &RelayContext) -> TotalsRow {
-    let usage = setting.spool.stats();
-    let census = &setting.counters;
+fn totals(relay: &RunningRelay) -> TotalsRow {
+    let usage = relay.context.spool.stats();
+    let counters = &relay.context.counters;
     TotalsRow {
-        durability: setting.durability().to_owned(),
+        durability: relay.context.durability().to_owned(),
         spool_messages: usage.messages,
         spool_bytes: usage.bytes,
         spool_disk_bytes: usage.disk_bytes,
-        accepted: census.accepted.value(),
-        delivered: census.delivered.value(),
-        deferred: census.deferred.value(),
-        failed: census.failed.value(),
-        incoming_bytes: setting.memory_budget.used_bytes(),
+        accepted: counters.accepted.value(),
+        delivered: counters.delivered.value(),
+        deferred: counters.deferred.value(),
+        failed: counters.failed.value(),
+        incoming_bytes: relay.context.memory_budget.used_bytes(),
         ..TotalsRow::default()
     }
 }
 
 /// One worker's. Of hops that are only summed up nothing is copied: this takes a turn of the worker's time.
-fn worker_stats(office: &Rc<RelayWorker>) -> (crate::qmgr::QueueTotals, usize, Vec<HopRow>) {
-    let queue = office.queue.borrow();
-    let hops = office.destinations.borrow();
+fn worker_stats(worker: &Rc<RelayWorker>) -> (crate::qmgr::QueueTotals, usize, Vec<HopRow>) {
+    let queue = worker.queue.borrow();
+    let hops = worker.destinations().borrow();
     let mut all: Vec<DestinationStats> = queue.destination_stats().collect();
     if all.len() > MAX_DESTINATIONS {
         all.select_nth_unstable_by_key(MAX_DESTINATIONS, |stats| std::cmp::Reverse(entries(stats)));

@@ -1,6 +1,5 @@
 //! The control socket: answers `mailrun queue` page by page, so that a long queue slows no delivery and takes no
 //! memory. `protocol` has the requests and replies.
-use crate::context::RelayContext;
 use crate::control::protocol::{
     CommandScope, ControlReply, ControlRequest, EntryRow, MAX_REQUEST_BYTES, MessageRow, QueueId, StateName,
 };
@@ -9,7 +8,7 @@ use crate::control::socket;
 use crate::message::envelope::MessageEnvelope;
 use crate::qmgr::{DestinationId, ListedEntry, MessageId, MessageSelector, OperatorCommand};
 use crate::worker::RelayWorker;
-use crate::worker_calls::WorkerUnavailable;
+use crate::worker_calls::{RunningRelay, WorkerUnavailable};
 use anyhow::{Result, anyhow};
 use net::clock;
 use party::reason::reason;
@@ -46,22 +45,22 @@ impl Drop for ControlSocket {
 ///
 /// # Errors
 /// If another relay does, or it cannot be.
-pub(crate) fn open(path: &Path, setting: &Arc<RelayContext>) -> Result<ControlSocket> {
+pub(crate) fn open(path: &Path, relay: &Arc<RunningRelay>) -> Result<ControlSocket> {
     let cannot = |error: io::Error| anyhow!("cannot create the control socket {}: {}", path.display(), reason(&error));
     let listener = socket::listen(path).map_err(cannot)?;
-    let setting = Arc::clone(setting);
-    std::thread::Builder::new().name("control".to_owned()).spawn(move || accept_connections(&listener, &setting))?;
+    let relay = Arc::clone(relay);
+    std::thread::Builder::new().name("control".to_owned()).spawn(move || accept_connections(&listener, &relay))?;
     Ok(ControlSocket(path.to_owned()))
 }
 
-fn accept_connections(listener: &UnixListener, setting: &Arc<RelayContext>) {
+fn accept_connections(listener: &UnixListener, relay: &Arc<RunningRelay>) {
     let seats = Arc::new(());
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             std::thread::sleep(ACCEPT_RETRY_DELAY);
             continue;
         };
-        let seat = (Arc::clone(&seats), Arc::clone(setting));
+        let seat = (Arc::clone(&seats), Arc::clone(relay));
         if Arc::strong_count(&seats) > MAX_CONNECTIONS + 1 {
             let _ = ReplyWriter(BufWriter::new(&stream)).send_error("too many control connections; try again later");
             continue;
@@ -77,7 +76,7 @@ fn accept_connections(listener: &UnixListener, setting: &Arc<RelayContext>) {
 }
 
 /// Answers one operator, request by request.
-fn serve_connection(stream: &UnixStream, setting: &RelayContext) -> io::Result<()> {
+fn serve_connection(stream: &UnixStream, relay: &RunningRelay) -> io::Result<()> {
     stream.set_read_timeout(Some(IO_TIMEOUT))?;
     stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let mut reader = BufReader::new(stream);
@@ -95,7 +94,7 @@ fn serve_connection(stream: &UnixStream, setting: &RelayContext) -> io::Result<(
             Ok(request) => request,
             Err(error) => return paper.send_error(&format!("not a valid request: {error}")),
         };
-        match respond(request, setting, &mut paper) {
+        match respond(request, relay, &mut paper) {
             Ok(()) => paper.send_last(&ControlReply::End)?,
             Err(ControlError::Rejected(text)) => paper.send_error(&text)?,
             Err(ControlError::Unavailable(silent)) => paper.send_error(&silent.to_string())?,
@@ -146,21 +145,21 @@ impl<W: Write> ReplyWriter<W> {
 
 fn respond<W: Write>(
     request: ControlRequest,
-    setting: &RelayContext,
+    relay: &RunningRelay,
     paper: &mut ReplyWriter<W>,
 ) -> Result<(), ControlError> {
     match request {
-        ControlRequest::List { hop, state, limit } => list(setting, paper, &EntryFilter { hop, state }, limit),
-        ControlRequest::Show { id } => show(setting, paper, id),
+        ControlRequest::List { hop, state, limit } => list(relay, paper, &EntryFilter { hop, state }, limit),
+        ControlRequest::Show { id } => show(relay, paper, id),
         ControlRequest::Order { order, which } => {
-            let mark = setting.spool.notes_mark();
-            let messages = execute(setting, order.into(), &which)?;
+            let mark = relay.context.spool.notes_mark();
+            let messages = execute(relay, order.into(), &which)?;
             // No operator may read of a change that a crash could undo.
-            setting.spool.sync_notes(mark).wait().map_err(|error| not_durable(messages, &error))?;
+            relay.context.spool.sync_notes(mark).wait().map_err(|error| not_durable(messages, &error))?;
             Ok(paper.send(&ControlReply::Changed { messages })?)
         }
         ControlRequest::Stats => {
-            let survey = collect_queue_stats(setting)?;
+            let survey = collect_queue_stats(relay)?;
             paper.send(&ControlReply::Totals(survey.totals))?;
             for hop in survey.hops {
                 paper.send(&ControlReply::Hop(hop))?;
@@ -184,25 +183,25 @@ struct EntryFilter {
 }
 
 impl EntryFilter {
-    fn matches(&self, office: &RelayWorker, entry: &ListedEntry) -> bool {
+    fn matches(&self, worker: &RelayWorker, entry: &ListedEntry) -> bool {
         self.state.is_none_or(|state| state == entry.state.into())
-            && self.hop.as_deref().is_none_or(|hop| *office.destinations.borrow().name(entry.destination) == *hop)
+            && self.hop.as_deref().is_none_or(|hop| *worker.destinations().borrow().name(entry.destination) == *hop)
     }
 }
 
 /// Lists worker by worker, page by page: the next page is fetched when the operator has read this one.
 fn list<W: Write>(
-    setting: &RelayContext,
+    relay: &RunningRelay,
     paper: &mut ReplyWriter<W>,
     filter: &EntryFilter,
     limit: Option<u64>,
 ) -> Result<(), ControlError> {
     let mut left = limit.unwrap_or(u64::MAX);
-    for worker in 0..setting.worker_calls.workers() {
+    for number in 0..relay.workers.count() {
         let mut next = Some(0);
         while let Some(from) = next.filter(|_| left > 0) {
             let filter = filter.clone();
-            let (rows, then) = setting.worker_calls.call(worker, move |office| page(office, &filter, from))?;
+            let (rows, then) = relay.workers.call(number, move |worker| page(worker, &filter, from))?;
             for row in rows {
                 if left > 0 {
                     left -= 1;
@@ -215,16 +214,16 @@ fn list<W: Write>(
     Ok(())
 }
 
-fn page(office: &Rc<RelayWorker>, filter: &EntryFilter, from: u32) -> (Vec<EntryRow>, Option<u32>) {
-    let page = office.queue.borrow().page(from, LIST_PAGE_ENTRIES, clock::now());
-    let wanted = page.entries.iter().filter(|entry| filter.matches(office, entry));
-    (wanted.map(|entry| row(office, entry)).collect(), page.next)
+fn page(worker: &Rc<RelayWorker>, filter: &EntryFilter, from: u32) -> (Vec<EntryRow>, Option<u32>) {
+    let page = worker.queue.borrow().page(from, LIST_PAGE_ENTRIES, clock::now());
+    let wanted = page.entries.iter().filter(|entry| filter.matches(worker, entry));
+    (wanted.map(|entry| row(worker, entry)).collect(), page.next)
 }
 
-fn row(office: &RelayWorker, entry: &ListedEntry) -> EntryRow {
+fn row(worker: &RelayWorker, entry: &ListedEntry) -> EntryRow {
     EntryRow {
         id: QueueId(entry.id.0),
-        hop: office.destinations.borrow().name(entry.destination).to_string(),
+        hop: worker.destinations().borrow().name(entry.destination).to_string(),
         state: entry.state.into(),
         recipients: entry.recipients.len() as u64,
         attempts: entry.attempts,
@@ -238,20 +237,20 @@ fn row(office: &RelayWorker, entry: &ListedEntry) -> EntryRow {
     }
 }
 
-fn show<W: Write>(setting: &RelayContext, paper: &mut ReplyWriter<W>, id: QueueId) -> Result<(), ControlError> {
-    let entries = move |office: &Rc<RelayWorker>| -> Vec<(EntryRow, Vec<u16>)> {
-        let listed = office.queue.borrow().show(MessageId(id.0), clock::now());
-        listed.iter().map(|entry| (row(office, entry), entry.recipients.to_vec())).collect()
+fn show<W: Write>(relay: &RunningRelay, paper: &mut ReplyWriter<W>, id: QueueId) -> Result<(), ControlError> {
+    let entries = move |worker: &Rc<RelayWorker>| -> Vec<(EntryRow, Vec<u16>)> {
+        let listed = worker.queue.borrow().show(MessageId(id.0), clock::now());
+        listed.iter().map(|entry| (row(worker, entry), entry.recipients.to_vec())).collect()
     };
     let mut found = Vec::new();
-    for rows in setting.worker_calls.call_all(entries) {
+    for rows in relay.workers.call_all(entries) {
         found.extend(rows?);
     }
     if found.is_empty() {
         return Err(ControlError::Rejected(format!("no message {id} in the queue")));
     }
     // A message may have been delivered meanwhile: its last known state is shown all the same.
-    let draft = setting.spool.fetch(spool::Id(id.0)).ok();
+    let draft = relay.context.spool.fetch(spool::Id(id.0)).ok();
     let envelope = draft.as_ref().and_then(|draft| MessageEnvelope::decode(&draft.envelope).ok());
     if let (Some(draft), Some(envelope)) = (&draft, &envelope) {
         paper.send(&ControlReply::Message(message(id, draft, envelope)))?;
@@ -280,12 +279,12 @@ fn message(id: QueueId, draft: &spool::NewMessage, envelope: &MessageEnvelope) -
 }
 
 /// Carries an order out with all messages that are meant; how many it changed.
-fn execute(setting: &RelayContext, order: OperatorCommand, which: &CommandScope) -> Result<u64, ControlError> {
+fn execute(relay: &RunningRelay, order: OperatorCommand, which: &CommandScope) -> Result<u64, ControlError> {
     if let CommandScope::Id(id) = which {
         let id = MessageId(id.0);
-        let answers = setting.worker_calls.call_all(move |office| {
-            let changed = change(office, order, MessageSelector::Message(id));
-            (changed, !office.queue.borrow().show(id, clock::now()).is_empty())
+        let answers = relay.workers.call_all(move |worker| {
+            let changed = change(worker, order, MessageSelector::Message(id));
+            (changed, !worker.queue.borrow().show(id, clock::now()).is_empty())
         });
         let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         if !answers.iter().any(|(changed, is_there)| *changed > 0 || *is_there) {
@@ -298,12 +297,12 @@ fn execute(setting: &RelayContext, order: OperatorCommand, which: &CommandScope)
         CommandScope::Id(_) | CommandScope::All => None,
     };
     let mut messages = 0;
-    for worker in 0..setting.worker_calls.workers() {
+    for number in 0..relay.workers.count() {
         let mut next = Some(0);
         while let Some(from) = next {
             let hop = hop.clone();
             let (changed, then) =
-                setting.worker_calls.call(worker, move |office| change_page(office, order, hop.as_deref(), from))?;
+                relay.workers.call(number, move |worker| change_page(worker, order, hop.as_deref(), from))?;
             messages += changed;
             next = then;
         }
@@ -313,21 +312,21 @@ fn execute(setting: &RelayContext, order: OperatorCommand, which: &CommandScope)
 
 /// The same with the messages of a page. A message that has entries on several of them is changed once: nothing is left
 /// to change after that.
-fn change_page(office: &Rc<RelayWorker>, order: OperatorCommand, hop: Option<&str>, from: u32) -> (u64, Option<u32>) {
-    let page = office.queue.borrow().page(from, CHANGE_PAGE_ENTRIES, clock::now());
+fn change_page(worker: &Rc<RelayWorker>, order: OperatorCommand, hop: Option<&str>, from: u32) -> (u64, Option<u32>) {
+    let page = worker.queue.borrow().page(from, CHANGE_PAGE_ENTRIES, clock::now());
     let mut ids: Vec<MessageId> = {
-        let hops = office.destinations.borrow();
+        let hops = worker.destinations().borrow();
         let is_meant = |key: DestinationId| hop.is_none_or(|hop| *hops.name(key) == *hop);
         page.entries.iter().filter(|entry| is_meant(entry.destination)).map(|entry| entry.id).collect()
     };
     ids.dedup();
-    (ids.into_iter().map(|id| change(office, order, MessageSelector::Message(id))).sum(), page.next)
+    (ids.into_iter().map(|id| change(worker, order, MessageSelector::Message(id))).sum(), page.next)
 }
 
-fn change(office: &Rc<RelayWorker>, order: OperatorCommand, which: MessageSelector) -> u64 {
+fn change(worker: &Rc<RelayWorker>, order: OperatorCommand, which: MessageSelector) -> u64 {
     let mut all = Vec::new();
-    let changed = office.queue.borrow_mut().apply_command(order, which, clock::now(), |effects| all.push(effects));
-    all.into_iter().for_each(|effects| office.apply_actions(effects, None));
-    office.drive();
+    let changed = worker.queue.borrow_mut().apply_command(order, which, clock::now(), |actions| all.push(actions));
+    all.into_iter().for_each(|actions| worker.apply_actions(actions, None));
+    worker.drive();
     changed as u64
 }

@@ -1,7 +1,91 @@
-//! Delivery agents, which take messages from the queue and give them back with a result: Postfix's smtp(8), lmtp(8), local(8).
+//! Delivery agents, which take messages from the queue and give them back with a result: Postfix's smtp(8), lmtp(8),
+//! virtual(8) and discard(8).
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `handles` | what an agent has of its worker: requests, and a sink for counters and log |
+//! | `smtp` | delivers by SMTP: finds the domain's servers, and tries one after the other |
+//! | `lmtp` | delivers by LMTP |
+//! | `client` | a connection that both keep from message to message |
+//! | `pipeline` | a message under way on a connection, and the replies to it |
+//! | `parameters` | parameters of MAIL and RCPT |
+//! | `required_extensions` | extensions that a message requires, and its form without them |
+//! | `mailbox`, `maildir` | delivers into Maildirs |
+//! | `discard` | delivers to nowhere |
+//! | `result` | from replies to the result of a request |
+//! | `slots` | connections that wait for a message |
+//! | `destinations` | next hops by number, and TLS with their hosts |
+//! | `resolver` | the servers of a domain, and their addresses |
+pub(crate) mod client;
 pub(crate) mod destinations;
+pub(crate) mod discard;
 pub(crate) mod handles;
+pub(crate) mod lmtp;
+pub(crate) mod mailbox;
 pub(crate) mod maildir;
+pub(crate) mod parameters;
+pub(crate) mod pipeline;
 pub(crate) mod required_extensions;
 pub(crate) mod resolver;
+pub(crate) mod result;
+pub(crate) mod slots;
 pub(crate) mod smtp;
+
+use crate::message::Message;
+use crate::qmgr::{DeliveryRequest, DeliveryResult, DisconnectReason};
+use crate::routing::NextHop;
+use handles::{DeliveryRequests, NextMessage, SlotGuard};
+use net::{Timer, clock};
+use party::planned_panic::planned_panic;
+use slots::{IDLE_TIMEOUT, SlotWaiter};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// Delivers the messages of a destination over one connection, until the queue has none for it.
+pub(crate) async fn run<R: DeliveryRequests>(requests: Rc<R>, slot: SlotGuard<R>) {
+    let next_hop = requests.resources().destinations.borrow().next_hop(slot.destination);
+    match next_hop {
+        NextHop::Discard => {
+            deliver_locally(&requests, slot, async |request| discard::discard(requests.sink(), request)).await
+        }
+        NextHop::Maildir(root) => {
+            deliver_locally(&requests, slot, async |request| {
+                mailbox::deliver(requests.resources(), requests.sink(), &root, request).await
+            })
+            .await
+        }
+        NextHop::Lmtp(lmtp) => lmtp::deliver(&requests, slot, &lmtp).await,
+        NextHop::Smtp(smtp) => smtp::deliver(&requests, slot, &smtp).await,
+    }
+}
+
+/// Delivers on this host, one message after the other, until there is none.
+async fn deliver_locally<R: DeliveryRequests>(
+    requests: &Rc<R>,
+    mut slot: SlotGuard<R>,
+    deliver: impl AsyncFn(&DeliveryRequest<Message>) -> DeliveryResult,
+) {
+    let mut waiter = SlotWaiter::default();
+    let mut idle = Timer::default();
+    loop {
+        let mut until = None;
+        let request = poll_fn(|cx| {
+            let now = clock::now();
+            if waiter.must_close() || requests.is_closing() {
+                return Poll::Ready(None);
+            }
+            match requests.next_message(&mut slot, &mut waiter, cx.waker(), now) {
+                NextMessage::Deliver(request) => Poll::Ready(Some(request)),
+                NextMessage::Quit => Poll::Ready(None),
+                NextMessage::Wait => idle.poll_due(Some(*until.get_or_insert(now + IDLE_TIMEOUT)), now).map(|()| None),
+            }
+        });
+        let Some(request) = request.await else { break };
+        planned_panic("local delivery");
+        let result = deliver(&request).await;
+        requests.finish_delivery(request, result);
+    }
+    waiter.cancel();
+    requests.connection_closed(slot, DisconnectReason::Finished);
+}

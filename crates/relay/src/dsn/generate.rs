@@ -1,18 +1,19 @@
-//! Notices to senders, of the outcome of a message or of its delay, stored in the spool like any other mail before the
-//! message itself is done.
+//! DSNs to senders, of the outcome of a message or of its delay: who is notified of what. A DSN is stored in the spool
+//! like any other mail before the message itself is done.
 use crate::config::{Config, DsnTarget, LoggedIn};
-use crate::delivery::handles::DsnGuard;
 use crate::delivery::maildir;
 use crate::dsn::facts::{DsnAction, DsnFacts, DsnRecipient};
 use crate::dsn::report::{Dsn, compose};
+use crate::dsn::requests::{DsnGuard, DsnRequests, DsnTask};
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{
     Confirmation, DeliveryRefusal, EnvelopeRecipient, MessageEnvelope, RecipientFate, WithProtocol,
 };
+use crate::message::fetch::Fetched;
+use crate::message::recipients::RecipientGroup;
 use crate::qmgr::{DsnEvent, MessageId};
 use crate::routing::{Access, ResolvedRoute};
-use crate::worker::{Fetched, RecipientGroup, RelayWorker};
 use jiff::Timestamp;
 use net::clock;
 use party::planned_panic::planned_panic;
@@ -33,38 +34,53 @@ const SPOOL_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Before a notice that a Maildir did not take is tried again.
 const MAILDIR_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Generates a notice, stores it in the spool, then releases the original.
-pub(crate) async fn generate(office: &Rc<RelayWorker>, id: MessageId, notice: DsnEvent, letter: Option<Message>) {
-    let notice = DsnGuard::new(office, id, notice);
+/// Text for operators if a task panics.
+const DSN_PANIC_TEXT: &str = "writing its notification failed because of a bug in mailrun";
+
+/// Notifies the sender, in a task of its own. If many DSNs are due, the message is read again when its turn comes.
+pub(crate) fn send<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: DsnEvent, message: Option<Message>) {
+    let Some(event) = requests.dsn_tasks().admit(id, event) else { return };
+    let requests = Rc::clone(requests);
+    let task = DsnTask::new(&requests, |requests, id, event| send(requests, id, event, None));
+    net::worker::spawn_local(async move {
+        generate(&requests, id, event, message).await;
+        while let Some((id, event)) = requests.dsn_tasks().next() {
+            generate(&requests, id, event, None).await;
+        }
+        drop(task);
+    });
+}
+
+/// Generates a DSN, stores it in the spool, then releases the original.
+async fn generate<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: DsnEvent, message: Option<Message>) {
+    let event = DsnGuard::new(requests, id, event, |requests, id, event| give_up(requests, id, event, DSN_PANIC_TEXT));
     planned_panic("notice");
-    let is_late = matches!(*notice, DsnEvent::Delayed { .. });
-    if is_late && office.queue.borrow().show(id, clock::now()).is_empty() {
+    let is_late = matches!(*event, DsnEvent::Delayed { .. });
+    if is_late && !requests.is_queued(id) {
         // The message was delivered while this waited for its turn.
         return;
     }
-    let fetched = match letter {
-        Some(letter) => Fetched::Whole(letter),
-        None => office.fetch(id).await,
+    let fetched = match message {
+        Some(message) => Fetched::Whole(message),
+        None => requests.fetch(id).await,
     };
-    let letter = match fetched {
-        Fetched::Whole(letter) => letter,
-        Fetched::EnvelopeOnly(letter, error) => {
+    let message = match fetched {
+        Fetched::Whole(message) => message,
+        Fetched::EnvelopeOnly(message, error) => {
             tracing::error!(target: LOG_TARGET, %id, %error, "a message cannot be read from the spool; its sender is notified without it");
-            letter
+            message
         }
-        Fetched::Unreadable(error) => return generation_failed(office, id, notice.release(), &error),
+        Fetched::Unreadable(error) => return give_up(requests, id, event.release(), &error),
     };
-    send_all(office, id, &notice, &letter).await;
-    if let DsnEvent::Settled { pending: ticket, .. } = notice.release() {
-        let effects = office.queue.borrow_mut().dsn_stored(ticket);
-        office.apply_actions(effects, None);
-        office.drive();
+    send_all(requests, id, &event, &message).await;
+    if let DsnEvent::Settled { pending, .. } = event.release() {
+        requests.dsn_stored(pending);
     }
 }
 
-/// No notice can be sent, for that reason.
-pub(crate) fn generation_failed(office: &Rc<RelayWorker>, id: MessageId, notice: DsnEvent, error: &str) {
-    let DsnEvent::Settled { pending: ticket, fates } = notice else {
+/// Gives the message back: no DSN can be sent, for that reason.
+fn give_up<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: DsnEvent, error: &str) {
+    let DsnEvent::Settled { pending, fates } = event else {
         return tracing::error!(target: LOG_TARGET, %id, %error, "the sender cannot be notified that the message is delayed");
     };
     if fates.iter().any(|(_, fate)| fate.is_failure()) {
@@ -75,9 +91,7 @@ pub(crate) fn generation_failed(office: &Rc<RelayWorker>, id: MessageId, notice:
     } else {
         tracing::error!(target: LOG_TARGET, %id, %error, "the sender cannot be notified that the message was delivered");
     }
-    let effects = office.queue.borrow_mut().dsn_failed(ticket, &fates);
-    office.apply_actions(effects, None);
-    office.drive();
+    requests.dsn_failed(pending, &fates);
 }
 
 /// In place of a client's name in the envelope of a notice to the postmaster: it causes no further notice, however
@@ -107,20 +121,20 @@ struct OriginalMessage<'a> {
 }
 
 /// Sends the notices to the addressees that the configuration names.
-async fn send_all(office: &Rc<RelayWorker>, id: MessageId, notice: &DsnEvent, letter: &Message) {
-    let config = office.config();
-    let originals = letter.envelope.recipients.iter().map(original_recipient).collect();
-    let now = timestamp(office.unix_time(clock::now()));
-    let told = OriginalMessage { config: &config, id, message: letter, originals, now };
-    for (recipients, addressee) in told.groups(notice) {
-        told.send(office, &recipients, addressee).await;
+async fn send_all<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: &DsnEvent, message: &Message) {
+    let config = requests.config();
+    let originals = message.envelope.recipients.iter().map(original_recipient).collect();
+    let now = timestamp(requests.unix_time(clock::now()));
+    let original = OriginalMessage { config: &config, id, message, originals, now };
+    for (recipients, addressee) in original.groups(event) {
+        original.send(requests, &recipients, addressee).await;
     }
 }
 
 impl<'a> OriginalMessage<'a> {
     /// Groups recipients by the addressee of their notice; those without a notice are left out.
-    fn groups(&'a self, notice: &'a DsnEvent) -> Vec<(Vec<DsnRecipient<'a>>, Addressee<'a>)> {
-        let fates = match notice {
+    fn groups(&'a self, event: &'a DsnEvent) -> Vec<(Vec<DsnRecipient<'a>>, Addressee<'a>)> {
+        let fates = match event {
             DsnEvent::Settled { fates, .. } => fates,
             DsnEvent::Delayed { recipients, refusal, expires_unix_s } => {
                 let until = timestamp(Duration::from_secs(*expires_unix_s));
@@ -169,18 +183,18 @@ impl<'a> OriginalMessage<'a> {
         recipient(&self.message.envelope, &self.originals, number, action, refusal, self.now)
     }
 
-    async fn send(&self, office: &Rc<RelayWorker>, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) {
-        let Some(notice) = self.build(recipients, addressee) else { return };
+    async fn send<R: DsnRequests>(&self, requests: &Rc<R>, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) {
+        let Some(dsn_message) = self.build(recipients, addressee) else { return };
         if let Addressee::Other(DsnTarget::Maildir(root)) = addressee {
-            return self.store_in_maildir(office, root, notice).await;
+            return self.store_in_maildir(requests, root, dsn_message).await;
         }
-        match route_dsn(office, self.config, notice, addressee) {
-            Some((letter, errands)) => store(office, self.id, letter, errands).await,
+        match route_dsn(&**requests, self.config, dsn_message, addressee) {
+            Some((message, groups)) => store(requests, self.id, message, groups).await,
             None => {
                 tracing::warn!(target: LOG_TARGET, id = %Id(self.id.0), "its sender cannot be notified: no route to the address");
                 let other = self.config.dsn.double_bounces.as_ref().filter(|_| addressee == Addressee::Sender);
                 if let Some(other) = other {
-                    Box::pin(self.send(office, recipients, Addressee::Other(other))).await;
+                    Box::pin(self.send(requests, recipients, Addressee::Other(other))).await;
                 }
             }
         }
@@ -214,19 +228,22 @@ impl<'a> OriginalMessage<'a> {
     }
 
     /// Puts a notice into a Maildir; until it is there the message is not done with.
-    async fn store_in_maildir(&self, office: &Rc<RelayWorker>, root: &Arc<path::Path>, notice: Dsn) {
-        let notice = Arc::new(notice);
+    async fn store_in_maildir<R: DsnRequests>(&self, requests: &Rc<R>, root: &Arc<path::Path>, dsn_message: Dsn) {
+        let dsn_message = Arc::new(dsn_message);
         loop {
-            let names = Arc::clone(&office.context.maildir_names);
+            let names = Arc::clone(&requests.resources().maildir_names);
             let root = Arc::clone(root);
-            let notice = Arc::clone(&notice);
+            let dsn_message = Arc::clone(&dsn_message);
             let deliver = move || {
-                let letter =
-                    maildir::MaildirMessage { sender: b"", recipient: &notice.recipient, message: &notice.message };
-                maildir::deliver(&root, &names, clock::wall(), &letter).map(|_| ())
+                let message = maildir::MaildirMessage {
+                    sender: b"",
+                    recipient: &dsn_message.recipient,
+                    message: &dsn_message.message,
+                };
+                maildir::deliver(&root, &names, clock::wall(), &message).map(|_| ())
             };
-            match office.context.maildir_pool.run(deliver).await {
-                Some(Ok(())) => return office.context.counters.notices.add(1),
+            match requests.resources().maildir_pool.run(deliver).await {
+                Some(Ok(())) => return requests.sink().counters.notices.add(1),
                 Some(Err(failure)) => {
                     tracing::error!(target: LOG_TARGET, id = %Id(self.id.0), %failure, "a notification cannot be stored in the Maildir; \
                                                                     it is retried");
@@ -242,16 +259,16 @@ impl<'a> OriginalMessage<'a> {
 }
 
 /// Stores a notice; until it is stored the message is not done with.
-async fn store(office: &Rc<RelayWorker>, id: MessageId, letter: Message, errands: Vec<RecipientGroup>) {
-    let Ok(envelope) = letter.envelope.encode() else { return };
+async fn store<R: DsnRequests>(requests: &Rc<R>, id: MessageId, message: Message, groups: Vec<RecipientGroup>) {
+    let Ok(envelope) = message.envelope.encode() else { return };
     loop {
-        let received_ns = u64::try_from(letter.received.as_nanos()).unwrap_or(u64::MAX);
-        let draft = NewMessage { received_ns, envelope: envelope.clone(), body: Arc::clone(&letter.body) };
+        let received_ns = u64::try_from(message.received.as_nanos()).unwrap_or(u64::MAX);
+        let new_message = NewMessage { received_ns, envelope: envelope.clone(), body: Arc::clone(&message.body) };
         // Storing the notice finishes a message: a full spool has to have room for that.
-        match office.context.spool.store_from_reserve(draft).await {
+        match requests.spool().store_from_reserve(new_message).await {
             Ok(stored) => {
-                office.context.counters.notices.add(1);
-                return office.enqueue(&stored, &letter, errands);
+                requests.sink().counters.notices.add(1);
+                return requests.enqueue(&stored, &message, groups);
             }
             // Deliveries meanwhile make room.
             Err(spool::Error::Full) => net::sleep(SPOOL_RETRY_INTERVAL).await,
@@ -309,35 +326,35 @@ fn original_recipient(recipient: &EnvelopeRecipient) -> Option<Vec<u8>> {
 }
 
 /// The notice as mail of our own: its envelope, and its recipients' hops.
-fn route_dsn(
-    office: &RelayWorker,
+fn route_dsn<R: DsnRequests>(
+    requests: &R,
     config: &Config,
-    notice: Dsn,
+    dsn_message: Dsn,
     addressee: Addressee<'_>,
 ) -> Option<(Message, Vec<RecipientGroup>)> {
     let null = Path::mailbox(b"").expect("the null path is a path");
-    let to = Path::mailbox(&notice.recipient).ok()?;
+    let to = Path::mailbox(&dsn_message.recipient).ok()?;
     let members = match config.router.route(Access::Trusted, &null, &to).ok()? {
-        ResolvedRoute::Direct(hop) => vec![(notice.recipient.clone(), hop)],
+        ResolvedRoute::Direct(next_hop) => vec![(dsn_message.recipient.clone(), next_hop)],
         ResolvedRoute::Alias(members) => {
-            members.into_iter().map(|(address, hop)| (address.as_bytes().to_vec(), hop)).collect()
+            members.into_iter().map(|(address, next_hop)| (address.as_bytes().to_vec(), next_hop)).collect()
         }
     };
     let mut recipients = Vec::new();
-    let mut errands = Vec::new();
-    for (number, (address, hop)) in members.into_iter().enumerate() {
+    let mut groups = Vec::new();
+    for (number, (address, next_hop)) in members.into_iter().enumerate() {
         recipients.push(EnvelopeRecipient { address, original: None, notify: Some(Notify::NEVER) });
-        errands.push(RecipientGroup { next_hop: hop, recipients: vec![u16::try_from(number).ok()?] });
+        groups.push(RecipientGroup { next_hop, recipients: vec![u16::try_from(number).ok()?] });
     }
     let client_name = if addressee == Addressee::Sender { Vec::new() } else { TO_POSTMASTER.to_vec() };
     let envelope = MessageEnvelope {
         client_name,
-        smtp_utf8: notice.smtp_utf8,
-        body: if notice.smtp_utf8 { BodyType::EightBitMime } else { BodyType::SevenBit },
+        smtp_utf8: dsn_message.smtp_utf8,
+        body: if dsn_message.smtp_utf8 { BodyType::EightBitMime } else { BodyType::SevenBit },
         ..MessageEnvelope::local(b"", recipients)
     };
-    let received = office.unix_time(clock::now());
-    Some((Message { envelope: Arc::new(envelope), body: notice.message.into(), received }, errands))
+    let received = requests.unix_time(clock::now());
+    Some((Message { envelope: Arc::new(envelope), body: dsn_message.message.into(), received }, groups))
 }
 
 fn timestamp(unix: Duration) -> Timestamp {

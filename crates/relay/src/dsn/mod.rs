@@ -3,6 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `generate` | decides who is notified, and stores the notification before the original is done |
+//! | `requests` | what the writer of a notification has of its worker; how many are written at a time |
 //! | `report` | composes a notification |
 //! | `facts` | what a notification is written from |
 //! | `part` | a MIME part of it |
@@ -15,6 +16,7 @@ pub(crate) mod facts;
 pub(crate) mod generate;
 mod part;
 pub(crate) mod report;
+pub(crate) mod requests;
 mod returned;
 mod status;
 mod text;

@@ -1,6 +1,8 @@
 //! A message in memory, with its envelope: all that a courier needs to deliver it. A clone costs two counters.
 pub(crate) mod envelope;
+pub(crate) mod fetch;
 pub(crate) mod received;
+pub(crate) mod recipients;
 
 use crate::message::envelope::MessageEnvelope;
 use net::Outbox;

@@ -54,9 +54,7 @@ use entry::{EntryFlags, EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
 pub(crate) use entry::{EntryState, MessageId, RecipientNumbers, TRANSACTION_RECIPIENTS};
 use moves::QueueEnd;
 pub(crate) use orders::{MessageSelector, OperatorCommand};
-#[cfg(test)]
-use result::PendingDsn;
-pub(crate) use result::{Actions, DeliveryResult, DsnEvent, RecipientStatus};
+pub(crate) use result::{Actions, DeliveryResult, DsnEvent, PendingDsn, RecipientStatus};
 pub(crate) use stats::{DestinationStats, ListedEntry, QueueTotals};
 use timer_wheel::TimerWheel;
 

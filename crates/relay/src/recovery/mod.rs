@@ -43,33 +43,33 @@ pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
 }
 
 /// Takes up a worker's share, until all is taken up.
-pub(crate) async fn requeue(office: Rc<RelayWorker>) {
+pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
     let mut redirects = Vec::new();
     loop {
-        let share = office.context.take_backlog(BATCH_MESSAGES);
+        let share = worker.context.take_backlog(BATCH_MESSAGES);
         if share.is_empty() {
-            return redirect_all(&office, redirects).await;
+            return redirect_all(&worker, redirects).await;
         }
         for left in share {
             match left {
-                Ok(left) => requeue_catching_panic(&office, &left, &mut redirects),
+                Ok(left) => requeue_catching_panic(&worker, &left, &mut redirects),
                 Err(error) => tracing::error!(target: LOG_TARGET, %error, "a message of an earlier run cannot be read"),
             }
         }
-        office.drive();
+        worker.drive();
         net::sleep(std::time::Duration::ZERO).await;
     }
 }
 
 /// One message that makes this panic stays in the spool, and keeps no other from being taken up.
-fn requeue_catching_panic(office: &Rc<RelayWorker>, left: &RecoveredMessage, redirects: &mut Vec<Redirect>) {
-    let resumed = catch_unwind(AssertUnwindSafe(|| requeue_message(office, left, redirects)));
+fn requeue_catching_panic(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects: &mut Vec<Redirect>) {
+    let resumed = catch_unwind(AssertUnwindSafe(|| requeue_message(worker, left, redirects)));
     if resumed.is_err() {
         tracing::error!(target: LOG_TARGET, id = %left.id, "a bug in mailrun: the message stays in the spool until the next start");
     }
 }
 
-fn requeue_message(office: &Rc<RelayWorker>, left: &RecoveredMessage, redirects: &mut Vec<Redirect>) {
+fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects: &mut Vec<Redirect>) {
     planned_panic("restart");
     let envelope = match MessageEnvelope::decode(&left.envelope) {
         Ok(envelope) => envelope,
@@ -84,11 +84,11 @@ fn requeue_message(office: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
                                                     twice");
         }
     }
-    office.context.counters.recovered.add(1);
-    let queued = requeue_recipients(office, left, &envelope, &progress, redirects);
-    let owed = requeue_dsns(office, left, &envelope, &progress);
+    worker.context.counters.recovered.add(1);
+    let queued = requeue_recipients(worker, left, &envelope, &progress, redirects);
+    let owed = requeue_dsns(worker, left, &envelope, &progress);
     if queued == RequeueResult::Nothing && !owed {
-        office.context.spool.done(left.id);
+        worker.context.spool.done(left.id);
     }
 }
 
@@ -103,7 +103,7 @@ enum RequeueResult {
 }
 
 fn requeue_recipients(
-    office: &Rc<RelayWorker>,
+    worker: &Rc<RelayWorker>,
     left: &RecoveredMessage,
     envelope: &MessageEnvelope,
     progress: &MessageProgress,
@@ -114,10 +114,10 @@ fn requeue_recipients(
     let open = progress.recipients.iter().enumerate().filter(|(_, stand)| stand.fate.is_none());
     for (number, stand) in open {
         queued = RequeueResult::Queued;
-        let hop = match reroute(office, envelope, number) {
-            ResolvedRoute::Direct(hop) => office.destination_id(&hop),
+        let hop = match reroute(worker, envelope, number) {
+            ResolvedRoute::Direct(hop) => worker.destination_id(&hop),
             ResolvedRoute::Alias(members) => {
-                redirects.push(redirect_of(office, left, envelope, number as u16, members, progress.held));
+                redirects.push(redirect_of(worker, left, envelope, number as u16, members, progress.held));
                 continue;
             }
         };
@@ -139,14 +139,14 @@ fn requeue_recipients(
             progress: before,
             ..new_entry(left, envelope, hop)
         };
-        office.queue.borrow_mut().put(arrival, now);
+        worker.queue.borrow_mut().put(arrival, now);
     }
     queued
 }
 
 /// A recipient whose mailbox has become an alias. It is not done until its members have their own message.
 fn redirect_of(
-    office: &Rc<RelayWorker>,
+    worker: &Rc<RelayWorker>,
     left: &RecoveredMessage,
     envelope: &MessageEnvelope,
     recipient: u16,
@@ -154,16 +154,16 @@ fn redirect_of(
     is_held: bool,
 ) -> Redirect {
     // Nothing is sent there: in no case does the old address go to a member's server.
-    let hop = office.destination_id(&NextHop::unroutable());
+    let hop = worker.destination_id(&NextHop::unroutable());
     // If it turns out to be unreadable, it is held like mail that cannot be delivered.
     let fates = vec![(recipient, RecipientFate::Expired(None))];
-    let notice = office.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, hop), fates);
+    let notice = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, hop), fates);
     Redirect { id: MessageId(left.id.0), recipient, members, is_held, dsn: notice }
 }
 
 /// Queues the notices of fates that the sender may not have been notified of. Reports whether there are any.
 fn requeue_dsns(
-    office: &Rc<RelayWorker>,
+    worker: &Rc<RelayWorker>,
     left: &RecoveredMessage,
     envelope: &MessageEnvelope,
     progress: &MessageProgress,
@@ -175,13 +175,13 @@ fn requeue_dsns(
         return false;
     }
     // Nothing is sent there: the entry is only listed under it.
-    let hop = match reroute(office, envelope, usize::from(fates[0].0)) {
+    let hop = match reroute(worker, envelope, usize::from(fates[0].0)) {
         ResolvedRoute::Direct(hop) => hop,
         ResolvedRoute::Alias(_) => NextHop::unroutable(),
     };
-    let hop = office.destination_id(&hop);
-    let notice = office.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, hop), fates);
-    office.send_dsn(MessageId(left.id.0), notice, None);
+    let hop = worker.destination_id(&hop);
+    let notice = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, hop), fates);
+    worker.send_dsn(MessageId(left.id.0), notice);
     true
 }
 
@@ -203,11 +203,11 @@ fn new_entry(
 }
 
 /// Routes a recipient by the configuration of today. It was let in then, and still is.
-fn reroute(office: &RelayWorker, envelope: &MessageEnvelope, number: usize) -> ResolvedRoute {
+fn reroute(worker: &RelayWorker, envelope: &MessageEnvelope, number: usize) -> ResolvedRoute {
     let sender = Path::mailbox(&envelope.sender);
     let address = Path::mailbox(&envelope.recipients[number].address);
     let routed = match (sender, address) {
-        (Ok(sender), Ok(address)) => office.config().router.reroute(&sender, &address).ok(),
+        (Ok(sender), Ok(address)) => worker.config().router.reroute(&sender, &address).ok(),
         _ => None,
     };
     routed.unwrap_or_else(|| ResolvedRoute::Direct(NextHop::unroutable()))

@@ -3,9 +3,11 @@
 use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{EnvelopeRecipient, Fact, MessageEnvelope, RecipientFate};
+use crate::message::fetch::Fetched;
+use crate::message::recipients::RecipientGroup;
 use crate::qmgr::{Actions, DsnEvent, MessageId, MessageSelector, OperatorCommand};
 use crate::routing::NextHop;
-use crate::worker::{Fetched, RecipientGroup, RelayWorker};
+use crate::worker::RelayWorker;
 use net::clock;
 use spool::{NewMessage, Stored};
 use std::rc::Rc;
@@ -29,64 +31,64 @@ pub(crate) struct Redirect {
 }
 
 /// Redirects them, some at a time.
-pub(crate) async fn redirect_all(office: &Rc<RelayWorker>, mut all: Vec<Redirect>) {
+pub(crate) async fn redirect_all(worker: &Rc<RelayWorker>, mut all: Vec<Redirect>) {
     while !all.is_empty() {
         let some = all.split_off(all.len().saturating_sub(MAX_CONCURRENT));
-        futures_util::future::join_all(some.into_iter().map(|one| redirect(office, one))).await;
+        futures_util::future::join_all(some.into_iter().map(|one| redirect(worker, one))).await;
     }
 }
 
-async fn redirect(office: &Rc<RelayWorker>, redirect: Redirect) {
+async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
     let Redirect { id, recipient, members, is_held, dsn: notice } = redirect;
     let DsnEvent::Settled { pending: ticket, fates } = notice else { return };
-    let letter = match office.fetch(id).await {
-        Fetched::Whole(letter) => letter,
+    let message = match worker.fetch(id).await {
+        Fetched::Whole(message) => message,
         Fetched::EnvelopeOnly(_, error) | Fetched::Unreadable(error) => {
             tracing::error!(target: LOG_TARGET, %id, %error, "a message cannot be read from the spool and is held");
-            let effects = office.queue.borrow_mut().dsn_failed(ticket, &fates);
-            return office.apply_actions(effects, None);
+            let actions = worker.queue.borrow_mut().dsn_failed(ticket, &fates);
+            return worker.apply_actions(actions, None);
         }
     };
-    let Some((letter, errands)) = with_members(&letter, recipient, members) else { return };
-    let Some(stored) = store(office, id, &letter).await else { return };
-    tracing::info!(target: LOG_TARGET, %id, to = %stored.id(), members = errands.len(),
+    let Some((message, groups)) = with_members(&message, recipient, members) else { return };
+    let Some(stored) = store(worker, id, &message).await else { return };
+    tracing::info!(target: LOG_TARGET, %id, to = %stored.id(), members = groups.len(),
         "a recipient is now an alias; its mail goes to the members"
     );
-    office.enqueue(&stored, &letter, errands);
+    worker.enqueue(&stored, &message, groups);
     if is_held {
-        hold(office, MessageId(stored.id().0));
+        hold(worker, MessageId(stored.id().0));
     }
-    let mut effects = office.queue.borrow_mut().dsn_stored(ticket);
-    if !effects.done {
-        effects.facts.insert(0, Fact::Settled { recipients: vec![recipient], fate: RecipientFate::Delivered });
+    let mut actions = worker.queue.borrow_mut().dsn_stored(ticket);
+    if !actions.done {
+        actions.facts.insert(0, Fact::Settled { recipients: vec![recipient], fate: RecipientFate::Delivered });
     }
-    office.apply_actions(effects, None);
+    worker.apply_actions(actions, None);
 }
 
 /// The message with the members as recipients, which inherit the sender's NOTIFY, and their hops.
 fn with_members(
-    letter: &Message,
+    message: &Message,
     recipient: u16,
     members: Vec<(Box<str>, NextHop)>,
 ) -> Option<(Message, Vec<RecipientGroup>)> {
-    let replaced = letter.envelope.recipients.get(usize::from(recipient))?;
+    let replaced = message.envelope.recipients.get(usize::from(recipient))?;
     let mut recipients = Vec::new();
-    let mut errands = Vec::new();
+    let mut groups = Vec::new();
     for (number, (address, hop)) in (0_u16..).zip(members) {
         recipients.push(EnvelopeRecipient { address: address.as_bytes().to_vec(), ..replaced.clone() });
-        errands.push(RecipientGroup { next_hop: hop, recipients: vec![number] });
+        groups.push(RecipientGroup { next_hop: hop, recipients: vec![number] });
     }
-    let envelope = MessageEnvelope { recipients, ..(*letter.envelope).clone() };
-    Some((Message { envelope: Arc::new(envelope), ..letter.clone() }, errands))
+    let envelope = MessageEnvelope { recipients, ..(*message.envelope).clone() };
+    Some((Message { envelope: Arc::new(envelope), ..message.clone() }, groups))
 }
 
 /// Stores it, as soon as there is room; `None` if the spool has failed, and the next start finds the message again.
-async fn store(office: &RelayWorker, id: MessageId, letter: &Message) -> Option<Stored> {
-    let envelope = letter.envelope.encode().ok()?;
-    let received_ns = u64::try_from(letter.received.as_nanos()).unwrap_or(u64::MAX);
+async fn store(worker: &RelayWorker, id: MessageId, message: &Message) -> Option<Stored> {
+    let envelope = message.envelope.encode().ok()?;
+    let received_ns = u64::try_from(message.received.as_nanos()).unwrap_or(u64::MAX);
     loop {
-        let draft = NewMessage { received_ns, envelope: envelope.clone(), body: Arc::clone(&letter.body) };
-        match office.context.spool.store_from_reserve(draft).await {
+        let draft = NewMessage { received_ns, envelope: envelope.clone(), body: Arc::clone(&message.body) };
+        match worker.context.spool.store_from_reserve(draft).await {
             Ok(stored) => return Some(stored),
             Err(spool::Error::Full) => net::sleep(RETRY_INTERVAL).await,
             Err(error) => {
@@ -97,13 +99,13 @@ async fn store(office: &RelayWorker, id: MessageId, letter: &Message) -> Option<
     }
 }
 
-fn hold(office: &Rc<RelayWorker>, id: MessageId) {
+fn hold(worker: &Rc<RelayWorker>, id: MessageId) {
     let mut all: Vec<Actions> = Vec::new();
-    office.queue.borrow_mut().apply_command(
+    worker.queue.borrow_mut().apply_command(
         OperatorCommand::Hold,
         MessageSelector::Message(id),
         clock::now(),
-        |effects| all.push(effects),
+        |actions| all.push(actions),
     );
-    all.into_iter().for_each(|effects| office.apply_actions(effects, None));
+    all.into_iter().for_each(|actions| worker.apply_actions(actions, None));
 }

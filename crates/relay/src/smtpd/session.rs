@@ -4,10 +4,11 @@ use crate::log_target::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{EnvelopeRecipient, MAX_RECIPIENTS, MessageEnvelope, OriginalAddress, WithProtocol};
 use crate::message::received::{self, HeaderProgress as MessageHeader, MAX_HOPS, ReceivedCount, ReceivedField};
+use crate::message::recipients::RecipientGroup;
 use crate::routing::{Access, NextHop, ResolvedRoute};
 use crate::smtpd::login::SessionLogins;
 use crate::smtpd::memory_budget::{AdmissionDecision, Reservation};
-use crate::worker::{RecipientGroup, RelayWorker};
+use crate::worker::RelayWorker;
 use net::{Answer, ClientKey, CloseReason, Handler, Handshake, LoginOutcome, Peer, clock};
 use smtp::Path;
 use smtp::command::{Hello, Mail, Recipient as Rcpt};
@@ -90,8 +91,8 @@ impl MailTransaction {
     fn add(&mut self, recipient: EnvelopeRecipient, hop: NextHop) {
         let number = self.envelope.recipients.len() as u16;
         self.envelope.recipients.push(recipient);
-        match self.groups.iter_mut().find(|errand| errand.next_hop == hop) {
-            Some(errand) => errand.recipients.push(number),
+        match self.groups.iter_mut().find(|group| group.next_hop == hop) {
+            Some(group) => group.recipients.push(number),
             None => self.groups.push(RecipientGroup { next_hop: hop, recipients: vec![number] }),
         }
     }
@@ -105,15 +106,15 @@ fn received_id(unix: Duration) -> [u8; 16] {
 }
 
 impl SmtpdSession {
-    pub(crate) fn new(office: &Rc<RelayWorker>, peer: Peer) -> Self {
+    pub(crate) fn new(worker: &Rc<RelayWorker>, peer: Peer) -> Self {
         let ip = peer.address.ip();
         let client = (!ip.is_unspecified()).then_some(ip);
-        office.context.counters.sessions.add(1);
-        let config = office.config();
+        worker.context.counters.sessions.add(1);
+        let config = worker.config();
         let reception = Self {
-            logins: SessionLogins::new(&office.context, &config, client),
+            logins: SessionLogins::new(&worker.context, &config, client),
             config,
-            worker: Rc::clone(office),
+            worker: Rc::clone(worker),
             client,
             gateway: client,
             client_literal: received::literal(client.unwrap_or(IpAddr::from([127, 0, 0, 1]))),
@@ -123,7 +124,7 @@ impl SmtpdSession {
             user: None,
             logged_in: LoggedIn::No,
             transaction: MailTransaction::new(),
-            reservation: Reservation::new(&office.context.memory_budget),
+            reservation: Reservation::new(&worker.context.memory_budget),
         };
         reception.charge_client();
         reception
@@ -236,16 +237,16 @@ impl SmtpdSession {
 
     /// Hands the message to the spool; the receipt tells later whether it is kept.
     fn store(&mut self, transaction: MailTransaction) -> Result<(Receipt, Message, Vec<RecipientGroup>), Reply> {
-        let MailTransaction { envelope, groups: errands, body: octets, .. } = transaction;
+        let MailTransaction { envelope, groups, body: octets, .. } = transaction;
         let body: Arc<[u8]> = octets.as_slice().into();
         self.reuse_buffer(octets);
         let too_much = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
         let encoded = envelope.encode().map_err(too_much)?;
         let received = self.worker.unix_time(clock::now());
-        let letter = Message { envelope: Arc::new(envelope), body, received };
+        let message = Message { envelope: Arc::new(envelope), body, received };
         let received_ns = u64::try_from(received.as_nanos()).unwrap_or(u64::MAX);
-        let draft = NewMessage { received_ns, envelope: encoded, body: Arc::clone(&letter.body) };
-        Ok((self.worker.context.spool.store(draft), letter, errands))
+        let draft = NewMessage { received_ns, envelope: encoded, body: Arc::clone(&message.body) };
+        Ok((self.worker.context.spool.store(draft), message, groups))
     }
 }
 
@@ -296,8 +297,8 @@ impl SmtpdSession {
 }
 
 /// The answer if too much comes in at a time (RFC 3463 §3.4: mail system full).
-fn memory_full_reply(office: &RelayWorker) -> Reply {
-    office.context.counters.crowded.add(1);
+fn memory_full_reply(worker: &RelayWorker) -> Reply {
+    worker.context.counters.crowded.add(1);
     Reply::fixed("452 4.3.1 Too much incoming mail, try again later\r\n")
 }
 
@@ -309,11 +310,11 @@ fn queued_reply(stored: &Stored) -> Answer {
 }
 
 /// The answer if the message is not kept.
-fn store_error_reply(office: &RelayWorker, error: &Error) -> Answer {
-    let census = &office.context.counters;
+fn store_error_reply(worker: &RelayWorker, error: &Error) -> Answer {
+    let counters = &worker.context.counters;
     let reply = match error {
         Error::Full => {
-            census.full.add(1);
+            counters.full.add(1);
             return Answer::Reply(Reply::fixed("452 4.3.1 The spool is full, try again later\r\n"));
         }
         Error::TooLarge { .. } => Reply::fixed("552 5.3.4 The message is too large\r\n"),
@@ -322,7 +323,7 @@ fn store_error_reply(office: &RelayWorker, error: &Error) -> Answer {
             Reply::fixed("451 4.3.0 The spool has failed, try again later\r\n")
         }
     };
-    census.refused.add(1);
+    counters.refused.add(1);
     Answer::Reply(reply)
 }
 
@@ -381,9 +382,9 @@ impl Handler for SmtpdSession {
             AdmissionDecision::Refused => return Answer::Reply(memory_full_reply(&self.worker)),
             AdmissionDecision::Wait(turn) => turn,
         };
-        let office = Rc::clone(&self.worker);
+        let worker = Rc::clone(&self.worker);
         Answer::eventually(
-            async move { if turn.await { Answer::Yes } else { Answer::Reply(memory_full_reply(&office)) } },
+            async move { if turn.await { Answer::Yes } else { Answer::Reply(memory_full_reply(&worker)) } },
         )
     }
 
@@ -409,25 +410,25 @@ impl Handler for SmtpdSession {
             self.worker.context.counters.refused.add(1);
             return Answer::Reply(reply);
         }
-        let (receipt, letter, errands) = match self.store(transaction) {
+        let (receipt, message, groups) = match self.store(transaction) {
             Ok(all) => all,
             Err(reply) => return Answer::Reply(reply),
         };
-        let office = Rc::clone(&self.worker);
+        let worker = Rc::clone(&self.worker);
         Answer::eventually(async move {
             let outcome = receipt.await;
             // From here on the queue counts it.
             drop(held);
             match outcome {
                 Ok(stored) => {
-                    let census = &office.context.counters;
-                    census.accepted.add(1);
-                    census.accepted_recipients.add(letter.envelope.recipients.len() as u64);
-                    census.accepted_bytes.add(bytes);
-                    office.enqueue(&stored, &letter, errands);
+                    let counters = &worker.context.counters;
+                    counters.accepted.add(1);
+                    counters.accepted_recipients.add(message.envelope.recipients.len() as u64);
+                    counters.accepted_bytes.add(bytes);
+                    worker.enqueue(&stored, &message, groups);
                     queued_reply(&stored)
                 }
-                Err(error) => store_error_reply(&office, &error),
+                Err(error) => store_error_reply(&worker, &error),
             }
         })
     }

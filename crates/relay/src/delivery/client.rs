@@ -1,0 +1,439 @@
+//! A connection that delivers, kept from message to message: the client's side of a session, and the replies to it.
+//!
+//! It asks for the next message when the session is free, and once a message is on its way: the next one's MAIL, RCPT
+//! and DATA then travel with it (RFC 2920 §3.1), one write and one read a message.
+use crate::config::RefusedGreeting;
+use crate::delivery::handles::{DeliveryRequests, NextMessage, SlotGuard};
+use crate::delivery::parameters::{mail_parameters, recipient_parameters};
+use crate::delivery::pipeline::{PipelinedMessage, SendProgress};
+use crate::delivery::required_extensions::{self, DeliveryForm};
+use crate::delivery::result::{combine_statuses, fail_all};
+use crate::delivery::slots::{IDLE_TIMEOUT, SlotWaiter};
+use crate::delivery_log::DeliveryLog;
+use crate::message::Message;
+use crate::message::envelope::DeliveryRefusal;
+use crate::qmgr::{DeliveryRequest, DeliveryResult, DestinationId, DisconnectReason, RecipientStatus};
+use net::{
+    ClientSecurity, ClientSession, Endpoint, MessageSource, NextAction, Outbox, SessionEnd, Socket, Timer, clock,
+};
+use party::planned_panic::planned_panic;
+use party::reason::reason;
+use smtp::client::{self, Client, Event, GaveUp, StartTls, Verb};
+use smtp::reply::EnhancedStatusCode;
+use smtp::{Envelope, Extensions, ReceivedReply};
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use trust::{HandshakeFault, Remedies};
+
+/// Time-out of connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time-out of a reply: RFC 5321 §4.5.3.2 has five minutes for most, ten for the last.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
+/// Time-out of the answer to QUIT: a slow peer keeps a connection from others, and nothing depends on the answer.
+pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Messages that may be under way to a peer at a time, if they go by BDAT: one write and one read for all of them.
+pub(crate) const MAX_BATCH: u32 = 8;
+/// A peer that takes longer for a message gets one at a time: others can have another connection.
+const FAST_REPLY_LIMIT: Duration = Duration::from_millis(10);
+/// Time for which a peer that ended a session amid a burst gets one message at a time: it may want few messages a
+/// connection.
+const BATCH_RETRY_DELAY: Duration = Duration::from_secs(600);
+/// The keys of a route against a certificate that is not accepted.
+const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = NAME", insecure: "insecure = true" };
+/// Way in which a session ended.
+pub(crate) enum ConnectionResult {
+    /// The usual end.
+    Finished,
+    Unreachable(DeliveryRefusal),
+    /// A 5xx in place of a greeting, if it is configured to fail messages.
+    Refused(DeliveryRefusal),
+    /// TLS was offered but failed, and is optional.
+    WithoutTls,
+}
+
+/// Result of asking for the next message.
+enum NextTransaction {
+    /// The commands of the message.
+    Transaction(Arc<Envelope>),
+    /// No message now: the connection is woken when there is one.
+    Wait,
+    /// The connection has to close.
+    Quit,
+}
+
+/// A connection to a server of the next hop, with the messages under way on it.
+pub(crate) struct SmtpDelivery<R: DeliveryRequests> {
+    requests: Rc<R>,
+    slot: Option<SlotGuard<R>>,
+    waiter: SlotWaiter,
+    /// Oldest first: the next replies belong to the first.
+    in_flight: VecDeque<PipelinedMessage<R>>,
+    /// Host of the peer.
+    host: Arc<str>,
+    hostname: Arc<str>,
+    idle_timer: Timer,
+    idle_until: Option<Duration>,
+    must_quit: bool,
+    /// Set if the peer lets messages follow each other without waiting.
+    may_batch: bool,
+    /// Set if the peer answers fast enough for that.
+    is_fast: bool,
+    /// Time at which the oldest message under way was begun, or the one before it answered.
+    measured_since: Duration,
+    /// A session was free for a message: the next hop can be reached, however the session ends.
+    is_reached: bool,
+    /// The peer's reply that announced the close.
+    closing_reply: Option<DeliveryRefusal>,
+    /// It came in place of a greeting.
+    is_greeting_refused: bool,
+    spare_envelopes: Vec<Arc<Envelope>>,
+}
+
+impl<R: DeliveryRequests> SmtpDelivery<R> {
+    pub(crate) fn new(requests: &Rc<R>, slot: SlotGuard<R>, host: Arc<str>) -> Self {
+        Self {
+            hostname: requests.hostname(),
+            requests: Rc::clone(requests),
+            slot: Some(slot),
+            waiter: SlotWaiter::default(),
+            in_flight: VecDeque::with_capacity(2),
+            host,
+            idle_timer: Timer::default(),
+            idle_until: None,
+            must_quit: false,
+            may_batch: false,
+            is_fast: false,
+            measured_since: Duration::ZERO,
+            is_reached: false,
+            closing_reply: None,
+            is_greeting_refused: false,
+            spare_envelopes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn requests(&self) -> &Rc<R> {
+        &self.requests
+    }
+
+    /// The destination whose messages it delivers.
+    pub(crate) fn destination(&self) -> DestinationId {
+        self.slot.as_ref().expect("the connection is open").destination
+    }
+
+    /// Reports whether a session was free for a message.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.is_reached
+    }
+
+    /// Names the server that is tried next.
+    pub(crate) fn set_host(&mut self, host: &Arc<str>) {
+        self.host = Arc::clone(host);
+    }
+
+    pub(crate) async fn try_endpoint(
+        &mut self,
+        to: &Endpoint,
+        security: Option<ClientSecurity>,
+        options: client::Options,
+    ) -> ConnectionResult {
+        let mut timer = Timer::default();
+        let is_optional = options.tls == StartTls::IfOffered;
+        self.closing_reply = None;
+        self.is_greeting_refused = false;
+        let connecting = Box::pin(Socket::connect_to(None, to));
+        let socket = match timer.timeout_at(clock::now() + CONNECT_TIMEOUT, connecting).await {
+            Some(Ok(socket)) => socket,
+            Some(Err(error)) => return self.unreachable(&reason(&error)),
+            None => return self.unreachable("no connection in time"),
+        };
+        self.requests.sink().counters.connections.add(1);
+        let nonce = options.credentials.is_some().then(net::nonce);
+        let client = Client::with_options(Arc::clone(&self.hostname), Arc::new(options), nonce, clock::now());
+        let buffers = self.requests.resources().buffers.clone();
+        let session =
+            ClientSession::new(socket, client, self, &mut timer, REPLY_TIMEOUT, buffers).with_security(security);
+        let ended = Box::pin(session.run()).await;
+        self.end_session(ended, is_optional)
+    }
+
+    fn unreachable(&self, why: &str) -> ConnectionResult {
+        ConnectionResult::Unreachable(DeliveryRefusal::new(0, Some(EnhancedStatusCode(4, 4, 1)), why, &self.host))
+    }
+
+    /// Ends the session: messages under way go back to the queue.
+    fn end_session(&mut self, ended: SessionEnd, tls_is_optional: bool) -> ConnectionResult {
+        if self.may_batch && self.in_flight.len() > 1 {
+            let destination = self.destination();
+            self.requests
+                .resources()
+                .destinations
+                .borrow_mut()
+                .disable_batching(destination, clock::now() + BATCH_RETRY_DELAY);
+            self.requests.set_batch_size(destination, 1);
+        }
+        let is_dismissed = self.closing_reply.as_ref().is_some_and(|refusal| refusal.code == 421);
+        // One by one: the rest goes back by itself if this panics.
+        while let Some(mut pipelined) = self.in_flight.pop_front() {
+            let result = pipelined.unfinished_result(is_dismissed, &self.requests.sink().counters);
+            self.requests.finish_delivery(pipelined.request, result);
+        }
+        if self.is_reached {
+            return ConnectionResult::Finished;
+        }
+        let text = match ended {
+            SessionEnd::TlsFailed(_) if tls_is_optional => return ConnectionResult::WithoutTls,
+            SessionEnd::Closed => match self.closing_reply.take() {
+                Some(refusal) if self.is_refused_for_good(&refusal) => return ConnectionResult::Refused(refusal),
+                Some(refusal) => return ConnectionResult::Unreachable(refusal),
+                None => "the server closed the session".to_owned(),
+            },
+            SessionEnd::GaveUp(why) => self.give_up_text(why),
+            SessionEnd::Lost(_, error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                "connection closed".to_owned()
+            }
+            SessionEnd::Lost(_, error) => format!("connection lost: {}", reason(&error)),
+            SessionEnd::Timeout(_) => format!("no reply within {REPLY_TIMEOUT:?}"),
+            SessionEnd::Violated(_, violation) => violation.to_string(),
+            SessionEnd::TlsFailed(error) => tls_failure(&error),
+        };
+        self.unreachable(&text)
+    }
+
+    fn is_refused_for_good(&self, refusal: &DeliveryRefusal) -> bool {
+        let greeting_5xx = self.requests.resources().greeting_5xx;
+        self.is_greeting_refused && (500..600).contains(&refusal.code) && greeting_5xx == RefusedGreeting::Fail
+    }
+
+    fn give_up_text(&mut self, why: GaveUp) -> String {
+        self.closing_reply.take().map_or_else(|| why.to_string(), |refusal| format!("{why}: {}", refusal.text))
+    }
+
+    /// Quits. Until the peer has answered QUIT, this connection does not count as available.
+    fn begin_quit(&mut self) -> Poll<NextAction> {
+        self.waiter.cancel();
+        let slot = self.slot.as_mut().expect("the connection is open");
+        self.requests.begin_quit(slot);
+        Poll::Ready(NextAction::Quit)
+    }
+
+    /// Gives the connection back.
+    pub(crate) fn finish(mut self, left: ConnectionResult) {
+        self.waiter.cancel();
+        let slot = self.slot.take().expect("it is given back once");
+        let closing = match left {
+            ConnectionResult::Refused(refusal) => return fail_all(&self.requests, slot, &refusal),
+            ConnectionResult::Unreachable(refusal) => DisconnectReason::Unreachable(refusal),
+            ConnectionResult::Finished | ConnectionResult::WithoutTls => DisconnectReason::Finished,
+        };
+        self.requests.connection_closed(slot, closing);
+    }
+
+    /// The next message, rendered for the peer's extensions. One that cannot be sent there fails at once.
+    fn next_transaction(&mut self, cx: &Context<'_>, extensions: &Extensions, now: Duration) -> NextTransaction {
+        loop {
+            let slot = self.slot.as_mut().expect("the connection is open");
+            let request = match self.requests.next_message(slot, &mut self.waiter, cx.waker(), now) {
+                NextMessage::Deliver(request) => request,
+                NextMessage::Wait => return NextTransaction::Wait,
+                NextMessage::Quit => return NextTransaction::Quit,
+            };
+            match self.prepare_transaction(&request, extensions) {
+                Ok((envelope, form)) => {
+                    self.in_flight.push_back(PipelinedMessage::new(request, form, extensions));
+                    self.idle_until = None;
+                    self.spare_envelopes.push(Arc::clone(&envelope));
+                    return NextTransaction::Transaction(envelope);
+                }
+                Err(refusal) => {
+                    self.requests.sink().counters.failed.add(request.recipients.len() as u64);
+                    self.requests.finish_delivery(request, DeliveryResult::All(RecipientStatus::Failed(refusal)));
+                }
+            }
+        }
+    }
+}
+
+impl<R: DeliveryRequests> SmtpDelivery<R> {
+    /// The transaction's envelope, and in which form the message follows it.
+    fn prepare_transaction(
+        &mut self,
+        request: &DeliveryRequest<Message>,
+        extensions: &Extensions,
+    ) -> Result<(Arc<Envelope>, DeliveryForm), DeliveryRefusal> {
+        planned_panic("delivery");
+        let message = &request.message;
+        let form = required_extensions::check(message, request.recipients.iter(), extensions, &self.hostname)?;
+        let parameters = mail_parameters(form.converted.as_ref().unwrap_or(message), extensions)?;
+        let recipients: Vec<(&[u8], String)> = request
+            .recipients
+            .iter()
+            .filter(|number| !form.left_out.contains(number))
+            .map(|number| {
+                let recipient = &message.envelope.recipients[usize::from(number)];
+                (recipient.address.as_slice(), recipient_parameters(recipient, message.envelope.smtp_utf8, extensions))
+            })
+            .collect();
+        let mut envelope = self.unused_envelope();
+        let room = Arc::get_mut(&mut envelope).expect("a draft is nobody else's");
+        room.rewrite_with(
+            &message.envelope.sender,
+            parameters.as_bytes(),
+            recipients.iter().map(|(address, parameters)| (*address, parameters.as_bytes())),
+        )
+        .map_err(|_| {
+            DeliveryRefusal::new(553, Some(EnhancedStatusCode(5, 1, 3)), "an address cannot be written", "")
+        })?;
+        Ok((envelope, form))
+    }
+
+    /// An envelope that is no longer used, or a new one.
+    fn unused_envelope(&mut self) -> Arc<Envelope> {
+        let free = self.spare_envelopes.iter().position(|envelope| Arc::strong_count(envelope) == 1);
+        match free {
+            Some(at) => self.spare_envelopes.swap_remove(at),
+            None => Arc::new(Envelope::new("", "", ["a@b"]).expect("it is one")),
+        }
+    }
+
+    /// The reply as the queue keeps it.
+    fn refusal(&self, reply: &ReceivedReply<'_>) -> DeliveryRefusal {
+        DeliveryRefusal::new(reply.code(), reply.enhanced(), &reply.text(), &self.host)
+    }
+
+    /// Measures the peer's speed, which decides whether it may have several messages at a time.
+    fn measure(&mut self, now: Duration) {
+        let is_quick = now.saturating_sub(self.measured_since) < FAST_REPLY_LIMIT;
+        self.measured_since = now;
+        self.is_fast = is_quick;
+        if self.may_batch {
+            // Set each time: another connection of the destination may have measured something else.
+            let destination = self.destination();
+            self.requests.set_batch_size(destination, if is_quick { MAX_BATCH } else { 1 });
+        }
+    }
+
+    /// The oldest message's transaction is over.
+    fn finish_transaction(&mut self) {
+        let Some(mut pipelined) = self.in_flight.pop_front() else { return };
+        let statuses = pipelined.recipient_statuses();
+        let is_taken = || {
+            statuses.iter().any(|status| matches!(status, RecipientStatus::Delivered | RecipientStatus::Confirmed(_)))
+        };
+        if pipelined.converted.is_some() && is_taken() {
+            self.requests.sink().counters.converted.add(1);
+        }
+        let result = combine_statuses(&self.requests.sink().counters, statuses);
+        self.requests.finish_delivery(pipelined.request, result);
+    }
+
+    /// Applies a reply to the oldest message.
+    fn apply_reply(&mut self, to: Verb, reply: &ReceivedReply<'_>) {
+        if is_accepted(to, reply) {
+            return;
+        }
+        let refusal = self.refusal(reply);
+        if reply.code() == 421 || matches!(to, Verb::Greeting | Verb::Hello | Verb::StartTls | Verb::Auth) {
+            self.closing_reply = Some(refusal.clone());
+            self.is_greeting_refused = to == Verb::Greeting;
+        }
+        if let Some(pipelined) = self.in_flight.front_mut() {
+            pipelined.apply_refusal(to, &refusal);
+        }
+    }
+}
+
+/// Explains why there is no TLS, and what to change in the route.
+fn tls_failure(error: &io::Error) -> String {
+    let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
+    match fault {
+        Some(fault @ HandshakeFault::NotTls) => format!("{fault}: check tls and the port of the route"),
+        Some(fault) => fault.with_remedy(&REMEDIES),
+        None => reason(error),
+    }
+}
+
+/// Reports whether a reply accepts its command: a 3xx accepts neither sender, recipient nor message.
+fn is_accepted(to: Verb, reply: &ReceivedReply<'_>) -> bool {
+    match to {
+        Verb::Mail | Verb::Recipient(_) | Verb::Chunk | Verb::Message | Verb::Delivery(_) => reply.code() / 100 == 2,
+        _ => reply.is_positive(),
+    }
+}
+
+impl<R: DeliveryRequests> MessageSource for SmtpDelivery<R> {
+    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction> {
+        self.is_reached = true;
+        self.must_quit |= self.waiter.must_close() || self.requests.is_closing();
+        if self.must_quit {
+            return self.begin_quit();
+        }
+        let destination = self.destination();
+        self.may_batch = client.bursts();
+        if early && ((self.may_batch && !self.is_fast) || !self.requests.next_is_loaded(destination)) {
+            return Poll::Ready(NextAction::Nothing);
+        }
+        if self.in_flight.is_empty() {
+            self.measured_since = now;
+        }
+        match self.next_transaction(cx, client.extensions(), now) {
+            NextTransaction::Transaction(envelope) => return Poll::Ready(NextAction::Transaction(envelope)),
+            NextTransaction::Quit => self.must_quit = true,
+            NextTransaction::Wait if early => return Poll::Ready(NextAction::Nothing),
+            NextTransaction::Wait => {
+                let until = *self.idle_until.get_or_insert(now + IDLE_TIMEOUT);
+                self.must_quit = self.idle_timer.poll_due(Some(until), now).is_ready();
+                if !self.must_quit {
+                    return Poll::Pending;
+                }
+            }
+        }
+        self.begin_quit()
+    }
+
+    fn render(&mut self, outbox: &mut Outbox) {
+        if let Some(pipelined) = self.in_flight.back_mut() {
+            pipelined.message().render(outbox);
+            pipelined.progress = SendProgress::Buffered;
+        }
+    }
+
+    fn message_bytes(&self) -> u64 {
+        self.in_flight.back().map_or(0, |pipelined| pipelined.message().body.len() as u64)
+    }
+
+    fn render_chunk(&mut self, outbox: &mut Outbox) {
+        if let Some(pipelined) = self.in_flight.back_mut() {
+            pipelined.message().render_raw(outbox);
+            pipelined.progress = SendProgress::Buffered;
+        }
+    }
+
+    fn written(&mut self, _now: Duration) {
+        for pipelined in self.in_flight.iter_mut().filter(|pipelined| pipelined.progress == SendProgress::Buffered) {
+            pipelined.progress = SendProgress::Sent;
+        }
+    }
+
+    fn replied(&mut self, event: &Event<'_>, now: Duration) {
+        self.apply_reply(event.to, &event.reply);
+        if let (Verb::Delivery(place), Some(pipelined)) = (event.to, self.in_flight.front_mut()) {
+            pipelined.answered = place as usize + 1;
+        }
+        if event.ends == Some(client::Outcome::Refused) {
+            // The peer's reply does not accept the message, whatever it says: a 250 to DATA, say.
+            let refusal = self.refusal(&event.reply);
+            self.in_flight.iter_mut().take(1).for_each(|pipelined| pipelined.refuse_all(&refusal));
+        }
+        if event.ends.is_some() {
+            if DeliveryLog::is_enabled() && event.reply.is_positive() {
+                self.requests.sink().log.keep_reply(self.refusal(&event.reply));
+            }
+            self.measure(now);
+            self.finish_transaction();
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Delivery by LMTP, to a mailbox server's socket or address (RFC 2033). Postfix: lmtp(8).
+use crate::delivery::client::{QUIT_TIMEOUT, SmtpDelivery};
+use crate::delivery::handles::{DeliveryRequests, SlotGuard};
+use crate::routing::Lmtp;
+use smtp::client::{self, PipelineMode, Protocol};
+use std::rc::Rc;
+
+/// Delivers to an LMTP server.
+pub(crate) async fn deliver<R: DeliveryRequests>(requests: &Rc<R>, slot: SlotGuard<R>, lmtp: &Lmtp) {
+    let mut delivery = SmtpDelivery::new(requests, slot, lmtp.endpoint.to_string().into());
+    let options = client::Options {
+        protocol: Protocol::Lmtp,
+        pipelining: PipelineMode::Group,
+        quit_timeout: Some(QUIT_TIMEOUT),
+        ..Default::default()
+    };
+    let result = delivery.try_endpoint(&lmtp.endpoint, None, options).await;
+    delivery.finish(result);
+}

@@ -1,0 +1,50 @@
+//! Delivery into Maildirs on this host: a copy for each recipient. Postfix: virtual(8).
+use crate::delivery::handles::{DeliveryResources, DeliverySink};
+use crate::delivery::maildir::{self, MaildirMessage};
+use crate::delivery::result::{accepted_status, combine_statuses};
+use crate::log_target::LOG_TARGET;
+use crate::message::Message;
+use crate::message::envelope::{Confirmation, DeliveryRefusal};
+use crate::qmgr::{DeliveryRequest, DeliveryResult, RecipientStatus};
+use net::clock;
+use smtp::reply::EnhancedStatusCode;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Puts a copy for each recipient into a Maildir.
+pub(crate) async fn deliver(
+    resources: &DeliveryResources,
+    sink: &DeliverySink,
+    root: &Arc<Path>,
+    request: &DeliveryRequest<Message>,
+) -> DeliveryResult {
+    let mut statuses = Vec::new();
+    for number in request.recipients.iter() {
+        let recipient = request.message.envelope.recipients[usize::from(number)].clone();
+        let names = Arc::clone(&resources.maildir_names);
+        let root = Arc::clone(root);
+        let message = request.message.clone();
+        let address = recipient.address.clone();
+        let delivered = resources.maildir_pool.run(move || {
+            let copy = MaildirMessage { sender: &message.envelope.sender, recipient: &address, message: &message.body };
+            maildir::deliver(&root, &names, clock::wall(), &copy)
+        });
+        statuses.push(match delivered.await {
+            Some(Ok(_)) => accepted_status(&recipient, Confirmation::Delivered),
+            Some(Err(failure)) => {
+                if failure.needs_operator() {
+                    tracing::error!(target: LOG_TARGET, %failure, "a mailbox cannot be written");
+                }
+                let (code, enhanced) = failure.code();
+                RecipientStatus::Deferred(DeliveryRefusal::new(code, Some(enhanced), &failure.to_string(), ""))
+            }
+            None => RecipientStatus::Deferred(DeliveryRefusal::new(
+                451,
+                Some(EnhancedStatusCode(4, 3, 0)),
+                "delivery failed because of a bug in mailrun",
+                "",
+            )),
+        });
+    }
+    combine_statuses(&sink.counters, statuses)
+}

@@ -1,0 +1,60 @@
+//! Parameters of MAIL and RCPT, by the extensions that the next server offers.
+use crate::message::Message;
+use crate::message::envelope::{DeliveryRefusal, EnvelopeRecipient};
+use smtp::Extensions;
+use smtp::command::BodyType;
+use smtp::dsn;
+use smtp::reply::EnhancedStatusCode;
+use std::fmt::{self, Write};
+
+/// Parameters of MAIL.
+pub(crate) fn mail_parameters(message: &Message, extensions: &Extensions) -> Result<String, DeliveryRefusal> {
+    let envelope = &message.envelope;
+    let mut words = String::with_capacity(64);
+    let mut say = |word: fmt::Arguments<'_>| {
+        let blank = if words.is_empty() { "" } else { " " };
+        write!(words, "{blank}{word}").expect("a String takes any text");
+    };
+    if let Some(most) = extensions.size {
+        let bytes = message.body.len() as u64;
+        if most > 0 && bytes > most {
+            return Err(DeliveryRefusal::new(
+                552,
+                Some(EnhancedStatusCode(5, 3, 4)),
+                "the message is larger than the next hop accepts",
+                "",
+            ));
+        }
+        say(format_args!("SIZE={bytes}"));
+    }
+    if envelope.body == BodyType::EightBitMime && extensions.eight_bit_mime {
+        say(format_args!("BODY=8BITMIME"));
+    }
+    if envelope.smtp_utf8 && extensions.smtp_utf8 {
+        say(format_args!("SMTPUTF8"));
+    }
+    if extensions.dsn {
+        if let Some(returns) = envelope.returns {
+            say(format_args!("RET={}", returns.keyword()));
+        }
+        if let Some(id) = envelope.envelope_id.as_deref() {
+            say(format_args!("ENVID={}", String::from_utf8_lossy(id)));
+        }
+    }
+    Ok(words)
+}
+
+/// Parameters of RCPT. SMTPUTF8 was declared for the message, or was not.
+pub(crate) fn recipient_parameters(recipient: &EnvelopeRecipient, smtp_utf8: bool, extensions: &Extensions) -> String {
+    if !extensions.dsn || (recipient.notify.is_none() && recipient.original.is_none()) {
+        return String::new();
+    }
+    let notify = recipient.notify.map(|notify| format!("NOTIFY={}", notify.render()));
+    let original = recipient.original.as_ref().and_then(|original| {
+        let may_be_utf8 = smtp_utf8 && extensions.smtp_utf8;
+        let value = dsn::forwarded_original_recipient(&original.kind, &original.address, may_be_utf8)?;
+        Some(format!("ORCPT={value}"))
+    });
+    let words: Vec<String> = notify.into_iter().chain(original).collect();
+    words.join(" ")
+}

@@ -1,0 +1,121 @@
+//! A message under way on a connection, and the replies to it so far.
+use crate::counters::RelayCounters;
+use crate::delivery::handles::{DeliveryGuard, DeliveryRequests};
+use crate::delivery::required_extensions::{self, DeliveryForm};
+use crate::delivery::result::{accepted_status, combine_statuses};
+use crate::message::Message;
+use crate::message::envelope::{Confirmation, DeliveryRefusal};
+use crate::qmgr::{DeliveryResult, RecipientStatus};
+use smtp::Extensions;
+use smtp::client::Verb;
+
+/// A message under way.
+pub(crate) struct PipelinedMessage<R: DeliveryRequests> {
+    pub(crate) request: DeliveryGuard<R>,
+    /// Message that is sent in place of the original, if that cannot be sent as it is.
+    pub(crate) converted: Option<Message>,
+    /// Recipients, by their numbers, that are not sent to the server.
+    pub(crate) left_out: Vec<u16>,
+    /// Reply to each of the others so far, in the request's order.
+    pub(crate) refused: Vec<Option<DeliveryRefusal>>,
+    pub(crate) progress: SendProgress,
+    /// Recipients up to this place have had their replies to the message (LMTP).
+    pub(crate) answered: usize,
+    /// The next hop notifies the sender of a success itself.
+    pub(crate) peer_sends_dsn: bool,
+}
+
+/// Progress of sending the message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendProgress {
+    NotSent,
+    /// Part of the bytes that are being written.
+    Buffered,
+    /// Its last byte has been handed over.
+    Sent,
+}
+
+impl<R: DeliveryRequests> PipelinedMessage<R> {
+    /// Begins with a request, in the form that the server may have.
+    pub(crate) fn new(request: DeliveryGuard<R>, form: DeliveryForm, extensions: &Extensions) -> Self {
+        let DeliveryForm { converted, left_out } = form;
+        let refused = vec![None; request.recipients.len() - left_out.len()];
+        Self {
+            request,
+            converted,
+            left_out,
+            refused,
+            progress: SendProgress::NotSent,
+            answered: 0,
+            peer_sends_dsn: extensions.dsn,
+        }
+    }
+
+    pub(crate) fn refuse_all(&mut self, refusal: &DeliveryRefusal) {
+        self.refuse_from(0, refusal);
+    }
+
+    /// Refuses all from that place on, except those that were refused before.
+    pub(crate) fn refuse_from(&mut self, place: usize, refusal: &DeliveryRefusal) {
+        for place in self.refused.iter_mut().skip(place).filter(|place| place.is_none()) {
+            *place = Some(refusal.clone());
+        }
+    }
+
+    /// The message in the form that is sent.
+    pub(crate) fn message(&self) -> &Message {
+        self.converted.as_ref().unwrap_or(&self.request.message)
+    }
+
+    /// The status of each recipient.
+    pub(crate) fn recipient_statuses(&mut self) -> Vec<RecipientStatus> {
+        let recipients = &self.request.message.envelope.recipients;
+        let peer_sends_dsn = self.peer_sends_dsn;
+        let left_out = &self.left_out;
+        let mut refused = self.refused.drain(..);
+        let status = |number: u16| {
+            if left_out.contains(&number) {
+                return RecipientStatus::Failed(required_extensions::smtputf8_missing());
+            }
+            match refused.next().flatten() {
+                None if peer_sends_dsn => RecipientStatus::Delivered,
+                None => accepted_status(&recipients[usize::from(number)], Confirmation::Relayed),
+                Some(refusal) if (500..600).contains(&refusal.code) => RecipientStatus::Failed(refusal),
+                Some(refusal) => RecipientStatus::Deferred(refusal),
+            }
+        };
+        self.request.recipients.iter().map(status).collect()
+    }
+
+    /// Applies a reply that refuses a command of this message.
+    pub(crate) fn apply_refusal(&mut self, to: Verb, refusal: &DeliveryRefusal) {
+        match to {
+            Verb::Recipient(place) | Verb::Delivery(place) => {
+                let is_end = refusal.code == 421 && matches!(to, Verb::Delivery(_));
+                if let Some(slot) = self.refused.get_mut(place as usize) {
+                    slot.get_or_insert_with(|| refusal.clone());
+                }
+                if is_end {
+                    self.refuse_from(place as usize, refusal);
+                }
+            }
+            Verb::Mail | Verb::Data | Verb::Chunk | Verb::Message => self.refuse_all(refusal),
+            _ => {}
+        }
+    }
+
+    /// Result of a message whose session ended before its last reply. A server that says 421 has accepted nothing that
+    /// it had not answered before.
+    pub(crate) fn unfinished_result(&mut self, is_dismissed: bool, counters: &RelayCounters) -> DeliveryResult {
+        match (self.answered, self.progress == SendProgress::Sent && !is_dismissed) {
+            (0, false) => DeliveryResult::Unsent,
+            (0, true) => DeliveryResult::Unknown,
+            // A recipient whose answer has come does not get the message again with each try for the others.
+            (answered, _) => {
+                let refusal = DeliveryRefusal::new(0, None, "the session ended without an answer", "");
+                self.refuse_from(answered, &refusal);
+                combine_statuses(counters, self.recipient_statuses())
+            }
+        }
+    }
+}

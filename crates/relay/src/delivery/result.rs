@@ -1,0 +1,45 @@
+//! Results of deliveries: from the replies for each recipient to the one result of a request.
+use crate::counters::RelayCounters;
+use crate::delivery::handles::{DeliveryRequests, NextMessage, SlotGuard};
+use crate::delivery::slots::SlotWaiter;
+use crate::message::envelope::{Confirmation, DeliveryRefusal, EnvelopeRecipient};
+use crate::qmgr::{DeliveryResult, DisconnectReason, RecipientStatus};
+use net::clock;
+use smtp::dsn::Notify;
+use std::rc::Rc;
+
+/// The status of a recipient that was accepted; its sender may want a DSN (RFC 3461 §5.2.2).
+pub(crate) fn accepted_status(recipient: &EnvelopeRecipient, how: Confirmation) -> RecipientStatus {
+    let is_asked = recipient.notify.is_some_and(|notify| notify.wants(Notify::SUCCESS));
+    if is_asked { RecipientStatus::Confirmed(how) } else { RecipientStatus::Delivered }
+}
+
+/// Combines the recipients' statuses, and counts them: the usual result is one word.
+pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<RecipientStatus>) -> DeliveryResult {
+    for status in &statuses {
+        match status {
+            RecipientStatus::Delivered | RecipientStatus::Confirmed(_) => counters.delivered.add(1),
+            RecipientStatus::Failed(_) => counters.failed.add(1),
+            // Counted by the queue's facts.
+            RecipientStatus::Deferred(_) => {}
+        }
+    }
+    if statuses.iter().all(|status| *status == RecipientStatus::Delivered) {
+        DeliveryResult::Delivered
+    } else {
+        DeliveryResult::Each(statuses)
+    }
+}
+
+/// Fails the messages at hand, and gives the connection back.
+pub(crate) fn fail_all<R: DeliveryRequests>(requests: &Rc<R>, mut slot: SlotGuard<R>, refusal: &DeliveryRefusal) {
+    let mut waiter = SlotWaiter::default();
+    while let NextMessage::Deliver(request) =
+        requests.next_message(&mut slot, &mut waiter, std::task::Waker::noop(), clock::now())
+    {
+        requests.sink().counters.failed.add(request.recipients.len() as u64);
+        requests.finish_delivery(request, DeliveryResult::All(RecipientStatus::Failed(refusal.clone())));
+    }
+    waiter.cancel();
+    requests.connection_closed(slot, DisconnectReason::Finished);
+}
