@@ -5,11 +5,6 @@ use super::entries::EntryList;
 use super::entry::{EntryIndex, EntryState, NO_ENTRY, STATE_COUNT};
 use crate::message::envelope::DeliveryRefusal;
 
-/// A next hop, by its number. Numbers are small and dense: a number may be used again once the queue reports the hop as
-/// idle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct DestinationId(pub(crate) u32);
-
 /// Rate at which the number of couriers grows with the backlog. By KumoMTA's curve, `limit · (1 − e^(−0.023 ·
 /// backlog))`: one for a single message, half of the limit at 30 waiting, all but one in twenty at 130.
 const CONCURRENCY_GROWTH: f64 = 0.023;

@@ -2,8 +2,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::DestinationId;
 use crate::message::envelope::DeliveryRefusal;
+
+/// A next hop, by its number. Numbers are small and dense: a number may be used again once the queue reports the hop as
+/// idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct DestinationId(pub(crate) u32);
 
 /// A message's number in the spool; as users see it, its queue id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -47,11 +47,10 @@ use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
 pub(crate) use concurrency::{ConnectionAction, ConnectionSlot, DisconnectReason};
-pub(crate) use destination::DestinationId;
 use destination::DestinationQueue;
 use entries::EntryTable;
+pub(crate) use entry::{DestinationId, EntryState, MessageId, RecipientNumbers, TRANSACTION_RECIPIENTS};
 use entry::{EntryFlags, EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
-pub(crate) use entry::{EntryState, MessageId, RecipientNumbers, TRANSACTION_RECIPIENTS};
 use moves::QueueEnd;
 pub(crate) use orders::{MessageSelector, OperatorCommand};
 pub(crate) use result::{Actions, DeliveryResult, DsnEvent, PendingDsn, RecipientStatus};
