@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-/// Key of a timer: the time at which it is due, and a number of its own.
+/// Key of a timer: its due time, and a number that tells it from others due at the same time.
 pub(crate) type TimerKey = (Duration, u64);
 
 /// All timers of a worker.

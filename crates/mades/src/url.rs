@@ -130,7 +130,7 @@ impl BrokerUrl {
         self
     }
 
-    /// The URL with that user and that password, in place of its own.
+    /// Replaces the user and the password of the URL.
     #[must_use]
     pub fn with_login(mut self, user: &str, password: Password) -> Self {
         self.user = Some(user.to_owned());

@@ -28,7 +28,7 @@ pub(super) async fn run(run: Rc<GoSourceRun>, number: u64) {
     run.finish_session(outcome);
 }
 
-/// Sends each message on a connection of its own.
+/// Opens a new connection for each message and sends it there.
 async fn send_each(run: &Rc<GoSourceRun>) -> Result<(), GoFatalError> {
     while let Some(task) = run.take_message() {
         let number = task.number;

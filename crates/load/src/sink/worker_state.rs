@@ -150,7 +150,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Stores a message and counts it, as far as the rules say, and answers.
+    /// Stores and counts a message as the rules order, and answers the end of data.
     pub(super) fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
         let SinkMessage {
             found,

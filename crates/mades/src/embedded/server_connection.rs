@@ -731,7 +731,8 @@ impl<T> Session<T> {
         detached.collect()
     }
 
-    /// Writes a message's frames as far as the window goes; the rest is held. `head`: number and settled, in the first.
+    /// Writes the frames of a message that the window allows and holds back the others. `head` is what the first frame
+    /// says of the delivery: its number, and whether it is settled.
     fn write_transfers(
         &mut self,
         (out, most): (&mut OutputBuffer, u32),

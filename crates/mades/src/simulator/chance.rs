@@ -2,7 +2,7 @@
 //! in whatever order messages come.
 pub(super) use journey::seeded::{SeededRng, hash_text};
 
-/// Decisions that are left to chance. Each has random draws of its own.
+/// Random decisions of the simulator. Each uses a separate sequence of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RandomDecision {
     Error = 1,

@@ -28,7 +28,7 @@ pub use plan::{EndpointMode, Faults, Leg, PRESETS, ReceivedOn, SimulatorPlan, Tr
 pub use plan_time::PlanTime;
 pub use truth::{InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
 
-/// A number for the chances of a message that has none of its own: made of its id.
+/// Derives a number from the id of a message that has no number. The random decisions about the message use it.
 pub fn number_of(id: &[u8]) -> u64 {
     chance::hash_text(id)
 }

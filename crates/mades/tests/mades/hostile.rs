@@ -198,7 +198,7 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
     });
 }
 
-/// Sends a message in pieces of so many bytes that never ends, where `most` bytes are accepted.
+/// Sends an endless message in pieces of `piece_bytes` to a receiver that accepts at most `most` bytes.
 async fn endless(piece_bytes: usize, most: u64) {
     let written = Arc::<AtomicU64>::default();
     let counted = Arc::clone(&written);
