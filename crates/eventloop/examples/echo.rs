@@ -1,6 +1,6 @@
 //! An echo server on one thread. `cargo run -p mailrun-eventloop --example echo -- 127.0.0.1:7777`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
-use eventloop::{Acceptor, Endpoint, Socket, listener, worker};
+use mailrun_eventloop::{Acceptor, Endpoint, Socket, listener, worker};
 use std::io;
 
 async fn echo(socket: Socket) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! An event loop for network servers and clients: one epoll per thread, with the tasks pinned to it. **Linux only.**
 //!
 //! ```
-//! use eventloop::{Acceptor, Socket, listener, worker};
+//! use mailrun_eventloop::{Acceptor, Socket, listener, worker};
 //! # fn main() -> std::io::Result<()> {
 //! let listener = listener::listen("127.0.0.1:0".parse().unwrap())?;
 //! let address = listener.local_addr()?;

@@ -2,7 +2,7 @@
 //!
 //! Sequences arrive as they do from 100 sessions: nearly in order, each a little ahead of or behind the others.
 #![allow(clippy::print_stdout)]
-use journey::{Ledger, MarkResult};
+use mailrun_journey::{Ledger, MarkResult};
 use std::process::ExitCode;
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Cost of a trace: the checksum of large and small bodies, patching a header, and finding it again.
 #![allow(clippy::print_stdout)]
-use journey::trace::{Checksum, checksum};
-use journey::{ClockId, RunId, Trace, TraceReader, TraceResult};
+use mailrun_journey::trace::{Checksum, checksum};
+use mailrun_journey::{ClockId, RunId, Trace, TraceReader, TraceResult};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

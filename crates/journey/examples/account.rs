@@ -1,7 +1,7 @@
 //! Sends a hundred messages through a server that loses some, repeats some and damages one, and accounts for all of them.
 //! `cargo run -p mailrun-journey --example account`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
-use journey::{ClockId, Ledger, MarkResult, RunId, Trace, TraceReader, TraceResult, trace};
+use mailrun_journey::{ClockId, Ledger, MarkResult, RunId, Trace, TraceReader, TraceResult, trace};
 use std::time::Duration;
 
 const BODY: &[u8] = b"hello\r\n";

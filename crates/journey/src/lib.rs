@@ -1,7 +1,7 @@
 //! The words and the arithmetic of a mail measurement: stages, trace, ledger, histograms, series, the run record.
 //!
 //! ```
-//! use journey::{ClockId, Ledger, RunId, Trace, TraceReader, TraceResult, trace};
+//! use mailrun_journey::{ClockId, Ledger, RunId, Trace, TraceReader, TraceResult, trace};
 //! use std::time::Duration;
 //!
 //! // The source: a header line that says which message this is, when it was created, and what its body must be.

@@ -1,9 +1,9 @@
 //! Sends a message to a queue and takes it out again, with the listener in the same program.
 //! `cargo run -p mailrun-mades --example hello`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
-use mades::api::{OutgoingProperties, Submission, payload};
-use mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits};
-use mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+use mailrun_mades::api::{OutgoingProperties, Submission, payload};
+use mailrun_mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits};
+use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::error::Error;
 use tokio::net::TcpListener;
 

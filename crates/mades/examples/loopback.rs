@@ -9,8 +9,8 @@ use fe2o3_amqp::acceptor::{ConnectionAcceptor, LinkAcceptor, LinkEndpoint, Sessi
 use fe2o3_amqp::link::CreditMode;
 use fe2o3_amqp::{Receiver, Sender, Session};
 use fe2o3_amqp_types::messaging::Body;
-use mades::api::{OutgoingProperties, payload};
-use mades::{Broker, Coalescing, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+use mailrun_mades::api::{OutgoingProperties, payload};
+use mailrun_mades::{Broker, Coalescing, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use rustix::time::{ClockId, clock_gettime};
 use serde_amqp::Value;
 use std::collections::VecDeque;
@@ -98,7 +98,7 @@ async fn ours(port: u16, options: &LoopbackOptions) -> Duration {
     let mut in_flight = VecDeque::new();
     for sequence in 0..options.messages {
         if in_flight.len() == options.window as usize {
-            let settling: mades::DispositionFuture = in_flight.pop_front().expect("one");
+            let settling: mailrun_mades::DispositionFuture = in_flight.pop_front().expect("one");
             settling.await.expect("settled");
         }
         in_flight.push_back(sender.send(template.fill(sequence, 1)).await.expect("sent"));

@@ -2,9 +2,9 @@
 //! run against.
 //!
 //! ```
-//! use mades::api::{OutgoingProperties, Submission, payload};
-//! use mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits};
-//! use mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+//! use mailrun_mades::api::{OutgoingProperties, Submission, payload};
+//! use mailrun_mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits};
+//! use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;

@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut message = Vec::new();
     std::io::stdin().read_to_end(&mut message)?;
     // `None` is a message that has no 8-bit bytes; an error is one that must not be changed, because it is signed.
-    let converted = mime::to_seven_bit(&message, "relay.example")?;
+    let converted = mailrun_mime::to_seven_bit(&message, "relay.example")?;
     std::io::stdout().write_all(converted.as_deref().unwrap_or(&message))?;
     Ok(())
 }

@@ -3,19 +3,19 @@
 //! ```
 //! let message = "MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\
 //!                Content-Transfer-Encoding: 8bit\r\n\r\nGr\u{fc}\u{df}e\r\n".as_bytes();
-//! let converted = mime::to_seven_bit(message, "relay.example")?.expect("it has 8-bit bytes");
-//! assert!(mime::is_seven_bit(&converted));
+//! let converted = mailrun_mime::to_seven_bit(message, "relay.example")?.expect("it has 8-bit bytes");
+//! assert!(mailrun_mime::is_seven_bit(&converted));
 //!
 //! // The far end reads the body as it was before; it begins behind the line that marks the conversion.
 //! let (marker, rest) = converted.split_at(converted.iter().position(|byte| *byte == b'\n').expect("a line") + 1);
-//! assert!(marker.starts_with(mime::MARKER));
+//! assert!(marker.starts_with(mailrun_mime::MARKER));
 //! let mut restored = Vec::new();
-//! let mut restorer = mime::Restorer::new();
+//! let mut restorer = mailrun_mime::Restorer::new();
 //! restorer.receive(rest, |bytes| restored.extend_from_slice(bytes));
 //! restorer.finish(|bytes| restored.extend_from_slice(bytes));
 //! assert!(restorer.is_valid());
 //! assert_eq!(restored, "Gr\u{fc}\u{df}e\r\n".as_bytes());
-//! # Ok::<(), mime::ConversionError>(())
+//! # Ok::<(), mailrun_mime::ConversionError>(())
 //! ```
 //!
 //! ```text

@@ -1,8 +1,8 @@
 //! Answers each message later: forwards it to another server, and gives that server's answer to the client.
 //! `cargo run -p mailrun-net --example forward -- 127.0.0.1:2525 127.0.0.1:25`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
-use net::{Answer, Client, Endpoint, MessageHandler, ReceivedMessage, RunningServer, SendOutcome, Server};
-use smtp::{Envelope, Path, Reply};
+use mailrun_net::smtp::{Envelope, Path, Reply};
+use mailrun_net::{Answer, Client, Endpoint, MessageHandler, ReceivedMessage, RunningServer, SendOutcome, Server};
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;

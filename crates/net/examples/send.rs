@@ -1,9 +1,9 @@
 //! Sends one message with STARTTLS and AUTH. The password is the first line of standard input.
 //! `cargo run -p mailrun-net --example send -- mail.example.com 587 me@example.com you@example.org < password`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
-use net::{Client, ClientTls, SendOutcome};
-use smtp::Envelope;
-use smtp::sasl::Credentials;
+use mailrun_net::smtp::Envelope;
+use mailrun_net::smtp::sasl::Credentials;
+use mailrun_net::{Client, ClientTls, SendOutcome};
 use std::error::Error;
 use std::net::ToSocketAddrs;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Stores each message so that it survives a power failure, and says 250 only then; takes mail for one domain.
 //! `cargo run -p mailrun-net --example store -- 127.0.0.1:2525 mail.spool`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
-use net::{Answer, MessageHandler, ReceivedMessage, RunningServer, Server, clock};
-use smtp::{Path, Reply};
-use spool::{Disk, NewMessage, Options, RealDisk, Spool};
+use mailrun_net::smtp::{Path, Reply};
+use mailrun_net::{Answer, MessageHandler, ReceivedMessage, RunningServer, Server, clock};
+use mailrun_spool::{Disk, NewMessage, Options, RealDisk, Spool};
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! A server that never holds a whole message: it counts the bytes as they come, and decides at every command.
 //! `cargo run -p mailrun-net --example stream -- 127.0.0.1:2525`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
-use net::{Answer, Handler, RunningServer, Server};
-use smtp::Path;
-use smtp::command::Mail;
-use smtp::reply_reason::ReplyReason;
+use mailrun_net::smtp::Path;
+use mailrun_net::smtp::command::Mail;
+use mailrun_net::smtp::reply_reason::ReplyReason;
+use mailrun_net::{Answer, Handler, RunningServer, Server};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;

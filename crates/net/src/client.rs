@@ -60,15 +60,16 @@ pub struct SendOutcome {
 /// Settings of a client that is to connect.
 ///
 /// ```no_run
-/// use net::{Client, ClientTls};
-/// use smtp::sasl::Credentials;
+/// use mailrun_net::smtp::Envelope;
+/// use mailrun_net::smtp::sasl::Credentials;
+/// use mailrun_net::{Client, ClientTls};
 /// use std::sync::Arc;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let mut client = Client::builder("me.example.com")
 ///     .starttls(ClientTls::verified("mail.example.com")?)
 ///     .login(Credentials::new("me", "secret"))
 ///     .connect("mail.example.com:587")?;
-/// let envelope = Arc::new(smtp::Envelope::new("me@example.com", "", ["you@example.org"])?);
+/// let envelope = Arc::new(Envelope::new("me@example.com", "", ["you@example.org"])?);
 /// let outcome = client.send(&envelope, b"Subject: hello\r\n\r\nworld\r\n")?;
 /// assert!(outcome.accepted, "{} {}", outcome.code, outcome.text);
 /// client.quit()?;

@@ -1,7 +1,8 @@
 //! SMTP over sockets: an embeddable server and clients. **Linux only.**
 //!
 //! ```
-//! use net::{Answer, Client, ReceivedMessage, Server};
+//! use mailrun_net::smtp::Envelope;
+//! use mailrun_net::{Answer, Client, ReceivedMessage, Server};
 //! use std::{sync::Arc, time::Duration};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let print = |message: ReceivedMessage| {
@@ -11,7 +12,7 @@
 //! let server = Server::for_messages(print).start("127.0.0.1:0".parse()?)?;
 //!
 //! let mut client = Client::connect(server.address(), "client.example", Duration::from_secs(10))?;
-//! let envelope = Arc::new(smtp::Envelope::new("me@example.com", "", ["you@example.com"])?);
+//! let envelope = Arc::new(Envelope::new("me@example.com", "", ["you@example.com"])?);
 //! assert!(client.send(&envelope, b"Subject: hello\r\n\r\nworld\r\n")?.accepted);
 //! client.quit()?;
 //! server.stop();
@@ -74,6 +75,7 @@ pub use message_handler::{BufferBudget, BufferingHandler, MessageHandler, Messag
 pub use nonce::nonce;
 pub use outbox::Outbox;
 pub use server::{Proxied, RunningServer, Server, Service};
+pub use smtp;
 pub use stream::Stream;
 pub use tls::Handshake;
 pub use tls_files::{FileStamp, TlsFiles, TlsFilesError, TlsWatch};

@@ -51,7 +51,7 @@ pub struct ReceivedMessage {
 /// Decisions about whole messages. A closure `FnMut(ReceivedMessage) -> Answer` is one.
 ///
 /// ```
-/// use net::{Answer, ReceivedMessage, Server};
+/// use mailrun_net::{Answer, ReceivedMessage, Server};
 /// # fn main() -> std::io::Result<()> {
 /// let print = |message: ReceivedMessage| {
 ///     println!("{} bytes from {}", message.content.len(), message.sender);

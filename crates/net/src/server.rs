@@ -87,8 +87,8 @@ type OfferChange = Box<dyn FnOnce(&mut Offer)>;
 ///
 /// ```no_run
 /// struct Swallow;
-/// impl net::Handler for Swallow {}
-/// let server = net::Server::new(|| |_peer| Swallow).start("127.0.0.1:2525".parse().unwrap()).unwrap();
+/// impl mailrun_net::Handler for Swallow {}
+/// let server = mailrun_net::Server::new(|| |_peer| Swallow).start("127.0.0.1:2525".parse().unwrap()).unwrap();
 /// println!("listening on {}", server.address());
 /// server.wait();
 /// ```

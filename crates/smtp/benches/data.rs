@@ -1,6 +1,6 @@
 //! Speed at which a message is read off the wire: end of data, dots, line endings and line length, in GB/s.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
-use smtp::data::{DataPiece, DataReader, END_OF_DATA, stuff};
+use mailrun_smtp::data::{DataPiece, DataReader, END_OF_DATA, stuff};
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! An SMTP server on standard input and output, as inetd or systemd would start it: no socket and no clock in the protocol.
 //! `printf 'EHLO a\r\nQUIT\r\n' | cargo run -p mailrun-smtp --example stdio`
-use smtp::limits::Limits;
-use smtp::server::{Event, Server, ServerSettings};
+use mailrun_smtp::limits::Limits;
+use mailrun_smtp::server::{Event, Server, ServerSettings};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Instant;

@@ -4,7 +4,7 @@ use crate::address::{Path, PathError};
 /// Commands of a transaction in the form in which they are sent.
 ///
 /// ```
-/// let envelope = smtp::Envelope::new("a@example.com", "SIZE=400", ["b@example.com"]).unwrap();
+/// let envelope = mailrun_smtp::Envelope::new("a@example.com", "SIZE=400", ["b@example.com"]).unwrap();
 /// assert_eq!(envelope.recipient(0), b"RCPT TO:<b@example.com>\r\n");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! SMTP as state: sans-IO client and server sessions. Bytes in, events and bytes out.
 //!
 //! ```
-//! use smtp::server::{Event, Server, ServerSettings};
+//! use mailrun_smtp::server::{Event, Server, ServerSettings};
 //! use std::{sync::Arc, time::Duration};
 //!
 //! let now = Duration::ZERO;
-//! let mut server = Server::new(Arc::new(ServerSettings::new("mx.example", smtp::Limits::default())), now);
+//! let mut server = Server::new(Arc::new(ServerSettings::new("mx.example", mailrun_smtp::Limits::default())), now);
 //! let mut out = Vec::new();
 //! server.answer(None, now, &mut out); // the greeting
 //! let mut input = b"EHLO a\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nhello\r\n.\r\nQUIT\r\n".as_slice();

@@ -4,7 +4,7 @@
 //! `SPOOL_BENCH_DIR` sets the directory; without it, the build directory. Rounds of spool and raw alternate; medians
 //! are printed.
 #![allow(clippy::print_stdout)]
-use spool::{NewMessage, Options, RealDisk, Receipt, Spool};
+use mailrun_spool::{NewMessage, Options, RealDisk, Receipt, Spool};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::IoSlice;

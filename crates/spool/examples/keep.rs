@@ -1,7 +1,7 @@
 //! Keeps standard input in a spool, and lists what is there: it survives a power failure after the last line.
 //! `echo hello | cargo run -p mailrun-spool --example keep -- kept.spool`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
-use spool::{NewMessage, Options, RealDisk, Spool};
+use mailrun_spool::{NewMessage, Options, RealDisk, Spool};
 use std::error::Error;
 use std::io::Read;
 use std::sync::Arc;

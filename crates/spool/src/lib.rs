@@ -1,7 +1,7 @@
 //! A log of messages that survives a power failure, and gives out the receipt that a 250 needs.
 //!
 //! ```
-//! use spool::{NewMessage, Options, RealDisk, Spool};
+//! use mailrun_spool::{NewMessage, Options, RealDisk, Spool};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let directory = tempfile::tempdir()?;
 //! # let options = Options { segment_bytes: 1 << 16, ..Options::default() };

@@ -1,13 +1,13 @@
 //! Says in plain words why the certificate of a TLS server is not accepted, and what to do.
 //! `cargo run -p mailrun-trust --example check -- mail.example.com 465 trusted.pem`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
+use mailrun_trust::{HandshakeFault, Remedies};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection};
 use std::error::Error;
 use std::net::TcpStream;
 use std::sync::Arc;
-use trust::{HandshakeFault, Remedies};
 
 const REMEDIES: Remedies = Remedies {
     trust: "add its authority to the file of trusted certificates",
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [host, port, trusted] = arguments.as_slice() else { return Err("check HOST PORT TRUSTED.pem".into()) };
     let trusted = CertificateDer::pem_file_iter(trusted)?.collect::<Result<Vec<_>, _>>()?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = trust::servers_of(trusted, &provider)?;
+    let verifier = mailrun_trust::servers_of(trusted, &provider)?;
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let config = config.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     let mut connection = ClientConnection::new(Arc::new(config), host.clone().try_into()?)?;

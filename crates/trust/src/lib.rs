@@ -3,13 +3,13 @@
 //! ```
 //! use rustls::pki_types::UnixTime;
 //! use std::sync::Arc;
-//! use trust::HandshakeFault;
+//! use mailrun_trust::HandshakeFault;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let made = rcgen::generate_simple_self_signed(vec!["mail.example".to_owned()])?;
 //! # let certificate = made.cert.der().clone();
 //!
 //! let provider = Arc::new(rustls::crypto::ring::default_provider());
-//! let verifier = trust::servers_of(vec![certificate.clone()], &provider)?;
+//! let verifier = mailrun_trust::servers_of(vec![certificate.clone()], &provider)?;
 //! let verify = |name: &'static str| {
 //!     verifier.verify_server_cert(&certificate, &[], &name.try_into().unwrap(), &[], UnixTime::now())
 //! };

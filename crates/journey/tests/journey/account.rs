@@ -1,12 +1,12 @@
 //! Tests of the account: the books of both ends give the fates, and the verdict names each fault with its count.
 use crate::sample;
-use journey::account::{AccountInputs, Arrivals, RelayInputs, Topology, fates_sum, reconcile};
-use journey::judge::{VerdictInputs, judge, outcome};
-use journey::record::{
+use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, Topology, fates_sum, reconcile};
+use mailrun_journey::judge::{VerdictInputs, judge, outcome};
+use mailrun_journey::record::{
     Arrival, Cause, Ending, ExhaustedRow, LatencyMs, LedgerRow, Ordered, Outcome, PauseRow, Record, Resource, Role,
     StallRow, Surroundings, ThresholdRow, Verdict,
 };
-use journey::{Ledger, Phase, Stage};
+use mailrun_journey::{Ledger, Phase, Stage};
 use std::ops::Range;
 
 fn ledger(sequences: Range<u64>) -> Ledger {

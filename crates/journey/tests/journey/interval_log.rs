@@ -1,6 +1,6 @@
 //! Tests that HdrHistogram's own reader understands the interval log.
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
-use journey::{IntervalLog, Latencies};
+use mailrun_journey::{IntervalLog, Latencies};
 use std::time::{Duration, SystemTime};
 
 #[test]

@@ -1,8 +1,8 @@
 //! Tests of folding: the parties' records joined into the run's.
 use crate::sample::{self, second};
-use journey::merge::merge_records;
-use journey::record::{ErrorRow, LedgerRow, SeriesRow};
-use journey::stage::{Phase, Stage};
+use mailrun_journey::merge::merge_records;
+use mailrun_journey::record::{ErrorRow, LedgerRow, SeriesRow};
+use mailrun_journey::stage::{Phase, Stage};
 
 const S: u64 = 1_000_000_000;
 

@@ -1,9 +1,9 @@
 //! Properties that hold for every input, not just for the examples.
 use crate::sample;
-use journey::account::{AccountInputs, Arrivals, RelayInputs, fates_sum, reconcile};
-use journey::threshold::{RunProtocol, Threshold};
-use journey::trace::{Checksum, MAX_RECIPIENTS, checksum, recipient_number};
-use journey::{ClockId, Latencies, Ledger, MarkResult, RunId, Stage, Trace, TraceReader, TraceResult};
+use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, fates_sum, reconcile};
+use mailrun_journey::threshold::{RunProtocol, Threshold};
+use mailrun_journey::trace::{Checksum, MAX_RECIPIENTS, checksum, recipient_number};
+use mailrun_journey::{ClockId, Latencies, Ledger, MarkResult, RunId, Stage, Trace, TraceReader, TraceResult};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::HashSet;

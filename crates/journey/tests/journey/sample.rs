@@ -1,8 +1,8 @@
 //! Sample records for tests: a source's and a sink's of the same run, without faults.
-use journey::record::{
+use mailrun_journey::record::{
     FORMAT, Host, LatencyMs, LedgerRow, Party, Record, Role, SeriesRow, StageRow, Verdict, Workload,
 };
-use journey::stage::Stage;
+use mailrun_journey::stage::Stage;
 
 pub(crate) fn source() -> Record {
     Record {
@@ -36,7 +36,7 @@ pub(crate) fn run() -> Record {
         untimed: Some(0),
         overflow: Some(0),
     };
-    journey::merge::merge_records(source(), Some(sink()), ledger)
+    mailrun_journey::merge::merge_records(source(), Some(sink()), ledger)
 }
 
 fn record() -> Record {

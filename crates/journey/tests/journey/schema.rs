@@ -1,10 +1,10 @@
 //! Tests that `docs/run.schema.json` describes the record as it is. `MAILRUN_BLESS=1 cargo test` rewrites it.
 use crate::sample;
-use journey::Record;
-use journey::account::fates_sum;
-use journey::judge;
-use journey::record::LedgerRow;
-use journey::threshold::{RunProtocol, Threshold};
+use mailrun_journey::Record;
+use mailrun_journey::account::fates_sum;
+use mailrun_journey::judge;
+use mailrun_journey::record::LedgerRow;
+use mailrun_journey::threshold::{RunProtocol, Threshold};
 use std::path::Path;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/run.schema.json");

@@ -1,12 +1,12 @@
 //! Tests of the verdict of any record against the precedence that docs/ci.md promises; and of thresholds of any text.
 use crate::sample;
-use journey::account::{Topology, fates_sum};
-use journey::judge::{VerdictInputs, judge};
-use journey::record::{
+use mailrun_journey::account::{Topology, fates_sum};
+use mailrun_journey::judge::{VerdictInputs, judge};
+use mailrun_journey::record::{
     Arrival, Cause, Ending, LatencyMs, LedgerRow, Ordered, Outcome, Record, Role, StallRow, ThresholdRow, Verdict,
 };
-use journey::threshold::{Fate, RunProtocol, Threshold};
-use journey::{Phase, Stage};
+use mailrun_journey::threshold::{Fate, RunProtocol, Threshold};
+use mailrun_journey::{Phase, Stage};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -2,8 +2,8 @@
 //! `scripts/start-artemis.sh /tmp/artemis/broker 5673`, then
 //! `ARTEMIS=127.0.0.1:5673 cargo test -p mailrun-mades --test mades artemis -- --ignored`.
 use crate::peer::limited;
-use mades::api::{EndpointQueueNames, InboxMessage, OutgoingProperties, Submission, payload};
-use mades::{Broker, Connection, Disposition, Error, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+use mailrun_mades::api::{EndpointQueueNames, InboxMessage, OutgoingProperties, Submission, payload};
+use mailrun_mades::{Broker, Connection, Disposition, Error, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::time::Duration;
 
 fn broker(login: &str, container: &str) -> Broker {

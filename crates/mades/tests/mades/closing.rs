@@ -2,9 +2,9 @@
 use crate::peer::{broker, limited, our_own, start};
 use crate::script::{Then, attach, begin, detach, handshake, say, say_and};
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
-use mades::api::{OutgoingProperties, OutgoingTemplate, payload};
-use mades::embedded::QueueLimits;
-use mades::{Broker, Connection, Disposition, Error, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+use mailrun_mades::api::{OutgoingProperties, OutgoingTemplate, payload};
+use mailrun_mades::embedded::QueueLimits;
+use mailrun_mades::{Broker, Connection, Disposition, Error, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::time::{Duration, Instant};
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(300);

@@ -4,9 +4,9 @@ use crate::script::{
     Then, anonymous, attach, begin, client, detach, detach_of, flow, handshake, piece, say, say_and, transfer,
 };
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
-use mades::api::{Oddity, OutgoingProperties, OutgoingTemplate, payload};
-use mades::embedded::{EncodedMessage, MemoryQueues, QueueIndex, QueueLimits, Writer};
-use mades::{
+use mailrun_mades::api::{Oddity, OutgoingProperties, OutgoingTemplate, payload};
+use mailrun_mades::embedded::{EncodedMessage, MemoryQueues, QueueIndex, QueueLimits, Writer};
+use mailrun_mades::{
     Broker, Connection, DeliveryHandle, Error, IncomingDelivery, ReceiverLink, ReceiverOptions, Retry, SenderOptions,
     Uuid,
 };
@@ -173,7 +173,7 @@ fn a_message_that_cannot_be_decoded_is_an_arrival_that_can_be_settled() {
             }
         }
         let IncomingDelivery::Delivery(delivery) = receiver.next().await.unwrap() else { panic!("this one is right") };
-        assert_eq!(mades::api::content(&delivery.message), mades::api::BodyContent::Text("hi"));
+        assert_eq!(mailrun_mades::api::content(&delivery.message), mailrun_mades::api::BodyContent::Text("hi"));
     });
 }
 
@@ -470,7 +470,7 @@ fn a_consumer_that_settles_nothing_fills_its_queue_and_no_more() {
         }
         receiver.settle().await.unwrap();
         let settling = sender.send(template.fill(0, 0)).await.unwrap();
-        assert_eq!(settling.await.unwrap(), mades::Disposition::Accepted);
+        assert_eq!(settling.await.unwrap(), mailrun_mades::Disposition::Accepted);
     });
 }
 

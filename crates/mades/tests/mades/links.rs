@@ -1,7 +1,7 @@
 //! Messages to and from queues: handed over, settled one way or the other, and links that end.
 use crate::peer::{broker, connected, limited, start};
-use mades::api::{BodyContent, OutgoingProperties, OutgoingTemplate, content, payload};
-use mades::{
+use mailrun_mades::api::{BodyContent, OutgoingProperties, OutgoingTemplate, content, payload};
+use mailrun_mades::{
     Connection, Delivery, Disposition, Error, IncomingDelivery, ReceiverLink, ReceiverOptions, SenderLink,
     SenderOptions, Uuid,
 };
@@ -49,7 +49,7 @@ fn each_disposition_is_told_as_it_is() {
             for sequence in 0..20 {
                 // The window is smaller: settled ones make room.
                 if sender.available_window() == 0 {
-                    let first: mades::DispositionFuture = settling.remove(0);
+                    let first: mailrun_mades::DispositionFuture = settling.remove(0);
                     assert_eq!(first.await.unwrap(), expected);
                 }
                 settling.push(sender.send(template.fill(sequence, 0)).await.unwrap());
@@ -192,7 +192,7 @@ fn what_waits_can_be_given_up_without_losing_a_message() {
 fn large_messages_pass_in_frames_as_the_peer_takes_them() {
     limited(async {
         for frame_bytes in [512, 4096, 1_114_112] {
-            let broker = mades::Broker { max_frame_size: frame_bytes, ..broker(start().await) };
+            let broker = mailrun_mades::Broker { max_frame_size: frame_bytes, ..broker(start().await) };
             let mut connection = Connection::open(&broker).await.unwrap();
             let mut sender = connection.attach_sender(&SenderOptions::new("accept", 4)).await.unwrap();
             let mut template = template();

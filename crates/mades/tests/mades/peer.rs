@@ -5,8 +5,8 @@ use fe2o3_amqp::acceptor::{
 use fe2o3_amqp::link::{Receiver, Sender};
 use fe2o3_amqp_types::definitions::{self, AmqpError, ErrorCondition};
 use fe2o3_amqp_types::messaging::{Body, Message, Modified};
-use mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits};
-use mades::{Broker, Connection};
+use mailrun_mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits};
+use mailrun_mades::{Broker, Connection};
 use serde_amqp::Value;
 use std::fmt::Debug;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use fe2o3_amqp::acceptor::{SaslAcceptor, SaslAnonymousMechanism, SaslPlainMechan
 use fe2o3_amqp::auth::scram::{ScramAuthenticator, ScramVersion};
 use fe2o3_amqp_types::primitives::{Array, Symbol};
 use fe2o3_amqp_types::sasl::{SaslCode, SaslInit, SaslOutcome, SaslResponse};
-use mades::{
+use mailrun_mades::{
     Broker, BrokerSecurity, Connection, Disposition, Error, Retry, SaslMechanism, SenderOptions, TlsSetup, Uuid,
     Verification,
 };
@@ -166,8 +166,8 @@ fn a_broker_is_trusted_for_its_certificate_and_name_or_if_we_are_told_to() {
         };
         let mut connection = open("localhost", trusting(&certificate)).await.unwrap();
         let mut outlet = connection.attach_sender(&SenderOptions::new("accept", 8)).await.unwrap();
-        let mut template = mades::api::OutgoingProperties::new("receiver", "TYPE")
-            .template(Uuid::from_u128(1), mades::api::payload(vec![7; 200_000]));
+        let mut template = mailrun_mades::api::OutgoingProperties::new("receiver", "TYPE")
+            .template(Uuid::from_u128(1), mailrun_mades::api::payload(vec![7; 200_000]));
         let settling = outlet.send(template.fill(0, 0)).await.unwrap();
         assert_eq!(settling.await.unwrap(), Disposition::Accepted);
 

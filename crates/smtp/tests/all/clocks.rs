@@ -1,10 +1,10 @@
 //! Tests of time and the application: when a session gives up, and how it waits for answers. Time is a number here.
-use smtp::client::{Client, PipelineMode};
-use smtp::envelope::Envelope;
-use smtp::limits::Limits;
-use smtp::reply::Reply;
-use smtp::reply_reason::ReplyReason;
-use smtp::server::{Event, Server, ServerSettings};
+use mailrun_smtp::client::{Client, PipelineMode};
+use mailrun_smtp::envelope::Envelope;
+use mailrun_smtp::limits::Limits;
+use mailrun_smtp::reply::Reply;
+use mailrun_smtp::reply_reason::ReplyReason;
+use mailrun_smtp::server::{Event, Server, ServerSettings};
 use std::sync::Arc;
 use std::time::Duration;
 

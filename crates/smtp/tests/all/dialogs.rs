@@ -1,9 +1,9 @@
 //! Tests that play every dialog file against the server core, with its bytes cut in all ways.
 use crate::dialog::{self, Dialog, Step, Whose};
 use crate::host::{RecordedEvent, RecordingServer};
-use smtp::limits::Limits;
-use smtp::reply::Reply;
-use smtp::server::{Offer, ServerSettings};
+use mailrun_smtp::limits::Limits;
+use mailrun_smtp::reply::Reply;
+use mailrun_smtp::server::{Offer, ServerSettings};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! Tests of extensions that dialog files cannot express: answers of the application, time, dropped bytes.
-use smtp::limits::Limits;
-use smtp::login::Proof;
-use smtp::reply::Reply;
-use smtp::reply_reason::ReplyReason;
-use smtp::sasl::{Mechanism, Mechanisms, Secret};
-use smtp::server::{Event, Offer, Protocol, Server, ServerSettings};
-use smtp::xclient::Attributes;
+use mailrun_smtp::limits::Limits;
+use mailrun_smtp::login::Proof;
+use mailrun_smtp::reply::Reply;
+use mailrun_smtp::reply_reason::ReplyReason;
+use mailrun_smtp::sasl::{Mechanism, Mechanisms, Secret};
+use mailrun_smtp::server::{Event, Offer, Protocol, Server, ServerSettings};
+use mailrun_smtp::xclient::Attributes;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -406,7 +406,7 @@ fn a_session_has_so_many_failed_logins_and_then_none() {
 
 #[test]
 fn a_proof_by_scram_is_not_checked_before_the_application_says_so() {
-    use smtp::sasl::{Credentials, Mechanism, client};
+    use mailrun_smtp::sasl::{Credentials, Mechanism, client};
     let late = Reply::new(421, "4.7.0 Too many failed logins");
     let busy = Reply::new(454, "4.7.0 Not now");
     for answer in [None, Some(&busy), Some(&late)] {
@@ -414,7 +414,7 @@ fn a_proof_by_scram_is_not_checked_before_the_application_says_so() {
         let mut out = Vec::new();
         let credentials = Credentials::new("user", "pencil");
         let mut client = client::ClientExchange::new(Mechanism::ScramSha256, &credentials, Some(&[7; 18])).unwrap();
-        let send = |server: &mut smtp::Server, line: &str, out: &mut Vec<u8>| {
+        let send = |server: &mut mailrun_smtp::Server, line: &str, out: &mut Vec<u8>| {
             let line = format!("{line}\r\n");
             let mut input = line.as_bytes();
             loop {

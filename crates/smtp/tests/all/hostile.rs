@@ -1,16 +1,16 @@
 //! Properties of any input: however the bytes are cut, the session reports and replies the same; it always comes to an
 //! end; nothing panics.
 use crate::host::{RecordedEvent, RecordingServer, SplitMix64};
-use proptest::prelude::*;
-use smtp::client::{
+use mailrun_smtp::client::{
     BurstSize, ChunkPosition, Chunking, Client, Notifications, Options, PipelineMode, StartTls, Violation, Want,
 };
-use smtp::envelope::Envelope;
-use smtp::limits::Limits;
-use smtp::reply::Reply;
-use smtp::sasl::{Credentials, Mechanism, Mechanisms};
-use smtp::server::{Offer, Protocol, Requires, ServerSettings};
-use smtp::xclient::{Attribute, Attributes, XclientRequest};
+use mailrun_smtp::envelope::Envelope;
+use mailrun_smtp::limits::Limits;
+use mailrun_smtp::reply::Reply;
+use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use mailrun_smtp::server::{Offer, Protocol, Requires, ServerSettings};
+use mailrun_smtp::xclient::{Attribute, Attributes, XclientRequest};
+use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
 

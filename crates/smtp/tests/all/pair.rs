@@ -2,18 +2,18 @@
 //! and each reply arrives once, or the session ends and both sides learn of it.
 use crate::host::SplitMix64;
 use crate::link::SimulatedLink;
-use proptest::prelude::*;
-use smtp::client::{
+use mailrun_smtp::client::{
     self, BurstSize, ChunkPosition, Chunking, Client, Notifications, Options, Outcome, PipelineMode, Protocol,
     StartTls, Verb, Want,
 };
-use smtp::data;
-use smtp::envelope::Envelope;
-use smtp::limits::Limits;
-use smtp::reply::Reply;
-use smtp::sasl::{Credentials, Mechanism, Mechanisms, Secret};
-use smtp::server::{Event, Offer, Server, ServerSettings};
-use smtp::xclient::{Attribute, Attributes, XclientRequest};
+use mailrun_smtp::data;
+use mailrun_smtp::envelope::Envelope;
+use mailrun_smtp::limits::Limits;
+use mailrun_smtp::reply::Reply;
+use mailrun_smtp::sasl::{Credentials, Mechanism, Mechanisms, Secret};
+use mailrun_smtp::server::{Event, Offer, Server, ServerSettings};
+use mailrun_smtp::xclient::{Attribute, Attributes, XclientRequest};
+use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Tests that rendered commands, replies and EHLO are read back unchanged.
+use mailrun_smtp::command::{Command, Mail};
+use mailrun_smtp::envelope::Envelope;
+use mailrun_smtp::extensions::Extensions;
+use mailrun_smtp::reply::{Reply, ReplyReader};
+use mailrun_smtp::{Path, address};
 use proptest::prelude::*;
-use smtp::command::{Command, Mail};
-use smtp::envelope::Envelope;
-use smtp::extensions::Extensions;
-use smtp::reply::{Reply, ReplyReader};
-use smtp::{Path, address};
 
 /// Mailboxes by the grammar of RFC 5321 §4.1.2, short and long, UTF-8 too, and now and then some nonsense.
 fn mailbox() -> impl Strategy<Value = String> {
@@ -104,5 +104,5 @@ fn the_longest_mailbox_makes_a_command_a_server_takes() {
 
 /// Longest path, without its brackets.
 fn address_limit() -> usize {
-    smtp::limits::MAX_PATH_BYTES - 2
+    mailrun_smtp::limits::MAX_PATH_BYTES - 2
 }

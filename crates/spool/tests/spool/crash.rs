@@ -1,8 +1,8 @@
 //! Crashes: whatever is asked of a spool and wherever its disk stops, what was answered is there when it is opened
 //! again.
 use crate::model::{SpoolModel, SpoolOperation, open, small, steps};
+use mailrun_spool::faulty::FaultyDisk;
 use proptest::prelude::*;
-use spool::faulty::FaultyDisk;
 
 /// Runs all steps, or until the disk stops, and returns the disk as the crash leaves it.
 fn run(model: &mut SpoolModel, disk: &FaultyDisk, steps: &[SpoolOperation], power_loss: Option<u64>) -> FaultyDisk {

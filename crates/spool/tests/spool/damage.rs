@@ -1,8 +1,8 @@
 //! Damage of a spool at rest: a bit, a sector, a header, a file. No sound record is lost, and no loss is silent.
 use crate::model::{assert_genuine, draft, open, small};
+use mailrun_spool::faulty::FaultyDisk;
+use mailrun_spool::{Cost, DamageKind, Id, NewMessage, Options};
 use proptest::prelude::*;
-use spool::faulty::FaultyDisk;
-use spool::{Cost, DamageKind, Id, NewMessage, Options};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -251,7 +251,7 @@ fn damage_of_what_is_done_is_no_alarm() {
         let mut octets = octets.clone();
         octets[8192 + 4096 + 32 + at] ^= 4;
         disk.put("segment-00000000", &octets);
-        let options = Options { on_damage: spool::OnDamage::Refuse, ..small() };
+        let options = Options { on_damage: mailrun_spool::OnDamage::Refuse, ..small() };
         let (spool, backlog) = open(&disk.after_kill(), options).unwrap();
         assert_eq!(backlog.len(), 2);
         assert!(spool.damage().iter().all(|damage| damage.cost == Cost::Nothing), "{at}: {:?}", spool.damage());

@@ -2,9 +2,9 @@
 //! nothing is answered any more once the log is in doubt.
 use crate::crash::long_sequence;
 use crate::model::{SpoolModel, SpoolOperation, draft, open, small};
+use mailrun_spool::faulty::{FailedOperation, FaultyDisk};
+use mailrun_spool::{Durability, Error, Id, Options, Spool};
 use rustix::io::Errno;
-use spool::faulty::{FailedOperation, FaultyDisk};
-use spool::{Durability, Error, Id, Options, Spool};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Errors that a write or a sync may return; a failed write is also short.

@@ -1,7 +1,7 @@
 //! A naive model of the messages that a spool must hold by its answers, and the comparison after a crash.
+use mailrun_spool::faulty::FaultyDisk;
+use mailrun_spool::{Backlog, Error, Id, NewMessage, Options, Receipt, RecoveredMessage, Spool, Stored};
 use proptest::prelude::*;
-use spool::faulty::FaultyDisk;
-use spool::{Backlog, Error, Id, NewMessage, Options, Receipt, RecoveredMessage, Spool, Stored};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Tests of opening: a torn end is cut, damage is refused by name and place, foreign files are left alone.
 use crate::model::{assert_genuine, draft, open, small};
-use spool::faulty::FaultyDisk;
-use spool::{Cost, Damage, DamageKind, Durability, Error, OnDamage, Options, RealDisk, Receipt, Spool};
+use mailrun_spool::faulty::FaultyDisk;
+use mailrun_spool::{Cost, Damage, DamageKind, Durability, Error, OnDamage, Options, RealDisk, Receipt, Spool};
 use std::sync::Arc;
 
 /// Makes a disk with three batches of one small message each, in one segment, whose spool was closed.
@@ -292,7 +292,7 @@ fn inspection_finds_what_opening_finds_and_changes_nothing() {
     let place = tempfile::tempdir().unwrap();
     let disk = || Arc::new(RealDisk::new(place.path()).unwrap());
     let (spool, _) = Spool::open(disk(), small()).unwrap();
-    assert!(matches!(spool::inspect(place.path()), Err(Error::Locked)));
+    assert!(matches!(mailrun_spool::inspect(place.path()), Err(Error::Locked)));
     let id = |number| spool.store(draft(number, 300)).wait().unwrap().id();
     let ids = [id(1), id(2), id(3)];
     spool.note(ids[0], b"tried");
@@ -304,11 +304,13 @@ fn inspection_finds_what_opening_finds_and_changes_nothing() {
     octets[BATCHES_AT + 2 * BLOCK + 50] ^= 1; // in the head of the third, which is done
     std::fs::write(&path, octets).unwrap();
     let before = files_in(place.path());
-    let inspection = spool::inspect(place.path()).unwrap();
+    let inspection = mailrun_spool::inspect(place.path()).unwrap();
     assert!(matches!(Spool::open(disk(), small()), Err(Error::Locked)), "it is kept as it is while it is looked at");
     let messages: Vec<_> = inspection.messages().map(|message| message.unwrap()).collect();
-    let seen: Vec<_> =
-        messages.iter().map(|m| (m.id, m.notes.len(), matches!(m.body, spool::InspectedBody::Sound(_)))).collect();
+    let seen: Vec<_> = messages
+        .iter()
+        .map(|m| (m.id, m.notes.len(), matches!(m.body, mailrun_spool::InspectedBody::Sound(_))))
+        .collect();
     assert_eq!(seen, [(ids[0], 1, true), (ids[1], 0, false)]);
     assert_eq!(messages[0].envelope, b"draft 1 of 300");
     let damage = inspection.damage.clone();
@@ -326,7 +328,7 @@ fn inspection_finds_what_opening_finds_and_changes_nothing() {
     assert_eq!(files_in(&place.path().join("quarantine")).len(), 2);
     spool.close();
     // Damage in the quarantine is not reported twice.
-    let inspection = spool::inspect(place.path()).unwrap();
+    let inspection = mailrun_spool::inspect(place.path()).unwrap();
     assert!(inspection.damage.iter().all(|one| one.is_known), "{:?}", inspection.damage);
     drop(inspection);
     let options = Options { on_damage: OnDamage::Refuse, ..small() };

@@ -1,8 +1,8 @@
 //! Tests of room: a full spool reports it and recovers by itself, segments are used again, one message blocks no
 //! others.
 use crate::model::{assert_genuine, draft, open, small};
-use spool::faulty::FaultyDisk;
-use spool::{Disk, DiskFile, Durability, Error, Id, Options, Receipt, Spool};
+use mailrun_spool::faulty::FaultyDisk;
+use mailrun_spool::{Disk, DiskFile, Durability, Error, Id, Options, Receipt, Spool};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
