@@ -143,6 +143,8 @@ fn stage_from_progress(name: Stage, count: u64, rate_per_s: f64, duration_s: f64
         since: None,
         latency_ms: None,
         histogram: None,
+        service_ms: None,
+        service_histogram: None,
     }
 }
 

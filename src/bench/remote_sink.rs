@@ -4,10 +4,11 @@
 //! arrived, until nothing is missing or nothing new comes.
 use super::gather::SinkResults;
 use super::supervisor::Supervisor;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use journey::ledger::Ledger;
 use journey::record::Record;
 use journey::trace::RunId;
+use party::http_client::{HttpClient, StatusCode};
 use party::interrupt::StopRequest;
 use serde::Deserialize;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 /// An answer takes no longer; a ledger of 64 MB at 10 MB/s does not.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of the largest answer, twice a full ledger.
-const MAX_RESPONSE_BYTES: u64 = 128 << 20;
+const MAX_RESPONSE_BYTES: usize = 128 << 20;
 
 /// Share of a run that has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -31,39 +32,24 @@ struct RemoteRunStatus {
 /// The sink at the far end.
 #[derive(Debug)]
 pub(super) struct RemoteSink {
-    base: String,
-    agent: ureq::Agent,
+    client: HttpClient,
     quiet_timeout: Duration,
 }
 
 impl RemoteSink {
     /// Makes sure that it is there, before any load is sent.
     pub(super) fn connect(address: &str) -> Result<Self> {
-        let base = address.trim_end_matches('/');
-        let base = match base.split_once("://") {
-            Some(("http", host)) if !host.is_empty() => base.to_owned(),
-            None if !base.is_empty() => format!("http://{base}"),
-            _ => bail!("--sink {address} is not the HTTP address of a mailrun sink; use http://HOST:PORT"),
-        };
-        let agent = ureq::Agent::config_builder()
-            .timeout_global(Some(RESPONSE_TIMEOUT))
-            .timeout_connect(Some(Duration::from_secs(5)))
-            .http_status_as_error(false)
-            // A sink is a neighbour, whatever proxy the environment names for the world outside.
-            .proxy(None)
-            .build();
-        let sink = Self { base, agent: agent.into(), quiet_timeout: QUIET_TIMEOUT };
+        let client = HttpClient::new(address, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)
+            .map_err(|_| anyhow!("--sink {address} is not the HTTP address of a mailrun sink; use http://HOST:PORT"))?;
+        let sink = Self { client, quiet_timeout: QUIET_TIMEOUT };
         let there = sink.get("/status", |_| Ok(()));
         let there = there.and_then(|answer| answer.context("it has no /status"));
         match there {
             Ok(()) => Ok(sink),
             Err(error) => {
-                let why = error.root_cause().to_string();
-                let why = why.strip_prefix("io: ").unwrap_or(&why);
-                bail!(
-                    "no mailrun sink answers at {address} ({why}); start it with: mailrun sink --http {}",
-                    sink.host()
-                )
+                let why = error.root_cause();
+                let authority = sink.client.authority();
+                bail!("no mailrun sink answers at {address} ({why}); start it with: mailrun sink --http {authority}")
             }
         }
     }
@@ -101,45 +87,30 @@ impl RemoteSink {
 
     /// Share of the run that has arrived; none of a run that the sink has never seen.
     fn run_status(&self, run: RunId) -> Result<RemoteRunStatus> {
-        let read = |mut body: ureq::Body| {
-            serde_json::from_reader(body.as_reader()).context("its answer is not that of a mailrun sink")
-        };
+        let read = |body: &[u8]| serde_json::from_slice(body).context("its answer is not that of a mailrun sink");
         Ok(self.get(&format!("/ledger/{run}"), read)?.unwrap_or_default())
     }
 
     fn units(&self, run: RunId) -> Result<Ledger> {
-        let read = |mut body: ureq::Body| {
-            let reader = body.with_config().limit(MAX_RESPONSE_BYTES).reader();
-            Ledger::read_from(reader).context("its ledger cannot be read")
-        };
+        let read = |body: &[u8]| Ledger::read_from(body).context("its ledger cannot be read");
         Ok(self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default())
     }
 
     fn record(&self, run: RunId) -> Result<Option<Record>> {
-        let read = |mut body: ureq::Body| {
-            let reader = body.with_config().limit(MAX_RESPONSE_BYTES).reader();
-            serde_json::from_reader(reader).context("its record is not that of a mailrun sink")
-        };
+        let read = |body: &[u8]| serde_json::from_slice(body).context("its record is not that of a mailrun sink");
         let record: Option<Record> = self.get(&format!("/record/{run}"), read)?;
         Ok(record.map(without_earlier_usage))
     }
 
     /// The answer to a GET; `None` if the sink does not have it.
-    fn get<T>(&self, path: &str, read: impl FnOnce(ureq::Body) -> Result<T>) -> Result<Option<T>> {
-        let url = format!("{}{path}", self.base);
-        let answer = self.agent.get(&url).call();
-        let answer = answer.with_context(|| format!("the sink at {} does not answer", self.base))?;
-        match answer.status().as_u16() {
-            404 => Ok(None),
-            status => {
-                ensure!(status == 200, "the sink at {} answers {path} with {status}", self.base);
-                read(answer.into_body()).map(Some)
-            }
+    fn get<T>(&self, path: &str, read: impl FnOnce(&[u8]) -> Result<T>) -> Result<Option<T>> {
+        let server = self.client.authority();
+        let answer = self.client.get(path).with_context(|| format!("the sink at {server} does not answer"))?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(None);
         }
-    }
-
-    fn host(&self) -> &str {
-        self.base.split_once("://").map_or(self.base.as_str(), |(_, host)| host)
+        ensure!(answer.status == StatusCode::OK, "the sink at {server} answers {path} with {}", answer.status.as_u16());
+        read(&answer.body).map(Some)
     }
 }
 

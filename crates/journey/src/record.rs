@@ -73,6 +73,18 @@ pub struct Record {
     pub mades: Option<Mades>,
     /// A row for each second.
     pub series: Vec<SeriesRow>,
+    /// Processor time and memory of each party by second; empty if they were not observed, and in older records.
+    #[serde(default)]
+    pub usage: Vec<PartyUsage>,
+    /// Changes during the run that explain its figures, in the order of time; empty in older records.
+    #[serde(default)]
+    pub events: Vec<EventRow>,
+    /// The slowest accepted messages, the slowest first, at most 50; empty in older records.
+    #[serde(default)]
+    pub slowest: Vec<SlowMessage>,
+    /// The ledger by domain of the recipients, the largest first; empty if there was only one, and in older records.
+    #[serde(default)]
+    pub domains: Vec<DomainRow>,
     /// Times of a second and more in which messages waited and none was accepted, or over MADES delivered.
     #[serde(default)]
     pub stalls: Vec<StallRow>,
@@ -470,6 +482,13 @@ pub struct StageRow {
     /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
+    /// Service time of the stage, since a session began the message: without the time that it waited for a session.
+    /// `null` where it is the latency itself (closed loop), is unknown, and in older records.
+    #[serde(default)]
+    pub service_ms: Option<LatencyMs>,
+    /// The service time as an HdrHistogram, as `histogram`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_histogram: Option<String>,
 }
 
 /// A phase of the dialogue.
@@ -542,6 +561,9 @@ pub enum Ending {
 pub struct SeriesRow {
     /// Seconds since `origin_ns`; the first and the last may be part seconds.
     pub second: u64,
+    /// Messages due in it: begun by a session in a closed loop, scheduled in an open one. 0 in older records.
+    #[serde(default)]
+    pub created: u64,
     /// Messages handed over in it.
     pub sent: u64,
     /// Messages accepted in it.
@@ -554,8 +576,128 @@ pub struct SeriesRow {
     pub errors: u64,
     /// Median latency to the last stage that this party observes; 0 if nothing arrived.
     pub p50_ms: f64,
+    /// 95th percentile of the same; 0 in older records.
+    #[serde(default)]
+    pub p95_ms: f64,
     /// 99th percentile of the same.
     pub p99_ms: f64,
+    /// 99.9th percentile of the same; 0 in older records.
+    #[serde(default)]
+    pub p999_ms: f64,
+    /// Largest of the same; 0 in older records.
+    #[serde(default)]
+    pub max_ms: f64,
+}
+
+/// Processor time and memory of a party by second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PartyUsage {
+    /// Name of the party.
+    pub party: String,
+    /// A row for each second in which it was observed.
+    pub seconds: Vec<UsageRow>,
+}
+
+/// One second of a party.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct UsageRow {
+    /// Seconds since `origin_ns` of the record.
+    pub second: u64,
+    /// Processor time per second, kernel included: 1 is one processor.
+    pub cores: f64,
+    /// Resident memory at its end.
+    pub rss_bytes: u64,
+}
+
+/// Kinds of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// The warm-up ended.
+    WarmUpEnded,
+    /// The offered rate changed to that of the next stage.
+    RateStage,
+    /// An ordered fault began.
+    FaultOn,
+    /// An ordered fault ended.
+    FaultOff,
+    /// The server stopped answering.
+    ServerLost,
+    /// The server answered again.
+    ServerBack,
+    /// A process of the run ended unexpectedly.
+    Died,
+    /// The user asked for the end, or a threshold ended the run.
+    Stopped,
+}
+
+/// A change during the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct EventRow {
+    /// Time, in seconds since `origin_ns` of the record.
+    pub at_s: f64,
+    /// Kind of the event.
+    pub kind: EventKind,
+    /// The event in words, without the time.
+    pub text: String,
+}
+
+/// A message that took long.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SlowMessage {
+    /// Number of the message in the run, as in its trace.
+    pub message: u64,
+    /// Time at which it was created (closed loop) or due (open loop), in seconds since `origin_ns`.
+    pub created_s: f64,
+    /// From then to the server's 250.
+    pub accepted_ms: f64,
+    /// From then to its last arrival at the sink; `null` if that is unknown.
+    pub delivered_ms: Option<f64>,
+    /// Time that it waited for a session (open loop).
+    pub waited_ms: f64,
+    /// Duration of each phase of its dialogue, in their order.
+    pub phases: Vec<SlowPhase>,
+    /// Its recipients, at most 10.
+    pub recipients: Vec<String>,
+    /// Number of all of them.
+    pub recipient_count: u32,
+    /// Bytes of the message.
+    pub bytes: u64,
+}
+
+/// A phase of a slow message.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SlowPhase {
+    /// Name of the phase.
+    pub name: Phase,
+    /// Its duration.
+    pub ms: f64,
+}
+
+/// Fates of the units of a recipient domain. `null` is unknown, as in the ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DomainRow {
+    /// The domain in lower case; empty for all domains that have no row of their own.
+    pub domain: String,
+    /// Units that a session began.
+    pub created: u64,
+    /// Units that the source received 250 for.
+    pub accepted: u64,
+    /// Units that the server rejected with 4xx or 5xx.
+    pub rejected: u64,
+    /// Units whose connection was refused, cut or timed out.
+    pub failed: u64,
+    /// Distinct units that reached the sink.
+    pub delivered: Option<u64>,
+    /// Arrivals of a unit after its first.
+    pub duplicates: Option<u64>,
 }
 
 /// Fate of every (message, recipient). `null` is unknown: that end was not observed.
@@ -598,7 +740,7 @@ pub struct LedgerRow {
 }
 
 /// A kind of error, and its number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorRow {
     /// Phase of the dialogue.
@@ -609,6 +751,29 @@ pub struct ErrorRow {
     pub text: String,
     /// Number of errors.
     pub count: u64,
+    /// Time of the first, in seconds since `origin_ns` of the record; `null` if unknown, and in older records.
+    #[serde(default)]
+    pub first_s: Option<f64>,
+    /// Time of the last.
+    #[serde(default)]
+    pub last_s: Option<f64>,
+    /// Recipient of the first; `null` if none had been named, and in older records.
+    #[serde(default)]
+    pub sample: Option<String>,
+}
+
+impl Default for ErrorRow {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Connect,
+            code: 0,
+            text: String::new(),
+            count: 0,
+            first_s: None,
+            last_s: None,
+            sample: None,
+        }
+    }
 }
 
 /// A threshold, and its result.

@@ -90,6 +90,8 @@ impl StageCounts {
             since: latency_ms.map(|_| since),
             latency_ms,
             histogram: times.encoded(),
+            service_ms: None,
+            service_histogram: None,
         }
     }
 }

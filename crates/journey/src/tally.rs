@@ -518,8 +518,15 @@ impl Errors {
             code,
             text: kind.text.clone(),
             count: kind.count,
+            ..ErrorRow::default()
         });
-        let other = self.other.map(|(phase, count)| ErrorRow { phase, code: 0, text: "other errors".into(), count });
+        let other = self.other.map(|(phase, count)| ErrorRow {
+            phase,
+            code: 0,
+            text: "other errors".into(),
+            count,
+            ..ErrorRow::default()
+        });
         known.chain(other).collect()
     }
 

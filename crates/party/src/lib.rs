@@ -11,6 +11,7 @@ macro_rules! tell {
 
 pub mod host;
 pub mod host_sampler;
+pub mod http_client;
 pub mod http_server;
 pub mod interrupt;
 pub mod live;

@@ -146,6 +146,8 @@ impl RunRecorder {
                 since: None,
                 latency_ms: None,
                 histogram: None,
+                service_ms: None,
+                service_histogram: None,
             }
         };
         let refused = census.full.value() + census.refused.value();

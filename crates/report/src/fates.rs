@@ -226,7 +226,13 @@ mod tests {
 
     #[test]
     fn what_the_sink_did_as_ordered_is_not_counted_twice() {
-        let row = |text: &str| ErrorRow { phase: Phase::Rcpt, code: 500, text: text.to_owned(), count: 15 };
+        let row = |text: &str| ErrorRow {
+            phase: Phase::Rcpt,
+            code: 500,
+            text: text.to_owned(),
+            count: 15,
+            ..ErrorRow::default()
+        };
         let rows = [row("5.3.0 Error: command failed"), row("on purpose: rcpt: hard reject 1%")];
         let both = Record { errors: rows.to_vec(), ..sample::held() };
         assert_eq!(errors_in_short(&both, 3).0, ["15 × 500 at rcpt: 5.3.0 Error: command failed"]);
@@ -250,7 +256,13 @@ mod tests {
         let mut record = sample::held();
         assert!(errors(&record).is_none());
         let said = "452 4.3.1 Insufficient system storage";
-        record.errors = vec![ErrorRow { phase: Phase::Reply, code: 452, text: said.to_owned(), count: 1_234 }];
+        record.errors = vec![ErrorRow {
+            phase: Phase::Reply,
+            code: 452,
+            text: said.to_owned(),
+            count: 1_234,
+            ..ErrorRow::default()
+        }];
         let text = text(errors(&record));
         assert!(text.contains(said) && text.contains("1,234") && text.contains("reply"), "{text}");
     }

@@ -35,6 +35,10 @@ pub fn held() -> Record {
             .map(phase)
             .to_vec(),
         series: [20_000, 54_000, 55_000, 54_500, 16_500].into_iter().enumerate().map(second).collect(),
+        usage: Vec::new(),
+        events: Vec::new(),
+        slowest: Vec::new(),
+        domains: Vec::new(),
         stalls: Vec::new(),
         ending: None,
         ledger: LedgerRow {
@@ -247,6 +251,8 @@ fn stage((name, party): (Stage, &str)) -> StageRow {
         since: Some(Stage::Created),
         latency_ms: Some(latency()),
         histogram: None,
+        service_ms: None,
+        service_histogram: None,
     }
 }
 
@@ -264,5 +270,6 @@ fn second((index, messages): (usize, u64)) -> SeriesRow {
         errors: 0,
         p50_ms: 1.4,
         p99_ms: 3.0 + index as f64 / 10.0,
+        ..SeriesRow::default()
     }
 }

@@ -332,7 +332,13 @@ mod tests {
     #[test]
     fn a_run_that_failed_says_why_and_what_was_heard() {
         let mut record = with_verdict(sample::lossy(), Outcome::Fail, "Lost: 200 of 200,000 messages. See there.");
-        let row = |phase, code, text: &str, count| ErrorRow { phase, code, text: text.to_owned(), count };
+        let row = |phase, code, text: &str, count| ErrorRow {
+            phase,
+            code,
+            text: text.to_owned(),
+            count,
+            ..ErrorRow::default()
+        };
         record.errors = vec![
             row(Phase::Connect, 0, "Connection refused", 1_900),
             row(Phase::Rcpt, 450, "4.2.0 Busy", 7),
@@ -437,7 +443,7 @@ mod tests {
             (record.ledger.created, record.ledger.rejected) = (Some(number(6)), Some(number(7)));
             (record.ledger.failed, record.ledger.duplicates) = (Some(number(8)), Some(number(9)));
             let error = |at: usize| {
-                ErrorRow { phase: Phase::ALL[at % 11], code: 450, text: texts[at % 8].clone(), count: number(at) }
+                ErrorRow { phase: Phase::ALL[at % 11], code: 450, text: texts[at % 8].clone(), count: number(at), ..ErrorRow::default() }
             };
             record.errors = (0..rows).map(error).collect();
             let threshold = |at: usize| ThresholdRow {

@@ -293,7 +293,7 @@ impl<'g> BacklogRun<'g> {
     }
 
     fn status(&self) -> Result<RelayStatusClient> {
-        Ok(RelayStatusClient::at(self.supervisor.relay_http().context("the relay did not report its HTTP address")?))
+        RelayStatusClient::at(self.supervisor.relay_http().context("the relay did not report its HTTP address")?)
     }
 
     /// Orders a retry of the whole queue, now that the next hop is back, and waits until it is delivered.

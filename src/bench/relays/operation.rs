@@ -1,5 +1,6 @@
 //! A running relay of our own, as an operator sees it: its answers over HTTP, and orders over its control socket.
 use anyhow::{Context, Result, bail};
+use party::http_client::{Bytes, HttpClient};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -7,29 +8,33 @@ use std::time::Duration;
 /// A relay answers at once, or is too busy to.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Bytes of the largest answer: the metrics of a relay with many destinations.
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
+
 /// Its HTTP side.
 #[derive(Debug)]
-pub(super) struct RelayStatusClient {
-    base: String,
-    agent: ureq::Agent,
-}
+pub(super) struct RelayStatusClient(HttpClient);
 
 impl RelayStatusClient {
     /// The status server at HOST:PORT.
-    pub(super) fn at(address: &str) -> Self {
-        let agent = ureq::Agent::config_builder().timeout_global(Some(RESPONSE_TIMEOUT)).proxy(None).build();
-        Self { base: format!("http://{address}"), agent: agent.into() }
+    pub(super) fn at(address: &str) -> Result<Self> {
+        HttpClient::new(address, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES).map(Self)
     }
 
     /// Reports whether it listens and has loaded what a former run has left.
     pub(super) fn is_ready(&self) -> bool {
-        self.agent.get(format!("{}/ready", self.base)).call().is_ok()
+        self.body_of("/ready").is_some()
     }
 
     /// Messages in its queue; `None` if it does not report them.
     pub(super) fn queued(&self) -> Option<u64> {
-        let mut answer = self.agent.get(format!("{}/metrics", self.base)).call().ok()?;
-        gauge(&answer.body_mut().read_to_string().ok()?, "mailrun_relay_queue_messages")
+        gauge(str::from_utf8(&self.body_of("/metrics")?).ok()?, "mailrun_relay_queue_messages")
+    }
+
+    /// Body of a successful answer.
+    fn body_of(&self, path: &str) -> Option<Bytes> {
+        let answer = self.0.get(path).ok()?;
+        answer.status.is_success().then_some(answer.body)
     }
 }
 
@@ -70,7 +75,7 @@ mod tests {
 
     #[test]
     fn nobody_there_is_not_ready() {
-        let nobody = RelayStatusClient::at("127.0.0.1:1");
+        let nobody = RelayStatusClient::at("127.0.0.1:1").expect("an address");
         assert!(!nobody.is_ready() && nobody.queued().is_none());
     }
 }

@@ -64,7 +64,8 @@ fn without_a_sink_the_record_is_the_sources() {
 fn parties_stages_and_errors_are_joined() {
     let mut source = sample::source();
     let mut sink = sample::sink();
-    let error = |code, count| ErrorRow { phase: Phase::Reply, code, text: "cut".to_owned(), count };
+    let error =
+        |code, count| ErrorRow { phase: Phase::Reply, code, text: "cut".to_owned(), count, ..ErrorRow::default() };
     source.errors = vec![error(0, 2)];
     sink.errors = vec![error(451, 1), error(0, 1)];
     sink.stages[0].duration_s = 12.5;

@@ -64,6 +64,10 @@ fn record() -> Record {
         warm_up: None,
         mades: None,
         series: Vec::new(),
+        usage: Vec::new(),
+        events: Vec::new(),
+        slowest: Vec::new(),
+        domains: Vec::new(),
         stalls: Vec::new(),
         ending: None,
         ledger: LedgerRow::default(),
@@ -105,6 +109,8 @@ pub(crate) fn stage(name: Stage, party: &str) -> StageRow {
         since: Some(Stage::Created),
         latency_ms: Some(LatencyMs { p99: 1.0, ..LatencyMs::default() }),
         histogram: None,
+        service_ms: None,
+        service_histogram: None,
     }
 }
 

@@ -137,6 +137,8 @@ impl SinkReport {
             since: None,
             latency_ms: None,
             histogram: None,
+            service_ms: None,
+            service_histogram: None,
         }
     }
 

@@ -166,6 +166,8 @@ fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>)
             since: latency_ms.map(|_| since),
             latency_ms,
             histogram: waterfall.latency(stage).encoded().filter(|_| is_timed),
+            service_ms: None,
+            service_histogram: None,
         }
     };
     let mut rows = vec![
@@ -185,5 +187,5 @@ fn error(trouble: &MadesTrouble) -> ErrorRow {
     let phase = if trouble.kind == "connection" { Phase::Connect } else { Phase::Reply };
     let parts = [&trouble.kind, &trouble.code, &trouble.text];
     let text: Vec<&str> = parts.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
-    ErrorRow { phase, code: 0, text: text.join(": "), count: trouble.count }
+    ErrorRow { phase, code: 0, text: text.join(": "), count: trouble.count, ..ErrorRow::default() }
 }

@@ -1,0 +1,160 @@
+//! HTTP client of a bench: asks a mailrun sink or relay for its state, one GET a connection.
+use crate::reason::reason;
+use anyhow::{Context, Result, anyhow, bail};
+use axum::http::Request;
+use axum::http::header::HOST;
+use axum::http::uri::Authority;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::runtime;
+use tokio::time::timeout;
+
+pub use axum::body::Bytes;
+pub use axum::http::StatusCode;
+
+/// Limit for the time of connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Port of HTTP.
+const DEFAULT_PORT: u16 = 80;
+
+/// Client of one HTTP server. No proxy of the environment is used: the server is a neighbour.
+#[derive(Clone, Debug)]
+pub struct HttpClient {
+    authority: Authority,
+    /// Path before each path asked for, without a slash at its end.
+    prefix: String,
+    response_timeout: Duration,
+    max_response_bytes: usize,
+}
+
+/// Status and body of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpAnswer {
+    /// Status code.
+    pub status: StatusCode,
+    /// Body, whole.
+    pub body: Bytes,
+}
+
+impl HttpClient {
+    /// Creates a client for `HOST:PORT` or `http://HOST:PORT[/PREFIX]`. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// If that is another scheme or has no host.
+    pub fn new(base: &str, response_timeout: Duration, max_response_bytes: usize) -> Result<Self> {
+        let rest = match base.split_once("://") {
+            Some(("http", rest)) => rest,
+            Some(_) => bail!("{base} is not an http:// address"),
+            None => base,
+        };
+        let rest = rest.trim_end_matches('/');
+        let (authority, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let authority = authority.parse().map_err(|_| anyhow!("{base} is not HOST:PORT"))?;
+        Ok(Self { authority, prefix: prefix.to_owned(), response_timeout, max_response_bytes })
+    }
+
+    /// `HOST:PORT` of the server.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        self.authority.as_str()
+    }
+
+    /// Asks for `path` and waits for the whole answer, of whatever status.
+    ///
+    /// # Errors
+    /// If the server cannot be reached, takes too long, sends too much or something other than HTTP.
+    pub fn get(&self, path: &str) -> Result<HttpAnswer> {
+        let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let answer = runtime.block_on(async { timeout(self.response_timeout, self.exchange(path)).await });
+        answer.with_context(|| format!("no answer within {:?}", self.response_timeout))?
+    }
+
+    async fn exchange(&self, path: &str) -> Result<HttpAnswer> {
+        let (mut sender, connection) = http1::handshake(TokioIo::new(self.connect().await?)).await?;
+        // An error of the connection reaches the request; it ends with the runtime.
+        tokio::spawn(connection);
+        let request = Request::get(format!("{}{path}", self.prefix)).header(HOST, self.authority.as_str());
+        let answer = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), self.max_response_bytes).collect().await;
+        let body = body.map_err(|error| anyhow!("the answer cannot be read: {error}"))?;
+        Ok(HttpAnswer { status, body: body.to_bytes() })
+    }
+
+    async fn connect(&self) -> Result<TcpStream> {
+        let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
+        let port = self.authority.port_u16().unwrap_or(DEFAULT_PORT);
+        let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await;
+        let stream = stream.with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?;
+        stream.map_err(|error| anyhow!("{}", reason(&error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpListener};
+    use std::thread;
+
+    /// Sends those bytes to the first client, after its request, and closes.
+    fn answering(bytes: &'static [u8]) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(bytes);
+        });
+        address
+    }
+
+    fn client(base: &str) -> HttpClient {
+        HttpClient::new(base, Duration::from_secs(60), 8).expect("a base address")
+    }
+
+    #[test]
+    fn status_and_body_are_those_of_the_server() {
+        let address = answering(b"HTTP/1.1 404 No\r\nContent-Length: 3\r\n\r\nnot");
+        let answer = client(&format!("http://{address}/")).get("/x").expect("an answer");
+        assert_eq!((answer.status.as_u16(), &answer.body[..]), (404, &b"not"[..]));
+    }
+
+    #[test]
+    fn too_long_cut_off_or_foreign_answers_are_errors() {
+        for bytes in [
+            &b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123456789"[..],
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n12",
+            b"220 mail.example ESMTP\r\n",
+            b"",
+        ] {
+            let answer = client(&answering(bytes).to_string()).get("/");
+            assert!(answer.is_err(), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_says_nothing_is_given_up() {
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let base = silent.local_addr().expect("an address").to_string();
+        let client = HttpClient::new(&base, Duration::from_millis(50), 8).expect("a base address");
+        let error = client.get("/").expect_err("it says nothing");
+        assert!(error.to_string().starts_with("no answer within"), "{error}");
+    }
+
+    #[test]
+    fn a_closed_port_is_named_in_the_words_of_the_system() {
+        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+        assert_eq!(client(&port.to_string()).get("/").expect_err("closed").to_string(), "Connection refused");
+    }
+
+    #[test]
+    fn only_http_addresses_are_taken() {
+        let is_taken = |base| HttpClient::new(base, Duration::ZERO, 0).is_ok();
+        assert!(is_taken("h:1") && is_taken("http://[::1]:8025/a/") && is_taken("http://h"));
+        assert!(!is_taken("https://h") && !is_taken("http://") && !is_taken("") && !is_taken("a b"));
+    }
+}
