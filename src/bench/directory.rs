@@ -101,7 +101,7 @@ impl RunDirectory {
     /// Writes the run's own files. A closed account has no more use for the parties' ledgers. An open account keeps
     /// them, since they name the messages, and the relay's spool, which may contain them.
     pub(super) fn save(&mut self, record: &Record) -> Result<()> {
-        let json = serde_json::to_string_pretty(record).context("the record cannot be written as JSON")?;
+        let json = record.to_json().context("the record cannot be written as JSON")?;
         self.write("run.json", &format!("{json}\n"))?;
         self.write("report.md", &report::markdown(record))?;
         if record.verdict.closed {

@@ -19,7 +19,7 @@ use party::host_sampler;
 use party::live::LiveProgress;
 use party::outputs;
 use party::process_usage;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::BufReader;
 
 /// Files of a source.
@@ -107,7 +107,8 @@ pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyRe
     let files = directory.party_files(role);
     let unreadable = |path: &std::path::Path| format!("cannot read {}, which a party should have left", path.display());
     let open = |path: &std::path::Path| File::open(path).map(BufReader::new).with_context(|| unreadable(path));
-    let record = serde_json::from_reader(open(&files.record)?).with_context(|| unreadable(&files.record))?;
+    let json = fs::read(&files.record).with_context(|| unreadable(&files.record))?;
+    let record = Record::from_json(&json).with_context(|| unreadable(&files.record))?;
     let units = Ledger::read_from(open(&files.ledger)?).with_context(|| unreadable(&files.ledger))?;
     Ok(PartyResults { record, units: Some(units) })
 }
@@ -173,9 +174,8 @@ pub(super) fn relay(
     directory: &RunDirectory,
     arrived: Completeness,
 ) -> Option<BenchRelayResults> {
-    let own: Option<Record> = File::open(directory.party_files(Role::Relay).record)
-        .ok()
-        .and_then(|file| serde_json::from_reader(BufReader::new(file)).ok());
+    let own: Option<Record> =
+        fs::read(directory.party_files(Role::Relay).record).ok().and_then(|json| Record::from_json(&json).ok());
     let party = relays::party(contestant, own.as_ref())?;
     let mut remarks = Vec::new();
     if arrived == Completeness::NotAll && !contestant.is_own() {

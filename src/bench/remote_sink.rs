@@ -97,7 +97,7 @@ impl RemoteSink {
     }
 
     fn record(&self, run: RunId) -> Result<Option<Record>> {
-        let read = |body: &[u8]| serde_json::from_slice(body).context("its record is not that of a mailrun sink");
+        let read = |body: &[u8]| Record::from_json(body).context("its record is not that of a mailrun sink");
         let record: Option<Record> = self.get(&format!("/record/{run}"), read)?;
         Ok(record.map(without_earlier_usage))
     }

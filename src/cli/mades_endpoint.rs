@@ -433,10 +433,10 @@ impl MadesEndpointArgs {
         let telling = RefCell::new(ProgressOutput::new(live, NonTerminalOutput::Nothing));
         let began = net::clock::now();
         let ready = || announce(&telling.borrow(), live, address.as_deref(), &names.outbox);
-        let watch = |sight: &EndpointSnapshot<'_>| {
+        let mut watch = |sight: &EndpointSnapshot<'_>| {
             report_progress(&mut telling.borrow_mut(), sight, net::clock::now().saturating_sub(began))
         };
-        let work = endpoint::run(setup, stop, ready, watch);
+        let work = endpoint::run(setup, Box::pin(stop), &ready, &mut watch);
         let totals = match serving {
             None => work.await?,
             Some(EmbeddedListener { listen, counts, .. }) => {

@@ -217,7 +217,7 @@ impl OutputFormat {
 }
 
 fn json(record: &Record) -> Result<String> {
-    Ok(serde_json::to_string_pretty(record).context("a record is always JSON")? + "\n")
+    Ok(record.to_json().context("a record is always JSON")? + "\n")
 }
 
 /// Writes it all; a reader that went away has read enough.

@@ -101,6 +101,24 @@ pub struct Record {
     pub verdict: Verdict,
 }
 
+impl Record {
+    /// Reads `run.json`.
+    ///
+    /// # Errors
+    /// If that is not a record.
+    pub fn from_json(json: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(json)
+    }
+
+    /// Writes `run.json`, without an end of line.
+    ///
+    /// # Errors
+    /// Never in practice: a record has no keys that JSON lacks.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
+    }
+}
+
 /// TLS handshakes of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

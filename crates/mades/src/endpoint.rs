@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::simulator::{
     EndpointMode, EndpointStep, MessageKey, ReceivedOn, ReplyKind, SimulationTotals, Simulator, SimulatorPlan,
 };
+use futures_util::future::LocalBoxFuture;
 use messages::OutboxMessage;
 #[doc(hidden)]
 pub use messages::fuzz_outbox_message;
@@ -92,15 +93,24 @@ pub struct EndpointSnapshot<'a> {
 ///
 /// # Errors
 /// If the plan is wrong, the broker cannot be reached at the start, or the record cannot be written.
-pub async fn run(
+pub fn run<'a>(
     options: EndpointOptions,
-    stop: impl Future<Output = ()>,
-    ready: impl FnOnce(),
-    mut watch: impl FnMut(&EndpointSnapshot<'_>),
+    stop: LocalBoxFuture<'a, ()>,
+    ready: &'a dyn Fn(),
+    watch: &'a mut dyn FnMut(&EndpointSnapshot<'_>),
+) -> LocalBoxFuture<'a, Result<SimulationTotals, EndpointError>> {
+    Box::pin(run_until(options, stop, ready, watch))
+}
+
+/// The run as a future of its own type. It is boxed, so that its code is made here and not in each program.
+async fn run_until(
+    options: EndpointOptions,
+    mut stop: LocalBoxFuture<'_, ()>,
+    ready: &dyn Fn(),
+    watch: &mut dyn FnMut(&EndpointSnapshot<'_>),
 ) -> Result<SimulationTotals, EndpointError> {
     let mut endpoint = EndpointRunner::open(options).await?;
     ready();
-    let mut stop = std::pin::pin!(stop);
     let mut tick = tokio::time::interval(WATCH_INTERVAL);
     loop {
         let wait = endpoint.turn()?;

@@ -69,7 +69,7 @@ pub struct FinishedRun {
 /// # Errors
 /// If it cannot be written.
 pub fn write_record(path: &Path, record: &Record) -> Result<()> {
-    let text = serde_json::to_string_pretty(record).context("a record is always JSON")?;
+    let text = record.to_json().context("a record is always JSON")?;
     fs::write(path, text + "\n").map_err(|error| cannot_write(path, &error))
 }
 

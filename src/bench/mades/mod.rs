@@ -117,7 +117,7 @@ fn run_parties(
         course.run_bench(PartyCommand::named("mades", program, words, directory, Role::Source))?;
     course.stop_endpoint()?;
     let around = sight.finish();
-    let written = read(&directory.path().join("run.json"));
+    let written = read_written(&directory.path().join("run.json"), Record::from_json);
     let (mut record, complaint) = match (course.unwritten.take(), written, death) {
         (Some(record), _, _) | (None, Ok(record), _) => (record, complaint),
         (None, Err(_), Some(death)) => {
@@ -137,7 +137,11 @@ fn run_parties(
         host_sampler::set_other_busy_share(around, used_s + own.user_s + own.sys_s);
     }
     match &course.death {
-        None => truth::compare(&mut record, &read::<EndpointSummary>(&totals)?.totals, &options.faults),
+        None => truth::compare(
+            &mut record,
+            &read_written(&totals, |json| serde_json::from_slice::<EndpointSummary>(json))?.totals,
+            &options.faults,
+        ),
         Some(death) => record_death(&mut record, death, course.interrupt.requested()),
     }
     Ok((record, complaint))
@@ -170,10 +174,11 @@ struct EndpointSummary {
     totals: StandInTotals,
 }
 
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+/// Reads a file that a process of the run leaves.
+fn read_written<T>(path: &Path, parse: impl FnOnce(&[u8]) -> serde_json::Result<T>) -> Result<T> {
     let unreadable = || format!("cannot read {}, which the process should have written", path.display());
-    let text = fs::read_to_string(path).with_context(unreadable)?;
-    serde_json::from_str(&text).with_context(unreadable)
+    let json = fs::read(path).with_context(unreadable)?;
+    parse(&json).with_context(unreadable)
 }
 
 fn endpoint_party(options: &MadesBenchOptions) -> Party {

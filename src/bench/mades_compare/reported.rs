@@ -68,7 +68,7 @@ pub(super) fn of_own(directory: &Path) -> Result<ReportedResult> {
     let path = directory.join("run.json");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let record: Record =
-        serde_json::from_str(&text).with_context(|| format!("{} is not a valid record", path.display()))?;
+        Record::from_json(text.as_bytes()).with_context(|| format!("{} is not a valid record", path.display()))?;
     let mades = record.mades.context("it wrote no record of stages")?;
     let last = mades.stages.last().context("it wrote no stage")?;
     let fault = (!record.verdict.closed).then(|| record.verdict.reasons.first().cloned().unwrap_or_default());

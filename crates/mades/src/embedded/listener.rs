@@ -5,6 +5,7 @@ use super::sasl::ListenerAuth;
 use super::server_connection::IDLE_TIMEOUT_MS;
 use super::session::BrokerSession;
 use bytes::{Buf, BytesMut};
+use futures_util::future::BoxFuture;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,7 +77,22 @@ impl ListenerCounts {
 }
 
 /// Serves connections until it is dropped; they end with it.
-pub async fn serve(listener: TcpListener, queues: MemoryQueues, options: ListenOptions, counts: Arc<ListenerCounts>) {
+pub fn serve(
+    listener: TcpListener,
+    queues: MemoryQueues,
+    options: ListenOptions,
+    counts: Arc<ListenerCounts>,
+) -> BoxFuture<'static, ()> {
+    Box::pin(accept_connections(listener, queues, options, counts))
+}
+
+/// The listener as a future of its own type. It is boxed, so that its code is made here and not in each program.
+async fn accept_connections(
+    listener: TcpListener,
+    queues: MemoryQueues,
+    options: ListenOptions,
+    counts: Arc<ListenerCounts>,
+) {
     let slots = Arc::new(Semaphore::new(options.max_connections));
     let mut sessions = JoinSet::new();
     loop {
