@@ -3,7 +3,8 @@
 //! ```text
 //! Record ─→ headline   outcome, counts, rate                   ┐
 //!        ├→ sections   stages, phases, seconds, ledger, hosts ┼→ terminal (--report full) | markdown (report.md)
-//!        └→ short      the same in 23 lines                   ┴→ terminal (--report short)
+//!        ├→ short      the same in 23 lines                   ┴→ terminal (--report short)
+//!        └→ html       the same with curves                   ─→ report.html
 //! ```
 //!
 //! `headline` and the sections decide the content once; `terminal` and `markdown` only lay it out. A record may be one
@@ -13,6 +14,7 @@ mod encryption;
 mod ending;
 mod fates;
 mod headline;
+mod html;
 mod mades;
 mod markdown;
 pub mod numbers;
@@ -36,6 +38,7 @@ pub mod wrap;
 pub mod sample;
 
 pub use ending::outcome_word;
+pub use html::page;
 pub use markdown::markdown;
 #[cfg(test)]
 pub(crate) use terminal::terminal;
