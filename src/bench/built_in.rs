@@ -71,6 +71,7 @@ fn read_file(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::relays::SustainedLimits;
     use super::super::scenario::{Measure, ScenarioSetting, SpaceBytes};
     use super::*;
     use std::collections::BTreeSet;
@@ -92,8 +93,17 @@ mod tests {
     fn targets_are_those_of_the_files() {
         let Measure::Latency(latency) = load_scenario("relay-latency").unwrap().measure else { panic!() };
         assert_eq!(latency.targets.accept_p99.unwrap().value.0, Duration::from_millis(20));
+        let sustained =
+            latency.search.max_delay.zip(latency.search.max_delay_share).zip(latency.search.min_sent).unwrap();
+        let ((max_delay, max_delay_share), min_sent) = sustained;
+        let limits = SustainedLimits {
+            max_delay: max_delay.value.0,
+            max_delay_share: max_delay_share.value.0,
+            min_sent: min_sent.value.0,
+        };
+        assert_eq!(limits, SustainedLimits::default(), "a file that has no keys is judged as it is by this one");
         let Measure::Soak(soak) = load_scenario("relay-soak").unwrap().measure else { panic!() };
-        let idle = Some(ScenarioSetting { text: "321M".to_owned(), value: SpaceBytes(321 << 20) });
+        let idle = Some(ScenarioSetting { value: SpaceBytes(321 << 20) });
         assert_eq!(soak.targets.idle_spool, idle);
     }
 

@@ -5,12 +5,10 @@
 //! source.json  source.hlog  source.stdout  source.stderr      each party's own
 //! relay.spool/                                                what the relay keeps; gone when the account is closed
 //! ```
-use super::plan::PartyFiles;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use journey::record::{Outcome, Record, Role};
 use party::outputs::cannot_write;
-
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -26,6 +24,21 @@ const PARTY_FILES: [&str; 5] = ["json", "ledger", "hlog", "stdout", "stderr"];
 enum DirectoryOrigin {
     User,
     Generated,
+}
+
+/// Files in which a party writes its results.
+#[derive(Clone, Debug)]
+pub(super) struct PartyFiles {
+    pub(super) record: PathBuf,
+    pub(super) ledger: PathBuf,
+    pub(super) intervals: PathBuf,
+}
+
+impl PartyFiles {
+    /// The certificate of the bench's own sink, beside what the parties write.
+    pub(super) fn certificate(&self) -> String {
+        self.record.with_file_name("sink-certificate.pem").to_string_lossy().into_owned()
+    }
 }
 
 /// A directory for one run.

@@ -10,6 +10,7 @@
 mod built_in;
 mod contestant;
 mod directory;
+mod engine;
 mod gather;
 pub(crate) mod mades;
 pub(crate) mod mades_compare;
@@ -27,6 +28,7 @@ mod tests;
 use anyhow::{Context, Result};
 pub(crate) use built_in::{BUILT_IN, BuiltInScenario, is_scenario_file, load_scenario};
 use directory::RunDirectory;
+pub(crate) use engine::{Conclusion, TextReport};
 use gather::{PartyResults, SinkOwner, SinkResults};
 use journey::account::Topology;
 use journey::record::{Ending, Record, Role};

@@ -1,4 +1,5 @@
 //! Options of a bench, and the command lines that follow from them.
+use super::directory::PartyFiles;
 use super::relays::{CERTIFICATE_FILE, Contestant, ListenerOptions};
 use journey::record::{Arrival, Pipelining, Workload};
 use journey::threshold::Threshold;
@@ -106,21 +107,6 @@ pub(crate) enum SyscallCounting {
     Off,
     /// Counted by strace, at this path.
     Strace(PathBuf),
-}
-
-/// Files in which a party writes its results.
-#[derive(Clone, Debug)]
-pub(super) struct PartyFiles {
-    pub(super) record: PathBuf,
-    pub(super) ledger: PathBuf,
-    pub(super) intervals: PathBuf,
-}
-
-impl PartyFiles {
-    /// The certificate of the bench's own sink, beside what the parties write.
-    fn certificate(&self) -> String {
-        self.record.with_file_name("sink-certificate.pem").to_string_lossy().into_owned()
-    }
 }
 
 impl BenchOptions {

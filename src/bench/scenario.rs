@@ -15,6 +15,7 @@ use party::misspelling::is_misspelling;
 use party::position::line_and_column;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
@@ -28,10 +29,9 @@ const MAX_TITLE: usize = 120;
 /// Limit of the recipients of a message: what sinks accept.
 const MAX_RECIPIENTS: u64 = 1_000;
 
-/// A value as it is written in a file, a number or a text, and its meaning.
+/// The meaning of a value that is written as a number or a text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ScenarioSetting<T> {
-    pub(crate) text: String,
     pub(crate) value: T,
 }
 
@@ -45,7 +45,7 @@ impl<'de, T: ScenarioValue> Deserialize<'de> for ScenarioSetting<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = deserializer.deserialize_any(QuantityValue)?;
         let value = T::read(&text).map_err(de::Error::custom)?;
-        Ok(Self { text, value })
+        Ok(Self { value })
     }
 }
 
@@ -391,12 +391,12 @@ pub(crate) fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
 
 /// A line that says what is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ScenarioTitle;
+pub(crate) struct ScenarioTitle(String);
 
 impl ScenarioValue for ScenarioTitle {
     fn read(text: &str) -> Result<Self, String> {
         match text.chars().count() {
-            1..=MAX_TITLE if !text.chars().any(char::is_control) => Ok(Self),
+            1..=MAX_TITLE if !text.chars().any(char::is_control) => Ok(Self(text.to_owned())),
             _ => Err(format!("a title is one line of at most {MAX_TITLE} characters")),
         }
     }
@@ -470,6 +470,10 @@ pub(crate) struct RateSearch {
     pub(crate) steps: Option<ScenarioSetting<StepCount>>,
     /// Share of the rate found that the rounds offer.
     pub(crate) share: Option<ScenarioSetting<RateShare>>,
+    /// A rate is sustained if all is over so long after a step, plus a share of its length, and enough was sent.
+    pub(crate) max_delay: Option<ScenarioSetting<TimeLength>>,
+    pub(crate) max_delay_share: Option<ScenarioSetting<RateShare>>,
+    pub(crate) min_sent: Option<ScenarioSetting<RateShare>>,
 }
 
 /// Targets of a measurement of latency.
@@ -634,11 +638,11 @@ pub(crate) enum Measure {
 /// A scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scenario {
-    /// The kind of its measurement, as the file spells it.
-    pub(crate) kind: String,
     /// The line that says what is measured.
     pub(crate) title: Option<String>,
     pub(crate) measure: Measure,
+    /// Values of all keys as they are written, by the names of the keys; of a list each value.
+    pub(crate) values: BTreeMap<String, Vec<String>>,
 }
 
 /// The keys that say how to read the others.
@@ -667,7 +671,37 @@ impl Scenario {
             MeasureKind::SourceCheck => Measure::SourceCheck(parse(text, file)?),
             MeasureKind::Mades => Measure::Mades(parse(text, file)?),
         };
-        Ok(Self { kind: head.measure.text, title: head.title.map(|title| title.text), measure })
+        let mut values = BTreeMap::new();
+        collect_values(parse(text, file)?, &mut values);
+        Ok(Self { title: head.title.map(|title| title.value.0), measure, values })
+    }
+
+    /// The kind of its measurement, as the file spells it.
+    pub(crate) fn kind(&self) -> String {
+        self.values.get("measure").map(|kind| kind.concat()).unwrap_or_default()
+    }
+}
+
+/// Collects the values of a table and of the tables in it. No measurement has two keys of one name.
+fn collect_values(table: toml::Table, values: &mut BTreeMap<String, Vec<String>>) {
+    for (key, value) in table {
+        match value {
+            toml::Value::Table(inner) => collect_values(inner, values),
+            toml::Value::Array(list) => {
+                values.insert(key, list.iter().map(value_text).collect());
+            }
+            value => {
+                values.insert(key, vec![value_text(&value)]);
+            }
+        }
+    }
+}
+
+/// A value as people type it.
+fn value_text(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        number => number.to_string(),
     }
 }
 
@@ -711,11 +745,29 @@ mod tests {
 
     #[test]
     fn values_are_kept_as_they_are_written_and_as_they_are_meant() {
-        let Ok(Scenario { kind, title: None, measure: Measure::Throughput(scenario) }) = read(SMALL) else { panic!() };
-        assert_eq!((kind.as_str(), scenario.parties[0].value.to_string().as_str()), ("throughput", "mailrun"));
+        let Ok(Scenario { title: None, measure: Measure::Throughput(scenario), values }) = read(SMALL) else {
+            panic!()
+        };
+        assert_eq!(
+            (values["measure"].concat().as_str(), scenario.parties[0].value.to_string().as_str()),
+            ("throughput", "mailrun")
+        );
         let size = &scenario.workload.message_size;
-        assert_eq!((size.text.as_str(), size.value), ("1k", MessageBytes(1_024)));
+        assert_eq!((values["message_size"].concat().as_str(), size.value), ("1k", MessageBytes(1_024)));
         assert_eq!(scenario.rounds.map(|rounds| rounds.value), Some(RoundCount(2)));
+        let expected = [("message_size", "1k"), ("messages", "100"), ("rounds", "2"), ("thresholds", "rejected < 1%")];
+        assert!(expected.iter().all(|(key, text)| values[*key] == [*text]), "{values:?}");
+    }
+
+    #[test]
+    fn a_factor_and_a_number_are_said_as_they_are_typed() {
+        let soak = SMALL.replace("throughput", "soak").replace("rounds = 2\n", "") + "[targets]\nmemory_growth = 1.0\n";
+        let Ok(Scenario { measure: Measure::Soak(soak), values, .. }) = read(&soak) else { panic!() };
+        assert_eq!(soak.targets.memory_growth.map(|growth| growth.value), Some(GrowthFactor(1.0)));
+        assert_eq!(
+            (values["messages"].as_slice(), values["memory_growth"].as_slice()),
+            (["100".to_owned()].as_slice(), ["1.0".to_owned()].as_slice())
+        );
     }
 
     #[test]

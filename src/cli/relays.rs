@@ -4,14 +4,14 @@ use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};
 use super::source::threshold;
 use super::{ArrivalArg, PipeliningArg, values};
+use crate::bench::TextReport;
 use crate::bench::relays::{
     self, BacklogOptions, Contestant, ContestantDurability, LatencyOptions, MemoryGrowth, MemoryTarget, ReadyTarget,
-    RelayComparisonOptions, ScenarioOptions, SoakOptions,
+    RelayComparisonOptions, ScenarioOptions, SoakOptions, SustainedLimits,
 };
 use crate::bench::scenario::{
-    BacklogTargets, LatencyScenario, MessageCount, ScenarioSetting, SoakTargets, ThroughputScenario,
+    BacklogTargets, LatencyScenario, MessageCount, RateSearch, ScenarioSetting, SoakTargets, ThroughputScenario,
 };
-use crate::bench::tables::TextReport;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use journey::record::Arrival;
@@ -281,12 +281,23 @@ impl LatencyArgs {
                 ArrivalArg::Constant => Arrival::Constant,
                 ArrivalArg::Poisson => Arrival::Poisson,
             },
+            sustained: sustained_limits(&scenario.search),
             share: scenario.search.share.as_ref().map_or(DEFAULT_SHARE, |share| share.value.0),
             length: self.duration,
             rounds: self.rounds,
             accept_p99: scenario.targets.accept_p99.as_ref().map(|limit| limit.value.0),
             scenario: ScenarioOptions { thresholds: self.thresholds, ..scenario_options(name, self.out, &self.tables) },
         })
+    }
+}
+
+/// Limits within which a rate counts as sustained, as far as the scenario names them.
+fn sustained_limits(search: &RateSearch) -> SustainedLimits {
+    let default = SustainedLimits::default();
+    SustainedLimits {
+        max_delay: search.max_delay.as_ref().map_or(default.max_delay, |delay| delay.value.0),
+        max_delay_share: search.max_delay_share.as_ref().map_or(default.max_delay_share, |share| share.value.0),
+        min_sent: search.min_sent.as_ref().map_or(default.min_sent, |share| share.value.0),
     }
 }
 

@@ -1,5 +1,5 @@
 //! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
-use crate::bench::tables::TextReport;
+use crate::bench::TextReport;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use journey::record::Record;

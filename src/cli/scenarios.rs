@@ -8,11 +8,11 @@ use super::results::TableReportArgs;
 use super::sink::SinkFaultArgs;
 use super::{Strictness, values};
 use crate::bench::scenario::{
-    BacklogScenario, LatencyScenario, MadesScenario, Measure, Scenario, ScenarioSetting, SoakScenario, SourcesScenario,
+    BacklogScenario, LatencyScenario, MadesScenario, Measure, Scenario, SoakScenario, SourcesScenario,
     ThroughputScenario,
 };
-use crate::bench::tables::{self, Conclusion, DeliveryCheck, TableOptions, TextReport};
-use crate::bench::{BUILT_IN, BuiltInScenario, is_scenario_file, load_scenario};
+use crate::bench::tables::{self, DeliveryCheck, TableOptions};
+use crate::bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_scenario_file, load_scenario};
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
@@ -127,21 +127,21 @@ pub(super) fn add_scenario_file(commands: Command, words: &[OsString]) -> Result
 /// The command of a scenario: the options of its measurement, with the file's values where they are not typed.
 fn scenario_command(name: &str, scenario: &Scenario) -> Command {
     let command = Command::new(name.to_owned());
-    let (command, presets) = match &scenario.measure {
-        Measure::Throughput(scenario) => (RelayComparisonArgs::augment_args(command), of_throughput(scenario)),
-        Measure::Latency(scenario) => (LatencyArgs::augment_args(command), of_latency(scenario)),
-        Measure::Backlog(scenario) => (BacklogArgs::augment_args(command), of_backlog(scenario)),
-        Measure::Soak(scenario) => (SoakArgs::augment_args(command), of_soak(scenario)),
-        Measure::Sources(scenario) => (TableArgs::augment_args(command), of_sources(scenario)),
-        Measure::SourceCheck(scenario) => (CheckArgs::augment_args(command), of_source_check(scenario)),
-        Measure::Mades(scenario) => (MadesCompareArgs::augment_args(command), of_mades(scenario)),
+    let command = match &scenario.measure {
+        Measure::Throughput(_) => RelayComparisonArgs::augment_args(command),
+        Measure::Latency(_) => LatencyArgs::augment_args(command),
+        Measure::Backlog(_) => BacklogArgs::augment_args(command),
+        Measure::Soak(_) => SoakArgs::augment_args(command),
+        Measure::Sources(_) => TableArgs::augment_args(command),
+        Measure::SourceCheck(_) => CheckArgs::augment_args(command),
+        Measure::Mades(_) => MadesCompareArgs::augment_args(command),
     };
     // Not one by one: that would change the order of the help text.
     let command = command.mut_args(|argument| {
-        let preset = presets.iter().find(|(option, values)| argument.get_id() == option && !values.is_empty());
-        let Some((option, values)) = preset else { return argument };
+        let option = argument.get_id().to_string();
+        let Some(values) = preset(&option, scenario) else { return argument };
         // The text of --relay names the relay that is the default.
-        argument.required(false).hide_default_value(*option == "relay").default_values(values.clone())
+        argument.required(false).hide_default_value(option == "relay").default_values(values)
     });
     match &scenario.title {
         Some(title) => command.about(title.clone()),
@@ -149,105 +149,18 @@ fn scenario_command(name: &str, scenario: &Scenario) -> Command {
     }
 }
 
-/// An option, and the values that it has where it is not typed.
-type OptionPreset = (&'static str, Vec<String>);
-
-/// The text of a key, if it is there.
-fn text<T>(setting: Option<&ScenarioSetting<T>>) -> Vec<String> {
-    setting.iter().map(|setting| setting.text.clone()).collect()
-}
-
-fn texts<T>(settings: &[ScenarioSetting<T>]) -> Vec<String> {
-    settings.iter().map(|setting| setting.text.clone()).collect()
-}
-
-/// The values of an option that takes them with commas between.
-fn list<T>(settings: &[ScenarioSetting<T>]) -> Vec<String> {
-    vec![texts(settings).join(",")]
-}
-
-fn of_throughput(scenario: &ThroughputScenario) -> Vec<OptionPreset> {
-    let load = &scenario.workload;
-    vec![
-        ("messages", text(Some(&load.messages))),
-        ("sessions", text(load.sessions.as_ref())),
-        ("reuse", text(load.reuse.as_ref())),
-        ("pipelining", text(load.pipelining.as_ref())),
-        ("rounds", text(scenario.rounds.as_ref())),
-        ("compare", list(&scenario.parties)),
-        ("thresholds", texts(&scenario.thresholds)),
-    ]
-}
-
-fn of_latency(scenario: &LatencyScenario) -> Vec<OptionPreset> {
-    let load = &scenario.workload;
-    vec![
-        ("message_size", text(Some(&load.message_size))),
-        ("sessions", text(load.sessions.as_ref())),
-        ("reuse", text(load.reuse.as_ref())),
-        ("pipelining", text(load.pipelining.as_ref())),
-        ("arrival", text(load.arrival.as_ref())),
-        ("duration", text(load.duration.as_ref())),
-        ("rate", text(load.rate.as_ref())),
-        ("step", text(scenario.search.step.as_ref())),
-        ("steps", text(scenario.search.steps.as_ref())),
-        ("rounds", text(scenario.rounds.as_ref())),
-        ("relay", text(Some(&scenario.parties))),
-        ("thresholds", texts(&scenario.thresholds)),
-    ]
-}
-
-fn of_backlog(scenario: &BacklogScenario) -> Vec<OptionPreset> {
-    let load = &scenario.workload;
-    vec![
-        ("messages", text(Some(&load.messages))),
-        ("message_size", text(Some(&load.message_size))),
-        ("sessions", text(load.sessions.as_ref())),
-        ("reuse", text(load.reuse.as_ref())),
-        ("pipelining", text(load.pipelining.as_ref())),
-        ("durability", vec![scenario.parties.value.durability().to_owned()]),
-    ]
-}
-
-fn of_soak(scenario: &SoakScenario) -> Vec<OptionPreset> {
-    let load = &scenario.workload;
-    vec![
-        ("messages", text(Some(&load.messages))),
-        ("message_size", text(Some(&load.message_size))),
-        ("sessions", text(load.sessions.as_ref())),
-        ("reuse", text(load.reuse.as_ref())),
-        ("pipelining", text(load.pipelining.as_ref())),
-        ("rate", text(load.rate.as_ref())),
-        ("relay", text(Some(&scenario.parties))),
-        ("thresholds", texts(&scenario.thresholds)),
-    ]
-}
-
-fn of_sources(scenario: &SourcesScenario) -> Vec<OptionPreset> {
-    vec![
-        ("messages", text(Some(&scenario.workload.messages))),
-        ("sessions", list(&scenario.matrix.sessions)),
-        ("rounds", text(scenario.rounds.as_ref())),
-        ("max_time", text(scenario.max_time.as_ref())),
-    ]
-}
-
-fn of_source_check(scenario: &SourcesScenario) -> Vec<OptionPreset> {
-    let mut presets = of_sources(scenario);
-    presets.push(("recipients", list(&scenario.matrix.recipients)));
-    presets
-}
-
-fn of_mades(scenario: &MadesScenario) -> Vec<OptionPreset> {
-    let load = &scenario.workload;
-    vec![
-        ("mode", text(load.mode.as_ref())),
-        ("messages", text(Some(&load.messages))),
-        ("payload_size", text(Some(&load.payload_size))),
-        ("windows", list(&scenario.matrix.windows)),
-        ("rounds", text(scenario.rounds.as_ref())),
-        ("max_time", text(scenario.max_time.as_ref())),
-    ]
+/// Values that an option has where it is not typed: those of the file's key of the same name.
+fn preset(option: &str, scenario: &Scenario) -> Option<Vec<String>> {
+    let of_key = |key: &str| scenario.values.get(key).filter(|values| !values.is_empty()).cloned();
+    match (option, &scenario.measure) {
+        ("compare", Measure::Throughput(_)) => Some(vec![of_key("parties")?.join(",")]),
+        ("relay", Measure::Latency(_) | Measure::Soak(_)) => of_key("parties"),
+        ("durability", Measure::Backlog(scenario)) => Some(vec![scenario.parties.value.durability().to_owned()]),
+        // Its option is refused where it would have no effect, so it has to be seen whether it was typed.
+        ("max_in_transit", _) => None,
+        ("thresholds", _) => of_key(option),
+        _ => Some(vec![of_key(option)?.join(",")]),
+    }
 }
 
 /// `mailrun bench --list`: each scenario with what it measures.
@@ -255,7 +168,8 @@ pub(super) fn list_text() -> String {
     let mut table = Table::new([("scenario", Align::Left), ("measure", Align::Left), ("", Align::Left)]);
     for built_in in BUILT_IN {
         if let Ok(scenario) = load_scenario(built_in.name) {
-            table.row(vec![built_in.name.to_owned(), scenario.kind, scenario.title.unwrap_or_default()]);
+            let kind = scenario.kind();
+            table.row(vec![built_in.name.to_owned(), kind, scenario.title.unwrap_or_default()]);
         }
     }
     table.terminal(LIST_WIDTH) + "\n"

@@ -63,8 +63,13 @@ pub struct Table {
 
 impl Table {
     /// A table with these columns and without rows.
-    pub fn new<const N: usize>(columns: [(&'static str, Align); N]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new(), leave_out: Vec::new(), may_be_zero: Vec::new() }
+    pub fn new(columns: impl IntoIterator<Item = (&'static str, Align)>) -> Self {
+        Self {
+            columns: columns.into_iter().collect(),
+            rows: Vec::new(),
+            leave_out: Vec::new(),
+            may_be_zero: Vec::new(),
+        }
     }
 
     /// Names the columns that a narrow terminal omits, the least important first.

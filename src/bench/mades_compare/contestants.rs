@@ -1,19 +1,23 @@
 //! The contestants and their command lines: the same queues, the same messages, the same windows.
 use super::environment::BrokerAddress;
-use super::{CompareMode, CompareOptions, SendWindow};
-pub(super) use crate::bench::scenario::MadesTool;
-use crate::bench::tables;
-use anyhow::{Result, ensure};
+use super::queues::CompareQueues;
+use super::{CompareOptions, SendWindow};
+use crate::bench::engine::ComparedProgram;
+use crate::bench::scenario::MadesTool;
 use party::users::PASSWORD_VARIABLE;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-impl MadesTool {
-    pub(super) fn name(self) -> &'static str {
+impl ComparedProgram for MadesTool {
+    fn name(self) -> &'static str {
         match self {
             Self::GoMadesBench => "go-mades-bench",
             Self::Mailrun => "mailrun mades",
         }
+    }
+
+    fn is_own(self) -> bool {
+        self == Self::Mailrun
     }
 }
 
@@ -33,86 +37,23 @@ impl CompareCase {
     }
 }
 
-/// The contestants that were found, and their paths.
-#[derive(Clone, Debug)]
-pub(super) struct MadesContestants {
-    pub(super) own: PathBuf,
-    go_mades_bench: Option<PathBuf>,
-}
-
-impl MadesContestants {
-    pub(super) fn find() -> Result<Self> {
-        let (own, go_mades_bench) = tables::peer(MadesTool::GoMadesBench.name())?;
-        Ok(Self { own, go_mades_bench })
-    }
-
-    /// Those of the tools that were found.
-    ///
-    /// # Errors
-    /// If none was.
-    pub(super) fn installed(&self, tools: &[MadesTool]) -> Result<Vec<MadesTool>> {
-        let found: Vec<MadesTool> = tools.iter().copied().filter(|tool| self.program(*tool).is_some()).collect();
-        ensure!(!found.is_empty(), "{} is not installed", MadesTool::GoMadesBench.name());
-        Ok(found)
-    }
-
-    pub(super) fn program(&self, tool: MadesTool) -> Option<&Path> {
-        match tool {
-            MadesTool::GoMadesBench => self.go_mades_bench.as_deref(),
-            MadesTool::Mailrun => Some(&self.own),
-        }
-    }
-}
-
 /// All rows, those that are to be compared next to each other.
 pub(super) fn cases(tools: &[MadesTool], windows: &[SendWindow]) -> Vec<CompareCase> {
     windows.iter().flat_map(|&window| tools.iter().map(move |&tool| CompareCase { tool, window })).collect()
 }
 
-/// The names of the queues.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CompareQueues {
-    pub(super) outbox: String,
-    pub(super) reply: String,
-    pub(super) event: String,
-    pub(super) inbox: String,
-}
-
-impl CompareQueues {
-    pub(super) fn of(options: &CompareOptions) -> Self {
-        let name = |rest: &str| format!("{}.{rest}", options.prefix);
-        let reply = if options.mode == CompareMode::Toolbox { "reply" } else { "outbox.reply" };
-        Self { outbox: name("outbox"), reply: name(reply), event: name("send.event"), inbox: name("inbox") }
-    }
-}
-
-impl CompareQueues {
-    /// Queues that a way uses, as options of `mailrun mades` and of the stand-in.
-    pub(super) fn arguments(&self, way: CompareMode) -> Vec<&str> {
-        let outbox = ["--outbox", &self.outbox, "--outbox-reply", &self.reply];
-        let event = ["--send-event", &self.event];
-        let inbox = ["--inbox", &self.inbox];
-        match way {
-            CompareMode::Amqp => inbox.to_vec(),
-            CompareMode::Endpoint => [outbox.as_slice(), &event, &inbox].concat(),
-            CompareMode::Toolbox => [outbox.as_slice(), &inbox].concat(),
-            CompareMode::Tracing => [outbox.as_slice(), &event].concat(),
-        }
-    }
-}
-
-/// The command by which a contestant does its work; what it learned goes into `place`.
+/// The command by which a contestant does its work; what it learned goes into `directory`.
 pub(super) fn command(
     program: &Path,
     case: &CompareCase,
     options: &CompareOptions,
     at: &BrokerAddress,
-    place: &Path,
+    directory: &Path,
 ) -> Command {
     let mut command = Command::new(program);
     match case.tool {
         MadesTool::GoMadesBench => original_arguments(&mut command, case, options, at),
-        MadesTool::Mailrun => own_arguments(&mut command, case, options, at, place),
+        MadesTool::Mailrun => own_arguments(&mut command, case, options, at, directory),
     }
     command
 }
@@ -137,15 +78,15 @@ fn own_arguments(
     case: &CompareCase,
     options: &CompareOptions,
     at: &BrokerAddress,
-    place: &Path,
+    directory: &Path,
 ) {
     let queues = CompareQueues::of(options);
     command.args(["mades", "--live", "off", "--mode", options.mode.name(), "--broker", &at.url]);
     command.args(["--messages", &options.messages.to_string(), "--payload-size", &options.message_bytes.to_string()]);
     command.args(queues.arguments(options.mode));
     // What is lost is given up before the run is.
-    let patience_s = (options.max_time.as_secs_f64() / 3.0).max(1.0);
-    command.args(["--message-timeout", &format!("{patience_s:.0}s")]).arg("--out").arg(place);
+    let timeout_s = (options.max_time.as_secs_f64() / 3.0).max(1.0);
+    command.args(["--message-timeout", &format!("{timeout_s:.0}s")]).arg("--out").arg(directory);
     command.args(["--user", &at.user]).env(PASSWORD_VARIABLE, &at.password);
     if at.is_shared {
         // As the other does at every start: the queues are the comparison's own.
@@ -162,7 +103,7 @@ fn own_arguments(
 #[cfg(test)]
 pub(super) fn sample() -> CompareOptions {
     CompareOptions {
-        mode: CompareMode::Amqp,
+        mode: super::CompareMode::Amqp,
         messages: 500,
         message_bytes: 3000,
         tools: vec![MadesTool::GoMadesBench, MadesTool::Mailrun],
@@ -180,6 +121,7 @@ pub(super) fn sample() -> CompareOptions {
 
 #[cfg(test)]
 mod tests {
+    use super::super::CompareMode;
     use super::*;
 
     fn words(case: &CompareCase, options: &CompareOptions, is_shared: bool) -> String {

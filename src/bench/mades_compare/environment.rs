@@ -1,8 +1,8 @@
 //! The broker of a run: the stand-in with queues of its own, the stand-in on a broker, or a broker alone.
-use super::contestants::CompareQueues;
+use super::queues::CompareQueues;
 use super::{CompareMode, CompareOptions};
-use crate::bench::tables::TimedChild;
-use anyhow::{Context, Result, bail, ensure};
+use crate::bench::engine::TimedChild;
+use anyhow::{Context, Result};
 use party::live::LiveEvent;
 use party::users::PASSWORD_VARIABLE;
 use std::fs::{self, File};
@@ -34,13 +34,13 @@ pub(super) struct CompareEnvironment {
 }
 
 impl CompareEnvironment {
-    /// Makes it ready; `place` is where its output goes.
+    /// Makes it ready; `directory` is where its output goes.
     ///
     /// # Errors
     /// If the stand-in cannot start.
-    pub(super) fn prepare(own: &Path, options: &CompareOptions, place: &Path) -> Result<Self> {
+    pub(super) fn prepare(own: &Path, options: &CompareOptions, directory: &Path) -> Result<Self> {
         let Some(broker) = &options.broker else {
-            let (stand_in, url) = start_stand_in(own, options, place, |command| {
+            let (stand_in, url) = start_stand_in(own, options, directory, |command| {
                 command.args(["--embedded", "--listen", "127.0.0.1:0"]);
             })?;
             let user = USER.to_owned();
@@ -59,7 +59,7 @@ impl CompareEnvironment {
         let stand_in = match options.mode {
             CompareMode::Amqp => None,
             CompareMode::Endpoint | CompareMode::Toolbox | CompareMode::Tracing => {
-                Some(start_stand_in(own, options, place, |command| {
+                Some(start_stand_in(own, options, directory, |command| {
                     command.args(["--broker", &broker.url]);
                     command.args(["--user", &broker.user]).env(PASSWORD_VARIABLE, &broker.password);
                     if let Some(cacert) = &broker.cacert {
@@ -77,10 +77,7 @@ impl CompareEnvironment {
     /// If the stand-in has ended by itself.
     pub(super) fn stop(mut self) -> Result<Option<f64>> {
         let Some(mut stand_in) = self.stand_in.take() else { return Ok(None) };
-        if stand_in.poll_exit()? {
-            let words = stand_in.last_stderr_line();
-            bail!("the stand-in ended during the run: {}", words.as_deref().unwrap_or("no output"));
-        }
+        stand_in.ensure_running("the stand-in")?;
         let (_, costs) = stand_in.stop(STAND_IN_TIMEOUT)?;
         Ok(Some(costs.cpu_s()))
     }
@@ -90,7 +87,7 @@ impl CompareEnvironment {
 fn start_stand_in(
     own: &Path,
     options: &CompareOptions,
-    place: &Path,
+    directory: &Path,
     tell: impl FnOnce(&mut Command),
 ) -> Result<(TimedChild, Option<String>)> {
     let mut command = Command::new(own);
@@ -106,23 +103,15 @@ fn start_stand_in(
     if options.drop > 0.0 {
         command.args(["--drop", &options.drop.to_string()]);
     }
-    let said = place.join("stand-in.out");
+    let said = directory.join("stand-in.out");
     command.stdout(File::create(&said).with_context(|| format!("cannot write {}", said.display()))?);
     let mut process = TimedChild::start(command)?;
-    loop {
-        let has_ended = process.poll_exit()?;
+    let amqp = process.await_ready("the stand-in", STAND_IN_TIMEOUT, || {
         let text = fs::read_to_string(&said).unwrap_or_default();
-        let ready = text.lines().find_map(|line| match LiveEvent::from_line(line) {
+        text.lines().find_map(|line| match LiveEvent::from_line(line) {
             Some(LiveEvent::Ready { amqp }) => Some(amqp),
             _ => None,
-        });
-        if let Some(amqp) = ready.filter(|_| !has_ended) {
-            return Ok((process, amqp.first().map(|address| format!("amqp://{address}"))));
-        }
-        if has_ended {
-            let words = process.last_stderr_line();
-            bail!("the stand-in ended before it was ready: {}", words.as_deref().unwrap_or("no output"));
-        }
-        ensure!(process.age() < STAND_IN_TIMEOUT, "the stand-in was not ready within {} s", STAND_IN_TIMEOUT.as_secs());
-    }
+        })
+    })?;
+    Ok((process, amqp.first().map(|address| format!("amqp://{address}"))))
 }

@@ -1,23 +1,26 @@
 //! `mailrun bench mades-compare`: go-mades-bench and `mailrun mades` in the same work at the same broker, by turns.
 //!
 //! ```text
-//! contestants ─→ cases ─→ course: for each run a ground, a contestant, its costs ─→ sheet
-//!  (who is there) (rows)           ground: the stand-in, embedded or on a broker      (the tables)
-//!                                  findings: what the contestant itself reports
+//! contestants ─→ cases ─→ (engine::run_all) ─→ runs: an environment, a contestant, its costs ─→ report
+//!  (commands)     (rows)                        environment: the stand-in, embedded or on a broker
+//!                                               reported: what the contestant itself reports
 //! ```
 //! Rates are each contestant's own (from its first message to the last that came to its end), for go-mades-bench spends
 //! four seconds and more of each run on waiting; processor time is the kernel's account of the whole process.
 mod contestants;
 mod environment;
+mod queues;
 mod report;
 mod reported;
-mod runner;
+mod runs;
 
+use super::engine::{InstalledPrograms, RunPlan, TextReport, own_program, run_all};
 pub(crate) use super::scenario::{CompareMode, SendWindow};
 use super::scenario::{MadesTool, RoundOrder};
-use super::tables::TextReport;
 use anyhow::Result;
+use party::interrupt::{Interrupt, StopRequest};
 use party::live::LiveMode;
+use runs::MadesComparison;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -82,5 +85,13 @@ pub(crate) struct CompareOptions {
 ///
 /// If it could not run at all. A contestant that fails or hangs is named in the table.
 pub(crate) fn run(options: &CompareOptions) -> Result<TextReport> {
-    Ok(report::of(&runner::run_all(options)?, options))
+    let programs = InstalledPrograms::find(&options.tools)?;
+    let missing = programs.missing.clone();
+    let tools = programs.list();
+    let cases = contestants::cases(&tools, &options.windows);
+    let plan = RunPlan { compared: tools.len(), rounds: options.rounds, order: options.order, live: options.live };
+    let interrupt = Interrupt::watch()?;
+    let is_stopped = || interrupt.requested() != StopRequest::Nothing;
+    let results = run_all(&MadesComparison { options, own: own_program()?, programs }, cases, plan, &is_stopped);
+    Ok(report::of(&results, &missing, options))
 }

@@ -1,23 +1,22 @@
-//! The published contest: a number of messages over 250 sessions to 5 domains, a new connection each; how long until
+//! The published comparison: a number of messages over 250 sessions to 5 domains, a new connection each; how long until
 //! all are accepted, and until all are delivered. Several relays take turns, so that a slow minute affects all.
 use super::contestant::Contestant;
-use super::launch;
 use super::measure::RelayMeasurement;
-use super::report;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use super::strace::{self, SyscallCounts};
+use crate::bench::engine::{self, CaseSeries, Comparison, ComparisonResults, RunPlan, RunTurn};
 use crate::bench::plan::{BenchOptions, SyscallCounting};
 use crate::bench::scenario::RoundOrder;
-use crate::bench::tables::{self, TextReport};
 use ::report::numbers::{count, rate, seconds};
 use anyhow::{Context, Result};
 use journey::record::{Record, Workload};
+use party::live::LiveMode;
 use std::path::Path;
 
 /// Messages of the longer run under strace, which takes a tenth of a second for a hundred messages.
 const TRACED_MESSAGES: u64 = 1_000;
 
-/// Options of a contest.
+/// Options of a comparison of relays.
 #[derive(Clone, Debug)]
 pub(crate) struct RelayComparisonOptions {
     pub(crate) scenario: ScenarioOptions,
@@ -31,14 +30,6 @@ pub(crate) struct RelayComparisonOptions {
     pub(crate) counts_syscalls: bool,
 }
 
-/// Result of a run.
-#[derive(Clone, Debug)]
-pub(super) enum RelayRun {
-    Done(Box<RelayMeasurement>),
-    /// The run could not start or finish, with the reason.
-    Failed(String),
-}
-
 /// System calls a message.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SyscallsPerMessage {
@@ -50,96 +41,82 @@ pub(super) enum SyscallsPerMessage {
     NotMeasured(String),
 }
 
-/// A contestant and its runs, one for each round that was begun.
+/// A contestant.
 #[derive(Clone, Debug)]
-pub(super) struct RelaySeries {
+pub(super) struct RelayCase {
     pub(super) contestant: Contestant,
-    pub(super) runs: Vec<RelayRun>,
     pub(super) syscalls: SyscallsPerMessage,
 }
 
-/// All that was run.
-#[derive(Clone, Debug)]
-pub(super) struct RelayComparisonResults {
-    pub(super) series: Vec<RelaySeries>,
-    pub(super) done: usize,
-    pub(super) planned: usize,
-}
+/// A contestant and its runs.
+pub(super) type RelaySeries = CaseSeries<RelayCase, RelayMeasurement>;
 
-/// Runs a contest to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
-///
-/// # Errors
-///
-/// If it could not run at all. A relay that fails is named in the table.
-pub(crate) fn run(options: &RelayComparisonOptions) -> Result<TextReport> {
-    options.contestants.iter().try_for_each(launch::check)?;
-    let contest = RelayComparison { options, scenario: ScenarioRun::prepare(&options.scenario)? };
-    let mut finds = contest.run_all();
+/// All that was run.
+pub(super) type RelayResults = ComparisonResults<RelayCase, RelayMeasurement>;
+
+/// Runs all contestants in turns, and counts the system calls of each if that is asked for.
+pub(super) fn run_all(options: &RelayComparisonOptions, scenario: &ScenarioRun) -> RelayResults {
+    let comparison = RelayComparison { options, scenario };
+    let case = |contestant: &Contestant| RelayCase {
+        contestant: contestant.clone(),
+        syscalls: SyscallsPerMessage::NotMeasured("--syscalls was not said".to_owned()),
+    };
+    let cases: Vec<RelayCase> = options.contestants.iter().map(case).collect();
+    let plan = RunPlan {
+        compared: cases.len(),
+        rounds: options.rounds,
+        order: options.order,
+        // Each run is a bench, which has a display of its own.
+        live: LiveMode::Off,
+    };
+    let mut results = engine::run_all(&comparison, cases, plan, &|| scenario.is_stopped());
     if options.counts_syscalls {
-        contest.count_syscalls(&mut finds.series);
+        comparison.count_syscalls(&mut results.series);
     }
-    contest.scenario.save(report::of(&finds, options))
+    results
 }
 
 struct RelayComparison<'o> {
     options: &'o RelayComparisonOptions,
-    scenario: ScenarioRun,
+    scenario: &'o ScenarioRun,
+}
+
+impl Comparison for RelayComparison<'_> {
+    type Case = RelayCase;
+    type Measurement = RelayMeasurement;
+
+    fn name(&self, case: &RelayCase) -> String {
+        case.contestant.to_string()
+    }
+
+    fn measure(&self, case: &RelayCase, turn: &mut RunTurn<'_>) -> Result<Option<RelayMeasurement>> {
+        let contestant = &case.contestant;
+        let place = format!("round-{}-{}-{}", turn.round + 1, turn.case + 1, contestant.file_name());
+        let bench = self.bench(&place, contestant, self.options.messages);
+        let bench = BenchOptions { title: Some(turn.title.clone()), ..bench };
+        let Some(outcome) = self.scenario.run_complete(&bench) else { return Ok(None) };
+        let measured = outcome
+            .and_then(|outcome| RelayMeasurement::of(&outcome.record, outcome.disk_bytes, self.options.messages));
+        self.scenario.print_line(&format!("mailrun: {}: {}", turn.title, description(&measured)));
+        measured.map(Some)
+    }
+
+    fn fault(&self, _: &RelayCase, measured: &RelayMeasurement) -> Option<String> {
+        measured.fault.clone()
+    }
 }
 
 impl RelayComparison<'_> {
-    fn run_all(&self) -> RelayComparisonResults {
-        let not_asked = || SyscallsPerMessage::NotMeasured("--syscalls was not said".to_owned());
-        let lane = |contestant: &Contestant| RelaySeries {
-            contestant: contestant.clone(),
-            runs: Vec::new(),
-            syscalls: not_asked(),
-        };
-        let mut lanes: Vec<RelaySeries> = self.options.contestants.iter().map(lane).collect();
-        let contestants = lanes.len();
-        let order = tables::order(contestants, contestants, self.options.rounds, self.options.order);
-        let planned = order.len();
-        let mut done = 0;
-        for number in order {
-            let round = done / contestants;
-            let lane = &mut lanes[number];
-            let name = format!("round-{}-{}-{}", round + 1, number + 1, lane.contestant.file_name());
-            let title = Some(format!("run {} of {planned}: {}", done + 1, lane.contestant));
-            let bench = BenchOptions { title, ..self.bench(&name, &lane.contestant, self.options.messages) };
-            let Some(run) = self.measure(&bench) else { break };
-            done += 1;
-            self.scenario.print_line(&format!(
-                "mailrun: run {done} of {planned}: {}: {}",
-                lane.contestant,
-                run.description()
-            ));
-            lane.runs.push(run);
-        }
-        RelayComparisonResults { series: lanes, done, planned }
-    }
-
     fn bench(&self, place: &str, contestant: &Contestant, messages: u64) -> BenchOptions {
         let load = Workload { messages: Some(messages), ..Workload::default() };
         self.scenario.bench(place, contestant, &self.options.shape, load)
     }
 
-    /// Measures one run; `None` if the user wants no more runs.
-    fn measure(&self, bench: &BenchOptions) -> Option<RelayRun> {
-        let outcome = self.scenario.run_complete(bench)?;
-        let measure = outcome
-            .and_then(|outcome| RelayMeasurement::of(&outcome.record, outcome.disk_bytes, self.options.messages));
-        Some(
-            measure.map_or_else(
-                |error| RelayRun::Failed(format!("{error:#}")),
-                |measure| RelayRun::Done(Box::new(measure)),
-            ),
-        )
-    }
-
     /// Counts the system calls of each relay that the bench starts itself.
-    fn count_syscalls(&self, lanes: &mut [RelaySeries]) {
+    fn count_syscalls(&self, series: &mut [RelaySeries]) {
         let strace = strace::find();
-        for lane in lanes {
-            lane.syscalls = match (&lane.contestant, &strace) {
+        for RelayCase { contestant, syscalls } in series.iter_mut().map(|series| &mut series.case) {
+            *syscalls = match (&*contestant, &strace) {
                 (Contestant::None, _) => SyscallsPerMessage::NotMeasured("there is no relay".to_owned()),
                 (Contestant::Running { .. }, _) => SyscallsPerMessage::NotMeasured("it was already running".to_owned()),
                 (_, None) => SyscallsPerMessage::NotMeasured("strace is not installed".to_owned()),
@@ -171,20 +148,19 @@ impl RelayComparison<'_> {
     }
 }
 
-impl RelayRun {
-    fn description(&self) -> String {
-        match self {
-            Self::Done(measure) => {
-                let passage = &measure.figures;
-                let figures = format!(
-                    "accepted in {}, delivered in {}, {} msg/s",
-                    seconds(passage.accept_s),
-                    seconds(passage.deliver_s),
-                    rate(passage.delivered_per_s)
-                );
-                measure.fault.iter().fold(figures, |figures, fault| format!("{figures}; NOT OK: {fault}"))
-            }
-            Self::Failed(why) => format!("could not run: {why}"),
+/// A run in a line.
+fn description(measured: &Result<RelayMeasurement>) -> String {
+    match measured {
+        Ok(measured) => {
+            let figures = &measured.figures;
+            let line = format!(
+                "accepted in {}, delivered in {}, {} msg/s",
+                seconds(figures.accept_s),
+                seconds(figures.deliver_s),
+                rate(figures.delivered_per_s)
+            );
+            measured.fault.iter().fold(line, |line, fault| format!("{line}; NOT OK: {fault}"))
         }
+        Err(error) => format!("could not run: {error:#}"),
     }
 }

@@ -1,6 +1,5 @@
 //! Targets of a scenario: what is wanted, what was measured, and PASS, FAIL or INCONCLUSIVE.
-use super::report::MedianRange;
-use crate::bench::tables::{Conclusion, Defects, TextReport};
+use crate::bench::engine::{Conclusion, Defects, MedianRange, TextReport};
 use report::numbers::counted;
 use report::table::{Align, Table};
 

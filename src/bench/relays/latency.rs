@@ -10,11 +10,10 @@ use super::contestant::Contestant;
 use super::goals::{self, Goal, GoalResult};
 use super::launch;
 use super::measure::RelayMeasurement;
-use super::report::MedianRange;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use super::search::Search;
+use crate::bench::engine::{Defects, MedianRange, TextReport};
 use crate::bench::plan::BenchOptions;
-use crate::bench::tables::{Defects, TextReport};
 use anyhow::{Context, Result};
 use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Record, Workload};
@@ -22,13 +21,47 @@ use report::numbers::{count, figure, latency, rate, seconds};
 use report::table::{Align, Table};
 use std::time::Duration;
 
-/// A step may be over so much later than its last message was due, and so much of its length besides: what is on its way
-/// at its end is no queue that grows.
-const MAX_DELAY_S: f64 = 0.1;
-const MAX_DELAY_SHARE: f64 = 0.05;
-/// Share of the offered messages that must have been sent: when the time is over, those are missing that became due
-/// while all sessions waited for a relay that falls behind.
-const MIN_OFFERED_SHARE: f64 = 0.98;
+/// Limits within which a rate counts as sustained.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SustainedLimits {
+    /// A step may be over so much later than its last message was due, and so much of its length besides: what is on its
+    /// way at its end is no queue that grows.
+    pub(crate) max_delay: Duration,
+    pub(crate) max_delay_share: f64,
+    /// Share of the offered messages that must have been sent: when the time is over, those are missing that became due
+    /// while all sessions waited for a relay that falls behind.
+    pub(crate) min_sent: f64,
+}
+
+impl Default for SustainedLimits {
+    /// Limits of a scenario that names none.
+    fn default() -> Self {
+        Self { max_delay: Duration::from_millis(100), max_delay_share: 0.05, min_sent: 0.98 }
+    }
+}
+
+impl SustainedLimits {
+    /// Time after the end of a step of that length within which all must be over.
+    fn delay_s(&self, step_s: f64) -> f64 {
+        step_s * self.max_delay_share + self.max_delay.as_secs_f64()
+    }
+
+    /// Verdict on a step: sustained, or the reason why not.
+    fn judge(&self, measure: &RelayMeasurement, record: &Record) -> &'static str {
+        let load = &record.workload;
+        let length_s = load.duration_limit_s.unwrap_or_default();
+        let rate_per_s = load.rate_per_s.unwrap_or_default();
+        let latest_s = length_s + self.delay_s(length_s);
+        let created = record.ledger.created.unwrap_or_default() as f64;
+        match &measure.figures {
+            _ if measure.fault.is_some() => "not all were accepted",
+            _ if created < rate_per_s * length_s * self.min_sent => "not all was sent",
+            figures if figures.accept_s > latest_s => "accepting fell behind",
+            figures if figures.deliver_s > latest_s => "the queue grew",
+            _ => SUSTAINED,
+        }
+    }
+}
 
 /// Options of the scenario.
 #[derive(Clone, Debug)]
@@ -40,6 +73,7 @@ pub(crate) struct LatencyOptions {
     pub(crate) step: Duration,
     /// Steps at most.
     pub(crate) steps: u32,
+    pub(crate) sustained: SustainedLimits,
     /// Measure at this rate, and do not search.
     pub(crate) rate_per_s: Option<f64>,
     pub(crate) arrival: Arrival,
@@ -119,7 +153,11 @@ impl LatencyRun<'_> {
         while let Some(rate_per_s) = search.next().map(f64::round) {
             let load = open(rate_per_s, Arrival::Constant, self.options.step);
             let name = format!("step-{}", finds.rows.len());
-            let Some(row) = self.measure(&name, load, verdict)? else { return Ok(None) };
+            let Some(row) =
+                self.measure(&name, load, |measure, record| self.options.sustained.judge(measure, record))?
+            else {
+                return Ok(None);
+            };
             search.record(rate_per_s, row.verdict == SUSTAINED);
             finds.rows.push(row);
             finds.sustained_per_s = search.found();
@@ -132,7 +170,7 @@ impl LatencyRun<'_> {
         &self,
         name: &str,
         load: Workload,
-        judge: fn(&RelayMeasurement, &Record) -> &'static str,
+        judge: impl FnOnce(&RelayMeasurement, &Record) -> &'static str,
     ) -> Result<Option<LatencyRow>> {
         let offered_per_s = load.rate_per_s;
         let bench = self.scenario.bench(name, &self.options.contestant, &self.options.shape, load);
@@ -172,22 +210,6 @@ fn open(rate_per_s: f64, arrival: Arrival, length: Duration) -> Workload {
 
 const SUSTAINED: &str = "sustained";
 
-/// Verdict on a step: sustained, or the reason why not.
-fn verdict(measure: &RelayMeasurement, record: &Record) -> &'static str {
-    let load = &record.workload;
-    let length_s = load.duration_limit_s.unwrap_or_default();
-    let rate_per_s = load.rate_per_s.unwrap_or_default();
-    let latest_s = length_s * (1.0 + MAX_DELAY_SHARE) + MAX_DELAY_S;
-    let created = record.ledger.created.unwrap_or_default() as f64;
-    match &measure.figures {
-        _ if measure.fault.is_some() => "not all were accepted",
-        _ if created < rate_per_s * length_s * MIN_OFFERED_SHARE => "not all was sent",
-        passage if passage.accept_s > latest_s => "accepting fell behind",
-        passage if passage.deliver_s > latest_s => "the queue grew",
-        _ => SUSTAINED,
-    }
-}
-
 impl LatencyRow {
     fn description(&self) -> String {
         let passage = &self.measurement.figures;
@@ -219,12 +241,13 @@ fn report(finds: &LatencyResults, options: &LatencyOptions) -> TextReport {
             .to_owned(),
     ];
     if let Some(sustained) = finds.sustained_per_s {
+        let step_s = options.step.as_secs_f64();
         remarks.push(format!(
             "Highest sustainable rate found: {} msg/s; everything was accepted and delivered within {} after a step \
              of {}.",
             count(sustained as u64),
-            seconds(options.step.as_secs_f64() * MAX_DELAY_SHARE + MAX_DELAY_S),
-            seconds(options.step.as_secs_f64())
+            seconds(options.sustained.delay_s(step_s)),
+            seconds(step_s)
         ));
     }
     let faults =
@@ -346,7 +369,7 @@ mod tests {
         let mut measure = RelayMeasurement::of(&record, None, 200_000).unwrap();
         measure.figures.deliver_s = deliver_s;
         let accept = LatencyMs { p99, ..LatencyMs::default() };
-        let verdict = verdict(&measure, &record);
+        let verdict = SustainedLimits::default().judge(&measure, &record);
         LatencyRow {
             name: "round 1".to_owned(),
             offered_per_s: Some(rate_per_s),
@@ -365,7 +388,26 @@ mod tests {
         assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");
         let mut lossy = row(50_000.0, 4.0, 1.0);
         lossy.measurement.fault = Some("lost 1".to_owned());
-        assert_eq!(verdict(&lossy.measurement, &sample::relayed()), "not all were accepted");
+        let limits = SustainedLimits::default();
+        assert_eq!(limits.judge(&lossy.measurement, &sample::relayed()), "not all were accepted");
+    }
+
+    #[test]
+    fn the_scenario_says_what_sustained_means() {
+        let late = row(50_000.0, 4.4, 1.0);
+        let mut record = sample::relayed();
+        record.workload = open(50_000.0, Arrival::Constant, Duration::from_secs(4));
+        let limits = SustainedLimits::default();
+        assert_eq!(limits.judge(&late.measurement, &record), "the queue grew");
+        for wider in [
+            SustainedLimits { max_delay: Duration::from_millis(300), ..limits },
+            SustainedLimits { max_delay_share: 0.08, ..limits },
+        ] {
+            assert_eq!(wider.judge(&late.measurement, &record), SUSTAINED, "{wider:?}");
+        }
+        record.workload.rate_per_s = Some(60_000.0);
+        let fewer = SustainedLimits { min_sent: 0.8, max_delay: Duration::from_secs(1), ..limits };
+        assert_eq!(fewer.judge(&late.measurement, &record), SUSTAINED);
     }
 
     fn options(rounds: u32) -> LatencyOptions {
@@ -381,6 +423,7 @@ mod tests {
             shape: LoadShape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },
             step: Duration::from_secs(4),
             steps: 5,
+            sustained: SustainedLimits::default(),
             rate_per_s: None,
             arrival: Arrival::Poisson,
             length: Duration::from_secs(4),

@@ -1,16 +1,16 @@
-//! Relays under test: how one is started between source and sink, what it used, and the published contest of several.
+//! Relays under test: how one is started between source and sink, what it used, and the scenarios that measure relays.
 //!
 //! ```text
-//! contestant ─→ starting ─→ (bench::course) ─→ record      one run: source → relay → sink
-//!   (words)     postfix: its private home      tree: what its processes used
+//! contestant ─→ launch ─→ (bench::supervisor) ─→ record    one run: source → relay → sink
+//!   (words)      postfix: its private home         tree: what its processes used
 //!
-//! contest ─→ runs, interleaved ─→ measure ─→ sheet         relay-400, relay-64k: time to accept, time to deliver
+//! comparison ─→ (engine::run_all) ─→ measure ─→ report     relay-400, relay-64k, relay-100k: time to accept, time to deliver
 //!   strace: system calls a message, in short runs of their own
 //!
-//! grounds ─→ latency (search)                              relay-latency: accept p99 at half the highest sustainable rate
-//!        ├─→ backlog (operation, room)                     relay-backlog: a queue without a next hop, and a restart on it
-//!        └─→ soak (memory)                                 relay-soak: memory and disk over a million messages
-//!            each with its goals: PASS or MISSED
+//! scenario ─→ latency (search)                             relay-latency: accept p99 at half the highest sustainable rate
+//!         ├─→ backlog (operation, disk_usage)              relay-backlog: a queue without a next hop, and a restart on it
+//!         └─→ soak (memory)                                relay-soak: memory and disk over a million messages
+//!             each with its goals: PASS or FAIL
 //! ```
 mod backlog;
 mod comparison;
@@ -25,6 +25,7 @@ mod memory;
 mod operation;
 mod port;
 mod postfix;
+mod ready_signal;
 mod report;
 mod scenario;
 mod search;
@@ -35,23 +36,25 @@ pub(super) mod tree;
 use super::contestant;
 pub(crate) use super::contestant::{Contestant, ContestantDurability};
 pub(crate) use backlog::{BacklogOptions, MemoryTarget, ReadyTarget, run as run_backlog};
-pub(crate) use comparison::{RelayComparisonOptions, run};
+pub(crate) use comparison::RelayComparisonOptions;
 pub(super) use disk::DiskCounter;
 pub(super) use disk_usage::{DiskUsage, used_bytes};
-pub(crate) use latency::{LatencyOptions, run as run_latency};
-pub(super) use launch::{ReadySignal, RelayLaunch, prepare};
+pub(crate) use latency::{LatencyOptions, SustainedLimits, run as run_latency};
+pub(super) use launch::prepare;
 pub(super) use listener::CERTIFICATE_FILE;
 pub(crate) use listener::{ListenerOptions, OwnCertificate, RelayLogin};
 pub(super) use memory::MemoryCurve;
-pub(super) use report::MedianRange;
+pub(super) use ready_signal::{ReadySignal, RelayLaunch};
 pub(crate) use scenario::{LoadShape, ScenarioOptions};
 pub(crate) use soak::{MemoryGrowth, SoakOptions, run as run_soak};
 
 use crate::bench::directory::RunDirectory;
+use crate::bench::engine::TextReport;
 use anyhow::{Context, Result, ensure};
 use journey::ledger::Ledger;
 use journey::record::{Party, Record, Role};
 use journey::trace::RunId;
+use scenario::ScenarioRun;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -59,6 +62,18 @@ use std::process::{Command, Stdio};
 
 /// File systems without permanent storage: tmpfs, ramfs (statfs(2)).
 const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Runs a comparison of relays to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
+///
+/// # Errors
+///
+/// If it could not run at all. A relay that fails is named in the table.
+pub(crate) fn run(options: &RelayComparisonOptions) -> Result<TextReport> {
+    options.contestants.iter().try_for_each(launch::check)?;
+    let scenario = ScenarioRun::prepare(&options.scenario)?;
+    let results = comparison::run_all(options, &scenario);
+    scenario.save(report::of(&results, options))
+}
 
 /// The relay as a party of the run.
 pub(super) fn party(contestant: &Contestant, own: Option<&Record>) -> Option<Party> {

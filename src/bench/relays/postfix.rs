@@ -3,8 +3,8 @@
 //!
 //! Its master(8) is started as `postfix start-fg` would start it, so it is a child of the bench's: its processor time,
 //! with that of all daemons that have ended, is in the kernel's accounts (`tree`), and it cannot outlive a run.
-use super::launch::{ReadySignal, RelayLaunch};
 use super::port;
+use super::ready_signal::{ReadySignal, RelayLaunch};
 use crate::bench::directory::RunDirectory;
 use crate::bench::parties::{GroupLeader, PartyCommand};
 use anyhow::{Context, Result, bail, ensure};

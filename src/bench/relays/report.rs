@@ -1,126 +1,98 @@
-//! A contest's tables as they are read: figures with their spread, ratios to one of the contestants, and below them all
-//! that went wrong and all that must be known.
-use super::comparison::{RelayComparisonOptions, RelayComparisonResults, RelayRun, RelaySeries, SyscallsPerMessage};
+//! The tables of a comparison of relays: figures with their spread, ratios to one of the contestants, and all that must be
+//! known besides.
+use super::comparison::{RelayCase, RelayComparisonOptions, RelayResults, RelaySeries, SyscallsPerMessage};
 use super::contestant::Contestant;
 use super::measure::RelayMeasurement;
-use crate::bench::tables::{Conclusion, Defects, TextReport, conclude, strip_mark};
-use report::numbers::{count, counted, figure, megabytes, memory, rate};
-use report::table::{Align, Table, plain};
+use crate::bench::engine::{
+    self, ComparedRun, Defects, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport,
+    ratio_table, rounds_text,
+};
+use report::numbers::{count, figure, megabytes, memory, rate};
+use report::table::{Table, plain};
 
-/// Text in place of a missing figure.
-const MISSING: &str = "–";
+type Column<'a> = TableColumn<'a, RelayCase, RelayMeasurement>;
+
+const RATIOS: [RatioColumn<RelayMeasurement>; 4] = [
+    RatioColumn {
+        title: "× accepted/s",
+        compare: |run, base| Some(run.figures.accepted_per_s / base.figures.accepted_per_s),
+    },
+    RatioColumn {
+        title: "× delivered/s",
+        compare: |run, base| Some(run.figures.delivered_per_s / base.figures.delivered_per_s),
+    },
+    RatioColumn { title: "× CPU", compare: |run, base| Some(run.cpu_ms_per_1000? / base.cpu_ms_per_1000?) },
+    RatioColumn { title: "× disk", compare: |run, base| Some(run.disk_per_message? / base.disk_per_message?) },
+];
 
 /// The tables.
-pub(super) fn of(finds: &RelayComparisonResults, options: &RelayComparisonOptions) -> TextReport {
-    let mut remarks = faults(finds);
-    let conclusion = conclusion(finds, &remarks, !options.scenario.thresholds.is_empty());
-    let base = base(finds);
-    let ratios = base.map(|base| ratios(finds, base));
-    remarks.extend(notes(finds, options));
-    let mut tables = vec![figures(finds), costs(finds)];
-    if let Some(RatioTable { table, notes: more }) = ratios {
-        tables.push(table);
-        remarks.extend(more);
-    }
-    if finds.done < finds.planned {
-        remarks.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
-    }
-    TextReport::new(&title(options), tables, remarks, conclusion)
+pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> TextReport {
+    let (ratios, ratio_notes) = ratios(results);
+    let mut notes = notes(results, options);
+    notes.extend(ratio_notes);
+    let rounds = rounds_text(options.rounds, ShownFigures::Spreads);
+    let messages = count(options.messages);
+    results.report(ReportParts {
+        title: format!("{}: {messages} {}; {rounds}", options.scenario.name, options.shape.description()),
+        tables: vec![figures(results), costs(results), ratios],
+        notes,
+        pass: "the account of each closed",
+        wrong: defects(results),
+        is_strict: !options.scenario.thresholds.is_empty(),
+    })
 }
 
-/// Conclusion of the contest; `faults` are the runs whose account does not close.
-fn conclusion(finds: &RelayComparisonResults, faults: &[String], is_strict: bool) -> Conclusion {
-    let mut wrong = Defects { failed: faults.iter().map(|fault| strip_mark(fault)).collect(), ..Defects::default() };
-    for lane in &finds.series {
-        let named = |text: &String| format!("{}: {text}", lane.contestant);
-        for run in &lane.runs {
-            let RelayRun::Done(measure) = run else { continue };
-            wrong.invalid.extend(measure.invalid.as_ref().map(named));
-            wrong.missed.extend(measure.missed.iter().map(named));
-            wrong.unobserved.extend(measure.unobserved.iter().map(named));
+/// Reasons why runs are not valid, and thresholds that they missed.
+fn defects(results: &RelayResults) -> Defects {
+    let mut wrong = Defects::default();
+    for series in &results.series {
+        let named = |text: &String| format!("{}: {text}", series.name);
+        for measured in series.runs.iter().filter_map(ComparedRun::measurement) {
+            wrong.invalid.extend(measured.invalid.as_ref().map(named));
+            wrong.missed.extend(measured.missed.iter().map(named));
+            wrong.unobserved.extend(measured.unobserved.iter().map(named));
         }
     }
-    let pass = format!("{}, the account of each closed", counted(finds.done as u64, "run"));
-    conclude(wrong, finds.done, finds.planned, &pass, is_strict)
+    wrong
 }
 
-fn title(options: &RelayComparisonOptions) -> String {
-    let rounds = match options.rounds {
-        1 => "one round".to_owned(),
-        rounds => format!("medians of {rounds} rounds, interleaved, and their spread"),
-    };
-    format!("{}: {} {}; {rounds}", options.scenario.name, count(options.messages), options.shape.description())
-}
-
-fn figures(finds: &RelayComparisonResults) -> Table {
-    let right = |title| (title, Align::Right);
-    let mut table = Table::new([
-        ("relay", Align::Left),
-        ("durability", Align::Left),
-        right("accept s"),
-        right("accepted/s"),
-        right("deliver s"),
-        right("delivered/s"),
-        right("MB/s"),
-        right("drain s"),
-        right("queue"),
-        ("ledger", Align::Left),
-    ])
-    .leave_out(&["queue", "drain s", "MB/s", "durability", "accept s", "deliver s"]);
-    for lane in finds.series.iter().filter(|lane| !lane.runs.is_empty()) {
-        let of = |value: &dyn Fn(&RelayMeasurement) -> Option<f64>, show: fn(f64) -> String| {
-            spread(lane, value).render(show)
-        };
-        let median = |value: &dyn Fn(&RelayMeasurement) -> Option<f64>| spread(lane, value).median(figure);
-        table.row(vec![
-            lane.contestant.to_string(),
-            lane.contestant.durability().to_owned(),
-            median(&|run| Some(run.figures.accept_s)),
-            of(&|run| Some(run.figures.accepted_per_s), rate),
-            median(&|run| Some(run.figures.deliver_s)),
-            of(&|run| Some(run.figures.delivered_per_s), rate),
-            spread(lane, &|run| Some(run.figures.delivered_bytes_per_s)).median(megabytes),
-            median(&|run| Some(run.figures.drain_s())),
-            of(&|run| run.figures.deepest.map(|(most, _)| most as f64), whole),
-            ledger(lane),
-        ]);
-    }
-    table
+fn figures(results: &RelayResults) -> Table {
+    let columns = [
+        Column::words("relay", |series| series.name.clone()),
+        Column::words("durability", |series| series.case.contestant.durability().to_owned()),
+        Column::median("accept s", |run| Some(run.figures.accept_s), figure),
+        Column::spread("accepted/s", |run| Some(run.figures.accepted_per_s), rate),
+        Column::median("deliver s", |run| Some(run.figures.deliver_s), figure),
+        Column::spread("delivered/s", |run| Some(run.figures.delivered_per_s), rate),
+        Column::median("MB/s", |run| Some(run.figures.delivered_bytes_per_s), megabytes),
+        Column::median("drain s", |run| Some(run.figures.drain_s()), figure),
+        Column::spread("queue", |run| run.figures.deepest.map(|(most, _)| most as f64), whole),
+        Column::words("ledger", ledger),
+    ];
+    let leave_out = ["queue", "drain s", "MB/s", "durability", "accept s", "deliver s"];
+    engine::table(&results.series, &columns, &leave_out)
 }
 
 /// Table of the relays' costs.
-fn costs(finds: &RelayComparisonResults) -> Table {
-    let right = |title| (title, Align::Right);
-    let mut table = Table::new([
-        ("relay", Align::Left),
-        right("CPU ms/1,000"),
-        right("calls/msg"),
-        right("syncs/msg"),
-        right("written/msg"),
-        right("disk/msg"),
-        right("max RSS"),
-    ])
-    .leave_out(&["written/msg", "syncs/msg", "calls/msg", "max RSS"]);
-    let relays = finds.series.iter().filter(|lane| lane.contestant != Contestant::None);
-    for lane in relays.filter(|lane| !lane.runs.is_empty()) {
-        let of = |value: &dyn Fn(&RelayMeasurement) -> Option<f64>, show: fn(f64) -> String| {
-            spread(lane, value).render(show)
-        };
-        let (calls, syncs) = match &lane.syscalls {
-            SyscallsPerMessage::Counted { all, syncs } => (figure(*all), figure(*syncs)),
-            SyscallsPerMessage::NotMeasured(_) => ("not measured".to_owned(), "not measured".to_owned()),
-        };
-        table.row(vec![
-            lane.contestant.to_string(),
-            of(&|run| run.cpu_ms_per_1000, figure),
-            calls,
-            syncs,
-            of(&|run| run.written_per_message, bytes),
-            of(&|run| run.disk_per_message, bytes),
-            of(&|run| run.max_rss_bytes.map(|bytes| bytes as f64), bytes),
-        ]);
+fn costs(results: &RelayResults) -> Table {
+    let columns = [
+        Column::words("relay", |series| series.name.clone()),
+        Column::spread("CPU ms/1,000", |run| run.cpu_ms_per_1000, figure),
+        Column::figure("calls/msg", |series| syscalls(series, |all, _| all)),
+        Column::figure("syncs/msg", |series| syscalls(series, |_, syncs| syncs)),
+        Column::spread("written/msg", |run| run.written_per_message, bytes),
+        Column::spread("disk/msg", |run| run.disk_per_message, bytes),
+        Column::spread("max RSS", |run| run.max_rss_bytes.map(|bytes| bytes as f64), bytes),
+    ];
+    let relays = results.series.iter().filter(|series| series.case.contestant != Contestant::None);
+    engine::table(relays, &columns, &["written/msg", "syncs/msg", "calls/msg", "max RSS"])
+}
+
+fn syscalls(series: &RelaySeries, choose: fn(f64, f64) -> f64) -> String {
+    match series.case.syscalls {
+        SyscallsPerMessage::Counted { all, syncs } => figure(choose(all, syncs)),
+        SyscallsPerMessage::NotMeasured(_) => "not measured".to_owned(),
     }
-    table
 }
 
 fn whole(value: f64) -> String {
@@ -131,138 +103,38 @@ fn bytes(value: f64) -> String {
     memory(value.round() as u64)
 }
 
-fn ledger(lane: &RelaySeries) -> String {
-    let bad = lane.runs.iter().filter(|run| !is_sound(run)).count();
+fn ledger(series: &RelaySeries) -> String {
+    let bad = series.runs.iter().filter(|run| run.fault().is_some()).count();
     match bad {
         0 => "closed".to_owned(),
-        bad => format!("NOT OK in {bad} of {}", lane.runs.len()),
+        bad => format!("NOT OK in {bad} of {}", series.runs.len()),
     }
-}
-
-fn is_sound(run: &RelayRun) -> bool {
-    matches!(run, RelayRun::Done(measure) if measure.fault.is_none())
-}
-
-/// The middle and both ends of what the rounds gave.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(in crate::bench) struct MedianRange(Option<[f64; 3]>);
-
-impl MedianRange {
-    pub(in crate::bench) fn of(values: impl Iterator<Item = f64>) -> Self {
-        let mut sorted: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-        sorted.sort_by(f64::total_cmp);
-        let ends = sorted.first().copied().zip(sorted.last().copied());
-        Self(ends.map(|(least, most)| {
-            let median = f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
-            [least, median, most]
-        }))
-    }
-
-    pub(in crate::bench) fn median(self, show: fn(f64) -> String) -> String {
-        self.0.map_or_else(|| MISSING.to_owned(), |[_, median, _]| show(median))
-    }
-
-    pub(super) fn is_median_below(self, limit: f64) -> bool {
-        self.0.is_some_and(|[_, median, _]| median < limit)
-    }
-
-    /// `12.3 (11.9–12.8)`, or `12.3` where all are shown alike.
-    pub(in crate::bench) fn render(self, show: fn(f64) -> String) -> String {
-        let Some(values) = self.0 else { return MISSING.to_owned() };
-        let [least, median, most] = values.map(show);
-        if least == most { median } else { format!("{median} ({least}–{most})") }
-    }
-}
-
-/// Spread over the runs whose account closes: figures of the others are of other work.
-fn spread(lane: &RelaySeries, value: &dyn Fn(&RelayMeasurement) -> Option<f64>) -> MedianRange {
-    MedianRange::of(lane.runs.iter().filter_map(|run| match run {
-        RelayRun::Done(measure) if measure.fault.is_none() => value(measure),
-        RelayRun::Done(_) | RelayRun::Failed(_) => None,
-    }))
 }
 
 /// The relay that the others are compared with: Postfix, or the last that was named. Source and sink alone are never
 /// the base.
-fn base(finds: &RelayComparisonResults) -> Option<&RelaySeries> {
-    let postfix = finds.series.iter().find(|lane| lane.contestant == Contestant::Postfix);
-    let last = || finds.series.iter().rfind(|lane| lane.contestant != Contestant::None);
-    postfix.or_else(last).filter(|_| finds.series.len() > 1)
+fn base(results: &RelayResults) -> Option<&RelaySeries> {
+    let postfix = results.series.iter().find(|series| series.case.contestant == Contestant::Postfix);
+    let last = || results.series.iter().rfind(|series| series.case.contestant != Contestant::None);
+    postfix.or_else(last).filter(|_| results.series.len() > 1)
 }
 
-struct RatioTable {
-    table: Table,
-    notes: Vec<String>,
-}
-
-/// A comparison: its title, and the ratio of two runs of a round.
-type RelayRatio = (&'static str, fn(&RelayMeasurement, &RelayMeasurement) -> Option<f64>);
-
-const COMPARISONS: [RelayRatio; 4] = [
-    ("× accepted/s", |run, base| Some(run.figures.accepted_per_s / base.figures.accepted_per_s)),
-    ("× delivered/s", |run, base| Some(run.figures.delivered_per_s / base.figures.delivered_per_s)),
-    ("× CPU", |run, base| Some(run.cpu_ms_per_1000? / base.cpu_ms_per_1000?)),
-    ("× disk", |run, base| Some(run.disk_per_message? / base.disk_per_message?)),
-];
-
-fn ratios(finds: &RelayComparisonResults, base: &RelaySeries) -> RatioTable {
-    let columns = COMPARISONS.map(|(title, _)| (title, Align::Right));
-    let [accepted, delivered, cpu, disk] = columns;
-    let titles = [("relay", Align::Left), ("against", Align::Left), accepted, delivered, cpu, disk];
-    let mut table = Table::new(titles);
-    let mut remarks = Vec::new();
-    for lane in finds.series.iter().filter(|lane| !std::ptr::eq(*lane, base) && !lane.runs.is_empty()) {
-        let mut row = vec![lane.contestant.to_string(), base.contestant.to_string()];
-        for (title, compare) in COMPARISONS {
-            let ratio = ratio(lane, base, compare);
-            row.push(ratio.render(|value| format!("{value:.2}")));
-            if ratio.0.is_some_and(|[least, _, most]| least < 1.0 && most > 1.0) {
-                remarks.push(format!(
-                    "{} {title}: some rounds are above 1 and some below: no significant difference.",
-                    lane.contestant
-                ));
-            }
-        }
-        table.row(row);
-    }
-    if !table.is_empty() {
-        remarks.push("Ratios compare the two runs of the same round.".to_owned());
-    }
-    RatioTable { table, notes: remarks }
-}
-
-fn ratio(
-    lane: &RelaySeries,
-    base: &RelaySeries,
-    compare: fn(&RelayMeasurement, &RelayMeasurement) -> Option<f64>,
-) -> MedianRange {
-    MedianRange::of(lane.runs.iter().zip(&base.runs).filter_map(|pair| match pair {
-        (RelayRun::Done(run), RelayRun::Done(base)) if run.fault.is_none() && base.fault.is_none() => {
-            compare(run, base)
-        }
-        _ => None,
-    }))
-}
-
-/// A line for each run that failed or whose account does not close.
-fn faults(finds: &RelayComparisonResults) -> Vec<String> {
-    let line = |lane: &RelaySeries, run: &RelayRun| {
-        let why = match run {
-            RelayRun::Done(measure) => measure.fault.clone()?,
-            RelayRun::Failed(why) => why.clone(),
-        };
-        Some(plain(&format!("NOT OK: {}: {why}", lane.contestant)))
-    };
-    let lanes = finds.series.iter();
-    lanes.flat_map(|lane| lane.runs.iter().filter_map(move |run| line(lane, run))).collect()
+fn ratios(results: &RelayResults) -> (Table, Vec<String>) {
+    let base = base(results);
+    let is_other =
+        |series: &&RelaySeries| !series.runs.is_empty() && base.is_some_and(|base| !std::ptr::eq(*series, base));
+    let pairs = results.series.iter().filter(is_other).zip(base.into_iter().cycle());
+    let pairs =
+        pairs.map(|(series, base)| RatioPair { cells: vec![series.name.clone(), base.name.clone()], series, base });
+    ratio_table(&["relay", "against"], pairs.collect(), &RATIOS)
 }
 
 /// Notes that a reader must know besides.
-fn notes(finds: &RelayComparisonResults, options: &RelayComparisonOptions) -> Vec<String> {
-    let mut notes: Vec<String> = finds.series.iter().flat_map(remarks).collect();
-    for lane in finds.series.iter().filter(|_| options.counts_syscalls) {
-        if let SyscallsPerMessage::NotMeasured(why) = &lane.syscalls {
-            notes.push(plain(&format!("calls of {}: not measured: {why}.", lane.contestant)));
+fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String> {
+    let mut notes: Vec<String> = results.series.iter().flat_map(remarks).collect();
+    for series in results.series.iter().filter(|_| options.counts_syscalls) {
+        if let SyscallsPerMessage::NotMeasured(why) = &series.case.syscalls {
+            notes.push(plain(&format!("calls of {}: not measured: {why}.", series.name)));
         }
     }
     if !options.counts_syscalls {
@@ -281,18 +153,15 @@ fn notes(finds: &RelayComparisonResults, options: &RelayComparisonOptions) -> Ve
 }
 
 /// Remarks on the verdicts of its runs. The same remark with other figures, in another round, is shown once.
-fn remarks(lane: &RelaySeries) -> Vec<String> {
+fn remarks(series: &RelaySeries) -> Vec<String> {
     let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     let mut known: Vec<String> = Vec::new();
-    for run in &lane.runs {
-        let RelayRun::Done(measure) = run else { continue };
-        for remark in &measure.notes {
-            if !known.iter().any(|before| without_figures(before) == without_figures(remark)) {
-                known.push(remark.clone());
-            }
+    for remark in series.runs.iter().filter_map(ComparedRun::measurement).flat_map(|measured| &measured.notes) {
+        if !known.iter().any(|before| without_figures(before) == without_figures(remark)) {
+            known.push(remark.clone());
         }
     }
-    known.into_iter().map(|remark| plain(&format!("{}: {remark}", lane.contestant))).collect()
+    known.into_iter().map(|remark| plain(&format!("{}: {remark}", series.name))).collect()
 }
 
 #[cfg(test)]
@@ -312,22 +181,21 @@ mod tests {
         measure
     }
 
-    fn done(deliver_s: f64, cpu_ms: f64) -> RelayRun {
-        RelayRun::Done(Box::new(measure(deliver_s, cpu_ms)))
+    type Run = ComparedRun<RelayMeasurement>;
+
+    fn done(deliver_s: f64, cpu_ms: f64) -> Run {
+        ComparedRun::Sound(measure(deliver_s, cpu_ms))
     }
 
-    fn series(contestant: Contestant, runs: Vec<RelayRun>) -> RelaySeries {
-        RelaySeries {
-            contestant,
-            runs,
-            syscalls: SyscallsPerMessage::NotMeasured("--syscalls was not said".to_owned()),
-        }
+    fn series(contestant: Contestant, runs: Vec<Run>) -> RelaySeries {
+        let syscalls = SyscallsPerMessage::NotMeasured("--syscalls was not said".to_owned());
+        RelaySeries { name: contestant.to_string(), case: RelayCase { contestant, syscalls }, runs }
     }
 
-    fn results(ours: Vec<RelayRun>, theirs: Vec<RelayRun>) -> RelayComparisonResults {
+    fn results(ours: Vec<Run>, theirs: Vec<Run>) -> RelayResults {
         let done = ours.len() + theirs.len();
         let ours = series(Contestant::Mailrun(ContestantDurability::Sync), ours);
-        RelayComparisonResults { series: vec![ours, series(Contestant::Postfix, theirs)], done, planned: done }
+        RelayResults { series: vec![ours, series(Contestant::Postfix, theirs)], done, planned: done }
     }
 
     fn options() -> RelayComparisonOptions {
@@ -357,46 +225,50 @@ mod tests {
         // 2, 10 and 5 times as fast as theirs in its round; the medians, 4 s and 10 s, would give 2.5.
         let ours = vec![done(4.0, 10.0), done(1.0, 10.0), done(8.0, 10.0)];
         let theirs = vec![done(8.0, 100.0), done(10.0, 100.0), done(40.0, 100.0)];
-        let sheet = of(&results(ours, theirs), &options());
-        assert!(sheet.is_good(), "{}", sheet.text);
+        let report = of(&results(ours, theirs), &options());
+        assert!(report.is_good(), "{}", report.text);
         assert!(
-            line(&sheet.text, "mailrun ").contains("4.000")
-                && line(&sheet.text, "mailrun ").contains("250.0 (125.0–1,000)"),
+            line(&report.text, "mailrun ").contains("4.000")
+                && line(&report.text, "mailrun ").contains("250.0 (125.0–1,000)"),
             "{}",
-            sheet.text
+            report.text
         );
-        let ratios = sheet.text.lines().find(|line| line.contains("mailrun") && line.contains("postfix")).unwrap();
-        assert!(ratios.contains("5.00 (2.00–10.00)") && ratios.contains("0.10"), "{}", sheet.text);
-        assert!(sheet.text.contains("200,000 messages of 64 KiB over 250 sessions"), "{}", sheet.text);
-        assert!(sheet.text.contains("calls/msg, syncs/msg: not measured"), "{}", sheet.text);
+        let ratios = report.text.lines().find(|line| line.contains("mailrun") && line.contains("postfix")).unwrap();
+        assert!(ratios.contains("5.00 (2.00–10.00)") && ratios.contains("0.10"), "{}", report.text);
+        assert!(report.text.contains("200,000 messages of 64 KiB over 250 sessions"), "{}", report.text);
+        assert!(report.text.contains("calls/msg, syncs/msg: not measured"), "{}", report.text);
     }
 
     #[test]
     fn a_run_that_does_not_close_is_marked_and_in_no_figure() {
         let mut lossy = measure(1.0, 1.0);
         lossy.fault = Some("lost 5".to_owned());
-        let ours = vec![RelayRun::Done(Box::new(lossy)), done(4.0, 10.0)];
-        let sheet = of(&results(ours, vec![done(8.0, 100.0), done(8.0, 100.0)]), &options());
-        assert!(!sheet.is_good() && sheet.text.contains("NOT OK: mailrun: lost 5"), "{}", sheet.text);
-        let row = line(&sheet.text, "mailrun ");
-        assert!(row.contains("NOT OK in 1 of 2") && !row.contains("1,000"), "{}", sheet.text);
-        let ratios = sheet.text.lines().find(|line| line.contains("mailrun") && line.contains("postfix")).unwrap();
-        assert!(ratios.contains(" 2.00 "), "the round that closed: {}", sheet.text);
+        let ours = vec![ComparedRun::Faulty(lossy, "lost 5".to_owned()), done(4.0, 10.0)];
+        let report = of(&results(ours, vec![done(8.0, 100.0), done(8.0, 100.0)]), &options());
+        assert!(!report.is_good() && report.text.contains("NOT OK: mailrun: lost 5"), "{}", report.text);
+        let row = line(&report.text, "mailrun ");
+        assert!(row.contains("NOT OK in 1 of 2") && !row.contains("1,000"), "{}", report.text);
+        let ratios = report.text.lines().find(|line| line.contains("mailrun") && line.contains("postfix")).unwrap();
+        assert!(ratios.contains(" 2.00 "), "the round that closed: {}", report.text);
     }
 
     #[test]
     fn a_contestant_that_cannot_run_is_named() {
-        let sheet = of(&results(vec![RelayRun::Failed("no\nspool".to_owned())], vec![done(8.0, 1.0)]), &options());
-        assert!(!sheet.is_good() && sheet.text.contains("NOT OK: mailrun: no spool"), "{}", sheet.text);
-        assert!(line(&sheet.text, "mailrun ").contains("NOT OK in 1 of 1"), "{}", sheet.text);
+        let report = of(&results(vec![ComparedRun::Failed("no\nspool".to_owned())], vec![done(8.0, 1.0)]), &options());
+        assert!(!report.is_good() && report.text.contains("NOT OK: mailrun: no spool"), "{}", report.text);
+        assert!(line(&report.text, "mailrun ").contains("NOT OK in 1 of 1"), "{}", report.text);
     }
 
     #[test]
     fn no_difference_is_claimed_within_the_spread() {
-        let sheet =
+        let report =
             of(&results(vec![done(4.0, 9.0), done(6.0, 9.0)], vec![done(5.0, 10.0), done(5.0, 10.0)]), &options());
-        assert!(sheet.text.contains("mailrun × delivered/s: some rounds are above 1 and some below"), "{}", sheet.text);
-        assert!(!sheet.text.contains("× CPU: some"), "{}", sheet.text);
+        assert!(
+            report.text.contains("mailrun × delivered/s: some rounds are above 1 and some below"),
+            "{}",
+            report.text
+        );
+        assert!(!report.text.contains("× CPU: some"), "{}", report.text);
     }
 
     #[test]
@@ -404,22 +276,23 @@ mod tests {
         let disturbed = |percent: u32| {
             let mut measure = measure(4.0, 10.0);
             measure.notes = vec![format!("Other processes used {percent} % of it.")];
-            RelayRun::Done(Box::new(measure))
+            ComparedRun::Sound(measure)
         };
-        let sheet =
+        let report =
             of(&results(vec![disturbed(30), disturbed(40)], vec![done(8.0, 10.0), done(8.0, 10.0)]), &options());
-        assert_eq!(sheet.text.matches("Other processes").count(), 1, "{}", sheet.text);
-        assert!(sheet.is_good() && sheet.text.contains("mailrun: Other processes used 30 % of it."), "{}", sheet.text);
+        assert_eq!(report.text.matches("Other processes").count(), 1, "{}", report.text);
+        assert!(
+            report.is_good() && report.text.contains("mailrun: Other processes used 30 % of it."),
+            "{}",
+            report.text
+        );
     }
 
     #[test]
     fn a_lone_relay_has_no_ratios() {
-        let finds = RelayComparisonResults {
-            series: vec![series(Contestant::Postfix, vec![done(8.0, 1.0)])],
-            done: 1,
-            planned: 3,
-        };
-        let sheet = of(&finds, &options());
-        assert!(!sheet.text.contains('×') && sheet.text.contains("Stopped after 1 of 3 runs."), "{}", sheet.text);
+        let alone =
+            RelayResults { series: vec![series(Contestant::Postfix, vec![done(8.0, 1.0)])], done: 1, planned: 3 };
+        let report = of(&alone, &options());
+        assert!(!report.text.contains('×') && report.text.contains("Stopped after 1 of 3 runs."), "{}", report.text);
     }
 }

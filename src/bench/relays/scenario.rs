@@ -2,8 +2,8 @@
 use super::contestant::Contestant;
 use super::listener::ListenerOptions;
 use crate::bench::directory::{self, RunDirectory};
+use crate::bench::engine::TextReport;
 use crate::bench::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
-use crate::bench::tables::TextReport;
 use crate::bench::{self, BenchOutcome};
 use anyhow::{Context, Result, bail};
 use journey::judge;

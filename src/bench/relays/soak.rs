@@ -8,7 +8,7 @@ use super::measure::RelayMeasurement;
 use super::memory::MemoryCurve;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::bench::BenchOutcome;
-use crate::bench::tables::{Defects, TextReport};
+use crate::bench::engine::{Defects, TextReport};
 use anyhow::{Context, Result};
 use journey::record::{Arrival, Record, SeriesRow, Workload};
 use report::numbers::{count, counted, figure, memory, rate};

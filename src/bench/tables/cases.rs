@@ -1,6 +1,6 @@
-//! The rows of a table, and the order in which they are run: interleaved, so that a slow minute weighs on all.
-use super::contestants::{SinkTool, SourceTool};
-use crate::bench::scenario::RoundOrder;
+//! The rows of a table: sources, sinks and loads, those that are compared next to each other.
+use crate::bench::engine::ComparedProgram;
+use crate::bench::scenario::{SinkTool, SourceTool};
 
 /// Number of messages per connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,21 +75,6 @@ pub(super) fn cases(
     cases
 }
 
-/// The order of the runs, as numbers of cases: each round runs all. Alternating, in every other round those that are
-/// compared with each other come in the opposite order.
-pub(in crate::bench) fn order(cases: usize, compared: usize, rounds: u32, order: RoundOrder) -> Vec<usize> {
-    let round = |number: u32| {
-        let groups = (0..cases).step_by(compared.max(1));
-        groups.flat_map(move |first| {
-            let group = first..(first + compared.max(1)).min(cases);
-            let is_forward = order == RoundOrder::Fixed || number.is_multiple_of(2);
-            let turned: Vec<usize> = if is_forward { group.collect() } else { group.rev().collect() };
-            turned
-        })
-    };
-    (0..rounds).flat_map(round).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,16 +88,6 @@ mod tests {
         assert_eq!(cases.len(), 3 * 2 * 3 * 2 * 2);
         assert!(cases.iter().enumerate().all(|(at, case)| !cases[..at].contains(case)));
         assert_eq!(cases[1], cases[0].with_tool(SourceTool::GoSmtpSource), "the compared stand next to each other");
-    }
-
-    #[test]
-    fn rounds_are_interleaved_and_turned() {
-        let alternating = |cases, compared, rounds| order(cases, compared, rounds, RoundOrder::Alternating);
-        assert_eq!(alternating(4, 2, 1), [0, 1, 2, 3]);
-        assert_eq!(alternating(4, 2, 2), [0, 1, 2, 3, 1, 0, 3, 2]);
-        assert_eq!(alternating(2, 2, 3), [0, 1, 1, 0, 0, 1]);
-        assert!(alternating(0, 0, 3).is_empty());
-        assert_eq!(order(2, 2, 3, RoundOrder::Fixed), [0, 1, 0, 1, 0, 1]);
     }
 
     #[test]

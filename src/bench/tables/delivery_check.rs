@@ -1,6 +1,6 @@
 //! Proof that every message came to each of its recipients, once and unchanged: the dump and the sink's own counts
 //! must agree.
-use super::runner::TableMeasurement;
+use super::runs::TableMeasurement;
 use report::numbers::{count, counted};
 
 /// Fault of a run of so many messages for so many recipients each; `None` if there is none.
@@ -33,8 +33,8 @@ pub(super) fn fault(run: &TableMeasurement, messages: u64, recipients: u32) -> O
 mod tests {
     use super::super::deliveries::of_mailrun;
     use super::super::sinks::ReportedCounts;
-    use super::super::timed::Costs;
     use super::*;
+    use crate::bench::engine::Costs;
 
     /// A run of which those Message-Ids are in the dump, for two recipients each, and counted once each.
     fn run(ids: &[u32]) -> TableMeasurement {

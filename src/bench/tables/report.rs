@@ -1,238 +1,169 @@
-//! The tables as they are read: figures with their ratios to smtp-source, or what was proved; below, all that went wrong.
+//! The tables as they are read: figures with their ratios to smtp-source, or what was proved.
+use super::TableOptions;
 use super::cases::{ConnectionReuse, TableCase};
-use super::contestants::SourceTool;
-use super::runner::{TableMeasurement, TableResults, TableRun, TableSeries};
-use super::{Conclusion, TableOptions, TextReport, conclude_runs, delivery_check};
-use journey::record::Outcome;
+use super::runs::TableMeasurement;
+use crate::bench::engine::{
+    self, CaseSeries, ComparedProgram, ComparedRun, ComparisonResults, Defects, MISSING, RatioColumn, ReportParts,
+    ShownFigures, TableColumn, TextReport, missing_note, rounds_text, two_places,
+};
+use crate::bench::scenario::SourceTool;
 use report::numbers::{count, counted, figure, memory};
-use report::table::{Align, Table, plain};
+use report::table::Table;
 
-/// Text in place of a missing figure.
-const MISSING: &str = "–";
-/// The table of costs.
-pub(super) fn figures(finds: &TableResults, options: &TableOptions) -> TextReport {
-    let right = |title| (title, Align::Right);
-    let mut table = Table::new([
-        ("tool", Align::Left),
-        ("sink", Align::Left),
-        right("sessions"),
-        ("reuse", Align::Left),
-        right("user s"),
-        right("sys s"),
-        right("elapsed s"),
-        right("CPU %"),
-        right("max RSS"),
-        right("msg/s"),
-        right("× msg/s"),
-        right("× CPU"),
-        right("sink CPU s"),
-    ])
-    .leave_out(&["sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"]);
-    let lanes = finds.series.iter().filter(|lane| !lane.runs.is_empty());
-    lanes.for_each(|lane| table.row(figures_row(lane, finds, options.messages)));
-    let mut remarks = faults(finds, |case, run| shortfall(case, run, options.messages));
-    let conclusion = conclude_runs(&remarks, finds.done, finds.planned);
-    remarks.push("× msg/s, × CPU: multiple of smtp-source's value in the same round.".to_owned());
-    let what = format!("smtp-source-table: {} per run, {}", counted(options.messages, "message"), rounds(options));
-    assemble(&what, table, finds, remarks, conclusion)
-}
+/// A case and its runs.
+type TableSeries = CaseSeries<TableCase, TableMeasurement>;
 
-fn rounds(options: &TableOptions) -> String {
-    match options.rounds {
-        1 => "one round".to_owned(),
-        rounds => format!("medians of {rounds} rounds, interleaved"),
-    }
-}
+/// All that was run.
+pub(super) type TableResults = ComparisonResults<TableCase, TableMeasurement>;
 
-fn figures_row(lane: &TableSeries, finds: &TableResults, messages: u64) -> Vec<String> {
-    let of = |value: fn(&TableMeasurement) -> f64| shown(median(measured(lane).map(value)));
-    let rss = median(measured(lane).filter_map(|run| run.source.max_rss_bytes).map(|bytes| bytes as f64));
-    let rate = median(measured(lane).map(|run| messages as f64 / run.source.elapsed_s));
-    let of_rate = ratio(lane, finds, |run, base| base.source.elapsed_s / run.source.elapsed_s);
-    let of_cpu = ratio(lane, finds, |run, base| run.source.cpu_s() / base.source.cpu_s());
-    let mut row = case_cells(&lane.case);
-    row.extend([
-        of(|run| run.source.user_s),
-        of(|run| run.source.sys_s),
-        of(|run| run.source.elapsed_s),
-        percent(median(measured(lane).map(|run| 100.0 * run.source.cpu_s() / run.source.elapsed_s))),
-        rss.map_or_else(|| MISSING.to_owned(), |bytes| memory(bytes as u64)),
-        rate.map_or_else(|| MISSING.to_owned(), |rate| count(rate.round() as u64)),
-        two_places(of_rate),
-        two_places(of_cpu),
-        of(|run| run.sink.cpu_s()),
+type Column<'a> = TableColumn<'a, TableCase, TableMeasurement>;
+
+/// Ratios to smtp-source.
+const RATIOS: [RatioColumn<TableMeasurement>; 2] = [
+    RatioColumn { title: "× msg/s", compare: |run, base| Some(base.source.elapsed_s / run.source.elapsed_s) },
+    RatioColumn { title: "× CPU", compare: |run, base| Some(run.source.cpu_s() / base.source.cpu_s()) },
+];
+
+/// The table of costs; programs that are `missing` are named below it.
+pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableOptions) -> TextReport {
+    let messages = options.messages as f64;
+    let mut columns = case_columns();
+    columns.extend([
+        Column::median("user s", |run| Some(run.source.user_s), figure),
+        Column::median("sys s", |run| Some(run.source.sys_s), figure),
+        Column::median("elapsed s", |run| Some(run.source.elapsed_s), figure),
+        Column::median(
+            "CPU %",
+            |run| Some(100.0 * run.source.cpu_s() / run.source.elapsed_s),
+            |value| format!("{value:.0}"),
+        ),
+        Column::median(
+            "max RSS",
+            |run| run.source.max_rss_bytes.map(|bytes| bytes as f64),
+            |bytes| memory(bytes as u64),
+        ),
+        Column::median("msg/s", |run| Some(messages / run.source.elapsed_s), |rate| count(rate.round() as u64)),
     ]);
-    row
+    columns.extend(RATIOS.iter().map(|ratio| {
+        Column::figure(ratio.title, |series| {
+            base(series, results).map(|base| ratio.of(series, base)).unwrap_or_default().median(two_places)
+        })
+    }));
+    columns.push(Column::median("sink CPU s", |run| Some(run.sink.cpu_s()), figure));
+    let leave_out = ["sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"];
+    let table = engine::table(&results.series, &columns, &leave_out);
+    let notes = vec!["× msg/s, × CPU: multiple of smtp-source's value in the same round.".to_owned()];
+    report("smtp-source-table", table, notes, results, missing, options)
 }
 
-fn case_cells(case: &TableCase) -> Vec<String> {
-    let reuse = match case.connections {
-        ConnectionReuse::PerMessage => MISSING,
-        ConnectionReuse::Reused => "-d",
+/// The same work, done by smtp-source.
+fn base<'r>(series: &TableSeries, results: &'r TableResults) -> Option<&'r TableSeries> {
+    let case = series.case.with_tool(SourceTool::SmtpSource);
+    results.series.iter().find(|other| other.case == case)
+}
+
+/// Columns that say which case a row is.
+fn case_columns<'a>() -> Vec<Column<'a>> {
+    let reuse = |series: &TableSeries| match series.case.connections {
+        ConnectionReuse::PerMessage => MISSING.to_owned(),
+        ConnectionReuse::Reused => "-d".to_owned(),
     };
     vec![
-        case.tool.name().to_owned(),
-        case.receiver.name().to_owned(),
-        count(u64::from(case.sessions)),
-        reuse.to_owned(),
+        Column::words("tool", |series| series.case.tool.name().to_owned()),
+        Column::words("sink", |series| series.case.receiver.name().to_owned()),
+        Column::figure("sessions", |series| count(u64::from(series.case.sessions))),
+        Column::words("reuse", reuse),
     ]
 }
 
-fn measured(lane: &TableSeries) -> impl Iterator<Item = &TableMeasurement> {
-    lane.runs.iter().filter_map(|run| match run {
-        TableRun::Done(measured) => Some(measured.as_ref()),
-        TableRun::Failed(_) => None,
+/// The table of proofs.
+pub(super) fn check_report(results: &TableResults, missing: &[&str], options: &TableOptions) -> TextReport {
+    let messages = options.messages;
+    let mut columns = case_columns();
+    columns.extend([
+        Column::figure("recipients", |series| count(u64::from(series.case.recipients))),
+        proof("messages", move |run, _| {
+            Some(format!("{} of {}", count(run.deliveries.as_ref()?.messages), count(messages)))
+        }),
+        proof("deliveries", move |run, case| {
+            let units = messages * u64::from(case.recipients);
+            Some(format!("{} of {}", count(run.deliveries.as_ref()?.recipients), count(units)))
+        }),
+        proof("twice", |run, _| Some(count(run.deliveries.as_ref()?.duplicates()))),
+        proof("changed", |run, _| Some(count(run.deliveries.as_ref()?.changed))),
+        Column::words("verdict", |series| if first_fault(series).is_some() { "NOT OK" } else { "OK" }.to_owned()),
+    ]);
+    let table = engine::table(&results.series, &columns, &["changed", "twice", "recipients", "reuse", "messages"]);
+    let runs = counted(results.done as u64, "run");
+    let proof = format!("OK: in total {runs}, every recipient received every message once and unchanged.");
+    let notes = if results.is_complete() { vec![proof] } else { Vec::new() };
+    report("smtp-source-check", table, notes, results, missing, options)
+}
+
+/// A column of proofs: of several rounds the first that is not OK is shown.
+fn proof<'a>(title: &'static str, text: impl Fn(&TableMeasurement, &TableCase) -> Option<String> + 'a) -> Column<'a> {
+    Column::figure(title, move |series| {
+        let shown = first_fault(series).or(series.runs.last()).and_then(ComparedRun::measurement);
+        shown.and_then(|run| text(run, &series.case)).unwrap_or_else(|| MISSING.to_owned())
     })
 }
 
-/// The median of round by round comparisons with smtp-source, so that a slow minute weighs on both sides.
-fn ratio(
-    lane: &TableSeries,
-    finds: &TableResults,
-    compare: fn(&TableMeasurement, &TableMeasurement) -> f64,
-) -> Option<f64> {
-    let base = finds.series.iter().find(|other| other.case == lane.case.with_tool(SourceTool::SmtpSource))?;
-    median(lane.runs.iter().zip(&base.runs).filter_map(|pair| match pair {
-        (TableRun::Done(run), TableRun::Done(base)) => Some(compare(run, base)),
-        _ => None,
-    }))
+fn first_fault(series: &TableSeries) -> Option<&ComparedRun<TableMeasurement>> {
+    series.runs.iter().find(|run| run.fault().is_some())
 }
 
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-    sorted.sort_by(f64::total_cmp);
-    let upper = *sorted.get(sorted.len() / 2)?;
-    Some(f64::midpoint(sorted[(sorted.len() - 1) / 2], upper))
-}
-
-fn shown(value: Option<f64>) -> String {
-    value.map_or_else(|| MISSING.to_owned(), figure)
-}
-
-fn two_places(value: Option<f64>) -> String {
-    value.map_or_else(|| MISSING.to_owned(), |value| format!("{value:.2}"))
-}
-
-fn percent(value: Option<f64>) -> String {
-    value.map_or_else(|| MISSING.to_owned(), |value| format!("{value:.0}"))
-}
-
-/// Messages that the sink did not get, where it counts by itself.
-fn shortfall(_: &TableCase, run: &TableMeasurement, messages: u64) -> Option<String> {
-    let arrived = run.counts?.messages;
-    (arrived != messages).then(|| format!("the sink has {} of {} messages", count(arrived), count(messages)))
-}
-
-/// The table of proofs.
-pub(super) fn check_report(finds: &TableResults, options: &TableOptions) -> TextReport {
-    let mut table = Table::new([
-        ("tool", Align::Left),
-        ("sink", Align::Left),
-        ("sessions", Align::Right),
-        ("reuse", Align::Left),
-        ("recipients", Align::Right),
-        ("messages", Align::Right),
-        ("deliveries", Align::Right),
-        ("twice", Align::Right),
-        ("changed", Align::Right),
-        ("verdict", Align::Left),
-    ])
-    .leave_out(&["changed", "twice", "recipients", "reuse", "messages"]);
-    let fault =
-        |case: &TableCase, run: &TableMeasurement| delivery_check::fault(run, options.messages, case.recipients);
-    let lanes = finds.series.iter().filter(|lane| !lane.runs.is_empty());
-    lanes.for_each(|lane| table.row(check_row(lane, options.messages)));
-    let mut remarks = faults(finds, fault);
-    let conclusion = conclude_runs(&remarks, finds.done, finds.planned);
-    if conclusion.outcome == Outcome::Pass {
-        let units = "every recipient received every message once and unchanged";
-        remarks.push(format!("OK: in total {}, {units}.", counted(finds.done as u64, "run")));
-    }
-    let what = format!("smtp-source-check: {} per run, {}", counted(options.messages, "message"), rounds(options));
-    assemble(&what, table, finds, remarks, conclusion)
-}
-
-/// Row of proofs: of several rounds the first that is not OK is shown.
-fn check_row(lane: &TableSeries, messages: u64) -> Vec<String> {
-    let recipients = lane.case.recipients;
-    let is_bad = |run: &&TableRun| match run {
-        TableRun::Done(run) => delivery_check::fault(run, messages, recipients).is_some(),
-        TableRun::Failed(_) => true,
-    };
-    let bad = lane.runs.iter().find(is_bad);
-    let mut row = case_cells(&lane.case);
-    row.push(count(u64::from(recipients)));
-    match bad.or(lane.runs.last()) {
-        Some(TableRun::Done(run)) if run.deliveries.is_some() => row.extend(run.deliveries.iter().flat_map(|kept| {
-            let units = messages * u64::from(recipients);
-            [
-                format!("{} of {}", count(kept.messages), count(messages)),
-                format!("{} of {}", count(kept.recipients), count(units)),
-                count(kept.duplicates()),
-                count(kept.changed),
-            ]
-        })),
-        _ => row.extend([MISSING; 4].map(str::to_owned)),
-    }
-    row.push(if bad.is_some() { "NOT OK" } else { "OK" }.to_owned());
-    row
-}
-
-/// A line for each run that failed or in which a fault was found.
-fn faults(finds: &TableResults, fault: impl Fn(&TableCase, &TableMeasurement) -> Option<String>) -> Vec<String> {
-    let mut lines = Vec::new();
-    for lane in &finds.series {
-        lines.extend(lane.runs.iter().filter_map(|run| {
-            let why = match run {
-                TableRun::Done(measured) => fault(&lane.case, measured)?,
-                TableRun::Failed(why) => why.clone(),
-            };
-            Some(plain(&format!("NOT OK: {}: {why}", lane.case.description())))
-        }));
-    }
-    lines
-}
-
-fn assemble(
-    what: &str,
+fn report(
+    name: &str,
     table: Table,
-    finds: &TableResults,
-    mut remarks: Vec<String>,
-    conclusion: Conclusion,
+    mut notes: Vec<String>,
+    results: &TableResults,
+    missing: &[&str],
+    options: &TableOptions,
 ) -> TextReport {
-    if finds.done < finds.planned {
-        remarks.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
-    }
-    if !finds.missing.is_empty() {
-        remarks.push(format!("Not compared because not installed: {}.", finds.missing.join(", ")));
-    }
-    TextReport::new(what, vec![table], remarks, conclusion)
+    notes.extend(missing_note(missing));
+    let rounds = rounds_text(options.rounds, ShownFigures::Medians);
+    results.report(ReportParts {
+        title: format!("{name}: {} per run, {rounds}", counted(options.messages, "message")),
+        tables: vec![table],
+        notes,
+        pass: "none of which failed",
+        wrong: Defects::default(),
+        is_strict: false,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::DeliveryCheck;
-    use super::super::contestants::SinkTool;
+    use super::super::runs::fault;
     use super::super::sinks::ReportedCounts;
-    use super::super::timed::Costs;
     use super::*;
+    use crate::bench::engine::Costs;
+    use crate::bench::scenario::{RoundOrder, SinkTool};
     use party::live::LiveMode;
     use std::time::Duration;
 
-    fn run(user_s: f64, elapsed_s: f64, arrived: u64) -> TableRun {
+    fn case(tool: SourceTool) -> TableCase {
+        let receiver = SinkTool::Mailrun;
+        TableCase { tool, receiver, sessions: 100, connections: ConnectionReuse::Reused, recipients: 1 }
+    }
+
+    fn run(user_s: f64, elapsed_s: f64, arrived: u64) -> ComparedRun<TableMeasurement> {
         let source = Costs { user_s, sys_s: 0.5, elapsed_s, max_rss_bytes: Some(8 << 20) };
-        TableRun::Done(Box::new(TableMeasurement {
+        let measured = TableMeasurement {
             source,
             sink: Costs::default(),
             counts: Some(ReportedCounts { messages: arrived, recipients: arrived }),
             deliveries: None,
-        }))
+        };
+        match fault(&case(SourceTool::Mailrun), &measured, &options()) {
+            None => ComparedRun::Sound(measured),
+            Some(why) => ComparedRun::Faulty(measured, why),
+        }
     }
 
-    fn series(tool: SourceTool, runs: Vec<TableRun>) -> TableSeries {
-        let receiver = SinkTool::Mailrun;
-        let connections = ConnectionReuse::Reused;
-        TableSeries { case: TableCase { tool, receiver, sessions: 100, connections, recipients: 1 }, runs }
+    fn series(tool: SourceTool, runs: Vec<ComparedRun<TableMeasurement>>) -> TableSeries {
+        TableSeries { case: case(tool), name: case(tool).description(), runs }
     }
 
     fn options() -> TableOptions {
@@ -241,7 +172,7 @@ mod tests {
             tools: vec![SourceTool::SmtpSource, SourceTool::Mailrun],
             receivers: vec![SinkTool::Mailrun],
             rounds: 3,
-            order: crate::bench::scenario::RoundOrder::Alternating,
+            order: RoundOrder::Alternating,
             sessions: vec![100],
             recipients: vec![1],
             check: DeliveryCheck::None,
@@ -251,8 +182,8 @@ mod tests {
         }
     }
 
-    fn results(lanes: Vec<TableSeries>) -> TableResults {
-        TableResults { series: lanes, missing: vec!["go-smtp-source"], done: 6, planned: 6 }
+    fn results(series: Vec<TableSeries>) -> TableResults {
+        TableResults { series, done: 6, planned: 6 }
     }
 
     #[test]
@@ -260,37 +191,38 @@ mod tests {
         let theirs = vec![run(0.5, 1.0, 1000), run(1.5, 2.0, 1000), run(0.7, 9.0, 1000)];
         // 2, 1 and 3 times as fast as theirs in its round; the medians, of 2 s each, would show no difference.
         let ours = vec![run(0.0, 0.5, 1000), run(0.5, 2.0, 1000), run(0.1, 3.0, 1000)];
-        let sheet = figures(
+        let report = figures(
             &results(vec![series(SourceTool::SmtpSource, theirs), series(SourceTool::Mailrun, ours)]),
+            &["go-smtp-source"],
             &options(),
         );
-        let row = sheet.text.lines().find(|line| line.starts_with(" mailrun")).unwrap();
+        let row = report.text.lines().find(|line| line.starts_with(" mailrun")).unwrap();
         let cells: Vec<&str> = row.split_whitespace().collect();
         let expected =
             ["mailrun", "mailrun", "100", "-d", "0.100", "0.500", "2.000", "50", "8.0", "MiB", "500", "2.00", "0.50"];
-        assert_eq!(cells[..13], expected, "{}", sheet.text);
-        assert!(sheet.is_good() && sheet.text.contains("not installed: go-smtp-source."), "{}", sheet.text);
+        assert_eq!(cells[..13], expected, "{}", report.text);
+        assert!(report.is_good() && report.text.contains("not installed: go-smtp-source."), "{}", report.text);
     }
 
     #[test]
     fn what_hung_is_named_and_has_no_figures() {
-        let theirs = vec![TableRun::Failed("it did not end\nwithin 1 s".to_owned())];
-        let sheet = figures(&results(vec![series(SourceTool::SmtpSource, theirs)]), &options());
+        let theirs = vec![ComparedRun::Failed("it did not end\nwithin 1 s".to_owned())];
+        let report = figures(&results(vec![series(SourceTool::SmtpSource, theirs)]), &[], &options());
         let named = "NOT OK: smtp-source → mailrun sink, 100 sessions, -d: it did not end within 1 s";
-        assert!(!sheet.is_good() && sheet.text.contains(named), "{}", sheet.text);
+        assert!(!report.is_good() && report.text.contains(named), "{}", report.text);
     }
 
     #[test]
     fn a_source_that_loses_mail_in_silence_is_found_out() {
-        let sheet = figures(&results(vec![series(SourceTool::Mailrun, vec![run(0.1, 1.0, 998)])]), &options());
-        assert!(!sheet.is_good() && sheet.text.contains("the sink has 998 of 1,000 messages"), "{}", sheet.text);
+        let report = figures(&results(vec![series(SourceTool::Mailrun, vec![run(0.1, 1.0, 998)])]), &[], &options());
+        assert!(!report.is_good() && report.text.contains("the sink has 998 of 1,000 messages"), "{}", report.text);
     }
 
     #[test]
     fn what_was_not_run_is_no_proof() {
         let stopped = TableResults { done: 1, ..results(vec![series(SourceTool::Mailrun, vec![run(0.1, 1.0, 1000)])]) };
-        let sheet = check_report(&stopped, &options());
-        assert!(!sheet.is_good() && sheet.text.contains("Stopped after 1 of 6 runs."), "{}", sheet.text);
-        assert!(sheet.text.contains(" OK"), "{}", sheet.text);
+        let report = check_report(&stopped, &[], &options());
+        assert!(!report.is_good() && report.text.contains("Stopped after 1 of 6 runs."), "{}", report.text);
+        assert!(report.text.contains(" OK"), "{}", report.text);
     }
 }

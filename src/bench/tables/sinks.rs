@@ -1,8 +1,8 @@
 //! The sinks of a table: a new one for each run on a free loopback port, with room for every session.
-use super::contestants::SinkTool;
 use super::deliveries::{self, Deliveries};
-use super::timed::{Costs, TimedChild};
-use anyhow::{Context, Result, bail, ensure};
+use crate::bench::engine::{Costs, TimedChild};
+use crate::bench::scenario::SinkTool;
+use anyhow::{Context, Result};
 use party::live::{LiveEvent, LiveProgress};
 use std::fs::{self, File};
 use std::io::Write;
@@ -94,7 +94,7 @@ impl TableSink {
             command.arg("--dump-file").arg(dump_file(&place));
         }
         let mut process = TimedChild::start(command)?;
-        let address = await_ready("mailrun sink", &mut process, || {
+        let address = process.await_ready("mailrun sink", SINK_TIMEOUT, || {
             let said = fs::read_to_string(stdout_file(&place)).unwrap_or_default();
             said.lines().find_map(|line| match LiveEvent::from_line(line) {
                 Some(LiveEvent::Listening { smtp, .. }) => smtp.first()?.parse().ok(),
@@ -124,7 +124,7 @@ impl TableSink {
         command.args([&address.to_string(), BACKLOG]);
         command.current_dir(place.path()).stdout(Stdio::null());
         let mut process = TimedChild::start(command)?;
-        await_ready("smtp-sink", &mut process, || {
+        process.await_ready("smtp-sink", SINK_TIMEOUT, || {
             let mut stream = TcpStream::connect(address).ok()?;
             stream.write_all(b"QUIT\r\n").ok()
         })?;
@@ -165,10 +165,7 @@ impl TableSink {
 
     /// Stops it: its costs, and its counts, if it reports them.
     pub(super) fn stop(mut self) -> Result<(Costs, Option<ReportedCounts>)> {
-        if self.process.poll_exit()? {
-            let words = self.process.last_stderr_line();
-            bail!("the sink ended during the run: {}", words.as_deref().unwrap_or("no output"));
-        }
+        self.process.ensure_running("the sink")?;
         let (_, costs) = self.process.stop(SINK_TIMEOUT)?;
         let said = fs::read_to_string(stdout_file(&self.place)).unwrap_or_default();
         Ok((costs, last_counts(&said)))
@@ -185,21 +182,6 @@ fn stdout_file(place: &TempDir) -> PathBuf {
 
 fn dump_file(place: &TempDir) -> PathBuf {
     place.path().join("dump")
-}
-
-/// Polls until there is a result.
-fn await_ready<T>(name: &str, process: &mut TimedChild, mut look: impl FnMut() -> Option<T>) -> Result<T> {
-    loop {
-        let has_ended = process.poll_exit()?;
-        if let Some(seen) = look().filter(|_| !has_ended) {
-            return Ok(seen);
-        }
-        if has_ended {
-            let words = process.last_stderr_line();
-            bail!("{name} ended before it listened: {}", words.as_deref().unwrap_or("no output"));
-        }
-        ensure!(process.age() < SINK_TIMEOUT, "{name} did not listen within {} s", SINK_TIMEOUT.as_secs());
-    }
 }
 
 /// The counts of the last progress report: a sink reports once more when all is counted.

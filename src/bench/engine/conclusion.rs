@@ -1,6 +1,5 @@
 //! The verdict of a scenario of several runs: in the words, and in the order, of the verdict of one run.
 use journey::record::Outcome;
-use report::numbers::counted;
 use report::{TextStyle, outcome_word};
 
 /// Defects that were found, by their weight: the first list that is not empty decides.
@@ -62,32 +61,6 @@ impl Conclusion {
         }
         lines
     }
-}
-
-/// The conclusion of runs of which `faults` names those that went wrong, with `planned` of them asked for.
-pub(in crate::bench) fn conclude_runs(faults: &[String], done: usize, planned: usize) -> Conclusion {
-    let wrong = Defects { failed: faults.iter().map(|fault| strip_mark(fault)).collect(), ..Defects::default() };
-    conclude(wrong, done, planned, &format!("{}, none of which failed", counted(done as u64, "run")), false)
-}
-
-/// The same with all that is known to be wrong.
-pub(in crate::bench) fn conclude(
-    mut wrong: Defects,
-    done: usize,
-    planned: usize,
-    pass: &str,
-    is_strict: bool,
-) -> Conclusion {
-    let is_interrupted = done < planned;
-    if is_interrupted {
-        wrong.unobserved.push(format!("it was stopped after {done} of {planned} runs"));
-    }
-    Conclusion { is_interrupted, ..Conclusion::of(&wrong, pass, is_strict) }
-}
-
-/// A line of a table's remarks as a sentence of its verdict.
-pub(in crate::bench) fn strip_mark(fault: &str) -> String {
-    fault.trim_start_matches("NOT OK: ").to_owned()
 }
 
 #[cfg(test)]

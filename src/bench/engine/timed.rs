@@ -4,7 +4,7 @@
 //! Peak memory needs two sources. `wait4` counts from before `exec`, when the child still was an image of this
 //! process, so it never reports less than this process itself holds. Below that floor the peak is the last value in
 //! `/proc/PID/status`, which is read at each wait.
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use party::process_usage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -93,6 +93,41 @@ impl TimedChild {
         }
     }
 
+    /// Waits until `look` finds the sign that it is ready.
+    ///
+    /// # Errors
+    /// If it ends before, or is not ready within `limit`.
+    pub(in crate::bench) fn await_ready<T>(
+        &mut self,
+        name: &str,
+        limit: Duration,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
+        loop {
+            let has_ended = self.poll_exit()?;
+            if let Some(seen) = look().filter(|_| !has_ended) {
+                return Ok(seen);
+            }
+            if has_ended {
+                bail!("{name} ended before it was ready: {}", self.last_words());
+            }
+            ensure!(self.age() < limit, "{name} was not ready within {} s", limit.as_secs());
+        }
+    }
+
+    /// Fails if it has ended by itself.
+    pub(in crate::bench) fn ensure_running(&mut self, name: &str) -> Result<()> {
+        if self.poll_exit()? {
+            bail!("{name} ended during the run: {}", self.last_words());
+        }
+        Ok(())
+    }
+
+    /// Error of one that ended with that status.
+    pub(in crate::bench) fn exit_error(&mut self, status: ExitStatus) -> anyhow::Error {
+        anyhow!("it ended with {status}: {}", self.last_words())
+    }
+
     /// Time since it was started.
     pub(in crate::bench) fn age(&self) -> Duration {
         self.started_at.elapsed()
@@ -131,8 +166,13 @@ impl TimedChild {
         ))
     }
 
+    /// Its explanation of a failure.
+    fn last_words(&mut self) -> String {
+        self.last_stderr_line().unwrap_or_else(|| "no output".to_owned())
+    }
+
     /// The last line that it wrote on its standard error.
-    pub(in crate::bench) fn last_stderr_line(&mut self) -> Option<String> {
+    fn last_stderr_line(&mut self) -> Option<String> {
         let length = self.stderr.metadata().ok()?.len();
         self.stderr.seek(SeekFrom::Start(length.saturating_sub(MAX_STDERR_BYTES))).ok()?;
         let mut said = Vec::new();
@@ -213,6 +253,18 @@ mod tests {
         let pid = timed.child.id();
         drop(timed);
         assert!(process_usage::of(pid).is_none());
+    }
+
+    #[test]
+    fn one_that_ends_is_not_ready_and_says_why() {
+        let mut timed = shell("echo why >&2; exit 3");
+        let why = timed.await_ready("it", Duration::from_secs(60), || None::<()>).unwrap_err().to_string();
+        assert_eq!(why, "it ended before it was ready: why");
+        assert_eq!(timed.ensure_running("it").unwrap_err().to_string(), "it ended during the run: why");
+        let mut timed = shell("sleep 600");
+        assert_eq!(timed.await_ready("it", Duration::from_secs(60), || Some(7)).unwrap(), 7);
+        let why = timed.await_ready("it", Duration::from_secs(0), || None::<()>).unwrap_err().to_string();
+        assert_eq!(why, "it was not ready within 0 s");
     }
 
     #[test]

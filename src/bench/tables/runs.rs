@@ -1,0 +1,81 @@
+//! One run of a table: a new sink, a source with a limit of time, and the costs of both.
+use super::cases::TableCase;
+use super::contestants::{MessageMarking, command};
+use super::deliveries::Deliveries;
+use super::delivery_check;
+use super::sinks::{DumpMode, ReportedCounts, SinkLaunch, TableSink};
+use super::{DeliveryCheck, TableOptions};
+use crate::bench::engine::{Comparison, Costs, InstalledPrograms, RunTurn, TimedChild};
+use crate::bench::scenario::{SinkTool, SourceTool};
+use anyhow::Result;
+use report::numbers::count;
+use std::process::Stdio;
+
+/// A run that came to its end.
+#[derive(Clone, Debug)]
+pub(super) struct TableMeasurement {
+    pub(super) source: Costs,
+    pub(super) sink: Costs,
+    /// Counts that the sink reports; smtp-sink reports none.
+    pub(super) counts: Option<ReportedCounts>,
+    /// Messages that it has kept, where it was asked to.
+    pub(super) deliveries: Option<Deliveries>,
+}
+
+/// A comparison of sources.
+pub(super) struct TableComparison<'o> {
+    pub(super) options: &'o TableOptions,
+    pub(super) sources: InstalledPrograms<SourceTool>,
+    pub(super) sinks: InstalledPrograms<SinkTool>,
+}
+
+impl Comparison for TableComparison<'_> {
+    type Case = TableCase;
+    type Measurement = TableMeasurement;
+
+    fn name(&self, case: &TableCase) -> String {
+        case.description()
+    }
+
+    fn measure(&self, case: &TableCase, turn: &mut RunTurn<'_>) -> Result<Option<TableMeasurement>> {
+        let TableOptions { messages, limit, .. } = *self.options;
+        let (dump_mode, marking) = match self.options.check {
+            DeliveryCheck::None => (DumpMode::Nothing, MessageMarking::AsPublished),
+            DeliveryCheck::EveryDelivery => (DumpMode::Dump, MessageMarking::Unique),
+        };
+        let sink = TableSink::start(SinkLaunch {
+            receiver: case.receiver,
+            program: self.sinks.path(case.receiver)?,
+            sessions: case.sessions,
+            dump_mode,
+            faults: &self.options.sink_options,
+        })?;
+        let mut command = command(self.sources.path(case.tool)?, case, messages, marking, sink.address());
+        command.stdout(Stdio::null());
+        let mut source = TimedChild::start(command)?;
+        let Some((status, costs)) = turn.await_exit(&mut source, limit, || None)? else { return Ok(None) };
+        if !status.success() {
+            return Err(source.exit_error(status));
+        }
+        let deliveries = (dump_mode == DumpMode::Dump).then(|| sink.deliveries(messages)).transpose()?;
+        let (sink, counts) = sink.stop()?;
+        Ok(Some(TableMeasurement { source: costs, sink, counts, deliveries }))
+    }
+
+    fn fault(&self, case: &TableCase, run: &TableMeasurement) -> Option<String> {
+        fault(case, run, self.options)
+    }
+}
+
+/// Fault of a run: deliveries that are missing or more than there should be; of a run without checks, messages that the sink did
+/// not get, where it counts by itself.
+pub(super) fn fault(case: &TableCase, run: &TableMeasurement, options: &TableOptions) -> Option<String> {
+    let messages = options.messages;
+    match options.check {
+        DeliveryCheck::EveryDelivery => delivery_check::fault(run, messages, case.recipients),
+        DeliveryCheck::None => {
+            let arrived = run.counts?.messages;
+            (arrived != messages).then(|| format!("the sink has {} of {} messages", count(arrived), count(messages)))
+        }
+    }
+}
