@@ -39,8 +39,8 @@ pub(super) struct SinkResults {
 }
 
 impl From<PartyResults> for SinkResults {
-    fn from(finds: PartyResults) -> Self {
-        Self { record: Some(finds.record), units: finds.units }
+    fn from(results: PartyResults) -> Self {
+        Self { record: Some(results.record), units: results.units }
     }
 }
 
@@ -118,14 +118,16 @@ pub(super) fn source_from_progress(
     options: &BenchOptions,
     run: RunId,
     started_at: Timestamp,
-    said: &LiveProgress,
+    progress: &LiveProgress,
 ) -> PartyResults {
     let mut record = outputs::new_record(Some(run), &options.name, started_at, options.workload.clone());
-    let counts = [(Stage::Created, said.created), (Stage::Sent, said.sent), (Stage::Accepted, said.accepted)];
-    let rate = |count: u64| if said.elapsed_s > 0.0 { count as f64 / said.elapsed_s } else { 0.0 };
-    record.stages = counts.map(|(name, count)| stage_from_progress(name, count, rate(count), said.elapsed_s)).to_vec();
-    record.duration_s = said.elapsed_s;
-    record.ledger = LedgerRow { accepted: Some(said.recipients), ..LedgerRow::default() };
+    let counts =
+        [(Stage::Created, progress.created), (Stage::Sent, progress.sent), (Stage::Accepted, progress.accepted)];
+    let rate = |count: u64| if progress.elapsed_s > 0.0 { count as f64 / progress.elapsed_s } else { 0.0 };
+    record.stages =
+        counts.map(|(name, count)| stage_from_progress(name, count, rate(count), progress.elapsed_s)).to_vec();
+    record.duration_s = progress.elapsed_s;
+    record.ledger = LedgerRow { accepted: Some(progress.recipients), ..LedgerRow::default() };
     record.parties = vec![party_without_record(Role::Source)];
     PartyResults { record, units: None }
 }
@@ -205,7 +207,7 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
 }
 
 /// The run's record.
-pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: RunResults) -> Record {
+pub(super) fn record(options: &BenchOptions, started_at: Timestamp, results: RunResults) -> Record {
     let RunResults {
         run,
         source,
@@ -217,9 +219,9 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: RunRe
         sink,
         ending,
         deaths,
-        observations: watched,
-        surroundings: around,
-    } = finds;
+        observations,
+        surroundings,
+    } = results;
     let ledger = close_account(&source, arrivals.as_ref(), relay.as_ref());
     let folded = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
@@ -233,9 +235,9 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: RunRe
         ..folded
     };
     let mut remarks = Vec::new();
-    let mut around = around;
+    let mut surroundings = surroundings;
     if let Some(relay) = relay {
-        around.disk_written_bytes = disk_bytes;
+        surroundings.disk_written_bytes = disk_bytes;
         // Between those whose mail goes through it.
         record.parties.insert(record.parties.len().min(1), relay.party);
         remarks = relay.notes;
@@ -246,10 +248,10 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: RunRe
         }
         record.parties.iter_mut().filter(|party| party.role == role).for_each(|party| party.died = Some(death.clone()));
     }
-    for seen in watched {
+    for seen in observations {
         fill_costs(&mut record, &seen);
     }
-    record.surroundings = Some(others_usage(&record, between, around));
+    record.surroundings = Some(others_usage(&record, between, surroundings));
     record.ending = ending.or(record.ending);
     let ordered = ordered_faults(&record).filter(|_| sink == SinkOwner::Own);
     let evaluated: Vec<_> = options.thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
@@ -313,14 +315,14 @@ fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
 
 /// Use of this host by others: known if the use of all that took part is known, the bench included. The use of a
 /// server under test is not, unless it is a relay that the bench started.
-fn others_usage(record: &Record, between: Topology, mut around: Surroundings) -> Surroundings {
+fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundings) -> Surroundings {
     let has_relay = record.parties.iter().any(|party| party.role == Role::Relay);
     let used_s: Option<f64> = record.parties.iter().map(|party| Some(party.user_s? + party.sys_s?)).sum();
     if let Some(used_s) = used_s.filter(|_| between == Topology::Direct || has_relay) {
         let own = process_usage::own();
-        host_sampler::set_other_busy_share(&mut around, used_s + own.user_s + own.sys_s);
+        host_sampler::set_other_busy_share(&mut surroundings, used_s + own.user_s + own.sys_s);
     }
-    around
+    surroundings
 }
 
 /// Fills in costs. Figures seen from outside are complete to the party's end; its own figures stop when it wrote

@@ -1,11 +1,11 @@
 //! The bench: starts the parties of a run as processes, watches them, and folds what they wrote into one record.
 //!
 //! ```text
-//! plan ─→ directory ─→ course ──────────────────────────────────────────→ gather ─→ run.json, report.md
+//! plan ─→ directory ─→ supervisor ──────────────────────────────────────→ gather ─→ run.json, report.md
 //!          (files)      sink, relay up → source runs → drain → stop        (records + ledgers → account → verdict)
 //! ```
 //!
-//! A run never disturbs itself: the parties are processes of their own, measured by `probe` from outside, and this
+//! A run never disturbs itself: the parties are processes of their own, measured by `party::process_usage` from outside, and this
 //! process does nothing but wait, draw a bar four times a second and, at the end, the sums.
 mod built_in;
 mod contestant;
@@ -73,18 +73,18 @@ pub(crate) fn run(options: BenchOptions) -> Result<BenchOutcome> {
 /// Runs the bench with `program` as source and sink.
 fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
     let started_at = jiff::Timestamp::now();
-    let far_sink = options.target.remote_sink().map(RemoteSink::connect).transpose()?;
+    let remote_sink = options.target.remote_sink().map(RemoteSink::connect).transpose()?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, started_at)?;
-    let conducted = run_parties(program, options, far_sink.as_ref(), &directory, started_at);
-    let (finds, complaint) = conducted.inspect_err(|_| directory.discard())?;
-    let disk_bytes = finds.disk_bytes;
-    let store = finds.disk_usage;
-    let relay = finds.observations.iter().find(|party| party.role == Role::Relay);
+    let outcome = run_parties(program, options, remote_sink.as_ref(), &directory, started_at);
+    let (results, complaint) = outcome.inspect_err(|_| directory.discard())?;
+    let disk_bytes = results.disk_bytes;
+    let disk_usage = results.disk_usage;
+    let relay = results.observations.iter().find(|party| party.role == Role::Relay);
     let relay_memory = relay.map(|party| party.memory.clone()).unwrap_or_default();
-    let record = gather::record(options, started_at, finds);
+    let record = gather::record(options, started_at, results);
     let unwritten = directory.save(&record).err().or(complaint);
     let directory = directory.path().to_owned();
-    Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, disk_usage: store, unwritten })
+    Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, disk_usage, unwritten })
 }
 
 /// Sends the load from end to end and collects what each party wrote; with the first complaint of a party that could not
@@ -92,31 +92,31 @@ fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
 fn run_parties(
     program: &Path,
     options: &BenchOptions,
-    far_sink: Option<&RemoteSink>,
+    remote_sink: Option<&RemoteSink>,
     directory: &RunDirectory,
     started_at: jiff::Timestamp,
 ) -> Result<(gather::RunResults, Option<anyhow::Error>)> {
     let run = outputs::new_run_id()?;
-    let sight = HostSampler::start();
+    let sampler = HostSampler::start();
     let disk = options.relay().and_then(|_| DiskCounter::under(directory.path()));
-    let mut course = Supervisor::new(options)?;
+    let mut supervisor = Supervisor::new(options)?;
     let target = match &options.target {
         BenchTarget::Server { address, .. } => address.clone(),
-        BenchTarget::OwnSink => course.start_sink(PartyCommand::sink(program, options, run, directory))?,
+        BenchTarget::OwnSink => supervisor.start_sink(PartyCommand::sink(program, options, run, directory))?,
         BenchTarget::Relay(_) => {
-            let sink = course.start_sink(PartyCommand::sink(program, options, run, directory))?;
-            start_relay(program, options, directory, &sink, &mut course)?
+            let sink = supervisor.start_sink(PartyCommand::sink(program, options, run, directory))?;
+            start_relay(program, options, directory, &sink, &mut supervisor)?
         }
     };
     let at_start = relays::used_bytes(&directory.spool());
-    let complaint = course.follow_source(PartyCommand::source(program, options, run, directory, &target))?;
-    let (source, complaint) = source_results(options, run, directory, started_at, &mut course, complaint)?;
-    let far_end = collect_deliveries(options, run, directory, far_sink, &source, &mut course)?;
+    let complaint = supervisor.follow_source(PartyCommand::source(program, options, run, directory, &target))?;
+    let (source, complaint) = source_results(options, run, directory, started_at, &mut supervisor, complaint)?;
+    let far_end = collect_deliveries(options, run, directory, remote_sink, &source, &mut supervisor)?;
     let complaint = complaint.or(far_end.exit_error);
-    let deaths = course.deaths().to_vec();
+    let deaths = supervisor.deaths().to_vec();
     let is_dead = |role: Role| deaths.iter().any(|(whose, _)| *whose == role);
     let server_ended = (is_dead(Role::Relay) || is_dead(Role::Sink)).then_some(Ending::ServerEnded);
-    let interrupted = (course.asked() != StopRequest::Nothing).then_some(Ending::Interrupted);
+    let interrupted = (supervisor.asked() != StopRequest::Nothing).then_some(Ending::Interrupted);
     let ending = interrupted.or(server_ended).or(far_end.ending);
     let mut relay = options.relay().and_then(|relay| gather::relay(relay, directory, far_end.completeness));
     let may_have_mail = far_end.completeness == Completeness::NotAll || is_dead(Role::Relay);
@@ -124,25 +124,25 @@ fn run_parties(
         relay.iter_mut().for_each(|relay| relay.record_queue(relays::queued(program, directory, run)));
     }
     let disk_bytes = disk.and_then(|disk| disk.written_since());
-    let store = DiskUsage { at_start, at_end: relays::used_bytes(&directory.spool()) };
-    let watched = course.finish();
-    let around = sight.finish();
+    let disk_usage = DiskUsage { at_start, at_end: relays::used_bytes(&directory.spool()) };
+    let observations = supervisor.finish();
+    let surroundings = sampler.finish();
     let arrivals = far_end.results;
-    let finds = gather::RunResults {
+    let results = gather::RunResults {
         run,
         source,
         relay,
         disk_bytes,
-        disk_usage: store,
+        disk_usage,
         arrivals,
         between: topology(&options.target),
         sink: sink_owner(&options.target),
         ending,
         deaths,
-        observations: watched,
-        surroundings: around,
+        observations,
+        surroundings,
     };
-    Ok((finds, complaint))
+    Ok((results, complaint))
 }
 
 /// Servers between source and sink.
@@ -168,19 +168,19 @@ fn source_results(
     run: RunId,
     directory: &RunDirectory,
     started_at: jiff::Timestamp,
-    course: &mut Supervisor,
+    supervisor: &mut Supervisor,
     complaint: Option<anyhow::Error>,
 ) -> Result<(PartyResults, Option<anyhow::Error>)> {
-    if let Some(record) = course.take_unwritten(Role::Source) {
+    if let Some(record) = supervisor.take_unwritten(Role::Source) {
         return Ok((PartyResults { record, units: None }, complaint));
     }
-    let said = course.source_progress();
-    let is_stopped = course.asked() != StopRequest::Nothing;
+    let progress = supervisor.source_progress();
+    let is_stopped = supervisor.asked() != StopRequest::Nothing;
     match (gather::read_party(directory, Role::Source), complaint) {
-        (Ok(finds), complaint) => Ok((finds, complaint)),
-        (Err(_), _) if is_stopped && said.created == 0 => Err(Interrupted::BEFORE_LOAD.into()),
-        (Err(_), complaint) if !course.deaths().is_empty() => {
-            Ok((gather::source_from_progress(options, run, started_at, &said), complaint))
+        (Ok(results), complaint) => Ok((results, complaint)),
+        (Err(_), _) if is_stopped && progress.created == 0 => Err(Interrupted::BEFORE_LOAD.into()),
+        (Err(_), complaint) if !supervisor.deaths().is_empty() => {
+            Ok((gather::source_from_progress(options, run, started_at, &progress), complaint))
         }
         (Err(_), Some(complaint)) => Err(complaint),
         (Err(error), None) => Err(error),
@@ -203,30 +203,30 @@ fn collect_deliveries(
     options: &BenchOptions,
     run: RunId,
     directory: &RunDirectory,
-    far_sink: Option<&RemoteSink>,
+    remote_sink: Option<&RemoteSink>,
     source: &PartyResults,
-    course: &mut Supervisor,
+    supervisor: &mut Supervisor,
 ) -> Result<RemoteEnd> {
     let nobody = RemoteEnd { results: None, completeness: Completeness::All, ending: None, exit_error: None };
-    match (&options.target, far_sink) {
+    match (&options.target, remote_sink) {
         (BenchTarget::OwnSink | BenchTarget::Relay(_), _) => {
-            let (arrived, complaint) = drain(course, options, gather::accepted_messages(&source.record))?;
-            let record = course.take_unwritten(Role::Sink);
-            let finds = match (record, gather::read_party(directory, Role::Sink)) {
+            let (arrived, complaint) = drain(supervisor, options, gather::accepted_messages(&source.record))?;
+            let record = supervisor.take_unwritten(Role::Sink);
+            let results = match (record, gather::read_party(directory, Role::Sink)) {
                 (Some(record), _) => Some(SinkResults { record: Some(record), units: None }),
-                (None, Ok(finds)) => Some(finds.into()),
-                (None, Err(_)) if !course.deaths().is_empty() => None,
+                (None, Ok(results)) => Some(results.into()),
+                (None, Err(_)) if !supervisor.deaths().is_empty() => None,
                 (None, Err(error)) => return Err(complaint.unwrap_or(error)),
             };
-            Ok(RemoteEnd { results: finds, completeness: arrived, exit_error: complaint, ..nobody })
+            Ok(RemoteEnd { results, completeness: arrived, exit_error: complaint, ..nobody })
         }
         (BenchTarget::Server { .. }, Some(sink)) => {
             let units = source.units.clone().unwrap_or_default();
-            match sink.await_arrivals(run, &units, course) {
-                Ok(finds) => Ok(RemoteEnd { results: Some(finds), ..nobody }),
+            match sink.await_arrivals(run, &units, supervisor) {
+                Ok(results) => Ok(RemoteEnd { results: Some(results), ..nobody }),
                 // The source's figures stand, whatever became of the sink.
                 Err(error) => {
-                    course.print_line(&format!("{error:#}"));
+                    supervisor.print_line(&format!("{error:#}"));
                     Ok(RemoteEnd { ending: Some(Ending::SinkEnded), ..nobody })
                 }
             }
@@ -241,14 +241,14 @@ fn start_relay(
     options: &BenchOptions,
     directory: &RunDirectory,
     sink: &str,
-    course: &mut Supervisor,
+    supervisor: &mut Supervisor,
 ) -> Result<String> {
     let relay = options.relay().context("no relay can be started")?;
     if let Contestant::Running { address, .. } = relay {
         return Ok(address.clone());
     }
-    let starting = relays::prepare(relay, options, program, directory, sink)?;
-    let started = course.start_relay(starting.context("no relay can be started")?);
+    let launch = relays::prepare(relay, options, program, directory, sink)?;
+    let started = supervisor.start_relay(launch.context("no relay can be started")?);
     options.listener.remove_secrets(directory);
     started.map_err(|error| match relays::last_log_error(directory) {
         Some(complaint) => anyhow::anyhow!("{error:#}; its log says: {complaint}"),
@@ -259,16 +259,16 @@ fn start_relay(
 /// Waits for what is under way, then stops the relay and after it the sink, which takes what the relay still has in
 /// hand. With the first complaint of one that could not write its files.
 fn drain(
-    course: &mut Supervisor,
+    supervisor: &mut Supervisor,
     options: &BenchOptions,
     accepted: u64,
 ) -> Result<(Completeness, Option<anyhow::Error>)> {
-    let arrived = course.await_arrivals(accepted)?;
-    course.await_relay_idle()?;
-    let of_relay = course.stop_relay(match options.syscall_counting {
+    let arrived = supervisor.await_arrivals(accepted)?;
+    supervisor.await_relay_idle()?;
+    let of_relay = supervisor.stop_relay(match options.syscall_counting {
         SyscallCounting::Off => PartyProcess::terminate,
         SyscallCounting::Strace(_) => PartyProcess::terminate_children,
     })?;
-    let of_sink = course.stop_sink()?;
+    let of_sink = supervisor.stop_sink()?;
     Ok((arrived, of_relay.or(of_sink)))
 }

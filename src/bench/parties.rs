@@ -171,20 +171,20 @@ pub(super) struct PartyProcess {
 
 impl PartyProcess {
     /// Starts it; its events go to `events`.
-    pub(super) fn start(order: PartyCommand, events: Sender<(Role, LiveEvent)>) -> Result<Self> {
-        let name = order.name;
+    pub(super) fn start(party: PartyCommand, events: Sender<(Role, LiveEvent)>) -> Result<Self> {
+        let name = party.name;
         let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
-        let transcript = create(&order.stdout)?;
-        let mut command = Command::new(&order.program);
-        command.args(&order.arguments).envs(order.environment.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(create(&order.stderr)?);
-        if order.group_leader == GroupLeader::Bench {
+        let transcript = create(&party.stdout)?;
+        let mut command = Command::new(&party.program);
+        command.args(&party.arguments).envs(party.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(create(&party.stderr)?);
+        if party.group_leader == GroupLeader::Bench {
             command.process_group(0);
         }
-        let program = order.program.to_string_lossy().into_owned();
+        let program = party.program.to_string_lossy().into_owned();
         let mut child = command.spawn().with_context(|| format!("cannot start the {name} ({program})"))?;
         let stdout = child.stdout.take().expect("it was piped");
-        let role = order.role;
+        let role = party.role;
         let listener = std::thread::Builder::new()
             .name(format!("{name} stdout"))
             .spawn(move || read_events(BufReader::new(stdout), transcript, role, &events))
@@ -192,11 +192,11 @@ impl PartyProcess {
         Ok(Self {
             role,
             name,
-            command: std::iter::once(program).chain(order.arguments).collect(),
+            command: std::iter::once(program).chain(party.arguments).collect(),
             child,
             stdout_reader: Some(listener),
-            stderr: order.stderr,
-            scope: order.scope,
+            stderr: party.stderr,
+            scope: party.scope,
             usage: ProcessUsage::default(),
             memory: MemoryCurve::default(),
             sampled_at: Instant::now(),
@@ -383,7 +383,7 @@ mod tests {
 
     fn shell(script: &str) -> ScriptedParty {
         let place = tempfile::tempdir().expect("a directory");
-        let order = PartyCommand {
+        let party = PartyCommand {
             role: Role::Sink,
             name: "sink",
             program: "/bin/sh".into(),
@@ -395,7 +395,7 @@ mod tests {
             stderr: place.path().join("sink.stderr"),
         };
         let (sender, events) = channel();
-        ScriptedParty { process: PartyProcess::start(order, sender).expect("started"), events, place }
+        ScriptedParty { process: PartyProcess::start(party, sender).expect("started"), events, place }
     }
 
     fn wait(process: &mut PartyProcess) -> ExitStatus {

@@ -1,4 +1,4 @@
-//! The course of a run: sink up, relay up, source runs, the last messages arrive, relay and sink stop.
+//! Supervises a run: sink up, relay up, source runs, the last messages arrive, relay and sink stop.
 //!
 //! ```text
 //! start_sink ─ listening ─→ follow_source ─ exited ─→ await_arrivals ─ all there, or quiet ─→ stop_sink ─→ finish
@@ -97,10 +97,10 @@ struct ListenAddresses {
 impl Supervisor {
     /// Makes the run, with no party started.
     pub(super) fn new(options: &BenchOptions) -> Result<Self> {
-        let (mouth, events) = channel();
+        let (events_tx, events) = channel();
         Ok(Self {
             events,
-            events_tx: mouth,
+            events_tx,
             interrupt: Interrupt::watch()?,
             progress: LatestProgress::new(options),
             display: ProgressDisplay::new(options.live, options.title.clone()),
@@ -117,19 +117,19 @@ impl Supervisor {
     }
 
     /// Starts the sink and waits until it takes mail; gives its address.
-    pub(super) fn start_sink(&mut self, order: PartyCommand) -> Result<String> {
-        self.sink = Some(PartyProcess::start(order, self.events_tx.clone())?);
+    pub(super) fn start_sink(&mut self, command: PartyCommand) -> Result<String> {
+        self.sink = Some(PartyProcess::start(command, self.events_tx.clone())?);
         self.await_listening(Role::Sink, &ReadySignal::Reported)
     }
 
     /// Starts the relay and waits until it takes mail; gives its address. One that ran before has ended.
-    pub(super) fn start_relay(&mut self, starting: RelayLaunch) -> Result<String> {
+    pub(super) fn start_relay(&mut self, launch: RelayLaunch) -> Result<String> {
         self.listening.retain(|listening| listening.role != Role::Relay);
         if let Some(former) = self.relay.take().map(|relay| relay.observation()) {
             self.previous_relay = Some(former.merge_previous(self.previous_relay.take()));
         }
-        self.relay = Some(PartyProcess::start(starting.command, self.events_tx.clone())?);
-        self.await_listening(Role::Relay, &starting.ready_signal)
+        self.relay = Some(PartyProcess::start(launch.command, self.events_tx.clone())?);
+        self.await_listening(Role::Relay, &launch.ready_signal)
     }
 
     /// Address at which the relay answers HTTP, if it does.
@@ -171,8 +171,8 @@ impl Supervisor {
     }
 
     fn await_listening(&mut self, role: Role, ready: &ReadySignal) -> Result<String> {
-        let patience = if role == Role::Relay { RELAY_LISTEN_TIMEOUT } else { LISTEN_TIMEOUT };
-        let limit = Instant::now() + patience;
+        let timeout = if role == Role::Relay { RELAY_LISTEN_TIMEOUT } else { LISTEN_TIMEOUT };
+        let limit = Instant::now() + timeout;
         loop {
             let ended = self.party(role).poll()?;
             // Read after the poll: the last reports of a party that has ended have then arrived.
@@ -189,7 +189,7 @@ impl Supervisor {
             if let Some(address) = ready.greeted_address() {
                 return Ok(address);
             }
-            ensure!(Instant::now() < limit, "the {} did not listen within {} s", name(role), patience.as_secs());
+            ensure!(Instant::now() < limit, "the {} did not listen within {} s", name(role), timeout.as_secs());
             ensure!(self.interrupt.requested() == StopRequest::Nothing, Interrupted::BEFORE_LOAD);
         }
     }
@@ -208,8 +208,8 @@ impl Supervisor {
 
     /// Starts the source and follows it to its end. Gives what it complained of where it could not run or could not write
     /// its files.
-    pub(super) fn follow_source(&mut self, order: PartyCommand) -> Result<Option<anyhow::Error>> {
-        self.source = Some(PartyProcess::start(order, self.events_tx.clone())?);
+    pub(super) fn follow_source(&mut self, command: PartyCommand) -> Result<Option<anyhow::Error>> {
+        self.source = Some(PartyProcess::start(command, self.events_tx.clone())?);
         self.load_started_at = Some(Instant::now());
         let mut stopping = Stopping::default();
         loop {
@@ -232,13 +232,16 @@ impl Supervisor {
     /// A relay gets this time even if the user asked for an end: the run is shorter then, and its account may still
     /// close. A second request during the wait ends it.
     pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Completeness> {
-        let (quiet, patience) = match self.has_relay {
+        let (quiet, last_request) = match self.has_relay {
             true => (RELAY_QUIET_TIMEOUT, self.asked().min(StopRequest::Stop)),
             false => (QUIET_TIMEOUT, StopRequest::Nothing),
         };
         let mut arrived = self.progress.delivered();
         let mut quiet_since = Instant::now();
-        while self.asked() <= patience && self.may_still_arrive() && arrived < accepted && quiet_since.elapsed() < quiet
+        while self.asked() <= last_request
+            && self.may_still_arrive()
+            && arrived < accepted
+            && quiet_since.elapsed() < quiet
         {
             self.process_events();
             self.show_wait(arrived, accepted, quiet.saturating_sub(quiet_since.elapsed()));

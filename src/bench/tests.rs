@@ -106,9 +106,9 @@ impl BenchFixture {
 
     /// The same with a relay between.
     fn relayed(source: &str, relay: &str, delivered: u64) -> Self {
-        let rehearsal = Self::new(source, GOOD_SINK, delivered);
-        fs::write(rehearsal.place.path().join("relay.sh"), relay).expect("written");
-        rehearsal
+        let fixture = Self::new(source, GOOD_SINK, delivered);
+        fs::write(fixture.place.path().join("relay.sh"), relay).expect("written");
+        fixture
     }
 
     fn results(&self) -> PathBuf {
@@ -155,19 +155,19 @@ fn read(path: &Path) -> String {
 
 #[test]
 fn a_run_is_folded_written_and_reported() {
-    let rehearsal = BenchFixture::new(GOOD_SOURCE, GOOD_SINK, UNITS);
-    let outcome = rehearsal.run().expect("it runs");
+    let fixture = BenchFixture::new(GOOD_SOURCE, GOOD_SINK, UNITS);
+    let outcome = fixture.run().expect("it runs");
     let record = &outcome.record;
     assert!(record.verdict.closed, "{:?}", record.verdict);
     assert_eq!((record.ledger.delivered, record.ledger.lost), (Some(UNITS), Some(0)));
     assert_eq!(record.parties.len(), 2);
     assert!(record.parties.iter().all(|party| party.user_s.is_some() && party.command.len() > 5));
-    assert_eq!(outcome.directory, rehearsal.results());
-    let written: Record = serde_json::from_str(&read(&rehearsal.results().join("run.json"))).expect("a record");
+    assert_eq!(outcome.directory, fixture.results());
+    let written: Record = serde_json::from_str(&read(&fixture.results().join("run.json"))).expect("a record");
     assert_eq!(&written, record);
-    assert!(read(&rehearsal.results().join("report.md")).contains("**PASS**"));
-    assert!(read(&rehearsal.results().join("source.stdout")).contains("done"));
-    assert!(!rehearsal.results().join("sink.ledger").exists(), "a closed account keeps no ledgers");
+    assert!(read(&fixture.results().join("report.md")).contains("**PASS**"));
+    assert!(read(&fixture.results().join("source.stdout")).contains("done"));
+    assert!(!fixture.results().join("sink.ledger").exists(), "a closed account keeps no ledgers");
 }
 
 #[test]
@@ -218,12 +218,12 @@ fn assert_failed_by(record: &Record, role: Role, how: &str) {
 
 #[test]
 fn a_sink_that_dies_fails_the_run_and_the_sources_figures_stay() {
-    let rehearsal = BenchFixture::new(STOPPED_SOURCE, DYING, 0);
-    let record = rehearsal.run().expect("there is a report").record;
+    let fixture = BenchFixture::new(STOPPED_SOURCE, DYING, 0);
+    let record = fixture.run().expect("there is a report").record;
     assert_failed_by(&record, Role::Sink, "signal 9 (SIGKILL)");
     assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), None));
     assert_eq!(record.ending, Some(Ending::ServerEnded));
-    assert!(read(&rehearsal.results().join("report.md")).contains("The sink died at "));
+    assert!(read(&fixture.results().join("report.md")).contains("The sink died at "));
 }
 
 #[test]
@@ -257,10 +257,10 @@ fn a_record_that_could_not_be_written_is_reported_all_the_same() {
 #[test]
 fn a_file_of_the_run_that_cannot_be_written_is_told_beside_the_report() {
     let source = GOOD_SOURCE.replace("finish", "mkdir \"$here/results/run.json\"; finish");
-    let rehearsal = BenchFixture::new(&source, GOOD_SINK, UNITS);
-    let outcome = rehearsal.run().expect("there is a report");
+    let fixture = BenchFixture::new(&source, GOOD_SINK, UNITS);
+    let outcome = fixture.run().expect("there is a report");
     let why = outcome.unwritten.expect("a file is missing").to_string();
-    assert_eq!(why, format!("cannot write {}: Is a directory", rehearsal.results().join("run.json").display()));
+    assert_eq!(why, format!("cannot write {}: Is a directory", fixture.results().join("run.json").display()));
     assert!(outcome.record.verdict.closed, "{:?}", outcome.record.verdict);
 }
 
@@ -274,8 +274,8 @@ fn a_party_without_results_is_an_error() {
 fn a_relay_is_a_party_with_all_that_its_children_used() {
     // The source prints the server that it was given.
     let source = GOOD_SOURCE.replace("finish", "echo \"$to\" > \"$here/target\"; finish");
-    let rehearsal = BenchFixture::relayed(&source, GOOD_RELAY, UNITS);
-    let outcome = rehearsal.run_relayed().expect("it runs");
+    let fixture = BenchFixture::relayed(&source, GOOD_RELAY, UNITS);
+    let outcome = fixture.run_relayed().expect("it runs");
     let record = &outcome.record;
     assert!(record.verdict.closed, "{:?}", record.verdict);
     let roles: Vec<Role> = record.parties.iter().map(|party| party.role).collect();
@@ -285,8 +285,8 @@ fn a_relay_is_a_party_with_all_that_its_children_used() {
     let words = relay.command.join(" ");
     assert!(words.contains("relay --listen 127.0.0.1:0 --to 127.0.0.1:40001 --spool "), "{words}");
     assert!(relay.user_s.zip(relay.sys_s).is_some_and(|(user, sys)| user + sys > 0.0), "{relay:?}");
-    assert_eq!(read(&rehearsal.place.path().join("target")), "127.0.0.1:40002\n");
-    assert!(!rehearsal.results().join("relay.spool").exists(), "a closed account needs no spool");
+    assert_eq!(read(&fixture.place.path().join("target")), "127.0.0.1:40002\n");
+    assert!(!fixture.results().join("relay.spool").exists(), "a closed account needs no spool");
 }
 
 #[test]

@@ -98,7 +98,7 @@ pub(super) fn default_relay() -> Contestant {
 /// accounted for. Several relays are measured in turns. Ctrl-C ends the run and prints the table so far (exit
 /// status 130). Exit status 1 if a run failed, a message was lost or a threshold was missed.
 #[derive(Debug, Args)]
-#[command(after_help = CONTEST_EXAMPLES)]
+#[command(after_help = COMPARISON_EXAMPLES)]
 pub(super) struct RelayComparisonArgs {
     /// Messages per run.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
@@ -138,7 +138,7 @@ pub(super) struct RelayComparisonArgs {
     pub(super) tables: TableReportArgs,
 }
 
-const CONTEST_EXAMPLES: &str = "\
+const COMPARISON_EXAMPLES: &str = "\
 Examples:
   mailrun bench relay-400 --compare mailrun,postfix     against Postfix, as root
   mailrun bench relay-400 --compare mailrun,none        against no relay

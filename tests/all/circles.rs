@@ -24,15 +24,6 @@ const KNOWN: &[&str] = &[
     "crates/smtp/src/server/question.rs",
     "crates/smtp/src/server/state.rs",
     "crates/smtp/src/server/turned_away.rs",
-    "src/bench/directory.rs",
-    "src/bench/mades_compare/contestants.rs",
-    "src/bench/mades_compare/environment.rs",
-    "src/bench/plan.rs",
-    "src/bench/relays/comparison.rs",
-    "src/bench/relays/launch.rs",
-    "src/bench/relays/listener.rs",
-    "src/bench/relays/postfix.rs",
-    "src/bench/relays/report.rs",
 ];
 
 /// Names from the crate's root to a module, or to an item in it.

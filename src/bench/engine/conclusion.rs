@@ -50,11 +50,11 @@ impl Conclusion {
         format!("{} {}", outcome_word(self.outcome, TextStyle::Plain), self.why)
     }
 
-    /// The same in `ink`, in lines that `wrap` makes.
-    pub(super) fn lines(&self, ink: TextStyle, wrap: impl Fn(&str) -> Vec<String>) -> Vec<String> {
+    /// The same in `style`, in lines that `wrap` makes.
+    pub(super) fn lines(&self, style: TextStyle, wrap: impl Fn(&str) -> Vec<String>) -> Vec<String> {
         let mut lines = wrap(&self.line());
         let plain = outcome_word(self.outcome, TextStyle::Plain);
-        let painted = outcome_word(self.outcome, ink);
+        let painted = outcome_word(self.outcome, style);
         // Painted after it is broken into lines: escape sequences have no width.
         if let Some(first) = lines.first_mut() {
             *first = first.replacen(&plain, &painted, 1);

@@ -232,6 +232,6 @@ mod tests {
         let below = "\nNOT OK: tool a: lost 1\nNOT OK: tool b: no luck\nStopped after 4 of 6 runs.\nRatios compare";
         assert!(report.text.contains(below), "{}", report.text);
         assert_eq!(report.conclusion.line(), "FAIL tool a: lost 1 (and 1 more)");
-        assert!(report.text.contains(" 2.00 ") && !report.text.contains("1,000"), "{}", report.text);
+        assert!(report.text.contains("  2.00\n") && !report.text.contains("1,000"), "{}", report.text);
     }
 }

@@ -1,6 +1,6 @@
-//! A sheet as a reader gets it: its verdict alone, what a terminal of 80×24 can show, or all of it; the verdict last.
+//! A report as a reader gets it: its verdict alone, what a terminal of 80×24 can show, or all of it; the verdict last.
 //!
-//! A sheet is cut only where a file has all of it. Left out are then, in this order: empty lines; remarks, the last one
+//! A report is cut only where a file has all of it. Left out are then, in this order: empty lines; remarks, the last one
 //! first; tables between the first and the last; faults after the first; the first table.
 use super::TextReport;
 use report::part::{ReportPart, fit, lines, lines_in};
@@ -9,7 +9,7 @@ use report::wrap::{display_width, wrapped};
 use report::{ReportLength, TextStyle};
 use std::cmp::Reverse;
 
-/// Lines of a sheet that is cut, so that a shell's prompt fits under it.
+/// Lines of a report that is cut, so that a shell's prompt fits under it.
 const MAX_LINES: usize = 23;
 /// Sentences on a terminal take no more columns.
 const SENTENCE_WIDTH: usize = 100;
@@ -25,31 +25,31 @@ enum TablePriority {
 }
 
 impl TextReport {
-    /// The sheet and its conclusion for a terminal of `width` columns, where columns that have no room are left out; `None`
+    /// The report and its conclusion for a terminal of `width` columns, where columns that have no room are left out; `None`
     /// is a file, which gets all of it.
-    pub(crate) fn render(&self, width: Option<usize>, extent: ReportLength, ink: TextStyle) -> String {
-        match (extent, width) {
-            (ReportLength::Verdict, _) => self.conclusion.lines(ink, |line| vec![line.to_owned()]).join("\n") + "\n",
-            (ReportLength::Short, Some(width)) if self.file.is_some() => self.short(width, ink),
-            (ReportLength::Short | ReportLength::Full, width) => self.full(width, ink),
+    pub(crate) fn render(&self, width: Option<usize>, length: ReportLength, style: TextStyle) -> String {
+        match (length, width) {
+            (ReportLength::Verdict, _) => self.conclusion.lines(style, |line| vec![line.to_owned()]).join("\n") + "\n",
+            (ReportLength::Short, Some(width)) if self.file.is_some() => self.short(width, style),
+            (ReportLength::Short | ReportLength::Full, width) => self.full(width, style),
         }
     }
 
-    fn full(&self, width: Option<usize>, ink: TextStyle) -> String {
+    fn full(&self, width: Option<usize>, style: TextStyle) -> String {
         let widest = self.text.lines().map(display_width).max().unwrap_or(0);
         let (text, conclusion) = match width {
             Some(width) if width < widest => {
                 let wrap = |sentence: &str| wrap(sentence, width);
-                (self.layout(width, wrap), self.conclusion.lines(ink, wrap))
+                (self.layout(width, wrap), self.conclusion.lines(style, wrap))
             }
-            _ => (self.text.clone(), self.conclusion.lines(ink, |line| vec![line.to_owned()])),
+            _ => (self.text.clone(), self.conclusion.lines(style, |line| vec![line.to_owned()])),
         };
         format!("{text}\n\n{}\n", conclusion.join("\n"))
     }
 
     /// The part of it that fits on a screen.
-    fn short(&self, width: usize, ink: TextStyle) -> String {
-        let conclusion = self.conclusion.lines(ink, |line| wrap(line, width));
+    fn short(&self, width: usize, style: TextStyle) -> String {
+        let conclusion = self.conclusion.lines(style, |line| wrap(line, width));
         let room = MAX_LINES.saturating_sub(conclusion.len() + 1);
         let mut parts = self.parts(width);
         if lines_in(&parts) > room {
@@ -111,18 +111,18 @@ mod tests {
             table
         };
         let faults: Vec<String> = (0..faults).map(|number| format!("NOT OK: fault {number}")).collect();
-        let said = (0..remarks).map(|number| format!("Remark {number}."));
+        let notes = (0..remarks).map(|number| format!("Remark {number}."));
         let wrong = Defects { failed: faults.clone(), ..Defects::default() };
         let conclusion = Conclusion::of(&wrong, "all well", true);
         let tables = vec![table("first"), table("middle"), table("last")];
-        let mut sheet =
-            TextReport::new("relay-x: what", tables, faults.iter().cloned().chain(said).collect(), conclusion);
-        sheet.file = Some("mailrun-results/x/table.txt".into());
-        sheet
+        let mut report =
+            TextReport::new("relay-x: what", tables, faults.iter().cloned().chain(notes).collect(), conclusion);
+        report.file = Some("mailrun-results/x/table.txt".into());
+        report
     }
 
-    fn short(sheet: &TextReport) -> String {
-        let text = sheet.render(Some(80), ReportLength::Short, TextStyle::Plain);
+    fn short(report: &TextReport) -> String {
+        let text = report.render(Some(80), ReportLength::Short, TextStyle::Plain);
         assert!(text.lines().count() <= MAX_LINES, "{text}");
         text
     }
@@ -150,12 +150,12 @@ mod tests {
     fn only_what_a_file_has_is_cut_and_only_on_a_terminal() {
         let kept = report(20, 0, 9);
         let lost = TextReport { file: None, ..kept.clone() };
-        for (sheet, width, extent) in [
+        for (report, width, length) in [
             (&kept, None, ReportLength::Short),
             (&kept, Some(80), ReportLength::Full),
             (&lost, Some(80), ReportLength::Short),
         ] {
-            let text = sheet.render(width, extent, TextStyle::Plain);
+            let text = report.render(width, length, TextStyle::Plain);
             assert!(text.contains("first") && text.contains("middle") && text.contains("Remark 8."), "{text}");
         }
     }

@@ -175,10 +175,10 @@ impl TimedChild {
     fn last_stderr_line(&mut self) -> Option<String> {
         let length = self.stderr.metadata().ok()?.len();
         self.stderr.seek(SeekFrom::Start(length.saturating_sub(MAX_STDERR_BYTES))).ok()?;
-        let mut said = Vec::new();
-        Read::by_ref(&mut self.stderr).take(MAX_STDERR_BYTES).read_to_end(&mut said).ok()?;
-        let said = String::from_utf8_lossy(&said);
-        said.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+        let mut text = Vec::new();
+        Read::by_ref(&mut self.stderr).take(MAX_STDERR_BYTES).read_to_end(&mut text).ok()?;
+        let text = String::from_utf8_lossy(&text);
+        text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
     }
 
     fn sample_memory(&mut self) {

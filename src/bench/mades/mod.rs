@@ -37,7 +37,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of the time in which a party writes its files and exits, once asked to.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Options of a rehearsal.
+/// Options of the bench.
 #[derive(Clone, Debug)]
 pub(crate) struct MadesBenchOptions {
     /// The user's name for the run.
@@ -64,7 +64,7 @@ pub(crate) struct MadesBenchOptions {
     pub(crate) command: Vec<String>,
 }
 
-/// Result of a rehearsal.
+/// Result of the bench.
 #[derive(Debug)]
 pub(crate) struct MadesBenchOutcome {
     /// All that the run learned.
@@ -95,7 +95,7 @@ fn run_parties(
     options: &MadesBenchOptions,
     directory: &RunDirectory,
 ) -> Result<(Record, Option<anyhow::Error>)> {
-    let sight = HostSampler::start();
+    let sampler = HostSampler::start();
     let plan = directory.path().join("plan.toml");
     let totals = directory.path().join("endpoint.json");
     directory.write("plan.toml", &options.plan)?;
@@ -106,43 +106,43 @@ fn run_parties(
     words.extend(["--plan".to_owned(), path(&plan), "--summary".to_owned(), path(&totals)]);
     words.extend(options.endpoint_options.iter().cloned());
     let endpoint = PartyCommand::named("endpoint", program, words, directory, Role::Relay);
-    let mut course = MadesBenchSupervisor::start(endpoint, options.live)?;
-    let address = course.await_ready()?;
+    let mut supervisor = MadesBenchSupervisor::start(endpoint, options.live)?;
+    let address = supervisor.await_ready()?;
     let mut words = ["mades", "--live", "json", "--broker"].map(str::to_owned).to_vec();
     words.extend([format!("amqp://{address}"), "--out".to_owned(), path(directory.path())]);
     words.extend(["--label".to_owned(), options.name.clone()]);
     words.extend(options.bench_options.iter().cloned());
     let started_at = jiff::Timestamp::now();
     let FinishedBench { mades, exit_error: complaint, death } =
-        course.run_bench(PartyCommand::named("mades", program, words, directory, Role::Source))?;
-    course.stop_endpoint()?;
-    let around = sight.finish();
+        supervisor.run_bench(PartyCommand::named("mades", program, words, directory, Role::Source))?;
+    supervisor.stop_endpoint()?;
+    let surroundings = sampler.finish();
     let written = read_written(&directory.path().join("run.json"), Record::from_json);
-    let (mut record, complaint) = match (course.unwritten.take(), written, death) {
+    let (mut record, complaint) = match (supervisor.unwritten.take(), written, death) {
         (Some(record), _, _) | (None, Ok(record), _) => (record, complaint),
         (None, Err(_), Some(death)) => {
-            (unrecorded::record(options, &address, started_at, &course.progress, death), complaint)
+            (unrecorded::record(options, &address, started_at, &supervisor.progress, death), complaint)
         }
         (None, Err(error), None) => return Err(complaint.unwrap_or(error)),
     };
     record.command.clone_from(&options.command);
     record.host = host::facts();
-    record.parties.push(Party { died: course.death.clone(), ..endpoint_party(options) });
+    record.parties.push(Party { died: supervisor.death.clone(), ..endpoint_party(options) });
     fill_costs(&mut record, &mades.observation());
-    fill_costs(&mut record, &course.endpoint.observation());
+    fill_costs(&mut record, &supervisor.endpoint.observation());
     let used_s: f64 = record.parties.iter().filter_map(|party| Some(party.user_s? + party.sys_s?)).sum();
     let own = process_usage::own();
-    record.surroundings = Some(around);
-    if let Some(around) = &mut record.surroundings {
-        host_sampler::set_other_busy_share(around, used_s + own.user_s + own.sys_s);
+    record.surroundings = Some(surroundings);
+    if let Some(surroundings) = &mut record.surroundings {
+        host_sampler::set_other_busy_share(surroundings, used_s + own.user_s + own.sys_s);
     }
-    match &course.death {
+    match &supervisor.death {
         None => truth::compare(
             &mut record,
             &read_written(&totals, |json| serde_json::from_slice::<EndpointSummary>(json))?.totals,
             &options.faults,
         ),
-        Some(death) => record_death(&mut record, death, course.interrupt.requested()),
+        Some(death) => record_death(&mut record, death, supervisor.interrupt.requested()),
     }
     Ok((record, complaint))
 }
@@ -228,12 +228,12 @@ struct FinishedBench {
 
 impl MadesBenchSupervisor {
     fn start(endpoint: PartyCommand, live: LiveMode) -> Result<Self> {
-        let (mouth, events) = channel();
+        let (events_tx, events) = channel();
         let interrupt = Interrupt::watch()?;
-        let endpoint = PartyProcess::start(endpoint, mouth.clone())?;
+        let endpoint = PartyProcess::start(endpoint, events_tx.clone())?;
         Ok(Self {
             events,
-            events_tx: mouth,
+            events_tx,
             interrupt,
             display: ProgressDisplay::new(live, None),
             rate: RateWindow::default(),
@@ -268,7 +268,7 @@ impl MadesBenchSupervisor {
     fn run_bench(&mut self, order: PartyCommand) -> Result<FinishedBench> {
         let mut mades = PartyProcess::start(order, self.events_tx.clone())?;
         let began = Instant::now();
-        let mut told = (StopRequest::Nothing, began);
+        let mut sent = (StopRequest::Nothing, began);
         loop {
             self.process_events();
             self.check_endpoint(began)?;
@@ -290,12 +290,12 @@ impl MadesBenchSupervisor {
             let wanted = if self.death.is_some() { StopRequest::Stop } else { StopRequest::Nothing };
             let asked = self.interrupt.requested().max(wanted);
             ensure!(asked < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
-            if asked > told.0 {
+            if asked > sent.0 {
                 mades.terminate();
-                told = (asked, Instant::now());
+                sent = (asked, Instant::now());
             }
-            let patience = told.0 == StopRequest::Nothing || told.1.elapsed() < STOP_TIMEOUT;
-            ensure!(patience, "the bench did not stop within {} s", STOP_TIMEOUT.as_secs());
+            let is_in_time = sent.0 == StopRequest::Nothing || sent.1.elapsed() < STOP_TIMEOUT;
+            ensure!(is_in_time, "the bench did not stop within {} s", STOP_TIMEOUT.as_secs());
         }
     }
 
@@ -344,7 +344,7 @@ impl MadesBenchSupervisor {
                 }
                 Ok((Role::Source, LiveEvent::Unwritten { record })) => self.unwritten = Some(*record),
                 Ok(_) => {}
-                // `mouth` is ours: it cannot be closed.
+                // `events_tx` is ours: it cannot be closed.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
             }
         }

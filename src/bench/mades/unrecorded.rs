@@ -8,23 +8,27 @@ use party::live::LiveProgress;
 use party::outputs;
 use report::numbers::count;
 
-/// Builds the record of such a run from what is known; `said` is its last progress, and `address` is where the
+/// Builds the record of such a run from what is known; `progress` is its last progress, and `address` is where the
 /// endpoint listened.
 pub(super) fn record(
     options: &MadesBenchOptions,
     address: &str,
     started_at: jiff::Timestamp,
-    said: &LiveProgress,
+    progress: &LiveProgress,
     death: Death,
 ) -> Record {
     let url = format!("amqp://{address}");
     let workload = Workload { target: url.clone(), ..options.workload.clone() };
     let mut record = outputs::new_record(None, &options.name, started_at, workload);
-    record.duration_s = said.elapsed_s;
+    record.duration_s = progress.elapsed_s;
     record.ledger =
-        LedgerRow { accepted: Some(said.accepted), delivered: Some(said.delivered), ..LedgerRow::default() };
-    record.mades =
-        Some(Mades { outbox_url: url.clone(), inbox_url: url, stages: stages(options, said), ..options.mades.clone() });
+        LedgerRow { accepted: Some(progress.accepted), delivered: Some(progress.delivered), ..LedgerRow::default() };
+    record.mades = Some(Mades {
+        outbox_url: url.clone(),
+        inbox_url: url,
+        stages: stages(options, progress),
+        ..options.mades.clone()
+    });
     record.parties = vec![Party {
         name: "mades".to_owned(),
         died: Some(death.clone()),
@@ -33,10 +37,10 @@ pub(super) fn record(
     record.thresholds = options.thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
     let figures = format!(
         "The bench last reported at {:.1} s: {} created, {} settled, {} delivered.",
-        said.elapsed_s,
-        count(said.created),
-        count(said.accepted),
-        count(said.delivered)
+        progress.elapsed_s,
+        count(progress.created),
+        count(progress.accepted),
+        count(progress.delivered)
     );
     let reasons =
         vec![Reason::new(Cause::Died, judge::death_text("bench", &death)), Reason::new(Cause::Remark, figures)];
@@ -45,13 +49,13 @@ pub(super) fn record(
 }
 
 /// The stages that a progress counts, in its order.
-fn stages(options: &MadesBenchOptions, said: &LiveProgress) -> Vec<MadesStage> {
-    let rate = |count: u64| if said.elapsed_s > 0.0 { count as f64 / said.elapsed_s } else { 0.0 };
-    let counts = [said.created, said.sent, said.accepted, said.delivered];
+fn stages(options: &MadesBenchOptions, progress: &LiveProgress) -> Vec<MadesStage> {
+    let rate = |count: u64| if progress.elapsed_s > 0.0 { count as f64 / progress.elapsed_s } else { 0.0 };
+    let counts = [progress.created, progress.sent, progress.accepted, progress.delivered];
     let row = |(row, reached): (&MadesStage, u64)| MadesStage {
         count: reached,
         rate_per_s: rate(reached),
-        duration_s: said.elapsed_s,
+        duration_s: progress.elapsed_s,
         ..row.clone()
     };
     options.mades.stages.iter().zip(counts).map(row).collect()

@@ -103,11 +103,11 @@ fn start_stand_in(
     if options.drop > 0.0 {
         command.args(["--drop", &options.drop.to_string()]);
     }
-    let said = directory.join("stand-in.out");
-    command.stdout(File::create(&said).with_context(|| format!("cannot write {}", said.display()))?);
+    let output = directory.join("stand-in.out");
+    command.stdout(File::create(&output).with_context(|| format!("cannot write {}", output.display()))?);
     let mut process = TimedChild::start(command)?;
     let amqp = process.await_ready("the stand-in", STAND_IN_TIMEOUT, || {
-        let text = fs::read_to_string(&said).unwrap_or_default();
+        let text = fs::read_to_string(&output).unwrap_or_default();
         text.lines().find_map(|line| match LiveEvent::from_line(line) {
             Some(LiveEvent::Ready { amqp }) => Some(amqp),
             _ => None,

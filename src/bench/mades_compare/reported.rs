@@ -36,17 +36,17 @@ pub(super) fn line(text: &str) -> Option<StatisticsLine<'_>> {
 }
 
 /// The table that was printed last, line by line.
-pub(super) fn last_table(said: &str) -> Vec<StatisticsLine<'_>> {
-    let begin = said.rfind("=== Statistics").unwrap_or(said.len());
-    said[begin..].lines().filter_map(line).collect()
+pub(super) fn last_table(output: &str) -> Vec<StatisticsLine<'_>> {
+    let begin = output.rfind("=== Statistics").unwrap_or(output.len());
+    output[begin..].lines().filter_map(line).collect()
 }
 
 /// Reads the results of go-mades-bench.
 ///
 /// # Errors
 /// If there is no report.
-pub(super) fn of_original(said: &str) -> Result<ReportedResult> {
-    let lines = last_table(said);
+pub(super) fn of_original(output: &str) -> Result<ReportedResult> {
+    let lines = last_table(output);
     let last = lines.last().context("it printed no report")?;
     let short = lines.iter().find(|line| line.count != line.limit);
     let fault = short.map(|line| format!("{}: {} of {} messages", line.name, line.count, line.limit));
@@ -54,8 +54,8 @@ pub(super) fn of_original(said: &str) -> Result<ReportedResult> {
 }
 
 /// Reads the progress of go-mades-bench at the time when it was stopped.
-pub(super) fn progress(said: &str) -> Option<String> {
-    let lines = last_table(said);
+pub(super) fn progress(output: &str) -> Option<String> {
+    let lines = last_table(output);
     let last = lines.last()?;
     Some(format!("{} stood at {} of {} messages", last.name, last.count, last.limit))
 }

@@ -103,29 +103,29 @@ struct DrainPhase {
 /// # Errors
 /// If it could not run: too little room on the disk, a party that did not start.
 pub(crate) fn run(options: &BacklogOptions) -> Result<TextReport> {
-    let grounds = ScenarioRun::prepare(&options.scenario)?;
+    let scenario = ScenarioRun::prepare(&options.scenario)?;
     let needed_bytes = needed_bytes(options.messages, &options.shape);
-    disk_usage::ensure_free(grounds.directory().path(), needed_bytes)?;
-    grounds.print_line(&format!(
+    disk_usage::ensure_free(scenario.directory().path(), needed_bytes)?;
+    scenario.print_line(&format!(
         "mailrun: the relay's spool needs up to {} of disk in {} ({} free), and is removed at the end",
         memory(needed_bytes),
-        grounds.directory().path().display(),
-        memory(disk_usage::free(grounds.directory().path())?)
+        scenario.directory().path().display(),
+        memory(disk_usage::free(scenario.directory().path())?)
     ));
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
-    let bench = grounds.bench("", &Contestant::Mailrun(options.durability), &options.shape, load);
-    let outcome = BacklogRun::prepare(&grounds, &bench, needed_bytes).and_then(BacklogRun::run);
-    let (finds, record, memory) = outcome.inspect_err(|_| grounds.directory().discard())?;
-    let sheet = report(&finds, &record, &memory, options);
-    grounds.directory().write("memory.tsv", &memory.lines())?;
-    let sheet = grounds.save(sheet)?;
-    let mut directory = grounds.into_directory();
+    let bench = scenario.bench("", &Contestant::Mailrun(options.durability), &options.shape, load);
+    let outcome = BacklogRun::prepare(&scenario, &bench, needed_bytes).and_then(BacklogRun::run);
+    let (results, record, memory) = outcome.inspect_err(|_| scenario.directory().discard())?;
+    let report = report(&results, &record, &memory, options);
+    scenario.directory().write("memory.tsv", &memory.lines())?;
+    let report = scenario.save(report)?;
+    let mut directory = scenario.into_directory();
     directory.save(&record)?;
     // A message that is lost may still be there.
     if record.ledger.lost.unwrap_or_default() == 0 {
         directory.remove_spool()?;
     }
-    Ok(sheet)
+    Ok(report)
 }
 
 /// An upper bound of what the spool takes. A record is the message, its envelope and 100 bytes (spool-format.md); a
@@ -149,20 +149,20 @@ struct BacklogRun<'g> {
 }
 
 impl<'g> BacklogRun<'g> {
-    fn prepare(grounds: &'g ScenarioRun, bench: &'g BenchOptions, needed_bytes: u64) -> Result<Self> {
-        let directory = grounds.directory();
+    fn prepare(scenario: &'g ScenarioRun, bench: &'g BenchOptions, needed_bytes: u64) -> Result<Self> {
+        let directory = scenario.directory();
         // This port has no listener until the sink starts.
         let sink = port::free()?;
         directory.write("relay.toml", &config(sink, bench, needed_bytes))?;
-        let course = Supervisor::new(bench)?;
-        Ok(Self { scenario: grounds, bench, directory, supervisor: course, sink, results: BacklogResults::default() })
+        let supervisor = Supervisor::new(bench)?;
+        Ok(Self { scenario, bench, directory, supervisor, sink, results: BacklogResults::default() })
     }
 
     /// Runs from the first message to the last, or until the user wants no more.
     fn run(mut self) -> Result<(BacklogResults, Record, MemoryCurve)> {
         let run = outputs::new_run_id()?;
         let started_at = jiff::Timestamp::now();
-        let sight = HostSampler::start();
+        let sampler = HostSampler::start();
         let source = self.fill(run)?;
         let outcome = self.restart_and_drain(run, gather::accepted_messages(&source.record));
         if self.is_uninterrupted() {
@@ -175,38 +175,38 @@ impl<'g> BacklogRun<'g> {
         let ending = (!self.is_uninterrupted()).then_some(Ending::Interrupted);
         let arrived = self.results.drain.map_or(Completeness::NotAll, |drained| drained.completeness);
         let relay = self.bench.relay().and_then(|relay| gather::relay(relay, self.directory, arrived));
-        let watched = self.supervisor.finish();
-        let memory = watched.iter().find(|seen| seen.role == Role::Relay).map(|seen| seen.memory.clone());
-        let around = sight.finish();
+        let observations = self.supervisor.finish();
+        let memory = observations.iter().find(|seen| seen.role == Role::Relay).map(|seen| seen.memory.clone());
+        let surroundings = sampler.finish();
         let between = Topology::Server;
         let disk_bytes = None;
-        let store = DiskUsage::default();
-        let finds = gather::RunResults {
+        let disk_usage = DiskUsage::default();
+        let results = gather::RunResults {
             run,
             source,
             relay,
             disk_bytes,
-            disk_usage: store,
+            disk_usage,
             arrivals: arrivals.map(Into::into),
             between,
             sink: gather::SinkOwner::Own,
             ending,
             deaths: Vec::new(),
-            observations: watched,
-            surroundings: around,
+            observations,
+            surroundings,
         };
-        Ok((self.results, gather::record(self.bench, started_at, finds), memory.unwrap_or_default()))
+        Ok((self.results, gather::record(self.bench, started_at, results), memory.unwrap_or_default()))
     }
 
     /// Fills the relay while its next hop is not listening.
     fn fill(&mut self, run: RunId) -> Result<gather::PartyResults> {
-        let mut starting = self.launch();
+        let mut launch = self.launch();
         // Its output from before the restart is kept beside that of after it.
         let file = |name: &str| self.directory.path().join(name);
-        (starting.command.stdout, starting.command.stderr) = (file("relay-before.stdout"), file("relay-before.stderr"));
-        let relay = self.supervisor.start_relay(starting)?;
-        let order = PartyCommand::source(self.scenario.program(), self.bench, run, self.directory, &relay);
-        let complaint = self.supervisor.follow_source(order)?;
+        (launch.command.stdout, launch.command.stderr) = (file("relay-before.stdout"), file("relay-before.stderr"));
+        let relay = self.supervisor.start_relay(launch)?;
+        let command = PartyCommand::source(self.scenario.program(), self.bench, run, self.directory, &relay);
+        let complaint = self.supervisor.follow_source(command)?;
         self.supervisor.ensure_all_alive()?;
         complaint.map_or(Ok(()), Err)?;
         let source = gather::read_party(self.directory, Role::Source)?;
@@ -271,12 +271,12 @@ impl<'g> BacklogRun<'g> {
         self.supervisor.ensure_all_alive()?;
         complaint.map_or(Ok(()), Err)?;
         let stop_s = stopping.elapsed().as_secs_f64();
-        let starting = Instant::now();
+        let restarted_at = Instant::now();
         self.supervisor.start_relay(self.launch())?;
-        let listen_s = starting.elapsed().as_secs_f64();
+        let listen_s = restarted_at.elapsed().as_secs_f64();
         let status = self.status()?;
         self.supervisor.await_relay("the relay reads its spool", READY_TIMEOUT, || status.is_ready())?;
-        let ready_s = starting.elapsed().as_secs_f64();
+        let ready_s = restarted_at.elapsed().as_secs_f64();
         let usage = self.supervisor.sample_relay();
         let reopened = RestartPhase {
             stop_s,
@@ -299,10 +299,10 @@ impl<'g> BacklogRun<'g> {
     /// Orders a retry of the whole queue, now that the next hop is back, and waits until it is delivered.
     fn drain(&mut self, accepted: u64) -> Result<()> {
         let began = Instant::now();
-        let mut order = operation::retry_all(self.scenario.program(), &self.directory.spool())?;
+        let mut command = operation::retry_all(self.scenario.program(), &self.directory.spool())?;
         let mut outcome = Ok(());
         self.supervisor.await_relay("the queue is retried", CONTROL_TIMEOUT, || {
-            operation::is_done(&mut order).unwrap_or_else(|error| {
+            operation::is_done(&mut command).unwrap_or_else(|error| {
                 outcome = Err(error);
                 true
             })
@@ -336,7 +336,7 @@ fn config(sink: SocketAddr, bench: &BenchOptions, needed_bytes: u64) -> String {
     )
 }
 
-fn report(finds: &BacklogResults, record: &Record, curve: &MemoryCurve, options: &BacklogOptions) -> TextReport {
+fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, options: &BacklogOptions) -> TextReport {
     let title = format!(
         "{}: {} {}, accepted by mailrun relay (durability {}) while its next hop is down",
         options.scenario.name,
@@ -344,13 +344,15 @@ fn report(finds: &BacklogResults, record: &Record, curve: &MemoryCurve, options:
         options.shape.description(),
         options.durability.option_value()
     );
-    let memory = options.memory_target.and_then(|target| memory_goal(finds, target));
-    let goals: Vec<Goal> =
-        [readiness_goal(finds, options.ready_target), account_goal(finds, record)].into_iter().chain(memory).collect();
+    let memory = options.memory_target.and_then(|target| memory_goal(results, target));
+    let goals: Vec<Goal> = [readiness_goal(results, options.ready_target), account_goal(results, record)]
+        .into_iter()
+        .chain(memory)
+        .collect();
     let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", curve.bars())];
-    remarks.extend(finds.fill.map(cost_per_message).into_iter().flatten());
+    remarks.extend(results.fill.map(cost_per_message).into_iter().flatten());
     remarks.extend(record.verdict.reasons.iter().cloned());
-    goals::report(&title, vec![phases(finds)], &goals, Defects::default(), remarks)
+    goals::report(&title, vec![phases(results)], &goals, Defects::default(), remarks)
 }
 
 /// Cost of one waiting message.
@@ -363,7 +365,7 @@ fn cost_per_message(accepted: FillPhase) -> Option<String> {
     ))
 }
 
-fn phases(finds: &BacklogResults) -> Table {
+fn phases(results: &BacklogResults) -> Table {
     let right = |title| (title, Align::Right);
     let columns = [("phase", Align::Left), right("messages"), right("took"), right("msg/s")];
     let [phase, messages, took, per_s] = columns;
@@ -374,16 +376,16 @@ fn phases(finds: &BacklogResults) -> Table {
         let cells = [phase.to_owned(), count(messages), seconds(took_s), rate(messages as f64 / took_s)];
         table.row(cells.into_iter().chain(places).collect());
     };
-    if let Some(FillPhase { messages, took_s, peak_bytes, rss_bytes, disk_bytes }) = finds.fill {
+    if let Some(FillPhase { messages, took_s, peak_bytes, rss_bytes, disk_bytes }) = results.fill {
         row("accepted, next hop down", messages, took_s, [Some(rss_bytes), Some(peak_bytes), Some(disk_bytes)]);
     }
-    if let Some(RestartPhase { stop_s, listen_s, ready_s, queued, peak_bytes, rss_bytes }) = finds.restart {
+    if let Some(RestartPhase { stop_s, listen_s, ready_s, queued, peak_bytes, rss_bytes }) = results.restart {
         row("stopped by SIGTERM", queued, stop_s, [None; 3]);
         row("started again: listens", queued, listen_s, [None; 3]);
         row("started again: ready", queued, ready_s, [Some(rss_bytes), Some(peak_bytes), None]);
     }
     if let (Some(DrainPhase { took_s, peak_bytes, rss_bytes, disk_bytes, .. }), Some(accepted)) =
-        (finds.drain, finds.fill)
+        (results.drain, results.fill)
     {
         row(
             "delivered, next hop back",
@@ -396,12 +398,12 @@ fn phases(finds: &BacklogResults) -> Table {
 }
 
 /// Judges whether the relay was ready in time, with all that it had.
-fn readiness_goal(finds: &BacklogResults, target: Option<ReadyTarget>) -> Goal {
+fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal {
     let wanted = target.map_or_else(
         || "all queued".to_owned(),
         |target| format!("all queued, < {} up to {}", seconds(target.time.as_secs_f64()), count(target.messages)),
     );
-    let Some((accepted, reopened)) = finds.fill.zip(finds.restart) else {
+    let Some((accepted, reopened)) = results.fill.zip(results.restart) else {
         return Goal::new("ready after a restart", wanted, GoalResult::Unknown("stopped before".to_owned()));
     };
     let found = format!(
@@ -416,19 +418,20 @@ fn readiness_goal(finds: &BacklogResults, target: Option<ReadyTarget>) -> Goal {
 }
 
 /// Memory at its most, in both processes; nothing of more messages than the target is for.
-fn memory_goal(finds: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
-    let accepted = finds.fill.filter(|accepted| accepted.messages <= target.messages)?;
-    let later = finds.restart.map(|reopened| reopened.peak_bytes).max(finds.drain.map(|drained| drained.peak_bytes));
+fn memory_goal(results: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
+    let accepted = results.fill.filter(|accepted| accepted.messages <= target.messages)?;
+    let later =
+        results.restart.map(|reopened| reopened.peak_bytes).max(results.drain.map(|drained| drained.peak_bytes));
     let peak_bytes = later.unwrap_or_default().max(accepted.peak_bytes);
     let wanted = format!("< {} up to {}", memory(target.bytes), count(target.messages));
     let found = format!("{} with {} queued", memory(peak_bytes), count(accepted.messages));
     Some(Goal::condition("RSS of the relay, at its peak", peak_bytes < target.bytes, found, wanted))
 }
 
-fn account_goal(finds: &BacklogResults, record: &Record) -> Goal {
+fn account_goal(results: &BacklogResults, record: &Record) -> Goal {
     let what = "every message accounted for";
     let wanted = "all delivered, lost 0";
-    if finds.drain.is_none() {
+    if results.drain.is_none() {
         return Goal::new(what, wanted, GoalResult::Unknown("stopped before".to_owned()));
     }
     let ledger = &record.ledger;
@@ -491,8 +494,8 @@ mod tests {
         }
     }
 
-    fn judged_report(finds: &BacklogResults, record: &Record, messages: u64) -> TextReport {
-        report(finds, record, &MemoryCurve::default(), &options(messages))
+    fn judged_report(results: &BacklogResults, record: &Record, messages: u64) -> TextReport {
+        report(results, record, &MemoryCurve::default(), &options(messages))
     }
 
     #[test]

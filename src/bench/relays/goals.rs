@@ -60,7 +60,7 @@ impl Goal {
     }
 }
 
-/// A scenario's sheet: its tables, the targets below them, and what must be known besides. It passes if all targets are
+/// A scenario's report: its tables, the targets below them, and what must be known besides. It passes if all targets are
 /// reached, and nothing else is wrong.
 pub(super) fn report(
     title: &str,
@@ -93,9 +93,9 @@ mod tests {
     use report::numbers::latency;
 
     fn text(goals: &[Goal]) -> (String, bool) {
-        let sheet = report("relay-x: what", Vec::new(), goals, Defects::default(), vec!["A remark.".to_owned()]);
-        let is_good = sheet.is_good();
-        (sheet.text, is_good)
+        let report = report("relay-x: what", Vec::new(), goals, Defects::default(), vec!["A remark.".to_owned()]);
+        let is_good = report.is_good();
+        (report.text, is_good)
     }
 
     #[test]

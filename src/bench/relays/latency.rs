@@ -114,10 +114,10 @@ struct LatencyResults {
 /// If it could not run.
 pub(crate) fn run(options: &LatencyOptions) -> Result<TextReport> {
     launch::check(&options.contestant)?;
-    let course = LatencyRun { options, scenario: ScenarioRun::prepare(&options.scenario)? };
-    let mut finds = LatencyResults::default();
-    course.run(&mut finds)?;
-    course.scenario.save(report(&finds, options))
+    let latency_run = LatencyRun { options, scenario: ScenarioRun::prepare(&options.scenario)? };
+    let mut results = LatencyResults::default();
+    latency_run.run(&mut results)?;
+    latency_run.scenario.save(report(&results, options))
 }
 
 struct LatencyRun<'o> {
@@ -126,41 +126,41 @@ struct LatencyRun<'o> {
 }
 
 impl LatencyRun<'_> {
-    fn run(&self, finds: &mut LatencyResults) -> Result<()> {
+    fn run(&self, results: &mut LatencyResults) -> Result<()> {
         let rate_per_s = match self.options.rate_per_s {
             Some(rate_per_s) => rate_per_s,
             None => {
-                let Some(()) = self.search(finds)? else { return Ok(()) };
-                let Some(sustained) = finds.sustained_per_s else { return Ok(()) };
+                let Some(()) = self.search(results)? else { return Ok(()) };
+                let Some(sustained) = results.sustained_per_s else { return Ok(()) };
                 sustained * self.options.share
             }
         };
         for round in 1..=self.options.rounds {
             let load = open(rate_per_s, self.options.arrival, self.options.length);
             let Some(row) = self.measure(&format!("round-{round}"), load, |_, _| "")? else { return Ok(()) };
-            finds.rows.push(row);
-            finds.rounds += 1;
+            results.rows.push(row);
+            results.rounds += 1;
         }
         Ok(())
     }
 
     /// Searches for the rate; `None` if the user wants no more runs.
-    fn search(&self, finds: &mut LatencyResults) -> Result<Option<()>> {
+    fn search(&self, results: &mut LatencyResults) -> Result<Option<()>> {
         let closed = Workload { duration_limit_s: Some(self.options.step.as_secs_f64()), ..Workload::default() };
         let Some(row) = self.measure("closed-loop", closed, |_, _| "estimate")? else { return Ok(None) };
         let mut search = Search::new(row.measurement.figures.delivered_per_s.max(1.0), self.options.steps);
-        finds.rows.push(row);
+        results.rows.push(row);
         while let Some(rate_per_s) = search.next().map(f64::round) {
             let load = open(rate_per_s, Arrival::Constant, self.options.step);
-            let name = format!("step-{}", finds.rows.len());
+            let name = format!("step-{}", results.rows.len());
             let Some(row) =
                 self.measure(&name, load, |measure, record| self.options.sustained.judge(measure, record))?
             else {
                 return Ok(None);
             };
             search.record(rate_per_s, row.verdict == SUSTAINED);
-            finds.rows.push(row);
-            finds.sustained_per_s = search.found();
+            results.rows.push(row);
+            results.sustained_per_s = search.found();
         }
         Ok(Some(()))
     }
@@ -180,14 +180,14 @@ impl LatencyRun<'_> {
         let record = &outcome.record;
         let measure = RelayMeasurement::of(record, outcome.disk_bytes, record.ledger.created.unwrap_or_default())?;
         let accept = times(record, Stage::Accepted)?;
-        let flight = times(record, Stage::Delivered)?;
+        let delivery = times(record, Stage::Delivered)?;
         let row = LatencyRow {
             name: name.replace('-', " "),
             offered_per_s,
             verdict: judge(&measure, record),
             measurement: measure,
             accept,
-            delivery: flight,
+            delivery,
         };
         self.scenario.print_line(&format!("mailrun: {}", row.description()));
         Ok(Some(row))
@@ -212,21 +212,21 @@ const SUSTAINED: &str = "sustained";
 
 impl LatencyRow {
     fn description(&self) -> String {
-        let passage = &self.measurement.figures;
+        let figures = &self.measurement.figures;
         let offered =
             self.offered_per_s.map(|offered| format!("{} msg/s offered, ", rate(offered))).unwrap_or_default();
         let figures = format!(
             "{}: {offered}{} accepted, {} delivered, accept p99 {}",
             self.name,
-            rate(passage.accepted_per_s),
-            rate(passage.delivered_per_s),
+            rate(figures.accepted_per_s),
+            rate(figures.delivered_per_s),
             latency(self.accept.p99)
         );
         if self.verdict.is_empty() { figures } else { format!("{figures}: {}", self.verdict) }
     }
 }
 
-fn report(finds: &LatencyResults, options: &LatencyOptions) -> TextReport {
+fn report(results: &LatencyResults, options: &LatencyOptions) -> TextReport {
     let title = format!(
         "{}: {} through {} (durability {})",
         options.scenario.name,
@@ -234,13 +234,13 @@ fn report(finds: &LatencyResults, options: &LatencyOptions) -> TextReport {
         options.contestant,
         options.contestant.durability()
     );
-    let rounds = &finds.rows[finds.rows.len() - finds.rounds as usize..];
+    let rounds = &results.rows[results.rows.len() - results.rounds as usize..];
     let mut remarks = vec![
         "Latency counts from when a message was due (closed loop: created). late: from the end of the offered load to \
          the last delivery."
             .to_owned(),
     ];
-    if let Some(sustained) = finds.sustained_per_s {
+    if let Some(sustained) = results.sustained_per_s {
         let step_s = options.step.as_secs_f64();
         remarks.push(format!(
             "Highest sustainable rate found: {} msg/s; everything was accepted and delivered within {} after a step \
@@ -250,14 +250,15 @@ fn report(finds: &LatencyResults, options: &LatencyOptions) -> TextReport {
             seconds(step_s)
         ));
     }
-    let faults =
-        finds.rows.iter().filter_map(|row| Some(format!("NOT OK: {}: {}", row.name, row.measurement.fault.as_ref()?)));
+    let faults = results
+        .rows
+        .iter()
+        .filter_map(|row| Some(format!("NOT OK: {}: {}", row.name, row.measurement.fault.as_ref()?)));
     remarks.extend(faults);
-    let doubts =
-        rounds.iter().flat_map(|row| row.measurement.notes.iter().map(|doubt| format!("{}: {doubt}", row.name)));
-    remarks.extend(doubts);
-    let tables = vec![throughput(&finds.rows), latencies(rounds, options)];
-    goals::report(&title, tables, &goals(finds, rounds, options), defects(rounds), remarks)
+    let notes = rounds.iter().flat_map(|row| row.measurement.notes.iter().map(|note| format!("{}: {note}", row.name)));
+    remarks.extend(notes);
+    let tables = vec![throughput(&results.rows), latencies(rounds, options)];
+    goals::report(&title, tables, &goals(results, rounds, options), defects(rounds), remarks)
 }
 
 /// Reasons why the rounds are not valid, and thresholds that they missed. Steps of the search may miss any threshold.
@@ -286,15 +287,15 @@ fn throughput(rows: &[LatencyRow]) -> Table {
     ])
     .leave_out(&["queue", "late", "accepted/s"]);
     for row in rows {
-        let passage = &row.measurement.figures;
-        let late = row.offered_per_s.map(|offered| passage.deliver_s - passage.accepted as f64 / offered);
+        let figures = &row.measurement.figures;
+        let late = row.offered_per_s.map(|offered| figures.deliver_s - figures.accepted as f64 / offered);
         table.row(vec![
             row.name.clone(),
             row.offered_per_s.map_or_else(|| "–".to_owned(), rate),
-            rate(passage.accepted_per_s),
-            rate(passage.delivered_per_s),
+            rate(figures.accepted_per_s),
+            rate(figures.delivered_per_s),
             late.map_or_else(|| "–".to_owned(), |late| seconds(late.max(0.0))),
-            passage.deepest.map_or_else(|| "–".to_owned(), |(most, _)| count(most)),
+            figures.deepest.map_or_else(|| "–".to_owned(), |(most, _)| count(most)),
             latency(row.accept.p99),
             row.verdict.to_owned(),
         ]);
@@ -327,8 +328,8 @@ fn latencies(rounds: &[LatencyRow], options: &LatencyOptions) -> Table {
     table
 }
 
-fn goals(finds: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptions) -> Vec<Goal> {
-    let closed = finds.rows.iter().all(|row| row.measurement.fault.is_none());
+fn goals(results: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptions) -> Vec<Goal> {
+    let closed = results.rows.iter().all(|row| row.measurement.fault.is_none());
     let offered = rounds.first().and_then(|row| row.offered_per_s).map(figure).unwrap_or_default();
     let what = match options.rate_per_s {
         Some(_) => format!("accept p99 at {offered} msg/s, median of the rounds"),
@@ -345,7 +346,7 @@ fn goals(finds: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptions
     let unknown =
         |why: &str| Goal::new("accept p99", format!("< {}", latency(limit_ms)), GoalResult::Unknown(why.to_owned()));
     let p99 = match rounds.len() {
-        0 if finds.rows.len() > 1 && finds.sustained_per_s.is_none() => unknown("no rate was sustained"),
+        0 if results.rows.len() > 1 && results.sustained_per_s.is_none() => unknown("no rate was sustained"),
         0 => unknown("stopped before"),
         done if done < options.rounds as usize => unknown("interrupted before all rounds were run"),
         _ => Goal::median_below(what, p99, limit_ms, latency),
@@ -435,18 +436,18 @@ mod tests {
 
     #[test]
     fn the_median_round_decides() {
-        let finds = |p99s: &[f64]| LatencyResults {
+        let results = |p99s: &[f64]| LatencyResults {
             rows: p99s.iter().map(|p99| row(50_000.0, 4.0, *p99)).collect(),
             sustained_per_s: Some(100_000.0),
             rounds: p99s.len() as u32,
         };
-        let good = report(&finds(&[42.0, 3.0, 19.0]), &options(3));
+        let good = report(&results(&[42.0, 3.0, 19.0]), &options(3));
         assert!(good.is_good() && good.text.contains("PASS"), "{}", good.text);
         assert!(good.text.contains("19.00 ms (3.00 ms–42.00 ms)"), "{}", good.text);
         assert!(good.text.contains("100,000 msg/s"), "{}", good.text);
-        let bad = report(&finds(&[3.0, 21.0, 22.0]), &options(3));
+        let bad = report(&results(&[3.0, 21.0, 22.0]), &options(3));
         assert!(!bad.is_good() && bad.text.contains("FAIL") && bad.text.contains("21.00 ms"), "{}", bad.text);
-        let cut = report(&finds(&[3.0, 3.0]), &options(3));
+        let cut = report(&results(&[3.0, 3.0]), &options(3));
         assert!(!cut.is_good() && cut.text.contains("INCONCLUSIVE"), "{}", cut.text);
         let none = report(&LatencyResults::default(), &options(3));
         assert!(!none.is_good() && none.text.contains("stopped before"), "{}", none.text);

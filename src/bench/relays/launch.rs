@@ -24,7 +24,7 @@ pub(in crate::bench) fn prepare(
     sink: &str,
 ) -> Result<Option<RelayLaunch>> {
     let spool = directory.spool();
-    let starting = match contestant {
+    let launch = match contestant {
         Contestant::None | Contestant::Running { .. } => return Ok(None),
         Contestant::Mailrun(durability) => {
             let record = directory.party_files(Role::Relay).record;
@@ -38,8 +38,8 @@ pub(in crate::bench) fn prepare(
                 }
             };
             words.extend(["--durability", durability, "--json", &record, "--live", "json"].map(str::to_owned));
-            let order = PartyCommand::relay(program, words, directory);
-            RelayLaunch { command: order, ready_signal: ReadySignal::Reported }
+            let command = PartyCommand::relay(program, words, directory);
+            RelayLaunch { command, ready_signal: ReadySignal::Reported }
         }
         Contestant::Postfix => postfix::prepare(directory, sink)?,
         Contestant::Command(words) => {
@@ -48,14 +48,14 @@ pub(in crate::bench) fn prepare(
             made.with_context(|| format!("cannot create {}", spool.display()))?;
             let listen = port::free()?;
             let words = fill_placeholders(words, &listen, sink, &spool);
-            let order = PartyCommand::relay(Path::new(&words[0]), words[1..].to_vec(), directory);
-            RelayLaunch { command: order, ready_signal: ReadySignal::Greeting(listen) }
+            let command = PartyCommand::relay(Path::new(&words[0]), words[1..].to_vec(), directory);
+            RelayLaunch { command, ready_signal: ReadySignal::Greeting(listen) }
         }
     };
     Ok(Some(match &options.syscall_counting {
-        SyscallCounting::Off => starting,
+        SyscallCounting::Off => launch,
         SyscallCounting::Strace(strace) => {
-            RelayLaunch { command: super::strace::wrap_command(starting.command, strace, directory), ..starting }
+            RelayLaunch { command: super::strace::wrap_command(launch.command, strace, directory), ..launch }
         }
     }))
 }

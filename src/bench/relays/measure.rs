@@ -1,4 +1,4 @@
-//! Figures of one run of a contest for its table: times, rates, costs and faults.
+//! Figures of one run through a relay: times, rates, costs and faults.
 use anyhow::{Context, Result};
 use journey::judge::{self, has_threshold};
 use journey::reason::Reason;
@@ -36,10 +36,10 @@ impl RelayMeasurement {
     /// # Errors
     /// If one of its ends was not observed.
     pub(super) fn of(record: &Record, disk_bytes: Option<u64>, messages: u64) -> Result<Self> {
-        let passage = RelayFigures::of(record).context("the record has no figures of delivery")?;
+        let figures = RelayFigures::of(record).context("the record has no figures of delivery")?;
         let relay = relay::party(record);
-        let written = relay.and_then(|party| party.write_bytes).filter(|_| passage.accepted > 0);
-        let each = |bytes: u64| bytes as f64 / passage.accepted as f64;
+        let written = relay.and_then(|party| party.write_bytes).filter(|_| figures.accepted > 0);
+        let each = |bytes: u64| bytes as f64 / figures.accepted as f64;
         let is_unseen = |reason: &Reason| reason.cause.outcome() == Some(Outcome::Inconclusive);
         let (unseen, missed): (Vec<Reason>, Vec<Reason>) =
             judge::threshold_reasons(record).into_iter().partition(is_unseen);
@@ -47,9 +47,9 @@ impl RelayMeasurement {
         let is_rate = |(_, cause): &(&String, &Cause)| **cause == Cause::RateMissed;
         let rate = record.verdict.reasons.iter().zip(&record.verdict.causes).find(is_rate);
         Ok(Self {
-            cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, passage.accepted)),
+            cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, figures.accepted)),
             written_per_message: written.map(each),
-            disk_per_message: disk_bytes.filter(|_| passage.accepted > 0).map(each),
+            disk_per_message: disk_bytes.filter(|_| figures.accepted > 0).map(each),
             max_rss_bytes: relay.and_then(|party| party.max_rss_bytes),
             fault: fault(record, messages),
             invalid: Some(&record.verdict).filter(|verdict| verdict.outcome == Some(Outcome::Invalid)).map(why),
@@ -57,7 +57,7 @@ impl RelayMeasurement {
             unobserved: texts(unseen).collect(),
             // Bytes written have a column of their own.
             notes: record.verdict.reasons.iter().filter(|reason| !reason.starts_with("The disk ")).cloned().collect(),
-            figures: passage,
+            figures,
         })
     }
 }

@@ -12,7 +12,7 @@ const BARS: usize = 60;
 /// Resident memory over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::bench) struct MemoryCurve {
-    looks: Vec<MemorySample>,
+    samples: Vec<MemorySample>,
 }
 
 /// Resident memory at a moment.
@@ -32,11 +32,11 @@ pub(super) fn now_ns() -> u64 {
 impl MemoryCurve {
     /// Adds a sample, if there is one.
     pub(in crate::bench) fn add(&mut self, bytes: Option<u64>) {
-        let look = bytes.map(|bytes| MemorySample { at_ns: now_ns(), bytes });
-        self.looks.extend(look);
-        if self.looks.len() > MAX_SAMPLES {
+        let sample = bytes.map(|bytes| MemorySample { at_ns: now_ns(), bytes });
+        self.samples.extend(sample);
+        if self.samples.len() > MAX_SAMPLES {
             let mut keeps = false;
-            self.looks.retain(|_| {
+            self.samples.retain(|_| {
                 keeps = !keeps;
                 keeps
             });
@@ -45,27 +45,27 @@ impl MemoryCurve {
 
     /// Appends another curve to this one.
     pub(in crate::bench) fn then(mut self, later: Self) -> Self {
-        self.looks.extend(later.looks);
+        self.samples.extend(later.samples);
         self
     }
 
     /// The highest sample in that time, its ends included; `None` if there is no sample.
     pub(super) fn peak(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
-        let within = self.looks.iter().filter(|look| (from_ns..=to_ns).contains(&look.at_ns));
-        within.map(|look| look.bytes).max()
+        let within = self.samples.iter().filter(|sample| (from_ns..=to_ns).contains(&sample.at_ns));
+        within.map(|sample| sample.bytes).max()
     }
 
     /// Bars: a peak is never drowned.
     pub(super) fn bars(&self) -> String {
-        let values: Vec<f64> = self.looks.iter().map(|look| look.bytes as f64).collect();
+        let values: Vec<f64> = self.samples.iter().map(|sample| sample.bytes as f64).collect();
         sparkline(&values, BARS, Fold::Peak)
     }
 
     /// A line per sample: seconds since the first, a tab, bytes.
     pub(super) fn lines(&self) -> String {
-        let began_ns = self.looks.first().map_or(0, |look| look.at_ns);
+        let began_ns = self.samples.first().map_or(0, |sample| sample.at_ns);
         let mut text = "seconds\trss_bytes\n".to_owned();
-        for MemorySample { at_ns, bytes } in &self.looks {
+        for MemorySample { at_ns, bytes } in &self.samples {
             let _ = writeln!(text, "{:.3}\t{bytes}", (at_ns - began_ns) as f64 / 1e9);
         }
         text
@@ -73,8 +73,10 @@ impl MemoryCurve {
 }
 
 #[cfg(test)]
-pub(super) fn curve(looks: &[(u64, u64)]) -> MemoryCurve {
-    MemoryCurve { looks: looks.iter().map(|(at_ns, bytes)| MemorySample { at_ns: *at_ns, bytes: *bytes }).collect() }
+pub(super) fn curve(samples: &[(u64, u64)]) -> MemoryCurve {
+    MemoryCurve {
+        samples: samples.iter().map(|(at_ns, bytes)| MemorySample { at_ns: *at_ns, bytes: *bytes }).collect(),
+    }
 }
 
 #[cfg(test)]
@@ -95,8 +97,8 @@ mod tests {
         let mut long = MemoryCurve::default();
         long.add(None);
         (0..MAX_SAMPLES as u64 + 10).for_each(|bytes| long.add(Some(bytes)));
-        assert!((MAX_SAMPLES / 2..=MAX_SAMPLES).contains(&long.looks.len()), "{}", long.looks.len());
-        assert!(long.looks.is_sorted_by_key(|look| look.at_ns));
+        assert!((MAX_SAMPLES / 2..=MAX_SAMPLES).contains(&long.samples.len()), "{}", long.samples.len());
+        assert!(long.samples.is_sorted_by_key(|sample| sample.at_ns));
         let joined = curve(&[(0, 1)]).then(long.clone());
         assert_eq!(joined.peak(0, u64::MAX), long.peak(0, u64::MAX));
     }

@@ -107,8 +107,8 @@ pub(super) fn queued(program: &Path, directory: &RunDirectory, run: RunId) -> Re
     command.args(["queue", "units", "--run-id", &run.to_string(), "--ledger"]).arg(&path);
     command.arg("--spool").arg(directory.spool()).stdin(Stdio::null()).stdout(Stdio::null());
     let ended = command.output().context("cannot start mailrun queue")?;
-    let said = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "{}", said.trim().trim_start_matches("mailrun: "));
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "{}", stderr.trim().trim_start_matches("mailrun: "));
     let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Ledger::read_from(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }

@@ -66,10 +66,10 @@ pub(super) fn prepare(directory: &RunDirectory, sink: &str) -> Result<RelayLaunc
     let words: [&OsStr; 4] = ["-c".as_ref(), configuration.as_os_str(), "-h".as_ref(), "daemon_directory".as_ref()];
     let daemons = run_command(&program.with_file_name("postconf"), &words)?;
     let words = ["-s", "-c", &configuration.to_string_lossy()].map(str::to_owned).to_vec();
-    let mut order = PartyCommand::relay(&Path::new(daemons.trim()).join("master"), words, directory);
-    order.environment.push(("MAIL_CONFIG", configuration));
-    order.group_leader = GroupLeader::Party;
-    Ok(RelayLaunch { command: order, ready_signal: ReadySignal::Greeting(listen) })
+    let mut command = PartyCommand::relay(&Path::new(daemons.trim()).join("master"), words, directory);
+    command.environment.push(("MAIL_CONFIG", configuration));
+    command.group_leader = GroupLeader::Party;
+    Ok(RelayLaunch { command, ready_signal: ReadySignal::Greeting(listen) })
 }
 
 fn write_config(home: &Path, listen: SocketAddr, sink: SocketAddr) -> Result<()> {
@@ -109,12 +109,12 @@ fn run_command(program: &Path, words: &[&OsStr]) -> Result<String> {
     let name = program.display();
     let output = Command::new(program).args(words).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot start {name}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
         "{name} ended with {}: {}",
         output.status,
-        said.lines().last().unwrap_or_default()
+        stderr.lines().last().unwrap_or_default()
     );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

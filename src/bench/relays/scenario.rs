@@ -1,4 +1,4 @@
-//! The grounds that a scenario is held on: its directory, the shape of its load, runs one after the other until Ctrl-C.
+//! What all scenarios of relays share: a directory, the shape of the load, runs one after the other until Ctrl-C.
 use super::contestant::Contestant;
 use super::listener::ListenerOptions;
 use crate::bench::directory::{self, RunDirectory};
@@ -61,7 +61,7 @@ impl LoadShape {
     }
 }
 
-/// The grounds.
+/// A scenario on its way: its program, its directory, and the user's requests.
 #[derive(Debug)]
 pub(super) struct ScenarioRun {
     program: PathBuf,
@@ -72,10 +72,10 @@ pub(super) struct ScenarioRun {
 
 impl ScenarioRun {
     /// Makes the directory, and hears Ctrl-C from now on.
-    pub(super) fn prepare(occasion: &ScenarioOptions) -> Result<Self> {
+    pub(super) fn prepare(options: &ScenarioOptions) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
-        let directory = RunDirectory::create(occasion.out.as_deref(), &occasion.name, jiff::Timestamp::now())?;
-        Ok(Self { program, options: occasion.clone(), directory, interrupt: Interrupt::watch()? })
+        let directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
+        Ok(Self { program, options: options.clone(), directory, interrupt: Interrupt::watch()? })
     }
 
     pub(super) fn program(&self) -> &Path {
@@ -118,12 +118,12 @@ impl ScenarioRun {
     }
 
     /// Keeps the table beside the runs.
-    pub(super) fn save(&self, mut sheet: TextReport) -> Result<TextReport> {
-        sheet.conclusion.is_interrupted |= self.is_stopped();
-        self.directory.write("table.txt", &format!("{}\n\n{}\n", sheet.text, sheet.conclusion.line()))?;
-        sheet.file = Some(self.directory.path().join("table.txt"));
+    pub(super) fn save(&self, mut report: TextReport) -> Result<TextReport> {
+        report.conclusion.is_interrupted |= self.is_stopped();
+        self.directory.write("table.txt", &format!("{}\n\n{}\n", report.text, report.conclusion.line()))?;
+        report.file = Some(self.directory.path().join("table.txt"));
         self.print_line(&format!("written to {}", self.directory.path().display()));
-        Ok(sheet)
+        Ok(report)
     }
 
     /// Prints a line on standard error, unless output is off.
@@ -185,14 +185,14 @@ mod tests {
             shape.description(),
             "messages of 64 KiB over 250 sessions to 5 domains, a new connection per message"
         );
-        let occasion = ScenarioOptions {
+        let options = ScenarioOptions {
             name: "relay-64k".to_owned(),
             out: None,
             command: Vec::new(),
             thresholds: Vec::new(),
             live: LiveMode::Line,
         };
-        let bench = occasion.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
+        let bench = options.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
         let words = bench.source_options.join(" ");
         assert!(
             words.contains("--message-size=65536") && words.contains("--reuse=1 ") && words.contains("five.example")
@@ -205,7 +205,7 @@ mod tests {
             "{}",
             shape.description()
         );
-        let bench = occasion.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
+        let bench = options.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
         assert!(bench.source_options.contains(&"--reuse".to_owned()));
     }
 }

@@ -42,14 +42,14 @@ pub(crate) struct MemoryGrowth {
 /// If it could not run.
 pub(crate) fn run(options: &SoakOptions) -> Result<TextReport> {
     launch::check(&options.contestant)?;
-    let grounds = ScenarioRun::prepare(&options.scenario)?;
+    let scenario = ScenarioRun::prepare(&options.scenario)?;
     let arrival = if options.rate_per_s.is_some() { Arrival::Constant } else { Arrival::Closed };
     let load =
         Workload { messages: Some(options.messages), rate_per_s: options.rate_per_s, arrival, ..Workload::default() };
-    let bench = grounds.bench("", &options.contestant, &options.shape, load);
-    let outcome = grounds.run(&bench).context("interrupted before the first message")??;
-    grounds.directory().write("memory.tsv", &outcome.relay_memory.lines())?;
-    grounds.save(report(&outcome, options)?)
+    let bench = scenario.bench("", &options.contestant, &options.shape, load);
+    let outcome = scenario.run(&bench).context("interrupted before the first message")??;
+    scenario.directory().write("memory.tsv", &outcome.relay_memory.lines())?;
+    scenario.save(report(&outcome, options)?)
 }
 
 /// The most memory in the first tenth of the run, by messages accepted, and in the rest of it.
@@ -101,15 +101,15 @@ fn report(outcome: &BenchOutcome, options: &SoakOptions) -> Result<TextReport> {
 fn figures(measure: &RelayMeasurement) -> Table {
     let titles = ["accept s", "accepted/s", "deliver s", "delivered/s", "drain s", "queue", "CPU ms/1,000", "disk/msg"];
     let mut table = Table::new(titles.map(|title| (title, Align::Right)));
-    let passage = &measure.figures;
+    let figures = &measure.figures;
     let known = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
     table.row(vec![
-        figure(passage.accept_s),
-        rate(passage.accepted_per_s),
-        figure(passage.deliver_s),
-        rate(passage.delivered_per_s),
-        figure(passage.drain_s()),
-        known(passage.deepest.map(|(most, _)| count(most))),
+        figure(figures.accept_s),
+        rate(figures.accepted_per_s),
+        figure(figures.deliver_s),
+        rate(figures.delivered_per_s),
+        figure(figures.drain_s()),
+        known(figures.deepest.map(|(most, _)| count(most))),
         known(measure.cpu_ms_per_1000.map(figure)),
         known(measure.disk_per_message.map(|bytes| memory(bytes.round() as u64))),
     ]);
@@ -149,9 +149,14 @@ fn memory_goal(tenths: Option<[u64; 2]>, growth: MemoryGrowth) -> Goal {
     Goal::condition(what, rest <= most, memory(rest), format!("≤ {}", memory(most)))
 }
 
-fn disk_goal(store: DiskUsage, limit_bytes: u64) -> Goal {
+fn disk_goal(disk_usage: DiskUsage, limit_bytes: u64) -> Goal {
     let what = "disk used by the spool when everything is delivered";
-    Goal::condition(what, store.at_end <= limit_bytes, memory(store.at_end), format!("≤ {}", memory(limit_bytes)))
+    Goal::condition(
+        what,
+        disk_usage.at_end <= limit_bytes,
+        memory(disk_usage.at_end),
+        format!("≤ {}", memory(limit_bytes)),
+    )
 }
 
 #[cfg(test)]
@@ -167,15 +172,8 @@ mod tests {
         let record = sample::relayed();
         let at = |second: u64| record.origin_ns + second * 1_000_000_000 + 500_000_000;
         let relay_memory = curve(&[(at(0), first), (at(1), rest), (at(4), rest - 1)]);
-        let store = DiskUsage { at_start: 128 << 20, at_end };
-        BenchOutcome {
-            record,
-            directory: "d".into(),
-            disk_bytes: None,
-            relay_memory,
-            disk_usage: store,
-            unwritten: None,
-        }
+        let disk_usage = DiskUsage { at_start: 128 << 20, at_end };
+        BenchOutcome { record, directory: "d".into(), disk_bytes: None, relay_memory, disk_usage, unwritten: None }
     }
 
     fn judged(outcome: &BenchOutcome, messages: u64) -> TextReport {

@@ -26,11 +26,12 @@ pub(super) fn find() -> Option<PathBuf> {
 }
 
 /// The relay under strace.
-pub(super) fn wrap_command(order: PartyCommand, strace: &Path, directory: &RunDirectory) -> PartyCommand {
+pub(super) fn wrap_command(command: PartyCommand, strace: &Path, directory: &RunDirectory) -> PartyCommand {
     let words = ["-f", "-c", "-o"].map(str::to_owned).into_iter();
-    let words = words.chain([&counts_file(directory), &order.program].map(|path| path.to_string_lossy().into_owned()));
-    let arguments = words.chain(order.arguments).collect();
-    PartyCommand { program: strace.to_owned(), arguments, scope: ProcessScope::Tree, ..order }
+    let words =
+        words.chain([&counts_file(directory), &command.program].map(|path| path.to_string_lossy().into_owned()));
+    let arguments = words.chain(command.arguments).collect();
+    PartyCommand { program: strace.to_owned(), arguments, scope: ProcessScope::Tree, ..command }
 }
 
 fn counts_file(directory: &RunDirectory) -> PathBuf {

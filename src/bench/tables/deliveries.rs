@@ -1,7 +1,7 @@
 //! Messages that a sink has kept: how many, for how many recipients, whether any is there twice, and whether each is
 //! what was sent: all three sources send the same four lines.
 //!
-//! A message is known by its Message-Id and its subject (`contenders::Marking`), a delivery by its message and its
+//! A message is known by its Message-Id and its subject (`MessageMarking`), a delivery by its message and its
 //! recipient. Deliveries are remembered as 64-bit hashes: among a million, two that only look alike are met once in
 //! 40 million checks, and then one is reported as a duplicate; none is ever overlooked.
 use serde::Deserialize;

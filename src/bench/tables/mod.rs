@@ -3,14 +3,14 @@
 //!
 //! ```text
 //! contestants ─→ cases ─→ (engine::run_all) ─→ runs: a new sink, a source, its costs ─→ report
-//!  (commands)     (rows)                        sinks   deliveries, delivery_check        (the table)
+//!  (commands)     (rows)                        sinks   deliveries   measurement           (the table)
 //! ```
 //!
 //! The table says what each source cost; the check proves that each message came to each of its recipients, once.
 mod cases;
 mod contestants;
 mod deliveries;
-mod delivery_check;
+mod measurement;
 mod report;
 mod runs;
 mod sinks;

@@ -1,7 +1,7 @@
 //! The tables as they are read: figures with their ratios to smtp-source, or what was proved.
 use super::TableOptions;
 use super::cases::{ConnectionReuse, TableCase};
-use super::runs::TableMeasurement;
+use super::measurement::TableMeasurement;
 use crate::bench::engine::{
     self, CaseSeries, ComparedProgram, ComparedRun, ComparisonResults, Defects, MISSING, RatioColumn, ReportParts,
     ShownFigures, TableColumn, TextReport, missing_note, rounds_text, two_places,
@@ -135,7 +135,6 @@ fn report(
 #[cfg(test)]
 mod tests {
     use super::super::DeliveryCheck;
-    use super::super::runs::fault;
     use super::super::sinks::ReportedCounts;
     use super::*;
     use crate::bench::engine::Costs;
@@ -156,7 +155,7 @@ mod tests {
             counts: Some(ReportedCounts { messages: arrived, recipients: arrived }),
             deliveries: None,
         };
-        match fault(&case(SourceTool::Mailrun), &measured, &options()) {
+        match measured.shortfall(1000) {
             None => ComparedRun::Sound(measured),
             Some(why) => ComparedRun::Faulty(measured, why),
         }

@@ -1,26 +1,13 @@
 //! One run of a table: a new sink, a source with a limit of time, and the costs of both.
 use super::cases::TableCase;
 use super::contestants::{MessageMarking, command};
-use super::deliveries::Deliveries;
-use super::delivery_check;
-use super::sinks::{DumpMode, ReportedCounts, SinkLaunch, TableSink};
+use super::measurement::TableMeasurement;
+use super::sinks::{DumpMode, SinkLaunch, TableSink};
 use super::{DeliveryCheck, TableOptions};
-use crate::bench::engine::{Comparison, Costs, InstalledPrograms, RunTurn, TimedChild};
+use crate::bench::engine::{Comparison, InstalledPrograms, RunTurn, TimedChild};
 use crate::bench::scenario::{SinkTool, SourceTool};
 use anyhow::Result;
-use report::numbers::count;
 use std::process::Stdio;
-
-/// A run that came to its end.
-#[derive(Clone, Debug)]
-pub(super) struct TableMeasurement {
-    pub(super) source: Costs,
-    pub(super) sink: Costs,
-    /// Counts that the sink reports; smtp-sink reports none.
-    pub(super) counts: Option<ReportedCounts>,
-    /// Messages that it has kept, where it was asked to.
-    pub(super) deliveries: Option<Deliveries>,
-}
 
 /// A comparison of sources.
 pub(super) struct TableComparison<'o> {
@@ -63,19 +50,9 @@ impl Comparison for TableComparison<'_> {
     }
 
     fn fault(&self, case: &TableCase, run: &TableMeasurement) -> Option<String> {
-        fault(case, run, self.options)
-    }
-}
-
-/// Fault of a run: deliveries that are missing or more than there should be; of a run without checks, messages that the sink did
-/// not get, where it counts by itself.
-pub(super) fn fault(case: &TableCase, run: &TableMeasurement, options: &TableOptions) -> Option<String> {
-    let messages = options.messages;
-    match options.check {
-        DeliveryCheck::EveryDelivery => delivery_check::fault(run, messages, case.recipients),
-        DeliveryCheck::None => {
-            let arrived = run.counts?.messages;
-            (arrived != messages).then(|| format!("the sink has {} of {} messages", count(arrived), count(messages)))
+        match self.options.check {
+            DeliveryCheck::None => run.shortfall(self.options.messages),
+            DeliveryCheck::EveryDelivery => run.delivery_fault(self.options.messages, case.recipients),
         }
     }
 }

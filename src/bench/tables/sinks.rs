@@ -60,19 +60,19 @@ pub(super) struct TableSink {
     receiver: SinkTool,
     process: TimedChild,
     address: SocketAddr,
-    place: TempDir,
+    directory: TempDir,
 }
 
 impl TableSink {
     /// Starts it and waits until it listens.
-    pub(super) fn start(order: SinkLaunch<'_>) -> Result<Self> {
-        match order.receiver {
-            SinkTool::Mailrun => Self::start_own(order),
+    pub(super) fn start(launch: SinkLaunch<'_>) -> Result<Self> {
+        match launch.receiver {
+            SinkTool::Mailrun => Self::start_own(launch),
             SinkTool::SmtpSink => {
-                let mut outcome = Self::start_smtp_sink(order);
+                let mut outcome = Self::start_smtp_sink(launch);
                 for _ in 1..MAX_PORT_ATTEMPTS {
                     if outcome.is_err() {
-                        outcome = Self::start_smtp_sink(order);
+                        outcome = Self::start_smtp_sink(launch);
                     }
                 }
                 outcome
@@ -85,50 +85,50 @@ impl TableSink {
         self.address
     }
 
-    fn start_own(order: SinkLaunch<'_>) -> Result<Self> {
-        let place = directory()?;
-        let mut command = Command::new(order.program);
-        command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json"]).args(order.faults);
-        command.current_dir(place.path()).stdout(File::create(stdout_file(&place))?);
-        if order.dump_mode == DumpMode::Dump {
-            command.arg("--dump-file").arg(dump_file(&place));
+    fn start_own(launch: SinkLaunch<'_>) -> Result<Self> {
+        let directory = directory()?;
+        let mut command = Command::new(launch.program);
+        command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json"]).args(launch.faults);
+        command.current_dir(directory.path()).stdout(File::create(stdout_file(&directory))?);
+        if launch.dump_mode == DumpMode::Dump {
+            command.arg("--dump-file").arg(dump_file(&directory));
         }
         let mut process = TimedChild::start(command)?;
         let address = process.await_ready("mailrun sink", SINK_TIMEOUT, || {
-            let said = fs::read_to_string(stdout_file(&place)).unwrap_or_default();
-            said.lines().find_map(|line| match LiveEvent::from_line(line) {
+            let output = fs::read_to_string(stdout_file(&directory)).unwrap_or_default();
+            output.lines().find_map(|line| match LiveEvent::from_line(line) {
                 Some(LiveEvent::Listening { smtp, .. }) => smtp.first()?.parse().ok(),
                 _ => None,
             })
         })?;
-        Ok(Self { receiver: order.receiver, process, address, place })
+        Ok(Self { receiver: launch.receiver, process, address, directory })
     }
 
-    fn start_smtp_sink(order: SinkLaunch<'_>) -> Result<Self> {
-        let place = directory()?;
-        let mut command = Command::new(order.program);
+    fn start_smtp_sink(launch: SinkLaunch<'_>) -> Result<Self> {
+        let directory = directory()?;
+        let mut command = Command::new(launch.program);
         if rustix::process::geteuid().is_root() {
             let user = nix::unistd::User::from_name(NOBODY).ok().flatten();
             let user =
                 user.with_context(|| format!("smtp-sink cannot run as root, and the user {NOBODY} does not exist"))?;
-            chown(place.path(), Some(user.uid.as_raw()), None)
+            chown(directory.path(), Some(user.uid.as_raw()), None)
                 .context("cannot change the owner of a directory to the user of smtp-sink")?;
             command.args(["-u", NOBODY]);
         }
-        if order.dump_mode == DumpMode::Dump {
+        if launch.dump_mode == DumpMode::Dump {
             // Its names are templates of strftime(3), and relative to a directory they have no sign of those.
             command.args(["-S", &format!("{SEPARATOR}\\n"), "-D", "dump"]);
         }
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-        command.args(["-m", &order.sessions.saturating_mul(2).max(MIN_SESSIONS).to_string()]);
+        command.args(["-m", &launch.sessions.saturating_mul(2).max(MIN_SESSIONS).to_string()]);
         command.args([&address.to_string(), BACKLOG]);
-        command.current_dir(place.path()).stdout(Stdio::null());
+        command.current_dir(directory.path()).stdout(Stdio::null());
         let mut process = TimedChild::start(command)?;
         process.await_ready("smtp-sink", SINK_TIMEOUT, || {
             let mut stream = TcpStream::connect(address).ok()?;
             stream.write_all(b"QUIT\r\n").ok()
         })?;
-        Ok(Self { receiver: order.receiver, process, address, place })
+        Ok(Self { receiver: launch.receiver, process, address, directory })
     }
 
     /// The messages that it has kept, once no more come or `messages` are there.
@@ -137,7 +137,7 @@ impl TableSink {
         let mut quiet_since = Instant::now();
         loop {
             let kept = self.read_dump()?;
-            let now = fs::metadata(dump_file(&self.place)).map_or(0, |metadata| metadata.len());
+            let now = fs::metadata(dump_file(&self.directory)).map_or(0, |metadata| metadata.len());
             if now != length {
                 (length, quiet_since) = (now, Instant::now());
             }
@@ -149,7 +149,7 @@ impl TableSink {
     }
 
     fn read_dump(&self) -> Result<Deliveries> {
-        let path = dump_file(&self.place);
+        let path = dump_file(&self.directory);
         let file = match File::open(&path) {
             Ok(file) => std::io::BufReader::new(file),
             // Made with the first message.
@@ -167,8 +167,8 @@ impl TableSink {
     pub(super) fn stop(mut self) -> Result<(Costs, Option<ReportedCounts>)> {
         self.process.ensure_running("the sink")?;
         let (_, costs) = self.process.stop(SINK_TIMEOUT)?;
-        let said = fs::read_to_string(stdout_file(&self.place)).unwrap_or_default();
-        Ok((costs, last_counts(&said)))
+        let output = fs::read_to_string(stdout_file(&self.directory)).unwrap_or_default();
+        Ok((costs, last_counts(&output)))
     }
 }
 
@@ -176,17 +176,17 @@ fn directory() -> Result<TempDir> {
     tempfile::Builder::new().prefix("mailrun-table-").tempdir().context("cannot create a temporary directory")
 }
 
-fn stdout_file(place: &TempDir) -> PathBuf {
-    place.path().join("stdout")
+fn stdout_file(directory: &TempDir) -> PathBuf {
+    directory.path().join("stdout")
 }
 
-fn dump_file(place: &TempDir) -> PathBuf {
-    place.path().join("dump")
+fn dump_file(directory: &TempDir) -> PathBuf {
+    directory.path().join("dump")
 }
 
 /// The counts of the last progress report: a sink reports once more when all is counted.
-fn last_counts(said: &str) -> Option<ReportedCounts> {
-    said.lines().rev().find_map(|line| match LiveEvent::from_line(line) {
+fn last_counts(output: &str) -> Option<ReportedCounts> {
+    output.lines().rev().find_map(|line| match LiveEvent::from_line(line) {
         Some(LiveEvent::Progress(LiveProgress { delivered, recipients, .. })) => {
             Some(ReportedCounts { messages: delivered, recipients })
         }
@@ -200,10 +200,10 @@ mod tests {
 
     #[test]
     fn the_last_word_counts() {
-        let said = "{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}\n\
+        let output = "{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}\n\
             {\"event\":\"progress\",\"delivered\":5,\"recipients\":15}\n\
             {\"event\":\"progress\",\"delivered\":7,\"recipients\":21}\n{\"event\":\"done\"}\n";
-        assert_eq!(last_counts(said), Some(ReportedCounts { messages: 7, recipients: 21 }));
+        assert_eq!(last_counts(output), Some(ReportedCounts { messages: 7, recipients: 21 }));
         assert_eq!(last_counts("nonsense"), None);
     }
 }
