@@ -66,7 +66,7 @@ pub(crate) struct BenchOutcome {
 ///
 /// If it could not run: a party did not start, nothing listens, the directory cannot be made; or the user wants no report.
 pub(crate) fn run(options: BenchOptions) -> Result<BenchOutcome> {
-    let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
+    let program = engine::own_program()?;
     run_with(&program, &options)
 }
 

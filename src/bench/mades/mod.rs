@@ -10,6 +10,7 @@ mod truth;
 mod unrecorded;
 
 use super::directory::RunDirectory;
+use super::engine;
 use super::gather::fill_costs;
 use super::parties::{self, PartyCommand, PartyProcess};
 use super::progress::ProgressDisplay;
@@ -81,7 +82,7 @@ pub(crate) struct MadesBenchOutcome {
 ///
 /// If it could not run: a party did not start, the directory cannot be made; or the user wants no report.
 pub(crate) fn run(options: &MadesBenchOptions) -> Result<MadesBenchOutcome> {
-    let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
+    let program = engine::own_program()?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
     let conducted = run_parties(&program, options, &directory);
     let (record, complaint) = conducted.inspect_err(|_| directory.discard())?;

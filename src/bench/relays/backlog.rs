@@ -450,19 +450,14 @@ fn account_goal(results: &BacklogResults, record: &Record) -> Goal {
 
 #[cfg(test)]
 mod tests {
+    use super::super::scenario::sample_options;
     use super::*;
     use journey::record::Pipelining;
     use report::sample;
 
     fn options(messages: u64) -> BacklogOptions {
         BacklogOptions {
-            scenario: ScenarioOptions {
-                name: "relay-backlog".to_owned(),
-                out: None,
-                command: Vec::new(),
-                thresholds: Vec::new(),
-                live: party::live::LiveMode::Off,
-            },
+            scenario: sample_options("relay-backlog"),
             durability: ContestantDurability::Sync,
             shape: LoadShape { sessions: 100, message_bytes: 65_536, reuse: None, pipelining: Pipelining::Off },
             messages,

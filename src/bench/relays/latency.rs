@@ -9,10 +9,10 @@
 use super::contestant::Contestant;
 use super::goals::{self, Goal, GoalResult};
 use super::launch;
-use super::measure::RelayMeasurement;
+use super::measure::{self, RelayMeasurement};
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use super::search::Search;
-use crate::bench::engine::{Defects, MedianRange, TextReport};
+use crate::bench::engine::{MedianRange, TextReport};
 use crate::bench::plan::BenchOptions;
 use anyhow::{Context, Result};
 use journey::Stage;
@@ -258,19 +258,9 @@ fn report(results: &LatencyResults, options: &LatencyOptions) -> TextReport {
     let notes = rounds.iter().flat_map(|row| row.measurement.notes.iter().map(|note| format!("{}: {note}", row.name)));
     remarks.extend(notes);
     let tables = vec![throughput(&results.rows), latencies(rounds, options)];
-    goals::report(&title, tables, &goals(results, rounds, options), defects(rounds), remarks)
-}
-
-/// Reasons why the rounds are not valid, and thresholds that they missed. Steps of the search may miss any threshold.
-fn defects(rounds: &[LatencyRow]) -> Defects {
-    let mut wrong = Defects::default();
-    for LatencyRow { name: what, measurement: measure, .. } in rounds {
-        let named = |text: &String| format!("{what}: {text}");
-        wrong.invalid.extend(measure.invalid.as_ref().map(named));
-        wrong.missed.extend(measure.missed.iter().map(named));
-        wrong.unobserved.extend(measure.unobserved.iter().map(named));
-    }
-    wrong
+    // Steps of the search may miss any threshold.
+    let wrong = measure::defects(rounds.iter().map(|row| (&row.name, &row.measurement)));
+    goals::report(&title, tables, &goals(results, rounds, options), wrong, remarks)
 }
 
 fn throughput(rows: &[LatencyRow]) -> Table {
@@ -361,6 +351,7 @@ fn share_words(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::scenario::sample_options;
     use super::*;
     use report::sample;
 
@@ -413,13 +404,7 @@ mod tests {
 
     fn options(rounds: u32) -> LatencyOptions {
         LatencyOptions {
-            scenario: ScenarioOptions {
-                name: "relay-latency".to_owned(),
-                out: None,
-                command: Vec::new(),
-                thresholds: Vec::new(),
-                live: party::live::LiveMode::Off,
-            },
+            scenario: sample_options("relay-latency"),
             contestant: Contestant::Postfix,
             shape: LoadShape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },
             step: Duration::from_secs(4),

@@ -1,4 +1,5 @@
 //! Figures of one run through a relay: times, rates, costs and faults.
+use crate::bench::engine::Defects;
 use anyhow::{Context, Result};
 use journey::judge::{self, has_threshold};
 use journey::reason::Reason;
@@ -60,6 +61,18 @@ impl RelayMeasurement {
             figures,
         })
     }
+}
+
+/// Reasons why runs are not valid, and thresholds that they missed, each with the name of its run.
+pub(super) fn defects<'m>(runs: impl Iterator<Item = (&'m String, &'m RelayMeasurement)>) -> Defects {
+    let mut wrong = Defects::default();
+    for (name, measured) in runs {
+        let named = |text: &String| format!("{name}: {text}");
+        wrong.invalid.extend(measured.invalid.as_ref().map(named));
+        wrong.missed.extend(measured.missed.iter().map(named));
+        wrong.unobserved.extend(measured.unobserved.iter().map(named));
+    }
+    wrong
 }
 
 fn why(verdict: &Verdict) -> String {

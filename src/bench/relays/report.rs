@@ -2,10 +2,10 @@
 //! known besides.
 use super::comparison::{RelayCase, RelayComparisonOptions, RelayResults, RelaySeries, SyscallsPerMessage};
 use super::contestant::Contestant;
-use super::measure::RelayMeasurement;
+use super::measure::{self, RelayMeasurement};
 use crate::bench::engine::{
-    self, ComparedRun, Defects, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport,
-    ratio_table, rounds_text,
+    self, ComparedRun, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, ratio_table,
+    rounds_text,
 };
 use report::numbers::{count, figure, megabytes, memory, rate};
 use report::table::{Table, plain};
@@ -37,23 +37,9 @@ pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> Te
         tables: vec![figures(results), costs(results), ratios],
         notes,
         pass: "the account of each closed",
-        wrong: defects(results),
+        wrong: measure::defects(results.series.iter().flat_map(measurements)),
         is_strict: !options.scenario.thresholds.is_empty(),
     })
-}
-
-/// Reasons why runs are not valid, and thresholds that they missed.
-fn defects(results: &RelayResults) -> Defects {
-    let mut wrong = Defects::default();
-    for series in &results.series {
-        let named = |text: &String| format!("{}: {text}", series.name);
-        for measured in series.runs.iter().filter_map(ComparedRun::measurement) {
-            wrong.invalid.extend(measured.invalid.as_ref().map(named));
-            wrong.missed.extend(measured.missed.iter().map(named));
-            wrong.unobserved.extend(measured.unobserved.iter().map(named));
-        }
-    }
-    wrong
 }
 
 fn figures(results: &RelayResults) -> Table {
@@ -129,6 +115,11 @@ fn ratios(results: &RelayResults) -> (Table, Vec<String>) {
     ratio_table(&["relay", "against"], pairs.collect(), &RATIOS)
 }
 
+/// Figures of the runs that came to their end, with the relay's name.
+fn measurements(series: &RelaySeries) -> impl Iterator<Item = (&String, &RelayMeasurement)> {
+    series.runs.iter().filter_map(|run| Some((&series.name, run.measurement()?)))
+}
+
 /// Notes that a reader must know besides.
 fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String> {
     let mut notes: Vec<String> = results.series.iter().flat_map(remarks).collect();
@@ -156,7 +147,7 @@ fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String
 fn remarks(series: &RelaySeries) -> Vec<String> {
     let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     let mut known: Vec<String> = Vec::new();
-    for remark in series.runs.iter().filter_map(ComparedRun::measurement).flat_map(|measured| &measured.notes) {
+    for remark in measurements(series).flat_map(|(_, measured)| &measured.notes) {
         if !known.iter().any(|before| without_figures(before) == without_figures(remark)) {
             known.push(remark.clone());
         }
@@ -167,7 +158,7 @@ fn remarks(series: &RelaySeries) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::contestant::ContestantDurability;
-    use super::super::scenario::{LoadShape, ScenarioOptions};
+    use super::super::scenario::{LoadShape, sample_options};
     use super::*;
     use crate::bench::scenario::RoundOrder;
     use journey::record::Pipelining;
@@ -200,13 +191,7 @@ mod tests {
 
     fn options() -> RelayComparisonOptions {
         RelayComparisonOptions {
-            scenario: ScenarioOptions {
-                name: "relay-64k".to_owned(),
-                out: None,
-                command: Vec::new(),
-                thresholds: Vec::new(),
-                live: party::live::LiveMode::Off,
-            },
+            scenario: sample_options("relay-64k"),
             contestants: Vec::new(),
             messages: 200_000,
             shape: LoadShape { sessions: 250, message_bytes: 64 << 10, reuse: Some(1), pipelining: Pipelining::Off },

@@ -2,10 +2,10 @@
 use super::contestant::Contestant;
 use super::listener::ListenerOptions;
 use crate::bench::directory::{self, RunDirectory};
-use crate::bench::engine::TextReport;
+use crate::bench::engine::{self, TextReport};
 use crate::bench::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
 use crate::bench::{self, BenchOutcome};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use journey::judge;
 use journey::record::{Pipelining, Workload};
 use journey::threshold::Threshold;
@@ -73,7 +73,7 @@ pub(super) struct ScenarioRun {
 impl ScenarioRun {
     /// Makes the directory, and hears Ctrl-C from now on.
     pub(super) fn prepare(options: &ScenarioOptions) -> Result<Self> {
-        let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
+        let program = engine::own_program()?;
         let directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
         Ok(Self { program, options: options.clone(), directory, interrupt: Interrupt::watch()? })
     }
@@ -174,6 +174,18 @@ impl ScenarioOptions {
     }
 }
 
+/// Options of a scenario of that name, for tests.
+#[cfg(test)]
+pub(super) fn sample_options(name: &str) -> ScenarioOptions {
+    ScenarioOptions {
+        name: name.to_owned(),
+        out: None,
+        command: Vec::new(),
+        thresholds: Vec::new(),
+        live: LiveMode::Off,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,13 +197,7 @@ mod tests {
             shape.description(),
             "messages of 64 KiB over 250 sessions to 5 domains, a new connection per message"
         );
-        let options = ScenarioOptions {
-            name: "relay-64k".to_owned(),
-            out: None,
-            command: Vec::new(),
-            thresholds: Vec::new(),
-            live: LiveMode::Line,
-        };
+        let options = sample_options("relay-64k");
         let bench = options.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
         let words = bench.source_options.join(" ");
         assert!(

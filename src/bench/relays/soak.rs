@@ -163,6 +163,7 @@ fn disk_goal(disk_usage: DiskUsage, limit_bytes: u64) -> Goal {
 mod tests {
     use super::super::contestant::ContestantDurability;
     use super::super::memory::curve;
+    use super::super::scenario::sample_options;
     use super::*;
 
     const MAX_IDLE_SPOOL_BYTES: u64 = 321 << 20;
@@ -178,13 +179,7 @@ mod tests {
 
     fn judged(outcome: &BenchOutcome, messages: u64) -> TextReport {
         let options = SoakOptions {
-            scenario: ScenarioOptions {
-                name: "relay-soak".to_owned(),
-                out: None,
-                command: Vec::new(),
-                thresholds: Vec::new(),
-                live: party::live::LiveMode::Off,
-            },
+            scenario: sample_options("relay-soak"),
             contestant: Contestant::Mailrun(ContestantDurability::Sync),
             shape: LoadShape { sessions: 100, message_bytes: 400, reuse: None, pipelining: Default::default() },
             messages,
