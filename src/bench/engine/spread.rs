@@ -1,4 +1,4 @@
-//! What several runs come to: the median and both ends, and ratios of two runs of the same round.
+//! Figures of several runs: the median and both ends, and ratios of two runs of the same round.
 use super::runner::CaseSeries;
 
 /// Text in place of a missing figure.

@@ -4,8 +4,7 @@ use super::comparison::{RelayCase, RelayComparisonOptions, RelayResults, RelaySe
 use super::contestant::Contestant;
 use super::measure::{self, RelayMeasurement};
 use crate::bench::engine::{
-    self, ComparedRun, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, ratio_table,
-    rounds_text,
+    self, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text,
 };
 use report::numbers::{count, figure, megabytes, memory, rate};
 use report::table::{Table, plain};
@@ -160,6 +159,7 @@ mod tests {
     use super::super::contestant::ContestantDurability;
     use super::super::scenario::{LoadShape, sample_options};
     use super::*;
+    use crate::bench::engine::ComparedRun;
     use crate::bench::scenario::RoundOrder;
     use journey::record::Pipelining;
     use report::sample;

@@ -1,4 +1,4 @@
-//! What all scenarios of relays share: a directory, the shape of the load, runs one after the other until Ctrl-C.
+//! Common parts of all scenarios of relays: a directory, the shape of the load, runs one after the other until Ctrl-C.
 use super::contestant::Contestant;
 use super::listener::ListenerOptions;
 use crate::bench::directory::{self, RunDirectory};

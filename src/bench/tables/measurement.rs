@@ -1,4 +1,4 @@
-//! What a run of a table showed: its costs, and the proof that every message came to each of its recipients, once and
+//! Figures of one run of a table: its costs, and the proof that every message came to each of its recipients, once and
 //! unchanged: the dump and the sink's own counts must agree.
 use super::deliveries::Deliveries;
 use super::sinks::ReportedCounts;
