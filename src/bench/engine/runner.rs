@@ -68,7 +68,7 @@ impl<M> ComparedRun<M> {
         }
     }
 
-    /// What went wrong.
+    /// Reason of a run that went wrong.
     pub(in crate::bench) fn fault(&self) -> Option<&str> {
         match self {
             Self::Sound(_) => None,
