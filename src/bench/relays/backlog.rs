@@ -32,8 +32,8 @@ use report::table::{Align, Table};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Limit of the time until the relay is ready again: longer than the target, to say by how much it is missed.
-const READY_TIMEOUT: Duration = Duration::from_secs(300);
+/// Least limit of the time until the relay is ready again: longer than the target, to say by how much it is missed.
+const MIN_READY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Limit of the time that an order to the queue may take.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -114,7 +114,7 @@ pub(crate) fn run(options: &BacklogOptions) -> Result<TextReport> {
     ));
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
     let bench = scenario.bench("", &Contestant::Mailrun(options.durability), &options.shape, load);
-    let outcome = BacklogRun::prepare(&scenario, &bench, needed_bytes).and_then(BacklogRun::run);
+    let outcome = BacklogRun::prepare(&scenario, &bench, options).and_then(BacklogRun::run);
     let (results, record, memory) = outcome.inspect_err(|_| scenario.directory().discard())?;
     let report = report(&results, &record, &memory, options);
     scenario.directory().write("memory.tsv", &memory.lines())?;
@@ -126,6 +126,11 @@ pub(crate) fn run(options: &BacklogOptions) -> Result<TextReport> {
         directory.remove_spool()?;
     }
     Ok(report)
+}
+
+/// Limit of the time until the relay is ready again.
+fn ready_timeout(target: Option<ReadyTarget>) -> Duration {
+    target.map_or(MIN_READY_TIMEOUT, |target| MIN_READY_TIMEOUT.max(target.time.saturating_mul(2)))
 }
 
 /// An upper bound of what the spool takes. A record is the message, its envelope and 100 bytes (spool-format.md); a
@@ -145,17 +150,19 @@ struct BacklogRun<'g> {
     supervisor: Supervisor,
     /// Address that the relay forwards mail to.
     sink: SocketAddr,
+    ready_timeout: Duration,
     results: BacklogResults,
 }
 
 impl<'g> BacklogRun<'g> {
-    fn prepare(scenario: &'g ScenarioRun, bench: &'g BenchOptions, needed_bytes: u64) -> Result<Self> {
+    fn prepare(scenario: &'g ScenarioRun, bench: &'g BenchOptions, options: &BacklogOptions) -> Result<Self> {
         let directory = scenario.directory();
         // This port has no listener until the sink starts.
         let sink = port::free()?;
-        directory.write("relay.toml", &config(sink, bench, needed_bytes))?;
+        directory.write("relay.toml", &config(sink, bench, needed_bytes(options.messages, &options.shape)))?;
         let supervisor = Supervisor::new(bench)?;
-        Ok(Self { scenario, bench, directory, supervisor, sink, results: BacklogResults::default() })
+        let ready_timeout = ready_timeout(options.ready_target);
+        Ok(Self { scenario, bench, directory, supervisor, sink, ready_timeout, results: BacklogResults::default() })
     }
 
     /// Runs from the first message to the last, or until the user wants no more.
@@ -275,7 +282,7 @@ impl<'g> BacklogRun<'g> {
         self.supervisor.start_relay(self.launch())?;
         let listen_s = restarted_at.elapsed().as_secs_f64();
         let status = self.status()?;
-        self.supervisor.await_relay("the relay reads its spool", READY_TIMEOUT, || status.is_ready())?;
+        self.supervisor.await_relay("the relay reads its spool", self.ready_timeout, || status.is_ready())?;
         let ready_s = restarted_at.elapsed().as_secs_f64();
         let usage = self.supervisor.sample_relay();
         let reopened = RestartPhase {
@@ -524,6 +531,13 @@ mod tests {
         let cut = BacklogResults { restart: None, drain: None, ..results(500, 1.0, 1 << 20) };
         let cut = judged_report(&cut, &sample::unwatched(), 1_000);
         assert!(!cut.is_good() && cut.text.matches("INCONCLUSIVE").count() == 2, "{}", cut.text);
+    }
+
+    #[test]
+    fn the_wait_for_readiness_is_longer_than_its_target() {
+        assert_eq!(ready_timeout(None), Duration::from_secs(300));
+        let of = |seconds: u64| ready_timeout(Some(ReadyTarget { time: Duration::from_secs(seconds), messages: 1 }));
+        assert_eq!((of(10), of(600)), (Duration::from_secs(300), Duration::from_secs(1_200)));
     }
 
     #[test]
