@@ -360,7 +360,9 @@ impl Supervisor {
             (Role::Source, LiveEvent::Progress(progress)) => self.progress.update_source(progress),
             (Role::Sink, LiveEvent::Progress(progress)) => self.progress.update_sink(progress),
             (role, LiveEvent::Listening { smtp, http }) => self.listening.push(ListenAddresses { role, smtp, http }),
-            (role, LiveEvent::Unwritten { record }) => self.unwritten.push((role, *record)),
+            (role, LiveEvent::Unwritten { record }) => {
+                self.unwritten.extend(Record::from_json(record.as_bytes()).map(|record| (role, record)));
+            }
             _ => {}
         }
     }

@@ -5,10 +5,9 @@
 //! {"event":"listening","smtp":["127.0.0.1:40001"],"http":null}     a sink, first
 //! {"event":"ready","amqp":["127.0.0.1:40002"]}                     a MADES endpoint, first
 //! {"event":"progress","elapsed_s":1.25,"accepted":67000,…}         both, every 250 ms
-//! {"event":"unwritten","record":{…}}                               both, if the record cannot be written to its file
+//! {"event":"unwritten","record":"{…}"}                             both, if the record cannot be written to its file
 //! {"event":"done"}                                                 both, last
 //! ```
-use journey::record::Record;
 use serde::{Deserialize, Serialize};
 
 /// Form of a party's progress reports.
@@ -43,8 +42,8 @@ pub enum LiveEvent {
     Progress(LiveProgress),
     /// The record, which could not be written to its file.
     Unwritten {
-        /// The record for that file.
-        record: Box<Record>,
+        /// The text for that file. As a text it is parsed by whoever wants the record, and not with each event.
+        record: String,
     },
     /// Its files are written; it exits next.
     Done,

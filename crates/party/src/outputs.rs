@@ -40,7 +40,7 @@ impl Outputs {
     /// the reason.
     pub fn write_or_report(&self, record: &Record, units: &Ledger, telling: &ProgressOutput) -> Option<anyhow::Error> {
         let unwritten = self.write(record, units).err()?;
-        telling.event(&LiveEvent::Unwritten { record: Box::new(record.clone()) });
+        telling.unwritten(record);
         Some(unwritten)
     }
 
@@ -103,6 +103,13 @@ impl ProgressOutput {
             let mut out = io::stdout().lock();
             // A reader that has closed the pipe is no reason to stop measuring.
             let _ = writeln!(out, "{}", event.to_line()).and_then(|()| out.flush());
+        }
+    }
+
+    /// Sends the record that could not be written to its file.
+    pub fn unwritten(&self, record: &Record) {
+        if let Ok(record) = record.to_json() {
+            self.event(&LiveEvent::Unwritten { record });
         }
     }
 

@@ -343,7 +343,9 @@ impl MadesBenchSupervisor {
                     self.rate.add(progress.elapsed_s, progress.delivered);
                     self.display.show(|| LiveLine::of_mades(&progress, self.rate.per_s()));
                 }
-                Ok((Role::Source, LiveEvent::Unwritten { record })) => self.unwritten = Some(*record),
+                Ok((Role::Source, LiveEvent::Unwritten { record })) => {
+                    self.unwritten = Record::from_json(record.as_bytes()).ok();
+                }
                 Ok(_) => {}
                 // `events_tx` is ours: it cannot be closed.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,

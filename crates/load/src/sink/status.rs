@@ -13,11 +13,10 @@ use super::report::{SinkReport, lock};
 use super::rulebook::{MAX_FILE_BYTES, Rulebook};
 use anyhow::{Context, Result};
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use journey::record::Record;
 use journey::{RunId, RunTally};
 use party::http_server::{self, HostNames};
 use serde_json::{Value, json};
@@ -100,10 +99,17 @@ async fn units(State(view): ReportState, Path(run): Path<String>) -> Response {
     bytes.into_response()
 }
 
+fn json_response(text: serde_json::Result<String>) -> Response {
+    match text {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
 async fn record(State(view): ReportState, Path(run): Path<String>) -> Response {
     let view = lock(&view);
     match find_run(&view, &run) {
-        Ok((run, _)) => Json::<Record>(view.record(Some(run))).into_response(),
+        Ok((run, _)) => json_response(view.record(Some(run)).to_json()),
         Err(refusal) => refusal.into_response(),
     }
 }

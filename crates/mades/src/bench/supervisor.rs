@@ -90,7 +90,7 @@ impl RunSupervisor {
     /// Reports the record to the listeners, after the files are written or have failed.
     pub(super) fn publish(&self, record: &Record, unwritten: Option<&anyhow::Error>) {
         if unwritten.is_some() {
-            self.progress_output.event(&LiveEvent::Unwritten { record: Box::new(record.clone()) });
+            self.progress_output.unwritten(record);
         }
         self.progress_output.event(&LiveEvent::Done);
     }
