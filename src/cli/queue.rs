@@ -182,7 +182,7 @@ impl QueueArgs {
             let overview = QueueOverview::ask(&mut operator)?;
             if let Some(why) = self.nothing_found(&overview) {
                 party::tell!("mailrun: {why}");
-                // An empty list is a list; an order that matches no message is a mistake.
+                // An empty list is a list; a command that matches no message is a mistake.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
             if overview.entries == 0 && matches!(self.what, QueueCommand::List(_)) {
@@ -263,7 +263,9 @@ impl QueueArgs {
             QueueCommand::Show { id } => vec![ControlRequest::Show { id: *id }],
             QueueCommand::Stats => vec![ControlRequest::Stats],
             QueueCommand::Units { .. } => Vec::new(),
-            QueueCommand::Flush => vec![ControlRequest::Order { order: CommandName::Retry, which: CommandScope::All }],
+            QueueCommand::Flush => {
+                vec![ControlRequest::Change { command: CommandName::Retry, which: CommandScope::All }]
+            }
             QueueCommand::Retry(meant) => meant.requests(CommandName::Retry),
             QueueCommand::Hold(meant) => meant.requests(CommandName::Hold),
             QueueCommand::Release(meant) => meant.requests(CommandName::Release),
@@ -273,9 +275,9 @@ impl QueueArgs {
 }
 
 impl MessageSelectionArgs {
-    fn requests(&self, order: CommandName) -> Vec<ControlRequest> {
+    fn requests(&self, command: CommandName) -> Vec<ControlRequest> {
         let all = self.ids.iter().cloned().chain(self.hop.clone().map(CommandScope::Hop));
-        all.map(|which| ControlRequest::Order { order, which }).collect()
+        all.map(|which| ControlRequest::Change { command, which }).collect()
     }
 }
 
@@ -326,9 +328,9 @@ impl<W: Write> ReplyPrinter<W> {
         if self.json { Ok(()) } else { Ok(writeln!(self.out, "Mail queue is empty")?) }
     }
 
-    fn finish(mut self, order: Option<CommandName>) -> Result<()> {
-        if let (Some(changed), Some(order), false) = (self.changed, order, self.json) {
-            let what = match order {
+    fn finish(mut self, command: Option<CommandName>) -> Result<()> {
+        if let (Some(changed), Some(command), false) = (self.changed, command, self.json) {
+            let what = match command {
                 CommandName::Hold => "held",
                 CommandName::Release => "released",
                 CommandName::Remove => "removed",
@@ -470,8 +472,8 @@ fn totals_text(totals: &TotalsRow) -> String {
     let rows: [(&str, String); 10] = [
         ("messages in the queue", totals.messages.to_string()),
         ("entries, one per message and hop", totals.entries.to_string()),
-        ("connections to next hops", totals.couriers.to_string()),
-        ("bytes in memory", totals.letter_bytes.to_string()),
+        ("connections to next hops", totals.connections.to_string()),
+        ("bytes in memory", totals.message_bytes.to_string()),
         ("bytes of incoming messages", totals.incoming_bytes.to_string()),
         ("messages in the spool", format!("{} (durability: {})", totals.spool_messages, totals.durability)),
         ("bytes of the spool on disk", totals.spool_disk_bytes.to_string()),
@@ -497,8 +499,8 @@ fn hop_line(hop: &HopRow) -> String {
         hop.deferred,
         hop.sending,
         hop.held,
-        hop.telling,
-        hop.couriers,
+        hop.awaiting_dsn,
+        hop.connections,
         oldest,
         hop.shut_for_s.map_or_else(|| "-".to_owned(), short_duration),
         hop.refusal.as_ref().map(|refusal| one_line(&refusal.to_string())).unwrap_or_default(),
@@ -527,7 +529,7 @@ mod tests {
 
     #[test]
     fn words_become_requests() {
-        let order = |order, which| ControlRequest::Order { order, which };
+        let command = |command, which| ControlRequest::Change { command, which };
         let rows: [(&[&str], Vec<ControlRequest>); 7] = [
             (&["list"], vec![ControlRequest::List { hop: None, state: None, limit: None }]),
             (
@@ -538,13 +540,13 @@ mod tests {
             (
                 &["hold", "0000000000000001", "0000000000000002"],
                 vec![
-                    order(CommandName::Hold, CommandScope::Id(QueueId(1))),
-                    order(CommandName::Hold, CommandScope::Id(QueueId(2))),
+                    command(CommandName::Hold, CommandScope::Id(QueueId(1))),
+                    command(CommandName::Hold, CommandScope::Id(QueueId(2))),
                 ],
             ),
-            (&["retry", "--hop", "mx:a"], vec![order(CommandName::Retry, CommandScope::Hop("mx:a".into()))]),
-            (&["remove", "ALL"], vec![order(CommandName::Remove, CommandScope::All)]),
-            (&["flush"], vec![order(CommandName::Retry, CommandScope::All)]),
+            (&["retry", "--hop", "mx:a"], vec![command(CommandName::Retry, CommandScope::Hop("mx:a".into()))]),
+            (&["remove", "ALL"], vec![command(CommandName::Remove, CommandScope::All)]),
+            (&["flush"], vec![command(CommandName::Retry, CommandScope::All)]),
         ];
         for (words, requests) in rows {
             assert_eq!(parse(&[words, &["--spool", "s"]].concat()).unwrap().requests(), requests, "{words:?}");

@@ -12,8 +12,6 @@ const KNOWN: &[&str] = &[
     "crates/net/src/message_handler.rs",
     "crates/net/src/server.rs",
     "crates/net/src/server_session.rs",
-    "crates/relay/src/config/meaning.rs",
-    "crates/relay/src/config/routes.rs",
     "crates/smtp/src/client/core.rs",
     "crates/smtp/src/client/setup.rs",
     "crates/smtp/src/client/state.rs",

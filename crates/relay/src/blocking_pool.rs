@@ -31,13 +31,13 @@ impl BlockingPool {
 
     /// Runs work on a thread; `None` if it panicked.
     pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let work = Box::new(move || {
             // The caller may be gone.
-            let _ = tell.send(work());
+            let _ = sender.send(work());
         });
         self.0.send(work).ok()?;
-        told.await.ok()
+        receiver.await.ok()
     }
 }
 

@@ -54,15 +54,15 @@ impl RelayContext {
         config: Config,
         (spool, backlog): (Spool, Backlog),
         resolver: Resolver,
-        (readers, porters): (BlockingPool, BlockingPool),
-        (press, log): (DeliveryLogWriter, LogWriter),
+        (spool_pool, maildir_pool): (BlockingPool, BlockingPool),
+        (delivery_log_writer, log): (DeliveryLogWriter, LogWriter),
         seed: u64,
     ) -> Self {
-        let mailbox_names = Arc::new(maildir::MaildirNames::new(&config.hostname));
+        let maildir_names = Arc::new(maildir::MaildirNames::new(&config.hostname));
         let client_limits = config.limits.client.clone();
         let config = Arc::new(config);
         let longest_message = config.limits.message_bytes + MAX_ENVELOPE_BYTES;
-        let intake = MemoryBudget::new(config.limits.incoming_bytes.max(longest_message), longest_message);
+        let memory_budget = MemoryBudget::new(config.limits.incoming_bytes.max(longest_message), longest_message);
         Self {
             config: Mutex::new(Arc::clone(&config)),
             initial_config: config,
@@ -70,14 +70,14 @@ impl RelayContext {
             spool,
             backlog: Mutex::new(Some(backlog)),
             resolver,
-            spool_pool: readers,
-            maildir_pool: porters,
-            maildir_names: mailbox_names,
+            spool_pool,
+            maildir_pool,
+            maildir_names,
             counters: Arc::default(),
-            memory_budget: intake,
+            memory_budget,
             clients: Arc::new(Clients::new(client_limits).on_refusal(log_refusal)),
             login_guard: LoginGuard::new(),
-            delivery_log_writer: press,
+            delivery_log_writer,
             log,
             is_listening: AtomicBool::new(false),
             seed,

@@ -42,7 +42,7 @@ pub(super) struct RelayCounters {
     pub(super) failed: RelayCounter,
     /// Recipients whose time ran out.
     pub(super) expired: RelayCounter,
-    /// Notices written to senders.
+    /// DSNs written to senders.
     pub(super) notices: RelayCounter,
     /// Messages that were sent on with their 8-bit parts encoded, and taken.
     pub(super) converted: RelayCounter,

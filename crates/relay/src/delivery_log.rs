@@ -1,7 +1,7 @@
 //! The log of deliveries: a line for each recipient of each try, written by a thread of its own.
 //!
 //! ```text
-//! worker ─ record ─▶ its sheet (bounded) ─ every 100 ms, or when full ─▶ Press: a few sheets ─▶ thread: lines ─▶ LogWriter
+//! worker ─ record ─▶ its batch (bounded) ─ every 100 ms, or when full ─▶ thread: lines ─▶ LogWriter
 //! ```
 //! A worker records references and formats nothing. While the log's level is above `info` it reads one number and does
 //! no more. If the log is slower than deliveries, deliveries do not wait: entries that were left out are counted, and
@@ -21,21 +21,21 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tracing::level_filters::LevelFilter;
 
-/// Tries on a sheet.
+/// Tries in a batch.
 const BATCH_ENTRIES: usize = 1024;
-/// Sheets that wait to be printed.
+/// Batches that wait to be written.
 const MAX_PENDING_BATCHES: usize = 16;
-/// Longest time that an entry stays on a sheet that is not full; an idle worker checks this at its next tick.
+/// Longest time that an entry stays in a batch that is not full; an idle worker checks this at its next tick.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of lines that are handed to the log at a time, or those of one try if these are more.
 const WRITE_BYTES: usize = 32 << 10;
-/// Longest wait at the end for the last sheets to be printed.
+/// Longest wait at the end for the last batches to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A try, as the worker leaves it.
 struct LoggedDelivery {
     id: MessageId,
-    hop: Arc<str>,
+    destination: Arc<str>,
     envelope: Arc<MessageEnvelope>,
     recipients: RecipientNumbers,
     /// Since the Unix epoch.
@@ -43,7 +43,7 @@ struct LoggedDelivery {
     ended: Duration,
     /// Tries, this one included.
     attempts: u32,
-    outcome: DeliveryResult,
+    result: DeliveryResult,
     /// Reply of the next hop to a message that it accepted.
     reply: Option<DeliveryRefusal>,
 }
@@ -58,8 +58,8 @@ pub(super) struct DeliveryLog {
 }
 
 impl DeliveryLog {
-    pub(super) fn new(press: DeliveryLogWriter) -> Self {
-        Self { batch: RefCell::default(), since: Cell::default(), accept_reply: RefCell::default(), writer: press }
+    pub(super) fn new(writer: DeliveryLogWriter) -> Self {
+        Self { batch: RefCell::default(), since: Cell::default(), accept_reply: RefCell::default(), writer }
     }
 
     /// Reports whether anybody reads this log.
@@ -67,56 +67,56 @@ impl DeliveryLog {
         LevelFilter::current() >= LevelFilter::INFO
     }
 
-    /// Keeps the reply by which the next hop accepted the message whose outcome comes next.
+    /// Keeps the reply by which the next hop accepted the message whose result comes next.
     pub(super) fn keep_reply(&self, reply: DeliveryRefusal) {
         *self.accept_reply.borrow_mut() = Some(reply);
     }
 
-    /// Notes how a try ended.
+    /// Records the result of a try.
     pub(super) fn record(
         &self,
-        hop: Arc<str>,
-        tried: &DeliveryRequest<Message>,
-        outcome: &DeliveryResult,
+        destination: Arc<str>,
+        request: &DeliveryRequest<Message>,
+        result: &DeliveryResult,
         unix: Duration,
     ) {
-        let said = self.accept_reply.take();
-        if *outcome == DeliveryResult::Unsent {
-            // As if it had not been tried.
+        let reply = self.accept_reply.take();
+        if *result == DeliveryResult::Unsent {
+            // It does not count as a try.
             return;
         }
-        let mut sheet = self.batch.borrow_mut();
-        if sheet.is_empty() {
+        let mut batch = self.batch.borrow_mut();
+        if batch.is_empty() {
             self.since.set(unix);
         }
-        sheet.push(LoggedDelivery {
-            id: tried.id,
-            hop,
-            envelope: Arc::clone(&tried.message.envelope),
-            recipients: tried.recipients.clone(),
-            received: tried.message.received,
+        batch.push(LoggedDelivery {
+            id: request.id,
+            destination,
+            envelope: Arc::clone(&request.message.envelope),
+            recipients: request.recipients.clone(),
+            received: request.message.received,
             ended: unix,
-            attempts: tried.attempts.saturating_add(1),
-            outcome: outcome.clone(),
-            reply: said,
+            attempts: request.attempts.saturating_add(1),
+            result: result.clone(),
+            reply,
         });
-        let is_ripe = sheet.len() >= BATCH_ENTRIES || unix.saturating_sub(self.since.get()) >= FLUSH_INTERVAL;
-        drop(sheet);
-        if is_ripe {
+        let is_due = batch.len() >= BATCH_ENTRIES || unix.saturating_sub(self.since.get()) >= FLUSH_INTERVAL;
+        drop(batch);
+        if is_due {
             self.flush();
         }
     }
 
     /// Hands over the entries so far.
     pub(super) fn flush(&self) {
-        let sheet = self.batch.take();
-        if !sheet.is_empty() {
-            self.writer.submit(sheet);
+        let batch = self.batch.take();
+        if !batch.is_empty() {
+            self.writer.submit(batch);
         }
     }
 }
 
-/// The thread that prints; clones are of the same.
+/// The thread that writes; clones are of the same.
 #[derive(Clone)]
 pub(super) struct DeliveryLogWriter {
     sender: SyncSender<LogWriterCommand>,
@@ -141,18 +141,18 @@ impl DeliveryLogWriter {
     /// # Errors
     /// Those of starting a thread.
     pub(super) fn start(log: LogWriter) -> io::Result<Self> {
-        let (give, take) = sync_channel(MAX_PENDING_BATCHES);
-        let losses = Arc::<DroppedLines>::default();
-        let press = Self { sender: give, dropped: Arc::clone(&losses) };
+        let (sender, receiver) = sync_channel(MAX_PENDING_BATCHES);
+        let dropped = Arc::<DroppedLines>::default();
+        let writer = Self { sender, dropped: Arc::clone(&dropped) };
         std::thread::Builder::new()
             .name("delivery-log".to_owned())
-            .spawn(move || write_batches(&take, &log, &losses))?;
-        Ok(press)
+            .spawn(move || write_batches(&receiver, &log, &dropped))?;
+        Ok(writer)
     }
 
-    fn submit(&self, sheet: Vec<LoggedDelivery>) {
-        let lines = sheet.iter().map(|entry| entry.recipients.len() as u64).sum();
-        if self.sender.try_send(LogWriterCommand::Batch(sheet)).is_err() {
+    fn submit(&self, batch: Vec<LoggedDelivery>) {
+        let lines = batch.iter().map(|entry| entry.recipients.len() as u64).sum();
+        if self.sender.try_send(LogWriterCommand::Batch(batch)).is_err() {
             self.dropped.total.fetch_add(lines, Ordering::Relaxed);
             self.dropped.unreported.fetch_add(lines, Ordering::Relaxed);
         }
@@ -163,24 +163,24 @@ impl DeliveryLogWriter {
         self.dropped.total.load(Ordering::Relaxed)
     }
 
-    /// Waits a little until all entries are printed.
+    /// Waits a little until all entries are written.
     pub(super) fn flush(&self) {
-        let (tell, told) = sync_channel(1);
+        let (done, is_done) = sync_channel(1);
         let latest = Instant::now() + FLUSH_TIMEOUT;
-        while self.sender.try_send(LogWriterCommand::Flush(tell.clone())).is_err() && Instant::now() < latest {
+        while self.sender.try_send(LogWriterCommand::Flush(done.clone())).is_err() && Instant::now() < latest {
             std::thread::sleep(Duration::from_millis(1));
         }
         // If nobody reads the log, it ends without its last lines.
-        let _ = told.recv_timeout(latest.saturating_duration_since(Instant::now()));
+        let _ = is_done.recv_timeout(latest.saturating_duration_since(Instant::now()));
     }
 }
 
-fn write_batches(take: &Receiver<LogWriterCommand>, log: &LogWriter, losses: &DroppedLines) {
+fn write_batches(receiver: &Receiver<LogWriterCommand>, log: &LogWriter, dropped: &DroppedLines) {
     let mut text = String::new();
-    while let Ok(work) = take.recv() {
-        match work {
-            LogWriterCommand::Batch(sheet) => {
-                for entry in &sheet {
+    while let Ok(command) = receiver.recv() {
+        match command {
+            LogWriterCommand::Batch(batch) => {
+                for entry in &batch {
                     entry.write(&mut text);
                     if text.len() >= WRITE_BYTES {
                         log.write_blocking(text.as_bytes());
@@ -190,11 +190,11 @@ fn write_batches(take: &Receiver<LogWriterCommand>, log: &LogWriter, losses: &Dr
                 log.write_blocking(text.as_bytes());
                 text.clear();
             }
-            LogWriterCommand::Flush(tell) => drop(tell.send(())),
+            LogWriterCommand::Flush(done) => drop(done.send(())),
         }
-        let untold = losses.unreported.swap(0, Ordering::Relaxed);
-        if untold > 0 {
-            tracing::warn!(target: LOG_TARGET, lines = untold, "deliveries were not logged because the log is too slow");
+        let unreported = dropped.unreported.swap(0, Ordering::Relaxed);
+        if unreported > 0 {
+            tracing::warn!(target: LOG_TARGET, lines = unreported, "deliveries were not logged because the log is too slow");
         }
     }
 }
@@ -202,8 +202,8 @@ fn write_batches(take: &Receiver<LogWriterCommand>, log: &LogWriter, losses: &Dr
 impl LoggedDelivery {
     /// A line for each recipient, in the form of all others of the log.
     fn write(&self, text: &mut String) {
-        for (place, number) in self.recipients.iter().enumerate() {
-            let (status, refusal) = self.status(place);
+        for (position, number) in self.recipients.iter().enumerate() {
+            let (status, refusal) = self.status(position);
             let when = i128::try_from(self.ended.as_micros()).unwrap_or(0) * 1_000;
             let when = Timestamp::from_nanosecond(when).unwrap_or(Timestamp::UNIX_EPOCH);
             let recipient = self.envelope.recipients.get(usize::from(number));
@@ -214,7 +214,7 @@ impl LoggedDelivery {
                 self.id,
                 PrintableAddress(&self.envelope.sender),
                 PrintableAddress(recipient),
-                self.hop.escape_debug(),
+                self.destination.escape_debug(),
             );
             if let Some(DeliveryRefusal { code, enhanced, text: words, by }) = refusal {
                 if *code > 0 {
@@ -233,15 +233,15 @@ impl LoggedDelivery {
         }
     }
 
-    /// Outcome for the recipient at that place.
-    fn status(&self, place: usize) -> (&'static str, Option<&DeliveryRefusal>) {
-        let answer = match &self.outcome {
+    /// Status of the recipient at that position.
+    fn status(&self, position: usize) -> (&'static str, Option<&DeliveryRefusal>) {
+        let status = match &self.result {
             DeliveryResult::Delivered => return ("delivered", self.reply.as_ref()),
-            DeliveryResult::All(answer) => Some(answer),
-            DeliveryResult::Each(answers) => answers.get(place),
+            DeliveryResult::All(status) => Some(status),
+            DeliveryResult::Each(statuses) => statuses.get(position),
             DeliveryResult::Unknown | DeliveryResult::Unsent | DeliveryResult::Panicked(_) => None,
         };
-        match answer {
+        match status {
             Some(RecipientStatus::Delivered | RecipientStatus::Confirmed(_)) => ("delivered", self.reply.as_ref()),
             Some(RecipientStatus::Failed(refusal)) => ("failed", Some(refusal)),
             Some(RecipientStatus::Deferred(refusal)) => ("deferred", Some(refusal)),
@@ -267,20 +267,20 @@ mod tests {
     use std::io::Write;
     use std::sync::mpsc::{Sender, channel};
 
-    fn entry(outcome: DeliveryResult, recipients: &[&str]) -> LoggedDelivery {
+    fn entry(result: DeliveryResult, recipients: &[&str]) -> LoggedDelivery {
         let person =
             |name: &&str| EnvelopeRecipient { address: name.as_bytes().to_vec(), original: None, notify: None };
         let envelope = MessageEnvelope::local(b"a@b", recipients.iter().map(person).collect());
         let numbers: Vec<u16> = (0..recipients.len() as u16).collect();
         LoggedDelivery {
             id: MessageId(31),
-            hop: "smtp:127.0.0.1:25".into(),
+            destination: "smtp:127.0.0.1:25".into(),
             envelope: Arc::new(envelope),
             recipients: RecipientNumbers::new(&numbers),
             received: Duration::from_secs(1_000_000_000),
             ended: Duration::from_millis(1_000_000_001_500),
             attempts: 2,
-            outcome,
+            result,
             reply: None,
         }
     }
@@ -296,7 +296,7 @@ mod tests {
     fn each_recipient_has_a_line_with_its_own_answer() {
         let refusal =
             DeliveryRefusal::new(450, Some(EnhancedStatusCode(4, 2, 0)), "4.2.0 say \"please\"", "mx.example");
-        let outcome = DeliveryResult::Each(vec![RecipientStatus::Delivered, RecipientStatus::Deferred(refusal)]);
+        let result = DeliveryResult::Each(vec![RecipientStatus::Delivered, RecipientStatus::Deferred(refusal)]);
         let expected = [
             "2001-09-09T01:46:41.500000Z  INFO mailrun::relay: delivery id=000000000000001f from=<a@b> to=<c@d> \
              hop=smtp:127.0.0.1:25 status=delivered delay_s=1.500 attempts=2",
@@ -304,7 +304,7 @@ mod tests {
              hop=smtp:127.0.0.1:25 status=deferred code=450 enhanced=4.2.0 text=\"4.2.0 say \\\"please\\\"\" \
              by=mx.example delay_s=1.500 attempts=2",
         ];
-        assert_eq!(lines(&entry(outcome, &["c@d", "e@f"])), expected);
+        assert_eq!(lines(&entry(result, &["c@d", "e@f"])), expected);
     }
 
     #[test]
@@ -333,26 +333,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_counted_and_all_else_printed() {
-        let (open, gate) = channel();
+    fn batches_beyond_the_limit_are_counted_and_all_others_written() {
+        let (open, opened) = channel();
         let (print, printed) = channel();
         // The log has no buffer of its own.
-        let log = LogWriter::start(BlockedWriter(gate, print), 0).unwrap();
-        let press = DeliveryLogWriter::start(log.clone()).unwrap();
-        let sheets = MAX_PENDING_BATCHES as u64 * 3;
-        for _ in 0..sheets {
-            press.submit(vec![entry(DeliveryResult::Delivered, &["c@d", "e@f"])]);
+        let log = LogWriter::start(BlockedWriter(opened, print), 0).unwrap();
+        let writer = DeliveryLogWriter::start(log.clone()).unwrap();
+        let batches = MAX_PENDING_BATCHES as u64 * 3;
+        for _ in 0..batches {
+            writer.submit(vec![entry(DeliveryResult::Delivered, &["c@d", "e@f"])]);
         }
-        let lost = press.dropped_lines();
+        let lost = writer.dropped_lines();
         // One is being written, one lies in the log, one waits for it.
         assert!(
-            lost >= 2 * (sheets - MAX_PENDING_BATCHES as u64 - 3),
+            lost >= 2 * (batches - MAX_PENDING_BATCHES as u64 - 3),
             "{lost}: nothing waits for a log that stands still"
         );
         drop(open);
-        press.flush();
+        writer.flush();
         log.flush();
         let text: Vec<u8> = printed.try_iter().flatten().collect();
-        assert_eq!(text.iter().filter(|byte| **byte == b'\n').count() as u64 + lost, 2 * sheets);
+        assert_eq!(text.iter().filter(|byte| **byte == b'\n').count() as u64 + lost, 2 * batches);
     }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 /// Set aside for all that is not counted one by one: standard streams, signals, DNS, the control socket, Maildirs,
 /// configuration files that are read again.
 const RESERVE: u64 = 128;
-/// An event loop, its timers, its bell and its copy of the listening socket, with as many to spare.
+/// An event loop, its timers, its wake-up and its copy of the listening socket, with as many to spare.
 const PER_WORKER: u64 = 8;
 /// The size of a segment, unless the spool is so small that it has smaller ones: an eighth of it each.
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -34,7 +34,7 @@ struct DescriptorNeed {
 impl DescriptorNeed {
     fn of(config: &Config, segments_there: u64) -> Self {
         let listeners = config.listeners().count() as u64;
-        let workers = config.workers.unwrap_or_else(net::worker::default_count) as u64;
+        let workers = config.workers_per_listener() as u64;
         let size = config.spool.max_bytes;
         let segments = match config.spool.durability {
             DurabilityLevel::Memory => 0,

@@ -9,6 +9,7 @@
 //! | `delivery` | delivers: by SMTP, by LMTP, into Maildirs | smtp(8), lmtp(8), local(8), discard(8) |
 //! | `dsn` | notifies senders of failures, delays and successes | bounce(8) |
 //! | `worker` | carries out what `qmgr` decides: one on each thread | master(8) |
+//! | `worker_share` | each worker's share of the limits | |
 //! | `worker_calls` | calls from other threads to the workers | |
 //! | `recovery` | queues what a former run has left in the spool | qmgr(8) at its start |
 //! | `control` | `mailrun queue`; metrics and health over HTTP | postqueue(1), postsuper(1) |
@@ -44,6 +45,7 @@ mod smtpd;
 mod spool_directory;
 mod worker;
 mod worker_calls;
+mod worker_share;
 
 use anyhow::{Context, Result, anyhow, bail};
 use blocking_pool::BlockingPool;
@@ -116,34 +118,34 @@ impl RelayOutcome {
 ///
 /// # Errors
 /// If it could not run, or the spool failed.
-pub fn run(mut config: Config, orders: RelayOptions) -> Result<RelayOutcome> {
+pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     let interrupt = Interrupt::watch()?;
-    let outputs = Outputs { json: orders.json, live: orders.live, ..Outputs::default() };
+    let outputs = Outputs { json: options.json, live: options.live, ..Outputs::default() };
     outputs.check_writable()?;
     if let Some(warning) = descriptors::raise_limit(&mut config)? {
         tracing::warn!(target: LOG_TARGET, "{warning}");
     }
     config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
-    let context = Arc::new(build_context(config, &orders.log)?);
+    let context = Arc::new(build_context(config, &options.log)?);
     let relay = Arc::new(RunningRelay { context: Arc::clone(&context), workers: WorkerCalls::default() });
-    reload::watch(&context, orders.reread)?;
+    reload::watch(&context, options.reread)?;
     let control = control::server::open(&context.initial_config().control, &relay)?;
     let http = context.initial_config().http.map(|address| control::http::serve(address, &relay)).transpose()?;
     let running = listen(&relay)?;
     context.set_listening();
-    let telling = ProgressOutput::new(orders.live, NonTerminalOutput::Nothing);
-    let mut line = ServerLiveLine::new(orders.live, &orders.log);
+    let output = ProgressOutput::new(options.live, NonTerminalOutput::Nothing);
+    let mut line = ServerLiveLine::new(options.live, &options.log);
     let mut report = RunRecorder::start();
     let smtp = running.iter().map(|running| running.endpoint().to_string()).collect();
-    if orders.live != LiveMode::Off {
-        announce(&orders.log, &telling, smtp, http);
+    if options.live != LiveMode::Off {
+        announce(&options.log, &output, smtp, http);
     }
     let mut certificates = CertificateReloader::new(&context);
     while interrupt.requested() == StopRequest::Nothing && !context.has_failed() {
         std::thread::sleep(STOP_POLL_INTERVAL);
         certificates.check(&context);
         if let Some(progress) = report.sample(&context) {
-            telling.event(&LiveEvent::Progress(progress));
+            output.event(&LiveEvent::Progress(progress));
             line.show(&progress);
         }
     }
@@ -153,8 +155,8 @@ pub fn run(mut config: Config, orders: RelayOptions) -> Result<RelayOutcome> {
     shut_down(&context, running, control);
     let failed = failed.or_else(|| context.spool.failure());
     let unwritten =
-        outputs.write_or_report(&report.record(&context, relay.workers.count()), &journey::Ledger::default(), &telling);
-    telling.event(&LiveEvent::Done);
+        outputs.write_or_report(&report.record(&context, relay.workers.count()), &journey::Ledger::default(), &output);
+    output.event(&LiveEvent::Done);
     if let Some(failure) = failed {
         bail!("{failure}. All mail answered 250 will be delivered after a restart.");
     }
@@ -162,19 +164,19 @@ pub fn run(mut config: Config, orders: RelayOptions) -> Result<RelayOutcome> {
 }
 
 /// Reports the addresses on which it listens.
-fn announce(log: &LogWriter, telling: &ProgressOutput, smtp: Vec<String>, http: Option<SocketAddr>) {
+fn announce(log: &LogWriter, output: &ProgressOutput, smtp: Vec<String>, http: Option<SocketAddr>) {
     let http = http.map(|address| address.to_string());
     let metrics = http.as_ref().map(|http| format!(", metrics on http://{http}/metrics")).unwrap_or_default();
     log.write_line(format!("mailrun relay: listening on {}{metrics}\n", smtp.join(", ")).as_bytes());
-    telling.event(&LiveEvent::Listening { smtp, http });
+    output.event(&LiveEvent::Listening { smtp, http });
 }
 
 /// Stops accepting, finishes deliveries under way, and writes down the results.
-fn shut_down(setting: &RelayContext, running: Vec<RunningServer>, control: ControlSocket) {
+fn shut_down(context: &RelayContext, running: Vec<RunningServer>, control: ControlSocket) {
     drop(control);
     running.into_iter().for_each(RunningServer::stop);
-    setting.delivery_log_writer.flush();
-    setting.spool.clone().close();
+    context.delivery_log_writer.flush();
+    context.spool.clone().close();
 }
 
 fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
@@ -200,12 +202,12 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     recovery::log_damage(opened.0.damage(), &kept.directory);
     let resolver =
         Resolver::start(&config.dns, &config.hostname, config.delivery_scope).context("cannot start a thread")?;
-    let [readers, porters] = [BlockingPool::start("reader"), BlockingPool::start("porter")];
-    let readers = readers.context("cannot start a thread")?;
-    let porters = porters.context("cannot start a thread")?;
-    let press = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
+    let [spool_pool, maildir_pool] = [BlockingPool::start("reader"), BlockingPool::start("maildir")];
+    let spool_pool = spool_pool.context("cannot start a thread")?;
+    let maildir_pool = maildir_pool.context("cannot start a thread")?;
+    let delivery_log = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = net::clock::wall().as_nanos() as u64;
-    Ok(RelayContext::new(config, opened, resolver, (readers, porters), (press, log.clone()), seed))
+    Ok(RelayContext::new(config, opened, resolver, (spool_pool, maildir_pool), (delivery_log, log.clone()), seed))
 }
 
 /// Explains why the spool is not opened, and what to do about damage that is refused: a line for each.
@@ -253,7 +255,7 @@ fn serve(
         .limits(config.limits.session_limits())
         .sessions(config.limits.sessions)
         .clients(Arc::clone(&relay.context.clients))
-        .workers(config.workers.unwrap_or_else(net::worker::default_count))
+        .workers(config.workers_per_listener())
         .security(security)
         .proxied(if config.proxy_protocol { Proxied::Yes } else { Proxied::No })
         .offer(move |offer| {

@@ -63,27 +63,28 @@ impl RunRecorder {
     }
 
     /// Samples the numbers; returns the progress whenever a report is due.
-    pub(super) fn sample(&mut self, setting: &RelayContext) -> Option<LiveProgress> {
+    pub(super) fn sample(&mut self, context: &RelayContext) -> Option<LiveProgress> {
         let now = clock::now();
-        let census = &setting.counters;
-        let accepted = census.accepted.value();
-        let delivered = census.delivered.value();
+        let counters = &context.counters;
+        let accepted = counters.accepted.value();
+        let delivered = counters.delivered.value();
         self.accepted.update(accepted, now);
         self.delivered.update(delivered, now);
         if now < self.next_tick {
             return None;
         }
         self.next_tick = now + PROGRESS_INTERVAL;
-        let errors = census.deferred.value() + census.failed.value() + census.full.value() + census.refused.value();
+        let errors =
+            counters.deferred.value() + counters.failed.value() + counters.full.value() + counters.refused.value();
         self.series.add(now, 0, accepted, delivered, errors, &Latencies::default());
-        let queued = setting.spool.stats().messages;
+        let queued = context.spool.stats().messages;
         self.record_queue_length(queued, now);
         Some(LiveProgress {
             elapsed_s: (now - self.began).as_secs_f64(),
             accepted,
             delivered,
-            recipients: census.accepted_recipients.value(),
-            bytes: census.accepted_bytes.value(),
+            recipients: counters.accepted_recipients.value(),
+            bytes: counters.accepted_bytes.value(),
             errors,
             open: queued,
             ..LiveProgress::default()
@@ -99,10 +100,10 @@ impl RunRecorder {
     }
 
     /// The record.
-    pub(super) fn record(&mut self, setting: &RelayContext, workers: usize) -> Record {
+    pub(super) fn record(&mut self, context: &RelayContext, workers: usize) -> Record {
         self.next_tick = Duration::ZERO;
-        self.sample(setting);
-        let config = setting.initial_config();
+        self.sample(context);
+        let config = context.initial_config();
         let target = config.listeners().map(ToString::to_string);
         let workload = Workload {
             protocol: "smtp".to_owned(),
@@ -111,24 +112,24 @@ impl RunRecorder {
         };
         let mut record = outputs::new_record(None, "relay", self.started_at, workload);
         let mut own = outputs::own_party(Role::Relay, "relay", workers, Vec::new());
-        own.durability = setting.durability().to_owned();
+        own.durability = context.durability().to_owned();
         record.parties = vec![own];
         record.origin_ns = self.series.origin_ns();
         record.series = self.series.rows();
         for row in &mut record.series {
             row.queued = self.queued.range(..=row.second).next_back().map_or(0, |(_, messages)| *messages);
         }
-        record.stages = self.stages(setting);
+        record.stages = self.stages(context);
         record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
         record.surroundings = Some(self.host_sampler.finish());
-        record.verdict.reasons = vec![summary(setting)];
+        record.verdict.reasons = vec![summary(context)];
         record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect_text));
         record.verdict.reasons.extend(validity::warnings(&record));
         record
     }
 
-    fn stages(&self, setting: &RelayContext) -> Vec<StageRow> {
-        let census = &setting.counters;
+    fn stages(&self, context: &RelayContext) -> Vec<StageRow> {
+        let counters = &context.counters;
         let began = self.accepted.first.or(self.delivered.first).unwrap_or_default();
         let row = |name, span: &ActivePeriod, failed, bytes| {
             let duration_s = span.last.saturating_sub(began).as_secs_f64();
@@ -150,32 +151,32 @@ impl RunRecorder {
                 service_histogram: None,
             }
         };
-        let refused = census.full.value() + census.refused.value();
-        let undelivered = census.failed.value() + census.expired.value();
+        let refused = counters.full.value() + counters.refused.value();
+        let undelivered = counters.failed.value() + counters.expired.value();
         vec![
-            row(Stage::Accepted, &self.accepted, refused, census.accepted_bytes.value()),
+            row(Stage::Accepted, &self.accepted, refused, counters.accepted_bytes.value()),
             row(Stage::Delivered, &self.delivered, undelivered, 0),
         ]
     }
 }
 
 /// Describes the run in words: a relay counts what it accepts by message, and what it delivers by recipient.
-fn summary(setting: &RelayContext) -> String {
-    let census = &setting.counters;
-    let converted = match census.converted.value() {
+fn summary(context: &RelayContext) -> String {
+    let counters = &context.counters;
+    let converted = match counters.converted.value() {
         0 => String::new(),
         converted => format!("{converted} converted to 7 bits; "),
     };
     format!(
         "Total: {} messages for {} recipients, {} bytes, over {} connections; {} recipients delivered, {} rejected \
          permanently, {} expired; {converted}{} messages left.",
-        census.accepted.value(),
-        census.accepted_recipients.value(),
-        census.accepted_bytes.value(),
-        census.sessions.value(),
-        census.delivered.value(),
-        census.failed.value(),
-        census.expired.value(),
-        setting.spool.stats().messages,
+        counters.accepted.value(),
+        counters.accepted_recipients.value(),
+        counters.accepted_bytes.value(),
+        counters.sessions.value(),
+        counters.delivered.value(),
+        counters.failed.value(),
+        counters.expired.value(),
+        context.spool.stats().messages,
     )
 }

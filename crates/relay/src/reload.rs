@@ -14,31 +14,31 @@ pub type ConfigLoader = Box<dyn Fn() -> Result<Config> + Send>;
 ///
 /// # Errors
 /// If signals cannot be watched for.
-pub(super) fn watch(setting: &Arc<RelayContext>, reread: Option<ConfigLoader>) -> Result<()> {
+pub(super) fn watch(context: &Arc<RelayContext>, reread: Option<ConfigLoader>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     let runtime = runtime.context("cannot watch for signals")?;
     let hangups = {
         let _context = runtime.enter();
         signal(SignalKind::hangup()).context("cannot watch for signals")?
     };
-    let setting = Arc::clone(setting);
+    let context = Arc::clone(context);
     std::thread::Builder::new()
         .name("reload".to_owned())
-        .spawn(move || runtime.block_on(reload_on_hangup(hangups, &setting, reread.as_ref())))
+        .spawn(move || runtime.block_on(reload_on_hangup(hangups, &context, reread.as_ref())))
         .context("cannot start a thread")?;
     Ok(())
 }
 
-async fn reload_on_hangup(mut hangups: Signal, setting: &RelayContext, reread: Option<&ConfigLoader>) {
+async fn reload_on_hangup(mut hangups: Signal, context: &RelayContext, reread: Option<&ConfigLoader>) {
     while hangups.recv().await.is_some() {
         match reread {
-            Some(reread) => apply_reload(setting, reread()),
+            Some(reread) => apply_reload(context, reread()),
             None => tracing::warn!(target: LOG_TARGET, "SIGHUP: no configuration file to reload"),
         }
     }
 }
 
-fn apply_reload(setting: &RelayContext, read: Result<Config>) {
+fn apply_reload(context: &RelayContext, read: Result<Config>) {
     match read {
         Err(error) => {
             // A line for each complaint, with line and column.
@@ -47,14 +47,14 @@ fn apply_reload(setting: &RelayContext, read: Result<Config>) {
         }
         Ok(mut config) => {
             descriptors::fit_config(&mut config);
-            let later = setting.initial_config().needs_restart(&config);
+            let later = context.initial_config().needs_restart(&config);
             // The durability that a 250 promises is read from here: it does not change.
-            config.spool = setting.initial_config().spool.clone();
-            if let (Some(first), Some(new)) = (&setting.initial_config().tls, &config.tls) {
+            config.spool = context.initial_config().spool.clone();
+            if let (Some(first), Some(new)) = (&context.initial_config().tls, &config.tls) {
                 first.setup.renew(&new.setup);
             }
             config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
-            setting.reload(config);
+            context.reload(config);
             tracing::info!(target: LOG_TARGET, "the configuration was reloaded");
             if !later.is_empty() {
                 tracing::warn!(target: LOG_TARGET, keys = later.join(", "), "these keys require a restart");

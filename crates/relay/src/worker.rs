@@ -23,7 +23,7 @@ use crate::message::received;
 use crate::message::recipients::RecipientGroup;
 use crate::qmgr::{
     Actions, ConnectionAction, ConnectionSlot, DeliveryResult, DestinationId, DisconnectReason, DsnEvent,
-    EntryProgress, MailQueue, MessageId, MessageKind, NewEntry, NextRequest, Options, PendingDsn, RecipientNumbers,
+    EntryProgress, MailQueue, MessageId, MessageKind, NewEntry, NextRequest, PendingDsn, RecipientNumbers,
 };
 use crate::routing::NextHop;
 use net::{WorkerBuffers, clock};
@@ -67,7 +67,7 @@ impl RelayWorker {
         let config = context.config();
         let config_version = context.config_version();
         let origin = clock::wall().saturating_sub(clock::now());
-        let options = queue_options(&config, context.seed, origin);
+        let options = config.queue_options(context.seed, origin);
         let resources = DeliveryResources {
             destinations: RefCell::default(),
             buffers: WorkerBuffers::default(),
@@ -102,11 +102,11 @@ impl RelayWorker {
         &self.resources.destinations
     }
 
-    /// The next hop's number. One that has a limit of its own keeps it.
+    /// The next hop's number. A new one is given its own limit, if its route has one.
     pub(crate) fn destination_id(&self, next_hop: &NextHop) -> DestinationId {
         let (id, is_new) = self.destinations().borrow_mut().id(next_hop);
         if let Some(limit) = next_hop.connections().filter(|_| is_new) {
-            self.queue.borrow_mut().set_concurrency_limit(id, limit.div_ceil(worker_count(&self.config.borrow())));
+            self.queue.borrow_mut().set_concurrency_limit(id, self.config.borrow().worker_share(limit));
         }
         id
     }
@@ -116,7 +116,7 @@ impl RelayWorker {
         Arc::clone(&self.config.borrow())
     }
 
-    /// The time since the Unix epoch at that moment of [`clock::now`].
+    /// The time since the Unix epoch at that time of [`clock::now`].
     pub(crate) fn unix_time(&self, now: Duration) -> Duration {
         self.unix_origin + now
     }
@@ -128,7 +128,6 @@ impl RelayWorker {
 
     /// Queues a message that is in the spool: the receipt proves it.
     pub(crate) fn enqueue(self: &Rc<Self>, stored: &Stored, message: &Message, groups: Vec<RecipientGroup>) {
-        let kind = if message.envelope.sender.is_empty() { MessageKind::Dsn } else { MessageKind::Mail };
         let now = clock::now();
         for RecipientGroup { next_hop, recipients } in groups {
             let entry = NewEntry {
@@ -138,7 +137,7 @@ impl RelayWorker {
                 message: Some(message.clone()),
                 message_bytes: message.memory_bytes(),
                 received_unix_s: message.received.as_secs(),
-                kind,
+                kind: MessageKind::of_sender(&message.envelope.sender),
                 progress: EntryProgress::default(),
             };
             self.queue.borrow_mut().put(entry, now);
@@ -146,7 +145,8 @@ impl RelayWorker {
         self.drive();
     }
 
-    /// Carries out the queue's calls; runs after each event of the queue.
+    /// Carries out the queue's connection actions, and reads the messages that it wants; runs after each event of the
+    /// queue.
     pub(crate) fn drive(self: &Rc<Self>) {
         // Entries left when the relay stops stay in the spool.
         while !self.is_closing.get() {
@@ -334,8 +334,8 @@ impl DeliveryRequests for RelayWorker {
         self.open_connections.set(self.open_connections.get() - 1);
         if let DisconnectReason::Unreachable(refusal) = &reason {
             self.sink.counters.unreachable.add(1);
-            let hop = self.destinations().borrow().name(slot.destination);
-            tracing::warn!(target: LOG_TARGET, %hop, reason = %refusal.text, "cannot be reached");
+            let destination = self.destinations().borrow().name(slot.destination);
+            tracing::warn!(target: LOG_TARGET, hop = %destination, reason = %refusal.text, "cannot be reached");
         }
         self.queue.borrow_mut().closed(slot.release(), reason, clock::now());
         self.drive();
@@ -415,26 +415,4 @@ impl DsnRequests for RelayWorker {
     fn dsn_tasks(&self) -> &DsnTasks {
         &self.dsn_tasks
     }
-}
-
-/// Options of a worker's queue: the workers share the limits.
-fn queue_options(config: &Config, seed: u64, origin_unix: Duration) -> Options {
-    let workers = worker_count(config);
-    let share = |all: u32| all.div_ceil(workers).max(1);
-    Options {
-        schedule: config.retry.clone(),
-        reconnect: config.retry.backoff.for_destinations(),
-        destination_concurrency_limit: share(config.delivery.per_destination),
-        concurrency_limit: share(config.delivery.overall),
-        message_bytes: config.spool.memory_bytes / u64::from(workers),
-        seed,
-        origin_unix,
-    }
-}
-
-/// Number of workers that share the limits: each listener has its own workers.
-fn worker_count(config: &Config) -> u32 {
-    let workers = config.workers.unwrap_or_else(net::worker::default_count).max(1);
-    let listeners = config.listeners().count().max(1);
-    u32::try_from(workers * listeners).unwrap_or(u32::MAX)
 }

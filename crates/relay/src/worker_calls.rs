@@ -1,7 +1,7 @@
 //! Calls to the workers: a queue lives on its worker's thread, so other threads send a closure there.
 //!
-//! A call is answered in one turn of the worker's event loop, between sessions and deliveries. So callers keep it short,
-//! and read page by page.
+//! A call is answered in one turn of the worker's event loop, between sessions and deliveries. So callers keep it
+//! short, and read page by page.
 use crate::context::RelayContext;
 use crate::worker::RelayWorker;
 use std::fmt;
@@ -13,18 +13,18 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// A worker answers within a turn; one that has not by then is stuck, or the host is.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Questions that may wait for one worker.
+/// Calls that may wait for one worker.
 const MAX_PENDING_CALLS: usize = 64;
 
 type WorkerCall = Box<dyn FnOnce(&Rc<RelayWorker>) + Send>;
 
-/// A relay that runs: the state that its workers share, and the ways to the workers.
+/// A relay that runs: the state that its workers share, and the channels to the workers.
 pub(crate) struct RunningRelay {
     pub(crate) context: Arc<RelayContext>,
     pub(crate) workers: WorkerCalls,
 }
 
-/// The ways to all workers.
+/// Channels to all workers.
 #[derive(Default)]
 pub(crate) struct WorkerCalls(Mutex<Vec<Sender<WorkerCall>>>);
 
@@ -63,9 +63,9 @@ impl WorkerCalls {
     pub(crate) fn call<T: Send + 'static>(
         &self,
         worker: usize,
-        question: impl FnOnce(&Rc<RelayWorker>) -> T + Send + 'static,
+        call: impl FnOnce(&Rc<RelayWorker>) -> T + Send + 'static,
     ) -> Result<T, WorkerUnavailable> {
-        let answers = self.send(worker, question)?;
+        let answers = self.send(worker, call)?;
         receive_answer(&answers, Instant::now() + CALL_TIMEOUT)
     }
 
@@ -73,9 +73,9 @@ impl WorkerCalls {
     /// the same time.
     pub(crate) fn call_all<T: Send + 'static>(
         &self,
-        question: impl Fn(&Rc<RelayWorker>) -> T + Clone + Send + 'static,
+        call: impl Fn(&Rc<RelayWorker>) -> T + Clone + Send + 'static,
     ) -> Vec<Result<T, WorkerUnavailable>> {
-        let asked: Vec<_> = (0..self.count()).map(|worker| self.send(worker, question.clone())).collect();
+        let asked: Vec<_> = (0..self.count()).map(|worker| self.send(worker, call.clone())).collect();
         let latest = Instant::now() + CALL_TIMEOUT;
         asked.into_iter().map(|answers| receive_answer(&answers?, latest)).collect()
     }
@@ -83,16 +83,16 @@ impl WorkerCalls {
     fn send<T: Send + 'static>(
         &self,
         worker: usize,
-        question: impl FnOnce(&Rc<RelayWorker>) -> T + Send + 'static,
+        call: impl FnOnce(&Rc<RelayWorker>) -> T + Send + 'static,
     ) -> Result<Answers<T>, WorkerUnavailable> {
-        let (tell, told) = sync_channel(1);
-        let way = self.senders().get(worker).cloned().ok_or(WorkerUnavailable::Stopped)?;
-        let question = Box::new(move |to: &Rc<RelayWorker>| {
+        let (sender, receiver) = sync_channel(1);
+        let worker_sender = self.senders().get(worker).cloned().ok_or(WorkerUnavailable::Stopped)?;
+        let call = Box::new(move |to: &Rc<RelayWorker>| {
             // The caller may have given up.
-            let _ = tell.try_send(question(to));
+            let _ = sender.try_send(call(to));
         });
-        match way.try_send(question) {
-            Ok(()) => Ok(told),
+        match worker_sender.try_send(call) {
+            Ok(()) => Ok(receiver),
             Err(tokio::sync::mpsc::error::TrySendError::Full(_)) => Err(WorkerUnavailable::Busy),
             Err(tokio::sync::mpsc::error::TrySendError::Closed(_)) => Err(WorkerUnavailable::Stopped),
         }
@@ -111,8 +111,8 @@ fn receive_answer<T>(answers: &Answers<T>, latest: Instant) -> Result<T, WorkerU
 }
 
 /// Answers the calls to this worker, for as long as it lives.
-pub(crate) async fn serve_calls(worker: Rc<RelayWorker>, mut questions: Receiver<WorkerCall>) {
-    while let Some(question) = questions.recv().await {
-        question(&worker);
+pub(crate) async fn serve_calls(worker: Rc<RelayWorker>, mut calls: Receiver<WorkerCall>) {
+    while let Some(call) = calls.recv().await {
+        call(&worker);
     }
 }

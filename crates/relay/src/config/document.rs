@@ -76,8 +76,8 @@ impl ErrorCollector {
     }
 
     /// Returns a good value; notes a bad one's error.
-    pub(super) fn ok_or_add<T>(&self, span: &Range<usize>, outcome: Result<T, String>) -> Option<T> {
-        outcome.map_err(|what| self.add(span, what)).ok()
+    pub(super) fn ok_or_add<T>(&self, span: &Range<usize>, result: Result<T, String>) -> Option<T> {
+        result.map_err(|what| self.add(span, what)).ok()
     }
 
     /// All of it in the order of the file, if there is any.

@@ -1,60 +1,51 @@
 //! Reads the sections of relay.toml into `Config`, key by key.
 use super::document::{ConfigSection, ErrorCollector, MAX_CONFIG_BYTES};
 use super::routes::RouteReader;
+use super::section_reader::SectionReader;
+use super::values::{
+    address, connection_limit, count, endpoint, failure_limit, host_name, is_open_relay, keyword, mailbox, name_in,
+    name_server, network, optional_limit, positive_duration,
+};
 use super::{
     Config, ConfigEnvironment, ConfigErrors, DeliveryLimits, DeliveryScope, DnsConfig, DsnTarget, DurabilityLevel,
     LogLevel, Networks, RelayLimits,
 };
 use super::{ListenerTls, RefusedGreeting, SpoolConfig, SuccessDsnPolicy};
 use crate::qmgr::retry::RetrySchedule;
-use crate::routing::{Access, is_domain};
-use ipnet::IpNet;
-use journey::quantities::{bytes, count_up_to, duration};
+use crate::routing::Access;
+use journey::quantities::bytes;
 use net::{Certificate, ClientLimits, Endpoint, ServerTls, SessionResumption, TlsFiles};
-use party::reason::reason;
 use party::users::Users;
 use smtp::Path as Address;
-use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The least that a spool can work with.
 const MIN_SPOOL_BYTES: u64 = 1 << 20;
 /// Received fields before which no loop may be suspected (RFC 5321 §6.3).
 const MIN_HOP_LIMIT: u64 = 100;
-const DAY: Duration = Duration::from_secs(86_400);
 
 /// Reads a configuration.
 pub(super) fn read(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Config, ConfigErrors> {
-    let notes = ErrorCollector::default();
+    let errors = ErrorCollector::default();
     if text.len() > MAX_CONFIG_BYTES {
-        notes.add(&(0..0), format!("it is longer than {MAX_CONFIG_BYTES} bytes"));
-        notes.finish(file, text)?;
+        errors.add(&(0..0), format!("it is longer than {MAX_CONFIG_BYTES} bytes"));
+        errors.finish(file, text)?;
     }
     let config = {
-        let mut root = ConfigSection::root(text, &notes);
+        let mut root = ConfigSection::root(text, &errors);
         let base = file.parent().unwrap_or(Path::new(""));
-        let config = notes
+        let config = errors
             .is_empty()
-            .then(|| SectionReader { errors: &notes, base_directory: base, environment: outside }.config(&mut root));
+            .then(|| SectionReader { errors: &errors, base_directory: base, environment: outside }.config(&mut root));
         if config.is_some() {
             root.finish();
         }
         config
     };
-    notes.finish(file, text)?;
+    errors.finish(file, text)?;
     Ok(config.expect("where nothing is wrong, it has been read"))
-}
-
-/// Context in which sections are read.
-#[derive(Clone, Copy)]
-pub(super) struct SectionReader<'a> {
-    pub(super) errors: &'a ErrorCollector,
-    /// Directory that relative paths begin at.
-    pub(super) base_directory: &'a Path,
-    pub(super) environment: &'a ConfigEnvironment<'a>,
 }
 
 impl<'a> SectionReader<'a> {
@@ -91,7 +82,7 @@ impl<'a> SectionReader<'a> {
         self.errors.ok_or_add(&at, checked).map(|()| Networks(networks))
     }
 
-    /// Reads who receives notices. A postmaster who receives any must have a mailbox.
+    /// Reads who receives DSNs. A postmaster who receives any must have a mailbox.
     fn dsn(self, root: &mut ConfigSection<'a>, config: &mut Config) {
         config.dsn.postmaster = format!("postmaster@{}", config.router.primary_domain().unwrap_or(&config.hostname));
         let Some(mut section) = root.table("dsn") else { return };
@@ -102,8 +93,8 @@ impl<'a> SectionReader<'a> {
         dsn.double_bounces = self.dsn_target(&mut section, "double_bounces", "log");
         dsn.success =
             section.value("success", "\"networks\"", |text| keyword(&SuccessDsnPolicy::ALL, text)).unwrap_or_default();
-        let is_told = [&dsn.failures, &dsn.double_bounces].contains(&&Some(DsnTarget::Postmaster));
-        if is_told {
+        let tells_postmaster = [&dsn.failures, &dsn.double_bounces].contains(&&Some(DsnTarget::Postmaster));
+        if tells_postmaster {
             let at = section.key("postmaster").unwrap_or(section.span.clone());
             self.check_postmaster(&at, config);
         }
@@ -293,29 +284,6 @@ impl<'a> SectionReader<'a> {
         section.finish();
         retry
     }
-
-    /// A path; a relative one begins at `base`.
-    pub(super) fn path(self, section: &mut ConfigSection<'a>, key: &'static str) -> Option<(Range<usize>, PathBuf)> {
-        let (span, text) = section.text(key, "\"PATH\"")?;
-        if text.is_empty() {
-            self.errors.add(&span, format!("{key} is empty; write {key} = \"PATH\""));
-            return None;
-        }
-        Some((span, self.base_directory.join(text)))
-    }
-
-    /// Reads the file that is named there.
-    pub(super) fn file(self, span: &Range<usize>, path: &Path) -> Option<Vec<u8>> {
-        let bytes = (self.environment.read)(path)
-            .map_err(|error| format!("cannot read {}: {}", path.display(), reason(&error)));
-        self.errors.ok_or_add(span, bytes)
-    }
-
-    /// Likewise, as text.
-    pub(super) fn text(self, span: &Range<usize>, path: &Path) -> Option<String> {
-        let text = String::from_utf8(self.file(span, path)?).map_err(|_| format!("{} is not UTF-8", path.display()));
-        self.errors.ok_or_add(span, text)
-    }
 }
 
 fn client_limits(mut section: ConfigSection<'_>) -> ClientLimits {
@@ -333,20 +301,6 @@ fn client_limits(mut section: ConfigSection<'_>) -> ClientLimits {
     }
     section.finish();
     limits
-}
-
-/// A number from one on, or "unlimited".
-fn optional_limit(text: &str) -> Result<Option<u32>, String> {
-    if text == "unlimited" {
-        return Ok(None);
-    }
-    let number =
-        count(text, 1_000_000).map_err(|_| format!("{text:?} is not a number from 1 to 1000000 or \"unlimited\""))?;
-    Ok(Some(number as u32))
-}
-
-fn failure_limit(text: &str) -> Result<u32, String> {
-    count(text, 1_000_000).map(|number| number as u32)
 }
 
 fn delivery(root: &mut ConfigSection<'_>) -> DeliveryLimits {
@@ -368,111 +322,4 @@ fn dns(root: &mut ConfigSection<'_>) -> DnsConfig {
     dns.timeout = section.value("timeout", "\"5s\"", positive_duration).unwrap_or(dns.timeout);
     section.finish();
     dns
-}
-
-/// The word's meaning.
-pub(super) fn keyword<T: Copy>(all: &[(T, &str)], text: &str) -> Result<T, String> {
-    let found = all.iter().find(|(_, word)| *word == text).map(|(meaning, _)| *meaning);
-    found.ok_or_else(|| {
-        let words: Vec<&str> = all.iter().map(|(_, word)| *word).collect();
-        format!("{text:?} is not one of {}", words.join(", "))
-    })
-}
-
-/// A number from one on: `500`, or `"10k"`.
-fn count(text: &str, most: u64) -> Result<u64, String> {
-    count_up_to(text, most).map_err(|_| format!("{text:?} is not a number from 1 to {most}"))
-}
-
-pub(super) fn connection_limit(text: &str) -> Result<u32, String> {
-    count(text, 100_000).map(|number| number as u32)
-}
-
-/// A time that is not zero; days too.
-fn positive_duration(text: &str) -> Result<Duration, String> {
-    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok()).filter(|days| *days <= 10_000);
-    match days.map_or_else(|| duration(text), |days| Ok(DAY * days)) {
-        Ok(Duration::ZERO) => Err(format!("{text:?}: must be more than zero")),
-        Ok(time) => Ok(time),
-        Err(_) => Err(format!("{text:?} is not a valid time; use something like 30s, 5m, 4h or 5d")),
-    }
-}
-
-fn host_name(text: &str) -> Result<String, String> {
-    // A number is an address that lacks something (RFC 1123 §2.1).
-    let is_number = text.rsplit('.').next().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
-    if is_domain(text) && !is_number {
-        return Ok(text.to_owned());
-    }
-    Err(format!("{text:?} is not a valid host name; use something like relay.example.com"))
-}
-
-fn mailbox(text: &str) -> Result<String, String> {
-    match Address::mailbox(text.as_bytes()) {
-        Ok(_) if text.contains('@') => Ok(text.to_owned()),
-        _ => Err(format!("{text:?} is not a valid address; use something like postmaster@example.com")),
-    }
-}
-
-fn network(text: &str) -> Result<IpNet, String> {
-    let host = text.parse::<IpAddr>().map(IpNet::from);
-    let network = host.or_else(|_| text.parse::<IpNet>());
-    let network = network
-        .map_err(|_| format!("{text:?} is not a valid network; use something like 10.0.0.0/8 or 2001:db8::/32"))?;
-    if network.prefix_len() == 0 {
-        return Err(format!("{text:?} is everyone: that would be an open relay; use only your own networks"));
-    }
-    let is_mapped = |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
-    if is_mapped(network.network()) {
-        return Err(format!("{text:?}: write it as an IPv4 network; addresses are compared without ::ffff:"));
-    }
-    Ok(network.trunc())
-}
-
-/// Names the clients that networks admit together, where these are more than any one owner's: half of IPv4 or more,
-/// half of the allocated IPv6 (2000::/3) or more, and IPv4 as a translator writes it (RFC 6052 §2.1).
-fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
-    let all = IpNet::aggregate(&networks.to_vec());
-    let hosts_v4 = |network: &IpNet| match network {
-        IpNet::V4(network) => 1_u64 << (32 - network.prefix_len()),
-        IpNet::V6(_) => 0,
-    };
-    // In units of a /64, the smallest that is assigned.
-    let subnets_v6 = |network: &IpNet| match network {
-        IpNet::V6(network) if network.prefix_len() < 64 => 1_u128 << (64 - network.prefix_len()),
-        _ => 0,
-    };
-    let translated: IpNet = "64:ff9b::/96".parse().expect("it is a network");
-    if all.iter().map(hosts_v4).sum::<u64>() >= 1 << 31 {
-        return Some("half of all IPv4 addresses or more");
-    }
-    if all.iter().map(subnets_v6).sum::<u128>() >= 1 << 60 {
-        return Some("half of all public IPv6 addresses or more");
-    }
-    all.iter().any(|network| network.contains(&translated)).then_some("all IPv4 addresses behind a NAT64 translator")
-}
-
-fn endpoint(text: &str) -> Result<Endpoint, String> {
-    Endpoint::listening(text).map_err(|why| why.to_string())
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    match Endpoint::listening(text) {
-        Ok(Endpoint::Tcp(address)) => Ok(address),
-        Err(why) => Err(why.to_string()),
-        Ok(Endpoint::Unix(_)) => Err(format!("{text:?} is not a valid HOST:PORT; use something like 127.0.0.1:8025")),
-    }
-}
-
-/// The host of HOST:PORT, if it is a name.
-fn name_in(text: &str) -> Option<String> {
-    let (host, _) = text.rsplit_once(':')?;
-    let is_name = is_domain(host) && !host.starts_with('[') && host.parse::<IpAddr>().is_err();
-    is_name.then(|| host.to_owned())
-}
-
-fn name_server(text: &str) -> Result<SocketAddr, String> {
-    let bare = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53));
-    bare.or_else(|_| text.parse())
-        .map_err(|_| format!("{text:?} is not a valid address; use something like 127.0.0.1 or [::1]:53"))
 }

@@ -5,11 +5,15 @@
 //! | `document` | TOML as sections whose keys are taken one by one; complaints with line and column |
 //! | `meaning` | reads each section's keys into `Config` |
 //! | `routes` | `[[route]]`, and `[local]` |
+//! | `section_reader` | the context in which sections are read: complaints, and the files that keys name |
+//! | `values` | words, numbers, times, networks and addresses |
 //!
 //! `docs/relay.md` and `example.toml` have every key; both are read by tests.
 mod document;
 mod meaning;
 mod routes;
+mod section_reader;
+mod values;
 
 use crate::qmgr::retry::RetrySchedule;
 use crate::routing::{Access, DomainPattern, Route, Router};
@@ -34,7 +38,7 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 /// All of it.
 #[derive(Debug)]
 pub struct Config {
-    /// The name to greet with, and of `Received:` and notices.
+    /// The name to greet with, and of `Received:` and DSNs.
     pub(crate) hostname: String,
     /// Addresses that accept SMTP.
     pub listen: Vec<Endpoint>,
@@ -121,7 +125,7 @@ pub struct SpoolConfig {
     pub refuse_damage: bool,
 }
 
-/// The moment at which a message is answered 250.
+/// Time at which a message is answered 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DurabilityLevel {
     /// Once it is on disk for good.
@@ -239,12 +243,12 @@ impl RefusedGreeting {
     pub(crate) const ALL: [(Self, &'static str); 2] = [(Self::Skip, "skip"), (Self::Fail, "fail")];
 }
 
-/// Recipients of notices, and senders who are notified of success.
+/// Recipients of DSNs, and senders who are notified of success.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DsnConfig {
-    /// Target of notices of failures; `None` for the sender.
+    /// Target of DSNs of failures; `None` for the sender.
     pub(crate) failures: Option<DsnTarget>,
-    /// Target of notices about notices that could not be delivered; `None` for the log only.
+    /// Target of DSNs about DSNs that could not be delivered; `None` for the log only.
     pub(crate) double_bounces: Option<DsnTarget>,
     /// An address.
     pub(crate) postmaster: String,
@@ -262,7 +266,7 @@ impl DsnConfig {
     }
 }
 
-/// Target of a notice in place of the sender.
+/// Target of a DSN in place of the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DsnTarget {
     Postmaster,
@@ -270,7 +274,7 @@ pub(crate) enum DsnTarget {
 }
 
 /// Senders whose NOTIFY=SUCCESS is answered. A sender's address proves nothing: a client that sends mail under somebody
-/// else's address has the notice sent there.
+/// else's address has the DSN sent there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SuccessDsnPolicy {
     Everyone,

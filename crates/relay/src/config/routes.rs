@@ -1,7 +1,8 @@
 //! `[local]` and `[[route]]`: domains whose mail ends here, and targets of all other mail.
 use super::DeliveryScope;
 use super::document::{ConfigSection, ErrorCollector};
-use super::meaning::{SectionReader, connection_limit, keyword};
+use super::section_reader::SectionReader;
+use super::values::{connection_limit, keyword};
 use crate::routing::aliases::{AliasContext, Aliases};
 use crate::routing::{
     Access, CaFile, DomainPattern, Lmtp, LocalDomains, Mailbox, MaildirTemplate, Mx, NextHop, NextHopTls, Route,

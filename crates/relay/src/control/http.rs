@@ -47,13 +47,13 @@ pub(crate) fn serve(address: SocketAddr, relay: &Arc<RunningRelay>) -> Result<So
 
 async fn get_metrics(State(relay): State<Arc<RunningRelay>>, http: Arc<HttpCounters>, began: Duration) -> Response {
     let asked = tokio::task::spawn_blocking(move || {
-        let survey = collect_queue_stats(&relay)?;
+        let stats = collect_queue_stats(&relay)?;
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let displaced =
             ("http_displaced", "HTTP connections closed to make room for newer ones", count(&http.displaced));
         let misdirected = ("http_misdirected", "HTTP requests for unknown host names", count(&http.misdirected));
         Ok::<_, WorkerUnavailable>(metrics::render(&RelayMetrics {
-            queues: &survey,
+            queues: &stats,
             counters: &relay.context.counters.rows(),
             process: &[
                 (

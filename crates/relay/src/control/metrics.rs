@@ -3,7 +3,7 @@ use crate::control::protocol::HopRow;
 use crate::control::queue_stats::QueueStats;
 use std::fmt::{Display, Write};
 
-/// Figures that are counted, besides those that a survey of the queues has.
+/// Figures that are counted, besides those of the queues.
 pub(crate) struct RelayMetrics<'a> {
     pub(crate) queues: &'a QueueStats,
     /// Counters that only grow: name, description, value.
@@ -31,36 +31,36 @@ pub(crate) struct UntrustedClients {
 
 /// All of it, a family after the other.
 pub(crate) fn render(figures: &RelayMetrics<'_>) -> String {
-    let mut sheet = PrometheusText(String::with_capacity(8192));
+    let mut text = PrometheusText(String::with_capacity(8192));
     let totals = &figures.queues.totals;
-    sheet.family("info", "gauge", "version, host name and durability");
+    text.family("info", "gauge", "version, host name and durability");
     let labels =
         [("version", env!("CARGO_PKG_VERSION")), ("durability", &totals.durability), ("hostname", figures.hostname)];
-    sheet.sample("info", &labels, 1);
-    sheet.gauge("uptime_seconds", "seconds since the start", figures.uptime_s);
+    text.sample("info", &labels, 1);
+    text.gauge("uptime_seconds", "seconds since the start", figures.uptime_s);
     for (name, meaning, value) in figures.counters.iter().chain(figures.process) {
-        sheet.counter(name, meaning, *value);
+        text.counter(name, meaning, *value);
     }
-    sheet.gauge("workers", "worker threads", totals.workers);
-    sheet.gauge("queue_messages", "messages in the queue", totals.messages);
-    sheet.gauge("couriers", "connections to next hops, and local deliveries", totals.couriers);
-    sheet.gauge("letter_bytes", "bytes of messages in memory", totals.letter_bytes);
-    sheet.gauge("incoming_bytes", "bytes of messages being received or waiting for their 250", totals.incoming_bytes);
-    sheet.gauge(
+    text.gauge("workers", "worker threads", totals.workers);
+    text.gauge("queue_messages", "messages in the queue", totals.messages);
+    text.gauge("couriers", "connections to next hops, and local deliveries", totals.connections);
+    text.gauge("letter_bytes", "bytes of messages in memory", totals.message_bytes);
+    text.gauge("incoming_bytes", "bytes of messages being received or waiting for their 250", totals.incoming_bytes);
+    text.gauge(
         "incoming_limit_bytes",
         "limit of incoming_bytes; above it messages wait, and then are answered 452",
         figures.incoming_limit,
     );
-    sheet.untrusted(&figures.untrusted);
-    sheet.gauge("hops", "next hops in memory", totals.hops);
-    sheet.gauge(
+    text.untrusted(&figures.untrusted);
+    text.gauge("hops", "next hops in memory", totals.hops);
+    text.gauge(
         "spool_failed",
         "1 if the spool has failed: no mail is accepted until a restart",
         u8::from(figures.has_failed),
     );
-    sheet.hops(&figures.queues.hops);
-    sheet.spool(figures.spool);
-    sheet.0
+    text.hops(&figures.queues.hops);
+    text.spool(figures.spool);
+    text.0
 }
 
 struct PrometheusText(String);
@@ -77,16 +77,16 @@ impl PrometheusText {
         self.sample(name, &[], value);
     }
 
-    fn untrusted(&mut self, strangers: &UntrustedClients) {
+    fn untrusted(&mut self, untrusted: &UntrustedClients) {
         let meaning = "current connections of clients outside networks";
-        self.gauge("limited_connections", meaning, strangers.connections);
+        self.gauge("limited_connections", meaning, untrusted.connections);
         let meaning = "incoming_bytes of clients outside networks without a login";
-        self.gauge("incoming_strangers_bytes", meaning, strangers.incoming_bytes);
+        self.gauge("incoming_strangers_bytes", meaning, untrusted.incoming_bytes);
         let meaning = "limit of incoming_strangers_bytes; the rest is reserved for other clients";
-        self.gauge("incoming_strangers_limit_bytes", meaning, strangers.incoming_limit);
+        self.gauge("incoming_strangers_limit_bytes", meaning, untrusted.incoming_limit);
         let name = "client_refused_total";
         self.family(name, "counter", "rejections because of limits.client, by limit");
-        strangers.refused.iter().for_each(|(limit, count)| self.sample(name, &[("limit", limit)], count));
+        untrusted.refused.iter().for_each(|(limit, count)| self.sample(name, &[("limit", limit)], count));
     }
 
     fn hops(&mut self, hops: &[HopRow]) {
@@ -97,7 +97,7 @@ impl PrometheusText {
             }
         }
         self.family("hop_couriers", "gauge", "connections by hop");
-        hops.iter().for_each(|hop| self.sample("hop_couriers", &[("hop", &hop.hop)], hop.couriers));
+        hops.iter().for_each(|hop| self.sample("hop_couriers", &[("hop", &hop.hop)], hop.connections));
         self.family("hop_shut_seconds", "gauge", "seconds until an unreachable hop is tried again");
         hops.iter()
             .for_each(|hop| self.sample("hop_shut_seconds", &[("hop", &hop.hop)], hop.shut_for_s.unwrap_or_default()));

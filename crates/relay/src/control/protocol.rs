@@ -40,9 +40,11 @@ pub enum ControlRequest {
         id: QueueId,
     },
     /// Something to be done.
-    Order {
+    #[serde(rename = "order")]
+    Change {
         /// The command itself.
-        order: CommandName,
+        #[serde(rename = "order")]
+        command: CommandName,
         /// Messages that it is done to.
         which: CommandScope,
     },
@@ -50,7 +52,7 @@ pub enum ControlRequest {
     Stats,
 }
 
-/// Messages that an order applies to.
+/// Messages that a command applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CommandScope {
@@ -97,7 +99,7 @@ impl From<QueueId> for String {
     }
 }
 
-/// An order, as it is written.
+/// A command, as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CommandName {
@@ -135,7 +137,9 @@ pub enum StateName {
     /// Stopped by an operator
     Held,
     /// Settled; its sender is being notified.
-    Telling,
+    #[serde(rename = "telling")]
+    #[value(name = "telling")]
+    AwaitingDsn,
 }
 
 impl StateName {
@@ -144,7 +148,7 @@ impl StateName {
         (Self::Deferred, "deferred"),
         (Self::Sending, "sending"),
         (Self::Held, "held"),
-        (Self::Telling, "telling"),
+        (Self::AwaitingDsn, "telling"),
     ];
 
     /// Returns its word on the command line.
@@ -160,7 +164,7 @@ impl From<EntryState> for StateName {
             EntryState::Deferred => Self::Deferred,
             EntryState::InFlight => Self::Sending,
             EntryState::Held => Self::Held,
-            EntryState::AwaitingDsn => Self::Telling,
+            EntryState::AwaitingDsn => Self::AwaitingDsn,
         }
     }
 }
@@ -177,7 +181,7 @@ pub enum ControlReply {
     Hop(HopRow),
     /// The relay's totals.
     Totals(TotalsRow),
-    /// An order is carried out.
+    /// A command is carried out.
     Changed {
         /// Number of messages that were found.
         messages: u64,
@@ -212,7 +216,7 @@ pub struct EntryRow {
     pub next_unix_s: Option<u64>,
     /// Time at which it is returned, in seconds of the Unix epoch.
     pub expires_unix_s: u64,
-    /// Its own last refusal, or the one that keeps its hop shut.
+    /// Its own last refusal, or the reason why its next hop cannot be reached.
     pub refusal: Option<RefusalRow>,
     /// It is ready, but its hop could not be reached and is left alone until `next_unix_s`.
     #[serde(default)]
@@ -265,7 +269,7 @@ impl fmt::Display for RefusalRow {
 pub struct MessageRow {
     /// Queue ID.
     pub id: QueueId,
-    /// Empty for a notice.
+    /// Empty for a DSN.
     pub sender: String,
     /// Number of recipients.
     pub recipients: u64,
@@ -281,7 +285,7 @@ pub struct MessageRow {
     pub user: Option<String>,
 }
 
-/// A hop's numbers, of all workers.
+/// A next hop's numbers, of all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopRow {
     /// Next hop.
@@ -295,9 +299,11 @@ pub struct HopRow {
     /// Entries that an administrator holds.
     pub held: u64,
     /// Entries whose notification is being stored.
-    pub telling: u64,
+    #[serde(rename = "telling")]
+    pub awaiting_dsn: u64,
     /// Connections to it.
-    pub couriers: u64,
+    #[serde(rename = "couriers")]
+    pub connections: u64,
     pub(crate) idle: u64,
     /// Time of reception of its oldest message, in seconds of the Unix epoch.
     pub oldest_unix_s: Option<u64>,
@@ -319,7 +325,7 @@ impl HopRow {
             (StateName::Deferred, self.deferred),
             (StateName::Sending, self.sending),
             (StateName::Held, self.held),
-            (StateName::Telling, self.telling),
+            (StateName::AwaitingDsn, self.awaiting_dsn),
         ]
     }
 }
@@ -335,9 +341,11 @@ pub struct TotalsRow {
     /// Entries: a message once for each of its next hops.
     pub entries: u64,
     /// Connections to next hops.
-    pub couriers: u64,
-    /// Messages in memory.
-    pub letter_bytes: u64,
+    #[serde(rename = "couriers")]
+    pub connections: u64,
+    /// Bytes of messages in memory.
+    #[serde(rename = "letter_bytes")]
+    pub message_bytes: u64,
     /// Messages in the spool.
     pub spool_messages: u64,
     pub(crate) spool_bytes: u64,
@@ -374,11 +382,11 @@ mod tests {
             (r#"{"ask":"show","id":"00000000000000ff"}"#, ControlRequest::Show { id: QueueId(255) }),
             (
                 r#"{"ask":"order","order":"retry","which":"all"}"#,
-                ControlRequest::Order { order: CommandName::Retry, which: CommandScope::All },
+                ControlRequest::Change { command: CommandName::Retry, which: CommandScope::All },
             ),
             (
                 r#"{"ask":"order","order":"hold","which":{"id":"0000000000000001"}}"#,
-                ControlRequest::Order { order: CommandName::Hold, which: CommandScope::Id(QueueId(1)) },
+                ControlRequest::Change { command: CommandName::Hold, which: CommandScope::Id(QueueId(1)) },
             ),
         ];
         for (line, request) in rows {

@@ -22,20 +22,20 @@ pub(crate) struct QueueStats {
 
 /// Calls all workers; blocks until they have answered.
 pub(crate) fn collect_queue_stats(relay: &RunningRelay) -> Result<QueueStats, WorkerUnavailable> {
-    let mut survey = QueueStats { totals: totals(relay), hops: Vec::new() };
+    let mut stats = QueueStats { totals: totals(relay), hops: Vec::new() };
     let mut hops = HashMap::new();
     for answer in relay.workers.call_all(worker_stats) {
         let (totals, known, rows) = answer?;
-        survey.totals.hops += known as u64;
-        survey.totals.workers += 1;
-        survey.totals.messages += totals.messages as u64;
-        survey.totals.entries += totals.entries as u64;
-        survey.totals.couriers += u64::from(totals.connections);
-        survey.totals.letter_bytes += totals.message_bytes;
+        stats.totals.hops += known as u64;
+        stats.totals.workers += 1;
+        stats.totals.messages += totals.messages as u64;
+        stats.totals.entries += totals.entries as u64;
+        stats.totals.connections += u64::from(totals.connections);
+        stats.totals.message_bytes += totals.message_bytes;
         rows.into_iter().for_each(|row| merge_by_name(&mut hops, row));
     }
-    survey.hops = largest(hops.into_values().collect());
-    Ok(survey)
+    stats.hops = largest(hops.into_values().collect());
+    Ok(stats)
 }
 
 /// Totals of all workers.
@@ -90,8 +90,8 @@ fn counts(stats: &DestinationStats) -> HopRow {
         deferred: u64::from(stats.deferred),
         sending: u64::from(stats.in_flight),
         held: u64::from(stats.held),
-        telling: u64::from(stats.awaiting_dsn),
-        couriers: u64::from(stats.connections),
+        awaiting_dsn: u64::from(stats.awaiting_dsn),
+        connections: u64::from(stats.connections),
         idle: u64::from(stats.idle),
         oldest_unix_s: stats.oldest_unix_s,
         shut_for_s: (shut > 0).then_some(shut),
@@ -111,8 +111,8 @@ fn merge(sum: &mut HopRow, row: &HopRow) {
     sum.deferred += row.deferred;
     sum.sending += row.sending;
     sum.held += row.held;
-    sum.telling += row.telling;
-    sum.couriers += row.couriers;
+    sum.awaiting_dsn += row.awaiting_dsn;
+    sum.connections += row.connections;
     sum.idle += row.idle;
     sum.oldest_unix_s = [sum.oldest_unix_s, row.oldest_unix_s].into_iter().flatten().min();
     sum.shut_for_s = sum.shut_for_s.max(row.shut_for_s);

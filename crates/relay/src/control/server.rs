@@ -54,22 +54,23 @@ pub(crate) fn open(path: &Path, relay: &Arc<RunningRelay>) -> Result<ControlSock
 }
 
 fn accept_connections(listener: &UnixListener, relay: &Arc<RunningRelay>) {
-    let seats = Arc::new(());
+    // One reference for each connection, and this one.
+    let connections = Arc::new(());
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             std::thread::sleep(ACCEPT_RETRY_DELAY);
             continue;
         };
-        let seat = (Arc::clone(&seats), Arc::clone(relay));
-        if Arc::strong_count(&seats) > MAX_CONNECTIONS + 1 {
+        let connection = (Arc::clone(&connections), Arc::clone(relay));
+        if Arc::strong_count(&connections) > MAX_CONNECTIONS + 1 {
             let _ = ReplyWriter(BufWriter::new(&stream)).send_error("too many control connections; try again later");
             continue;
         }
-        let attended = std::thread::Builder::new().name("operator".to_owned()).spawn(move || {
+        let started = std::thread::Builder::new().name("operator".to_owned()).spawn(move || {
             // An operator who has disconnected needs no answer.
-            let _ = serve_connection(&stream, &seat.1);
+            let _ = serve_connection(&stream, &connection.1);
         });
-        if attended.is_err() {
+        if started.is_err() {
             std::thread::sleep(ACCEPT_RETRY_DELAY);
         }
     }
@@ -80,7 +81,7 @@ fn serve_connection(stream: &UnixStream, relay: &RunningRelay) -> io::Result<()>
     stream.set_read_timeout(Some(IO_TIMEOUT))?;
     stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let mut reader = BufReader::new(stream);
-    let mut paper = ReplyWriter(BufWriter::new(stream));
+    let mut writer = ReplyWriter(BufWriter::new(stream));
     loop {
         let mut line = Vec::new();
         reader.by_ref().take(MAX_REQUEST_BYTES as u64 + 1).read_until(b'\n', &mut line)?;
@@ -88,16 +89,16 @@ fn serve_connection(stream: &UnixStream, relay: &RunningRelay) -> io::Result<()>
             return Ok(());
         }
         if !line.ends_with(b"\n") {
-            return paper.send_error(&format!("a request must be one line of at most {MAX_REQUEST_BYTES} bytes"));
+            return writer.send_error(&format!("a request must be one line of at most {MAX_REQUEST_BYTES} bytes"));
         }
         let request = match serde_json::from_slice::<ControlRequest>(&line) {
             Ok(request) => request,
-            Err(error) => return paper.send_error(&format!("not a valid request: {error}")),
+            Err(error) => return writer.send_error(&format!("not a valid request: {error}")),
         };
-        match respond(request, relay, &mut paper) {
-            Ok(()) => paper.send_last(&ControlReply::End)?,
-            Err(ControlError::Rejected(text)) => paper.send_error(&text)?,
-            Err(ControlError::Unavailable(silent)) => paper.send_error(&silent.to_string())?,
+        match respond(request, relay, &mut writer) {
+            Ok(()) => writer.send_last(&ControlReply::End)?,
+            Err(ControlError::Rejected(text)) => writer.send_error(&text)?,
+            Err(ControlError::Unavailable(unavailable)) => writer.send_error(&unavailable.to_string())?,
             Err(ControlError::Disconnected(error)) => return Err(error),
         }
     }
@@ -119,8 +120,8 @@ impl From<io::Error> for ControlError {
 }
 
 impl From<WorkerUnavailable> for ControlError {
-    fn from(silent: WorkerUnavailable) -> Self {
-        Self::Unavailable(silent)
+    fn from(unavailable: WorkerUnavailable) -> Self {
+        Self::Unavailable(unavailable)
     }
 }
 
@@ -146,23 +147,23 @@ impl<W: Write> ReplyWriter<W> {
 fn respond<W: Write>(
     request: ControlRequest,
     relay: &RunningRelay,
-    paper: &mut ReplyWriter<W>,
+    writer: &mut ReplyWriter<W>,
 ) -> Result<(), ControlError> {
     match request {
-        ControlRequest::List { hop, state, limit } => list(relay, paper, &EntryFilter { hop, state }, limit),
-        ControlRequest::Show { id } => show(relay, paper, id),
-        ControlRequest::Order { order, which } => {
+        ControlRequest::List { hop, state, limit } => list(relay, writer, &EntryFilter { hop, state }, limit),
+        ControlRequest::Show { id } => show(relay, writer, id),
+        ControlRequest::Change { command, which } => {
             let mark = relay.context.spool.notes_mark();
-            let messages = execute(relay, order.into(), &which)?;
+            let messages = execute(relay, command.into(), &which)?;
             // No operator may read of a change that a crash could undo.
             relay.context.spool.sync_notes(mark).wait().map_err(|error| not_durable(messages, &error))?;
-            Ok(paper.send(&ControlReply::Changed { messages })?)
+            Ok(writer.send(&ControlReply::Changed { messages })?)
         }
         ControlRequest::Stats => {
-            let survey = collect_queue_stats(relay)?;
-            paper.send(&ControlReply::Totals(survey.totals))?;
-            for hop in survey.hops {
-                paper.send(&ControlReply::Hop(hop))?;
+            let stats = collect_queue_stats(relay)?;
+            writer.send(&ControlReply::Totals(stats.totals))?;
+            for hop in stats.hops {
+                writer.send(&ControlReply::Hop(hop))?;
             }
             Ok(())
         }
@@ -192,7 +193,7 @@ impl EntryFilter {
 /// Lists worker by worker, page by page: the next page is fetched when the operator has read this one.
 fn list<W: Write>(
     relay: &RunningRelay,
-    paper: &mut ReplyWriter<W>,
+    writer: &mut ReplyWriter<W>,
     filter: &EntryFilter,
     limit: Option<u64>,
 ) -> Result<(), ControlError> {
@@ -205,7 +206,7 @@ fn list<W: Write>(
             for row in rows {
                 if left > 0 {
                     left -= 1;
-                    paper.send(&ControlReply::Entry(row))?;
+                    writer.send(&ControlReply::Entry(row))?;
                 }
             }
             next = then;
@@ -237,7 +238,7 @@ fn row(worker: &RelayWorker, entry: &ListedEntry) -> EntryRow {
     }
 }
 
-fn show<W: Write>(relay: &RunningRelay, paper: &mut ReplyWriter<W>, id: QueueId) -> Result<(), ControlError> {
+fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId) -> Result<(), ControlError> {
     let entries = move |worker: &Rc<RelayWorker>| -> Vec<(EntryRow, Vec<u16>)> {
         let listed = worker.queue.borrow().show(MessageId(id.0), clock::now());
         listed.iter().map(|entry| (row(worker, entry), entry.recipients.to_vec())).collect()
@@ -253,13 +254,13 @@ fn show<W: Write>(relay: &RunningRelay, paper: &mut ReplyWriter<W>, id: QueueId)
     let draft = relay.context.spool.fetch(spool::Id(id.0)).ok();
     let envelope = draft.as_ref().and_then(|draft| MessageEnvelope::decode(&draft.envelope).ok());
     if let (Some(draft), Some(envelope)) = (&draft, &envelope) {
-        paper.send(&ControlReply::Message(message(id, draft, envelope)))?;
+        writer.send(&ControlReply::Message(message(id, draft, envelope)))?;
     }
     for (mut row, numbers) in found {
         let recipients = envelope.as_ref().map_or(&[][..], |envelope| &envelope.recipients);
         let known = numbers.iter().filter_map(|number| recipients.get(usize::from(*number)));
         row.to = known.map(|recipient| String::from_utf8_lossy(&recipient.address).into_owned()).collect();
-        paper.send(&ControlReply::Entry(row))?;
+        writer.send(&ControlReply::Entry(row))?;
     }
     Ok(())
 }
@@ -278,12 +279,12 @@ fn message(id: QueueId, draft: &spool::NewMessage, envelope: &MessageEnvelope) -
     }
 }
 
-/// Carries an order out with all messages that are meant; how many it changed.
-fn execute(relay: &RunningRelay, order: OperatorCommand, which: &CommandScope) -> Result<u64, ControlError> {
+/// Carries a command out for all messages in its scope; returns how many it changed.
+fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope) -> Result<u64, ControlError> {
     if let CommandScope::Id(id) = which {
         let id = MessageId(id.0);
         let answers = relay.workers.call_all(move |worker| {
-            let changed = change(worker, order, MessageSelector::Message(id));
+            let changed = change(worker, command, MessageSelector::Message(id));
             (changed, !worker.queue.borrow().show(id, clock::now()).is_empty())
         });
         let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -302,7 +303,7 @@ fn execute(relay: &RunningRelay, order: OperatorCommand, which: &CommandScope) -
         while let Some(from) = next {
             let hop = hop.clone();
             let (changed, then) =
-                relay.workers.call(number, move |worker| change_page(worker, order, hop.as_deref(), from))?;
+                relay.workers.call(number, move |worker| change_page(worker, command, hop.as_deref(), from))?;
             messages += changed;
             next = then;
         }
@@ -312,7 +313,7 @@ fn execute(relay: &RunningRelay, order: OperatorCommand, which: &CommandScope) -
 
 /// The same with the messages of a page. A message that has entries on several of them is changed once: nothing is left
 /// to change after that.
-fn change_page(worker: &Rc<RelayWorker>, order: OperatorCommand, hop: Option<&str>, from: u32) -> (u64, Option<u32>) {
+fn change_page(worker: &Rc<RelayWorker>, command: OperatorCommand, hop: Option<&str>, from: u32) -> (u64, Option<u32>) {
     let page = worker.queue.borrow().page(from, CHANGE_PAGE_ENTRIES, clock::now());
     let mut ids: Vec<MessageId> = {
         let hops = worker.destinations().borrow();
@@ -320,12 +321,12 @@ fn change_page(worker: &Rc<RelayWorker>, order: OperatorCommand, hop: Option<&st
         page.entries.iter().filter(|entry| is_meant(entry.destination)).map(|entry| entry.id).collect()
     };
     ids.dedup();
-    (ids.into_iter().map(|id| change(worker, order, MessageSelector::Message(id))).sum(), page.next)
+    (ids.into_iter().map(|id| change(worker, command, MessageSelector::Message(id))).sum(), page.next)
 }
 
-fn change(worker: &Rc<RelayWorker>, order: OperatorCommand, which: MessageSelector) -> u64 {
+fn change(worker: &Rc<RelayWorker>, command: OperatorCommand, which: MessageSelector) -> u64 {
     let mut all = Vec::new();
-    let changed = worker.queue.borrow_mut().apply_command(order, which, clock::now(), |actions| all.push(actions));
+    let changed = worker.queue.borrow_mut().apply_command(command, which, clock::now(), |actions| all.push(actions));
     all.into_iter().for_each(|actions| worker.apply_actions(actions, None));
     worker.drive();
     changed as u64

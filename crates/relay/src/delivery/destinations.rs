@@ -1,5 +1,5 @@
-//! The hops of a worker, by number: the queue has only the number. Hops of which the queue has nothing to remember are
-//! forgotten, and their numbers are given again: domains that mail once went to cost no memory.
+//! The destinations of a worker, by number: the queue has only the number. Destinations of which the queue has nothing
+//! to remember are forgotten, and their numbers are given again: domains that mail once went to cost no memory.
 use crate::log_target::LOG_TARGET;
 use crate::qmgr::DestinationId;
 use crate::routing::{NextHop, NextHopTls};
@@ -9,14 +9,14 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Hops that are remembered even if the queue has nothing of them: their TLS sessions spare handshakes.
+/// Destinations that are remembered even if the queue has nothing of them: their TLS sessions spare handshakes.
 const RETAINED_DESTINATIONS: usize = 1_000;
-/// Hops that are looked at in one pass, besides one in `GLANCED_PART` of all: an idle hop is forgotten within twenty
-/// passes, and a pass takes a fraction of a millisecond.
+/// Destinations that are checked in one pass, besides one in `SCAN_DIVISOR` of all: an idle one is forgotten within
+/// twenty passes, and a pass takes a fraction of a millisecond.
 const MIN_SCANNED: usize = 64;
 const SCAN_DIVISOR: usize = 20;
 
-/// This side of TLS with one host of a hop.
+/// This side of TLS with one host of a destination.
 struct HostTls {
     host: Arc<str>,
     /// The authority's file when it was read.
@@ -24,7 +24,7 @@ struct HostTls {
     security: Option<ClientSecurity>,
 }
 
-/// The hops of a worker.
+/// The destinations of a worker.
 #[derive(Default)]
 pub(crate) struct Destinations {
     ids: HashMap<NextHop, DestinationId, foldhash::fast::RandomState>,
@@ -32,7 +32,7 @@ pub(crate) struct Destinations {
     entries: Vec<Option<DestinationEntry>>,
     /// Free numbers: the lowest is given first.
     free_ids: BinaryHeap<Reverse<u32>>,
-    /// Position from which to look next for hops to forget.
+    /// Position from which to look next for destinations to forget.
     next: usize,
 }
 
@@ -47,32 +47,32 @@ struct DestinationEntry {
 }
 
 impl Destinations {
-    /// The hop's number, and whether it is a new one.
-    pub(crate) fn id(&mut self, hop: &NextHop) -> (DestinationId, bool) {
-        if let Some(key) = self.ids.get(hop) {
+    /// The next hop's number, and whether it is a new one.
+    pub(crate) fn id(&mut self, next_hop: &NextHop) -> (DestinationId, bool) {
+        if let Some(key) = self.ids.get(next_hop) {
             return (*key, false);
         }
-        let known = Some(DestinationEntry {
-            next_hop: hop.clone(),
+        let entry = Some(DestinationEntry {
+            next_hop: next_hop.clone(),
             hosts: Vec::new(),
-            name: hop.to_string().into(),
+            name: next_hop.to_string().into(),
             unbatched_until: Duration::ZERO,
         });
         let key = match self.free_ids.pop() {
             Some(Reverse(number)) => {
-                self.entries[number as usize] = known;
+                self.entries[number as usize] = entry;
                 DestinationId(number)
             }
             None => {
-                self.entries.push(known);
-                DestinationId(u32::try_from(self.entries.len() - 1).expect("memory holds fewer hops"))
+                self.entries.push(entry);
+                DestinationId(u32::try_from(self.entries.len() - 1).expect("memory holds fewer destinations"))
             }
         };
-        self.ids.insert(hop.clone(), key);
+        self.ids.insert(next_hop.clone(), key);
         (key, true)
     }
 
-    /// Checks some of the hops, others each time, and forgets those that are idle. Returns the forgotten ones.
+    /// Checks some of the destinations, others each time, and forgets those that are idle. Returns the forgotten ones.
     pub(crate) fn forget_idle(&mut self, is_idle: impl Fn(DestinationId) -> bool) -> Vec<DestinationId> {
         let mut forgotten = Vec::new();
         if self.ids.len() <= RETAINED_DESTINATIONS {
@@ -81,8 +81,8 @@ impl Destinations {
         for _ in 0..MIN_SCANNED + self.entries.len() / SCAN_DIVISOR {
             self.next = (self.next + 1) % self.entries.len();
             let key = DestinationId(self.next as u32);
-            if let Some(known) = self.entries[self.next].take_if(|_| is_idle(key)) {
-                self.ids.remove(&known.next_hop);
+            if let Some(entry) = self.entries[self.next].take_if(|_| is_idle(key)) {
+                self.ids.remove(&entry.next_hop);
                 self.free_ids.push(Reverse(key.0));
                 forgotten.push(key);
             }
@@ -93,47 +93,47 @@ impl Destinations {
         forgotten
     }
 
-    /// Number of hops.
+    /// Number of destinations.
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }
 
     fn entry(&self, key: DestinationId) -> &DestinationEntry {
-        self.entries[key.0 as usize].as_ref().expect("a hop that is not idle is known")
+        self.entries[key.0 as usize].as_ref().expect("a destination that is not idle is known")
     }
 
-    /// The hop of that number.
+    /// The destination of that number.
     pub(crate) fn next_hop(&self, key: DestinationId) -> NextHop {
         self.entry(key).next_hop.clone()
     }
 
-    /// Name of a hop in logs and statistics.
+    /// Name of a destination in logs and statistics.
     pub(crate) fn name(&self, key: DestinationId) -> Arc<str> {
         Arc::clone(&self.entry(key).name)
     }
 
-    /// Limits a hop to one message at a time until then.
+    /// Limits a destination to one message at a time until then.
     pub(crate) fn disable_batching(&mut self, key: DestinationId, until: Duration) {
-        if let Some(known) = &mut self.entries[key.0 as usize] {
-            known.unbatched_until = until;
+        if let Some(entry) = &mut self.entries[key.0 as usize] {
+            entry.unbatched_until = until;
         }
     }
 
-    /// Reports whether a hop may have several messages at a time.
+    /// Reports whether a destination may have several messages at a time.
     pub(crate) fn may_batch(&self, key: DestinationId, now: Duration) -> bool {
         self.entry(key).unbatched_until <= now
     }
 
-    /// This side of TLS with a host of that hop.
+    /// This side of TLS with a host of that destination.
     ///
     /// # Errors
     /// If certificates or name cannot be used.
     pub(crate) fn security(&mut self, key: DestinationId, host: &Arc<str>) -> Result<Option<ClientSecurity>, String> {
-        let known = self.entries[key.0 as usize].as_mut().expect("a hop that has couriers is known");
-        let NextHop::Smtp(smtp) = &known.next_hop else { return Ok(None) };
+        let entry = self.entries[key.0 as usize].as_mut().expect("a destination that has connections is known");
+        let NextHop::Smtp(smtp) = &entry.next_hop else { return Ok(None) };
         let stamp = smtp.security.ca_file.as_ref().map(|authority| FileStamp::of(&authority.path));
-        let at = known.hosts.iter().position(|secured| secured.host == *host);
-        if let Some(secured) = at.map(|at| &known.hosts[at])
+        let at = entry.hosts.iter().position(|secured| secured.host == *host);
+        if let Some(secured) = at.map(|at| &entry.hosts[at])
             && secured.stamp == stamp
         {
             return Ok(secured.security.clone());
@@ -141,10 +141,10 @@ impl Destinations {
         let renewed = trusting_file(&smtp.security, host);
         let Some(at) = at else {
             let security = renewed.or_else(|_| smtp.security.client(host).map_err(|why| why.to_string()))?;
-            known.hosts.push(HostTls { host: Arc::clone(host), stamp, security: security.clone() });
+            entry.hosts.push(HostTls { host: Arc::clone(host), stamp, security: security.clone() });
             return Ok(security);
         };
-        let secured = &mut known.hosts[at];
+        let secured = &mut entry.hosts[at];
         secured.stamp = stamp;
         match renewed {
             Ok(security) => secured.security = security,
@@ -189,9 +189,9 @@ mod tests {
         }))
     }
 
-    /// The hops and the queue of a worker, without its office.
+    /// The destinations and the queue of a worker, without its sessions and connections.
     struct QueueFixture {
-        hops: Destinations,
+        destinations: Destinations,
         queue: MailQueue<()>,
         now: Duration,
         /// The highest number that was given.
@@ -201,15 +201,15 @@ mod tests {
     impl QueueFixture {
         fn new() -> Self {
             let queue = MailQueue::new(Options::default());
-            Self { hops: Destinations::default(), queue, now: Duration::from_secs(1), highest: 0 }
+            Self { destinations: Destinations::default(), queue, now: Duration::from_secs(1), highest: 0 }
         }
 
         fn put(&mut self, number: u64) {
-            let (hop, _) = self.hops.id(&domain(number));
-            self.highest = self.highest.max(hop.0);
+            let (destination, _) = self.destinations.id(&domain(number));
+            self.highest = self.highest.max(destination.0);
             let arrival = NewEntry {
                 id: MessageId(number),
-                destination: hop,
+                destination,
                 recipients: RecipientNumbers::new(&[0]),
                 message: Some(()),
                 message_bytes: 1,
@@ -220,77 +220,78 @@ mod tests {
             self.queue.put(arrival, self.now);
         }
 
-        /// Has the next message delivered; or its hop found to be unreachable.
-        fn visit(&mut self, closing: DisconnectReason) {
-            let Some(ConnectionAction::Open(mut courier)) = self.queue.next_connection_action(self.now) else {
-                panic!("nobody is called")
+        /// Delivers the next message, or finds its destination unreachable.
+        fn visit(&mut self, reason: DisconnectReason) {
+            let Some(ConnectionAction::Open(mut slot)) = self.queue.next_connection_action(self.now) else {
+                panic!("no connection is opened")
             };
-            if closing == DisconnectReason::Finished {
-                let NextRequest::Deliver(assignment) = self.queue.take(&mut courier, self.now) else {
-                    panic!("no message")
-                };
-                assert!(self.queue.finish_delivery(assignment, DeliveryResult::Delivered, self.now).done);
+            if reason == DisconnectReason::Finished {
+                let NextRequest::Deliver(request) = self.queue.take(&mut slot, self.now) else { panic!("no message") };
+                assert!(self.queue.finish_delivery(request, DeliveryResult::Delivered, self.now).done);
             }
-            self.queue.closed(courier, closing, self.now);
+            self.queue.closed(slot, reason, self.now);
         }
 
         fn tick(&mut self) {
             self.now += Duration::from_millis(250);
             let queue = &self.queue;
             let now = self.now;
-            let forgotten = self.hops.forget_idle(|key| queue.is_idle(key, now));
+            let forgotten = self.destinations.forget_idle(|key| queue.is_idle(key, now));
             forgotten.into_iter().for_each(|key| self.queue.forget_destination(key));
         }
     }
 
     #[test]
     fn a_hundred_thousand_domains_one_after_the_other_are_a_few_at_a_time() {
-        let mut desk = QueueFixture::new();
+        let mut fixture = QueueFixture::new();
         for number in 0..100_000 {
-            desk.put(number);
-            desk.visit(DisconnectReason::Finished);
+            fixture.put(number);
+            fixture.visit(DisconnectReason::Finished);
             if number % 100 == 0 {
-                desk.tick();
+                fixture.tick();
             }
         }
-        (0..40).for_each(|_| desk.tick());
-        assert_eq!(desk.hops.len(), RETAINED_DESTINATIONS);
-        // A hop is forgotten within twenty passes, of a hundred messages each.
-        assert!(desk.highest < 2 * RETAINED_DESTINATIONS as u32 + 2_000, "{}", desk.highest);
-        assert_eq!(desk.hops.entries.len(), desk.hops.len() + desk.hops.free_ids.len());
+        (0..40).for_each(|_| fixture.tick());
+        assert_eq!(fixture.destinations.len(), RETAINED_DESTINATIONS);
+        // A destination is forgotten within twenty passes, of a hundred messages each.
+        assert!(fixture.highest < 2 * RETAINED_DESTINATIONS as u32 + 2_000, "{}", fixture.highest);
+        assert_eq!(
+            fixture.destinations.entries.len(),
+            fixture.destinations.len() + fixture.destinations.free_ids.len()
+        );
     }
 
     #[test]
     fn destinations_with_mail_or_in_backoff_are_kept() {
-        let mut desk = QueueFixture::new();
+        let mut fixture = QueueFixture::new();
         let many = 2 * RETAINED_DESTINATIONS as u64;
-        (0..many).for_each(|number| desk.put(number));
-        (0..100).for_each(|_| desk.tick());
-        assert_eq!(desk.hops.len() as u64, many, "all of them have mail");
+        (0..many).for_each(|number| fixture.put(number));
+        (0..100).for_each(|_| fixture.tick());
+        assert_eq!(fixture.destinations.len() as u64, many, "all of them have mail");
         let refusal = DeliveryRefusal::new(0, None, "connection refused", "");
-        desk.visit(DisconnectReason::Unreachable(refusal));
-        (1..many).for_each(|_| desk.visit(DisconnectReason::Finished));
-        desk.now += Duration::from_secs(60);
-        (0..100).for_each(|_| desk.tick());
-        assert_eq!(desk.hops.len(), RETAINED_DESTINATIONS);
-        let left = desk.queue.show(MessageId(0), desk.now);
+        fixture.visit(DisconnectReason::Unreachable(refusal));
+        (1..many).for_each(|_| fixture.visit(DisconnectReason::Finished));
+        fixture.now += Duration::from_secs(60);
+        (0..100).for_each(|_| fixture.tick());
+        assert_eq!(fixture.destinations.len(), RETAINED_DESTINATIONS);
+        let left = fixture.queue.show(MessageId(0), fixture.now);
         assert_eq!(left.len(), 1);
-        assert_eq!(&*desk.hops.name(left[0].destination), "mx:d0.example");
-        // What comes for one that was forgotten finds its way.
-        let forgotten = (1..many).find(|number| !desk.hops.ids.contains_key(&domain(*number))).unwrap();
-        desk.put(forgotten);
-        let hop = desk.queue.show(MessageId(forgotten), desk.now)[0].destination;
-        assert_eq!(*desk.hops.name(hop), format!("mx:d{forgotten}.example"));
+        assert_eq!(&*fixture.destinations.name(left[0].destination), "mx:d0.example");
+        // Mail for a forgotten destination makes it known again.
+        let forgotten = (1..many).find(|number| !fixture.destinations.ids.contains_key(&domain(*number))).unwrap();
+        fixture.put(forgotten);
+        let destination = fixture.queue.show(MessageId(forgotten), fixture.now)[0].destination;
+        assert_eq!(*fixture.destinations.name(destination), format!("mx:d{forgotten}.example"));
     }
 
     #[test]
     fn few_destinations_are_kept() {
-        let mut desk = QueueFixture::new();
+        let mut fixture = QueueFixture::new();
         for number in 0..RETAINED_DESTINATIONS as u64 {
-            desk.put(number);
-            desk.visit(DisconnectReason::Finished);
+            fixture.put(number);
+            fixture.visit(DisconnectReason::Finished);
         }
-        (0..100).for_each(|_| desk.tick());
-        assert_eq!(desk.hops.len(), RETAINED_DESTINATIONS);
+        (0..100).for_each(|_| fixture.tick());
+        assert_eq!(fixture.destinations.len(), RETAINED_DESTINATIONS);
     }
 }

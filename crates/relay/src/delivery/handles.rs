@@ -1,5 +1,5 @@
-//! Two narrow handles, all that a delivery agent has of its worker: *requests*, by which it takes messages and gives them
-//! back, and the *sink*, into which it counts and logs.
+//! Two narrow handles, all that a delivery agent has of its worker: *requests*, by which it takes messages and gives
+//! them back, and the *sink*, into which it counts and logs.
 //!
 //! Work that a task holds goes back to the queue if the task panics. So a message does not stay in flight until a
 //! restart, and a connection does not count against the limits for ever. A panic may come from anywhere, the queue
@@ -174,7 +174,8 @@ impl<R: DeliveryRequests> Drop for SlotGuard<R> {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
         after_panic(&self.requests, move |requests| {
-            // The next hop is left alone for a while, so that its behaviour does not make one task after the other panic.
+            // The next hop is left alone for a while, so that its behaviour does not make one task after the other
+            // panic.
             let reason = DisconnectReason::Unreachable(DeliveryRefusal::new(0, None, DELIVERY_PANIC_TEXT, ""));
             requests.connection_closed(Self::new(requests, slot), reason);
         });

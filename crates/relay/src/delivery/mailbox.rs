@@ -26,7 +26,7 @@ pub(crate) async fn deliver(
         let message = request.message.clone();
         let address = recipient.address.clone();
         let delivered = resources.maildir_pool.run(move || {
-            let copy = MaildirMessage { sender: &message.envelope.sender, recipient: &address, message: &message.body };
+            let copy = MaildirMessage { sender: &message.envelope.sender, recipient: &address, body: &message.body };
             maildir::deliver(&root, &names, clock::wall(), &copy)
         });
         statuses.push(match delivered.await {

@@ -33,8 +33,8 @@ pub(crate) struct MaildirMessage<'a> {
     /// The reverse-path; empty for a notification.
     pub(crate) sender: &'a [u8],
     pub(crate) recipient: &'a [u8],
-    /// The message as it was received: CRLF, dots unstuffed.
-    pub(crate) message: &'a [u8],
+    /// Header and text as they were received: CRLF, dots unstuffed.
+    pub(crate) body: &'a [u8],
 }
 
 /// Maildirs that are remembered as durable. Beyond this number all are forgotten, which costs each a few syncs.
@@ -63,7 +63,7 @@ impl MaildirNames {
         self.durable_roots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns once the Maildir's directories survive a power cut, whoever made them.
+    /// Makes sure that the Maildir's directories survive a power cut, whoever made them.
     fn make_durable(&self, root: &Path) -> io::Result<()> {
         if self.durable_roots().contains(root) {
             return Ok(());
@@ -77,7 +77,7 @@ impl MaildirNames {
         Ok(())
     }
 
-    /// The next, at that time since the Unix epoch.
+    /// The next name; `now` is since the Unix epoch.
     fn next(&self, now: Duration) -> String {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         format!("{}.M{:06}P{}Q{serial}.{}", now.as_secs(), now.subsec_micros(), self.pid, self.host)
@@ -88,12 +88,12 @@ impl MaildirNames {
 /// A caller that builds `root` from an address makes sure that the address cannot lead elsewhere.
 ///
 /// # Errors
-/// [`MaildirError`]: the message is not delivered, or not surely so; it is to be tried again, and may then be there twice.
+/// [`MaildirError`]: the message is not delivered, or not surely so. It must be tried again, and may then be there twice.
 pub(crate) fn deliver(
     root: &Path,
     names: &MaildirNames,
     now: Duration,
-    letter: &MaildirMessage<'_>,
+    message: &MaildirMessage<'_>,
 ) -> Result<PathBuf, MaildirError> {
     let failed = |source| MaildirError::new(root, source);
     let (file, draft) = with_unique_name(root, names, now, |name| create_draft(root, name)).map_err(failed)?;
@@ -101,7 +101,7 @@ pub(crate) fn deliver(
         names.make_durable(root)?;
         publish(root, name, &draft)
     };
-    let delivered = write(file, letter).and_then(|()| with_unique_name(root, names, now, move_to_new));
+    let delivered = write(file, message).and_then(|()| with_unique_name(root, names, now, move_to_new));
     if delivered.is_err() {
         // If the draft cannot be removed either, a reader of Maildirs removes it after 36 hours.
         let _ = fs::remove_file(&draft);
@@ -143,20 +143,20 @@ pub(crate) fn create(root: &Path) -> io::Result<()> {
         .try_for_each(|part| DirBuilder::new().recursive(true).mode(0o700).create(root.join(part)))
 }
 
-/// Writes the letter and waits until the disk has it.
-fn write(file: File, letter: &MaildirMessage<'_>) -> io::Result<()> {
+/// Writes the message and waits until the disk has it.
+fn write(file: File, message: &MaildirMessage<'_>) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
-    out.write_all(&header_fields(letter))?;
-    write_lines(letter.message, &mut out)?;
+    out.write_all(&header_fields(message))?;
+    write_lines(message.body, &mut out)?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()
 }
 
-fn header_fields(letter: &MaildirMessage<'_>) -> Vec<u8> {
+fn header_fields(message: &MaildirMessage<'_>) -> Vec<u8> {
     // Both came through the grammar of SMTP; a control character here would be a mistake of ours, and harmless.
     let fit =
         |address: &[u8]| address.iter().map(|octet| if octet.is_ascii_control() { b'?' } else { *octet }).collect();
-    let sender: Vec<u8> = fit(letter.sender);
-    let recipient: Vec<u8> = fit(letter.recipient);
+    let sender: Vec<u8> = fit(message.sender);
+    let recipient: Vec<u8> = fit(message.recipient);
     [b"Return-Path: <".as_slice(), &sender, b">\nDelivered-To: ", &recipient, b"\n"].concat()
 }
 
@@ -255,7 +255,7 @@ mod tests {
     const NOW: Duration = Duration::from_micros(1_795_253_400_000_042);
 
     fn test_message(message: &[u8]) -> MaildirMessage<'_> {
-        MaildirMessage { sender: b"a@b", recipient: b"c@d", message }
+        MaildirMessage { sender: b"a@b", recipient: b"c@d", body: message }
     }
 
     fn files(path: &Path) -> Vec<PathBuf> {
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn control_characters_cannot_add_a_field() {
-        let forged = MaildirMessage { sender: b"a\nX: y", recipient: b"c\r\n\r\nz", message: b"" };
+        let forged = MaildirMessage { sender: b"a\nX: y", recipient: b"c\r\n\r\nz", body: b"" };
         assert_eq!(header_fields(&forged), b"Return-Path: <a?X: y>\nDelivered-To: c????z\n");
     }
 

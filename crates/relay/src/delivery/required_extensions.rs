@@ -23,13 +23,13 @@ pub(crate) struct DeliveryForm {
 /// # Errors
 /// The missing extension, as the sender reads it.
 pub(crate) fn check(
-    letter: &Message,
+    message: &Message,
     recipients: impl Iterator<Item = u16>,
     extensions: &Extensions,
     host: &str,
 ) -> Result<DeliveryForm, DeliveryRefusal> {
-    let left_out = left_out(letter, recipients, extensions)?;
-    let converted = converted(letter, extensions, host)?;
+    let left_out = left_out(message, recipients, extensions)?;
+    let converted = converted(message, extensions, host)?;
     Ok(DeliveryForm { converted, left_out })
 }
 
@@ -41,15 +41,15 @@ pub(crate) fn smtputf8_missing() -> DeliveryRefusal {
 /// Recipients who are left out: many clients declare SMTPUTF8 always (RFC 6531 §3.2: one that does not need it should
 /// not), and one address that needs it must not keep the message from the others.
 fn left_out(
-    letter: &Message,
+    message: &Message,
     recipients: impl Iterator<Item = u16>,
     extensions: &Extensions,
 ) -> Result<Vec<u16>, DeliveryRefusal> {
-    let envelope = &letter.envelope;
+    let envelope = &message.envelope;
     if !envelope.smtp_utf8 || extensions.smtp_utf8 {
         return Ok(Vec::new());
     }
-    if !envelope.sender.is_ascii() || !header(&letter.body).is_ascii() {
+    if !envelope.sender.is_ascii() || !header(&message.body).is_ascii() {
         return Err(smtputf8_missing());
     }
     let (left_out, others): (Vec<u16>, Vec<u16>) = recipients.partition(|number| needs_smtputf8(envelope, *number));
@@ -57,16 +57,16 @@ fn left_out(
 }
 
 /// The message without 8-bit bytes, if the server does not take them.
-fn converted(letter: &Message, extensions: &Extensions, host: &str) -> Result<Option<Message>, DeliveryRefusal> {
-    let envelope = &letter.envelope;
+fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<Option<Message>, DeliveryRefusal> {
+    let envelope = &message.envelope;
     // SMTPUTF8 is not offered without 8BITMIME (RFC 6531 §3.1), and would be of no use.
     let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
     // Checked only here, if the server does not take 8-bit bytes: most messages declared 8BITMIME are ASCII.
-    if envelope.body != BodyType::Binary && (takes_eight_bits || letter.body.is_ascii()) {
+    if envelope.body != BodyType::Binary && (takes_eight_bits || message.body.is_ascii()) {
         return Ok(None);
     }
-    match (mime::to_seven_bit(&letter.body, host), envelope.body) {
-        (Ok(converted), _) => Ok(converted.map(|body| Message { body: Arc::from(body), ..letter.clone() })),
+    match (mime::to_seven_bit(&message.body, host), envelope.body) {
+        (Ok(converted), _) => Ok(converted.map(|body| Message { body: Arc::from(body), ..message.clone() })),
         // An undeclared 8-bit message is passed on as it came, as all servers do: a client that sends 8-bit bytes
         // without saying so relies on it, and would not understand why they come back.
         (Err(_), BodyType::SevenBit) => Ok(None),
@@ -104,7 +104,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    fn test_message(smtp_utf8: bool, body: BodyType, sender: &str, to: &[&str], message: &[u8]) -> Message {
+    fn test_message(smtp_utf8: bool, body: BodyType, sender: &str, to: &[&str], content: &[u8]) -> Message {
         let recipient =
             |address: &&str| EnvelopeRecipient { address: address.as_bytes().to_vec(), original: None, notify: None };
         let envelope = MessageEnvelope {
@@ -112,17 +112,17 @@ mod tests {
             body,
             ..MessageEnvelope::local(sender.as_bytes(), to.iter().map(recipient).collect::<Vec<_>>())
         };
-        Message { envelope: Arc::new(envelope), body: message.into(), received: Duration::ZERO }
+        Message { envelope: Arc::new(envelope), body: content.into(), received: Duration::ZERO }
     }
 
-    fn form(letter: &Message, eight_bit_mime: bool, smtp_utf8: bool) -> Result<DeliveryForm, DeliveryRefusal> {
+    fn form(message: &Message, eight_bit_mime: bool, smtp_utf8: bool) -> Result<DeliveryForm, DeliveryRefusal> {
         let extensions = Extensions { eight_bit_mime, smtp_utf8, ..Extensions::default() };
-        let all = 0..letter.envelope.recipients.len() as u16;
-        check(letter, all, &extensions, "relay.example")
+        let all = 0..message.envelope.recipients.len() as u16;
+        check(message, all, &extensions, "relay.example")
     }
 
-    fn missing_code(letter: &Message, eight_bit_mime: bool, smtp_utf8: bool) -> Option<EnhancedStatusCode> {
-        form(letter, eight_bit_mime, smtp_utf8).err().map(|refusal| refusal.enhanced.unwrap())
+    fn missing_code(message: &Message, eight_bit_mime: bool, smtp_utf8: bool) -> Option<EnhancedStatusCode> {
+        form(message, eight_bit_mime, smtp_utf8).err().map(|refusal| refusal.enhanced.unwrap())
     }
 
     const PLAIN: &[u8] = b"Subject: x\r\n\r\nx\r\n";
@@ -148,15 +148,15 @@ mod tests {
             (BodyType::Binary, IN_BODY, converted),
             (BodyType::Binary, SIGNED, refused(1)),
         ];
-        for (body, message, expected) in rows {
-            let letter = test_message(false, body, "a@b.example", &["c@d.example"], message);
+        for (body, content, expected) in rows {
+            let message = test_message(false, body, "a@b.example", &["c@d.example"], content);
             let found = |eight_bit_mime| {
-                let form = form(&letter, eight_bit_mime, false);
+                let form = form(&message, eight_bit_mime, false);
                 form.map(|form| form.converted.is_some()).map_err(|refusal| refusal.enhanced)
             };
-            assert_eq!(found(false), expected, "{body:?} {message:?}");
+            assert_eq!(found(false), expected, "{body:?} {content:?}");
             let offered = if body == BodyType::Binary { expected } else { as_it_is };
-            assert_eq!(found(true), offered, "{body:?} {message:?}, offered");
+            assert_eq!(found(true), offered, "{body:?} {content:?}, offered");
         }
         let eight = test_message(false, BodyType::EightBitMime, "a@b.example", &["c@d.example"], IN_BODY);
         let converted = form(&eight, false, false).unwrap().converted.unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn utf8_is_looked_for_where_it_was_declared() {
+    fn smtputf8_is_checked_only_where_it_was_declared() {
         let needed = Some(EnhancedStatusCode(5, 6, 7));
         let rows: [(&str, &[&str], &[u8], _); 5] = [
             ("a@b.example", &["c@d.example"], PLAIN, None),
@@ -177,10 +177,10 @@ mod tests {
             // Only 8BITMIME is needed for that, and was not declared.
             ("a@b.example", &["c@d.example"], IN_BODY, None),
         ];
-        for (sender, to, message, expected) in rows {
-            let letter = test_message(true, BodyType::SevenBit, sender, to, message);
-            assert_eq!(missing_code(&letter, true, false), expected, "{sender} {to:?} {message:?}");
-            assert_eq!(missing_code(&letter, true, true), None, "{sender} {to:?} {message:?}, offered");
+        for (sender, to, content, expected) in rows {
+            let message = test_message(true, BodyType::SevenBit, sender, to, content);
+            assert_eq!(missing_code(&message, true, false), expected, "{sender} {to:?} {content:?}");
+            assert_eq!(missing_code(&message, true, true), None, "{sender} {to:?} {content:?}, offered");
         }
         let mut original = test_message(true, BodyType::SevenBit, "a@b.example", &["c@d.example"], PLAIN);
         let envelope = Arc::get_mut(&mut original.envelope).unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_needs_utf8_is_left_out() {
+    fn only_recipients_that_need_smtputf8_are_left_out() {
         let to = ["c@d.example", "pelé@d.example", "e@d.example"];
         let all = test_message(true, BodyType::SevenBit, "a@b.example", &to, PLAIN);
         assert_eq!(form(&all, true, false).unwrap().left_out, [1]);
@@ -203,9 +203,9 @@ mod tests {
     proptest! {
         /// ASCII is sent everywhere, whatever was declared; a server takes what it offers.
         #[test]
-        fn ascii_goes_everywhere(message in "[ -~\r\n]{0,200}", utf8: bool, eight: bool, other: Vec<u8>) {
+        fn ascii_goes_everywhere(content in "[ -~\r\n]{0,200}", utf8: bool, eight: bool, other: Vec<u8>) {
             let body = if eight { BodyType::EightBitMime } else { BodyType::SevenBit };
-            let ascii = test_message(utf8, body, "a@b.example", &["c@d.example"], message.as_bytes());
+            let ascii = test_message(utf8, body, "a@b.example", &["c@d.example"], content.as_bytes());
             prop_assert_eq!(missing_code(&ascii, false, false), None);
             let any = test_message(utf8, body, "a@b.example", &["c@d.example"], &other);
             prop_assert_eq!(missing_code(&any, true, true), None);

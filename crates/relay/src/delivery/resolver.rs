@@ -168,16 +168,16 @@ impl Resolver {
     /// # Errors
     /// Those of starting a thread and its runtime.
     pub(crate) fn start(dns: &DnsConfig, own_name: &str, reach: DeliveryScope) -> io::Result<Self> {
-        let (questions, asked) = mpsc::channel(MAX_PENDING_LOOKUPS);
-        let desk =
+        let (questions, requests) = mpsc::channel(MAX_PENDING_LOOKUPS);
+        let context =
             Arc::new(LookupContext { dns: dns.clone(), own_name: own_name.to_owned(), resolver: Default::default() });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        std::thread::Builder::new().name("dns".to_owned()).spawn(move || runtime.block_on(serve(asked, desk)))?;
+        std::thread::Builder::new().name("dns".to_owned()).spawn(move || runtime.block_on(serve(requests, context)))?;
         Ok(Self { requests: questions, scope: reach })
     }
 
-    /// The servers of a hop, in the order to try them; at least one. `seed` decides among equals: another one for each
-    /// connection spreads the load. Awaited on any loop.
+    /// The servers of a next hop, in the order to try them; at least one. `seed` decides among equals: another one for
+    /// each connection spreads the load. Awaited on any loop.
     ///
     /// # Errors
     /// If there is none, or DNS cannot say.
@@ -220,11 +220,11 @@ fn lookup_failed(domain: &str, why: &str) -> Unroutable {
     Unroutable::LookupFailed { domain: domain.to_owned(), why: why.to_owned() }
 }
 
-async fn serve(mut asked: mpsc::Receiver<LookupRequest>, desk: Arc<LookupContext>) {
-    while let Some(LookupRequest { target: to, seed, answer }) = asked.recv().await {
-        let desk = Arc::clone(&desk);
+async fn serve(mut requests: mpsc::Receiver<LookupRequest>, context: Arc<LookupContext>) {
+    while let Some(LookupRequest { target: to, seed, answer }) = requests.recv().await {
+        let context = Arc::clone(&context);
         tokio::spawn(async move {
-            let found = desk.resolve(&to, seed).await;
+            let found = context.resolve(&to, seed).await;
             // The caller may not wait any more, and then it needs no answer.
             let _ = answer.send(found);
         });
@@ -463,15 +463,15 @@ mod tests {
     /// A name server on loopback that has a few names, and counts its questions.
     struct NameServer {
         address: SocketAddr,
-        asked: Arc<AtomicUsize>,
+        requests: Arc<AtomicUsize>,
     }
 
     impl NameServer {
         fn start() -> Self {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             let address = socket.local_addr().unwrap();
-            let asked = Arc::new(AtomicUsize::new(0));
-            let counter = Arc::clone(&asked);
+            let requests = Arc::new(AtomicUsize::new(0));
+            let counter = Arc::clone(&requests);
             // It ends with the test's process: nothing else can end it.
             std::thread::spawn(move || {
                 let mut room = [0; 4096];
@@ -481,7 +481,7 @@ mod tests {
                     let _ = socket.send_to(&answer, client);
                 }
             });
-            Self { address, asked }
+            Self { address, requests }
         }
 
         fn resolver(&self, reach: DeliveryScope) -> Resolver {
@@ -491,9 +491,9 @@ mod tests {
     }
 
     fn answer(question: &[u8]) -> Option<Vec<u8>> {
-        let asked = Message::from_vec(question).ok()?;
-        let query = asked.queries.first()?.clone();
-        let mut said = asked.clone();
+        let requests = Message::from_vec(question).ok()?;
+        let query = requests.queries.first()?.clone();
+        let mut said = requests.clone();
         said.metadata.message_type = MessageType::Response;
         said.metadata.recursion_available = true;
         let name = query.name().to_utf8().to_lowercase();
@@ -585,10 +585,10 @@ mod tests {
         let all = wait(async move { asker.resolve(&to, 0).await }).unwrap();
         let all: Vec<String> = all.iter().map(|one| one.address.to_string()).collect();
         assert_eq!(all, ["127.0.0.12:24", "127.0.0.1:25", "[::1]:27"]);
-        let before = server.asked.load(Ordering::Relaxed);
+        let before = server.requests.load(Ordering::Relaxed);
         let written = SmtpTarget::Hosts(Box::new([host("127.0.0.1", 25)]));
         assert_eq!(wait(async move { resolver.resolve(&written, 0).await }).unwrap().len(), 1);
-        assert_eq!(server.asked.load(Ordering::Relaxed), before, "an address needs no DNS");
+        assert_eq!(server.requests.load(Ordering::Relaxed), before, "an address needs no DNS");
     }
 
     #[test]
@@ -596,11 +596,11 @@ mod tests {
         let server = NameServer::start();
         let resolver = server.resolver(DeliveryScope::Local);
         let first = found(&resolver, "two.test").unwrap();
-        let asked = server.asked.load(Ordering::Relaxed);
-        assert!(asked >= 4, "{asked}");
+        let requests = server.requests.load(Ordering::Relaxed);
+        assert!(requests >= 4, "{requests}");
         assert_eq!(found(&resolver, "two.test").unwrap(), first);
         // b.test has no AAAA, and a negative answer without SOA may not be kept (RFC 2308 §5): it alone is asked again.
-        assert!(server.asked.load(Ordering::Relaxed) <= asked + 1);
+        assert!(server.requests.load(Ordering::Relaxed) <= requests + 1);
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub(crate) async fn deliver<R: DeliveryRequests>(requests: &Rc<R>, slot: SlotGua
     delivery.finish(result);
 }
 
-/// Handles that no server can be found. A permanent error fails the messages at hand; after a transient one the next hop
-/// is left alone for a while.
+/// Handles that no server can be found. A permanent error fails the messages at hand; after a transient one the next
+/// hop is left alone for a while.
 fn handle_unroutable<R: DeliveryRequests>(requests: &Rc<R>, slot: SlotGuard<R>, why: &Unroutable) {
     let (code, enhanced) = why.codes();
     let refusal = DeliveryRefusal::new(code, EnhancedStatusCode::parse(enhanced.as_bytes()), &why.to_string(), "");

@@ -1,4 +1,4 @@
-//! The part of a notice for people: what happened, to whom, what they may do, in that order.
+//! The part of a DSN for people: what happened, to whom, what they may do, in that order.
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::DsnPart;
 use super::returned::Returned;
@@ -8,10 +8,10 @@ use crate::message::received;
 use smtp::reply::EnhancedStatusCode;
 use std::borrow::Cow;
 
-pub(crate) fn part(facts: &DsnFacts<'_>, told: &[DsnRecipient<'_>], returned: &Returned<'_>) -> DsnPart<'static> {
+pub(crate) fn part(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], returned: &Returned<'_>) -> DsnPart<'static> {
     let mut text = String::new();
     paragraph(&format!("This is the mail system at {}.", text::sanitize_token(facts.host)), &mut text);
-    for group in told.chunk_by(|one, next| one.action == next.action) {
+    for group in reported.chunk_by(|one, next| one.action == next.action) {
         let arrived = received::date(facts.received_at);
         let happened = describe_action(group[0].action);
         paragraph(&format!("{}, which came here on {arrived}, {happened}:", describe_message(facts)), &mut text);
@@ -38,7 +38,7 @@ pub(crate) fn part(facts: &DsnFacts<'_>, told: &[DsnRecipient<'_>], returned: &R
     DsnPart::new(kind, "Notification", Cow::Owned(text.into_bytes()))
 }
 
-/// Names the message that the notice is about, as a sentence begins.
+/// Names the message that the DSN is about, as a sentence begins.
 fn describe_message(facts: &DsnFacts<'_>) -> String {
     match (facts.is_to_sender(), facts.sender) {
         (true, _) => "Your message".to_owned(),

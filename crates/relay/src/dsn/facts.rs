@@ -12,7 +12,7 @@ pub(crate) struct DsnFacts<'a> {
     pub(crate) host: &'a str,
     /// The reverse-path; empty for notifications.
     pub(crate) sender: &'a [u8],
-    /// Address that receives the notice: the sender, or somebody in its place. Empty if nobody receives it.
+    /// Address that receives the DSN: the sender, or somebody in its place. Empty if nobody receives it.
     pub(crate) addressee: &'a [u8],
     /// ENVID as it came: xtext.
     pub(crate) envelope_id: Option<&'a [u8]>,
@@ -26,7 +26,7 @@ pub(crate) struct DsnFacts<'a> {
 }
 
 impl DsnFacts<'_> {
-    /// Reports whether the notice goes to the sender.
+    /// Reports whether the DSN goes to the sender.
     pub(crate) fn is_to_sender(&self) -> bool {
         self.sender == self.addressee
     }
@@ -60,14 +60,14 @@ pub(crate) enum DsnAction {
     Delayed { until: Timestamp },
     /// A next hop has it that does not notify (RFC 3461 §5.2.2).
     Relayed,
-    /// The message went on to the members of an alias, and there will be no more notices (RFC 3461 §5.2.7).
+    /// The message went on to the members of an alias, and there will be no more DSNs (RFC 3461 §5.2.7).
     Expanded,
     /// It is in the mailbox.
     Delivered,
 }
 
 impl DsnAction {
-    /// The NOTIFY value by which a sender asks for notices of this action.
+    /// The NOTIFY value by which a sender asks for DSNs of this action.
     pub(crate) fn notify_value(self) -> Notify {
         match self {
             Self::Failed => Notify::FAILURE,

@@ -12,6 +12,7 @@ use crate::message::envelope::{
 };
 use crate::message::fetch::Fetched;
 use crate::message::recipients::RecipientGroup;
+use crate::message::store::store_from_reserve;
 use crate::qmgr::{DsnEvent, MessageId};
 use crate::routing::{Access, ResolvedRoute};
 use jiff::Timestamp;
@@ -21,7 +22,7 @@ use smtp::Path;
 use smtp::command::BodyType;
 use smtp::dsn::Notify;
 use smtp::reply::EnhancedStatusCode;
-use spool::{Id, NewMessage};
+use spool::Id;
 use std::path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,9 +30,7 @@ use std::time::Duration;
 
 /// A message that failed comes back whole up to this size.
 const MAX_RETURNED_BYTES: usize = 50_000;
-/// Before a notice that the spool had no room for is tried again.
-const SPOOL_RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// Before a notice that a Maildir did not take is tried again.
+/// Pause before a DSN that a Maildir did not take is stored again.
 const MAILDIR_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Text for operators if a task panics.
@@ -94,7 +93,7 @@ fn give_up<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: DsnEvent, err
     requests.dsn_failed(pending, &fates);
 }
 
-/// In place of a client's name in the envelope of a notice to the postmaster: it causes no further notice, however
+/// In place of a client's name in the envelope of a DSN to the postmaster: it causes no further DSN, however
 /// aliases lead on from there.
 const TO_POSTMASTER: &[u8] = b"postmaster";
 
@@ -102,7 +101,7 @@ fn is_to_postmaster(envelope: &MessageEnvelope) -> bool {
     envelope.with == WithProtocol::Local && envelope.client_name == TO_POSTMASTER
 }
 
-/// Addressee of a notice.
+/// Addressee of a DSN.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Addressee<'c> {
     Sender,
@@ -110,7 +109,7 @@ enum Addressee<'c> {
     Other(&'c DsnTarget),
 }
 
-/// A message that a notice is about.
+/// A message that a DSN is about.
 struct OriginalMessage<'a> {
     config: &'a Config,
     id: MessageId,
@@ -120,7 +119,7 @@ struct OriginalMessage<'a> {
     now: Timestamp,
 }
 
-/// Sends the notices to the addressees that the configuration names.
+/// Sends the DSNs to the addressees that the configuration names.
 async fn send_all<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: &DsnEvent, message: &Message) {
     let config = requests.config();
     let originals = message.envelope.recipients.iter().map(original_recipient).collect();
@@ -132,7 +131,7 @@ async fn send_all<R: DsnRequests>(requests: &Rc<R>, id: MessageId, event: &DsnEv
 }
 
 impl<'a> OriginalMessage<'a> {
-    /// Groups recipients by the addressee of their notice; those without a notice are left out.
+    /// Groups recipients by the addressee of their DSN; those without a DSN are left out.
     fn groups(&'a self, event: &'a DsnEvent) -> Vec<(Vec<DsnRecipient<'a>>, Addressee<'a>)> {
         let fates = match event {
             DsnEvent::Settled { fates, .. } => fates,
@@ -221,13 +220,13 @@ impl<'a> OriginalMessage<'a> {
             received_at: timestamp(self.message.received),
             message: &self.message.body,
         };
-        // Notices are sent with NOTIFY=NEVER so that no server notifies their sender. A double bounce ignores it.
+        // DSNs are sent with NOTIFY=NEVER so that no server notifies their sender. A double bounce ignores it.
         let mut recipients = recipients.to_vec();
         recipients.iter_mut().filter(|_| is_double).for_each(|recipient| recipient.notify = None);
         compose(&facts, &recipients, MAX_RETURNED_BYTES, self.now)
     }
 
-    /// Puts a notice into a Maildir; until it is there the message is not done with.
+    /// Puts a DSN into a Maildir; until it is there, the original is not done.
     async fn store_in_maildir<R: DsnRequests>(&self, requests: &Rc<R>, root: &Arc<path::Path>, dsn_message: Dsn) {
         let dsn_message = Arc::new(dsn_message);
         loop {
@@ -238,7 +237,7 @@ impl<'a> OriginalMessage<'a> {
                 let message = maildir::MaildirMessage {
                     sender: b"",
                     recipient: &dsn_message.recipient,
-                    message: &dsn_message.message,
+                    body: &dsn_message.message,
                 };
                 maildir::deliver(&root, &names, clock::wall(), &message).map(|_| ())
             };
@@ -258,30 +257,23 @@ impl<'a> OriginalMessage<'a> {
     }
 }
 
-/// Stores a notice; until it is stored the message is not done with.
+/// Stores a DSN; until it is stored, the original is not done.
 async fn store<R: DsnRequests>(requests: &Rc<R>, id: MessageId, message: Message, groups: Vec<RecipientGroup>) {
-    let Ok(envelope) = message.envelope.encode() else { return };
-    loop {
-        let received_ns = u64::try_from(message.received.as_nanos()).unwrap_or(u64::MAX);
-        let new_message = NewMessage { received_ns, envelope: envelope.clone(), body: Arc::clone(&message.body) };
-        // Storing the notice finishes a message: a full spool has to have room for that.
-        match requests.spool().store_from_reserve(new_message).await {
-            Ok(stored) => {
-                requests.sink().counters.notices.add(1);
-                return requests.enqueue(&stored, &message, groups);
-            }
-            // Deliveries meanwhile make room.
-            Err(spool::Error::Full) => net::sleep(SPOOL_RETRY_INTERVAL).await,
-            Err(error) => {
-                tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
-                // The message itself is still in the spool; after a restart its sender is notified.
-                return std::future::pending().await;
-            }
+    let Ok(new_message) = message.to_spool() else { return };
+    match store_from_reserve(requests.spool(), new_message).await {
+        Ok(stored) => {
+            requests.sink().counters.notices.add(1);
+            requests.enqueue(&stored, &message, groups);
+        }
+        Err(error) => {
+            tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
+            // The original is still in the spool; after a restart its sender is notified.
+            std::future::pending().await
         }
     }
 }
 
-/// Action that a notice reports for a fate, and its reason.
+/// Action that a DSN reports for a fate, and its reason.
 fn action_of(fate: &RecipientFate) -> Option<(DsnAction, Option<&DeliveryRefusal>)> {
     Some(match fate {
         RecipientFate::Delivered | RecipientFate::Removed => return None,
@@ -325,7 +317,7 @@ fn original_recipient(recipient: &EnvelopeRecipient) -> Option<Vec<u8>> {
     Some([original.kind.as_slice(), b";", original.address.as_slice()].concat())
 }
 
-/// The notice as mail of our own: its envelope, and its recipients' hops.
+/// The DSN as mail of our own: its envelope, and its recipients' next hops.
 fn route_dsn<R: DsnRequests>(
     requests: &R,
     config: &Config,

@@ -60,12 +60,12 @@ fn delivered() -> DsnRecipient<'static> {
 const LIMIT: usize = 50_000;
 
 fn write(facts: &DsnFacts<'_>, recipients: &[DsnRecipient<'_>]) -> Dsn {
-    compose(facts, recipients, LIMIT, at(90)).expect("somebody is told")
+    compose(facts, recipients, LIMIT, at(90)).expect("somebody is notified")
 }
 
-/// The parts of a notice as its reader has them: kinds and decoded bytes.
-fn parts(notice: &Dsn) -> Vec<(String, Vec<u8>)> {
-    let message = MessageParser::default().parse(&notice.message).expect("it is a message");
+/// The parts of a DSN as its reader has them: kinds and decoded bytes.
+fn parts(dsn: &Dsn) -> Vec<(String, Vec<u8>)> {
+    let message = MessageParser::default().parse(&dsn.message).expect("it is a message");
     let kind = message.content_type().expect("it has a type");
     assert_eq!((kind.ctype(), kind.subtype()), ("multipart", Some("report")));
     assert_eq!(kind.attribute("report-type"), Some("delivery-status"));
@@ -73,7 +73,7 @@ fn parts(notice: &Dsn) -> Vec<(String, Vec<u8>)> {
         let part = message.part(*number).expect("it is there");
         let kind = part.content_type().expect("it has a type");
         let range = part.raw_body_offset() as usize..part.raw_end_offset() as usize;
-        let octets = decoded(part.content_transfer_encoding(), &notice.message[range]);
+        let octets = decoded(part.content_transfer_encoding(), &dsn.message[range]);
         (format!("{}/{}", kind.ctype(), kind.subtype().unwrap_or_default()), octets)
     });
     parts.collect()
@@ -89,8 +89,8 @@ fn decoded(encoding: Option<&str>, octets: &[u8]) -> Vec<u8> {
 }
 
 /// The groups of fields of a delivery status.
-fn fields(notice: &Dsn) -> Vec<Vec<(String, String)>> {
-    let text = String::from_utf8(parts(notice)[1].1.clone()).unwrap().replace("\r\n ", " ");
+fn fields(dsn: &Dsn) -> Vec<Vec<(String, String)>> {
+    let text = String::from_utf8(parts(dsn)[1].1.clone()).unwrap().replace("\r\n ", " ");
     let groups = text.trim_end().split("\r\n\r\n").map(|group| {
         let fields = group.lines().map(|line| line.split_once(": ").unwrap_or_else(|| panic!("a field: {line:?}")));
         fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -102,18 +102,18 @@ fn pairs(fields: &[(String, String)]) -> Vec<(&str, &str)> {
     fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-fn explanation(notice: &Dsn) -> String {
-    String::from_utf8(parts(notice)[0].1.clone()).unwrap()
+fn explanation(dsn: &Dsn) -> String {
+    String::from_utf8(parts(dsn)[0].1.clone()).unwrap()
 }
 
 #[test]
 fn a_failure_is_told_with_all_its_facts() {
     let facts = DsnFacts { envelope_id: Some(b"QQ+2B314"), ..facts() };
-    let told = DsnRecipient { original: Some(b"rfc822;Bob+2Bx@b.example"), ..failed() };
-    let notice = write(&facts, &[told]);
-    assert_eq!((notice.recipient.as_slice(), notice.smtp_utf8), (facts.sender, false));
-    assert!(notice.message.is_ascii());
-    let [message, recipient] = fields(&notice).try_into().unwrap();
+    let reported = DsnRecipient { original: Some(b"rfc822;Bob+2Bx@b.example"), ..failed() };
+    let dsn = write(&facts, &[reported]);
+    assert_eq!((dsn.recipient.as_slice(), dsn.smtp_utf8), (facts.sender, false));
+    assert!(dsn.message.is_ascii());
+    let [message, recipient] = fields(&dsn).try_into().unwrap();
     assert_eq!(
         pairs(&message),
         [
@@ -135,25 +135,25 @@ fn a_failure_is_told_with_all_its_facts() {
             ("Last-Attempt-Date", "Sat, 21 Nov 2026 09:31:00 +0000"),
         ]
     );
-    let kinds: Vec<String> = parts(&notice).into_iter().map(|(kind, _)| kind).collect();
+    let kinds: Vec<String> = parts(&dsn).into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, ["text/plain", "message/delivery-status", "message/rfc822"]);
 }
 
 #[test]
 fn a_message_that_cannot_be_read_does_not_come_back_and_its_sender_is_told_so() {
-    for told in [failed(), delayed(), delivered()] {
-        let notice = write(&DsnFacts { message: b"", ..facts() }, &[told]);
-        let kinds: Vec<String> = parts(&notice).into_iter().map(|(kind, _)| kind).collect();
+    for reported in [failed(), delayed(), delivered()] {
+        let dsn = write(&DsnFacts { message: b"", ..facts() }, &[reported]);
+        let kinds: Vec<String> = parts(&dsn).into_iter().map(|(kind, _)| kind).collect();
         assert_eq!(kinds, ["text/plain", "message/delivery-status"]);
-        let text = explanation(&notice).replace("\r\n", " ");
+        let text = explanation(&dsn).replace("\r\n", " ");
         assert!(text.contains("Your message cannot be returned") && text.contains(ID), "{text}");
     }
 }
 
 #[test]
 fn the_header_is_that_of_a_machine() {
-    let notice = write(&facts(), &[failed()]);
-    let message = MessageParser::default().parse(&notice.message).unwrap();
+    let dsn = write(&facts(), &[failed()]);
+    let message = MessageParser::default().parse(&dsn.message).unwrap();
     let address =
         |list: Option<&mail_parser::Address<'_>>| list.and_then(|list| list.first()?.address().map(str::to_owned));
     assert_eq!(address(message.to()).as_deref(), Some("alice@a.example"));
@@ -162,7 +162,7 @@ fn the_header_is_that_of_a_machine() {
     assert_eq!(message.date().map(mail_parser::DateTime::to_timestamp), Some(at(90).as_second()));
     assert!(message.subject().unwrap().starts_with("Undelivered mail"));
     assert!(message.message_id().unwrap().contains(ID));
-    assert_eq!(notice, write(&facts(), &[failed()]), "the same facts, the same octets");
+    assert_eq!(dsn, write(&facts(), &[failed()]), "the same facts, the same octets");
 }
 
 #[test]
@@ -228,33 +228,34 @@ fn a_sender_is_told_what_it_asked_for() {
         (Some(both.and(Notify::SUCCESS)), DsnAction::Delivered, true),
     ];
     for (notify, action, expected) in rows {
-        let told = [DsnRecipient { notify, action, ..failed() }];
-        assert_eq!(compose(&facts(), &told, LIMIT, at(90)).is_some(), expected, "{notify:?} {action:?}");
+        let reported = [DsnRecipient { notify, action, ..failed() }];
+        assert_eq!(compose(&facts(), &reported, LIMIT, at(90)).is_some(), expected, "{notify:?} {action:?}");
         assert_eq!(
-            compose(&DsnFacts { sender: b"", addressee: b"", ..facts() }, &told, LIMIT, at(90)),
+            compose(&DsnFacts { sender: b"", addressee: b"", ..facts() }, &reported, LIMIT, at(90)),
             None,
-            "nobody is told"
+            "nobody is notified"
         );
     }
     assert_eq!(compose(&facts(), &[], LIMIT, at(90)), None);
     let quiet = DsnRecipient { notify: Some(Notify::NEVER), address: b"quiet@b.example", ..failed() };
-    let notice = write(&facts(), &[quiet, failed()]);
-    assert!(memchr::memmem::find(&notice.message, b"quiet").is_none() && fields(&notice).len() == 2);
+    let dsn = write(&facts(), &[quiet, failed()]);
+    assert!(memchr::memmem::find(&dsn.message, b"quiet").is_none() && fields(&dsn).len() == 2);
 }
 
 #[test]
 fn actions_are_told_with_their_own_status() {
     let relayed = DsnRecipient { action: DsnAction::Relayed, ..delivered() };
     let expanded = DsnRecipient { action: DsnAction::Expanded, enhanced: None, ..delivered() };
-    let notice =
+    let dsn =
         write(&facts(), &[delivered(), expanded, relayed, delayed(), DsnRecipient { enhanced: None, ..failed() }]);
-    let fields = fields(&notice);
+    let fields = fields(&dsn);
     let value = |group: &Vec<(String, String)>, name: &str| {
         group.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value).to_owned()
     };
-    let told: Vec<(String, String)> =
+    let reported: Vec<(String, String)> =
         fields[1..].iter().map(|group| (value(group, "Action"), value(group, "Status"))).collect();
-    let told: Vec<(&str, &str)> = told.iter().map(|(action, status)| (action.as_str(), status.as_str())).collect();
+    let reported: Vec<(&str, &str)> =
+        reported.iter().map(|(action, status)| (action.as_str(), status.as_str())).collect();
     let expected = [
         ("failed", "5.0.0"),
         ("delayed", "4.0.0"),
@@ -262,7 +263,7 @@ fn actions_are_told_with_their_own_status() {
         ("expanded", "2.0.0"),
         ("delivered", "2.1.5"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     assert_eq!(value(&fields[2], "Will-Retry-Until"), "Sun, 22 Nov 2026 09:30:00 +0000");
     assert_eq!(value(&fields[2], "Diagnostic-Code"), "x-mailrun; connect: Connection refused");
     assert!(fields.iter().enumerate().all(|(at, group)| at == 2 || value(group, "Will-Retry-Until").is_empty()));
@@ -301,10 +302,10 @@ fn the_message_comes_back_whole_or_its_header() {
         (DsnFacts { message: &long, ..facts() }, failed(), LIMIT, headers, header),
     ];
     for (facts, recipient, limit, kind, body) in rows {
-        let notice = compose(&facts, &[recipient], limit, at(90)).unwrap();
-        let (found, octets) = parts(&notice).pop().unwrap();
+        let dsn = compose(&facts, &[recipient], limit, at(90)).unwrap();
+        let (found, octets) = parts(&dsn).pop().unwrap();
         assert_eq!((found.as_str(), String::from_utf8_lossy(&octets)), (kind, String::from_utf8_lossy(body)));
-        let says = explanation(&notice).replace("\r\n", " ").contains("and the header of your message.");
+        let says = explanation(&dsn).replace("\r\n", " ").contains("and the header of your message.");
         assert_eq!(says, kind == headers);
     }
 }
@@ -314,8 +315,8 @@ fn utf8_is_used_where_it_is_needed_and_understood() {
     let header = "Subject: grüße\r\n\r\nbody\r\n".as_bytes();
     let umlaut = "jörg@b.example".as_bytes();
     let ascii = b"bob@b.example".as_slice();
-    // SMTPUTF8, sender, recipient, message: whether the notice needs SMTPUTF8, the types of its parts, how the recipient is
-    // written.
+    // SMTPUTF8, sender, recipient, message: whether the DSN needs SMTPUTF8, the types of its parts, how the recipient
+    // is written.
     let plain = "message/delivery-status";
     let global = "message/global-delivery-status";
     let rows = [
@@ -329,16 +330,12 @@ fn utf8_is_used_where_it_is_needed_and_understood() {
     ];
     for (smtp_utf8, sender, address, message, needed, status, returned, written) in rows {
         let facts = DsnFacts { smtp_utf8, sender, addressee: sender, message, ..facts() };
-        let notice = write(&facts, &[DsnRecipient { address, ..failed() }]);
-        let parts = parts(&notice);
-        assert_eq!(
-            (notice.smtp_utf8, parts[1].0.as_str(), parts[2].0.as_str()),
-            (needed, status, returned),
-            "{facts:?}"
-        );
-        assert!(pairs(&fields(&notice)[1]).contains(&("Final-Recipient", written)), "{:?}", fields(&notice));
-        assert_eq!(notice.message.is_ascii(), !needed, "{}", notice.message.escape_ascii());
-        assert!(!String::from_utf8_lossy(&notice.message).contains("Content-Transfer-Encoding: 8bit"));
+        let dsn = write(&facts, &[DsnRecipient { address, ..failed() }]);
+        let parts = parts(&dsn);
+        assert_eq!((dsn.smtp_utf8, parts[1].0.as_str(), parts[2].0.as_str()), (needed, status, returned), "{facts:?}");
+        assert!(pairs(&fields(&dsn)[1]).contains(&("Final-Recipient", written)), "{:?}", fields(&dsn));
+        assert_eq!(dsn.message.is_ascii(), !needed, "{}", dsn.message.escape_ascii());
+        assert!(!String::from_utf8_lossy(&dsn.message).contains("Content-Transfer-Encoding: 8bit"));
         let returned = &parts[2].1;
         assert!(message.starts_with(returned), "{}", returned.escape_ascii());
     }
@@ -350,34 +347,34 @@ fn eight_bits_come_back_in_seven() {
     let message = format!("{head}\r\nviele schöne Grüße\r\n");
     let facts = DsnFacts { message: message.as_bytes(), ..facts() };
     let text = b"550 Der Empf\xc3\xa4nger ist unbekannt, das Postfach gibt es nicht";
-    let notice = write(&facts, &[DsnRecipient { text, ..failed() }]);
-    assert!(notice.message.is_ascii() && !notice.smtp_utf8);
-    assert!(explanation(&notice).contains("Empfänger"), "{}", explanation(&notice));
-    let returned = parts(&notice).pop().unwrap();
+    let dsn = write(&facts, &[DsnRecipient { text, ..failed() }]);
+    assert!(dsn.message.is_ascii() && !dsn.smtp_utf8);
+    assert!(explanation(&dsn).contains("Empfänger"), "{}", explanation(&dsn));
+    let returned = parts(&dsn).pop().unwrap();
     assert_eq!(returned.0, "message/rfc822");
     let inner = MessageParser::default().parse(&returned.1).unwrap();
     assert_eq!(inner.body_text(0).as_deref(), Some("viele schöne Grüße\r\n"));
     // A signed message is not changed: its header alone comes back.
     let signed = format!("DKIM-Signature: v=1\r\n{message}");
-    let notice = write(&DsnFacts { message: signed.as_bytes(), ..facts }, &[failed()]);
-    let returned = parts(&notice).pop().unwrap();
+    let dsn = write(&DsnFacts { message: signed.as_bytes(), ..facts }, &[failed()]);
+    let returned = parts(&dsn).pop().unwrap();
     assert_eq!(returned, ("text/rfc822-headers".to_owned(), format!("DKIM-Signature: v=1\r\n{head}").into_bytes()));
     // The same for a header that is not ASCII, in an encoding.
     let umlaut = "Subject: grüße\r\n\r\nx\r\n";
-    let notice = write(&DsnFacts { message: umlaut.as_bytes(), ..facts }, &[failed()]);
-    assert!(notice.message.is_ascii());
-    let returned = parts(&notice).pop().unwrap();
+    let dsn = write(&DsnFacts { message: umlaut.as_bytes(), ..facts }, &[failed()]);
+    assert!(dsn.message.is_ascii());
+    let returned = parts(&dsn).pop().unwrap();
     assert_eq!(returned, ("text/rfc822-headers".to_owned(), "Subject: grüße\r\n".as_bytes().to_vec()));
 }
 
 #[test]
 fn somebody_else_is_told_whose_message_it_was() {
-    let notice = write(&DsnFacts { addressee: b"postmaster@relay.example", ..facts() }, &[failed()]);
-    assert_eq!(notice.recipient, b"postmaster@relay.example");
-    let message = MessageParser::default().parse(&notice.message).unwrap();
+    let dsn = write(&DsnFacts { addressee: b"postmaster@relay.example", ..facts() }, &[failed()]);
+    assert_eq!(dsn.recipient, b"postmaster@relay.example");
+    let message = MessageParser::default().parse(&dsn.message).unwrap();
     assert_eq!(message.subject(), Some("Undelivered mail: a message could not be delivered"));
     assert_eq!(message.to().unwrap().first().unwrap().address(), Some("postmaster@relay.example"));
-    let text = explanation(&notice).replace("\r\n", " ");
+    let text = explanation(&dsn).replace("\r\n", " ");
     assert!(
         text.contains("A message from <alice@a.example>, which came here on")
             && !text.to_lowercase().contains("your message"),
@@ -389,8 +386,8 @@ fn somebody_else_is_told_whose_message_it_was() {
 
 #[test]
 fn an_original_recipient_of_utf8_keeps_its_encoding() {
-    let told = DsnRecipient { original: Some(b"utf-8;j\\x{F6}rg@b.example"), ..failed() };
-    let fields = fields(&write(&facts(), &[told]));
+    let reported = DsnRecipient { original: Some(b"utf-8;j\\x{F6}rg@b.example"), ..failed() };
+    let fields = fields(&write(&facts(), &[reported]));
     assert!(pairs(&fields[1]).contains(&("Original-Recipient", "utf-8; j\\x{F6}rg@b.example")), "{fields:?}");
 }
 
@@ -401,10 +398,10 @@ fn a_message_with_the_boundary_gets_another() {
         (0..50).filter(|number| *number != 37).map(|number| format!("--=_{ID}_{number:08x}\r\n")).collect();
     let forged = format!("A: b\r\n\r\n{numbers}--{first}--\r\n--=_{ID}_zzzzzzzz --=_{ID}_");
     let facts = DsnFacts { message: forged.as_bytes(), ..facts() };
-    let notice = write(&facts, &[failed()]);
-    let parts = parts(&notice);
+    let dsn = write(&facts, &[failed()]);
+    let parts = parts(&dsn);
     assert_eq!((parts.len(), parts[2].1.as_slice()), (3, forged.as_bytes()));
-    let text = String::from_utf8_lossy(&notice.message);
+    let text = String::from_utf8_lossy(&dsn.message);
     assert_eq!(text.matches(&format!("--=_{ID}_{:08x}\r\n", 37)).count(), 3);
     let plain = write(&self::facts(), &[failed()]);
     assert!(String::from_utf8_lossy(&plain.message).contains(first), "from the id alone, where it is free");
@@ -413,12 +410,12 @@ fn a_message_with_the_boundary_gets_another() {
 #[test]
 fn a_next_hop_cannot_write_a_report() {
     let text = b"no\r\nAction: delivered\r\n\r\nFinal-Recipient: rfc822; x@y\r\n--=_00000000000003e8_00000000--\0";
-    let told = DsnRecipient { text, remote_mta: Some("mx\r\nAction: x"), ..failed() };
-    let notice = write(&facts(), &[told]);
-    let fields = fields(&notice);
+    let reported = DsnRecipient { text, remote_mta: Some("mx\r\nAction: x"), ..failed() };
+    let dsn = write(&facts(), &[reported]);
+    let fields = fields(&dsn);
     assert_eq!(fields.len(), 2);
     assert_eq!(fields[1].iter().filter(|(name, _)| name == "Action" || name == "Final-Recipient").count(), 2);
-    assert_eq!(parts(&notice).len(), 3);
+    assert_eq!(parts(&dsn).len(), 3);
 }
 
 fn any_text() -> impl Strategy<Value = Vec<u8>> {
@@ -449,28 +446,28 @@ proptest! {
         let facts = DsnFacts {
             sender: &sender, addressee: &sender, envelope_id: Some(&envelope_id), smtp_utf8, message: &message, ..facts()
         };
-        let told: Vec<DsnRecipient<'_>> = texts
+        let reported: Vec<DsnRecipient<'_>> = texts
             .iter()
             .map(|text| DsnRecipient {
                 text, code, address: &address, original: Some(&original), remote_mta: Some(&remote), ..failed()
             })
             .collect();
-        let notice = write(&facts, &told);
-        let body = notice.message.strip_suffix(b"\r\n").expect("the last line ends");
+        let dsn = write(&facts, &reported);
+        let body = dsn.message.strip_suffix(b"\r\n").expect("the last line ends");
         for line in body.split(|octet| *octet == b'\n') {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             let is_sound = line.len() <= 998 && memchr::memchr2(b'\r', 0, line).is_none();
             prop_assert!(is_sound, "{}", String::from_utf8_lossy(line));
         }
-        let ends = notice.message.windows(2).filter(|pair| pair == b"\r\n").count();
-        prop_assert_eq!(ends, notice.message.iter().filter(|octet| **octet == b'\n').count());
-        prop_assert_eq!(notice.smtp_utf8, !sender.is_ascii());
-        let header = memchr::memmem::find(&notice.message, b"\r\n\r\n").unwrap();
-        prop_assert!(notice.message[header..].is_ascii() && (notice.smtp_utf8 || notice.message.is_ascii()));
-        let parts = parts(&notice);
+        let ends = dsn.message.windows(2).filter(|pair| pair == b"\r\n").count();
+        prop_assert_eq!(ends, dsn.message.iter().filter(|octet| **octet == b'\n').count());
+        prop_assert_eq!(dsn.smtp_utf8, !sender.is_ascii());
+        let header = memchr::memmem::find(&dsn.message, b"\r\n\r\n").unwrap();
+        prop_assert!(dsn.message[header..].is_ascii() && (dsn.smtp_utf8 || dsn.message.is_ascii()));
+        let parts = parts(&dsn);
         prop_assert_eq!(parts.len(), if message.is_empty() { 2 } else { 3 });
-        let groups = fields(&notice);
-        prop_assert_eq!(groups.len(), 1 + told.len());
+        let groups = fields(&dsn);
+        prop_assert_eq!(groups.len(), 1 + reported.len());
         for group in &groups[1..] {
             let actions: Vec<&str> = group.iter().filter(|(name, _)| name == "Action").map(|(_, value)| value.as_str()).collect();
             prop_assert_eq!(actions, ["failed"]);

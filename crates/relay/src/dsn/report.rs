@@ -26,21 +26,21 @@ use std::fmt::Write;
 /// A notification, to be sent with the null reverse-path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Dsn {
-    /// Recipient of the notice.
+    /// Recipient of the DSN.
     pub(crate) recipient: Vec<u8>,
-    /// Tells whether the notice needs SMTPUTF8 (RFC 6533), and with it 8BITMIME; it is ASCII otherwise.
+    /// Tells whether the DSN needs SMTPUTF8 (RFC 6533), and with it 8BITMIME; it is ASCII otherwise.
     pub(crate) smtp_utf8: bool,
     /// The message, CRLF, dots not stuffed.
     pub(crate) message: Vec<u8>,
 }
 
-/// Reports whether a notice is due (RFC 3461 §4.1, §5.2). Without NOTIFY, failures and delays are reported.
+/// Reports whether a DSN is due (RFC 3461 §4.1, §5.2). Without NOTIFY, failures and delays are reported.
 pub(crate) fn is_due(addressee: &[u8], notify: Option<Notify>, action: DsnAction) -> bool {
     let asked = action.notify_value();
     !addressee.is_empty() && notify.map_or(asked != Notify::SUCCESS, |notify| notify.wants(asked))
 }
 
-/// Builds the notification about these recipients, if a notice is due for any of them. A message of more than
+/// Builds the notification about these recipients, if a DSN is due for any of them. A message of more than
 /// `whole_bytes` does not come back whole.
 pub(crate) fn compose(
     facts: &DsnFacts<'_>,
@@ -48,15 +48,15 @@ pub(crate) fn compose(
     whole_bytes: usize,
     now: Timestamp,
 ) -> Option<Dsn> {
-    let is_told = |recipient: &&DsnRecipient<'_>| is_due(facts.addressee, recipient.notify, recipient.action);
-    let mut told: Vec<DsnRecipient<'_>> = recipients.iter().filter(is_told).copied().collect();
+    let is_reported = |recipient: &&DsnRecipient<'_>| is_due(facts.addressee, recipient.notify, recipient.action);
+    let mut reported: Vec<DsnRecipient<'_>> = recipients.iter().filter(is_reported).copied().collect();
     // Stable: of one action they stay in the order of the envelope.
-    told.sort_by_key(|recipient| recipient.action);
-    let gravest = told.first()?.action;
+    reported.sort_by_key(|recipient| recipient.action);
+    let gravest = reported.first()?.action;
     let returned = Returned::choose(facts, gravest, whole_bytes);
-    let letters = choose_charset(facts, &told, &returned);
-    let mut parts = vec![explanation::part(facts, &told, &returned), status::part(facts, &told, letters)];
-    parts.extend(returned.part(letters));
+    let charset = choose_charset(facts, &reported, &returned);
+    let mut parts = vec![explanation::part(facts, &reported, &returned), status::part(facts, &reported, charset)];
+    parts.extend(returned.part(charset));
     let boundary = boundary(facts.id, &parts);
     let mut message = header(facts, gravest, &boundary, now).into_bytes();
     parts.iter().for_each(|part| part.write(&boundary, &mut message));
@@ -66,8 +66,8 @@ pub(crate) fn compose(
 
 /// Chooses UTF-8 if the sender's mail can take it and something needs it (RFC 6533 §1). It is in encoded parts, so that
 /// no server on the way back has to support it.
-fn choose_charset(facts: &DsnFacts<'_>, told: &[DsnRecipient<'_>], returned: &Returned<'_>) -> Charset {
-    let is_needed = || told.iter().any(|told| !told.address.is_ascii()) || !returned.header_is_ascii();
+fn choose_charset(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], returned: &Returned<'_>) -> Charset {
+    let is_needed = || reported.iter().any(|reported| !reported.address.is_ascii()) || !returned.header_is_ascii();
     let utf8 = !facts.addressee.is_ascii() || (facts.smtp_utf8 && is_needed());
     if utf8 { Charset::Utf8 } else { Charset::Ascii }
 }
@@ -82,7 +82,7 @@ fn header(facts: &DsnFacts<'_>, gravest: DsnAction, boundary: &str, now: Timesta
     add("To", &format!("<{}>", text::sanitize(facts.addressee, Charset::Utf8)));
     add("Subject", &gravest.subject(facts.is_to_sender()));
     add("Date", &received::date(now));
-    // A queue id belongs to one message, and a message has several notices at different times.
+    // A queue id belongs to one message, and a message has several DSNs at different times.
     add("Message-ID", &format!("<notice.{}.{}@{host}>", text::sanitize_token(facts.id), now.as_nanosecond()));
     // RFC 3834 §5: nothing that answers by itself answers this.
     add("Auto-Submitted", "auto-replied");

@@ -1,4 +1,4 @@
-//! The part of the message that a notice returns: all of it, or its header (RFC 3461 §4.3, RFC 6522).
+//! The part of the message that a DSN returns: all of it, or its header (RFC 3461 §4.3, RFC 6522).
 use super::facts::{DsnAction, DsnFacts};
 use super::part::DsnPart;
 use super::text::Charset;
@@ -45,9 +45,9 @@ impl<'a> Returned<'a> {
         self.header().is_ascii()
     }
 
-    pub(crate) fn part(&self, letters: Charset) -> Option<DsnPart<'_>> {
+    pub(crate) fn part(&self, charset: Charset) -> Option<DsnPart<'_>> {
         // Text that is not UTF-8 must not be declared as UTF-8, whoever sent it.
-        let is_global = letters == Charset::Utf8 && std::str::from_utf8(self.header()).is_ok();
+        let is_global = charset == Charset::Utf8 && std::str::from_utf8(self.header()).is_ok();
         let (kind, description, body): (_, _, &[u8]) = match (self, is_global) {
             (Self::Whole(message), false) => ("message/rfc822", "Your message", message),
             (Self::Whole(message), true) => ("message/global", "Your message", message),

@@ -9,13 +9,13 @@ use smtp::xtext::Xtext;
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
-pub(crate) fn part(facts: &DsnFacts<'_>, told: &[DsnRecipient<'_>], letters: Charset) -> DsnPart<'static> {
+pub(crate) fn part(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], charset: Charset) -> DsnPart<'static> {
     let mut body = message_fields(facts);
-    for recipient in told {
+    for recipient in reported {
         body.push_str("\r\n");
-        body.push_str(&recipient_fields(recipient, letters));
+        body.push_str(&recipient_fields(recipient, charset));
     }
-    let kind = match letters {
+    let kind = match charset {
         Charset::Ascii => "message/delivery-status",
         Charset::Utf8 => "message/global-delivery-status",
     };
@@ -36,20 +36,20 @@ fn message_fields(facts: &DsnFacts<'_>) -> String {
 }
 
 /// RFC 3464 §2.3.
-fn recipient_fields(recipient: &DsnRecipient<'_>, letters: Charset) -> String {
+fn recipient_fields(recipient: &DsnRecipient<'_>, charset: Charset) -> String {
     let mut out = String::new();
     let mut field = |name: &str, value: &str| text::fold(value, &format!("{name}: "), " ", &mut out);
     // It is never made up: RFC 3461 §6.3 wants it there exactly if ORCPT was.
     if let Some(original) = recipient.original {
         field("Original-Recipient", &original_recipient(original));
     }
-    field("Final-Recipient", &final_recipient(recipient.address, letters));
+    field("Final-Recipient", &final_recipient(recipient.address, charset));
     field("Action", action_word(recipient.action));
     field("Status", &status(recipient).to_string());
     if let Some(remote) = recipient.remote_mta {
         field("Remote-MTA", &remote_mta(remote));
     }
-    if let Some(diagnostic) = diagnostic(recipient, letters) {
+    if let Some(diagnostic) = diagnostic(recipient, charset) {
         field("Diagnostic-Code", &diagnostic);
     }
     if let Some(at) = recipient.last_attempt {
@@ -76,11 +76,11 @@ fn original_recipient(original: &[u8]) -> String {
     format!("{}; {}", text::sanitize_token(&String::from_utf8_lossy(kind)), text::sanitize(&address, Charset::Ascii))
 }
 
-fn final_recipient(address: &[u8], letters: Charset) -> String {
-    match letters {
-        _ if address.is_ascii() => format!("rfc822; {}", text::sanitize(address, letters)),
-        Charset::Utf8 => format!("utf-8; {}", text::sanitize(address, letters)),
-        Charset::Ascii => format!("utf-8; {}", text::sanitize(text::ascii_address(address).as_bytes(), letters)),
+fn final_recipient(address: &[u8], charset: Charset) -> String {
+    match charset {
+        _ if address.is_ascii() => format!("rfc822; {}", text::sanitize(address, charset)),
+        Charset::Utf8 => format!("utf-8; {}", text::sanitize(address, charset)),
+        Charset::Ascii => format!("utf-8; {}", text::sanitize(text::ascii_address(address).as_bytes(), charset)),
     }
 }
 
@@ -121,8 +121,8 @@ fn remote_mta(remote: &str) -> String {
 }
 
 /// The diagnostic of RFC 3464 §2.3.6: a reply is of type `smtp`; this relay's own text is of a type of its own.
-fn diagnostic(recipient: &DsnRecipient<'_>, letters: Charset) -> Option<String> {
-    let text = text::sanitize(recipient.text, letters);
+fn diagnostic(recipient: &DsnRecipient<'_>, charset: Charset) -> Option<String> {
+    let text = text::sanitize(recipient.text, charset);
     match recipient.code {
         Some(code) => Some(format!("smtp; {code} {text}").trim_end().to_owned()),
         None if text.is_empty() => None,

@@ -16,7 +16,7 @@ pub(crate) enum Charset {
 
 /// A text on one line: a blank for every run of blanks, line ends and other control characters, `?` for what is not
 /// among the letters. Long ones are cut.
-pub(crate) fn sanitize(text: &[u8], letters: Charset) -> String {
+pub(crate) fn sanitize(text: &[u8], charset: Charset) -> String {
     let mut out = String::with_capacity(text.len().min(MAX_TEXT_BYTES));
     for chunk in text.utf8_chunks() {
         let spoiled = if chunk.invalid().is_empty() { None } else { Some('?') };
@@ -31,7 +31,7 @@ pub(crate) fn sanitize(text: &[u8], letters: Charset) -> String {
                         out.push(' ');
                     }
                 }
-                _ if c.is_ascii() || letters == Charset::Utf8 => out.push(c),
+                _ if c.is_ascii() || charset == Charset::Utf8 => out.push(c),
                 _ => out.push('?'),
             }
         }
@@ -124,10 +124,10 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_a_line(text in proptest::collection::vec(any::<u8>(), 0..3000)) {
-            for letters in [Charset::Ascii, Charset::Utf8] {
-                let plain = sanitize(&text, letters);
+            for charset in [Charset::Ascii, Charset::Utf8] {
+                let plain = sanitize(&text, charset);
                 let is_line = !plain.contains(['\r', '\n', '\0']);
-                prop_assert!(is_line && (letters == Charset::Utf8 || plain.is_ascii()));
+                prop_assert!(is_line && (charset == Charset::Utf8 || plain.is_ascii()));
                 let mut out = String::new();
                 fold(&plain, "Diagnostic-Code: smtp; 550 ", " ", &mut out);
                 let fits = out.split("\r\n").all(|line| line.len() <= 998 && !line.contains(['\r', '\n']));

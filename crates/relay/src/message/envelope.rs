@@ -29,7 +29,7 @@ pub(crate) const MAX_REFUSAL_BYTES: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
 pub(crate) enum WithProtocol {
-    /// Made here: a notice.
+    /// Made here: a DSN.
     Local = 0,
     Smtp = 1, Esmtp = 2, Esmtps = 3, Esmtpa = 4, Esmtpsa = 5,
     Lmtp = 6, Lmtps = 7, Lmtpa = 8, Lmtpsa = 9,
@@ -53,7 +53,7 @@ impl WithProtocol {
 /// A message's envelope, and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MessageEnvelope {
-    /// The reverse path without brackets; empty for the null path of notices.
+    /// The reverse path without brackets; empty for the null path of DSNs.
     pub(crate) sender: Vec<u8>,
     pub(crate) with: WithProtocol,
     /// Name that the client gave in HELO, EHLO or LHLO.
@@ -137,24 +137,24 @@ fn truncated(text: &str) -> String {
 /// Final outcome for a recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientFate {
-    /// Another host is responsible now, and no notice is due.
+    /// Another host is responsible now, and no DSN is due.
     Delivered,
-    /// Delivered, and the sender asked for a notice (NOTIFY=SUCCESS).
+    /// Delivered, and the sender asked for a DSN (NOTIFY=SUCCESS).
     Confirmed(Confirmation),
     /// Refused for good.
     Failed(DeliveryRefusal),
     /// Too old; with the last refusal, if there was one.
     Expired(Option<DeliveryRefusal>),
-    /// Removed by an operator; no notice is sent.
+    /// Removed by an operator; no DSN is sent.
     Removed,
 }
 
-/// The word for a delivery in a notice (RFC 3464 §2.3.3).
+/// The word for a delivery in a DSN (RFC 3464 §2.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmation {
     /// Delivered into a mailbox.
     Delivered,
-    /// Handed to a next hop that sends no notices.
+    /// Handed to a next hop that sends no DSNs.
     Relayed,
     /// Replaced by other addresses.
     Expanded,
@@ -166,11 +166,11 @@ pub(crate) enum Confirmation {
 pub(crate) enum Fact {
     /// Nothing is left to do for them but to notify the sender, if the fate is of that kind.
     Settled { recipients: Vec<u16>, fate: RecipientFate },
-    /// The notice about their fate is in the spool.
+    /// The DSN about their fate is in the spool.
     DsnStored { recipients: Vec<u16> },
     /// They will be tried again.
     Deferred { recipients: Vec<u16>, attempts: u32, next_unix_s: u64, refusal: DeliveryRefusal },
-    /// The notice that they are late is in the spool.
+    /// The DSN that they are late is in the spool.
     DelayDsnStored { recipients: Vec<u16> },
     /// An operator has stopped the message.
     Held,
@@ -184,7 +184,7 @@ impl RecipientFate {
         matches!(self, Self::Failed(_) | Self::Expired(_))
     }
 
-    /// Reports whether a notice may be owed for it.
+    /// Reports whether a DSN may be owed for it.
     pub(crate) fn needs_dsn(&self) -> bool {
         match self {
             Self::Delivered | Self::Removed => false,
@@ -451,7 +451,7 @@ pub(crate) struct RecipientProgress {
 }
 
 impl RecipientProgress {
-    /// Reports whether its notice has still to be written.
+    /// Reports whether its DSN has still to be written.
     pub(crate) fn is_dsn_due(&self) -> bool {
         !self.dsn_stored && self.fate.as_ref().is_some_and(RecipientFate::needs_dsn)
     }
@@ -670,7 +670,7 @@ mod tests {
 
     #[test]
     fn an_envelope_is_as_long_as_the_format_says() {
-        let notice = MessageEnvelope {
+        let dsn = MessageEnvelope {
             sender: Vec::new(),
             with: WithProtocol::Local,
             client_name: Vec::new(),
@@ -686,8 +686,8 @@ mod tests {
                 notify: Some(Notify::NEVER),
             }],
         };
-        assert_eq!(notice.encode().unwrap(), [1, 0, 0, 0, 0, 0, 1, 3, b'a', b'@', b'b', 8]);
-        assert_eq!(MessageEnvelope::decode(&notice.encode().unwrap()), Ok(notice));
+        assert_eq!(dsn.encode().unwrap(), [1, 0, 0, 0, 0, 0, 1, 3, b'a', b'@', b'b', 8]);
+        assert_eq!(MessageEnvelope::decode(&dsn.encode().unwrap()), Ok(dsn));
         assert_eq!(MessageEnvelope::decode(&sample().encode().unwrap()), Ok(sample()));
     }
 
@@ -758,8 +758,8 @@ mod tests {
         assert!(third.is_dsn_due());
         progress.apply_note(&encode_note(&[Fact::DsnStored { recipients: vec![2] }, Fact::Released]).unwrap()).unwrap();
         assert!(!progress.recipients[2].is_dsn_due() && !progress.held);
-        let stranger = encode_note(&[Fact::DsnStored { recipients: vec![3] }]).unwrap();
-        assert!(progress.apply_note(&stranger).is_err(), "there is no fourth");
+        let unknown = encode_note(&[Fact::DsnStored { recipients: vec![3] }]).unwrap();
+        assert!(progress.apply_note(&unknown).is_err(), "there is no fourth");
         assert!(decode_note(&[1, 7]).is_err() && decode_note(&[]).is_err() && decode_note(&[1]) == Ok(vec![]));
     }
 

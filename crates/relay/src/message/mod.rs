@@ -1,8 +1,9 @@
-//! A message in memory, with its envelope: all that a courier needs to deliver it. A clone costs two counters.
+//! A message in memory, with its envelope: all that a delivery agent needs. A clone costs two counters.
 pub(crate) mod envelope;
 pub(crate) mod fetch;
 pub(crate) mod received;
 pub(crate) mod recipients;
+pub(crate) mod store;
 
 use crate::message::envelope::MessageEnvelope;
 use net::Outbox;

@@ -106,8 +106,8 @@ pub fn check(original: &OfflineSpool) -> SpoolReport {
         };
         report.damaged_messages += u64::from(content.sound_body().is_none());
         report.held += u64::from(content.progress.held);
-        for standing in &content.progress.recipients {
-            let count = match (&standing.fate, standing.is_dsn_due()) {
+        for progress in &content.progress.recipients {
+            let count = match (&progress.fate, progress.is_dsn_due()) {
                 (None, _) => &mut report.recipients.to_deliver,
                 (Some(_), true) => &mut report.recipients.to_tell,
                 (Some(_), false) => &mut report.recipients.done,
@@ -157,12 +157,12 @@ impl fmt::Display for SpoolReport {
         let states: Vec<String> =
             states.iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!("{count} {state}")).collect();
         let bytes: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
-        let judgement = match (self.sound, self.complete) {
+        let verdict = match (self.sound, self.complete) {
             (true, _) => "sound",
             (false, true) => "DAMAGED, nothing is lost",
             (false, false) => "DAMAGED",
         };
-        writeln!(f, "{}: {judgement}", self.directory)?;
+        writeln!(f, "{}: {verdict}", self.directory)?;
         writeln!(f, "segments     {} ({}), {} MiB", self.segments.len(), states.join(", "), bytes >> 20)?;
         writeln!(f, "messages     {} in the queue, {} of them held", self.messages, self.held)?;
         writeln!(f, "recipients   {to_deliver} not delivered, {to_tell} with a pending notification, {done} done")?;

@@ -49,7 +49,7 @@ impl SpooledMessage {
     /// Recipients who do not have it: it is still to be delivered to them, or failed and their sender was not notified.
     pub(super) fn undelivered(&self) -> impl Iterator<Item = &[u8]> {
         let recipients = self.envelope.recipients.iter().zip(&self.progress.recipients);
-        recipients.filter(|(_, standing)| is_undelivered(standing)).map(|(recipient, _)| recipient.address.as_slice())
+        recipients.filter(|(_, progress)| is_undelivered(progress)).map(|(recipient, _)| recipient.address.as_slice())
     }
 
     pub(super) fn left_out(&self, why: &str) -> LeftOut {
@@ -69,6 +69,6 @@ impl UnreadableMessage {
     }
 }
 
-fn is_undelivered(standing: &RecipientProgress) -> bool {
-    standing.fate.is_none() || (standing.is_dsn_due() && standing.fate.as_ref().is_some_and(RecipientFate::is_failure))
+fn is_undelivered(progress: &RecipientProgress) -> bool {
+    progress.fate.is_none() || (progress.is_dsn_due() && progress.fate.as_ref().is_some_and(RecipientFate::is_failure))
 }

@@ -40,7 +40,7 @@ struct EnvelopeRow {
     id: String,
     received: Option<String>,
     received_ns: u64,
-    /// Empty for a notice.
+    /// Empty for a DSN.
     sender: String,
     recipients: Vec<RecipientRow>,
     client_name: String,
@@ -136,7 +136,7 @@ fn envelope_row(content: &SpooledMessage, bytes: usize) -> EnvelopeRow {
         received: Timestamp::from_nanosecond(i128::from(message.received_ns)).ok().map(|at| at.to_string()),
         received_ns: message.received_ns,
         sender: lossy(&envelope.sender),
-        recipients: recipients.map(|(recipient, standing)| recipient_row(recipient, standing)).collect(),
+        recipients: recipients.map(|(recipient, progress)| recipient_row(recipient, progress)).collect(),
         client_name: lossy(&envelope.client_name),
         client_address: envelope.client_address.map(|address| address.to_string()),
         user: envelope.user.as_deref().map(lossy),
@@ -152,21 +152,21 @@ fn envelope_row(content: &SpooledMessage, bytes: usize) -> EnvelopeRow {
     }
 }
 
-fn recipient_row(recipient: &EnvelopeRecipient, standing: &RecipientProgress) -> RecipientRow {
+fn recipient_row(recipient: &EnvelopeRecipient, progress: &RecipientProgress) -> RecipientRow {
     let original = recipient.original.as_ref();
-    let refusal = match &standing.fate {
+    let refusal = match &progress.fate {
         Some(RecipientFate::Failed(refusal) | RecipientFate::Expired(Some(refusal))) => Some(refusal),
-        _ => standing.refusal.as_ref(),
+        _ => progress.refusal.as_ref(),
     };
     RecipientRow {
         address: lossy(&recipient.address),
         notify: recipient.notify.map(|notify| notify.render().to_string()),
         orcpt: original.map(|original| format!("{};{}", lossy(&original.kind), lossy(&original.address))),
-        state: state_word(standing.fate.as_ref()),
-        sender_told: standing.dsn_stored,
-        delay_told: standing.delay_dsn_stored,
-        attempts: standing.attempts,
-        next_unix_s: standing.next_unix_s,
+        state: state_word(progress.fate.as_ref()),
+        sender_told: progress.dsn_stored,
+        delay_told: progress.delay_dsn_stored,
+        attempts: progress.attempts,
+        next_unix_s: progress.next_unix_s,
         refusal: refusal.map(RefusalRow::from),
     }
 }

@@ -43,7 +43,7 @@ fn open_recipients(left: &RecoveredMessage) -> Result<Vec<u32>> {
     for note in &left.notes {
         progress.apply_note(note).map_err(|error| unreadable(&error))?;
     }
-    let standing = envelope.recipients.iter().zip(&progress.recipients);
-    let open = standing.filter(|(_, standing)| standing.fate.is_none());
+    let progress = envelope.recipients.iter().zip(&progress.recipients);
+    let open = progress.filter(|(_, progress)| progress.fate.is_none());
     Ok(open.map(|(recipient, _)| recipient_number(&recipient.address)).collect())
 }

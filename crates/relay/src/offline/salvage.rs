@@ -106,8 +106,8 @@ fn to_maildir(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
             continue;
         };
         let message = with_recipients(&content, others);
-        let letter = MaildirMessage { sender: &content.envelope.sender, recipient: first, message: &message };
-        maildir::deliver(output.partial_path(), &names, Duration::from_nanos(content.message.received_ns), &letter)?;
+        let file = MaildirMessage { sender: &content.envelope.sender, recipient: first, body: &message };
+        maildir::deliver(output.partial_path(), &names, Duration::from_nanos(content.message.received_ns), &file)?;
         salvaged.messages += 1;
         salvaged.recipients += waiting.len() as u64;
     }

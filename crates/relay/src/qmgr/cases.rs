@@ -18,13 +18,13 @@ fn refusal(code: u16) -> DeliveryRefusal {
     DeliveryRefusal::new(code, None, "come back later", "mx.example")
 }
 
-fn arrival(id: u64, hop: u32, recipients: &[u16]) -> NewEntry<TestMessage> {
-    let letter: TestMessage = vec![0; 100].into();
+fn arrival(id: u64, destination: u32, recipients: &[u16]) -> NewEntry<TestMessage> {
+    let message: TestMessage = vec![0; 100].into();
     NewEntry {
         id: MessageId(id),
-        destination: DestinationId(hop),
+        destination: DestinationId(destination),
         recipients: RecipientNumbers::new(recipients),
-        message: Some(letter),
+        message: Some(message),
         message_bytes: 100,
         received_unix_s: START.as_secs(),
         kind: MessageKind::Mail,
@@ -38,29 +38,27 @@ fn queue(change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
     MailQueue::new(options)
 }
 
-/// A queue that already holds that many messages of one recipient for each hop.
-fn filled(messages: u64, hops: u32, change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
+/// A queue that already holds that many messages of one recipient for each destination.
+fn filled(messages: u64, destinations: u32, change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
     let mut queue = queue(change);
     (0..messages).for_each(|id| {
-        (0..hops).for_each(|hop| queue.put(arrival(id * u64::from(hops) + u64::from(hop), hop, &[0]), START))
+        (0..destinations).for_each(|destination| {
+            queue.put(arrival(id * u64::from(destinations) + u64::from(destination), destination, &[0]), START)
+        })
     });
     queue
 }
 
 fn opened(queue: &mut MailQueue<TestMessage>, now: Duration) -> ConnectionSlot {
     match queue.next_connection_action(now) {
-        Some(ConnectionAction::Open(courier)) => courier,
-        other => panic!("{other:?} instead of a new courier"),
+        Some(ConnectionAction::Open(slot)) => slot,
+        other => panic!("{other:?} instead of a new connection"),
     }
 }
 
-fn taken(
-    queue: &mut MailQueue<TestMessage>,
-    courier: &mut ConnectionSlot,
-    now: Duration,
-) -> DeliveryRequest<TestMessage> {
-    match queue.take(courier, now) {
-        NextRequest::Deliver(assignment) => assignment,
+fn taken(queue: &mut MailQueue<TestMessage>, slot: &mut ConnectionSlot, now: Duration) -> DeliveryRequest<TestMessage> {
+    match queue.take(slot, now) {
+        NextRequest::Deliver(request) => request,
         other => panic!("{other:?} instead of a message"),
     }
 }
@@ -70,38 +68,38 @@ fn is_waiting(taken: &NextRequest<TestMessage>) -> bool {
 }
 
 fn ticked(queue: &mut MailQueue<TestMessage>, now: Duration) -> Vec<Actions> {
-    let mut effects = Vec::new();
+    let mut actions = Vec::new();
     while queue.deadline().is_some_and(|deadline| deadline <= now) {
-        queue.tick(now, &mut effects);
+        queue.tick(now, &mut actions);
     }
-    effects
+    actions
 }
 
-fn stats(queue: &MailQueue<TestMessage>, hop: u32) -> DestinationStats {
+fn stats(queue: &MailQueue<TestMessage>, destination: u32) -> DestinationStats {
     queue
         .destination_stats()
-        .find(|stats| stats.destination == DestinationId(hop))
-        .expect("the hop has something to show")
+        .find(|stats| stats.destination == DestinationId(destination))
+        .expect("the destination has something to show")
 }
 
 #[test]
 fn a_message_comes_and_goes() {
     let mut queue = filled(1, 1, |_| {});
-    let mut courier = opened(&mut queue, START);
+    let mut slot = opened(&mut queue, START);
     assert_eq!(queue.next_connection_action(START), None, "one is enough");
-    let assignment = taken(&mut queue, &mut courier, START);
-    assert_eq!((assignment.id, assignment.attempts, assignment.message.len()), (MessageId(0), 0, 100));
-    assert!(is_waiting(&queue.take(&mut courier, START)));
-    let effects = queue.finish_delivery(assignment, DeliveryResult::Delivered, START);
-    assert_eq!(effects, Actions { id: MessageId(0), facts: vec![], dsn: None, done: true });
+    let request = taken(&mut queue, &mut slot, START);
+    assert_eq!((request.id, request.attempts, request.message.len()), (MessageId(0), 0, 100));
+    assert!(is_waiting(&queue.take(&mut slot, START)));
+    let actions = queue.finish_delivery(request, DeliveryResult::Delivered, START);
+    assert_eq!(actions, Actions { id: MessageId(0), facts: vec![], dsn: None, done: true });
     assert_eq!(queue.totals(), QueueTotals { connections: 1, ..QueueTotals::default() });
-    // The next one finds the courier there, and wakes it once.
+    // The next one finds the connection there, and wakes it once.
     queue.put(arrival(1, 0, &[0]), START);
     assert_eq!(queue.next_connection_action(START), Some(ConnectionAction::Wake(DestinationId(0))));
     assert_eq!(queue.next_connection_action(START), None);
-    let assignment = taken(&mut queue, &mut courier, START);
-    assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
-    queue.closed(courier, DisconnectReason::Finished, START);
+    let request = taken(&mut queue, &mut slot, START);
+    assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
+    queue.closed(slot, DisconnectReason::Finished, START);
     assert!(queue.is_idle(DestinationId(0), START) && queue.deadline().is_none());
 }
 
@@ -109,18 +107,18 @@ fn a_message_comes_and_goes() {
 fn connections_are_woken_for_more_than_one_batch() {
     let mut queue = filled(1, 1, |_| {});
     let mut first = opened(&mut queue, START);
-    let assignment = taken(&mut queue, &mut first, START);
-    assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
+    let request = taken(&mut queue, &mut first, START);
+    assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.set_batch_size(DestinationId(0), 4);
-    // Eight waiting are worth a second courier if each takes one, and not if it takes four.
+    // Eight waiting are worth a second connection if each takes one, and not if it takes four.
     (10..18).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
     assert_eq!(queue.next_connection_action(START), None);
     queue.set_batch_size(DestinationId(0), 1);
     let mut second = opened(&mut queue, START);
     queue.set_batch_size(DestinationId(0), 4);
-    for courier in [&mut first, &mut second] {
-        while let NextRequest::Deliver(assignment) = queue.take(courier, START) {
-            assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
+    for slot in [&mut first, &mut second] {
+        while let NextRequest::Deliver(request) = queue.take(slot, START) {
+            assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
         }
     }
     assert_eq!(queue.next_connection_action(START), None, "nothing is left to do");
@@ -138,16 +136,16 @@ fn connections_are_woken_for_more_than_one_batch() {
 fn a_quitting_connection_is_replaced() {
     let mut queue = filled(1, 1, |options| options.destination_concurrency_limit = 2);
     let mut first = opened(&mut queue, START);
-    let assignment = taken(&mut queue, &mut first, START);
-    assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
+    let request = taken(&mut queue, &mut first, START);
+    assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     assert!(is_waiting(&queue.take(&mut first, START)));
     queue.begin_quit(&mut first);
     assert_eq!((stats(&queue, 0).connections, stats(&queue, 0).idle), (1, 0));
-    // The peer decides when it closes; meanwhile another courier serves new mail.
+    // The peer decides when it closes; meanwhile another connection serves new mail.
     queue.put(arrival(1, 0, &[0]), START);
     let mut second = opened(&mut queue, START);
-    let assignment = taken(&mut queue, &mut second, START);
-    assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
+    let request = taken(&mut queue, &mut second, START);
+    assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     // Its connection counts, though, until it is closed.
     queue.begin_quit(&mut second);
     queue.put(arrival(2, 0, &[0]), START);
@@ -163,15 +161,15 @@ fn a_quitting_connection_is_replaced() {
 fn deferred_recipients_are_retried_alone() {
     let mut queue = queue(|_| {});
     queue.put(arrival(1, 0, &[0, 1, 2, 5]), START);
-    let mut courier = opened(&mut queue, START);
-    let assignment = taken(&mut queue, &mut courier, START);
-    let answers = [
+    let mut slot = opened(&mut queue, START);
+    let request = taken(&mut queue, &mut slot, START);
+    let statuses = [
         RecipientStatus::Delivered,
         RecipientStatus::Deferred(refusal(450)),
         RecipientStatus::Failed(refusal(550)),
         RecipientStatus::Deferred(refusal(452)),
     ];
-    let effects = queue.finish_delivery(assignment, DeliveryResult::Each(answers.into()), START);
+    let actions = queue.finish_delivery(request, DeliveryResult::Each(statuses.into()), START);
     let next_unix_s = queue.show(MessageId(1), START).iter().find_map(|entry| entry.next_unix_s).unwrap();
     assert!((START.as_secs() + 225..=START.as_secs() + 375).contains(&next_unix_s));
     let failed = RecipientFate::Failed(refusal(550));
@@ -180,24 +178,24 @@ fn deferred_recipients_are_retried_alone() {
         Fact::Settled { recipients: vec![2], fate: failed.clone() },
         Fact::Deferred { recipients: vec![1, 5], attempts: 1, next_unix_s, refusal: refusal(452) },
     ];
-    assert_eq!(effects.facts, expected);
-    let Some(DsnEvent::Settled { pending: ticket, fates }) = effects.dsn else { panic!("a notice is owed") };
+    assert_eq!(actions.facts, expected);
+    let Some(DsnEvent::Settled { pending, fates }) = actions.dsn else { panic!("a DSN is owed") };
     assert_eq!(fates, [(2, failed)]);
-    let told = queue.dsn_stored(ticket);
-    assert_eq!((told.facts, told.done), (vec![Fact::DsnStored { recipients: vec![2] }], false));
-    // It is read again when its time has come, and then the courier is called.
-    assert!(is_waiting(&queue.take(&mut courier, START)));
+    let released = queue.dsn_stored(pending);
+    assert_eq!((released.facts, released.done), (vec![Fact::DsnStored { recipients: vec![2] }], false));
+    // It is read again when its time has come, and then the connection is woken.
+    assert!(is_waiting(&queue.take(&mut slot, START)));
     let later = seconds(next_unix_s + 2);
     assert!(ticked(&mut queue, later).is_empty());
-    assert!(is_waiting(&queue.take(&mut courier, later)));
+    assert!(is_waiting(&queue.take(&mut slot, later)));
     let mut ids = Vec::new();
     queue.messages_to_read(&mut ids);
     assert_eq!((ids.as_slice(), queue.next_connection_action(later)), ([MessageId(1)].as_slice(), None));
     queue.loaded(MessageId(1), &vec![1; 100].into());
     assert_eq!(queue.next_connection_action(later), Some(ConnectionAction::Wake(DestinationId(0))));
-    let assignment = taken(&mut queue, &mut courier, later);
-    assert_eq!((assignment.recipients.to_vec(), assignment.attempts), (vec![1, 5], 1));
-    assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, later).done);
+    let request = taken(&mut queue, &mut slot, later);
+    assert_eq!((request.recipients.to_vec(), request.attempts), (vec![1, 5], 1));
+    assert!(queue.finish_delivery(request, DeliveryResult::Delivered, later).done);
 }
 
 #[test]
@@ -205,97 +203,97 @@ fn a_transaction_has_a_hundred_recipients_at_most() {
     let mut queue = queue(|_| {});
     queue.put(arrival(1, 0, &(0..250).collect::<Vec<_>>()), START);
     queue.put(arrival(2, 0, &[]), START);
-    let mut courier = opened(&mut queue, START);
-    let all = [0; 3].map(|_| taken(&mut queue, &mut courier, START));
+    let mut slot = opened(&mut queue, START);
+    let all = [0; 3].map(|_| taken(&mut queue, &mut slot, START));
     assert_eq!(all.each_ref().map(|it| it.recipients.len()), [100, 100, 50]);
-    assert!(is_waiting(&queue.take(&mut courier, START)));
-    let done = all.map(|assignment| queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
+    assert!(is_waiting(&queue.take(&mut slot, START)));
+    let done = all.map(|request| queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     assert_eq!(done, [false, false, true]);
 }
 
 #[test]
 fn a_message_lost_after_the_dot_is_tried_again() {
     let mut queue = filled(1, 1, |_| {});
-    let mut courier = opened(&mut queue, START);
-    let assignment = taken(&mut queue, &mut courier, START);
-    let effects = queue.finish_delivery(assignment, DeliveryResult::Unknown, START);
-    assert!(!effects.done && effects.dsn.is_none());
-    assert!(matches!(effects.facts.as_slice(), [Fact::Deferred { attempts: 1, .. }]));
+    let mut slot = opened(&mut queue, START);
+    let request = taken(&mut queue, &mut slot, START);
+    let actions = queue.finish_delivery(request, DeliveryResult::Unknown, START);
+    assert!(!actions.done && actions.dsn.is_none());
+    assert!(matches!(actions.facts.as_slice(), [Fact::Deferred { attempts: 1, .. }]));
     assert_eq!(stats(&queue, 0).deferred, 1);
 }
 
 #[test]
 fn a_hop_that_never_answers_delays_no_other() {
-    // More hogging couriers are allowed to the first hop than there are in all.
+    // The first destination alone is allowed more connections than there are in all.
     let mut queue =
         filled(500, 4, |options| (options.concurrency_limit, options.destination_concurrency_limit) = (8, 20));
     let mut stuck = Vec::new();
-    let mut couriers = Vec::new();
+    let mut slots = Vec::new();
     let mut delivered = [0; 4];
     for _ in 0..2_000 {
         while let Some(call) = queue.next_connection_action(START) {
             match call {
-                ConnectionAction::Open(courier) if courier.destination == DestinationId(0) => stuck.push(courier),
-                ConnectionAction::Open(courier) => couriers.push(courier),
+                ConnectionAction::Open(slot) if slot.destination == DestinationId(0) => stuck.push(slot),
+                ConnectionAction::Open(slot) => slots.push(slot),
                 other => panic!("{other:?}, but nobody rests"),
             }
         }
-        // The first hop takes messages and never answers.
-        for courier in &mut stuck {
-            if let NextRequest::Deliver(assignment) = queue.take(courier, START) {
-                std::mem::forget(assignment);
+        // The first destination takes messages and never answers.
+        for slot in &mut stuck {
+            if let NextRequest::Deliver(request) = queue.take(slot, START) {
+                std::mem::forget(request);
             }
         }
-        for mut courier in std::mem::take(&mut couriers) {
-            match queue.take(&mut courier, START) {
-                NextRequest::Deliver(assignment) => {
-                    delivered[courier.destination.0 as usize] += 1;
-                    assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
-                    couriers.push(courier);
+        for mut slot in std::mem::take(&mut slots) {
+            match queue.take(&mut slot, START) {
+                NextRequest::Deliver(request) => {
+                    delivered[slot.destination.0 as usize] += 1;
+                    assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
+                    slots.push(slot);
                 }
-                NextRequest::Wait | NextRequest::Close => queue.closed(courier, DisconnectReason::Finished, START),
+                NextRequest::Wait | NextRequest::Close => queue.closed(slot, DisconnectReason::Finished, START),
             }
         }
     }
     assert_eq!(delivered, [0, 500, 500, 500]);
-    assert!(stuck.len() <= 4, "{} couriers are stuck: more than half", stuck.len());
+    assert!(stuck.len() <= 4, "{} connections are stuck: more than half", stuck.len());
 }
 
 #[test]
 fn a_connection_yields_after_its_fair_share() {
     let mut queue = filled(200, 1, |options| options.concurrency_limit = 1);
-    let mut courier = opened(&mut queue, START);
+    let mut slot = opened(&mut queue, START);
     queue.put(arrival(9_999, 1, &[0]), START);
     assert_eq!(queue.next_connection_action(START), None);
     let mut sent = 0;
-    while let NextRequest::Deliver(assignment) = queue.take(&mut courier, START) {
-        assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
+    while let NextRequest::Deliver(request) = queue.take(&mut slot, START) {
+        assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
         sent += 1;
     }
     assert_eq!(sent, 20, "a connection pays first");
-    queue.closed(courier, DisconnectReason::Finished, START);
-    let mut courier = opened(&mut queue, START);
-    assert_eq!(courier.destination, DestinationId(1));
-    let assignment = taken(&mut queue, &mut courier, START);
-    assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
-    // It has nothing more, and the first hop has no courier: the idle one is dismissed, once.
-    assert!(is_waiting(&queue.take(&mut courier, START)));
+    queue.closed(slot, DisconnectReason::Finished, START);
+    let mut slot = opened(&mut queue, START);
+    assert_eq!(slot.destination, DestinationId(1));
+    let request = taken(&mut queue, &mut slot, START);
+    assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
+    // It has nothing more, and the first destination has no connection: the idle one is closed, once.
+    assert!(is_waiting(&queue.take(&mut slot, START)));
     assert_eq!(queue.next_connection_action(START), Some(ConnectionAction::Close(DestinationId(1))));
     assert_eq!(queue.next_connection_action(START), None);
-    queue.closed(courier, DisconnectReason::Finished, START);
+    queue.closed(slot, DisconnectReason::Finished, START);
     assert_eq!(opened(&mut queue, START).destination, DestinationId(0));
 }
 
 #[test]
 fn an_unreachable_destination_backs_off_as_a_whole() {
     let mut queue = filled(100, 1, |_| {});
-    let mut couriers: Vec<ConnectionSlot> = std::iter::from_fn(|| match queue.next_connection_action(START) {
-        Some(ConnectionAction::Open(courier)) => Some(courier),
+    let mut slots: Vec<ConnectionSlot> = std::iter::from_fn(|| match queue.next_connection_action(START) {
+        Some(ConnectionAction::Open(slot)) => Some(slot),
         _ => None,
     })
     .collect();
-    assert_eq!(couriers.len(), 18);
-    couriers.drain(..).for_each(|courier| queue.closed(courier, DisconnectReason::Unreachable(refusal(421)), START));
+    assert_eq!(slots.len(), 18);
+    slots.drain(..).for_each(|slot| queue.closed(slot, DisconnectReason::Unreachable(refusal(421)), START));
     assert_eq!(queue.next_connection_action(START), None);
     let shut = stats(&queue, 0);
     assert_eq!((shut.ready, shut.deferred, shut.connections), (100, 0, 0));
@@ -305,7 +303,7 @@ fn an_unreachable_destination_backs_off_as_a_whole() {
     assert!((3_750..=6_250).contains(&wait.as_millis()), "{wait:?}");
     assert_eq!(queue.totals().message_bytes, 0, "its memory is for others");
     assert!(ticked(&mut queue, shut.backoff_until).is_empty());
-    // Then one courier tries, alone, and when it has succeeded the others come.
+    // Then one connection tries, alone, and when it has succeeded the others come.
     let now = shut.backoff_until;
     let mut first = opened(&mut queue, now);
     assert_eq!(queue.next_connection_action(now), None);
@@ -314,9 +312,9 @@ fn an_unreachable_destination_backs_off_as_a_whole() {
     queue.messages_to_read(&mut ids);
     assert!(ids.len() > 1 && ids.is_sorted());
     ids.iter().for_each(|id| queue.loaded(*id, &vec![0; 100].into()));
-    let assignment = taken(&mut queue, &mut first, now);
-    assert_eq!(assignment.attempts, 0, "nobody has burned an attempt");
-    assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, now).done);
+    let request = taken(&mut queue, &mut first, now);
+    assert_eq!(request.attempts, 0, "nobody has burned an attempt");
+    assert!(queue.finish_delivery(request, DeliveryResult::Delivered, now).done);
     assert_eq!(opened(&mut queue, now).destination, DestinationId(0));
 }
 
@@ -326,20 +324,20 @@ fn an_entry_shows_the_backoff_of_its_destination() {
     let mut first = opened(&mut queue, START);
     let refused = taken(&mut queue, &mut first, START);
     let _ = refused.id;
-    let hop = refused.destination;
+    let destination = refused.destination;
     let _ = queue.finish_delivery(refused, DeliveryResult::All(RecipientStatus::Deferred(refusal(450))), START);
     queue.closed(first, DisconnectReason::Unreachable(refusal(421)), START);
-    let until = stats(&queue, hop.0).backoff_until;
+    let until = stats(&queue, destination.0).backoff_until;
     let all = |queue: &MailQueue<TestMessage>, now| queue.page(0, 10, now).entries;
     for entry in all(&queue, START) {
-        let told = entry.refusal.as_deref().map(|refusal| refusal.code);
-        match (entry.destination == hop, entry.state) {
+        let code = entry.refusal.as_deref().map(|refusal| refusal.code);
+        match (entry.destination == destination, entry.state) {
             (true, EntryState::Ready) => {
-                assert_eq!((told, entry.is_in_backoff, entry.next_unix_s), (Some(421), true, Some(until.as_secs())));
+                assert_eq!((code, entry.is_in_backoff, entry.next_unix_s), (Some(421), true, Some(until.as_secs())));
             }
-            (true, EntryState::Deferred) => assert_eq!((told, entry.is_in_backoff), (Some(450), false)),
+            (true, EntryState::Deferred) => assert_eq!((code, entry.is_in_backoff), (Some(450), false)),
             (false, EntryState::Ready) => {
-                assert_eq!((told, entry.is_in_backoff, entry.next_unix_s), (None, false, None))
+                assert_eq!((code, entry.is_in_backoff, entry.next_unix_s), (None, false, None))
             }
             other => panic!("{other:?}"),
         }
@@ -354,25 +352,25 @@ fn an_entry_shows_the_backoff_of_its_destination() {
 #[test]
 fn nothing_is_read_for_a_hop_that_could_not_be_reached_until_it_is() {
     let mut queue = filled(3, 1, |_| {});
-    let courier = opened(&mut queue, START);
-    queue.closed(courier, DisconnectReason::Unreachable(refusal(421)), START);
+    let slot = opened(&mut queue, START);
+    queue.closed(slot, DisconnectReason::Unreachable(refusal(421)), START);
     let mut ids = Vec::new();
     let later = START + Duration::from_secs(3600);
     assert!(ticked(&mut queue, later).is_empty());
-    let mut courier = opened(&mut queue, later);
+    let mut slot = opened(&mut queue, later);
     queue.messages_to_read(&mut ids);
     assert!(ids.is_empty() && queue.totals().message_bytes == 0, "{ids:?}: nobody is connected yet");
-    assert!(is_waiting(&queue.take(&mut courier, later)));
+    assert!(is_waiting(&queue.take(&mut slot, later)));
     queue.messages_to_read(&mut ids);
     assert_eq!(ids, [MessageId(0), MessageId(1), MessageId(2)]);
-    let letter: TestMessage = vec![0; 100].into();
-    ids.iter().for_each(|id| queue.loaded(*id, &letter));
+    let message: TestMessage = vec![0; 100].into();
+    ids.iter().for_each(|id| queue.loaded(*id, &message));
     assert_eq!(queue.next_connection_action(later), Some(ConnectionAction::Wake(DestinationId(0))));
     for _ in 0..3 {
-        let assignment = taken(&mut queue, &mut courier, later);
-        assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, later).done);
+        let request = taken(&mut queue, &mut slot, later);
+        assert!(queue.finish_delivery(request, DeliveryResult::Delivered, later).done);
     }
-    queue.closed(courier, DisconnectReason::Finished, later);
+    queue.closed(slot, DisconnectReason::Finished, later);
 }
 
 #[test]
@@ -380,8 +378,8 @@ fn waits_for_a_hop_grow() {
     let mut queue = filled(1, 1, |_| {});
     let mut now = START;
     for middle in [5, 10, 20, 40, 80, 160, 320, 640, 666, 666] {
-        let courier = opened(&mut queue, now);
-        queue.closed(courier, DisconnectReason::Unreachable(refusal(0)), now);
+        let slot = opened(&mut queue, now);
+        queue.closed(slot, DisconnectReason::Unreachable(refusal(0)), now);
         let until = stats(&queue, 0).backoff_until;
         let range = seconds(middle) * 3 / 4..=seconds(middle) * 5 / 4;
         assert!(range.contains(&(until - now)), "{:?} is not in {range:?}", until - now);
@@ -399,8 +397,8 @@ fn a_session_that_lives_goes_on_while_no_other_is_tried() {
     let refused = opened(&mut queue, START);
     queue.closed(refused, DisconnectReason::Unreachable(refusal(421)), START);
     for _ in 0..30 {
-        let assignment = taken(&mut queue, &mut living, START);
-        assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
+        let request = taken(&mut queue, &mut living, START);
+        assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
         assert_eq!(queue.next_connection_action(START), None, "a delivery is no reason to ask again at once");
     }
     let until = stats(&queue, 0).backoff_until;
@@ -418,25 +416,25 @@ fn age_is_checked_in_every_state() {
     queue.put(NewEntry { progress: held, ..arrival(2, 1, &[0]) }, START);
     queue.put(NewEntry { progress: deferred, ..arrival(3, 2, &[0]) }, START);
     queue.put(arrival(4, 3, &[0]), START);
-    let mut courier = std::iter::from_fn(|| queue.next_connection_action(START)).find_map(|call| match call {
-        ConnectionAction::Open(courier) if courier.destination == DestinationId(3) => Some(courier),
+    let mut slot = std::iter::from_fn(|| queue.next_connection_action(START)).find_map(|call| match call {
+        ConnectionAction::Open(slot) if slot.destination == DestinationId(3) => Some(slot),
         _ => None,
     });
-    let assignment = taken(&mut queue, courier.as_mut().unwrap(), START);
+    let request = taken(&mut queue, slot.as_mut().unwrap(), START);
     let late = ticked(&mut queue, START + seconds(4 * 3_600 + 1));
     assert_eq!(late.len(), 4);
-    assert!(late.iter().all(|effects| matches!(effects.dsn, Some(DsnEvent::Delayed { .. }))), "{late:?}");
+    assert!(late.iter().all(|actions| matches!(actions.dsn, Some(DsnEvent::Delayed { .. }))), "{late:?}");
     let expired = ticked(&mut queue, START + seconds(5 * 86_400 + 1));
-    let ids: Vec<u64> = expired.iter().map(|effects| effects.id.0).collect();
-    assert_eq!(ids, [1, 2, 3], "the fourth is with a courier");
-    for effects in expired {
-        let Some(DsnEvent::Settled { pending: ticket, fates }) = effects.dsn else { panic!("the sender is told") };
+    let ids: Vec<u64> = expired.iter().map(|actions| actions.id.0).collect();
+    assert_eq!(ids, [1, 2, 3], "the fourth is with a connection");
+    for actions in expired {
+        let Some(DsnEvent::Settled { pending, fates }) = actions.dsn else { panic!("the sender is told") };
         assert_eq!(fates, [(0, RecipientFate::Expired(None))]);
-        assert!(queue.dsn_stored(ticket).done);
+        assert!(queue.dsn_stored(pending).done);
     }
-    let outcome = DeliveryResult::All(RecipientStatus::Deferred(refusal(450)));
-    let effects = queue.finish_delivery(assignment, outcome, START + seconds(5 * 86_400 + 1));
-    let Some(DsnEvent::Settled { fates, .. }) = effects.dsn else { panic!("it is too old to wait") };
+    let result = DeliveryResult::All(RecipientStatus::Deferred(refusal(450)));
+    let actions = queue.finish_delivery(request, result, START + seconds(5 * 86_400 + 1));
+    let Some(DsnEvent::Settled { fates, .. }) = actions.dsn else { panic!("it is too old to wait") };
     assert_eq!(fates, [(0, RecipientFate::Expired(Some(refusal(450))))]);
 }
 
@@ -452,15 +450,15 @@ fn a_dsn_is_never_reported_as_delayed() {
 fn a_message_that_ends_every_session_is_deferred() {
     let mut queue = filled(2, 1, |_| {});
     for _ in 0..3 {
-        let mut courier = opened(&mut queue, START);
-        let assignment = taken(&mut queue, &mut courier, START);
-        assert_eq!(assignment.id, MessageId(0));
-        drop(queue.finish_delivery(assignment, DeliveryResult::Unsent, START));
+        let mut slot = opened(&mut queue, START);
+        let request = taken(&mut queue, &mut slot, START);
+        assert_eq!(request.id, MessageId(0));
+        drop(queue.finish_delivery(request, DeliveryResult::Unsent, START));
         queue.destinations[0].failed_sessions = 0;
-        queue.closed(courier, DisconnectReason::Finished, START);
+        queue.closed(slot, DisconnectReason::Finished, START);
     }
-    let mut courier = opened(&mut queue, START);
-    assert_eq!(taken(&mut queue, &mut courier, START).id, MessageId(1));
+    let mut slot = opened(&mut queue, START);
+    assert_eq!(taken(&mut queue, &mut slot, START).id, MessageId(1));
     assert_eq!(stats(&queue, 0).deferred, 1);
 }
 
@@ -469,10 +467,10 @@ fn failed_sessions_cause_a_backoff() {
     let mut queue = filled(100, 1, |_| {});
     for round in 0..3 {
         assert_eq!(stats(&queue, 0).backoff_until, Duration::ZERO, "round {round}");
-        let mut courier = opened(&mut queue, START);
-        let assignment = taken(&mut queue, &mut courier, START);
-        drop(queue.finish_delivery(assignment, DeliveryResult::Unsent, START));
-        queue.closed(courier, DisconnectReason::Finished, START);
+        let mut slot = opened(&mut queue, START);
+        let request = taken(&mut queue, &mut slot, START);
+        drop(queue.finish_delivery(request, DeliveryResult::Unsent, START));
+        queue.closed(slot, DisconnectReason::Finished, START);
     }
     assert!(stats(&queue, 0).backoff_until > START);
     assert_eq!(queue.next_connection_action(START), None);
@@ -481,7 +479,7 @@ fn failed_sessions_cause_a_backoff() {
 #[test]
 fn connections_do_not_flap() {
     let mut queue = queue(|_| {});
-    let mut couriers: Vec<(ConnectionSlot, bool)> = Vec::new();
+    let mut slots: Vec<(ConnectionSlot, bool)> = Vec::new();
     let mut opened: usize = 0;
     let mut next: u64 = 0;
     // The backlog grows to sixty and shrinks to zero, again and again.
@@ -492,22 +490,22 @@ fn connections_do_not_flap() {
         });
         loop {
             match queue.next_connection_action(START) {
-                Some(ConnectionAction::Open(courier)) => {
+                Some(ConnectionAction::Open(slot)) => {
                     opened += 1;
-                    couriers.push((courier, false));
+                    slots.push((slot, false));
                 }
                 Some(ConnectionAction::Wake(_)) => {
-                    let found = couriers.iter_mut().find(|(_, waits)| *waits);
+                    let found = slots.iter_mut().find(|(_, waits)| *waits);
                     found.expect("somebody waits").1 = false;
                 }
                 Some(ConnectionAction::Close(_)) => panic!("nobody is in the way"),
-                None if couriers.iter().all(|(_, waits)| *waits) => break,
+                None if slots.iter().all(|(_, waits)| *waits) => break,
                 None => {}
             }
-            for (courier, waits) in couriers.iter_mut().filter(|(_, waits)| !waits) {
-                match queue.take(courier, START) {
-                    NextRequest::Deliver(assignment) => {
-                        drop(queue.finish_delivery(assignment, DeliveryResult::Delivered, START))
+            for (slot, waits) in slots.iter_mut().filter(|(_, waits)| !waits) {
+                match queue.take(slot, START) {
+                    NextRequest::Deliver(request) => {
+                        drop(queue.finish_delivery(request, DeliveryResult::Delivered, START))
                     }
                     NextRequest::Wait => *waits = true,
                     NextRequest::Close => panic!("nobody is in the way"),
@@ -516,7 +514,7 @@ fn connections_do_not_flap() {
         }
     }
     assert_eq!(queue.totals().entries, 0);
-    assert!(opened == couriers.len() && (1..=20).contains(&opened), "{opened} opened");
+    assert!(opened == slots.len() && (1..=20).contains(&opened), "{opened} opened");
 }
 
 #[test]
@@ -526,17 +524,17 @@ fn a_slow_hop_leaves_memory_to_others() {
     assert_eq!(queue.totals().message_bytes, 5_000, "half of it, at most");
     (1_000..1_020).for_each(|id| queue.put(arrival(id, 1, &[0]), START));
     assert_eq!(queue.totals().message_bytes, 7_000, "a short backlog is all in memory");
-    // Dropped letters are read in the order of the log, as memory becomes free.
-    let mut courier = opened(&mut queue, START);
-    assert_eq!(courier.destination, DestinationId(0));
+    // Dropped messages are read in the order of the log, as memory becomes free.
+    let mut slot = opened(&mut queue, START);
+    assert_eq!(slot.destination, DestinationId(0));
     let mut seen = Vec::new();
     let mut ids = Vec::new();
     while seen.len() < 1_000 {
         queue.messages_to_read(&mut ids);
         ids.drain(..).for_each(|id| queue.loaded(id, &vec![0; 100].into()));
-        let assignment = taken(&mut queue, &mut courier, START);
-        seen.push(assignment.id.0);
-        assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
+        let request = taken(&mut queue, &mut slot, START);
+        seen.push(request.id.0);
+        assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
         assert!(queue.totals().message_bytes <= 10_000);
     }
     assert!(seen.is_sorted());
@@ -546,12 +544,12 @@ fn a_slow_hop_leaves_memory_to_others() {
 fn what_cannot_be_read_is_held() {
     let mut queue = queue(|_| {});
     queue.put(NewEntry { message: None, ..arrival(1, 0, &[0]) }, START);
-    let mut courier = opened(&mut queue, START);
+    let mut slot = opened(&mut queue, START);
     let mut ids = Vec::new();
     queue.messages_to_read(&mut ids);
     assert_eq!(ids, [MessageId(1)]);
     assert_eq!(queue.hold_unreadable(MessageId(1), START).unwrap().facts, [Fact::Held]);
-    assert!(is_waiting(&queue.take(&mut courier, START)));
+    assert!(is_waiting(&queue.take(&mut slot, START)));
     assert_eq!((stats(&queue, 0).held, queue.totals().message_bytes), (1, 0));
     assert_eq!(queue.hold_unreadable(MessageId(2), START), None);
 }
@@ -559,9 +557,9 @@ fn what_cannot_be_read_is_held() {
 /// Expires one message whose envelope cannot be read; returns the effects.
 fn with_failed_dsn(queue: &mut MailQueue<TestMessage>, fates: &[(u16, RecipientFate)]) -> Actions {
     let numbers: Vec<u16> = fates.iter().map(|(number, _)| *number).collect();
-    let notice = queue.restore_pending_dsn(arrival(1, 0, &numbers), fates.to_vec());
-    let DsnEvent::Settled { pending: ticket, fates } = notice else { panic!("it is settled") };
-    queue.dsn_failed(ticket, &fates)
+    let dsn = queue.restore_pending_dsn(arrival(1, 0, &numbers), fates.to_vec());
+    let DsnEvent::Settled { pending, fates } = dsn else { panic!("it is settled") };
+    queue.dsn_failed(pending, &fates)
 }
 
 #[test]
@@ -572,22 +570,22 @@ fn failed_recipients_without_a_dsn_are_held() {
         (1, RecipientFate::Confirmed(Confirmation::Relayed)),
         (2, RecipientFate::Failed(refusal(550))),
     ];
-    let effects = with_failed_dsn(&mut queue, &fates);
-    assert_eq!((&effects.facts[..], effects.done), (&[Fact::DsnStored { recipients: vec![1] }][..], false));
+    let actions = with_failed_dsn(&mut queue, &fates);
+    assert_eq!((&actions.facts[..], actions.done), (&[Fact::DsnStored { recipients: vec![1] }][..], false));
     let listed = queue.show(MessageId(1), START);
     assert_eq!((listed.len(), listed[0].state, listed[0].recipients.to_vec()), (1, EntryState::Held, vec![0, 2]));
     assert!(ticked(&mut queue, START + seconds(50 * 86_400)).is_empty(), "it has no end of its own");
-    let order = |queue: &mut MailQueue<TestMessage>, order| {
+    let command = |queue: &mut MailQueue<TestMessage>, command| {
         let mut all = Vec::new();
-        queue.apply_command(order, MessageSelector::Message(MessageId(1)), START, |effects| all.push(effects));
+        queue.apply_command(command, MessageSelector::Message(MessageId(1)), START, |actions| all.push(actions));
         all.pop().unwrap()
     };
-    assert!(!order(&mut queue, OperatorCommand::Release).done);
+    assert!(!command(&mut queue, OperatorCommand::Release).done);
     let mut ids = Vec::new();
     let _courier = opened(&mut queue, START);
     queue.messages_to_read(&mut ids);
     assert_eq!(ids, [MessageId(1)], "it is read again");
-    assert!(order(&mut queue, OperatorCommand::Remove).done);
+    assert!(command(&mut queue, OperatorCommand::Remove).done);
 }
 
 #[test]
@@ -600,15 +598,21 @@ fn delivered_recipients_without_a_dsn_are_done() {
 #[test]
 fn commands_reach_entries_in_flight() {
     let mut queue = filled(3, 1, |_| {});
-    let mut courier = opened(&mut queue, START);
-    let [first, second, third] = [0; 3].map(|_| taken(&mut queue, &mut courier, START));
-    let order = |queue: &mut MailQueue<TestMessage>, order, id| {
-        queue.apply_command(order, MessageSelector::Message(MessageId(id)), START, |effects| assert!(!effects.done))
+    let mut slot = opened(&mut queue, START);
+    let [first, second, third] = [0; 3].map(|_| taken(&mut queue, &mut slot, START));
+    let command = |queue: &mut MailQueue<TestMessage>, command, id| {
+        queue.apply_command(command, MessageSelector::Message(MessageId(id)), START, |actions| assert!(!actions.done))
     };
-    assert_eq!((order(&mut queue, OperatorCommand::Hold, 0), order(&mut queue, OperatorCommand::Hold, 0)), (1, 0));
-    assert_eq!((order(&mut queue, OperatorCommand::Remove, 1), order(&mut queue, OperatorCommand::Remove, 1)), (1, 0));
-    assert_eq!((order(&mut queue, OperatorCommand::Hold, 2), order(&mut queue, OperatorCommand::Release, 2)), (1, 1));
-    assert_eq!(order(&mut queue, OperatorCommand::Retry, 2), 0);
+    assert_eq!((command(&mut queue, OperatorCommand::Hold, 0), command(&mut queue, OperatorCommand::Hold, 0)), (1, 0));
+    assert_eq!(
+        (command(&mut queue, OperatorCommand::Remove, 1), command(&mut queue, OperatorCommand::Remove, 1)),
+        (1, 0)
+    );
+    assert_eq!(
+        (command(&mut queue, OperatorCommand::Hold, 2), command(&mut queue, OperatorCommand::Release, 2)),
+        (1, 1)
+    );
+    assert_eq!(command(&mut queue, OperatorCommand::Retry, 2), 0);
     assert!(!queue.finish_delivery(first, DeliveryResult::Unsent, START).done);
     assert!(
         queue.finish_delivery(second, DeliveryResult::All(RecipientStatus::Failed(refusal(550))), START).done,
@@ -620,25 +624,21 @@ fn commands_reach_entries_in_flight() {
 }
 
 /// The facts of an order to one message.
-fn commanded(queue: &mut MailQueue<TestMessage>, order: OperatorCommand, id: u64) -> Vec<Fact> {
+fn commanded(queue: &mut MailQueue<TestMessage>, command: OperatorCommand, id: u64) -> Vec<Fact> {
     let mut facts = Vec::new();
-    queue.apply_command(order, MessageSelector::Message(MessageId(id)), START, |effects| facts.extend(effects.facts));
+    queue.apply_command(command, MessageSelector::Message(MessageId(id)), START, |actions| facts.extend(actions.facts));
     facts
 }
 
 #[test]
 fn commands_are_recorded() {
     let mut queue = filled(3, 1, |_| {});
-    let mut courier = opened(&mut queue, START);
+    let mut slot = opened(&mut queue, START);
     for _ in 0..2 {
-        let assignment = taken(&mut queue, &mut courier, START);
-        drop(
-            queue
-                .finish_delivery(assignment, DeliveryResult::All(RecipientStatus::Deferred(refusal(450))), START)
-                .facts,
-        );
+        let request = taken(&mut queue, &mut slot, START);
+        drop(queue.finish_delivery(request, DeliveryResult::All(RecipientStatus::Deferred(refusal(450))), START).facts);
     }
-    let _in_flight = taken(&mut queue, &mut courier, START);
+    let _in_flight = taken(&mut queue, &mut slot, START);
     let at_once = Fact::Deferred { recipients: vec![0], attempts: 1, next_unix_s: 0, refusal: refusal(450) };
     assert_eq!(commanded(&mut queue, OperatorCommand::Retry, 0), vec![at_once.clone()]);
     assert_eq!(commanded(&mut queue, OperatorCommand::Hold, 1), [Fact::Held]);
@@ -652,29 +652,34 @@ fn commands_are_recorded() {
 #[test]
 fn a_delivery_task_that_panicked_gives_its_message_back_and_does_not_count_as_an_answer() {
     let mut queue = filled(1, 1, |_| {});
-    let mut courier = opened(&mut queue, START);
-    let assignment = taken(&mut queue, &mut courier, START);
-    let effects = queue.finish_delivery(assignment, DeliveryResult::Panicked(refusal(0)), START);
-    assert!(matches!(&effects.facts[..], [Fact::Deferred { attempts: 1, .. }]), "{effects:?}");
+    let mut slot = opened(&mut queue, START);
+    let request = taken(&mut queue, &mut slot, START);
+    let actions = queue.finish_delivery(request, DeliveryResult::Panicked(refusal(0)), START);
+    assert!(matches!(&actions.facts[..], [Fact::Deferred { attempts: 1, .. }]), "{actions:?}");
     assert_eq!(queue.show(MessageId(0), START)[0].state, EntryState::Deferred);
 }
 
 #[test]
 fn commands_reach_a_whole_destination() {
     let mut queue = filled(10, 2, |_| {});
-    let order = |queue: &mut MailQueue<TestMessage>, order, which| queue.apply_command(order, which, START, |_| {});
-    assert_eq!(order(&mut queue, OperatorCommand::Hold, MessageSelector::Destination(DestinationId(0))), 10);
+    let command =
+        |queue: &mut MailQueue<TestMessage>, command, which| queue.apply_command(command, which, START, |_| {});
+    assert_eq!(command(&mut queue, OperatorCommand::Hold, MessageSelector::Destination(DestinationId(0))), 10);
     assert_eq!((stats(&queue, 0).held, stats(&queue, 1).held), (10, 0));
-    assert_eq!(order(&mut queue, OperatorCommand::Release, MessageSelector::All), 10);
-    assert_eq!(order(&mut queue, OperatorCommand::Remove, MessageSelector::Destination(DestinationId(1))), 10);
-    assert_eq!(order(&mut queue, OperatorCommand::Hold, MessageSelector::Destination(DestinationId(77))), 0);
-    assert_eq!(order(&mut queue, OperatorCommand::Retry, MessageSelector::Destination(DestinationId(77))), 0);
+    assert_eq!(command(&mut queue, OperatorCommand::Release, MessageSelector::All), 10);
+    assert_eq!(command(&mut queue, OperatorCommand::Remove, MessageSelector::Destination(DestinationId(1))), 10);
+    assert_eq!(command(&mut queue, OperatorCommand::Hold, MessageSelector::Destination(DestinationId(77))), 0);
+    assert_eq!(command(&mut queue, OperatorCommand::Retry, MessageSelector::Destination(DestinationId(77))), 0);
     assert_eq!((queue.totals().messages, stats(&queue, 0).ready), (10, 10));
-    // A hop that is left alone is tried at once.
-    let courier = opened(&mut queue, START);
-    queue.closed(courier, DisconnectReason::Unreachable(refusal(421)), START);
+    // A destination that is left alone is tried at once.
+    let slot = opened(&mut queue, START);
+    queue.closed(slot, DisconnectReason::Unreachable(refusal(421)), START);
     assert_eq!(queue.next_connection_action(START), None);
-    assert_eq!(order(&mut queue, OperatorCommand::Retry, MessageSelector::All), 1, "the first of them opens the hop");
+    assert_eq!(
+        command(&mut queue, OperatorCommand::Retry, MessageSelector::All),
+        1,
+        "the first of them opens the destination"
+    );
     assert_eq!(opened(&mut queue, START).destination, DestinationId(0));
 }
 
@@ -683,16 +688,13 @@ fn a_pending_dsn_survives_a_restart() {
     let mut queue = queue(|_| {});
     let failed = vec![(3, RecipientFate::Failed(refusal(550)))];
     queue.put(arrival(1, 0, &[0]), START);
-    let notice = queue.restore_pending_dsn(arrival(1, 5, &[]), failed.clone());
-    let DsnEvent::Settled { pending: ticket, fates } = notice else { panic!("it is settled") };
+    let dsn = queue.restore_pending_dsn(arrival(1, 5, &[]), failed.clone());
+    let DsnEvent::Settled { pending, fates } = dsn else { panic!("it is settled") };
     assert_eq!(fates, failed);
-    let mut courier = opened(&mut queue, START);
-    let assignment = taken(&mut queue, &mut courier, START);
-    assert!(
-        !queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done,
-        "not before the notice is stored"
-    );
-    assert!(queue.dsn_stored(ticket).done);
+    let mut slot = opened(&mut queue, START);
+    let request = taken(&mut queue, &mut slot, START);
+    assert!(!queue.finish_delivery(request, DeliveryResult::Delivered, START).done, "not before the DSN is stored");
+    assert!(queue.dsn_stored(pending).done);
 }
 
 #[test]
@@ -734,9 +736,9 @@ fn a_million_entries_are_small_and_go_as_they_came() {
     );
     // All come late in the same second: a tick does a part of it, and the list is whole at the end.
     let late = START + seconds(4 * 3_600 + 2);
-    let mut effects = Vec::new();
-    queue.tick(late, &mut effects);
-    assert_eq!(effects.len(), MAX_TICK_TIMERS);
+    let mut actions = Vec::new();
+    queue.tick(late, &mut actions);
+    assert_eq!(actions.len(), MAX_TICK_TIMERS);
     assert!(queue.deadline().is_some_and(|deadline| deadline <= late), "there is more to do");
     let sent = deliver(&mut queue, MILLION / 50);
     assert_eq!(queue.totals().messages as u64, MILLION - 1 - sent);
@@ -748,7 +750,7 @@ fn an_empty_queue_is_small_again() {
     (0..30_000).for_each(|id| queue.put(NewEntry { message: None, ..arrival(id, 0, &[0]) }, START));
     let sent = deliver(&mut queue, 10_000);
     let removed =
-        queue.apply_command(OperatorCommand::Remove, MessageSelector::All, START, |effects| assert!(effects.done));
+        queue.apply_command(OperatorCommand::Remove, MessageSelector::All, START, |actions| assert!(actions.done));
     assert_eq!(removed as u64, 30_000 - sent);
     assert_eq!((queue.totals().entries, queue.entries.slot_count()), (0, 0));
     assert!(queue.messages.capacity() <= 2 * SPARE_MESSAGES);
@@ -758,17 +760,17 @@ fn an_empty_queue_is_small_again() {
 fn deliver(queue: &mut MailQueue<TestMessage>, most: u64) -> u64 {
     let mut sent = 0;
     let mut ids = Vec::new();
-    let mut couriers = Vec::new();
+    let mut slots = Vec::new();
     while sent < most {
         while let Some(call) = queue.next_connection_action(START) {
-            couriers.extend(if let ConnectionAction::Open(courier) = call { Some(courier) } else { None });
+            slots.extend(if let ConnectionAction::Open(slot) = call { Some(slot) } else { None });
         }
         queue.messages_to_read(&mut ids);
-        let letter: TestMessage = vec![0; 100].into();
-        ids.drain(..).for_each(|id| queue.loaded(id, &letter));
-        for courier in &mut couriers {
-            if let NextRequest::Deliver(assignment) = queue.take(courier, START) {
-                assert!(queue.finish_delivery(assignment, DeliveryResult::Delivered, START).done);
+        let message: TestMessage = vec![0; 100].into();
+        ids.drain(..).for_each(|id| queue.loaded(id, &message));
+        for slot in &mut slots {
+            if let NextRequest::Deliver(request) = queue.take(slot, START) {
+                assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
                 sent += 1;
             }
         }
@@ -781,8 +783,8 @@ fn the_first_ready_message_is_always_read() {
     let mut queue = queue(|options| options.message_bytes = 150);
     queue.put(NewEntry { message: None, ..arrival(1, 0, &[0]) }, START);
     queue.put(arrival(2, 0, &[0]), START);
-    let mut courier = opened(&mut queue, START);
-    assert!(is_waiting(&queue.take(&mut courier, START)));
+    let mut slot = opened(&mut queue, START);
+    assert!(is_waiting(&queue.take(&mut slot, START)));
     let mut ids = Vec::new();
     queue.messages_to_read(&mut ids);
     assert_eq!((ids.as_slice(), queue.totals().message_bytes), ([MessageId(1)].as_slice(), 200));
@@ -796,6 +798,6 @@ fn a_restart_does_not_hurry_the_next_try() {
     assert_eq!((queue.next_connection_action(START), stats(&queue, 0).deferred), (None, 1));
     assert_eq!(queue.deadline(), Some(START + seconds(60)));
     assert!(ticked(&mut queue, START + seconds(60)).is_empty());
-    let courier = opened(&mut queue, START + seconds(60));
-    assert_eq!((courier.destination, stats(&queue, 0).ready), (DestinationId(0), 1));
+    let slot = opened(&mut queue, START + seconds(60));
+    assert_eq!((slot.destination, stats(&queue, 0).ready), (DestinationId(0), 1));
 }

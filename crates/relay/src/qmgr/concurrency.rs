@@ -1,10 +1,10 @@
-//! Opening and closing of connections, and the times when a hop is left alone.
+//! Opening and closing of connections, and the backoff of destinations that cannot be reached.
 //!
-//! A hop gets as many couriers as its backlog is worth. None is closed because the backlog shrank: that is left to the
-//! idle limit of connections, so that their number never flaps. If couriers are scarce, a hop may open another only if
-//! it would then have no more than stay free ("dynamic threshold", Choudhury and Hahne 1998): the busiest hop leaves
-//! half to the others, and a hop that has none gets one as long as there is one. If there is none, idle couriers are
-//! dismissed, and couriers that have had their share leave.
+//! A destination gets as many connections as its backlog is worth. None is closed because the backlog shrank: that is
+//! left to the idle time-out of connections, so that their number never flaps. If connections are scarce, a destination
+//! may open another only if it would then have no more than stay free ("dynamic threshold", Choudhury and Hahne 1998):
+//! the busiest destination leaves half to the others, and a destination that has none gets one as long as there is one.
+//! If there is none, idle connections are closed, and connections that have had their share give way.
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,31 +13,31 @@ use super::destination::DestinationQueue;
 use super::{DestinationId, EntryState, ListKind, MailQueue, NO_ENTRY, millis};
 use crate::message::envelope::DeliveryRefusal;
 
-/// A connection to a hop, or an attempt at one. Its owner gives it back by `Queue::closed`.
-#[must_use = "a courier that is not given back counts against the limits for ever"]
+/// A connection to a destination, or an attempt at one. Its owner gives it back by `closed`.
+#[must_use = "a slot that is not given back counts against the limits for ever"]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionSlot {
     pub(crate) destination: DestinationId,
     /// It found nothing to do.
     is_idle: bool,
-    /// It has to leave.
+    /// It must say QUIT, in favour of a destination that has no connection.
     must_quit: bool,
     /// It says QUIT: it takes nothing any more, but still has its connection.
     is_quitting: bool,
 }
 
-/// Call for the driver to carry out.
+/// Action for the driver to carry out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionAction {
-    /// Connect to this courier's hop.
+    /// Connect to this slot's destination.
     Open(ConnectionSlot),
-    /// One of the hop's waiting couriers is to `take`.
+    /// One of the destination's waiting connections is to `take`.
     Wake(DestinationId),
-    /// One of the hop's waiting couriers is to close: others have waited for a connection.
+    /// One of the destination's waiting connections is to close: others have waited for a connection.
     Close(DestinationId),
 }
 
-/// Reason why a courier is gone.
+/// Reason why a connection is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DisconnectReason {
     /// It had nothing more to do, or the session ended in the usual way.
@@ -46,61 +46,62 @@ pub(crate) enum DisconnectReason {
     Unreachable(DeliveryRefusal),
 }
 
-/// Hops that may want a call, in turn. Each is in a list once at most, and is checked again before it is used.
+/// Destinations for which an action may be due, in turn. Each is in a list once at most, and is checked again before it
+/// is used.
 #[derive(Default)]
 pub(super) struct ConnectionLists {
-    /// Have work and an idle courier.
+    /// Have work and an idle connection.
     wakeable: VecDeque<DestinationId>,
-    /// Have work and no courier.
+    /// Have work and no connection.
     unserved: VecDeque<DestinationId>,
-    /// Have something to do, and perhaps not enough couriers.
+    /// Have something to do, and perhaps not enough connections.
     scalable: VecDeque<DestinationId>,
-    /// Have couriers that wait.
+    /// Have connections that wait.
     idle: VecDeque<DestinationId>,
-    /// All couriers.
+    /// All connections.
     pub(super) open: u32,
-    /// Those among them that were dismissed or have to leave.
+    /// Those among them that were told to close.
     closing: u32,
 }
 
-/// Messages that a hop may send, after the last connection that it got, before it must give one up to a hop that has
-/// none: often enough to be fair, seldom enough that connections pay.
+/// Messages that a destination may send, after the last connection that it got, before it must give one up to a
+/// destination that has none: often enough to be fair, seldom enough that connections pay.
 const FAIR_SHARE_LIMIT: u32 = 20;
-/// Growing hops that are checked in one call.
+/// Scalable destinations that are checked for one action.
 const MAX_SCALABLE_CHECKS: usize = 16;
-/// Sessions in succession that may end without having delivered anything, before the hop counts as unreachable.
+/// Sessions in succession that may end without having delivered anything, before the destination counts as unreachable.
 const MAX_FAILED_SESSIONS: u32 = 3;
-/// Letters that are given up at once when a hop is shut.
+/// Messages that are dropped from memory at once when a destination backs off.
 const MAX_DROPPED_MESSAGES: usize = 10_000;
 
-impl<L: Clone> MailQueue<L> {
-    /// Returns the next call: open, wake or dismiss. The driver asks until it is `None`, after each event.
+impl<M: Clone> MailQueue<M> {
+    /// Returns the next action: open, wake or close. The driver asks until it is `None`, after each event.
     pub(crate) fn next_connection_action(&mut self, now: Duration) -> Option<ConnectionAction> {
         let now_ms = millis(now);
-        if let Some(hop) = self.next_to_wake() {
-            return Some(ConnectionAction::Wake(hop));
+        if let Some(destination) = self.next_to_wake() {
+            return Some(ConnectionAction::Wake(destination));
         }
         let free = self.options.concurrency_limit.saturating_sub(self.connections.open);
-        let starving = self.first_unserved(now_ms);
+        let unserved = self.first_unserved(now_ms);
         if free == 0 {
-            starving?;
+            unserved?;
             return self.next_to_close();
         }
-        let hop = match starving {
-            Some(hop) => {
+        let destination = match unserved {
+            Some(destination) => {
                 self.connections.unserved.pop_front();
-                self.destination(hop).listed.unserved = false;
-                hop
+                self.destination(destination).listed.unserved = false;
+                destination
             }
             None => self.first_scalable(free, now_ms)?,
         };
-        Some(ConnectionAction::Open(self.open(hop)))
+        Some(ConnectionAction::Open(self.open(destination)))
     }
 
     fn open(&mut self, key: DestinationId) -> ConnectionSlot {
         self.connections.open += 1;
-        let hop = self.destination(key);
-        (hop.connections, hop.served) = (hop.connections + 1, 0);
+        let destination = self.destination(key);
+        (destination.connections, destination.served) = (destination.connections + 1, 0);
         self.update_lists(key);
         ConnectionSlot { destination: key, is_idle: false, must_quit: false, is_quitting: false }
     }
@@ -109,8 +110,8 @@ impl<L: Clone> MailQueue<L> {
         while let Some(key) = self.connections.wakeable.pop_front() {
             self.destination(key).listed.wakeable = false;
             if self.can_wake(key) {
-                let hop = self.destination(key);
-                (hop.idle, hop.woken) = (hop.idle - 1, hop.woken + 1);
+                let destination = self.destination(key);
+                (destination.idle, destination.woken) = (destination.idle - 1, destination.woken + 1);
                 self.update_lists(key);
                 return Some(key);
             }
@@ -119,21 +120,24 @@ impl<L: Clone> MailQueue<L> {
     }
 
     fn can_wake(&self, key: DestinationId) -> bool {
-        let hop = &self.destinations[key.0 as usize];
-        let is_in_memory = hop.ready.first != NO_ENTRY && self.entries[hop.ready.first].message.is_some();
-        is_in_memory && hop.idle > 0 && hop.woken.saturating_mul(hop.batch_size) < hop.count(EntryState::Ready)
+        let destination = &self.destinations[key.0 as usize];
+        let is_in_memory =
+            destination.ready.first != NO_ENTRY && self.entries[destination.ready.first].message.is_some();
+        is_in_memory
+            && destination.idle > 0
+            && destination.woken.saturating_mul(destination.batch_size) < destination.count(EntryState::Ready)
     }
 
-    /// The hop that has waited longest for its first courier; those that no longer do are passed over.
+    /// The destination that has waited longest for its first connection; those that no longer do are passed over.
     fn first_unserved(&mut self, now_ms: u64) -> Option<DestinationId> {
         let limit = self.options.destination_concurrency_limit;
         while let Some(&key) = self.connections.unserved.front() {
-            let hop = &mut self.destinations[key.0 as usize];
-            if hop.active_connections() == 0 && hop.wants_connection(limit, now_ms) {
+            let destination = &mut self.destinations[key.0 as usize];
+            if destination.active_connections() == 0 && destination.wants_connection(limit, now_ms) {
                 return Some(key);
             }
-            hop.listed.unserved = false;
-            let is_served = hop.active_connections() > 0;
+            destination.listed.unserved = false;
+            let is_served = destination.active_connections() > 0;
             self.connections.unserved.pop_front();
             if is_served {
                 self.update_lists(key);
@@ -146,11 +150,11 @@ impl<L: Clone> MailQueue<L> {
         let limit = self.options.destination_concurrency_limit;
         for _ in 0..self.connections.scalable.len().min(MAX_SCALABLE_CHECKS) {
             let key = self.connections.scalable.pop_front()?;
-            let hop = &mut self.destinations[key.0 as usize];
-            if !hop.wants_connection(limit, now_ms) {
-                hop.listed.scalable = false;
-            } else if hop.connections < free {
-                hop.listed.scalable = false;
+            let destination = &mut self.destinations[key.0 as usize];
+            if !destination.wants_connection(limit, now_ms) {
+                destination.listed.scalable = false;
+            } else if destination.connections < free {
+                destination.listed.scalable = false;
                 return Some(key);
             } else {
                 self.connections.scalable.push_back(key);
@@ -159,14 +163,14 @@ impl<L: Clone> MailQueue<L> {
         None
     }
 
-    /// Returns a hop with an idle courier while another hop has none.
+    /// Returns a destination with an idle connection while another destination has none.
     fn next_to_close(&mut self) -> Option<ConnectionAction> {
         while self.connections.closing < self.connections.unserved.len() as u32 {
             let key = self.connections.idle.pop_front()?;
-            let hop = self.destination(key);
-            hop.listed.idle = false;
-            if hop.idle > 0 {
-                (hop.idle, hop.dismissed) = (hop.idle - 1, hop.dismissed + 1);
+            let destination = self.destination(key);
+            destination.listed.idle = false;
+            if destination.idle > 0 {
+                (destination.idle, destination.dismissed) = (destination.idle - 1, destination.dismissed + 1);
                 self.connections.closing += 1;
                 self.list_as_idle(key);
                 return Some(ConnectionAction::Close(key));
@@ -175,98 +179,98 @@ impl<L: Clone> MailQueue<L> {
         None
     }
 
-    /// Reports whether this courier has to leave, since another hop has none and its own has had its share.
-    pub(super) fn must_yield(&mut self, courier: &mut ConnectionSlot, now_ms: u64) -> bool {
+    /// Reports whether this connection must close, since another destination has none and its own has had its share.
+    pub(super) fn must_yield(&mut self, slot: &mut ConnectionSlot, now_ms: u64) -> bool {
         let is_full = self.connections.open >= self.options.concurrency_limit
-            && self.destination(courier.destination).served >= FAIR_SHARE_LIMIT;
+            && self.destination(slot.destination).served >= FAIR_SHARE_LIMIT;
         let leaves = is_full
             && self.first_unserved(now_ms).is_some()
             && self.connections.closing < self.connections.unserved.len() as u32;
-        if leaves && !courier.must_quit {
-            courier.must_quit = true;
+        if leaves && !slot.must_quit {
+            slot.must_quit = true;
             self.connections.closing += 1;
-            // The hop's next courier has had its share only after as many more.
-            self.destination(courier.destination).served = 0;
+            // The destination's next connection has had its share only after as many more.
+            self.destination(slot.destination).served = 0;
         }
-        leaves || courier.must_quit
+        leaves || slot.must_quit
     }
 
-    /// A courier found nothing to do.
-    pub(super) fn mark_idle(&mut self, courier: &mut ConnectionSlot) {
-        courier.is_idle = true;
-        self.destination(courier.destination).idle += 1;
-        self.list_as_idle(courier.destination);
+    /// A connection found nothing to do.
+    pub(super) fn mark_idle(&mut self, slot: &mut ConnectionSlot) {
+        slot.is_idle = true;
+        self.destination(slot.destination).idle += 1;
+        self.list_as_idle(slot.destination);
     }
 
     fn list_as_idle(&mut self, key: DestinationId) {
-        let hop = self.destination(key);
-        if hop.idle > 0 && !hop.listed.idle {
-            hop.listed.idle = true;
+        let destination = self.destination(key);
+        if destination.idle > 0 && !destination.listed.idle {
+            destination.listed.idle = true;
             self.connections.idle.push_back(key);
         }
     }
 
-    /// A courier asks again, or closes. Idle couriers are interchangeable; any that returns consumes one pending
+    /// A connection asks again, or closes. Idle connections are interchangeable; any that returns consumes one pending
     /// wake-up.
-    pub(super) fn mark_busy(&mut self, courier: &mut ConnectionSlot) {
-        if !std::mem::take(&mut courier.is_idle) {
+    pub(super) fn mark_busy(&mut self, slot: &mut ConnectionSlot) {
+        if !std::mem::take(&mut slot.is_idle) {
             return;
         }
-        let hop = &mut self.destinations[courier.destination.0 as usize];
-        if hop.woken > 0 {
-            hop.woken -= 1;
-        } else if hop.dismissed > 0 {
-            hop.dismissed -= 1;
+        let destination = &mut self.destinations[slot.destination.0 as usize];
+        if destination.woken > 0 {
+            destination.woken -= 1;
+        } else if destination.dismissed > 0 {
+            destination.dismissed -= 1;
             self.connections.closing -= 1;
         } else {
-            hop.idle -= 1;
+            destination.idle -= 1;
         }
     }
 
-    /// A courier is about to go, by itself or because it was dismissed: it is not called any more, and others are
+    /// A connection is about to close, by itself or because it was told to: it is not woken any more, and others are
     /// opened in its place. A peer may take minutes to close the connection.
-    pub(crate) fn begin_quit(&mut self, courier: &mut ConnectionSlot) {
-        self.mark_busy(courier);
-        if !std::mem::replace(&mut courier.is_quitting, true) {
-            self.destination(courier.destination).quitting += 1;
+    pub(crate) fn begin_quit(&mut self, slot: &mut ConnectionSlot) {
+        self.mark_busy(slot);
+        if !std::mem::replace(&mut slot.is_quitting, true) {
+            self.destination(slot.destination).quitting += 1;
         }
-        self.update_lists(courier.destination);
+        self.update_lists(slot.destination);
     }
 
-    /// A courier is gone. Its assignments were given back by `outcome` before.
-    pub(crate) fn closed(&mut self, mut courier: ConnectionSlot, closing: DisconnectReason, now: Duration) {
-        self.mark_busy(&mut courier);
+    /// A connection is closed. Its requests were given back by `finish_delivery` before.
+    pub(crate) fn closed(&mut self, mut slot: ConnectionSlot, reason: DisconnectReason, now: Duration) {
+        self.mark_busy(&mut slot);
         self.connections.open -= 1;
-        self.connections.closing -= u32::from(courier.must_quit);
-        let hop = self.destination(courier.destination);
-        hop.connections -= 1;
-        hop.quitting -= u32::from(courier.is_quitting);
-        match closing {
-            DisconnectReason::Unreachable(refusal) => self.back_off(courier.destination, refusal, millis(now)),
-            DisconnectReason::Finished if hop.failed_sessions >= MAX_FAILED_SESSIONS => {
+        self.connections.closing -= u32::from(slot.must_quit);
+        let destination = self.destination(slot.destination);
+        destination.connections -= 1;
+        destination.quitting -= u32::from(slot.is_quitting);
+        match reason {
+            DisconnectReason::Unreachable(refusal) => self.back_off(slot.destination, refusal, millis(now)),
+            DisconnectReason::Finished if destination.failed_sessions >= MAX_FAILED_SESSIONS => {
                 let refusal = DeliveryRefusal::new(0, None, "sessions end before anything is delivered", "");
-                self.back_off(courier.destination, refusal, millis(now));
+                self.back_off(slot.destination, refusal, millis(now));
             }
             DisconnectReason::Finished => {}
         }
-        self.update_lists(courier.destination);
+        self.update_lists(slot.destination);
     }
 
-    /// Leaves a hop alone for a while. Its couriers that have a session go on, and its entries wait as they are: only
-    /// no courier connects. Further failures meanwhile belong to the same outage.
+    /// Opens no connection to a destination for a while. Its connections that have a session go on, and its entries
+    /// stay as they are. Further failures meanwhile belong to the same outage.
     fn back_off(&mut self, key: DestinationId, refusal: DeliveryRefusal, now_ms: u64) {
         let reconnect = self.options.reconnect;
         let seed = self.options.seed;
-        let hop = self.destination(key);
-        hop.backoff_reason = Some(hop.share_refusal(refusal));
-        (hop.failed_sessions, hop.has_connected) = (0, false);
-        let has_nobody = hop.connections == 0;
-        let is_shut = hop.backoff_until_ms > now_ms;
-        if !is_shut {
-            hop.failures = hop.failures.saturating_add(1);
-            let wait_ms = millis(reconnect.delay(seed, u64::from(key.0), hop.failures)).max(1);
-            hop.backoff_until_ms = now_ms.saturating_add(wait_ms);
-            let until_ms = hop.backoff_until_ms;
+        let destination = self.destination(key);
+        destination.backoff_reason = Some(destination.share_refusal(refusal));
+        (destination.failed_sessions, destination.has_connected) = (0, false);
+        let has_nobody = destination.connections == 0;
+        let is_in_backoff = destination.backoff_until_ms > now_ms;
+        if !is_in_backoff {
+            destination.failures = destination.failures.saturating_add(1);
+            let wait_ms = millis(reconnect.delay(seed, u64::from(key.0), destination.failures)).max(1);
+            destination.backoff_until_ms = now_ms.saturating_add(wait_ms);
+            let until_ms = destination.backoff_until_ms;
             self.backoff_ends.push(Reverse((until_ms, key)));
         }
         if has_nobody {
@@ -274,7 +278,7 @@ impl<L: Clone> MailQueue<L> {
         }
     }
 
-    /// Gives the memory of a hop that cannot be reached to those that can.
+    /// Gives the memory of a destination that cannot be reached to those that can.
     fn drop_messages(&mut self, key: DestinationId) {
         let mut at = self.destination(key).ready.first;
         for _ in 0..MAX_DROPPED_MESSAGES {
@@ -286,23 +290,26 @@ impl<L: Clone> MailQueue<L> {
             }
             at = self.entries.next(at, ListKind::State);
         }
-        let hop = self.destination(key);
-        hop.next_unread = hop.ready.first;
+        let destination = self.destination(key);
+        destination.next_unread = destination.ready.first;
     }
 
-    /// Puts a hop that has changed on the lists for its possible calls.
+    /// Puts a destination that has changed on the lists for its possible actions.
     pub(super) fn update_lists(&mut self, key: DestinationId) {
         let limit = self.options.destination_concurrency_limit;
         let can_wake = self.can_wake(key);
-        let hop = &mut self.destinations[key.0 as usize];
-        if can_wake && !hop.listed.wakeable {
-            hop.listed.wakeable = true;
+        let destination = &mut self.destinations[key.0 as usize];
+        if can_wake && !destination.listed.wakeable {
+            destination.listed.wakeable = true;
             self.connections.wakeable.push_back(key);
         }
-        if !hop.ready.is_empty() && hop.idle == 0 && hop.connections < hop.concurrency_limit.unwrap_or(limit) {
-            let (is_listed, list) = match hop.active_connections() {
-                0 => (&mut hop.listed.unserved, &mut self.connections.unserved),
-                _ => (&mut hop.listed.scalable, &mut self.connections.scalable),
+        if !destination.ready.is_empty()
+            && destination.idle == 0
+            && destination.connections < destination.concurrency_limit.unwrap_or(limit)
+        {
+            let (is_listed, list) = match destination.active_connections() {
+                0 => (&mut destination.listed.unserved, &mut self.connections.unserved),
+                _ => (&mut destination.listed.scalable, &mut self.connections.scalable),
             };
             if !std::mem::replace(is_listed, true) {
                 list.push_back(key);
@@ -311,14 +318,15 @@ impl<L: Clone> MailQueue<L> {
         self.update_read_list(key);
     }
 
-    /// Sets how many messages a courier of this hop takes at a time: another is called, or opened, only for more.
+    /// Sets how many messages a connection of this destination takes at a time: another is woken, or opened, only for
+    /// more.
     pub(crate) fn set_batch_size(&mut self, key: DestinationId, messages: u32) {
         if std::mem::replace(&mut self.destination(key).batch_size, messages.max(1)) != messages.max(1) {
             self.update_lists(key);
         }
     }
 
-    /// Allows a try of the hop at once, whatever its failures.
+    /// Allows a try of the destination at once, whatever its failures.
     pub(super) fn end_backoff(&mut self, key: DestinationId) {
         self.destination(key).backoff_until_ms = 0;
         self.update_lists(key);
@@ -326,12 +334,12 @@ impl<L: Clone> MailQueue<L> {
 }
 
 impl DestinationQueue {
-    /// Couriers that do nothing: for statistics.
+    /// Connections that do nothing: for statistics.
     pub(super) fn idle_connections(&self) -> u32 {
         self.idle + self.woken + self.dismissed
     }
 
-    /// Couriers that take messages, or will.
+    /// Connections that take messages, or will.
     fn active_connections(&self) -> u32 {
         self.connections - self.quitting
     }

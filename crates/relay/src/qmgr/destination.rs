@@ -1,58 +1,58 @@
-//! The queue's state of a next hop: its entries, its couriers, and whether it can be reached.
+//! The queue's state of a next hop: its entries, its connections, and whether it can be reached.
 use std::sync::Arc;
 
 use super::entries::EntryList;
 use super::entry::{EntryIndex, EntryState, NO_ENTRY, STATE_COUNT};
 use crate::message::envelope::DeliveryRefusal;
 
-/// Rate at which the number of couriers grows with the backlog. By KumoMTA's curve, `limit · (1 − e^(−0.023 ·
+/// Rate at which the number of connections grows with the backlog. By KumoMTA's curve, `limit · (1 − e^(−0.023 ·
 /// backlog))`: one for a single message, half of the limit at 30 waiting, all but one in twenty at 130.
 const CONCURRENCY_GROWTH: f64 = 0.023;
 
-/// State of a hop.
+/// State of a destination.
 pub(super) struct DestinationQueue {
     pub(super) ready: EntryList,
     pub(super) all: EntryList,
     /// Number of entries in each state.
     pub(super) counts: [u32; STATE_COUNT],
-    /// Couriers that are connected or about to be.
+    /// Connections that are open or about to be.
     pub(super) connections: u32,
-    /// Its own limit of couriers; `None` for the limit of all hops.
+    /// Its own limit of connections; `None` for the limit of all destinations.
     pub(super) concurrency_limit: Option<u32>,
-    /// Couriers that found nothing to do.
+    /// Connections that found nothing to do.
     pub(super) idle: u32,
-    /// Couriers that were idle, and have been called.
+    /// Connections that were idle, and have been woken.
     pub(super) woken: u32,
-    /// Couriers that were idle, and have been dismissed.
+    /// Connections that were idle, and have been told to close.
     pub(super) dismissed: u32,
-    /// Couriers that say QUIT, and are gone once the peer has closed the connection.
+    /// Connections that have said QUIT, until the peer closes them.
     pub(super) quitting: u32,
     /// Messages that one of them takes at a time.
     pub(super) batch_size: u32,
-    /// Messages taken since a courier was opened.
+    /// Messages taken since a connection was opened.
     pub(super) served: u32,
     /// Failures to reach it, in succession.
     pub(super) failures: u32,
-    /// A courier has asked for messages since this was last cleared: it is connected.
+    /// A connection has asked for messages since this was last cleared: it is connected.
     pub(super) has_connected: bool,
     /// Times in succession that a message came back unsent.
     pub(super) failed_sessions: u32,
-    /// No courier is opened before.
+    /// Time before which no connection is opened.
     pub(super) backoff_until_ms: u64,
-    /// The reason for it.
+    /// Reason for the backoff.
     pub(super) backoff_reason: Option<Arc<DeliveryRefusal>>,
     /// Its last reply, or the reason why there was none.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
-    /// Letters in memory that are for this hop.
+    /// Bytes of messages in memory that are for this destination.
     pub(super) message_bytes: u64,
-    /// The first ready entry that has not been checked yet for whether its letter must be read.
+    /// The first ready entry that has not been checked yet for whether its message must be read.
     pub(super) next_unread: EntryIndex,
-    /// Letters that are being read.
+    /// Messages that are being read.
     pub(super) loading: u32,
     pub(super) listed: ListMembership,
 }
 
-/// The lists of hops that it is in.
+/// The lists of destinations that it is in.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ListMembership {
     pub(super) wakeable: bool,
@@ -93,7 +93,7 @@ impl DestinationQueue {
         self.counts[state as usize]
     }
 
-    /// Number of couriers that its backlog is worth.
+    /// Number of connections that its backlog is worth.
     fn wanted_connections(&self, limit: u32) -> u32 {
         let backlog = f64::from(self.count(EntryState::Ready)) + f64::from(self.count(EntryState::InFlight));
         let backlog = backlog / f64::from(self.batch_size);
@@ -101,8 +101,8 @@ impl DestinationQueue {
         (wanted.ceil() as u32).clamp(1, limit)
     }
 
-    /// Reports whether one more courier should be opened: something waits, no courier is free, and the hop is not
-    /// avoided. After a failure to reach it, one courier tries first.
+    /// Reports whether one more connection should be opened: something waits, no connection is idle, and the
+    /// destination is not in backoff. After a failure to reach it, one connection tries first.
     pub(super) fn wants_connection(&self, limit: u32, now_ms: u64) -> bool {
         let limit = self.concurrency_limit.unwrap_or(limit);
         let is_possible = !self.ready.is_empty() && self.idle == 0 && self.backoff_until_ms <= now_ms;
@@ -131,12 +131,12 @@ mod tests {
 
     #[test]
     fn connections_grow_with_the_backlog_up_to_the_limit() {
-        let mut hop = DestinationQueue::new();
+        let mut destination = DestinationQueue::new();
         let rows = [(1, 1), (2, 1), (3, 2), (10, 5), (30, 10), (100, 18), (200, 20), (1_000_000, 20)];
         for (backlog, wanted) in rows {
-            hop.counts[EntryState::Ready as usize] = backlog;
-            assert_eq!(hop.wanted_connections(20), wanted, "{backlog} waiting");
+            destination.counts[EntryState::Ready as usize] = backlog;
+            assert_eq!(destination.wanted_connections(20), wanted, "{backlog} waiting");
         }
-        assert_eq!(hop.wanted_connections(1), 1);
+        assert_eq!(destination.wanted_connections(1), 1);
     }
 }

@@ -7,9 +7,9 @@ use super::entry::{EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
 const CHUNK_ENTRIES: usize = 1_024;
 
 /// The table.
-pub(super) struct EntryTable<L> {
-    chunks: Vec<Vec<QueueEntry<L>>>,
-    /// Free places, as a chain of `Thread::State`.
+pub(super) struct EntryTable<M> {
+    chunks: Vec<Vec<QueueEntry<M>>>,
+    /// Free places, as a chain of `ListKind::State`.
     free: EntryIndex,
     live: usize,
 }
@@ -29,7 +29,7 @@ impl EntryList {
     }
 }
 
-impl<L> EntryTable<L> {
+impl<M> EntryTable<M> {
     pub(super) fn new() -> Self {
         Self { chunks: Vec::new(), free: NO_ENTRY, live: 0 }
     }
@@ -45,7 +45,7 @@ impl<L> EntryTable<L> {
     }
 
     /// Takes an entry in.
-    pub(super) fn insert(&mut self, entry: QueueEntry<L>) -> EntryIndex {
+    pub(super) fn insert(&mut self, entry: QueueEntry<M>) -> EntryIndex {
         self.live += 1;
         if self.free != NO_ENTRY {
             let at = self.free;
@@ -89,52 +89,52 @@ impl<L> EntryTable<L> {
         at < self.slot_count() && self[at].links[ListKind::State as usize].previous != at
     }
 
-    pub(super) fn next(&self, at: EntryIndex, thread: ListKind) -> EntryIndex {
-        self[at].links[thread as usize].next
+    pub(super) fn next(&self, at: EntryIndex, kind: ListKind) -> EntryIndex {
+        self[at].links[kind as usize].next
     }
 
-    pub(super) fn push_back(&mut self, list: &mut EntryList, thread: ListKind, at: EntryIndex) {
-        self[at].links[thread as usize] = EntryLinks { previous: list.last, next: NO_ENTRY };
+    pub(super) fn push_back(&mut self, list: &mut EntryList, kind: ListKind, at: EntryIndex) {
+        self[at].links[kind as usize] = EntryLinks { previous: list.last, next: NO_ENTRY };
         match list.last {
             NO_ENTRY => list.first = at,
-            last => self[last].links[thread as usize].next = at,
+            last => self[last].links[kind as usize].next = at,
         }
         list.last = at;
     }
 
-    pub(super) fn push_front(&mut self, list: &mut EntryList, thread: ListKind, at: EntryIndex) {
-        self[at].links[thread as usize] = EntryLinks { previous: NO_ENTRY, next: list.first };
+    pub(super) fn push_front(&mut self, list: &mut EntryList, kind: ListKind, at: EntryIndex) {
+        self[at].links[kind as usize] = EntryLinks { previous: NO_ENTRY, next: list.first };
         match list.first {
             NO_ENTRY => list.last = at,
-            first => self[first].links[thread as usize].previous = at,
+            first => self[first].links[kind as usize].previous = at,
         }
         list.first = at;
     }
 
-    pub(super) fn unlink(&mut self, list: &mut EntryList, thread: ListKind, at: EntryIndex) {
-        let EntryLinks { previous: before, next: after } = self[at].links[thread as usize];
+    pub(super) fn unlink(&mut self, list: &mut EntryList, kind: ListKind, at: EntryIndex) {
+        let EntryLinks { previous: before, next: after } = self[at].links[kind as usize];
         match before {
             NO_ENTRY => list.first = after,
-            before => self[before].links[thread as usize].next = after,
+            before => self[before].links[kind as usize].next = after,
         }
         match after {
             NO_ENTRY => list.last = before,
-            after => self[after].links[thread as usize].previous = before,
+            after => self[after].links[kind as usize].previous = before,
         }
-        self[at].links[thread as usize] = EntryLinks { previous: NO_ENTRY, next: NO_ENTRY };
+        self[at].links[kind as usize] = EntryLinks { previous: NO_ENTRY, next: NO_ENTRY };
     }
 }
 
-impl<L> At<EntryIndex> for EntryTable<L> {
-    type Output = QueueEntry<L>;
+impl<M> At<EntryIndex> for EntryTable<M> {
+    type Output = QueueEntry<M>;
 
-    fn index(&self, at: EntryIndex) -> &QueueEntry<L> {
+    fn index(&self, at: EntryIndex) -> &QueueEntry<M> {
         &self.chunks[at as usize / CHUNK_ENTRIES][at as usize % CHUNK_ENTRIES]
     }
 }
 
-impl<L> IndexMut<EntryIndex> for EntryTable<L> {
-    fn index_mut(&mut self, at: EntryIndex) -> &mut QueueEntry<L> {
+impl<M> IndexMut<EntryIndex> for EntryTable<M> {
+    fn index_mut(&mut self, at: EntryIndex) -> &mut QueueEntry<M> {
         &mut self.chunks[at as usize / CHUNK_ENTRIES][at as usize % CHUNK_ENTRIES]
     }
 }

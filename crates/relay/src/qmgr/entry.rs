@@ -1,11 +1,11 @@
-//! An entry of the queue: some recipients of one message that travel to one hop in one transaction.
+//! An entry of the queue: some recipients of one message that travel to one destination in one transaction.
 use std::fmt;
 use std::sync::Arc;
 
 use crate::message::envelope::DeliveryRefusal;
 
-/// A next hop, by its number. Numbers are small and dense: a number may be used again once the queue reports the hop as
-/// idle.
+/// A next hop, by its number. Numbers are small and dense: a number may be used again once the queue reports the
+/// destination as idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DestinationId(pub(crate) u32);
 
@@ -76,19 +76,19 @@ impl RecipientNumbers {
 ///            ┌────────────── retry ──────────────┐
 ///  put ─▶ Ready ─ take ─▶ InFlight ─ 4xx ─▶ Deferred       any but InFlight ─ hold ─▶ Held ─ release ─▶ Ready
 ///            ▲               │ │ └─ 2xx ─▶ gone
-///            └── not sent ───┘ └─── 5xx ─▶ Telling ─ told ─▶ gone        any of them, too old ─▶ Telling
+///            └── not sent ───┘ └─── 5xx ─▶ AwaitingDsn ─ stored ─▶ gone     any of them, too old ─▶ AwaitingDsn
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryState {
-    /// Waits for a courier.
+    /// Waits for a connection.
     Ready,
     /// Waits for its time.
     Deferred,
-    /// A courier has it.
+    /// With a delivery agent.
     InFlight,
     /// Stopped by an operator.
     Held,
-    /// Settled; waits until the notice about it is in the spool.
+    /// Settled; waits until the DSN about it is in the spool.
     AwaitingDsn,
 }
 
@@ -110,29 +110,29 @@ pub(super) struct EntryLinks {
 /// The lists that an entry is in at the same time.
 #[derive(Clone, Copy)]
 pub(super) enum ListKind {
-    /// Ready entries of a hop, deferred entries of a moment; free places.
+    /// Ready entries of a destination; deferred entries that are due at the same time; free places.
     State = 0,
-    /// All entries whose alarm is at the same moment.
+    /// All entries whose age is checked at the same time.
     Age = 1,
-    /// All entries of the hop, oldest first.
+    /// All entries of the destination, oldest first.
     Destination = 2,
     /// All entries of the message.
     Message = 3,
 }
 
 /// An entry. Times are milliseconds of the queue's clock.
-pub(super) struct QueueEntry<L> {
+pub(super) struct QueueEntry<M> {
     pub(super) links: [EntryLinks; 4],
-    /// Its slots in the wheel, as `Thread::State` and `Thread::Alarm`.
+    /// Its slots in the wheel, as `ListKind::State` and `ListKind::Age`.
     pub(super) slots: [u16; 2],
     pub(super) destination: DestinationId,
     pub(super) id: MessageId,
     pub(super) recipients: RecipientNumbers,
-    /// The message, if it is in memory and no courier has it.
-    pub(super) message: Option<L>,
+    /// The message, if it is in memory and not with a delivery agent.
+    pub(super) message: Option<M>,
     pub(super) message_bytes: u32,
     pub(super) attempts: u32,
-    /// The last refusal; shared with the hop's other entries, which mostly get the same one.
+    /// The last refusal; shared with the destination's other entries, which mostly get the same one.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
     pub(super) received_unix_s: u64,
     /// Time from which it may be tried again, while it is deferred.
@@ -142,24 +142,24 @@ pub(super) struct QueueEntry<L> {
     pub(super) expires_ms: u64,
     pub(super) state: EntryState,
     pub(super) flags: EntryFlags,
-    /// Couriers that gave it back, one after the other, without having sent it.
+    /// Connections that gave it back, one after the other, without having sent it.
     pub(super) unsent_tries: u8,
 }
 
 /// Other marks of an entry.
 #[derive(Clone, Copy, Default)]
 pub(super) struct EntryFlags {
-    /// Its letter counts against the memory budget: here, or with a courier.
+    /// Its message counts against the memory budget: here, or with a delivery agent.
     pub(super) in_budget: bool,
-    /// Its letter is being read from the spool.
+    /// Its message is being read from the spool.
     pub(super) loading: bool,
     /// The sender was notified of the delay.
     pub(super) delay_dsn_stored: bool,
-    /// It is held when the courier comes back.
+    /// It is held when the delivery agent gives it back.
     pub(super) hold_requested: bool,
-    /// It is forgotten when the courier comes back.
+    /// It is forgotten when the delivery agent gives it back.
     pub(super) remove_requested: bool,
-    /// It is on the alarm wheel.
+    /// It is on the wheel of age checks.
     pub(super) age_timer_set: bool,
 }
 

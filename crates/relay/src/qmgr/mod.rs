@@ -1,17 +1,19 @@
 //! The queue of one worker: decides which message is delivered next. Pure: no clock, no socket, no file.
 //!
 //! ```text
-//!  put ──▶ hop 1: ready ▸▸▸▸   couriers ●●●    take ──▶ Assignment ──▶ outcome ──▶ Effects: notes, notices, done
-//!          hop 2: ready ▸      couriers ●
-//!          hop 3: ready ▸▸▸▸▸  shut: cannot be reached        deferred, alarms: timer wheels, moved by `tick`
+//!  put ──▶ destination 1: ready ▸▸▸▸   slots ●●●    take ──▶ DeliveryRequest ──▶ finish_delivery ──▶ Actions: notes,
+//!          destination 2: ready ▸      slots ●                                                          DSNs, done
+//!          destination 3: ready ▸▸▸▸▸  in backoff          retries, ages: timer wheels, moved by `tick`
 //! ```
-//! The driver's duties after each event: `tick` if `deadline` has come, then `wants_courier` until it is `None`, then
-//! `wants_letters`. A courier is a connection. It calls `take` when it is connected and whenever it has room; it may
-//! have several assignments at a time (the next MAIL travels with the last body).
+//! The driver's duties after each event: `tick` if `deadline` has come, then `next_connection_action` until it is
+//! `None`, then `messages_to_read`. A slot is the permission to have one connection. Its owner calls `take` when it is
+//! connected and whenever it has room; it may have several requests at a time (the next MAIL travels with the last
+//! body).
 //!
-//! Promises, each with a test: no entry is lost; no entry is in two couriers' hands; no more couriers than the limits;
-//! a hop that is slow, dead or never answers delays no other, because couriers and memory are shared so that the hop
-//! with the most leaves as much for the next (`concurrency`, `memory`); an entry's age is checked in every state.
+//! Promises, each with a test: no entry is lost; no entry is on two connections at once; no more connections than the
+//! limits; a destination that is slow, dead or never answers delays no other, because connections and memory are shared
+//! so that the destination with the most leaves as much for the next (`concurrency`, `memory`); an entry's age is
+//! checked in every state.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -19,19 +21,19 @@
 //! | `entries` | the table of entries and the lists through it |
 //! | `timer_wheel` | timers through the table |
 //! | `destination` | the queue's state of a next hop |
-//! | `concurrency` | opening and closing of connections, and hops that are left alone |
+//! | `concurrency` | opening and closing of connections, and backoff |
 //! | `memory` | the messages to keep in memory, and those to read |
-//! | `moves` | an entry's way from state to state |
-//! | `result` | effects of an answer, and of age |
-//! | `orders` | an operator's orders: hold, release, remove, retry |
+//! | `moves` | an entry's moves from state to state |
+//! | `result` | what a delivery result leads to, and age |
+//! | `commands` | an operator's commands: hold, release, remove, retry |
 //! | `stats` | the operator's view |
+mod commands;
 mod concurrency;
 mod destination;
 mod entries;
 mod entry;
 mod memory;
 mod moves;
-mod orders;
 mod result;
 pub(crate) mod retry;
 mod stats;
@@ -46,13 +48,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
+pub(crate) use commands::{MessageSelector, OperatorCommand};
 pub(crate) use concurrency::{ConnectionAction, ConnectionSlot, DisconnectReason};
 use destination::DestinationQueue;
 use entries::EntryTable;
 pub(crate) use entry::{DestinationId, EntryState, MessageId, RecipientNumbers, TRANSACTION_RECIPIENTS};
 use entry::{EntryFlags, EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
 use moves::QueueEnd;
-pub(crate) use orders::{MessageSelector, OperatorCommand};
 pub(crate) use result::{Actions, DeliveryResult, DsnEvent, PendingDsn, RecipientStatus};
 pub(crate) use stats::{DestinationStats, ListedEntry, QueueTotals};
 use timer_wheel::TimerWheel;
@@ -64,11 +66,11 @@ use crate::qmgr::retry::{Backoff, RetrySchedule};
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) schedule: RetrySchedule,
-    /// Pauses before a hop that cannot be reached is tried again.
+    /// Pauses before a destination that cannot be reached is tried again.
     pub(crate) reconnect: Backoff,
-    /// Couriers of one hop at a time; Postfix's `default_destination_concurrency_limit`.
+    /// Connections of one destination at a time; Postfix's `default_destination_concurrency_limit`.
     pub(crate) destination_concurrency_limit: u32,
-    /// Couriers of all hops.
+    /// Connections of all destinations.
     pub(crate) concurrency_limit: u32,
     /// Bytes of messages kept in memory; the rest is read from the spool when its turn comes.
     pub(crate) message_bytes: u64,
@@ -92,16 +94,16 @@ impl Default for Options {
     }
 }
 
-/// A new entry for one hop, or one from before a restart. `L` is the message in memory, with its envelope: something
-/// cheap to clone.
+/// A new entry for one destination, or one from before a restart. `M` is the message in memory, with its envelope:
+/// something cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct NewEntry<L> {
+pub(crate) struct NewEntry<M> {
     pub(crate) id: MessageId,
     pub(crate) destination: DestinationId,
     pub(crate) recipients: RecipientNumbers,
     /// `None` if it is in the spool only.
-    pub(crate) message: Option<L>,
-    /// Bytes that the letter takes in memory.
+    pub(crate) message: Option<M>,
+    /// Bytes that the message takes in memory.
     pub(crate) message_bytes: u32,
     pub(crate) received_unix_s: u64,
     pub(crate) kind: MessageKind,
@@ -117,7 +119,14 @@ pub(crate) enum MessageKind {
     Dsn,
 }
 
-/// Progress of an entry by its notes (`envelope::Standing`).
+impl MessageKind {
+    /// The kind of a message with that reverse path.
+    pub(crate) fn of_sender(sender: &[u8]) -> Self {
+        if sender.is_empty() { Self::Dsn } else { Self::Mail }
+    }
+}
+
+/// Progress of an entry by its notes (`RecipientProgress`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EntryProgress {
     pub(crate) attempts: u32,
@@ -128,33 +137,33 @@ pub(crate) struct EntryProgress {
     pub(crate) refusal: Option<DeliveryRefusal>,
 }
 
-/// An entry in a courier's hands. It must come back by `Queue::outcome`: until then the entry waits for nothing else.
-#[must_use = "an assignment that does not come back is never delivered"]
+/// An entry for a delivery agent. It must come back by `finish_delivery`: until then the entry waits for nothing else.
+#[must_use = "a request that does not come back is never delivered"]
 #[derive(Debug)]
-pub(crate) struct DeliveryRequest<L> {
+pub(crate) struct DeliveryRequest<M> {
     entry: EntryIndex,
     pub(crate) id: MessageId,
     pub(crate) destination: DestinationId,
     pub(crate) recipients: RecipientNumbers,
-    pub(crate) message: L,
+    pub(crate) message: M,
     /// Number of earlier tries.
     pub(crate) attempts: u32,
 }
 
-/// Answer to a courier that asks for work.
+/// Answer to a connection that asks for a message.
 #[derive(Debug)]
-pub(crate) enum NextRequest<L> {
-    Deliver(DeliveryRequest<L>),
-    /// Nothing now: it is called when there is something (`Call::Wake`).
+pub(crate) enum NextRequest<M> {
+    Deliver(DeliveryRequest<M>),
+    /// Nothing now: it is woken when there is something (`ConnectionAction::Wake`).
     Wait,
     /// Others have waited for a connection: it is to say QUIT and close.
     Close,
 }
 
 /// The queue of one worker.
-pub(crate) struct MailQueue<L> {
+pub(crate) struct MailQueue<M> {
     options: Options,
-    entries: EntryTable<L>,
+    entries: EntryTable<M>,
     /// The first entry of each message.
     messages: HashMap<MessageId, EntryIndex, foldhash::fast::RandomState>,
     destinations: Vec<DestinationQueue>,
@@ -162,14 +171,14 @@ pub(crate) struct MailQueue<L> {
     age_timers: TimerWheel,
     connections: concurrency::ConnectionLists,
     memory: memory::MessageMemory,
-    /// Times at which hops that are shut may be tried again.
+    /// Times at which backoffs end.
     backoff_ends: BinaryHeap<Reverse<(u64, DestinationId)>>,
 }
 
 /// Timers that one `tick` handles: a million that are due at once must not stall a worker's sessions.
 const MAX_TICK_TIMERS: usize = 1_000;
 
-impl<L: Clone> MailQueue<L> {
+impl<M: Clone> MailQueue<M> {
     pub(crate) fn new(options: Options) -> Self {
         // The spread loses a sixteenth of the first wait; a second is soon enough for any.
         let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
@@ -186,8 +195,8 @@ impl<L: Clone> MailQueue<L> {
         }
     }
 
-    /// Puts in the recipients for one hop; a transaction's worth of recipients becomes an entry.
-    pub(crate) fn put(&mut self, arrival: NewEntry<L>, now: Duration) {
+    /// Puts in the recipients for one destination; a transaction's worth of recipients becomes an entry.
+    pub(crate) fn put(&mut self, arrival: NewEntry<M>, now: Duration) {
         let now_ms = millis(now);
         if arrival.recipients.len() <= TRANSACTION_RECIPIENTS {
             if !arrival.recipients.is_empty() {
@@ -200,39 +209,38 @@ impl<L: Clone> MailQueue<L> {
         }
     }
 
-    fn put_entry(&mut self, mut arrival: NewEntry<L>, now_ms: u64) {
-        let hop = arrival.destination;
+    fn put_entry(&mut self, mut arrival: NewEntry<M>, now_ms: u64) {
+        let destination = arrival.destination;
         let held = arrival.progress.held;
-        let late_told = arrival.progress.delay_dsn_stored;
-        if self.destinations.len() <= hop.0 as usize {
-            self.destinations.resize_with(hop.0 as usize + 1, DestinationQueue::new);
-        }
+        let delay_dsn_stored = arrival.progress.delay_dsn_stored;
+        self.add_destination(destination);
         let due_ms = self.queue_ms(arrival.progress.next_unix_s);
-        let letter = arrival.message.take();
-        let at = self.create_entry(arrival, late_told);
+        let message = arrival.message.take();
+        let at = self.create_entry(arrival, delay_dsn_stored);
         if held {
             self.enter_state(at, EntryState::Held);
         } else if due_ms > now_ms {
             self.defer(at, due_ms);
         } else {
-            self.keep_message(at, letter, now_ms);
+            self.keep_message(at, message, now_ms);
             self.make_ready(at, QueueEnd::Back);
         }
-        self.update_lists(hop);
+        self.update_lists(destination);
     }
 
-    /// Makes the entry, with its alarm; it is in no state's list yet.
-    fn create_entry(&mut self, arrival: NewEntry<L>, late_told: bool) -> EntryIndex {
+    /// Makes the entry, with its age check; it is in no state's list yet.
+    fn create_entry(&mut self, arrival: NewEntry<M>, delay_dsn_stored: bool) -> EntryIndex {
         let schedule = &self.options.schedule;
         let lifetime = match arrival.kind {
             MessageKind::Mail => schedule.lifetime,
             MessageKind::Dsn => schedule.notice_lifetime,
         };
-        // No notice is written about a notice, late or not (RFC 5321 §4.5.5).
-        let late = schedule.delay_notice.filter(|_| !late_told && arrival.kind == MessageKind::Mail);
+        // No DSN is written about a DSN, late or not (RFC 5321 §4.5.5).
+        let late = schedule.delay_notice.filter(|_| !delay_dsn_stored && arrival.kind == MessageKind::Mail);
         let received = Duration::from_secs(arrival.received_unix_s);
         let expires_ms = self.since_origin(received.saturating_add(lifetime));
-        let alarm_ms = late.map_or(expires_ms, |late| self.since_origin(received.saturating_add(late)).min(expires_ms));
+        let age_check_ms =
+            late.map_or(expires_ms, |late| self.since_origin(received.saturating_add(late)).min(expires_ms));
         let at = self.entries.insert(QueueEntry {
             links: [EntryLinks { previous: NO_ENTRY, next: NO_ENTRY }; 4],
             slots: [0; 2],
@@ -248,47 +256,47 @@ impl<L: Clone> MailQueue<L> {
                 .map(|refusal| self.destinations[arrival.destination.0 as usize].share_refusal(refusal)),
             received_unix_s: arrival.received_unix_s,
             due_ms: 0,
-            age_check_ms: alarm_ms,
+            age_check_ms,
             expires_ms,
             state: EntryState::Ready,
             flags: EntryFlags { delay_dsn_stored: late.is_none(), ..EntryFlags::default() },
             unsent_tries: 0,
         });
         self.link(at);
-        self.schedule_age_check(at, alarm_ms);
+        self.schedule_age_check(at, age_check_ms);
         at
     }
 
-    /// The next message for a courier that is connected and has room for one.
-    pub(crate) fn take(&mut self, courier: &mut ConnectionSlot, now: Duration) -> NextRequest<L> {
-        self.mark_busy(courier);
-        let key = courier.destination;
+    /// The next message for a connection that is open and has room for one.
+    pub(crate) fn take(&mut self, slot: &mut ConnectionSlot, now: Duration) -> NextRequest<M> {
+        self.mark_busy(slot);
+        let key = slot.destination;
         self.destination(key).has_connected = true;
-        if self.must_yield(courier, millis(now)) {
+        if self.must_yield(slot, millis(now)) {
             return NextRequest::Close;
         }
         let at = self.destination(key).ready.first;
-        let letter = if at == NO_ENTRY { None } else { self.entries[at].message.take() };
-        let Some(letter) = letter else {
-            self.mark_idle(courier);
+        let message = if at == NO_ENTRY { None } else { self.entries[at].message.take() };
+        let Some(message) = message else {
+            self.mark_idle(slot);
             self.update_lists(key);
             return NextRequest::Wait;
         };
         self.leave_state(at);
         self.enter_state(at, EntryState::InFlight);
-        let hop = self.destination(key);
-        hop.served = hop.served.saturating_add(1);
+        let destination = self.destination(key);
+        destination.served = destination.served.saturating_add(1);
         self.update_lists(key);
         let entry = &self.entries[at];
         let id = entry.id;
         let recipients = entry.recipients.clone();
         let attempts = entry.attempts;
-        NextRequest::Deliver(DeliveryRequest { entry: at, id, destination: key, recipients, message: letter, attempts })
+        NextRequest::Deliver(DeliveryRequest { entry: at, id, destination: key, recipients, message, attempts })
     }
 
-    /// Reports whether the hop's next message is in memory.
-    pub(crate) fn next_is_loaded(&self, hop: DestinationId) -> bool {
-        let first = self.destinations[hop.0 as usize].ready.first;
+    /// Reports whether the destination's next message is in memory.
+    pub(crate) fn next_is_loaded(&self, destination: DestinationId) -> bool {
+        let first = self.destinations[destination.0 as usize].ready.first;
         first != NO_ENTRY && self.entries[first].message.is_some()
     }
 
@@ -301,11 +309,11 @@ impl<L: Clone> MailQueue<L> {
 
     /// Does the work that is due by now, a bounded part of it at a time: while more is left, the deadline stays in the
     /// past.
-    pub(crate) fn tick(&mut self, now: Duration, effects: &mut Vec<Actions>) {
+    pub(crate) fn tick(&mut self, now: Duration, actions: &mut Vec<Actions>) {
         let now_ms = millis(now);
         while self.backoff_ends.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {
-            if let Some(Reverse((_, hop))) = self.backoff_ends.pop() {
-                self.update_lists(hop);
+            if let Some(Reverse((_, destination))) = self.backoff_ends.pop() {
+                self.update_lists(destination);
             }
         }
         for _ in 0..MAX_TICK_TIMERS {
@@ -315,51 +323,56 @@ impl<L: Clone> MailQueue<L> {
         for _ in 0..MAX_TICK_TIMERS {
             let Some(at) = self.age_timers.pop(&mut self.entries, now_ms) else { break };
             self.entries[at].flags.age_timer_set = false;
-            effects.extend(self.check_age(at, now_ms));
+            actions.extend(self.check_age(at, now_ms));
         }
     }
 
     fn retry_due(&mut self, at: EntryIndex, now_ms: u64) {
         let due_ms = self.entries[at].due_ms;
-        let hop = self.entries[at].destination;
-        self.destination(hop).counts[EntryState::Deferred as usize] -= 1;
+        let destination = self.entries[at].destination;
+        self.destination(destination).counts[EntryState::Deferred as usize] -= 1;
         if due_ms > now_ms {
             self.defer(at, due_ms);
         } else {
             self.make_ready(at, QueueEnd::Back);
-            self.update_lists(hop);
+            self.update_lists(destination);
         }
     }
 
-    /// Reports whether the hop can be forgotten: no entry, no courier, and nothing that keeps it shut.
-    pub(crate) fn is_idle(&self, hop: DestinationId, now: Duration) -> bool {
-        self.destinations
-            .get(hop.0 as usize)
-            .is_none_or(|hop| hop.all.is_empty() && hop.connections == 0 && hop.backoff_until_ms <= millis(now))
+    /// Reports whether the destination can be forgotten: no entry, no connection, no backoff.
+    pub(crate) fn is_idle(&self, destination: DestinationId, now: Duration) -> bool {
+        self.destinations.get(destination.0 as usize).is_none_or(|destination| {
+            destination.all.is_empty() && destination.connections == 0 && destination.backoff_until_ms <= millis(now)
+        })
     }
 
-    /// Forgets a hop that is idle; its number may be another one's from now on.
+    /// Forgets a destination that is idle; its number may be another one's from now on.
     pub(crate) fn forget_destination(&mut self, key: DestinationId) {
-        if let Some(hop) = self.destinations.get_mut(key.0 as usize) {
-            debug_assert!(hop.all.is_empty() && hop.connections == 0);
-            // Lists still have its number; a hop is checked again before a list is believed.
-            *hop = DestinationQueue { listed: hop.listed, ..DestinationQueue::new() };
+        if let Some(destination) = self.destinations.get_mut(key.0 as usize) {
+            debug_assert!(destination.all.is_empty() && destination.connections == 0);
+            // Lists still have its number; a destination is checked again before a list is believed.
+            *destination = DestinationQueue { listed: destination.listed, ..DestinationQueue::new() };
         }
     }
 
-    /// Sets a hop's own limit of couriers, at least one, in place of the limit of all hops.
+    /// Sets a destination's own limit of connections, at least one, in place of the limit of all destinations.
     pub(crate) fn set_concurrency_limit(&mut self, key: DestinationId, most: u32) {
+        self.add_destination(key);
+        self.destination(key).concurrency_limit = Some(most.max(1));
+    }
+
+    /// Makes sure that the table has this number.
+    fn add_destination(&mut self, key: DestinationId) {
         if self.destinations.len() <= key.0 as usize {
             self.destinations.resize_with(key.0 as usize + 1, DestinationQueue::new);
         }
-        self.destination(key).concurrency_limit = Some(most.max(1));
     }
 
     fn destination(&mut self, key: DestinationId) -> &mut DestinationQueue {
         &mut self.destinations[key.0 as usize]
     }
 
-    /// A moment of the wall clock on the queue's.
+    /// A time of the wall clock on the queue's.
     fn queue_ms(&self, unix_s: u64) -> u64 {
         self.since_origin(Duration::from_secs(unix_s))
     }

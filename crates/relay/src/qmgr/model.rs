@@ -10,7 +10,7 @@ use super::entry::{NO_ENTRY, STATE_COUNT};
 use super::*;
 use crate::message::envelope::{Fact, MessageProgress, RecipientFate, encode_note};
 
-/// Small enough that everything happens: hops are full, memory is short, messages are late and expire.
+/// Small enough that everything happens: destinations are full, memory is short, messages are late and expire.
 const DESTINATIONS: u32 = 4;
 const DESTINATION_CONCURRENCY_LIMIT: u32 = 3;
 const CONCURRENCY_LIMIT: u32 = 5;
@@ -19,7 +19,7 @@ const MAX_MESSAGE_BYTES: u32 = 400;
 
 #[derive(Clone, Copy, Debug)]
 enum ModelStep {
-    Put { hop: u32, recipients: u16, second: bool, bytes: u32, held: bool, notice: bool },
+    Put { destination: u32, recipients: u16, second: bool, bytes: u32, held: bool, dsn: bool },
     Connect,
     Take(u8),
     Answer(u8, u8),
@@ -34,8 +34,8 @@ enum ModelStep {
 fn step() -> impl Strategy<Value = ModelStep> {
     prop_oneof![
         5 => (0..DESTINATIONS, 1..5_u16, any::<bool>(), 1..MAX_MESSAGE_BYTES, 0..10_u8, 0..5_u8).prop_map(
-            |(hop, recipients, second, bytes, held, notice)| {
-                ModelStep::Put { hop, recipients, second, bytes, held: held == 0, notice: notice == 0 }
+            |(destination, recipients, second, bytes, held, dsn)| {
+                ModelStep::Put { destination, recipients, second, bytes, held: held == 0, dsn: dsn == 0 }
             }
         ),
         6 => Just(ModelStep::Connect),
@@ -45,7 +45,7 @@ fn step() -> impl Strategy<Value = ModelStep> {
         1 => any::<u8>().prop_map(ModelStep::Quit),
         4 => any::<u8>().prop_map(ModelStep::Read),
         2 => (0..3_000_u16).prop_map(ModelStep::Advance),
-        1 => (0..4_u8, any::<u8>()).prop_map(|(order, which)| ModelStep::Command(order, which)),
+        1 => (0..4_u8, any::<u8>()).prop_map(|(command, which)| ModelStep::Command(command, which)),
         2 => any::<u8>().prop_map(ModelStep::StoreDsn),
     ]
 }
@@ -59,7 +59,7 @@ struct ModelRecipient {
     settled: bool,
     /// Was answered 2xx.
     delivered: bool,
-    /// A notice about it is being written.
+    /// A DSN about it is being written.
     dsn_pending: bool,
 }
 
@@ -126,8 +126,8 @@ impl QueueModel {
 
     fn apply(&mut self, step: ModelStep) {
         match step {
-            ModelStep::Put { hop, recipients, second, bytes, held, notice } => {
-                self.put(hop, recipients, second, bytes, held, notice);
+            ModelStep::Put { destination, recipients, second, bytes, held, dsn } => {
+                self.put(destination, recipients, second, bytes, held, dsn);
             }
             ModelStep::Connect => self.connect(),
             ModelStep::Take(which) => self.take(which),
@@ -136,72 +136,72 @@ impl QueueModel {
             ModelStep::Quit(which) => self.quit(which),
             ModelStep::Read(most) => self.read(usize::from(most % 4)),
             ModelStep::Advance(ms) => self.advance(Duration::from_millis(u64::from(ms))),
-            ModelStep::Command(order, which) => self.command(order, which),
+            ModelStep::Command(command, which) => self.command(command, which),
             ModelStep::StoreDsn(which) => self.store_dsn(which),
         }
     }
 
-    fn put(&mut self, hop: u32, count: u16, second: bool, bytes: u32, held: bool, notice: bool) {
+    fn put(&mut self, destination: u32, count: u16, second: bool, bytes: u32, held: bool, dsn: bool) {
         let id = self.messages.len() as u64 + 1;
         let received_unix_s = 1_000_000 + self.now.as_secs();
-        let lifetime = if notice { 30 } else { 60 };
-        // Even recipients to one hop, odd ones to the next, or all to one.
-        let hop_of = |number: u16| if second { (hop + u32::from(number % 2)) % DESTINATIONS } else { hop };
-        let fated = (0..count)
-            .map(|number| ModelRecipient { destination: hop_of(number), ..ModelRecipient::default() })
+        let lifetime = if dsn { 30 } else { 60 };
+        // Even recipients to one destination, odd ones to the next, or all to one.
+        let destination_of =
+            |number: u16| if second { (destination + u32::from(number % 2)) % DESTINATIONS } else { destination };
+        let recipients = (0..count)
+            .map(|number| ModelRecipient { destination: destination_of(number), ..ModelRecipient::default() })
             .collect::<Vec<_>>();
-        let mut progress = MessageProgress::new(fated.len());
+        let mut progress = MessageProgress::new(recipients.len());
         progress.held = held;
-        for hop in (0..DESTINATIONS).map(DestinationId) {
-            let numbers: Vec<u16> = (0..count).filter(|number| hop_of(*number) == hop.0).collect();
+        for destination in (0..DESTINATIONS).map(DestinationId) {
+            let numbers: Vec<u16> = (0..count).filter(|number| destination_of(*number) == destination.0).collect();
             let arrival = NewEntry {
                 id: MessageId(id),
-                destination: hop,
+                destination,
                 recipients: RecipientNumbers::new(&numbers),
                 message: Some(Arc::new(id)),
                 message_bytes: bytes,
                 received_unix_s,
-                kind: if notice { MessageKind::Dsn } else { MessageKind::Mail },
+                kind: if dsn { MessageKind::Dsn } else { MessageKind::Mail },
                 progress: EntryProgress { held, ..EntryProgress::default() },
             };
             self.queue.put(arrival, self.now);
         }
         let expires = Duration::from_secs(self.now.as_secs() + lifetime);
-        self.messages
-            .insert(id, ModelMessage { recipients: fated, held, removed: false, done: false, progress, expires });
+        self.messages.insert(id, ModelMessage { recipients, held, removed: false, done: false, progress, expires });
     }
 
     fn connect(&mut self) {
         while let Some(call) = self.queue.next_connection_action(self.now) {
             match call {
-                ConnectionAction::Open(courier) => {
-                    let of_hop =
-                        self.connections.iter().filter(|live| live.slot.destination == courier.destination).count();
-                    assert!(of_hop < DESTINATION_CONCURRENCY_LIMIT as usize, "a hop's limit is kept");
+                ConnectionAction::Open(slot) => {
+                    let of_destination =
+                        self.connections.iter().filter(|live| live.slot.destination == slot.destination).count();
+                    assert!(of_destination < DESTINATION_CONCURRENCY_LIMIT as usize, "a destination's limit is kept");
                     assert!(self.connections.len() < CONCURRENCY_LIMIT as usize, "the limit of all is kept");
                     self.connections.push(ModelConnection {
-                        slot: courier,
+                        slot,
                         is_idle: false,
                         is_quitting: false,
                         requests: Vec::new(),
                     });
                 }
-                ConnectionAction::Wake(hop) => {
-                    let at = self.waiting(hop);
+                ConnectionAction::Wake(destination) => {
+                    let at = self.waiting(destination);
                     self.connections[at].is_idle = false;
                     self.take_at(at);
                 }
-                ConnectionAction::Close(hop) => {
-                    let at = self.waiting(hop);
+                ConnectionAction::Close(destination) => {
+                    let at = self.waiting(destination);
                     self.close_at(at, DisconnectReason::Finished);
                 }
             }
         }
     }
 
-    fn waiting(&self, hop: DestinationId) -> usize {
+    fn waiting(&self, destination: DestinationId) -> usize {
         let mut all = self.connections.iter();
-        all.position(|live| live.slot.destination == hop && live.is_idle).expect("only who waits is called")
+        all.position(|live| live.slot.destination == destination && live.is_idle).expect("only who waits is called")
     }
 
     fn take(&mut self, which: u8) {
@@ -216,18 +216,21 @@ impl QueueModel {
         }
         self.connections[at].is_idle = false;
         match self.queue.take(&mut self.connections[at].slot, self.now) {
-            NextRequest::Deliver(assignment) => {
-                let message = self.messages.get_mut(&assignment.id.0).unwrap();
+            NextRequest::Deliver(request) => {
+                let message = self.messages.get_mut(&request.id.0).unwrap();
                 assert!(!message.held && !message.removed && !message.done);
-                assert_eq!(*assignment.message, assignment.id.0, "the message is the one");
-                for number in assignment.recipients.iter() {
-                    let fated = &mut message.recipients[usize::from(number)];
-                    assert!(!fated.settled && !fated.in_flight, "nobody is in two couriers' hands, or delivered again");
-                    assert_eq!(fated.destination, assignment.destination.0);
-                    assert!(fated.not_before <= self.now, "not before its time");
-                    fated.in_flight = true;
+                assert_eq!(*request.message, request.id.0, "the message is the one");
+                for number in request.recipients.iter() {
+                    let recipient = &mut message.recipients[usize::from(number)];
+                    assert!(
+                        !recipient.settled && !recipient.in_flight,
+                        "nobody is in two connections at once, or delivered again"
+                    );
+                    assert_eq!(recipient.destination, request.destination.0);
+                    assert!(recipient.not_before <= self.now, "not before its time");
+                    recipient.in_flight = true;
                 }
-                self.connections[at].requests.push(assignment);
+                self.connections[at].requests.push(request);
             }
             NextRequest::Wait => self.connections[at].is_idle = true,
             NextRequest::Close => self.close_at(at, DisconnectReason::Finished),
@@ -243,8 +246,8 @@ impl QueueModel {
     }
 
     fn answer_at(&mut self, at: usize, how: u8) {
-        let assignment = self.connections[at].requests.remove(0);
-        let count = assignment.recipients.len();
+        let request = self.connections[at].requests.remove(0);
+        let count = request.recipients.len();
         let mixed = [
             RecipientStatus::Delivered,
             RecipientStatus::Deferred(refusal(451)),
@@ -252,7 +255,7 @@ impl QueueModel {
             RecipientStatus::Confirmed(crate::message::envelope::Confirmation::Relayed),
         ];
         let each = |from: usize| (0..count).map(|at| mixed[(at + from) % 4].clone()).collect::<Vec<_>>();
-        let outcome = match how {
+        let result = match how {
             0..=3 => DeliveryResult::Delivered,
             4 => DeliveryResult::All(RecipientStatus::Deferred(refusal(450))),
             5 => DeliveryResult::All(RecipientStatus::Failed(refusal(554))),
@@ -262,37 +265,37 @@ impl QueueModel {
             9 => DeliveryResult::Panicked(refusal(0)),
             _ => DeliveryResult::Each(each(usize::from(how))),
         };
-        let answers = match &outcome {
+        let statuses = match &result {
             DeliveryResult::Delivered => vec![RecipientStatus::Delivered; count],
-            DeliveryResult::All(answer) => vec![answer.clone(); count],
-            DeliveryResult::Each(answers) => answers.clone(),
+            DeliveryResult::All(status) => vec![status.clone(); count],
+            DeliveryResult::Each(statuses) => statuses.clone(),
             DeliveryResult::Unknown | DeliveryResult::Unsent | DeliveryResult::Panicked(_) => Vec::new(),
         };
-        let id = assignment.id;
-        let attempts = assignment.attempts + 1;
+        let id = request.id;
+        let attempts = request.attempts + 1;
         let wait =
-            options().schedule.backoff.delay(5, id.0 ^ u64::from(assignment.destination.0).rotate_left(32), attempts);
+            options().schedule.backoff.delay(5, id.0 ^ u64::from(request.destination.0).rotate_left(32), attempts);
         let message = self.messages.get_mut(&id.0).unwrap();
-        for (at, number) in assignment.recipients.iter().enumerate() {
-            let fated = &mut message.recipients[usize::from(number)];
-            fated.in_flight = false;
-            match answers.get(at) {
-                Some(RecipientStatus::Delivered | RecipientStatus::Confirmed(_)) => fated.delivered = true,
+        for (at, number) in request.recipients.iter().enumerate() {
+            let recipient = &mut message.recipients[usize::from(number)];
+            recipient.in_flight = false;
+            match statuses.get(at) {
+                Some(RecipientStatus::Delivered | RecipientStatus::Confirmed(_)) => recipient.delivered = true,
                 Some(RecipientStatus::Failed(_)) => {}
-                None if outcome == DeliveryResult::Unsent => {}
+                None if result == DeliveryResult::Unsent => {}
                 Some(RecipientStatus::Deferred(_)) | None => {
-                    fated.not_before = Duration::from_millis((self.now + wait).as_millis() as u64);
+                    recipient.not_before = Duration::from_millis((self.now + wait).as_millis() as u64);
                 }
             }
         }
-        let effects = self.queue.finish_delivery(assignment, outcome, self.now);
-        self.apply_actions(effects);
+        let actions = self.queue.finish_delivery(request, result, self.now);
+        self.apply_actions(actions);
     }
 
     fn close(&mut self, which: u8, dead: bool) {
         if !self.connections.is_empty() {
-            let closing = if dead { DisconnectReason::Unreachable(refusal(421)) } else { DisconnectReason::Finished };
-            self.close_at(usize::from(which) % self.connections.len(), closing);
+            let reason = if dead { DisconnectReason::Unreachable(refusal(421)) } else { DisconnectReason::Finished };
+            self.close_at(usize::from(which) % self.connections.len(), reason);
         }
     }
 
@@ -305,12 +308,12 @@ impl QueueModel {
         }
     }
 
-    fn close_at(&mut self, at: usize, closing: DisconnectReason) {
+    fn close_at(&mut self, at: usize, reason: DisconnectReason) {
         while !self.connections[at].requests.is_empty() {
             self.answer_at(at, 7);
         }
         let live = self.connections.remove(at);
-        self.queue.closed(live.slot, closing, self.now);
+        self.queue.closed(live.slot, reason, self.now);
     }
 
     fn read(&mut self, most: usize) {
@@ -330,91 +333,95 @@ impl QueueModel {
         while self.queue.deadline().is_some_and(|deadline| deadline <= self.now) {
             self.queue.tick(self.now, &mut all);
         }
-        all.into_iter().for_each(|effects| self.apply_actions(effects));
+        all.into_iter().for_each(|actions| self.apply_actions(actions));
         // An entry that is too old is no longer in flight, wherever it was; late by a grain at most.
         let grain = Duration::from_millis(50);
         for (id, message) in self.messages.iter().filter(|(_, message)| message.expires + grain <= self.now) {
-            let waits = message.recipients.iter().any(|fated| !fated.settled && !fated.in_flight);
+            let waits = message.recipients.iter().any(|recipient| !recipient.settled && !recipient.in_flight);
             assert!(!waits || message.removed, "{id} is {message:?} at {:?}", self.now);
         }
     }
 
-    fn command(&mut self, order: u8, which: u8) {
-        let order = [OperatorCommand::Hold, OperatorCommand::Release, OperatorCommand::Remove, OperatorCommand::Retry]
-            [usize::from(order)];
+    fn command(&mut self, command: u8, which: u8) {
+        let command =
+            [OperatorCommand::Hold, OperatorCommand::Release, OperatorCommand::Remove, OperatorCommand::Retry]
+                [usize::from(command)];
         let which = match which {
             0..20 => MessageSelector::All,
             20..40 => MessageSelector::Destination(DestinationId(u32::from(which) % DESTINATIONS)),
             _ => MessageSelector::Message(MessageId(u64::from(which) % (self.messages.len() as u64 + 1))),
         };
-        if order == OperatorCommand::Remove && which == MessageSelector::All {
+        if command == OperatorCommand::Remove && which == MessageSelector::All {
             return;
         }
         let mut all = Vec::new();
-        let changed = self.queue.apply_command(order, which, self.now, |effects| all.push(effects));
+        let changed = self.queue.apply_command(command, which, self.now, |actions| all.push(actions));
         assert_eq!(changed, all.len());
-        for effects in all {
-            let message = self.messages.get_mut(&effects.id.0).unwrap();
-            match order {
+        for actions in all {
+            let message = self.messages.get_mut(&actions.id.0).unwrap();
+            match command {
                 OperatorCommand::Hold => message.held = true,
                 OperatorCommand::Release => message.held = false,
                 OperatorCommand::Remove => message.removed = true,
                 OperatorCommand::Retry => {}
             }
-            if matches!(order, OperatorCommand::Release | OperatorCommand::Retry) {
-                message.recipients.iter_mut().for_each(|fated| fated.not_before = Duration::ZERO);
+            if matches!(command, OperatorCommand::Release | OperatorCommand::Retry) {
+                message.recipients.iter_mut().for_each(|recipient| recipient.not_before = Duration::ZERO);
             }
-            self.apply_actions(effects);
+            self.apply_actions(actions);
         }
     }
 
     fn store_dsn(&mut self, which: u8) {
         if !self.pending_dsns.is_empty() {
-            let (ticket, recipients) = self.pending_dsns.remove(usize::from(which) % self.pending_dsns.len());
-            let message = self.messages.get_mut(&ticket.id.0).unwrap();
+            let (pending, recipients) = self.pending_dsns.remove(usize::from(which) % self.pending_dsns.len());
+            let message = self.messages.get_mut(&pending.id.0).unwrap();
             recipients.iter().for_each(|number| message.recipients[usize::from(*number)].dsn_pending = false);
-            let effects = self.queue.dsn_stored(ticket);
-            self.apply_actions(effects);
+            let actions = self.queue.dsn_stored(pending);
+            self.apply_actions(actions);
         }
     }
 
     /// Does what the driver would write into the spool, and updates the model by it.
-    fn apply_actions(&mut self, effects: Actions) {
-        let message = self.messages.get_mut(&effects.id.0).unwrap();
+    fn apply_actions(&mut self, actions: Actions) {
+        let message = self.messages.get_mut(&actions.id.0).unwrap();
         assert!(!message.done, "nothing follows after `done`");
-        message.progress.apply_note(&encode_note(&effects.facts).unwrap()).unwrap();
-        for fact in &effects.facts {
+        message.progress.apply_note(&encode_note(&actions.facts).unwrap()).unwrap();
+        for fact in &actions.facts {
             if let Fact::Settled { recipients, .. } = fact {
                 recipients.iter().for_each(|number| message.recipients[usize::from(*number)].settled = true);
             }
         }
-        match effects.dsn {
-            Some(DsnEvent::Settled { pending: ticket, fates }) => {
+        match actions.dsn {
+            Some(DsnEvent::Settled { pending, fates }) => {
                 for (number, fate) in &fates {
-                    let fated = &mut message.recipients[usize::from(*number)];
-                    assert!(fate.needs_dsn() && fated.settled);
-                    assert_eq!(matches!(fate, RecipientFate::Confirmed(_)), fated.delivered);
-                    fated.dsn_pending = true;
+                    let recipient = &mut message.recipients[usize::from(*number)];
+                    assert!(fate.needs_dsn() && recipient.settled);
+                    assert_eq!(matches!(fate, RecipientFate::Confirmed(_)), recipient.delivered);
+                    recipient.dsn_pending = true;
                 }
-                self.pending_dsns.push((ticket, fates.iter().map(|(number, _)| *number).collect()));
+                self.pending_dsns.push((pending, fates.iter().map(|(number, _)| *number).collect()));
             }
             Some(DsnEvent::Delayed { recipients, .. }) => {
                 assert!(recipients.iter().all(|number| !message.recipients[usize::from(*number)].settled));
             }
             None => {}
         }
-        if effects.done {
+        if actions.done {
             message.done = true;
             // `done` replaces the facts that it makes superfluous.
-            for fated in &mut message.recipients {
-                assert!(!fated.in_flight && !fated.dsn_pending, "done before its time");
-                assert!(fated.settled || fated.delivered || message.removed, "done with somebody left: {fated:?}");
-                fated.settled = true;
+            for recipient in &mut message.recipients {
+                assert!(!recipient.in_flight && !recipient.dsn_pending, "done before its time");
+                assert!(
+                    recipient.settled || recipient.delivered || message.removed,
+                    "done with somebody left: {recipient:?}"
+                );
+                recipient.settled = true;
             }
         } else {
-            let stands = message.progress.recipients.iter().zip(&message.recipients);
-            for (standing, fated) in stands {
-                assert_eq!(standing.fate.is_some(), fated.settled, "the notes tell how far it is");
+            let pairs = message.progress.recipients.iter().zip(&message.recipients);
+            for (progress, recipient) in pairs {
+                assert_eq!(progress.fate.is_some(), recipient.settled, "the notes tell how far it is");
             }
         }
     }
@@ -428,40 +435,41 @@ impl QueueModel {
         let mut live = 0;
         for at in (0..queue.entries.slot_count()).filter(|at| queue.entries.is_live(*at)) {
             let entry = &queue.entries[at];
-            let hop = entry.destination.0 as usize;
+            let destination = entry.destination.0 as usize;
             live += 1;
-            counts[hop][entry.state as usize] += 1;
-            asked[hop] += u32::from(entry.flags.loading);
-            bytes[hop] += if entry.flags.in_budget { u64::from(entry.message_bytes) } else { 0 };
+            counts[destination][entry.state as usize] += 1;
+            asked[destination] += u32::from(entry.flags.loading);
+            bytes[destination] += if entry.flags.in_budget { u64::from(entry.message_bytes) } else { 0 };
             assert!(entry.message.is_none() || entry.flags.in_budget, "what is in memory is counted");
-            assert!(entry.message.is_none() || entry.state == EntryState::Ready, "only who is ready keeps a letter");
+            assert!(entry.message.is_none() || entry.state == EntryState::Ready, "only who is ready keeps a message");
         }
         assert_eq!(live, queue.entries.len());
-        for (key, hop) in queue.destinations.iter().enumerate() {
+        for (key, destination) in queue.destinations.iter().enumerate() {
             assert_eq!(
-                (hop.counts, hop.loading, hop.message_bytes),
+                (destination.counts, destination.loading, destination.message_bytes),
                 (counts[key], asked[key], bytes[key]),
-                "hop {key}"
+                "destination {key}"
             );
             let mine = || self.connections.iter().filter(|live| live.slot.destination.0 as usize == key);
-            assert_eq!(hop.connections as usize, mine().count());
-            assert_eq!(hop.quitting as usize, mine().filter(|live| live.is_quitting).count());
-            assert_eq!(hop.idle_connections() as usize, mine().filter(|live| live.is_idle).count());
-            let mut at = hop.ready.first;
+            assert_eq!(destination.connections as usize, mine().count());
+            assert_eq!(destination.quitting as usize, mine().filter(|live| live.is_quitting).count());
+            assert_eq!(destination.idle_connections() as usize, mine().filter(|live| live.is_idle).count());
+            let mut at = destination.ready.first;
             let mut ready = 0;
             while at != NO_ENTRY {
                 ready += 1;
                 at = queue.entries.next(at, ListKind::State);
             }
-            assert_eq!(ready, hop.count(EntryState::Ready));
+            assert_eq!(ready, destination.count(EntryState::Ready));
         }
         assert_eq!(queue.memory.used_bytes, bytes.iter().sum::<u64>());
-        // One letter per hop may be read beyond the budget, and another be in flight meanwhile for each courier.
+        // One message per destination may be read beyond the budget, and another be in flight meanwhile for each
+        // connection.
         let most = MEMORY_LIMIT + u64::from(MAX_MESSAGE_BYTES) * u64::from(DESTINATIONS + 2 * CONCURRENCY_LIMIT);
         assert!(queue.memory.used_bytes <= most, "{} bytes in memory", queue.memory.used_bytes);
     }
 
-    /// Delivers everything to hops that accept all messages, and checks that none is missing.
+    /// Delivers everything to destinations that accept all messages, and checks that none is missing.
     fn drain(&mut self) {
         self.command(1, 0);
         while let Some(at) = self.connections.iter().position(|live| live.is_quitting) {
@@ -497,7 +505,7 @@ impl QueueModel {
         }
         self.advance(Duration::from_secs(10));
         assert!(
-            (0..DESTINATIONS).all(|hop| self.queue.is_idle(DestinationId(hop), self.now)),
+            (0..DESTINATIONS).all(|destination| self.queue.is_idle(DestinationId(destination), self.now)),
             "nothing is left to remember"
         );
     }

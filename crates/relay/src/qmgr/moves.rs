@@ -1,23 +1,23 @@
-//! An entry's way from state to state: every list and every count of entries changes here, and nowhere else.
+//! An entry's moves from state to state: every list and every count of entries changes here, and nowhere else.
 use super::entry::{EntryIndex, EntryLinks, EntryState, ListKind, NO_ENTRY};
 use super::{MailQueue, MessageId};
 
 /// Messages for which the index keeps room when the queue has run empty.
 pub(super) const SPARE_MESSAGES: usize = 4_096;
 
-/// End of a hop's line.
+/// End of a destination's list of ready entries.
 #[derive(Clone, Copy)]
 pub(super) enum QueueEnd {
     Front,
     Back,
 }
 
-impl<L: Clone> MailQueue<L> {
-    /// Takes the entry into the lists of its hop and its message.
+impl<M: Clone> MailQueue<M> {
+    /// Takes the entry into the lists of its destination and its message.
     pub(super) fn link(&mut self, at: EntryIndex) {
-        let hop = self.entries[at].destination;
+        let destination = self.entries[at].destination;
         let id = self.entries[at].id;
-        self.entries.push_back(&mut self.destinations[hop.0 as usize].all, ListKind::Destination, at);
+        self.entries.push_back(&mut self.destinations[destination.0 as usize].all, ListKind::Destination, at);
         let before = self.messages.insert(id, at).unwrap_or(NO_ENTRY);
         self.entries[at].links[ListKind::Message as usize] = EntryLinks { previous: NO_ENTRY, next: before };
         if before != NO_ENTRY {
@@ -28,17 +28,17 @@ impl<L: Clone> MailQueue<L> {
     /// Takes an entry out of the state that it is in.
     pub(super) fn leave_state(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
-        let hop = &mut self.destinations[entry.destination.0 as usize];
-        hop.counts[entry.state as usize] -= 1;
+        let destination = &mut self.destinations[entry.destination.0 as usize];
+        destination.counts[entry.state as usize] -= 1;
         match entry.state {
             EntryState::Ready => {
                 if std::mem::take(&mut entry.flags.loading) {
-                    hop.loading -= 1;
+                    destination.loading -= 1;
                 }
-                if hop.next_unread == at {
-                    hop.next_unread = self.entries.next(at, ListKind::State);
+                if destination.next_unread == at {
+                    destination.next_unread = self.entries.next(at, ListKind::State);
                 }
-                self.entries.unlink(&mut hop.ready, ListKind::State, at);
+                self.entries.unlink(&mut destination.ready, ListKind::State, at);
             }
             EntryState::Deferred => self.retry_timers.remove(&mut self.entries, at),
             EntryState::InFlight | EntryState::Held | EntryState::AwaitingDsn => {}
@@ -48,21 +48,21 @@ impl<L: Clone> MailQueue<L> {
     /// Takes it into a state that has no list.
     pub(super) fn enter_state(&mut self, at: EntryIndex, state: EntryState) {
         self.entries[at].state = state;
-        let hop = self.entries[at].destination;
-        self.destination(hop).counts[state as usize] += 1;
+        let destination = self.entries[at].destination;
+        self.destination(destination).counts[state as usize] += 1;
     }
 
     pub(super) fn make_ready(&mut self, at: EntryIndex, end: QueueEnd) {
         self.enter_state(at, EntryState::Ready);
         let entry = &self.entries[at];
-        let hop = &mut self.destinations[entry.destination.0 as usize];
+        let destination = &mut self.destinations[entry.destination.0 as usize];
         let is_unread = entry.message.is_none();
         match end {
-            QueueEnd::Back => self.entries.push_back(&mut hop.ready, ListKind::State, at),
-            QueueEnd::Front => self.entries.push_front(&mut hop.ready, ListKind::State, at),
+            QueueEnd::Back => self.entries.push_back(&mut destination.ready, ListKind::State, at),
+            QueueEnd::Front => self.entries.push_front(&mut destination.ready, ListKind::State, at),
         }
-        if is_unread && (hop.next_unread == NO_ENTRY || matches!(end, QueueEnd::Front)) {
-            hop.next_unread = at;
+        if is_unread && (destination.next_unread == NO_ENTRY || matches!(end, QueueEnd::Front)) {
+            destination.next_unread = at;
         }
     }
 
@@ -88,9 +88,9 @@ impl<L: Clone> MailQueue<L> {
         self.leave_state(at);
         self.cancel_age_check(at);
         self.drop_message(at);
-        let hop = self.entries[at].destination;
+        let destination = self.entries[at].destination;
         let id = self.entries[at].id;
-        self.entries.unlink(&mut self.destinations[hop.0 as usize].all, ListKind::Destination, at);
+        self.entries.unlink(&mut self.destinations[destination.0 as usize].all, ListKind::Destination, at);
         let EntryLinks { previous: before, next: after } = self.entries[at].links[ListKind::Message as usize];
         if after != NO_ENTRY {
             self.entries[after].links[ListKind::Message as usize].previous = before;

@@ -1,4 +1,4 @@
-//! Effects of an answer, and of age: recipients are settled, wait for their next try, or are too old.
+//! What a delivery result leads to, and age: recipients are settled, wait for their next try, or are too old.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use super::entry::{EntryFlags, EntryIndex, EntryLinks, EntryState, ListKind, NO_
 use super::{DeliveryRequest, MailQueue, MessageId, NewEntry, QueueEnd, RecipientNumbers, millis};
 use crate::message::envelope::{Confirmation, DeliveryRefusal, Fact, RecipientFate};
 
-/// Outcome of an assignment.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DeliveryResult {
-    /// All of it was accepted, and no notice is due.
+    /// All of it was accepted, and no DSN is due.
     Delivered,
     /// The same answer for all.
     All(RecipientStatus),
-    /// An answer for each recipient, in the order of the assignment. A missing one was not answered.
+    /// An answer for each recipient, in the order of the request. A missing one was not answered.
     Each(Vec<RecipientStatus>),
     /// The session was lost after the dot: perhaps delivered, so tried again (RFC 5321 §4.5.4.1: better twice than
     /// never).
     Unknown,
-    /// The session was lost before the dot, or the courier had to go: as if it had not been taken.
+    /// The session was lost before the dot, or the connection had to close: as if it had not been taken.
     Unsent,
     /// The delivery task panicked: perhaps delivered, so tried again.
     Panicked(DeliveryRefusal),
@@ -28,7 +28,7 @@ pub(crate) enum DeliveryResult {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientStatus {
     Delivered,
-    /// Delivered, and the sender asked for a notice.
+    /// Delivered, and the sender asked for a DSN.
     Confirmed(Confirmation),
     /// A 5xx.
     Failed(DeliveryRefusal),
@@ -36,8 +36,8 @@ pub(crate) enum RecipientStatus {
     Deferred(DeliveryRefusal),
 }
 
-/// Duties of the driver to the spool and the sender, in this order: `facts` by `Spool::note`; the notice stored in the
-/// spool, and then `Queue::told`; `done` by `Spool::done`.
+/// Duties of the driver to the spool and the sender, in this order: `facts` by `Spool::note`; the DSN stored in the
+/// spool, and then `dsn_stored`; `done` by `Spool::done`.
 #[must_use = "what is not written down is done again after a restart"]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Actions {
@@ -48,105 +48,105 @@ pub(crate) struct Actions {
     pub(crate) done: bool,
 }
 
-/// An event that the sender may have to be notified of; the caller decides whether it wants a notice, and can have one.
+/// An event that the sender may have to be notified of; the caller decides whether it wants a DSN, and can have one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DsnEvent {
-    /// These are settled. The ticket goes to `Queue::told` when the notice is stored, or none is due.
+    /// These are settled. `pending` goes to `dsn_stored` when the DSN is stored, or none is due.
     Settled { pending: PendingDsn, fates: Vec<(u16, RecipientFate)> },
-    /// These are late; nothing waits for the notice.
+    /// These are late; nothing waits for the DSN.
     Delayed { recipients: Vec<u16>, refusal: Option<Arc<DeliveryRefusal>>, expires_unix_s: u64 },
 }
 
-/// A message that is not done before its notice is stored.
-#[must_use = "a ticket that does not come back keeps its message in the spool"]
+/// A message that is not done before its DSN is stored.
+#[must_use = "a pending DSN that does not come back keeps its message in the spool"]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PendingDsn {
     entry: EntryIndex,
     pub(crate) id: MessageId,
 }
 
-/// Times in succession that couriers may give a message back before it counts as tried: one that ends every session
-/// must not stay at the head of its line for ever.
+/// Times in succession that connections may give a message back before it counts as tried: one that ends every session
+/// must not stay at the head of its list for ever.
 const MAX_UNSENT_TRIES: u8 = 3;
 
-impl<L: Clone> MailQueue<L> {
-    /// Takes an assignment back.
+impl<M: Clone> MailQueue<M> {
+    /// Takes a request back.
     pub(crate) fn finish_delivery(
         &mut self,
-        assignment: DeliveryRequest<L>,
-        outcome: DeliveryResult,
+        request: DeliveryRequest<M>,
+        result: DeliveryResult,
         now: Duration,
     ) -> Actions {
-        let DeliveryRequest { entry: at, destination: hop, message: letter, .. } = assignment;
+        let DeliveryRequest { entry: at, destination, message, .. } = request;
         let now_ms = millis(now);
-        let effects = match outcome {
-            DeliveryResult::Unsent => self.requeue_unsent(at, letter, now_ms),
+        let actions = match result {
+            DeliveryResult::Unsent => self.requeue_unsent(at, message, now_ms),
             DeliveryResult::Delivered => {
                 self.mark_reachable(at);
                 self.settle_all(at, RecipientFate::Delivered)
             }
-            DeliveryResult::All(answer) => {
+            DeliveryResult::All(status) => {
                 self.mark_reachable(at);
-                let answers = vec![answer; self.entries[at].recipients.len()];
-                self.apply_statuses(at, answers, now_ms)
+                let statuses = vec![status; self.entries[at].recipients.len()];
+                self.apply_statuses(at, statuses, now_ms)
             }
-            DeliveryResult::Each(answers) => {
+            DeliveryResult::Each(statuses) => {
                 self.mark_reachable(at);
-                self.apply_statuses(at, answers, now_ms)
+                self.apply_statuses(at, statuses, now_ms)
             }
             DeliveryResult::Unknown => self.apply_statuses(at, Vec::new(), now_ms),
             DeliveryResult::Panicked(refusal) => {
-                let answers = vec![RecipientStatus::Deferred(refusal); self.entries[at].recipients.len()];
-                self.apply_statuses(at, answers, now_ms)
+                let statuses = vec![RecipientStatus::Deferred(refusal); self.entries[at].recipients.len()];
+                self.apply_statuses(at, statuses, now_ms)
             }
         };
-        self.update_lists(hop);
-        effects
+        self.update_lists(destination);
+        actions
     }
 
-    /// The hop has answered: it can be reached.
+    /// The destination has answered: it can be reached.
     fn mark_reachable(&mut self, at: EntryIndex) {
         self.entries[at].unsent_tries = 0;
-        let hop = self.entries[at].destination;
-        let hop = self.destination(hop);
-        (hop.failures, hop.failed_sessions) = (0, 0);
+        let destination = self.entries[at].destination;
+        let destination = self.destination(destination);
+        (destination.failures, destination.failed_sessions) = (0, 0);
     }
 
-    fn requeue_unsent(&mut self, at: EntryIndex, letter: L, now_ms: u64) -> Actions {
+    fn requeue_unsent(&mut self, at: EntryIndex, message: M, now_ms: u64) -> Actions {
         let entry = &mut self.entries[at];
         entry.unsent_tries = entry.unsent_tries.saturating_add(1);
         let is_to_stay = !entry.flags.remove_requested && !entry.flags.hold_requested && entry.expires_ms > now_ms;
         let id = entry.id;
-        let hop = entry.destination;
+        let destination = entry.destination;
         let times = entry.unsent_tries;
-        let fruitless = &mut self.destination(hop).failed_sessions;
-        *fruitless = fruitless.saturating_add(1);
+        let failed_sessions = &mut self.destination(destination).failed_sessions;
+        *failed_sessions = failed_sessions.saturating_add(1);
         if times >= MAX_UNSENT_TRIES || !is_to_stay {
             self.entries[at].unsent_tries = 0;
             let why = DeliveryRefusal::new(0, None, "sessions end before the message is sent", "");
-            let answers = vec![RecipientStatus::Deferred(why); self.entries[at].recipients.len()];
-            return self.apply_statuses(at, answers, now_ms);
+            let statuses = vec![RecipientStatus::Deferred(why); self.entries[at].recipients.len()];
+            return self.apply_statuses(at, statuses, now_ms);
         }
         self.leave_state(at);
-        self.entries[at].message = Some(letter);
+        self.entries[at].message = Some(message);
         self.make_ready(at, QueueEnd::Front);
         Actions { id, facts: Vec::new(), dsn: None, done: false }
     }
 
     /// Settles the recipients that have a final answer, and lets the others wait.
-    fn apply_statuses(&mut self, at: EntryIndex, answers: Vec<RecipientStatus>, now_ms: u64) -> Actions {
+    fn apply_statuses(&mut self, at: EntryIndex, statuses: Vec<RecipientStatus>, now_ms: u64) -> Actions {
         if self.entries[at].flags.remove_requested {
             return self.settle_all(at, RecipientFate::Removed);
         }
         let numbers = self.entries[at].recipients.to_vec();
-        let silence =
+        let no_answer =
             || RecipientStatus::Deferred(DeliveryRefusal::new(0, None, "the session ended without an answer", ""));
-        let answers = answers.into_iter().chain(std::iter::repeat_with(silence));
+        let statuses = statuses.into_iter().chain(std::iter::repeat_with(no_answer));
         let mut fates = Vec::new();
         let mut waiting = Vec::new();
         let mut last = None;
-        for (number, answer) in numbers.into_iter().zip(answers) {
-            match answer {
+        for (number, status) in numbers.into_iter().zip(statuses) {
+            match status {
                 RecipientStatus::Delivered => fates.push((number, RecipientFate::Delivered)),
                 RecipientStatus::Confirmed(how) => fates.push((number, RecipientFate::Confirmed(how))),
                 RecipientStatus::Failed(refusal) => fates.push((number, RecipientFate::Failed(refusal))),
@@ -178,8 +178,8 @@ impl<L: Clone> MailQueue<L> {
         self.leave_state(at);
         self.drop_message(at);
         let id = self.entries[at].id;
-        let hop = self.entries[at].destination;
-        let shared = self.destination(hop).share_refusal(refusal.clone());
+        let destination = self.entries[at].destination;
+        let shared = self.destination(destination).share_refusal(refusal.clone());
         let entry = &mut self.entries[at];
         entry.recipients = RecipientNumbers::new(waiting);
         entry.refusal = Some(shared);
@@ -187,7 +187,7 @@ impl<L: Clone> MailQueue<L> {
         let attempts = entry.attempts;
         let is_held = std::mem::take(&mut entry.flags.hold_requested);
         // Entries of one message that fail together are retried at different times, like all others.
-        let subject = id.0 ^ u64::from(hop.0).rotate_left(32);
+        let subject = id.0 ^ u64::from(destination.0).rotate_left(32);
         let wait = self.options.schedule.backoff.delay(self.options.seed, subject, attempts);
         let due_ms = now_ms.saturating_add(millis(wait));
         if is_held {
@@ -199,11 +199,11 @@ impl<L: Clone> MailQueue<L> {
         let next_unix_s = self.unix_s(due_ms);
         facts.push(Fact::Deferred { recipients: waiting.to_vec(), attempts, next_unix_s, refusal });
         let fates = needing_dsn(fates);
-        let notice = (!fates.is_empty()).then(|| {
+        let dsn = (!fates.is_empty()).then(|| {
             let part = self.split_settled(at, &fates);
             DsnEvent::Settled { pending: PendingDsn { entry: part, id }, fates }
         });
-        Actions { id, facts, dsn: notice, done: false }
+        Actions { id, facts, dsn, done: false }
     }
 
     /// A part of an entry that is settled while the rest of it waits.
@@ -233,7 +233,7 @@ impl<L: Clone> MailQueue<L> {
         part
     }
 
-    /// Gives the whole entry one fate, without a notice.
+    /// Gives the whole entry one fate, without a DSN.
     pub(super) fn settle_all(&mut self, at: EntryIndex, fate: RecipientFate) -> Actions {
         let id = self.entries[at].id;
         let is_last = self.messages.get(&id) == Some(&at) && self.entries.next(at, ListKind::Message) == NO_ENTRY;
@@ -269,9 +269,9 @@ impl<L: Clone> MailQueue<L> {
         }
     }
 
-    /// The notice is in the spool, or none is due.
-    pub(crate) fn dsn_stored(&mut self, ticket: PendingDsn) -> Actions {
-        let PendingDsn { entry: at, id } = ticket;
+    /// The DSN is in the spool, or none is due.
+    pub(crate) fn dsn_stored(&mut self, pending: PendingDsn) -> Actions {
+        let PendingDsn { entry: at, id } = pending;
         let recipients = self.entries[at].recipients.to_vec();
         let done = self.remove_entry(at);
         let facts = if done { Vec::new() } else { vec![Fact::DsnStored { recipients }] };
@@ -280,16 +280,16 @@ impl<L: Clone> MailQueue<L> {
 
     /// Not even the envelope can be read, so there is no address to notify. Failed recipients are held, and do not
     /// expire: an operator retries or removes them. Nothing is left to do for delivered ones.
-    pub(crate) fn dsn_failed(&mut self, ticket: PendingDsn, fates: &[(u16, RecipientFate)]) -> Actions {
+    pub(crate) fn dsn_failed(&mut self, pending: PendingDsn, fates: &[(u16, RecipientFate)]) -> Actions {
         let numbers = |has_failed: bool| -> Vec<u16> {
             fates.iter().filter(|(_, fate)| fate.is_failure() == has_failed).map(|(number, _)| *number).collect()
         };
         let failed = numbers(true);
         let delivered = numbers(false);
         if failed.is_empty() {
-            return self.dsn_stored(ticket);
+            return self.dsn_stored(pending);
         }
-        let PendingDsn { entry: at, id } = ticket;
+        let PendingDsn { entry: at, id } = pending;
         self.leave_state(at);
         self.entries[at].recipients = RecipientNumbers::new(&failed);
         self.enter_state(at, EntryState::Held);
@@ -297,32 +297,30 @@ impl<L: Clone> MailQueue<L> {
         Actions { id, facts, dsn: None, done: false }
     }
 
-    /// After a restart: takes in recipients that were settled before, but whose notice may not have been stored
-    /// (`envelope::Standing::is_owed`). The arrival's hop is the one that they were for, or any.
-    pub(crate) fn restore_pending_dsn(&mut self, arrival: NewEntry<L>, fates: Vec<(u16, RecipientFate)>) -> DsnEvent {
+    /// After a restart: takes in recipients that were settled before, but whose DSN may not have been stored
+    /// (`RecipientProgress::is_dsn_due`). The arrival's destination is the one that they were for, or any.
+    pub(crate) fn restore_pending_dsn(&mut self, arrival: NewEntry<M>, fates: Vec<(u16, RecipientFate)>) -> DsnEvent {
         let id = arrival.id;
-        let hop = arrival.destination;
-        if self.destinations.len() <= hop.0 as usize {
-            self.destinations.resize_with(hop.0 as usize + 1, super::DestinationQueue::new);
-        }
+        let destination = arrival.destination;
+        self.add_destination(destination);
         let at = self.create_entry(NewEntry { recipients: numbers_of(&fates), message: None, ..arrival }, true);
         self.cancel_age_check(at);
         self.enter_state(at, EntryState::AwaitingDsn);
         DsnEvent::Settled { pending: PendingDsn { entry: at, id }, fates }
     }
 
-    /// The entry's alarm: it is late, too old, or neither.
+    /// Checks the entry's age: it is late, too old, or neither.
     pub(super) fn check_age(&mut self, at: EntryIndex, now_ms: u64) -> Option<Actions> {
         let entry = &self.entries[at];
-        let alarm_ms = entry.age_check_ms;
+        let age_check_ms = entry.age_check_ms;
         let expires_ms = entry.expires_ms;
         let is_late = !entry.flags.delay_dsn_stored;
-        if alarm_ms > now_ms {
-            self.schedule_age_check(at, alarm_ms);
+        if age_check_ms > now_ms {
+            self.schedule_age_check(at, age_check_ms);
             return None;
         }
         if expires_ms <= now_ms {
-            // A courier may just be delivering it; `outcome` looks again.
+            // It is being delivered; `finish_delivery` checks again.
             return if entry.state == EntryState::InFlight { None } else { Some(self.expire(at)) };
         }
         self.entries[at].flags.delay_dsn_stored = true;
@@ -335,8 +333,8 @@ impl<L: Clone> MailQueue<L> {
         let recipients = entry.recipients.to_vec();
         let facts = vec![Fact::DelayDsnStored { recipients: recipients.clone() }];
         let expires_unix_s = self.unix_s(entry.expires_ms);
-        let notice = DsnEvent::Delayed { recipients, refusal: self.reason(at), expires_unix_s };
-        Actions { id: entry.id, facts, dsn: Some(notice), done: false }
+        let dsn = DsnEvent::Delayed { recipients, refusal: self.reason(at), expires_unix_s };
+        Actions { id: entry.id, facts, dsn: Some(dsn), done: false }
     }
 
     fn expire(&mut self, at: EntryIndex) -> Actions {
@@ -345,12 +343,12 @@ impl<L: Clone> MailQueue<L> {
         self.settle(at, fates)
     }
 
-    /// Reason why it has not been delivered: its own last refusal, or the failure to reach its hop.
+    /// Reason why it has not been delivered: its own last refusal, or the failure to reach its destination.
     fn reason(&self, at: EntryIndex) -> Option<Arc<DeliveryRefusal>> {
         let entry = &self.entries[at];
-        let hop = &self.destinations[entry.destination.0 as usize];
-        let of_hop = hop.refusal.as_ref().filter(|_| hop.failures > 0);
-        of_hop.or(entry.refusal.as_ref()).cloned()
+        let destination = &self.destinations[entry.destination.0 as usize];
+        let of_destination = destination.refusal.as_ref().filter(|_| destination.failures > 0);
+        of_destination.or(entry.refusal.as_ref()).cloned()
     }
 }
 

@@ -17,10 +17,10 @@ impl Backoff {
     /// of 30 minutes in general, and shorter ones at first.
     pub(crate) const FOR_MESSAGES: Self = Self { initial: Duration::from_secs(300), max: Duration::from_secs(4_000) };
 
-    /// Backoff of a hop that cannot be reached and whose messages are retried by this one: a sixtieth of the first wait
-    /// and a sixth of the longest, 5 s and 11 min by default. A try costs one connection only, however many messages
-    /// wait, and a server that was restarted should not wait for its mail. No wait is shorter than a second, so that a
-    /// dead server is not tried all the time, unless messages themselves come back sooner.
+    /// Backoff of a destination that cannot be reached and whose messages are retried by this one: a sixtieth of the
+    /// first wait and a sixth of the longest, 5 s and 11 min by default. A try costs one connection only, however many
+    /// messages wait, and a server that was restarted should not wait for its mail. No wait is shorter than a second,
+    /// so that a dead server is not tried all the time, unless messages themselves come back sooner.
     pub(crate) fn for_destinations(&self) -> Self {
         let first = (self.initial / 60).max(self.initial.min(Duration::from_secs(1)));
         Self { initial: first, max: (self.max / 6).max(first) }
@@ -45,7 +45,7 @@ pub(crate) struct RetrySchedule {
     pub(crate) backoff: Backoff,
     /// Longest age of a message (RFC 5321 §4.5.4.1: 4 or 5 days at least).
     pub(crate) lifetime: Duration,
-    /// Likewise a notice (null reverse path).
+    /// Likewise a DSN (null reverse path).
     pub(crate) notice_lifetime: Duration,
     /// Age at which the sender is notified of the delay; `None` for never.
     pub(crate) delay_notice: Option<Duration>,
@@ -86,7 +86,7 @@ mod tests {
     fn a_hop_is_looked_after_more_often_than_a_message() {
         let milliseconds = Duration::from_millis;
         let rows = [
-            // First and longest of messages, and of hops.
+            // First and longest of messages, and of destinations.
             ([300_000, 4_000_000], [5_000, 666_666]),
             ([300_000, 3_600_000], [5_000, 600_000]),
             ([30_000, 60_000], [1_000, 10_000]),
@@ -94,10 +94,10 @@ mod tests {
             ([900, 60_000], [900, 10_000]),
             ([7_200_000, 7_200_000], [120_000, 1_200_000]),
         ];
-        for (messages, hops) in rows {
+        for (messages, destinations) in rows {
             let [first, longest] = messages.map(milliseconds);
             let derived = Backoff { initial: first, max: longest }.for_destinations();
-            assert_eq!([derived.initial, derived.max].map(|wait| wait.as_millis()), hops, "{messages:?}");
+            assert_eq!([derived.initial, derived.max].map(|wait| wait.as_millis()), destinations, "{messages:?}");
         }
     }
 
@@ -124,9 +124,9 @@ mod tests {
             let wait = schedule.delay(seed, subject, attempt);
             prop_assert!(wait >= seconds(first) * 3 / 4);
             prop_assert!(wait <= seconds(longest.max(first)) * 5 / 4);
-            let of_hops = schedule.for_destinations();
-            prop_assert!(of_hops.initial <= schedule.initial && of_hops.max >= of_hops.initial);
-            prop_assert!(of_hops.max <= schedule.max.max(schedule.initial));
+            let of_destinations = schedule.for_destinations();
+            prop_assert!(of_destinations.initial <= schedule.initial && of_destinations.max >= of_destinations.initial);
+            prop_assert!(of_destinations.max <= schedule.max.max(schedule.initial));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The operator's view: hops with their numbers, entries page by page.
+//! The operator's view: destinations with their numbers, entries page by page.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use super::entry::{EntryIndex, EntryState, NO_ENTRY};
 use super::{DestinationId, MailQueue, MessageId, RecipientNumbers, millis};
 use crate::message::envelope::DeliveryRefusal;
 
-/// A hop's numbers.
+/// A destination's numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DestinationStats {
     pub(crate) destination: DestinationId,
-    /// Entries that wait for a courier.
+    /// Entries that wait for a connection.
     pub(crate) ready: u32,
     /// Entries that wait for their time.
     pub(crate) deferred: u32,
     pub(crate) in_flight: u32,
     pub(crate) held: u32,
-    /// Settled, with a notice to write.
+    /// Settled, with a DSN to write.
     pub(crate) awaiting_dsn: u32,
     /// Connections, and attempts at one.
     pub(crate) connections: u32,
@@ -49,12 +49,12 @@ pub(crate) struct ListedEntry {
     pub(crate) state: EntryState,
     pub(crate) attempts: u32,
     pub(crate) received_unix_s: u64,
-    /// Unix time of the next try, if it is deferred, or waits for its hop.
+    /// Unix time of the next try, if it is deferred, or waits for its destination.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
-    /// Reason why it has not been delivered: its own last refusal, or the one that keeps its hop shut.
+    /// Reason why it has not been delivered: its own last refusal, or the reason for the backoff of its destination.
     pub(crate) refusal: Option<Arc<DeliveryRefusal>>,
-    /// It is ready, but its hop could not be reached and is left alone for a while.
+    /// It is ready, but its destination could not be reached and is in backoff.
     pub(crate) is_in_backoff: bool,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct EntryPage {
     pub(crate) next: Option<u32>,
 }
 
-impl<L: Clone> MailQueue<L> {
+impl<M: Clone> MailQueue<M> {
     pub(crate) fn totals(&self) -> QueueTotals {
         QueueTotals {
             messages: self.messages.len(),
@@ -76,22 +76,24 @@ impl<L: Clone> MailQueue<L> {
         }
     }
 
-    /// Every hop that has something to show.
+    /// Every destination that has something to show.
     pub(crate) fn destination_stats(&self) -> impl Iterator<Item = DestinationStats> + '_ {
         let keys = (0..).map(DestinationId);
-        let busy = keys.zip(&self.destinations).filter(|(_, hop)| !hop.all.is_empty() || hop.connections > 0);
-        busy.map(|(key, hop)| DestinationStats {
+        let busy = keys
+            .zip(&self.destinations)
+            .filter(|(_, destination)| !destination.all.is_empty() || destination.connections > 0);
+        busy.map(|(key, destination)| DestinationStats {
             destination: key,
-            ready: hop.count(EntryState::Ready),
-            deferred: hop.count(EntryState::Deferred),
-            in_flight: hop.count(EntryState::InFlight),
-            held: hop.count(EntryState::Held),
-            awaiting_dsn: hop.count(EntryState::AwaitingDsn),
-            connections: hop.connections,
-            idle: hop.idle_connections(),
-            oldest_unix_s: (!hop.all.is_empty()).then(|| self.entries[hop.all.first].received_unix_s),
-            backoff_until: Duration::from_millis(hop.backoff_until_ms),
-            refusal: hop.refusal.clone(),
+            ready: destination.count(EntryState::Ready),
+            deferred: destination.count(EntryState::Deferred),
+            in_flight: destination.count(EntryState::InFlight),
+            held: destination.count(EntryState::Held),
+            awaiting_dsn: destination.count(EntryState::AwaitingDsn),
+            connections: destination.connections,
+            idle: destination.idle_connections(),
+            oldest_unix_s: (!destination.all.is_empty()).then(|| self.entries[destination.all.first].received_unix_s),
+            backoff_until: Duration::from_millis(destination.backoff_until_ms),
+            refusal: destination.refusal.clone(),
         })
     }
 
@@ -112,11 +114,11 @@ impl<L: Clone> MailQueue<L> {
     fn listed(&self, at: EntryIndex, now_ms: u64) -> ListedEntry {
         debug_assert!(at != NO_ENTRY && self.entries.is_live(at));
         let entry = &self.entries[at];
-        let hop = &self.destinations[entry.destination.0 as usize];
-        let hop_is_shut = entry.state == EntryState::Ready && hop.backoff_until_ms > now_ms;
+        let destination = &self.destinations[entry.destination.0 as usize];
+        let is_in_backoff = entry.state == EntryState::Ready && destination.backoff_until_ms > now_ms;
         let next_ms = match entry.state {
             EntryState::Deferred => Some(entry.due_ms),
-            EntryState::Ready if hop_is_shut => Some(hop.backoff_until_ms),
+            EntryState::Ready if is_in_backoff => Some(destination.backoff_until_ms),
             EntryState::Ready | EntryState::InFlight | EntryState::Held | EntryState::AwaitingDsn => None,
         };
         ListedEntry {
@@ -128,8 +130,8 @@ impl<L: Clone> MailQueue<L> {
             received_unix_s: entry.received_unix_s,
             next_unix_s: next_ms.map(|when_ms| self.unix_s(when_ms)),
             expires_unix_s: self.unix_s(entry.expires_ms),
-            refusal: hop.backoff_reason.as_ref().filter(|_| hop_is_shut).or(entry.refusal.as_ref()).cloned(),
-            is_in_backoff: hop_is_shut,
+            refusal: destination.backoff_reason.as_ref().filter(|_| is_in_backoff).or(entry.refusal.as_ref()).cloned(),
+            is_in_backoff,
         }
     }
 }

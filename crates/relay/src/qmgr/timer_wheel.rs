@@ -25,18 +25,18 @@ pub(super) struct TimerWheel {
 }
 
 impl TimerWheel {
-    pub(super) fn new(grain_ms: u64, thread: ListKind) -> Self {
+    pub(super) fn new(grain_ms: u64, kind: ListKind) -> Self {
         let slots = vec![EntryList::EMPTY; SLOT_COUNT as usize];
         Self {
             slots,
             occupied: vec![0; (SLOT_COUNT / WORD_BITS) as usize],
             grain_ms: grain_ms.max(1),
             current_grain: 0,
-            list: thread,
+            list: kind,
         }
     }
 
-    pub(super) fn insert<L>(&mut self, entries: &mut EntryTable<L>, at: EntryIndex, when_ms: u64) {
+    pub(super) fn insert<M>(&mut self, entries: &mut EntryTable<M>, at: EntryIndex, when_ms: u64) {
         let grain = when_ms.div_ceil(self.grain_ms).clamp(self.current_grain, self.current_grain + SLOT_COUNT - 1);
         let slot = grain % SLOT_COUNT;
         entries[at].slots[self.list as usize] = slot as u16;
@@ -44,7 +44,7 @@ impl TimerWheel {
         self.occupied[(slot / WORD_BITS) as usize] |= 1 << (slot % WORD_BITS);
     }
 
-    pub(super) fn remove<L>(&mut self, entries: &mut EntryTable<L>, at: EntryIndex) {
+    pub(super) fn remove<M>(&mut self, entries: &mut EntryTable<M>, at: EntryIndex) {
         let slot = u64::from(entries[at].slots[self.list as usize]);
         let list = &mut self.slots[slot as usize];
         entries.unlink(list, self.list, at);
@@ -55,7 +55,7 @@ impl TimerWheel {
 
     /// Takes out the next entry whose slot has been reached. It may be early: an entry beyond the last slot waits
     /// there.
-    pub(super) fn pop<L>(&mut self, entries: &mut EntryTable<L>, now_ms: u64) -> Option<EntryIndex> {
+    pub(super) fn pop<M>(&mut self, entries: &mut EntryTable<M>, now_ms: u64) -> Option<EntryIndex> {
         let reached = now_ms / self.grain_ms;
         match self.next_grain() {
             Some(grain) if grain <= reached => {

@@ -2,7 +2,7 @@
 mod redirect;
 
 use crate::log_target::LOG_TARGET;
-use crate::message::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress as Stand};
+use crate::message::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress};
 use crate::qmgr::{DestinationId, EntryProgress, MessageId, MessageKind, NewEntry, RecipientNumbers};
 use crate::recovery::redirect::{Redirect, redirect_all};
 use crate::routing::{NextHop, ResolvedRoute};
@@ -92,7 +92,7 @@ fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
     }
 }
 
-/// Recipients of one hop that have come equally far.
+/// Recipients of one destination that have come equally far.
 type GroupKey = (DestinationId, u32, u64, bool);
 
 /// Tells whether there was anybody to deliver to.
@@ -109,35 +109,35 @@ fn requeue_recipients(
     progress: &MessageProgress,
     redirects: &mut Vec<Redirect>,
 ) -> RequeueResult {
-    let mut groups: HashMap<GroupKey, (Vec<u16>, Stand)> = HashMap::new();
+    let mut groups: HashMap<GroupKey, (Vec<u16>, RecipientProgress)> = HashMap::new();
     let mut queued = RequeueResult::Nothing;
-    let open = progress.recipients.iter().enumerate().filter(|(_, stand)| stand.fate.is_none());
-    for (number, stand) in open {
+    let open = progress.recipients.iter().enumerate().filter(|(_, recipient)| recipient.fate.is_none());
+    for (number, recipient) in open {
         queued = RequeueResult::Queued;
-        let hop = match reroute(worker, envelope, number) {
-            ResolvedRoute::Direct(hop) => worker.destination_id(&hop),
+        let destination = match reroute(worker, envelope, number) {
+            ResolvedRoute::Direct(destination) => worker.destination_id(&destination),
             ResolvedRoute::Alias(members) => {
                 redirects.push(redirect_of(worker, left, envelope, number as u16, members, progress.held));
                 continue;
             }
         };
-        let group = (hop, stand.attempts, stand.next_unix_s, stand.delay_dsn_stored);
-        let (numbers, _) = groups.entry(group).or_insert_with(|| (Vec::new(), stand.clone()));
+        let group = (destination, recipient.attempts, recipient.next_unix_s, recipient.delay_dsn_stored);
+        let (numbers, _) = groups.entry(group).or_insert_with(|| (Vec::new(), recipient.clone()));
         numbers.push(number as u16);
     }
     let now = clock::now();
-    for ((hop, ..), (numbers, stand)) in groups {
+    for ((destination, ..), (numbers, recipient)) in groups {
         let before = EntryProgress {
-            attempts: stand.attempts,
-            next_unix_s: stand.next_unix_s,
+            attempts: recipient.attempts,
+            next_unix_s: recipient.next_unix_s,
             held: progress.held,
-            delay_dsn_stored: stand.delay_dsn_stored,
-            refusal: stand.refusal,
+            delay_dsn_stored: recipient.delay_dsn_stored,
+            refusal: recipient.refusal,
         };
         let arrival = NewEntry {
             recipients: RecipientNumbers::new(&numbers),
             progress: before,
-            ..new_entry(left, envelope, hop)
+            ..new_entry(left, envelope, destination)
         };
         worker.queue.borrow_mut().put(arrival, now);
     }
@@ -154,50 +154,50 @@ fn redirect_of(
     is_held: bool,
 ) -> Redirect {
     // Nothing is sent there: in no case does the old address go to a member's server.
-    let hop = worker.destination_id(&NextHop::unroutable());
+    let destination = worker.destination_id(&NextHop::unroutable());
     // If it turns out to be unreadable, it is held like mail that cannot be delivered.
     let fates = vec![(recipient, RecipientFate::Expired(None))];
-    let notice = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, hop), fates);
-    Redirect { id: MessageId(left.id.0), recipient, members, is_held, dsn: notice }
+    let dsn = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, destination), fates);
+    Redirect { id: MessageId(left.id.0), recipient, members, is_held, dsn }
 }
 
-/// Queues the notices of fates that the sender may not have been notified of. Reports whether there are any.
+/// Queues the DSNs of fates that the sender may not have been notified of. Reports whether there are any.
 fn requeue_dsns(
     worker: &Rc<RelayWorker>,
     left: &RecoveredMessage,
     envelope: &MessageEnvelope,
     progress: &MessageProgress,
 ) -> bool {
-    let owed = progress.recipients.iter().enumerate().filter(|(_, stand)| stand.is_dsn_due());
+    let owed = progress.recipients.iter().enumerate().filter(|(_, recipient)| recipient.is_dsn_due());
     let fates: Vec<(u16, RecipientFate)> =
-        owed.filter_map(|(number, stand)| Some((number as u16, stand.fate.clone()?))).collect();
+        owed.filter_map(|(number, recipient)| Some((number as u16, recipient.fate.clone()?))).collect();
     if fates.is_empty() {
         return false;
     }
     // Nothing is sent there: the entry is only listed under it.
-    let hop = match reroute(worker, envelope, usize::from(fates[0].0)) {
-        ResolvedRoute::Direct(hop) => hop,
+    let destination = match reroute(worker, envelope, usize::from(fates[0].0)) {
+        ResolvedRoute::Direct(destination) => destination,
         ResolvedRoute::Alias(_) => NextHop::unroutable(),
     };
-    let hop = worker.destination_id(&hop);
-    let notice = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, hop), fates);
-    worker.send_dsn(MessageId(left.id.0), notice);
+    let destination = worker.destination_id(&destination);
+    let dsn = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, destination), fates);
+    worker.send_dsn(MessageId(left.id.0), dsn);
     true
 }
 
 fn new_entry(
     left: &RecoveredMessage,
     envelope: &MessageEnvelope,
-    hop: DestinationId,
+    destination: DestinationId,
 ) -> NewEntry<crate::message::Message> {
     NewEntry {
         id: MessageId(left.id.0),
-        destination: hop,
+        destination,
         recipients: RecipientNumbers::new(&[]),
         message: None,
         message_bytes: u32::try_from(left.body_bytes).unwrap_or(u32::MAX),
         received_unix_s: left.received_ns / 1_000_000_000,
-        kind: if envelope.sender.is_empty() { MessageKind::Dsn } else { MessageKind::Mail },
+        kind: MessageKind::of_sender(&envelope.sender),
         progress: EntryProgress::default(),
     }
 }

@@ -5,19 +5,17 @@ use crate::message::Message;
 use crate::message::envelope::{EnvelopeRecipient, Fact, MessageEnvelope, RecipientFate};
 use crate::message::fetch::Fetched;
 use crate::message::recipients::RecipientGroup;
+use crate::message::store::store_from_reserve;
 use crate::qmgr::{Actions, DsnEvent, MessageId, MessageSelector, OperatorCommand};
 use crate::routing::NextHop;
 use crate::worker::RelayWorker;
 use net::clock;
-use spool::{NewMessage, Stored};
+use spool::Stored;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Messages that are redirected at a time: each is in memory meanwhile.
 const MAX_CONCURRENT: usize = 16;
-/// Before a message that the spool has no room for is stored again.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A recipient of a message, and those who take its place.
 pub(crate) struct Redirect {
@@ -39,13 +37,13 @@ pub(crate) async fn redirect_all(worker: &Rc<RelayWorker>, mut all: Vec<Redirect
 }
 
 async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
-    let Redirect { id, recipient, members, is_held, dsn: notice } = redirect;
-    let DsnEvent::Settled { pending: ticket, fates } = notice else { return };
+    let Redirect { id, recipient, members, is_held, dsn } = redirect;
+    let DsnEvent::Settled { pending, fates } = dsn else { return };
     let message = match worker.fetch(id).await {
         Fetched::Whole(message) => message,
         Fetched::EnvelopeOnly(_, error) | Fetched::Unreadable(error) => {
             tracing::error!(target: LOG_TARGET, %id, %error, "a message cannot be read from the spool and is held");
-            let actions = worker.queue.borrow_mut().dsn_failed(ticket, &fates);
+            let actions = worker.queue.borrow_mut().dsn_failed(pending, &fates);
             return worker.apply_actions(actions, None);
         }
     };
@@ -58,14 +56,14 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
     if is_held {
         hold(worker, MessageId(stored.id().0));
     }
-    let mut actions = worker.queue.borrow_mut().dsn_stored(ticket);
+    let mut actions = worker.queue.borrow_mut().dsn_stored(pending);
     if !actions.done {
         actions.facts.insert(0, Fact::Settled { recipients: vec![recipient], fate: RecipientFate::Delivered });
     }
     worker.apply_actions(actions, None);
 }
 
-/// The message with the members as recipients, which inherit the sender's NOTIFY, and their hops.
+/// The message with the members as recipients, which inherit the sender's NOTIFY, and their next hops.
 fn with_members(
     message: &Message,
     recipient: u16,
@@ -74,9 +72,9 @@ fn with_members(
     let replaced = message.envelope.recipients.get(usize::from(recipient))?;
     let mut recipients = Vec::new();
     let mut groups = Vec::new();
-    for (number, (address, hop)) in (0_u16..).zip(members) {
+    for (number, (address, next_hop)) in (0_u16..).zip(members) {
         recipients.push(EnvelopeRecipient { address: address.as_bytes().to_vec(), ..replaced.clone() });
-        groups.push(RecipientGroup { next_hop: hop, recipients: vec![number] });
+        groups.push(RecipientGroup { next_hop, recipients: vec![number] });
     }
     let envelope = MessageEnvelope { recipients, ..(*message.envelope).clone() };
     Some((Message { envelope: Arc::new(envelope), ..message.clone() }, groups))
@@ -84,19 +82,11 @@ fn with_members(
 
 /// Stores it, as soon as there is room; `None` if the spool has failed, and the next start finds the message again.
 async fn store(worker: &RelayWorker, id: MessageId, message: &Message) -> Option<Stored> {
-    let envelope = message.envelope.encode().ok()?;
-    let received_ns = u64::try_from(message.received.as_nanos()).unwrap_or(u64::MAX);
-    loop {
-        let draft = NewMessage { received_ns, envelope: envelope.clone(), body: Arc::clone(&message.body) };
-        match worker.context.spool.store_from_reserve(draft).await {
-            Ok(stored) => return Some(stored),
-            Err(spool::Error::Full) => net::sleep(RETRY_INTERVAL).await,
-            Err(error) => {
-                tracing::error!(target: LOG_TARGET, %id, %error, "a message for the members of an alias could not be stored");
-                return None;
-            }
-        }
-    }
+    let stored = store_from_reserve(&worker.context.spool, message.to_spool().ok()?).await;
+    let log = |error: &spool::Error| {
+        tracing::error!(target: LOG_TARGET, %id, %error, "a message for the members of an alias could not be stored");
+    };
+    stored.inspect_err(log).ok()
 }
 
 fn hold(worker: &Rc<RelayWorker>, id: MessageId) {

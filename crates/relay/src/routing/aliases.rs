@@ -156,9 +156,9 @@ pub(crate) fn normalize_local_part(local_part: &str) -> Cow<'_, str> {
         return if is_plain { Cow::Borrowed(local_part) } else { Cow::Owned(local_part.to_lowercase()) };
     };
     let mut text = String::with_capacity(quoted.len());
-    let mut letters = quoted.chars();
-    while let Some(letter) = letters.next() {
-        text.extend(if letter == '\\' { letters.next() } else { Some(letter) });
+    let mut characters = quoted.chars();
+    while let Some(character) = characters.next() {
+        text.extend(if character == '\\' { characters.next() } else { Some(character) });
     }
     Cow::Owned(text.to_lowercase())
 }
@@ -342,13 +342,13 @@ fn find_unquoted(line: &str, wanted: char) -> impl Iterator<Item = usize> {
     let mut quoted = false;
     let mut escaped = false;
     let mut bracketed = false;
-    line.char_indices().filter_map(move |(at, letter)| {
-        let found = letter == wanted && !quoted && !bracketed;
+    line.char_indices().filter_map(move |(at, character)| {
+        let found = character == wanted && !quoted && !bracketed;
         if !quoted {
-            bracketed = (bracketed || letter == '[') && letter != ']';
+            bracketed = (bracketed || character == '[') && character != ']';
         }
-        quoted ^= letter == '"' && !escaped;
-        escaped = quoted && letter == '\\' && !escaped;
+        quoted ^= character == '"' && !escaped;
+        escaped = quoted && character == '\\' && !escaped;
         found.then_some(at)
     })
 }
@@ -391,14 +391,14 @@ enum ExpansionError {
 
 impl ExpansionCheck {
     fn of(targets: &[Box<[UnresolvedTarget]>]) -> Self {
-        let mut survey = Self { done: vec![None; targets.len()], error: None };
+        let mut search = Self { done: vec![None; targets.len()], error: None };
         for first in 0..targets.len() {
-            survey.visit(first, targets);
-            if survey.error.is_some() {
+            search.visit(first, targets);
+            if search.error.is_some() {
                 break;
             }
         }
-        survey
+        search
     }
 
     /// Visits an alias and all that it leads to, each after its own targets.

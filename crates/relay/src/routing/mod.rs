@@ -1,4 +1,5 @@
-//! Decides who may send to whom, and which hop each recipient goes to. Pure: addresses and configuration in, hops out.
+//! Decides who may send to whom, and which next hop each recipient goes to. Pure: addresses and configuration in, next
+//! hops out.
 //!
 //! ```text
 //! recipient ─ local domain? ─ yes ─▶ alias? ─▶ mailbox? ─▶ Maildir, LMTP or a route      550 5.1.1 if there is none
@@ -11,8 +12,8 @@
 //! ```
 //! A friend is a client of `networks`, or one that has logged in. Only `@` at the end of the local part decides the
 //! domain: source routes have been dropped by then (RFC 5321 §3.6.1). A local part that reads like a route
-//! (`user%elsewhere@local`, `elsewhere!user@local`, `"user@elsewhere"@local`) is refused to strangers, for the server
-//! that it is handed to might follow it, and trusts us.
+//! (`user%elsewhere@local`, `elsewhere!user@local`, `"user@elsewhere"@local`) is refused to untrusted clients, for the
+//! server that it is handed to might follow it, and trusts us.
 pub(crate) mod aliases;
 mod next_hop;
 mod template;
@@ -38,9 +39,9 @@ pub(crate) enum Access {
 /// Route of one recipient's mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ResolvedRoute {
-    /// This hop, under the address that it came with.
+    /// This next hop, under the address that it came with.
     Direct(NextHop),
-    /// An alias: to these in its place, at least one. An address without a hop is discarded.
+    /// An alias: to these in its place, at least one. An address without a next hop is discarded.
     Alias(Vec<(Box<str>, NextHop)>),
 }
 
@@ -283,7 +284,7 @@ impl Router {
     /// If there is no route for it.
     pub(crate) fn route(
         &self,
-        standing: Access,
+        access: Access,
         sender: &Path<'_>,
         recipient: &Path<'_>,
     ) -> Result<ResolvedRoute, RouteError> {
@@ -293,17 +294,17 @@ impl Router {
             return if recipient.is_null() {
                 Err(RouteError::UnknownUser)
             } else {
-                table.route_postmaster(standing, sender)
+                table.route_postmaster(access, sender)
             };
         };
         let domain = lowered(domain);
         if table.local.contains(&domain) {
-            if standing == Access::Untrusted && has_embedded_route(local_part) {
+            if access == Access::Untrusted && has_embedded_route(local_part) {
                 return Err(RouteError::RelayingDenied);
             }
             return table.route_local(sender, local_part, &domain);
         }
-        match standing {
+        match access {
             Access::Untrusted => Err(RouteError::RelayingDenied),
             Access::Trusted => table.route_remote(sender, local_part, &domain).map(ResolvedRoute::Direct),
         }
@@ -320,7 +321,7 @@ impl Router {
         if matches!(routed, Ok(ResolvedRoute::Direct(_))) {
             return routed;
         }
-        self.0.own_mailbox(sender, recipient).map_or(routed, |hop| Ok(ResolvedRoute::Direct(hop)))
+        self.0.own_mailbox(sender, recipient).map_or(routed, |next_hop| Ok(ResolvedRoute::Direct(next_hop)))
     }
 
     /// Reports whether mail of a local domain can go anywhere: to a mailbox, by a route that names it, or by aliases
@@ -359,17 +360,17 @@ impl RoutingTable {
         };
         let mut instead = Vec::with_capacity(meant.len());
         for one in meant {
-            let (address, hop) = match one {
+            let (address, next_hop) = match one {
                 AliasTarget::Discard => continue,
                 AliasTarget::Mailbox { local_part, domain } => {
                     (format!("{local_part}@{domain}").into(), self.mailbox(sender, &local_part, &domain)?)
                 }
                 AliasTarget::Remote(address) => {
-                    let hop = self.route_address(sender, &address)?;
-                    (address, hop)
+                    let next_hop = self.route_address(sender, &address)?;
+                    (address, next_hop)
                 }
             };
-            instead.push((address, hop));
+            instead.push((address, next_hop));
         }
         Ok(if instead.is_empty() { ResolvedRoute::Direct(NextHop::Discard) } else { ResolvedRoute::Alias(instead) })
     }
@@ -388,7 +389,7 @@ impl RoutingTable {
             return Err(RouteError::UnknownUser);
         }
         match &self.local.mailbox {
-            Some(Mailbox::NextHop(hop)) => Ok(hop.clone()),
+            Some(Mailbox::NextHop(next_hop)) => Ok(next_hop.clone()),
             Some(Mailbox::Maildir(template)) => maildir(template, &name, domain),
             // Its MX is this relay, and a smarthost would send it back: only a route that names it leads on.
             None => match self.index.first_match(sender, domain, PatternScope::Named) {
@@ -414,15 +415,15 @@ impl RoutingTable {
     }
 
     /// The mailbox that every server has (RFC 5321 §4.5.1), given without a domain.
-    fn route_postmaster(&self, standing: Access, sender: &Path<'_>) -> Result<ResolvedRoute, RouteError> {
+    fn route_postmaster(&self, access: Access, sender: &Path<'_>) -> Result<ResolvedRoute, RouteError> {
         const NAME: &str = "postmaster";
         if let Some(domain) = &self.local.primary_domain {
             return self.route_local(sender, NAME, domain);
         }
         // Without a domain of its own, the smarthost's postmaster looks after its clients.
         let everything = self.index.first_match(sender, "*", PatternScope::Any).map(|number| &self.targets[number]);
-        match (standing, everything) {
-            (Access::Trusted, Some(RouteTarget::NextHop(hop))) => Ok(ResolvedRoute::Direct(hop.clone())),
+        match (access, everything) {
+            (Access::Trusted, Some(RouteTarget::NextHop(next_hop))) => Ok(ResolvedRoute::Direct(next_hop.clone())),
             _ => Err(RouteError::UnknownUser),
         }
     }
@@ -430,7 +431,7 @@ impl RoutingTable {
 
 fn resolve_target(way: &RouteTarget, local_part: &str, domain: &str) -> Result<NextHop, RouteError> {
     match way {
-        RouteTarget::NextHop(hop) => Ok(hop.clone()),
+        RouteTarget::NextHop(next_hop) => Ok(next_hop.clone()),
         RouteTarget::Maildir(template) => maildir(template, &normalize_local_part(local_part), domain),
         RouteTarget::Mx(mx) => Ok(NextHop::Smtp(Arc::new(Smtp {
             target: SmtpTarget::Domain { name: domain.into(), port: mx.port },
@@ -493,12 +494,12 @@ mod tests {
         Router::new(local(aliases, Some(mailbox)), routes, RouteTarget::Mx(Mx::default()))
     }
 
-    /// As `554`, `550`, a hop, or `address=hop` for each in place of an alias.
-    fn routed_to(router: &Router, standing: Access, sender: &str, recipient: &str) -> String {
+    /// As `554`, `550`, a next hop, or `address=next_hop` for each in place of an alias.
+    fn routed_to(router: &Router, access: Access, sender: &str, recipient: &str) -> String {
         let sender = Path::mailbox(sender.as_bytes()).unwrap();
         let wire = format!("<{recipient}>");
         let (recipient, _) = Path::parse(wire.as_bytes()).unwrap();
-        in_words(router.route(standing, &sender, &recipient))
+        in_words(router.route(access, &sender, &recipient))
     }
 
     fn rerouted_to(router: &Router, recipient: &str) -> String {
@@ -509,9 +510,9 @@ mod tests {
 
     fn in_words(routed: Result<ResolvedRoute, RouteError>) -> String {
         match routed {
-            Ok(ResolvedRoute::Direct(hop)) => hop.to_string(),
+            Ok(ResolvedRoute::Direct(next_hop)) => next_hop.to_string(),
             Ok(ResolvedRoute::Alias(all)) => {
-                let mut all: Vec<_> = all.iter().map(|(address, hop)| format!("{address}={hop}")).collect();
+                let mut all: Vec<_> = all.iter().map(|(address, next_hop)| format!("{address}={next_hop}")).collect();
                 all.sort();
                 all.join(" ")
             }
@@ -555,7 +556,7 @@ mod tests {
         }
     }
 
-    /// Tests addresses that have made relays open: a stranger can send to none of them.
+    /// Tests addresses that have made relays open: an untrusted client can send to none of them.
     #[test]
     fn untrusted_clients_reach_local_mailboxes_only() {
         let rows = [
@@ -645,7 +646,7 @@ mod tests {
         assert_eq!(routed_to(&router, Access::Untrusted, "", "ann@b.example"), "550");
         assert_eq!(routed_to(&router, Access::Trusted, "", "ann@b.example"), "550");
         assert!(router.has_route_for("a.example") && !router.has_route_for("b.example"));
-        // With nothing local, the smarthost has the postmaster, and strangers have none.
+        // With nothing local, the smarthost has the postmaster, and untrusted clients have none.
         let router = Router::new(LocalDomains::default(), routes(), RouteTarget::Mx(Mx::default()));
         assert_eq!(routed_to(&router, Access::Trusted, "", "Postmaster"), "smtp:smart:25");
         assert_eq!(routed_to(&router, Access::Untrusted, "", "Postmaster"), "550");
@@ -733,10 +734,10 @@ mod tests {
                 prop_assert!(!path.local_part().iter().any(|octet| b"@%!".contains(octet)), "{}", text);
                 // Only an alias leads outside.
                 match routed {
-                    ResolvedRoute::Direct(hop) => prop_assert!(matches!(hop, NextHop::Maildir(_) | NextHop::Discard), "{}: {}", text, hop),
-                    ResolvedRoute::Alias(all) => for (address, hop) in all {
+                    ResolvedRoute::Direct(next_hop) => prop_assert!(matches!(next_hop, NextHop::Maildir(_) | NextHop::Discard), "{}: {}", text, next_hop),
+                    ResolvedRoute::Alias(all) => for (address, next_hop) in all {
                         let is_said = ["carl@else.example", "x@far.example"].contains(&&*address);
-                        prop_assert!(is_said || matches!(hop, NextHop::Maildir(_)), "{}: {}", text, hop);
+                        prop_assert!(is_said || matches!(next_hop, NextHop::Maildir(_)), "{}: {}", text, next_hop);
                     },
                 }
             }

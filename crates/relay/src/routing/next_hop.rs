@@ -1,4 +1,4 @@
-//! The next hop of a message, and how to speak with it. Equal hops share connections.
+//! The next hop of a message, and how to speak with it. Equal next hops share connections.
 use net::{ClientSecurity, ClientTls, Endpoint, SessionResumption, TlsSetupError, Trust};
 use smtp::client::StartTls;
 use smtp::sasl::Credentials;
@@ -38,7 +38,7 @@ pub(crate) struct Smtp {
     pub(crate) connections: Option<u32>,
 }
 
-/// Servers of the hop.
+/// Servers of the next hop.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SmtpTarget {
     /// Listed servers, in their order.
@@ -125,7 +125,8 @@ impl NextHopTls {
         }
     }
 
-    /// This side of TLS with a host of that name. It reads certificates: once a hop and host, not once a connection.
+    /// This side of TLS with a host of that name. It reads certificates: once a next hop and host, not once a
+    /// connection.
     ///
     /// # Errors
     /// If the certificates or the name cannot be used.
@@ -158,14 +159,14 @@ impl NextHopTls {
 }
 
 impl NextHop {
-    /// A hop for mail that no route fits any more: a domain that does not exist (RFC 2606 §2), so that its sender is
-    /// notified.
+    /// A next hop for mail that no route fits any more: a domain that does not exist (RFC 2606 §2), so that its sender
+    /// is notified.
     pub(crate) fn unroutable() -> Self {
         let to = SmtpTarget::Domain { name: "invalid".into(), port: 25 };
         Self::Smtp(Arc::new(Smtp { target: to, security: NextHopTls::default(), credentials: None, connections: None }))
     }
 
-    /// Limit of connections to it; `None` for the limit of all hops.
+    /// Limit of connections to it; `None` for the limit of all next hops.
     pub(crate) fn connections(&self) -> Option<u32> {
         match self {
             Self::Discard | Self::Maildir(_) => None,
@@ -185,7 +186,7 @@ impl Hash for Lmtp {
 }
 
 impl Hash for Smtp {
-    /// Hashes target and policy only: they tell hops apart, but for a few; equality looks at all fields.
+    /// Hashes target and policy only: they tell next hops apart, but for a few; equality looks at all fields.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.target.hash(state);
         self.security.policy.hash(state);
@@ -193,7 +194,7 @@ impl Hash for Smtp {
 }
 
 impl fmt::Display for NextHop {
-    /// Writes the hop for logs, metrics and `mailrun queue`: nothing secret is in it.
+    /// Writes the next hop for logs, metrics and `mailrun queue`: nothing secret is in it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Discard => f.write_str("discard"),
@@ -243,7 +244,7 @@ mod tests {
 
     #[test]
     fn equal_hops_are_one_and_a_secret_tells_others_apart() {
-        let hops = [
+        let next_hops = [
             smarthost("x", TlsPolicy::Required),
             smarthost("x", TlsPolicy::Required),
             smarthost("y", TlsPolicy::Required),
@@ -252,14 +253,14 @@ mod tests {
             NextHop::Maildir(Path::new("/a").into()),
             NextHop::Maildir(Path::new("/a").into()),
         ];
-        assert_eq!(hops.iter().collect::<HashSet<_>>().len(), 5);
+        assert_eq!(next_hops.iter().collect::<HashSet<_>>().len(), 5);
     }
 
     #[test]
     fn nothing_secret_is_printed() {
-        let hop = smarthost("s3cret", TlsPolicy::Required);
-        assert_eq!(hop.to_string(), "smtp:a.example:25");
-        assert!(!format!("{hop:?}").contains("s3cret"));
+        let next_hop = smarthost("s3cret", TlsPolicy::Required);
+        assert_eq!(next_hop.to_string(), "smtp:a.example:25");
+        assert!(!format!("{next_hop:?}").contains("s3cret"));
     }
 
     #[test]

@@ -12,11 +12,11 @@ pub(crate) struct CertificateReloader {
 
 impl CertificateReloader {
     /// Begins with the files of the configuration in force.
-    pub(crate) fn new(setting: &RelayContext) -> Self {
-        let edition = setting.config_version();
-        let config = setting.config();
+    pub(crate) fn new(context: &RelayContext) -> Self {
+        let edition = context.config_version();
+        let config = context.config();
         // The listeners have the first configuration's side of TLS until the end: it is renewed, never replaced.
-        let own = setting.initial_config().tls.as_ref().zip(config.tls.as_ref());
+        let own = context.initial_config().tls.as_ref().zip(config.tls.as_ref());
         Self {
             watch: own.map(|(first, now)| TlsWatch::new(now.files.clone(), first.setup.clone())),
             config_version: edition,
@@ -24,9 +24,9 @@ impl CertificateReloader {
     }
 
     /// Checks the files now and then, and reads them if they have changed.
-    pub(crate) fn check(&mut self, setting: &RelayContext) {
-        if setting.config_version() != self.config_version {
-            *self = Self::new(setting);
+    pub(crate) fn check(&mut self, context: &RelayContext) {
+        if context.config_version() != self.config_version {
+            *self = Self::new(context);
         }
         match self.watch.as_mut().and_then(|watch| watch.check(clock::now())) {
             None => {}

@@ -44,10 +44,10 @@ struct LoginAttempt {
 
 impl SessionLogins {
     /// Makes the logins of a client; of one at a unix-domain socket, `client` is `None`.
-    pub(crate) fn new(setting: &Arc<RelayContext>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
+    pub(crate) fn new(context: &Arc<RelayContext>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
         let counted = client.filter(|address| !config.login_exempt.contain(*address));
         Self {
-            context: Arc::clone(setting),
+            context: Arc::clone(context),
             config: Arc::clone(config),
             client: counted.map(ClientKey::of),
             attempt: None,
@@ -196,12 +196,12 @@ impl LoginAttempt {
 }
 
 /// Logs the failed logins that are due by now.
-pub(crate) fn log_summaries(setting: &RelayContext) {
-    log(setting, &setting.login_guard.summaries(clock::now()));
+pub(crate) fn log_summaries(context: &RelayContext) {
+    log(context, &context.login_guard.summaries(clock::now()));
 }
 
 /// The form of these lines is documented: fail2ban reads them.
-fn log(setting: &RelayContext, lines: &[LoginLogLine]) {
+fn log(context: &RelayContext, lines: &[LoginLogLine]) {
     let local = |client: &Option<ClientKey>| client.map_or_else(|| "uncounted".to_owned(), |client| client.to_string());
     for line in lines {
         match line {
@@ -215,7 +215,7 @@ fn log(setting: &RelayContext, lines: &[LoginLogLine]) {
                 tracing::warn!(target: LOG_TARGET, "authentication failed: client=many attempts={attempts}");
             }
             LoginLogLine::Locked { client, user, for_s } => {
-                setting.counters.login_locks.add(1);
+                context.counters.login_locks.add(1);
                 let client = client.map_or_else(|| "any".to_owned(), |client| client.to_string());
                 let user =
                     user.as_ref().map_or_else(|| "any".to_owned(), |user| xtext::encode(user.as_bytes()).to_string());

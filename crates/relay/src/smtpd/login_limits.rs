@@ -135,7 +135,7 @@ impl FailureRecord {
 #[derive(Debug)]
 pub(crate) struct LoginGuard {
     clients: Shards<RecentMap<ClientKey, FailureRecord>>,
-    /// Records by the hash of a user name: names may be long, and strangers choose them.
+    /// Records by the hash of a user name: names may be long, and untrusted clients choose them.
     users: Shards<RecentMap<u64, FailureRecord>>,
     /// Records of clients that have logged in.
     pairs: Shards<RecentMap<(Option<ClientKey>, u64), FailureRecord>>,
@@ -389,7 +389,7 @@ mod tests {
         let limits = LoginLimits::default();
         for round in 0..5 {
             let now = SECOND * (round + 1);
-            // In the first round as strangers, then as a client that has logged in before.
+            // In the first round as untrusted clients, then as a client that has logged in before.
             let charged: Vec<LoginBudget> =
                 (0..10).map(|_| guard.charge(identity_of(1, "ann"), &limits, now).unwrap()).collect();
             assert_eq!(guard.charge(identity_of(1, "ann"), &limits, now), Err(LoginRefusal::Busy));

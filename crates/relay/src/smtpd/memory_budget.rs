@@ -1,16 +1,16 @@
 //! Limit of the memory for incoming mail: what sessions hold of it until the spool has it.
 //!
 //! ```text
-//!                          ┌──────────────── intake ────────────────┐
-//! RCPT, bytes ── cover ──▶ │ strangers ▓▓▓▓▓▓▓░░░░░│ reserve ░░░░░░░ │ ── the receipt ──▶ given back
-//! DATA, BDAT  ── enter ──▶ │ trusted ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░ │
-//!                  ▲       └────────────────────────────────────────┘
-//!                  └─ no room: 354 waits in line for a while, then 452 4.3.1
+//!                          ┌───────────── MemoryBudget ──────────────┐
+//! RCPT, bytes ── grow ───▶ │ untrusted ▓▓▓▓▓▓▓░░░░░│ reserve ░░░░░░░ │ ── the receipt ──▶ given back
+//! DATA, BDAT  ── admit ──▶ │ trusted ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░ │
+//!                  ▲       └─────────────────────────────────────────┘
+//!                  └─ no room: 354 waits for a while, then 452 4.3.1
 //! ```
 //! Bytes that have come are charged, and a little ahead. An announcement costs a client nothing: otherwise a client
-//! that announces much and sends nothing would keep all others out. Strangers leave a reserve to clients of `networks`
-//! and to those that have logged in. A stranger's address has a share: it may hold more only while a quarter of the
-//! strangers' part is free (less, where that would not hold the longest message).
+//! that announces much and sends nothing would keep all others out. Untrusted clients leave a reserve to clients of
+//! `networks` and to those that have logged in. The address of an untrusted client has a share: it may hold more only
+//! while a quarter of the untrusted clients' part is free (less, where that would not hold the longest message).
 //!
 //! New messages wait; those under way never do. If all that find no room waited, sessions with half a message each
 //! would wait for each other until they time out. If all were rejected, a burst of a tenth of a second would send
@@ -30,14 +30,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Bytes by which claims grow, so that a small message claims once.
+/// Bytes by which reservations grow, so that a small message reserves once.
 const GROWTH_BYTES: u64 = 4096;
 /// Longest time that a message waits for room: longer than any burst, shorter than the time-out of clients that wait
 /// less than RFC 5321 §4.5.3.2.5 asks.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
-/// Most bytes that a message claims before its first byte: the size of most messages.
+/// Most bytes that are reserved for a message before its first byte: the size of most messages.
 const INITIAL_BYTES_LIMIT: u64 = 16 << 10;
-/// Divisor of the strangers' part: the share of one address when little is left. Sixteen of them fill it.
+/// Divisor of the untrusted clients' part: the share of one address when little is left. Sixteen of them fill it.
 const CLIENT_SHARE_DIVISOR: u64 = 16;
 
 /// The bytes that sessions may hold, of all workers.
@@ -45,25 +45,25 @@ const CLIENT_SHARE_DIVISOR: u64 = 16;
 pub(crate) struct MemoryBudget {
     limit: u64,
     used: AtomicU64,
-    /// The strangers' limit, a part of `most`; `strangers_used` is their part of `used`.
+    /// The limit of untrusted clients, a part of `limit`; `untrusted_used` is their part of `used`.
     untrusted_limit: u64,
-    /// Amount that strangers may use before an address is held to its share.
+    /// Amount that untrusted clients may use before an address is held to its share.
     unshared_limit: u64,
     untrusted_used: AtomicU64,
-    /// Shares of the strangers that are connected.
+    /// Shares of the untrusted clients that are connected.
     shares: Shards<HashMap<ClientKey, Arc<ClientShare>>>,
     trusted: AdmissionQueue,
     untrusted: AdmissionQueue,
 }
 
-/// Bytes that a stranger's address holds.
+/// Bytes that the address of an untrusted client holds.
 #[derive(Debug)]
 struct ClientShare {
     client: ClientKey,
     used: AtomicU64,
 }
 
-/// Owner of a claim.
+/// Owner of a reservation.
 #[derive(Clone, Debug, Default)]
 enum ReservationOwner {
     /// A client of `networks`, or one that has logged in.
@@ -80,7 +80,7 @@ struct AdmissionQueue {
     has_waiters: AtomicBool,
 }
 
-/// The same, the first in front.
+/// Waiters of an admission queue, the first in front.
 #[derive(Debug, Default)]
 struct AdmissionWaiters {
     waiting: VecDeque<(u64, Waker)>,
@@ -97,26 +97,26 @@ enum BudgetExceeded {
 }
 
 /// Takes that many bytes of an amount, if they fit.
-fn try_add(used: &AtomicU64, bytes: u64, most: u64) -> bool {
-    let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= most);
+fn try_add(used: &AtomicU64, bytes: u64, limit: u64) -> bool {
+    let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
     used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).is_ok()
 }
 
 impl MemoryBudget {
     /// Makes the limit of that many bytes in all; each part has room for the longest message, even if that exceeds the
     /// limit.
-    pub(crate) fn new(most_bytes: u64, longest_message: u64) -> Arc<Self> {
-        let three_quarters = most_bytes / 4 * 3 / GROWTH_BYTES * GROWTH_BYTES;
-        let strangers_most = three_quarters.max(longest_message.next_multiple_of(GROWTH_BYTES));
-        let most = most_bytes.max(strangers_most / 3 * 4).next_multiple_of(GROWTH_BYTES);
+    pub(crate) fn new(limit_bytes: u64, longest_message: u64) -> Arc<Self> {
+        let three_quarters = limit_bytes / 4 * 3 / GROWTH_BYTES * GROWTH_BYTES;
+        let untrusted_limit = three_quarters.max(longest_message.next_multiple_of(GROWTH_BYTES));
+        let limit = limit_bytes.max(untrusted_limit / 3 * 4).next_multiple_of(GROWTH_BYTES);
         Arc::new(Self {
-            limit: most,
+            limit,
             used: AtomicU64::new(0),
-            untrusted_limit: strangers_most,
-            unshared_limit: (strangers_most / 4 * 3)
+            untrusted_limit,
+            unshared_limit: (untrusted_limit / 4 * 3)
                 .max(longest_message)
                 .next_multiple_of(GROWTH_BYTES)
-                .min(strangers_most),
+                .min(untrusted_limit),
             untrusted_used: AtomicU64::new(0),
             shares: Shards::new(0, |_| HashMap::new()),
             trusted: AdmissionQueue::default(),
@@ -129,7 +129,7 @@ impl MemoryBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that strangers hold.
+    /// Bytes that untrusted clients hold.
     pub(crate) fn untrusted_bytes(&self) -> u64 {
         self.untrusted_used.load(Ordering::Relaxed)
     }
@@ -139,7 +139,7 @@ impl MemoryBudget {
         self.limit
     }
 
-    /// Limit of the bytes that strangers hold.
+    /// Limit of the bytes that untrusted clients hold.
     pub(crate) fn untrusted_limit_bytes(&self) -> u64 {
         self.untrusted_limit
     }
@@ -150,8 +150,8 @@ impl MemoryBudget {
         };
         let own = share.used.fetch_add(bytes, Ordering::SeqCst).saturating_add(bytes);
         let is_modest = own <= self.untrusted_limit / CLIENT_SHARE_DIVISOR;
-        let most = if is_modest { self.untrusted_limit } else { self.unshared_limit };
-        let has_room = try_add(&self.untrusted_used, bytes, most);
+        let limit = if is_modest { self.untrusted_limit } else { self.unshared_limit };
+        let has_room = try_add(&self.untrusted_used, bytes, limit);
         if has_room && try_add(&self.used, bytes, self.limit) {
             return Ok(());
         }
@@ -182,7 +182,7 @@ impl MemoryBudget {
         }
     }
 
-    /// The share of a stranger's address, the same for all its connections.
+    /// The share of an untrusted client's address, the same for all its connections.
     fn share(&self, client: ClientKey) -> Arc<ClientShare> {
         let mut shares = self.shares.lock(&client);
         Arc::clone(shares.entry(client).or_insert_with(|| Arc::new(ClientShare { client, used: AtomicU64::new(0) })))
@@ -199,7 +199,7 @@ impl MemoryBudget {
 }
 
 impl AdmissionQueue {
-    /// Wakes the first in line to look for room. A message joins the line before it looks, so one of both sees the
+    /// Wakes the first waiter to look for room. A message joins the queue before it looks, so one of both sees the
     /// other.
     fn wake(&self) {
         if self.has_waiters.load(Ordering::SeqCst) {
@@ -211,12 +211,12 @@ impl AdmissionQueue {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one out of the line, and wakes the next.
+    /// Takes a waiter out of the queue, and wakes the next.
     fn remove(&self, number: u64) {
-        let mut line = self.waiters();
-        line.waiting.retain(|(other, _)| *other != number);
-        self.has_waiters.store(!line.waiting.is_empty(), Ordering::SeqCst);
-        line.wake_first();
+        let mut waiters = self.waiters();
+        waiters.waiting.retain(|(other, _)| *other != number);
+        self.has_waiters.store(!waiters.waiting.is_empty(), Ordering::SeqCst);
+        waiters.wake_first();
     }
 }
 
@@ -247,9 +247,9 @@ pub(crate) enum AdmissionDecision {
 }
 
 impl Reservation {
-    /// Makes a claim of a trusted client, until it is [declared a stranger's](Claim::of_stranger).
-    pub(crate) fn new(intake: &Arc<MemoryBudget>) -> Rc<Self> {
-        Rc::new(Self { budget: Arc::clone(intake), held: Cell::new(0), owner: RefCell::default() })
+    /// Makes the reservation of a trusted client, until [`Self::charge_untrusted`] gives it another owner.
+    pub(crate) fn new(budget: &Arc<MemoryBudget>) -> Rc<Self> {
+        Rc::new(Self { budget: Arc::clone(budget), held: Cell::new(0), owner: RefCell::default() })
     }
 
     /// Charges a trusted client from here on.
@@ -269,7 +269,7 @@ impl Reservation {
         }
     }
 
-    /// Grows the claim to that many bytes in all; reports whether there is room.
+    /// Grows the reservation to that many bytes in all; reports whether there is room.
     pub(crate) fn grow(&self, bytes: u64) -> bool {
         self.try_grow(bytes).is_ok()
     }
@@ -291,8 +291,8 @@ impl Reservation {
         let first = announced.map_or(INITIAL_BYTES_LIMIT, |bytes| bytes.min(INITIAL_BYTES_LIMIT));
         let bytes = envelope_bytes.saturating_add(first);
         // A message that comes later does not pass those that wait.
-        let has_line = self.budget.queue(&self.owner.borrow()).has_waiters.load(Ordering::SeqCst);
-        if !has_line {
+        let has_waiters = self.budget.queue(&self.owner.borrow()).has_waiters.load(Ordering::SeqCst);
+        if !has_waiters {
             match self.try_grow(bytes) {
                 Ok(()) => return AdmissionDecision::Admitted,
                 Err(BudgetExceeded::Share) => return AdmissionDecision::Refused,
@@ -300,8 +300,8 @@ impl Reservation {
             }
         }
         let until = clock::now() + ADMISSION_TIMEOUT;
-        let alarm = Timer::default();
-        AdmissionDecision::Wait(PendingAdmission { reservation: Rc::clone(self), bytes, number: None, until, alarm })
+        let timer = Timer::default();
+        AdmissionDecision::Wait(PendingAdmission { reservation: Rc::clone(self), bytes, number: None, until, timer })
     }
 
     /// Gives all of it back.
@@ -329,7 +329,7 @@ impl Drop for Reservation {
 #[derive(Debug)]
 pub(crate) struct DetachedReservation {
     bytes: u64,
-    /// Dropped before the claim, which may then hold the last reference to it.
+    /// Dropped before the reservation, which may then hold the last reference to it.
     owner: ReservationOwner,
     reservation: Rc<Reservation>,
 }
@@ -340,38 +340,38 @@ impl Drop for DetachedReservation {
     }
 }
 
-/// A message in line: ready when it is admitted (`true`), or has waited long enough.
+/// A message that waits: ready when it is admitted (`true`), or has waited long enough.
 #[must_use = "a message is admitted only by waiting"]
 #[derive(Debug)]
 pub(crate) struct PendingAdmission {
     reservation: Rc<Reservation>,
     bytes: u64,
-    /// Its number in the line.
+    /// Its number in the queue.
     number: Option<u64>,
     until: Duration,
-    alarm: Timer,
+    timer: Timer,
 }
 
 impl PendingAdmission {
-    /// Joins the line, and reports whether it is first there.
+    /// Joins the queue, and reports whether it is first there.
     fn is_first(&mut self, waker: &Waker) -> bool {
         let owner = self.reservation.owner.borrow();
         let queue = self.reservation.budget.queue(&owner);
-        let mut line = queue.waiters();
+        let mut waiters = queue.waiters();
         let number = *self.number.get_or_insert_with(|| {
-            line.last_number += 1;
-            let number = line.last_number;
-            line.waiting.push_back((number, waker.clone()));
+            waiters.last_number += 1;
+            let number = waiters.last_number;
+            waiters.waiting.push_back((number, waker.clone()));
             number
         });
         queue.has_waiters.store(true, Ordering::SeqCst);
-        if let Some((_, known)) = line.waiting.iter_mut().find(|(other, _)| *other == number) {
+        if let Some((_, known)) = waiters.waiting.iter_mut().find(|(other, _)| *other == number) {
             known.clone_from(waker);
         }
-        line.waiting.front().is_some_and(|(first, _)| *first == number)
+        waiters.waiting.front().is_some_and(|(first, _)| *first == number)
     }
 
-    /// Tries to enter: true if it is admitted, false if it is refused, `None` while it waits.
+    /// Looks for room: true if it is admitted, false if it is refused, `None` while it waits.
     fn try_admit(&mut self, waker: &Waker) -> Option<bool> {
         if !self.is_first(waker) {
             return None;
@@ -379,7 +379,7 @@ impl PendingAdmission {
         match self.reservation.try_grow(self.bytes) {
             Ok(()) => Some(true),
             Err(BudgetExceeded::Room) => None,
-            // Other clients of its address have taken more meanwhile: it must not keep the line waiting.
+            // Other clients of its address have taken more meanwhile: it must not keep others waiting.
             Err(BudgetExceeded::Share) => Some(false),
         }
     }
@@ -389,11 +389,11 @@ impl Future for PendingAdmission {
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
-        let turn = &mut *self;
-        if let Some(is_in) = turn.try_admit(cx.waker()) {
+        let pending = &mut *self;
+        if let Some(is_in) = pending.try_admit(cx.waker()) {
             return Poll::Ready(is_in);
         }
-        turn.alarm.poll_due(Some(turn.until), clock::now()).map(|()| false)
+        pending.timer.poll_due(Some(pending.until), clock::now()).map(|()| false)
     }
 }
 
@@ -430,14 +430,14 @@ mod tests {
     }
 
     impl AdmissionFixture {
-        fn new(intake: &Arc<MemoryBudget>) -> Self {
-            Self { reservation: Reservation::new(intake), wakes: Arc::default(), admission: None }
+        fn new(budget: &Arc<MemoryBudget>) -> Self {
+            Self { reservation: Reservation::new(budget), wakes: Arc::default(), admission: None }
         }
 
         fn begins(&mut self, announced: Option<u64>) -> bool {
             self.admission = match self.reservation.admit(0, announced) {
                 AdmissionDecision::Admitted => return true,
-                AdmissionDecision::Wait(turn) => Some(turn),
+                AdmissionDecision::Wait(pending) => Some(pending),
                 AdmissionDecision::Refused => return false,
             };
             self.is_admitted()
@@ -445,9 +445,9 @@ mod tests {
 
         fn is_admitted(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.wakes));
-            let turn = self.admission.as_mut().expect("it waits");
-            // Before its time is up a turn's alarm is not polled in these tests: the line is full, or room is there.
-            let looked = turn.try_admit(&waker);
+            let pending = self.admission.as_mut().expect("it waits");
+            // The timer is not polled in these tests: the budget is full, or there is room.
+            let looked = pending.try_admit(&waker);
             if looked.is_some() {
                 self.admission = None;
             }
@@ -461,28 +461,28 @@ mod tests {
 
     #[test]
     fn a_session_holds_what_it_covers_until_it_gives_it_back() {
-        let intake = MemoryBudget::new(10 * GROWTH_BYTES, 0);
-        let claim = Reservation::new(&intake);
-        assert!(claim.grow(1) && claim.grow(GROWTH_BYTES), "one step for both");
-        assert_eq!(intake.used_bytes(), GROWTH_BYTES);
-        assert!(claim.grow(9 * GROWTH_BYTES + 1));
-        assert_eq!(intake.used_bytes(), 10 * GROWTH_BYTES);
-        assert!(!claim.grow(10 * GROWTH_BYTES + 1), "there is no more");
-        assert!(claim.grow(10 * GROWTH_BYTES), "a refusal takes nothing away");
-        let held = claim.detach();
-        assert!(!claim.grow(1), "its next message is another one");
+        let budget = MemoryBudget::new(10 * GROWTH_BYTES, 0);
+        let reservation = Reservation::new(&budget);
+        assert!(reservation.grow(1) && reservation.grow(GROWTH_BYTES), "one step for both");
+        assert_eq!(budget.used_bytes(), GROWTH_BYTES);
+        assert!(reservation.grow(9 * GROWTH_BYTES + 1));
+        assert_eq!(budget.used_bytes(), 10 * GROWTH_BYTES);
+        assert!(!reservation.grow(10 * GROWTH_BYTES + 1), "there is no more");
+        assert!(reservation.grow(10 * GROWTH_BYTES), "a refusal takes nothing away");
+        let held = reservation.detach();
+        assert!(!reservation.grow(1), "its next message is another one");
         drop(held);
-        assert!(claim.grow(1));
-        drop(claim);
-        assert_eq!(intake.used_bytes(), 0);
+        assert!(reservation.grow(1));
+        drop(reservation);
+        assert_eq!(budget.used_bytes(), 0);
     }
 
     #[test]
     fn later_messages_do_not_pass_waiting_ones() {
-        let intake = MemoryBudget::new(8 * GROWTH_BYTES, 0);
-        let full = Reservation::new(&intake);
+        let budget = MemoryBudget::new(8 * GROWTH_BYTES, 0);
+        let full = Reservation::new(&budget);
         assert!(full.grow(8 * GROWTH_BYTES));
-        let [mut first, mut second, mut third] = [(); 3].map(|()| AdmissionFixture::new(&intake));
+        let [mut first, mut second, mut third] = [(); 3].map(|()| AdmissionFixture::new(&budget));
         assert!(!first.begins(Some(GROWTH_BYTES)) && !second.begins(Some(GROWTH_BYTES)));
         full.release();
         assert!(first.was_woken() && !second.was_woken());
@@ -492,63 +492,63 @@ mod tests {
         // A message that leaves the line does not block the rest.
         assert!(third.was_woken());
         third.admission = None;
-        assert!(AdmissionFixture::new(&intake).begins(Some(1)));
+        assert!(AdmissionFixture::new(&budget).begins(Some(1)));
     }
 
     fn untrusted_client(last: u8) -> ClientKey {
         ClientKey::of(std::net::IpAddr::from([192, 0, 2, last]))
     }
 
-    fn untrusted_session(intake: &Arc<MemoryBudget>, last: u8) -> AdmissionFixture {
-        let session = AdmissionFixture::new(intake);
+    fn untrusted_session(budget: &Arc<MemoryBudget>, last: u8) -> AdmissionFixture {
+        let session = AdmissionFixture::new(budget);
         session.reservation.charge_untrusted(untrusted_client(last));
         session
     }
 
     #[test]
     fn what_is_announced_costs_no_more_than_a_short_message() {
-        let intake = MemoryBudget::new(1000 * INITIAL_BYTES_LIMIT, 0);
-        let mut sessions: Vec<AdmissionFixture> = (0..100).map(|_| AdmissionFixture::new(&intake)).collect();
+        let budget = MemoryBudget::new(1000 * INITIAL_BYTES_LIMIT, 0);
+        let mut sessions: Vec<AdmissionFixture> = (0..100).map(|_| AdmissionFixture::new(&budget)).collect();
         assert!(sessions.iter_mut().all(|session| session.begins(Some(u64::MAX))));
-        assert_eq!(intake.used_bytes(), 100 * INITIAL_BYTES_LIMIT);
-        assert!(AdmissionFixture::new(&intake).begins(Some(1)) && AdmissionFixture::new(&intake).begins(None));
+        assert_eq!(budget.used_bytes(), 100 * INITIAL_BYTES_LIMIT);
+        assert!(AdmissionFixture::new(&budget).begins(Some(1)) && AdmissionFixture::new(&budget).begins(None));
     }
 
     #[test]
     fn untrusted_clients_leave_a_reserve_for_logged_in_ones() {
-        let intake = MemoryBudget::new(1600 * GROWTH_BYTES, 0);
-        let strangers: Vec<AdmissionFixture> = (0..100).map(|last| untrusted_session(&intake, last)).collect();
-        for session in &strangers {
+        let budget = MemoryBudget::new(1600 * GROWTH_BYTES, 0);
+        let untrusted: Vec<AdmissionFixture> = (0..100).map(|last| untrusted_session(&budget, last)).collect();
+        for session in &untrusted {
             session.reservation.grow(12 * GROWTH_BYTES);
         }
-        assert_eq!((intake.untrusted_bytes(), intake.used_bytes()), (1200 * GROWTH_BYTES, 1200 * GROWTH_BYTES));
-        assert!(!untrusted_session(&intake, 101).reservation.grow(1));
-        let trusted = AdmissionFixture::new(&intake);
+        assert_eq!((budget.untrusted_bytes(), budget.used_bytes()), (1200 * GROWTH_BYTES, 1200 * GROWTH_BYTES));
+        assert!(!untrusted_session(&budget, 101).reservation.grow(1));
+        let trusted = AdmissionFixture::new(&budget);
         assert!(trusted.reservation.grow(399 * GROWTH_BYTES));
-        let mut late = untrusted_session(&intake, 102);
+        let mut late = untrusted_session(&budget, 102);
         assert!(!late.begins(None));
         late.admission = None;
         late.reservation.charge_trusted();
         assert!(late.reservation.grow(GROWTH_BYTES) && !late.reservation.grow(2 * GROWTH_BYTES));
-        drop((strangers, trusted, late));
-        assert_eq!((intake.untrusted_bytes(), intake.used_bytes()), (0, 0));
-        assert!(intake.shares.iter().all(|shares| shares.is_empty()), "who is gone takes no room");
+        drop((untrusted, trusted, late));
+        assert_eq!((budget.untrusted_bytes(), budget.used_bytes()), (0, 0));
+        assert!(budget.shares.iter().all(|shares| shares.is_empty()), "who is gone takes no room");
     }
 
     #[test]
     fn one_address_keeps_no_other_out_however_many_connections_it_has() {
-        let intake = MemoryBudget::new(1600 * GROWTH_BYTES, 0);
-        let greedy: Vec<AdmissionFixture> = (0..13).map(|_| untrusted_session(&intake, 1)).collect();
+        let budget = MemoryBudget::new(1600 * GROWTH_BYTES, 0);
+        let greedy: Vec<AdmissionFixture> = (0..13).map(|_| untrusted_session(&budget, 1)).collect();
         for session in greedy.iter().cycle().take(13 * 1600) {
             session.reservation.grow(session.reservation.held.get() + GROWTH_BYTES);
         }
-        assert_eq!(intake.untrusted_bytes(), 900 * GROWTH_BYTES, "a quarter of the strangers' part is left");
+        assert_eq!(budget.untrusted_bytes(), 900 * GROWTH_BYTES, "a quarter of the untrusted clients' part is left");
         assert!(matches!(greedy[0].reservation.admit(u64::from(u32::MAX), None), AdmissionDecision::Refused));
-        assert!(untrusted_session(&intake, 2).begins(None) && AdmissionFixture::new(&intake).begins(None));
+        assert!(untrusted_session(&budget, 2).begins(None) && AdmissionFixture::new(&budget).begins(None));
         // Others have their shares of the rest; a modest one is not delayed by a greedy one.
-        let others: Vec<AdmissionFixture> = (2..6).map(|last| untrusted_session(&intake, last)).collect();
+        let others: Vec<AdmissionFixture> = (2..6).map(|last| untrusted_session(&budget, last)).collect();
         assert!(others.iter().all(|session| session.reservation.grow(75 * GROWTH_BYTES)));
-        let [mut modest, mut more] = [6, 7].map(|last| untrusted_session(&intake, last));
+        let [mut modest, mut more] = [6, 7].map(|last| untrusted_session(&budget, last));
         assert!(!modest.begins(None) && !more.begins(None) && modest.admission.is_some());
         drop(others);
         assert!(modest.was_woken() && modest.is_admitted() && more.is_admitted());
@@ -556,11 +556,11 @@ mod tests {
 
     #[test]
     fn each_part_holds_the_longest_message_and_a_message_alone_has_all_it_needs() {
-        for (most, longest) in [(1000, 10), (1000, 1000), (1000, 900), (1000, 750)] {
-            let intake = MemoryBudget::new(most * GROWTH_BYTES, longest * GROWTH_BYTES);
-            assert!(untrusted_session(&intake, 1).reservation.grow(longest * GROWTH_BYTES), "{most} {longest}");
-            assert!(AdmissionFixture::new(&intake).reservation.grow(longest * GROWTH_BYTES));
-            assert!(intake.limit_bytes() - intake.untrusted_limit_bytes() >= intake.limit_bytes() / 4 - GROWTH_BYTES);
+        for (limit, longest) in [(1000, 10), (1000, 1000), (1000, 900), (1000, 750)] {
+            let budget = MemoryBudget::new(limit * GROWTH_BYTES, longest * GROWTH_BYTES);
+            assert!(untrusted_session(&budget, 1).reservation.grow(longest * GROWTH_BYTES), "{limit} {longest}");
+            assert!(AdmissionFixture::new(&budget).reservation.grow(longest * GROWTH_BYTES));
+            assert!(budget.limit_bytes() - budget.untrusted_limit_bytes() >= budget.limit_bytes() / 4 - GROWTH_BYTES);
         }
     }
 
@@ -569,32 +569,32 @@ mod tests {
         /// is the sum of the sessions' bytes.
         #[test]
         fn bytes_are_accounted_for(steps in prop::collection::vec((0..6_usize, 0..6_u8, 0..20_000_u64), 0..200)) {
-            let intake = MemoryBudget::new(64 << 10, 0);
-            let claims: Vec<_> = (0..6).map(|_| Reservation::new(&intake)).collect();
+            let budget = MemoryBudget::new(64 << 10, 0);
+            let reservations: Vec<_> = (0..6).map(|_| Reservation::new(&budget)).collect();
             let mut held = Vec::new();
             for (which, what, bytes) in steps {
                 match what {
-                    0 => claims[which].release(),
-                    1 => held.push(claims[which].detach()),
+                    0 => reservations[which].release(),
+                    1 => held.push(reservations[which].detach()),
                     2 => drop(held.pop()),
-                    3 if bytes % 3 == 0 => claims[which].charge_trusted(),
-                    3 => claims[which].charge_untrusted(untrusted_client((bytes % 3) as u8)),
+                    3 if bytes % 3 == 0 => reservations[which].charge_trusted(),
+                    3 => reservations[which].charge_untrusted(untrusted_client((bytes % 3) as u8)),
                     _ => {
-                        let before = claims[which].held.get();
-                        let is_covered = claims[which].grow(bytes);
-                        prop_assert_eq!(is_covered, claims[which].held.get() >= bytes);
-                        prop_assert!(is_covered || claims[which].held.get() == before);
+                        let before = reservations[which].held.get();
+                        let is_covered = reservations[which].grow(bytes);
+                        prop_assert_eq!(is_covered, reservations[which].held.get() >= bytes);
+                        prop_assert!(is_covered || reservations[which].held.get() == before);
                     }
                 }
                 let all = || {
-                    let now = claims.iter().map(|claim| (claim.owner.borrow().clone(), claim.held.get()));
+                    let now = reservations.iter().map(|reservation| (reservation.owner.borrow().clone(), reservation.held.get()));
                     now.chain(held.iter().map(|held: &DetachedReservation| (held.owner.clone(), held.bytes)))
                 };
                 let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.sum::<u64>();
-                prop_assert_eq!(intake.used_bytes(), sum(&mut all().map(|(_, bytes)| bytes)));
-                let strangers = all().filter(|(owner, _)| matches!(owner, ReservationOwner::Untrusted(_)));
-                prop_assert_eq!(intake.untrusted_bytes(), sum(&mut strangers.map(|(_, bytes)| bytes)));
-                prop_assert!(intake.used_bytes() <= 64 << 10 && intake.untrusted_bytes() <= 48 << 10);
+                prop_assert_eq!(budget.used_bytes(), sum(&mut all().map(|(_, bytes)| bytes)));
+                let untrusted = all().filter(|(owner, _)| matches!(owner, ReservationOwner::Untrusted(_)));
+                prop_assert_eq!(budget.untrusted_bytes(), sum(&mut untrusted.map(|(_, bytes)| bytes)));
+                prop_assert!(budget.used_bytes() <= 64 << 10 && budget.untrusted_bytes() <= 48 << 10);
             }
         }
     }

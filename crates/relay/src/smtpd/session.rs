@@ -17,7 +17,7 @@ use smtp::proxy::ProxyHeader;
 use smtp::reply::Reply;
 use smtp::reply_reason::ReplyReason;
 use smtp::xclient::{Attribute, AttributeValue, Xclient};
-use spool::{Error, NewMessage, Receipt, Stored};
+use spool::{Error, Receipt, Stored};
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -65,12 +65,13 @@ struct MailTransaction {
 
 /// Bytes that a recipient takes in memory besides its texts.
 const RECIPIENT_BYTES: u64 = 128;
-/// Bytes that a body has at once: enough for our own `Received:` and a short message. [`Reservation::enter`] covers them.
+/// Bytes that a body has at once: enough for our own `Received:` and a short message. [`Reservation::admit`] covers
+/// them.
 const INITIAL_BODY_BYTES: usize = 1 << 10;
 /// Bytes that a body has room for at once if SIZE announces more: enough for most messages, and little for a client
 /// that announces what never comes.
 const MAX_PREALLOCATED_BYTES: u64 = 128 << 10;
-/// From this size on a body grows by halves, so that less of its claim is unused at the end.
+/// From this size on a body grows by halves, so that less of its reservation is unused at the end.
 const DOUBLING_LIMIT: usize = 1 << 20;
 
 impl MailTransaction {
@@ -87,13 +88,13 @@ impl MailTransaction {
         }
     }
 
-    /// Adds a recipient that goes to that hop; without one it is accepted and dropped.
-    fn add(&mut self, recipient: EnvelopeRecipient, hop: NextHop) {
+    /// Adds a recipient that goes to that next hop; without one it is accepted and dropped.
+    fn add(&mut self, recipient: EnvelopeRecipient, next_hop: NextHop) {
         let number = self.envelope.recipients.len() as u16;
         self.envelope.recipients.push(recipient);
-        match self.groups.iter_mut().find(|group| group.next_hop == hop) {
+        match self.groups.iter_mut().find(|group| group.next_hop == next_hop) {
             Some(group) => group.recipients.push(number),
-            None => self.groups.push(RecipientGroup { next_hop: hop, recipients: vec![number] }),
+            None => self.groups.push(RecipientGroup { next_hop, recipients: vec![number] }),
         }
     }
 }
@@ -111,7 +112,7 @@ impl SmtpdSession {
         let client = (!ip.is_unspecified()).then_some(ip);
         worker.context.counters.sessions.add(1);
         let config = worker.config();
-        let reception = Self {
+        let session = Self {
             logins: SessionLogins::new(&worker.context, &config, client),
             config,
             worker: Rc::clone(worker),
@@ -126,8 +127,8 @@ impl SmtpdSession {
             transaction: MailTransaction::new(),
             reservation: Reservation::new(&worker.context.memory_budget),
         };
-        reception.charge_client();
-        reception
+        session.charge_client();
+        session
     }
 
     /// Charges the session's memory to the client that it acts for now.
@@ -212,13 +213,13 @@ impl SmtpdSession {
             notify: rcpt.notify,
         };
         match routed {
-            ResolvedRoute::Direct(hop) => self.transaction.add(recipient(rcpt.path.as_bytes()), hop),
+            ResolvedRoute::Direct(next_hop) => self.transaction.add(recipient(rcpt.path.as_bytes()), next_hop),
             ResolvedRoute::Alias(members) => {
                 if self.transaction.envelope.recipients.len() + members.len() > MAX_RECIPIENTS {
                     return Err(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
                 }
-                for (address, hop) in members {
-                    self.transaction.add(recipient(address.as_bytes()), hop);
+                for (address, next_hop) in members {
+                    self.transaction.add(recipient(address.as_bytes()), next_hop);
                 }
             }
         }
@@ -227,11 +228,11 @@ impl SmtpdSession {
 
     /// Reason why a message that has come whole is rejected.
     fn rejection(&self) -> Option<Reply> {
-        let hops = &self.transaction.received_count;
-        if hops.is_loop() || hops.count() > self.config.limits.max_hops.min(MAX_HOPS) {
+        let received_count = &self.transaction.received_count;
+        if received_count.is_loop() || received_count.count() > self.config.limits.max_hops.min(MAX_HOPS) {
             return Some(Reply::fixed("554 5.4.6 Too many hops: this message goes in circles\r\n"));
         }
-        (hops.header() == MessageHeader::TooLarge)
+        (received_count.header() == MessageHeader::TooLarge)
             .then(|| Reply::fixed("552 5.3.4 The message's header is too long\r\n"))
     }
 
@@ -240,13 +241,11 @@ impl SmtpdSession {
         let MailTransaction { envelope, groups, body: octets, .. } = transaction;
         let body: Arc<[u8]> = octets.as_slice().into();
         self.reuse_buffer(octets);
-        let too_much = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
-        let encoded = envelope.encode().map_err(too_much)?;
         let received = self.worker.unix_time(clock::now());
         let message = Message { envelope: Arc::new(envelope), body, received };
-        let received_ns = u64::try_from(received.as_nanos()).unwrap_or(u64::MAX);
-        let draft = NewMessage { received_ns, envelope: encoded, body: Arc::clone(&message.body) };
-        Ok((self.worker.context.spool.store(draft), message, groups))
+        let too_long = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
+        let new_message = message.to_spool().map_err(too_long)?;
+        Ok((self.worker.context.spool.store(new_message), message, groups))
     }
 }
 
@@ -263,7 +262,7 @@ impl SmtpdSession {
         has_room
     }
 
-    /// Makes sure that the body has room for that many more bytes, in memory and in the claim.
+    /// Makes sure that the body has room for that many more bytes, in memory and in the reservation.
     fn reserve_body(&mut self, more: usize) -> bool {
         let MailTransaction { body, envelope_bytes, announced_size: announced, .. } = &mut self.transaction;
         let needed = body.len() + more;

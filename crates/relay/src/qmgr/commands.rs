@@ -1,4 +1,4 @@
-//! An operator's orders: hold, release, remove, retry; for one message, those of a hop, or all.
+//! An operator's commands: hold, release, remove, retry; for one message, those of a destination, or all.
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -6,49 +6,49 @@ use super::entry::{EntryIndex, EntryState, ListKind, NO_ENTRY};
 use super::{Actions, DestinationId, MailQueue, MessageId, QueueEnd, millis};
 use crate::message::envelope::{Fact, RecipientFate};
 
-/// An order.
+/// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperatorCommand {
     /// Nothing is sent until it is released. It ages all the same.
     Hold,
     /// Makes it ready at once.
     Release,
-    /// Forgets it, without a notice.
+    /// Forgets it, without a DSN.
     Remove,
-    /// Tries deferred messages at once, and hops that could not be reached.
+    /// Tries deferred messages at once, and destinations that could not be reached.
     Retry,
 }
 
-/// Messages that an order applies to.
+/// Messages that a command applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), expect(dead_code, reason = "operators' orders come page by page, a message at a time"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "operators' commands come page by page, a message at a time"))]
 pub(crate) enum MessageSelector {
     Message(MessageId),
-    /// Messages that have recipients at that hop; held, released and removed as a whole.
+    /// Messages that have recipients at that destination; held, released and removed as a whole.
     Destination(DestinationId),
     All,
 }
 
-impl<L: Clone> MailQueue<L> {
-    /// Carries an order out, and gives the effects for each message that it changed; returns how many these were.
+impl<M: Clone> MailQueue<M> {
+    /// Carries a command out, and gives the actions for each message that it changed; returns how many these were.
     pub(crate) fn apply_command(
         &mut self,
-        order: OperatorCommand,
+        command: OperatorCommand,
         which: MessageSelector,
         now: Duration,
         mut each: impl FnMut(Actions),
     ) -> usize {
         let mut changed = 0;
         for id in self.select_messages(which) {
-            if let Some(effects) = self.apply_to_message(order, id, millis(now)) {
+            if let Some(actions) = self.apply_to_message(command, id, millis(now)) {
                 changed += 1;
-                each(effects);
+                each(actions);
             }
         }
-        if let (OperatorCommand::Retry, MessageSelector::Destination(hop)) = (order, which)
-            && self.destinations.len() > hop.0 as usize
+        if let (OperatorCommand::Retry, MessageSelector::Destination(destination)) = (command, which)
+            && self.destinations.len() > destination.0 as usize
         {
-            self.end_backoff(hop);
+            self.end_backoff(destination);
         }
         changed
     }
@@ -62,8 +62,12 @@ impl<L: Clone> MailQueue<L> {
                 all.sort_unstable();
                 all
             }
-            MessageSelector::Destination(hop) => {
-                let first = self.destinations.get(hop.0 as usize).map(|hop| hop.all.first).filter(|at| *at != NO_ENTRY);
+            MessageSelector::Destination(destination) => {
+                let first = self
+                    .destinations
+                    .get(destination.0 as usize)
+                    .map(|destination| destination.all.first)
+                    .filter(|at| *at != NO_ENTRY);
                 let next =
                     |at: &EntryIndex| Some(self.entries.next(*at, ListKind::Destination)).filter(|at| *at != NO_ENTRY);
                 let mut seen = HashSet::new();
@@ -73,24 +77,24 @@ impl<L: Clone> MailQueue<L> {
         }
     }
 
-    /// Carries out an order for one message; `None` if nothing changed.
-    fn apply_to_message(&mut self, order: OperatorCommand, id: MessageId, now_ms: u64) -> Option<Actions> {
-        let mut effects = Actions { id, facts: Vec::new(), dsn: None, done: false };
+    /// Carries out a command for one message; `None` if nothing changed.
+    fn apply_to_message(&mut self, command: OperatorCommand, id: MessageId, now_ms: u64) -> Option<Actions> {
+        let mut actions = Actions { id, facts: Vec::new(), dsn: None, done: false };
         let mut is_changed = false;
         for at in self.entries_of(id) {
-            is_changed |= match order {
+            is_changed |= match command {
                 OperatorCommand::Hold => self.hold(at),
-                OperatorCommand::Release => self.release(at, &mut effects),
-                OperatorCommand::Retry => self.retry(at, now_ms, &mut effects),
-                OperatorCommand::Remove => self.remove(at, &mut effects),
+                OperatorCommand::Release => self.release(at, &mut actions),
+                OperatorCommand::Retry => self.retry(at, now_ms, &mut actions),
+                OperatorCommand::Remove => self.remove(at, &mut actions),
             };
         }
-        match order {
-            OperatorCommand::Hold => effects.facts.push(Fact::Held),
-            OperatorCommand::Release => effects.facts.push(Fact::Released),
+        match command {
+            OperatorCommand::Hold => actions.facts.push(Fact::Held),
+            OperatorCommand::Release => actions.facts.push(Fact::Released),
             OperatorCommand::Remove | OperatorCommand::Retry => {}
         }
-        is_changed.then_some(effects)
+        is_changed.then_some(actions)
     }
 
     fn hold(&mut self, at: EntryIndex) -> bool {
@@ -106,10 +110,10 @@ impl<L: Clone> MailQueue<L> {
         }
     }
 
-    fn release(&mut self, at: EntryIndex, effects: &mut Actions) -> bool {
+    fn release(&mut self, at: EntryIndex, actions: &mut Actions) -> bool {
         match self.entries[at].state {
             EntryState::Held => {
-                self.requeue(at, effects);
+                self.requeue(at, actions);
                 true
             }
             EntryState::InFlight => std::mem::take(&mut self.entries[at].flags.hold_requested),
@@ -117,44 +121,44 @@ impl<L: Clone> MailQueue<L> {
         }
     }
 
-    fn retry(&mut self, at: EntryIndex, now_ms: u64, effects: &mut Actions) -> bool {
+    fn retry(&mut self, at: EntryIndex, now_ms: u64, actions: &mut Actions) -> bool {
         let state = self.entries[at].state;
-        let hop = self.entries[at].destination;
-        let is_shut = self.destination(hop).backoff_until_ms > now_ms;
+        let destination = self.entries[at].destination;
+        let is_in_backoff = self.destination(destination).backoff_until_ms > now_ms;
         match state {
-            EntryState::Deferred => self.requeue(at, effects),
+            EntryState::Deferred => self.requeue(at, actions),
             EntryState::Ready => {}
             EntryState::InFlight | EntryState::Held | EntryState::AwaitingDsn => return false,
         }
-        if is_shut {
-            self.end_backoff(hop);
+        if is_in_backoff {
+            self.end_backoff(destination);
         }
-        is_shut || state == EntryState::Deferred
+        is_in_backoff || state == EntryState::Deferred
     }
 
     /// Makes an entry ready at once, after a restart too.
-    fn requeue(&mut self, at: EntryIndex, effects: &mut Actions) {
+    fn requeue(&mut self, at: EntryIndex, actions: &mut Actions) {
         let entry = &self.entries[at];
         if let Some(refusal) = &entry.refusal {
             let recipients = entry.recipients.to_vec();
             let attempts = entry.attempts;
             let refusal = (**refusal).clone();
-            effects.facts.push(Fact::Deferred { recipients, attempts, next_unix_s: 0, refusal });
+            actions.facts.push(Fact::Deferred { recipients, attempts, next_unix_s: 0, refusal });
         }
         self.leave_state(at);
         self.make_ready(at, QueueEnd::Back);
-        let hop = self.entries[at].destination;
-        self.update_lists(hop);
+        let destination = self.entries[at].destination;
+        self.update_lists(destination);
     }
 
-    fn remove(&mut self, at: EntryIndex, effects: &mut Actions) -> bool {
+    fn remove(&mut self, at: EntryIndex, actions: &mut Actions) -> bool {
         match self.entries[at].state {
             EntryState::Ready | EntryState::Deferred | EntryState::Held => {
                 let settled = self.settle_all(at, RecipientFate::Removed);
-                effects.facts.extend(settled.facts);
-                effects.done |= settled.done;
-                if effects.done {
-                    effects.facts.clear();
+                actions.facts.extend(settled.facts);
+                actions.done |= settled.done;
+                if actions.done {
+                    actions.facts.clear();
                 }
                 true
             }
@@ -162,13 +166,13 @@ impl<L: Clone> MailQueue<L> {
                 let entry = &mut self.entries[at];
                 let is_new = !std::mem::replace(&mut entry.flags.remove_requested, true);
                 if is_new {
-                    // If the relay ends before the courier comes back, the message is not delivered again.
+                    // If the relay ends before the result comes, the message is not delivered again.
                     let recipients = entry.recipients.to_vec();
-                    effects.facts.push(Fact::Settled { recipients, fate: RecipientFate::Removed });
+                    actions.facts.push(Fact::Settled { recipients, fate: RecipientFate::Removed });
                 }
                 is_new
             }
-            // Its notice is being written.
+            // Its DSN is being written.
             EntryState::AwaitingDsn => false,
         }
     }

@@ -1,0 +1,40 @@
+//! Context in which the sections of relay.toml are read: the complaints so far, and the files that keys name.
+use super::ConfigEnvironment;
+use super::document::{ConfigSection, ErrorCollector};
+use party::reason::reason;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Context in which sections are read.
+#[derive(Clone, Copy)]
+pub(super) struct SectionReader<'a> {
+    pub(super) errors: &'a ErrorCollector,
+    /// Directory that relative paths begin at.
+    pub(super) base_directory: &'a Path,
+    pub(super) environment: &'a ConfigEnvironment<'a>,
+}
+
+impl<'a> SectionReader<'a> {
+    /// A path; a relative one begins at `base`.
+    pub(super) fn path(self, section: &mut ConfigSection<'a>, key: &'static str) -> Option<(Range<usize>, PathBuf)> {
+        let (span, text) = section.text(key, "\"PATH\"")?;
+        if text.is_empty() {
+            self.errors.add(&span, format!("{key} is empty; write {key} = \"PATH\""));
+            return None;
+        }
+        Some((span, self.base_directory.join(text)))
+    }
+
+    /// Reads the file that is named there.
+    pub(super) fn file(self, span: &Range<usize>, path: &Path) -> Option<Vec<u8>> {
+        let bytes = (self.environment.read)(path)
+            .map_err(|error| format!("cannot read {}: {}", path.display(), reason(&error)));
+        self.errors.ok_or_add(span, bytes)
+    }
+
+    /// Likewise, as text.
+    pub(super) fn text(self, span: &Range<usize>, path: &Path) -> Option<String> {
+        let text = String::from_utf8(self.file(span, path)?).map_err(|_| format!("{} is not UTF-8", path.display()));
+        self.errors.ok_or_add(span, text)
+    }
+}

@@ -1,0 +1,37 @@
+//! Stores messages in the spool.
+use crate::message::Message;
+use crate::message::envelope::EnvelopeTooLarge;
+use spool::{NewMessage, Spool, Stored};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause before a message that the spool had no room for is stored again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+impl Message {
+    /// The message in the form that the spool stores.
+    ///
+    /// # Errors
+    /// If its envelope is too long.
+    pub(crate) fn to_spool(&self) -> Result<NewMessage, EnvelopeTooLarge> {
+        Ok(NewMessage {
+            received_ns: u64::try_from(self.received.as_nanos()).unwrap_or(u64::MAX),
+            envelope: self.envelope.encode()?,
+            body: Arc::clone(&self.body),
+        })
+    }
+}
+
+/// Stores a message that finishes another one: a full spool has a reserve for it. If that is used up too, this waits
+/// until deliveries make room.
+///
+/// # Errors
+/// If the spool has failed.
+pub(crate) async fn store_from_reserve(spool: &Spool, message: NewMessage) -> Result<Stored, spool::Error> {
+    loop {
+        match spool.store_from_reserve(message.clone()).await {
+            Err(spool::Error::Full) => net::sleep(RETRY_INTERVAL).await,
+            other => return other,
+        }
+    }
+}

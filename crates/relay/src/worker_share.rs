@@ -1,0 +1,51 @@
+//! Each worker's share of the limits: a worker's queue knows nothing of the others.
+use crate::config::Config;
+use crate::qmgr::Options;
+use std::time::Duration;
+
+impl Config {
+    /// Number of workers of each listener.
+    pub(crate) fn workers_per_listener(&self) -> usize {
+        self.workers.unwrap_or_else(net::worker::default_count).max(1)
+    }
+
+    /// Number of workers that share the limits: each listener has its own.
+    fn worker_count(&self) -> u32 {
+        let listeners = self.listeners().count().max(1);
+        u32::try_from(self.workers_per_listener() * listeners).unwrap_or(u32::MAX)
+    }
+
+    /// One worker's share of a limit, rounded up, and at least one.
+    pub(crate) fn worker_share(&self, limit: u32) -> u32 {
+        limit.div_ceil(self.worker_count()).max(1)
+    }
+
+    /// Options of one worker's queue.
+    pub(crate) fn queue_options(&self, seed: u64, origin_unix: Duration) -> Options {
+        Options {
+            schedule: self.retry.clone(),
+            reconnect: self.retry.backoff.for_destinations(),
+            destination_concurrency_limit: self.worker_share(self.delivery.per_destination),
+            concurrency_limit: self.worker_share(self.delivery.overall),
+            message_bytes: self.spool.memory_bytes / u64::from(self.worker_count()),
+            seed,
+            origin_unix,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workers_of_all_listeners_share_the_limits() {
+        let text = "listen = [\"127.0.0.1:2525\", \"127.0.0.1:2526\"]\nworkers = 3\n[spool]\ndirectory = \"spool\"\n\
+                    max_memory = \"60M\"\n[delivery]\nper_destination = 20\noverall = 3\n";
+        let config = Config::read_text(text);
+        let options = config.queue_options(7, Duration::ZERO);
+        assert_eq!((options.destination_concurrency_limit, options.concurrency_limit), (4, 1));
+        assert_eq!(options.message_bytes, 10 << 20);
+        assert_eq!([1, 6, 7].map(|limit| config.worker_share(limit)), [1, 1, 2]);
+    }
+}
