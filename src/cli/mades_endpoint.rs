@@ -560,7 +560,7 @@ impl EndpointBrokerArgs {
         let typed = password(self.password_file.as_deref())?;
         let mechanisms = login_mechanisms(self.user, typed, password_from_env(PASSWORD_VARIABLE)?)?;
         let counts = Arc::<ListenerCounts>::default();
-        let options = ListenOptions { mechanisms, tls, ..ListenOptions::default() };
+        let options = ListenOptions { tls, ..ListenOptions::new(mechanisms) };
         let listen = Box::pin(embedded::serve(listener, queues, options, Arc::clone(&counts)));
         Ok(EmbeddedListener { address, listen, counts })
     }

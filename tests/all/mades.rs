@@ -5,7 +5,7 @@ use crate::stand_in_endpoint::Endpoint;
 use journey::account::fates_sum;
 use journey::record::{Mades, MadesHop, MadesStage, Record};
 use mades::api::{OutgoingProperties, payload};
-use mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits, Writer};
+use mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits, Writer};
 use mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::fs;
 use std::future::Future;
@@ -402,7 +402,7 @@ fn broker_with(queue: &'static str, length: usize) -> String {
             let mut octets = Vec::new();
             Writer::new(&mut octets).described_binary(0x75, &vec![7; length]);
             queues.put(queues.get_or_create(queue).unwrap(), octets.into(), None).unwrap();
-            embedded::serve(listener, queues, ListenOptions::default(), Default::default()).await;
+            embedded::serve(listener, queues, ListenOptions::new(ListenerAuth::Any), Default::default()).await;
         });
     });
     format!("amqp://{}", told.recv().unwrap())

@@ -2,7 +2,7 @@
 //! `cargo run -p mailrun-mades --example hello`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_mades::api::{OutgoingProperties, Submission, payload};
-use mailrun_mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits};
+use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
 use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use std::error::Error;
 use tokio::net::TcpListener;
@@ -12,7 +12,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
     let queues = MemoryQueues::new(QueueLimits::default());
-    tokio::spawn(embedded::serve(listener, queues, ListenOptions::default(), Default::default()));
+    tokio::spawn(embedded::serve(listener, queues, ListenOptions::new(ListenerAuth::Any), Default::default()));
 
     let broker = Broker::new(format!("amqp://127.0.0.1:{port}").parse()?, "hello");
     let mut connection = Connection::open(&broker).await?;

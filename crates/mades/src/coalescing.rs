@@ -9,10 +9,11 @@
 //!        ◀── poll_read ─── arrived ◀──────── one large read ── socket
 //! ```
 //!
-//! **A write is never made to wait.** The engine is one task for both directions: if it waited for a peer that is itself
-//! waiting for us to read, both would wait for ever. Whoever hands over messages waits instead ([`StreamStats::room`]), so what
-//! is pending stays small. [`FrameValidator`] looks at what is read before the engine does, and `Plaints` at what the engine says: a
-//! complaint of ours about the peer is the last thing that is written, and no more is read.
+//! **A write is never made to wait.** The engine is one task for both directions: if it waited for a peer that is
+//! itself waiting for us to read, both would wait for ever. Whoever hands over messages waits instead
+//! ([`StreamStats::room`]), so little is pending. [`FrameValidator`] checks what is read before the engine has it, and
+//! `ErrorWatch` what the engine writes: an error of the peer that we report is the last thing that is written, and no
+//! more is read.
 use crate::error::Error;
 use crate::frame_validator::ErrorWatch;
 use std::collections::HashMap;
@@ -312,14 +313,14 @@ impl<Io: AsyncRead + Unpin> StreamState<Io> {
         &mut self,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
-        gauge: &StreamStats,
+        stats: &StreamStats,
     ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(context, into))?;
         let octets = &into.filled()[before..];
         self.is_peer_closed |= octets.is_empty();
-        count_read(octets, gauge);
-        Poll::Ready(self.check(octets, gauge))
+        count_read(octets, stats);
+        Poll::Ready(self.check(octets, stats))
     }
 
     /// Reads what there is into the stream's own buffer.

@@ -81,7 +81,7 @@ impl Connection {
     /// Attaches to a queue to receive from it.
     ///
     /// # Errors
-    /// As for an outlet, and if another consumer holds the queue exclusively.
+    /// As for a sender link, and if another consumer holds the queue exclusively.
     pub async fn attach_receiver(&mut self, plan: &ReceiverOptions) -> Result<ReceiverLink, Error> {
         let name = self.link_name(&plan.queue);
         let broker = Arc::clone(&self.broker);
@@ -141,8 +141,8 @@ async fn with_step_timeout<T>(
     tokio::time::timeout(broker.step_timeout, step).await.unwrap_or_else(|_| Err(broker.timed_out(what)))
 }
 
-/// Opens a connection in a separate task. The task parses bytes of an unknown peer; if fe2o3-amqp panics on them, only the
-/// task ends.
+/// Opens a connection in a separate task. The task parses bytes of an unknown peer; if fe2o3-amqp panics on them, only
+/// the task ends.
 async fn open(
     broker: Arc<Broker>,
     profile: Option<SaslProfile>,

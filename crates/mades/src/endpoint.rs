@@ -1,10 +1,10 @@
-//! The stand-in at work: takes messages out of the outbox, asks the model what becomes of them and when, and does it, on
-//! queues of our own or on a broker.
+//! The driver of the simulator: takes messages out of the outbox, asks the model what becomes of them and when, and
+//! does it, on queues of our own or on a broker.
 //!
 //! ```text
-//! outbox ──take──▶ letters ──▶ standin::Model ──steps──▶ letters ──send──▶ reply, inbox, send.event
-//!    ▲                              ▲                                          │
-//!    └────────── accept ────────────┴───────────────── settled ────────────────┘
+//! outbox ──take──▶ messages ──▶ Simulator ──steps──▶ messages ──send──▶ reply, inbox, send.event
+//!    ▲                              ▲                                       │
+//!    └────────── accept ────────────┴─────────────── settled ───────────────┘
 //! ```
 //! A delivery out of the outbox is accepted when its reply is settled. Messages that a queue has no room for wait with
 //! the model, which takes no more when it holds as many as it may.
@@ -49,7 +49,7 @@ pub enum QueueBackend {
     },
 }
 
-/// Options of a stand-in.
+/// Options of a simulator.
 pub struct EndpointOptions {
     /// Plan that it follows.
     pub plan: SimulatorPlan,
@@ -63,7 +63,7 @@ pub struct EndpointOptions {
     pub message_log: Option<Box<dyn Write + Send>>,
 }
 
-/// Reason why a stand-in cannot start or go on.
+/// Reason why a simulator cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The plan is wrong.
@@ -310,7 +310,7 @@ impl EndpointRunner {
             (EndpointStep::Reply(ReplyKind::Received), _) => outbox_message.status(None, false, plan, at_ms),
             (EndpointStep::Reply(ReplyKind::Failed), _) => outbox_message.status(None, true, plan, at_ms),
             (EndpointStep::Inbox { changed, .. }, _) => outbox_message.inbox(changed, plan, at_ms),
-            (EndpointStep::Event(happened), _) => outbox_message.event(happened, plan, at_ms),
+            (EndpointStep::Event(kind), _) => outbox_message.event(kind, plan, at_ms),
             (EndpointStep::Accept, _) => return None,
         })
     }

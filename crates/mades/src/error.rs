@@ -414,8 +414,8 @@ pub(crate) struct OpenAttempt<'a> {
 /// The error for a connection that could not be opened.
 pub(crate) fn of_open(attempt: &OpenAttempt<'_>, error: &OpenError) -> Error {
     let address = attempt.address.to_owned();
-    if let Some(stranger) = of_first_bytes(&address, attempt.first_bytes) {
-        return stranger;
+    if let Some(other_protocol) = of_first_bytes(&address, attempt.first_bytes) {
+        return other_protocol;
     }
     match error {
         OpenError::SaslError { .. } | OpenError::ScramError(_) => {
@@ -514,13 +514,13 @@ mod tests {
         use fe2o3_amqp::transport::protocol_header::ProtocolHeader;
         let attempt =
             OpenAttempt { address: "a", user: "an anonymous client", mechanism: "ANONYMOUS", first_bytes: b"AMQP" };
-        let told = |found: ProtocolHeader| {
+        let text = |found: ProtocolHeader| {
             let text = format!("Expecting {:?}, found {found:?}", ProtocolHeader::amqp());
             of_open(&attempt, &OpenError::NotImplemented(Some(text))).to_string()
         };
         let expected = "a rejected the login of an anonymous client; check user and password";
-        assert_eq!(told(ProtocolHeader::sasl()), expected);
-        assert!(!told(ProtocolHeader::tls()).contains("let"), "{}", told(ProtocolHeader::tls()));
+        assert_eq!(text(ProtocolHeader::sasl()), expected);
+        assert!(!text(ProtocolHeader::tls()).contains("let"), "{}", text(ProtocolHeader::tls()));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! for ever.
 //!
 //! ```text
-//! peer ──▶ Guard ──▶ engine      a frame shorter than its own header, a message in pieces without end: refused
-//! peer ◀── Plaints ◀── engine    a detach, an end, a close with an error of our own: the connection is over
+//! peer ──▶ FrameValidator ──▶ engine    a frame shorter than its own header, a message in pieces without end: refused
+//! peer ◀──── ErrorWatch ◀──── engine    a detach, an end, a close with an error of our own: the connection is over
 //! ```
 //! fe2o3-amqp 0.18.4 reports a breach of the protocol by a detach (an end, a close) with an error, and waits for the
 //! answer without a limit. A peer that breaks the protocol need not answer. So the report is passed on, and the stream
@@ -13,11 +13,11 @@ use crate::error::{self, Error};
 use std::collections::{HashMap, HashSet};
 use std::{fmt, io};
 
-/// Bytes of a frame that are read: its header and the beginning of its performative. A delivery tag has at most 32 bytes
-/// (AMQP 1.0 part 2 §2.8.7); a link is named by container and queue.
+/// Bytes of a frame that are read: its header and the beginning of its performative. A delivery tag has at most 32
+/// bytes (AMQP 1.0 part 2 §2.8.7); a link is named by container and queue.
 const MAX_HEAD_BYTES: usize = 512;
-/// Limit of the pieces of one message. Each piece is kept until the last has come, and costs memory even if it is empty.
-/// In frames of 512 bytes, the smallest that a peer may ask for (part 2 §2.7.1), this is half a gigabyte.
+/// Limit of the pieces of one message. Each piece is kept until the last has come, and costs memory even if it is
+/// empty. In frames of 512 bytes, the smallest that a peer may ask for (part 2 §2.7.1), this is half a gigabyte.
 const MAX_PIECES: u32 = 1 << 20;
 /// Limit of an error's text.
 const MAX_ERROR_CHARACTERS: usize = 200;
@@ -43,7 +43,7 @@ impl Default for FrameScanner {
 }
 
 impl FrameScanner {
-    /// Follows what comes next.
+    /// Scans the next bytes; `visit` sees the head of each frame.
     fn scan(&mut self, mut octets: &[u8], mut visit: impl FnMut(&FrameHead<'_>) -> io::Result<()>) -> io::Result<()> {
         while !octets.is_empty() {
             let skipped = self.skip.min(octets.len() as u64);
@@ -66,7 +66,7 @@ impl FrameScanner {
         Ok(())
     }
 
-    /// Number of bytes to hold.
+    /// Number of bytes of the head that are kept.
     fn wanted(&self) -> io::Result<usize> {
         if self.head_length < 4 { Ok(4) } else { self.size().map(|size| size.min(MAX_HEAD_BYTES as u64) as usize) }
     }
@@ -84,8 +84,8 @@ impl FrameScanner {
     }
 }
 
-fn invalid_data(complaint: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, complaint)
+fn invalid_data(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 /// The beginning of an AMQP frame: channel, performative, and the fields that are there.
@@ -125,7 +125,7 @@ impl FrameValidator {
     /// Checks the next bytes.
     ///
     /// # Errors
-    /// `InvalidData` if there is a frame that cannot be, or a message in too many pieces.
+    /// `InvalidData` if there is an impossible frame, or a message in too many pieces.
     pub fn check(&mut self, octets: &[u8]) -> io::Result<()> {
         let pieces = &mut self.pieces;
         let links = &mut self.links;
@@ -145,7 +145,7 @@ impl FrameValidator {
                 Ok(())
             }
             Some(_) => Ok(()),
-            // Not to be read here: it may be a piece all the same.
+            // It cannot be read, but may be a piece.
             None => count_piece(pieces, head.channel, true),
         })
     }
@@ -188,7 +188,7 @@ pub(crate) struct LocalError {
     pub(crate) description: String,
 }
 
-/// Watches our own output for errors of the peer that we report.
+/// Watches our own output for errors of the peer that it reports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ErrorWatch {
     frames: FrameScanner,
@@ -203,7 +203,7 @@ impl LocalError {
         self.condition == "amqp:link:message-size-exceeded"
     }
 
-    /// The complaint as an error, with the queue if it was about one.
+    /// Converts it into an error of this crate, with the queue if it was about one.
     pub(crate) fn to_error(&self, queue: Option<&str>) -> Error {
         let queue = queue.map(|queue| format!("{queue}: ")).unwrap_or_default();
         Error::PeerMisbehaved { why: format!("{queue}{self}") }
@@ -220,16 +220,16 @@ impl fmt::Display for LocalError {
 }
 
 impl ErrorWatch {
-    /// The first complaint.
+    /// The first reported error.
     pub(crate) fn found(&self) -> Option<&LocalError> {
         self.found.as_ref()
     }
 
-    /// Reads our next output, after all that the guard has read; returns the first reported error.
+    /// Reads our next output, after all input that `validator` has checked; returns the first reported error.
     pub(crate) fn observe(&mut self, octets: &[u8], validator: &FrameValidator) -> Option<&LocalError> {
         let links = &mut self.links;
         let found = &mut self.found;
-        let followed = self.frames.scan(octets, |head| {
+        let scanned = self.frames.scan(octets, |head| {
             let Some((code, fields)) = head.performative else { return Ok(()) };
             match code {
                 ATTACH => {
@@ -248,16 +248,16 @@ impl ErrorWatch {
             }
             Ok(())
         });
-        // Frames that we make have a length that is right.
-        debug_assert!(followed.is_ok());
+        // Frames that we write have a correct length.
+        debug_assert!(scanned.is_ok());
         self.found.as_ref()
     }
 }
 
-/// An error, where it lies; part of it may not be there.
+/// The fields of an error, some of which may be absent.
 struct ErrorFields<'a>(Elements<'a>);
 
-/// The error among a performative's fields, after `behind` others; `None` if it is null or left out.
+/// The error among a performative's fields, after `preceding` others; `None` if it is null or left out.
 fn error_of(mut fields: Elements<'_>, preceding: u32) -> Option<ErrorFields<'_>> {
     fields.skip(preceding).ok()?;
     fields.rest().and_then(Elements::parse_prefix).map(|(_, fields)| ErrorFields(fields))

@@ -3,14 +3,14 @@
 //!
 //! ```
 //! use mailrun_mades::api::{OutgoingProperties, Submission, payload};
-//! use mailrun_mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits};
+//! use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
 //! use mailrun_mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 //! let port = listener.local_addr()?.port();
 //! let queues = MemoryQueues::new(QueueLimits::default());
-//! tokio::spawn(embedded::serve(listener, queues, ListenOptions::default(), Default::default()));
+//! tokio::spawn(embedded::serve(listener, queues, ListenOptions::new(ListenerAuth::Any), Default::default()));
 //!
 //! let broker = Broker::new(format!("amqp://127.0.0.1:{port}").parse()?, "hello");
 //! let mut connection = Connection::open(&broker).await?;
@@ -35,7 +35,7 @@
 //! | `coalescing` | a stream whose writes are gathered |
 //! | `connection` | a connection to a broker |
 //! | `embedded` | an AMQP 1.0 listener with queues in memory |
-//! | `endpoint` | drives the stand-in over a broker or the embedded queues |
+//! | `endpoint` | drives the simulator over a broker or the embedded queues |
 //! | `error` | errors, and the remedy for each |
 //! | `frame_validator` | stops frames at which fe2o3-amqp would panic or wait for ever |
 //! | `link` | common parts of both kinds of links |

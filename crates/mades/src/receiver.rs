@@ -22,13 +22,13 @@ const ACCEPT_BATCH_LIMIT: usize = 256;
 /// The largest message that is taken by default.
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Options of an inlet.
+/// Options of a receiver link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverOptions {
     /// The queue.
     pub queue: String,
     /// Number of messages that the broker may send ahead. They are kept in memory until they are settled: credit
-    /// times the size of a message is what an inlet may cost.
+    /// times the size of a message is what a receiver link may cost.
     pub credit: u32,
     /// The largest message that is taken.
     pub max_message_bytes: u64,
@@ -97,7 +97,7 @@ impl ReceiverLink {
         connection: &mut ConnectionHandle<()>,
         options: &ReceiverOptions,
         name: String,
-        (broker, gauge): (Arc<Broker>, StreamStats),
+        (broker, stats): (Arc<Broker>, StreamStats),
     ) -> Result<Self, Error> {
         if options.credit == 0 {
             return Err(Error::Misuse("a credit of 0 permits no messages: use 1 or more".to_owned()));
@@ -119,12 +119,12 @@ impl ReceiverLink {
             .attach(&mut session)
             .await
             .map_err(|error| error::of_receiver_attach(&options.queue, &error))?;
-        gauge.register_link(&name, &options.queue, receiver.max_message_size());
+        stats.register_link(&name, &options.queue, receiver.max_message_size());
         Ok(Self {
             receiver,
             queue: options.queue.as_str().into(),
             broker,
-            stats: gauge,
+            stats,
             accepted: Vec::new(),
             accept_batch: (options.credit as usize / 4).clamp(1, ACCEPT_BATCH_LIMIT),
             _session: session,
@@ -218,7 +218,7 @@ impl ReceiverLink {
         self.with_timeout(self.receiver.release_all(infos)).await
     }
 
-    /// Refuses a message for good: a broker puts it among the dead letters.
+    /// Refuses a message for good: a broker puts it into its dead-letter queue.
     ///
     /// # Errors
     /// If the link or the connection has come to its end.

@@ -1,5 +1,5 @@
-//! SASL EXTERNAL over a stream that is under TLS already (RFC 4422 appendix A): fe2o3-amqp speaks it only over TLS of its
-//! own making, so the four frames are exchanged here.
+//! SASL EXTERNAL over a stream that is under TLS already (RFC 4422 appendix A): fe2o3-amqp speaks it only over TLS of
+//! its own making, so the four frames are exchanged here.
 use fe2o3_amqp_types::primitives::{Binary, Symbol};
 use fe2o3_amqp_types::sasl::{SaslCode, SaslInit, SaslMechanisms, SaslOutcome};
 use serde::de::DeserializeOwned;

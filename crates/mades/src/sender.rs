@@ -17,11 +17,11 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
-/// Frames that wait between us and the engine. Few: a message that is handed over is on its way to the socket, and not in
-/// a queue of ours (the default of fe2o3-amqp is 65,535).
+/// Frames that wait between us and the engine. Few: a message that is handed over is on its way to the socket, and not
+/// in a queue of ours (the default of fe2o3-amqp is 65,535).
 const BUFFERED_FRAMES: usize = 32;
 
-/// Options of an outlet.
+/// Options of a sender link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SenderOptions {
     /// The queue.
@@ -90,7 +90,7 @@ impl SenderLink {
         connection: &mut ConnectionHandle<()>,
         options: &SenderOptions,
         name: String,
-        (broker, gauge): (Arc<Broker>, StreamStats),
+        (broker, stats): (Arc<Broker>, StreamStats),
     ) -> Result<Self, Error> {
         if options.window == 0 {
             return Err(Error::Misuse("a window of 0 permits no messages: use 1 or more".to_owned()));
@@ -112,23 +112,16 @@ impl SenderLink {
             .attach(&mut session)
             .await
             .map_err(|error| error::of_sender_attach(&options.queue, &error))?;
-        gauge.register_link(&name, &options.queue, None);
+        stats.register_link(&name, &options.queue, None);
         let session_failure = Arc::<SessionFailure>::default();
         let _session_task = AbortOnDrop(tokio::spawn(Arc::clone(&session_failure).watch(session)).abort_handle());
         let window = Arc::new(Semaphore::new(options.window as usize));
-        Ok(Self {
-            sender,
-            broker,
-            stats: gauge,
-            queue: options.queue.as_str().into(),
-            window,
-            session_failure,
-            _session_task,
-        })
+        Ok(Self { sender, broker, stats, queue: options.queue.as_str().into(), window, session_failure, _session_task })
     }
 
-    /// Hands a message over: waits for room in the window, for credit of the broker and for room in the socket. When this
-    /// returns, the message is on its way to the socket in this pass of the scheduler; its fate comes by the future.
+    /// Hands a message over: waits for room in the window, for credit of the broker and for room in the socket. When
+    /// this returns, the message is on its way to the socket in this pass of the scheduler; its fate comes by the
+    /// future.
     ///
     /// Cancel-safe: dropped while it waits, nothing is sent. There is no time limit; that is the caller's.
     ///

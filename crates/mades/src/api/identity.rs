@@ -15,8 +15,8 @@ pub struct RunMessageId {
 }
 
 impl RunMessageId {
-    /// Reads an id as [`RunMessageId`] writes it, and nothing else: an id with a leading zero, a sign or capitals belongs
-    /// to another sender.
+    /// Reads an id as [`RunMessageId`] writes it, and nothing else: an id with a leading zero, a sign or capitals
+    /// belongs to another sender.
     pub fn read(text: &str) -> Option<Self> {
         let at = text.len().checked_sub(UUID_CHARACTERS)?;
         let head = text.get(..at)?;

@@ -4,9 +4,9 @@
 //! at once (docs/decisions/0008-what-is-not-ours.md).
 //!
 //! ```text
-//! not ours ─→ held ─── HOLD over ──────────────────→ released, for its own reader
+//! not ours ─→ held ─── HOLD_TIMEOUT over ──────────→ released, for its own reader
 //!                └──── half of the credit is held ─→ released, ten times a second at most
-//!                        and for PATIENCE nothing of this run came ─→ the run stops: the queue is in other use
+//!                        and for BLOCKED_TIMEOUT nothing of this run came ─→ the run stops: the queue is in other use
 //! ```
 use super::arrivals::{self, Ownership, UnmatchedEvent};
 use super::run_state::MadesRunState;

@@ -1,8 +1,8 @@
 //! One side of the endpoint pair: a connection with the bench's links, kept open as long as the run lasts.
 //!
 //! ```text
-//! outbox   outlet → outbox   inlet ← outbox.reply   inlet ← send.event
-//! inbox    inlet ← inbox     (mode amqp: outlet → inbox as well)
+//! outbox   sender → outbox    receiver ← outbox.reply   receiver ← send.event
+//! inbox    receiver ← inbox   (mode amqp: sender → inbox as well)
 //! ```
 use super::options::{Leftovers, MadesOptions};
 use super::receiver::{purge, receive};

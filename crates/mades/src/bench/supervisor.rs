@@ -46,11 +46,11 @@ pub(super) struct RunSupervisor {
 
 impl RunSupervisor {
     pub(super) fn begin(run_state: &MadesRunState, recorder: IntervalRecorder) -> Self {
-        let telling = ProgressOutput::new(run_state.options.live, NonTerminalOutput::Lines);
+        let output = ProgressOutput::new(run_state.options.live, NonTerminalOutput::Lines);
         let next_tick = run_state.began + PROGRESS_INTERVAL;
         Self {
             interval_recorder: recorder,
-            progress_output: telling,
+            progress_output: output,
             recent: Latencies::default(),
             next_progress: next_tick,
             stop_deadline: None,

@@ -317,7 +317,6 @@ impl MessageTracker {
             delivered: fate(MadesFate::Delivered),
             rejected: fate(MadesFate::Rejected),
             failed: fate(MadesFate::Failed),
-            queued: Some(0),
             expired: fate(MadesFate::Expired),
             lost: fate(MadesFate::Lost),
             in_flight: fate(MadesFate::InFlight),
@@ -325,8 +324,7 @@ impl MessageTracker {
             corrupt: Some(self.corrupt),
             converted: None,
             foreign: None,
-            untimed: Some(0),
-            overflow: Some(0),
+            ..LedgerRow::zero()
         };
         FinalLedger { ledger, missing }
     }

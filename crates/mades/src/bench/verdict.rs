@@ -1,5 +1,5 @@
 //! The verdict on a run, in sentences: reasons why the account does not close, reasons to doubt the figures, and
-//! remarks for the reader.
+//! notes for the reader.
 use super::stages::MessageStage;
 use super::troubles::TroubleKind;
 use journey::account::fates_sum;
@@ -133,19 +133,19 @@ fn losses_text(record: &Record) -> String {
 
 /// Reasons why the figures do not mean what they seem to.
 fn validity(record: &Record) -> Vec<Reason> {
-    let mut doubts = Vec::new();
+    let mut reasons = Vec::new();
     if record.workload.arrival != Arrival::Closed {
-        doubts.extend(lag_validity(record).map(|text| Reason::new(Cause::Late, text)));
+        reasons.extend(lag_validity(record).map(|text| Reason::new(Cause::Late, text)));
     }
-    doubts.extend(cpu_validity(record).map(|text| Reason::new(Cause::Busy, text)));
-    doubts.extend(limits(record));
+    reasons.extend(cpu_validity(record).map(|text| Reason::new(Cause::Busy, text)));
+    reasons.extend(limits(record));
     // If the bench was not the limit, the endpoint did not take the rate.
-    let cause = if doubts.is_empty() { Cause::RateMissed } else { Cause::RateNotOffered };
+    let cause = if reasons.is_empty() { Cause::RateMissed } else { Cause::RateNotOffered };
     let is_whole = record.ending.is_none_or(|ending| ending == Ending::Complete);
     if record.workload.arrival != Arrival::Closed && is_whole {
-        doubts.extend(rate_validity(record).map(|text| Reason::new(cause, text)));
+        reasons.extend(rate_validity(record).map(|text| Reason::new(cause, text)));
     }
-    doubts
+    reasons
 }
 
 fn lag_validity(record: &Record) -> Option<String> {
@@ -187,12 +187,12 @@ fn cpu_validity(record: &Record) -> Option<String> {
     })
 }
 
-/// Remarks that a reader needs besides.
+/// Notes that a reader needs besides.
 fn notes(record: &Record, mades: &Mades) -> Vec<String> {
-    let mut remarks = Vec::new();
+    let mut notes = Vec::new();
     let mut add = |count: u64, text: &dyn Fn() -> String| {
         if count > 0 {
-            remarks.push(text());
+            notes.push(text());
         }
     };
     let late: u64 = mades.stages.iter().map(|row| row.late).sum();
@@ -221,10 +221,10 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
         format!("Messages of others were received from the queues {} and given back.", counted(mades.released, "time"))
     });
     add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
-    remarks.extend(window_note(record, mades));
+    notes.extend(window_note(record, mades));
     // The lag is described already, in this protocol's terms.
-    remarks.extend(warnings(&Record { lag_ms: None, ..record.clone() }));
-    remarks
+    notes.extend(warnings(&Record { lag_ms: None, ..record.clone() }));
+    notes
 }
 
 /// The messages that were refused, given up or never answered, with the reasons: the account closes all the same,

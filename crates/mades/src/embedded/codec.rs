@@ -237,8 +237,8 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// The elements of a described list of which only the beginning may be there, and what describes it: elements are read
-    /// one by one, and those that are not there are an error then.
+    /// The elements of a described list of which only the beginning may be there, and what describes it: elements are
+    /// read one by one, and those that are not there are an error then.
     pub(crate) fn parse_prefix(octets: &'a [u8]) -> Option<(u64, Self)> {
         let mut reader = Reader::new(octets);
         if reader.octet().ok()? != DESCRIBED {

@@ -7,12 +7,12 @@ use super::server_connection::{ConnectionError, ConnectionEvent, LinkId, ServerC
 use super::session::BrokerSession;
 use bytes::{Buf, BytesMut};
 
-/// Credit that a rehearsal grants a peer.
+/// Credit that a session grants a peer.
 const CREDIT: u32 = 10;
 /// Size of the messages that it sends: two frames where the peer takes the smallest.
 const SENT_BYTES: usize = 600;
 
-/// A conversation that answers each event at once, and alike each time.
+/// A connection that answers each event at once, and alike each time.
 #[derive(Debug)]
 pub struct FuzzConnection {
     connection: ServerConnection<u64>,
@@ -34,7 +34,7 @@ pub struct FuzzOutcome {
 }
 
 impl FuzzConnection {
-    /// A rehearsal with a peer that authenticates itself by `mechanisms`; messages of more than `most_bytes` end
+    /// A session with a peer that authenticates itself by `mechanisms`; messages of more than `most_bytes` end
     /// their link.
     pub fn new(mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl FuzzConnection {
         self.connection.incomplete_bytes()
     }
 
-    /// Ends the rehearsal and gives its result.
+    /// Ends the session and gives its result.
     pub fn finish(mut self) -> FuzzOutcome {
         self.connection.write_dispositions();
         let waiting = self.connection.output().remaining();

@@ -1,4 +1,4 @@
-//! The listener: sockets, TLS, time limits. What is read goes to a desk, what the desk writes goes out in one write a
+//! The listener: sockets, TLS, time limits. Input goes to a `BrokerSession`, whose output goes out in one write a
 //! turn.
 use super::queues::MemoryQueues;
 use super::sasl::ListenerAuth;
@@ -45,10 +45,11 @@ pub struct ListenOptions {
     pub container: String,
 }
 
-impl Default for ListenOptions {
-    fn default() -> Self {
+impl ListenOptions {
+    /// Options of a listener without TLS. Nobody is let in by default: the caller says who is.
+    pub fn new(mechanisms: ListenerAuth) -> Self {
         Self {
-            mechanisms: ListenerAuth::Any,
+            mechanisms,
             tls: None,
             max_message_bytes: 64 << 20,
             max_connections: 256,
@@ -159,7 +160,7 @@ async fn serve_connection(
     end
 }
 
-/// Reads, lets the desk work, and writes, until one side closes.
+/// Reads, lets the session work, and writes, until one side closes.
 async fn run_connection(
     reader: &mut (impl AsyncRead + Unpin),
     writer: &mut (impl AsyncWrite + Unpin),

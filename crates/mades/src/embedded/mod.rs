@@ -1,16 +1,16 @@
 //! An AMQP 1.0 listener with queues in memory: a broker just large enough for a Business Application.
 //!
 //! ```text
-//! octets        AMQP's types, read where they lie, and written
-//! frame         frames and performatives
-//! sasl          who may come in
-//! rope          messages in pieces, and what is to be written
-//! conversation  a connection as state: bytes in, events and bytes out
-//! queues        the queues, by address
-//! desk          a connection at the queues: who gets which message, and how many may come
-//! certificate   the listener's own, from PEM files
-//! listener      sockets, TLS, time limits
-//! rehearsal     the same without them, for fuzz targets
+//! codec              AMQP's types, read where they lie, and written
+//! frame              frames and performatives
+//! sasl               who may log in
+//! buffers            messages in pieces, and what is to be written
+//! server_connection  a connection as state: bytes in, events and bytes out
+//! queues             the queues, by address
+//! session            a connection at the queues: who gets which message, and how many may come
+//! certificate        the listener's own, from PEM files
+//! listener           sockets, TLS, time limits
+//! fuzz_support       the same without sockets, for fuzz targets
 //! ```
 mod buffers;
 mod certificate;

@@ -4,8 +4,8 @@
 //! When a queue is full its producers get no more credit; a message that arrives without credit is released, and
 //! stays theirs.
 //!
-//! Consumers of one queue take turns: while another one waits for a message, each gets its share and no more, and what it
-//! gave back goes to another first. Otherwise one that gives back what is not its own would get it again, and again.
+//! Consumers of one queue take turns: while another one waits for a message, each gets its share and no more, and what
+//! it gave back goes to another first. Otherwise one that gives back what is not its own would get it again, and again.
 use super::buffers::EncodedMessage;
 use super::codec::{Reader, Writer};
 use super::frame::DeliveryOutcome;
@@ -19,8 +19,8 @@ const MAX_QUEUES: usize = 256;
 /// The longest name of a queue.
 const MAX_NAME_BYTES: usize = 255;
 
-/// Messages that a consumer gets at most before it is another's turn. Turns of one message each would be the fairest, and
-/// a change of tasks each: they are it where few messages wait.
+/// Messages that a consumer gets at most before it is another's turn. Turns of one message each would be the fairest,
+/// and a change of tasks each: they are it where few messages wait.
 const MAX_SHARE: usize = 64;
 
 /// Bytes of all queues together, in full queues: peers choose the names, and so the number of queues.
@@ -133,7 +133,7 @@ struct State {
     by_name: HashMap<String, QueueIndex>,
     /// Consumers that there have been.
     consumers: u64,
-    /// Notices of messages that were accepted, and the task to notify of them.
+    /// Tags of messages that were accepted, and the task to notify of them.
     consumed: VecDeque<u64>,
     consumed_notify: Option<Arc<Notify>>,
 }
@@ -182,12 +182,12 @@ impl MemoryQueues {
         queue.consumers.clear();
     }
 
-    /// Sets the task to notify when messages with a notice are accepted.
+    /// Sets the task to notify when messages with a tag are accepted.
     pub fn notify_consumed(&self, notify: Arc<Notify>) {
         self.state().consumed_notify = Some(notify);
     }
 
-    /// The next notice of a message that was accepted.
+    /// The next tag of a message that was accepted.
     pub fn next_consumed(&self) -> Option<u64> {
         self.state().consumed.pop_front()
     }
@@ -215,11 +215,7 @@ impl MemoryQueues {
     /// it.
     pub(super) fn set_idle(&self, id: QueueIndex, consumer: ConsumerId) {
         let queue = &mut self.state().queues[id.0];
-        queue
-            .consumers
-            .iter_mut()
-            .filter(|other| other.id == consumer)
-            .for_each(|resting| resting.wants_message = false);
+        queue.consumers.iter_mut().filter(|other| other.id == consumer).for_each(|idle| idle.wants_message = false);
         queue.notify_wanting(None);
     }
 
@@ -355,7 +351,7 @@ impl MemoryQueue {
         self.last_served = Some(id);
         self.consumers[at].wants_message = false;
         self.consumers[at].served += 1;
-        let queued = self.take().map(|letter| EnqueuedMessage { holder: Some(id), ..letter });
+        let queued = self.take().map(|message| EnqueuedMessage { holder: Some(id), ..message });
         queued.map_or(TakeResult::Empty, TakeResult::Message)
     }
 
@@ -439,7 +435,7 @@ mod tests {
 
     fn take_message(queues: &MemoryQueues, id: QueueIndex, consumer: ConsumerId) -> Option<EnqueuedMessage> {
         match queues.take_for_consumer(id, consumer) {
-            TakeResult::Message(letter) => Some(letter),
+            TakeResult::Message(message) => Some(message),
             TakeResult::Empty | TakeResult::OthersFirst => None,
         }
     }
@@ -512,8 +508,8 @@ mod tests {
         let (queues, id) = queues(10, 1000);
         queues.reserve(id, Arc::default());
         queues.put(id, message("a"), None).unwrap();
-        let stranger = queues.subscribe(id, Arc::default());
-        assert!(take_message(&queues, id, stranger).is_none());
+        let unowned = queues.subscribe(id, Arc::default());
+        assert!(take_message(&queues, id, unowned).is_none());
         assert!(queues.take(id).is_some());
     }
 
@@ -521,7 +517,7 @@ mod tests {
     fn contested(consumers: usize) -> (MemoryQueues, QueueIndex, Vec<(ConsumerId, Arc<Notify>)>) {
         let (queues, id) = queues(1000, 100_000);
         let notify: Vec<Arc<Notify>> = (0..consumers).map(|_| Arc::default()).collect();
-        let subscribed = notify.into_iter().map(|told| (queues.subscribe(id, Arc::clone(&told)), told));
+        let subscribed = notify.into_iter().map(|notify| (queues.subscribe(id, Arc::clone(&notify)), notify));
         let consumers: Vec<_> = subscribed.collect();
         assert!(consumers.iter().all(|(consumer, _)| take_message(&queues, id, *consumer).is_none()));
         (queues, id, consumers)
@@ -542,9 +538,9 @@ mod tests {
         let mut helpings = vec![0; consumers.len()];
         let mut any = true;
         while std::mem::take(&mut any) {
-            for (number, (consumer, told)) in consumers.iter().enumerate() {
+            for (number, (consumer, notify)) in consumers.iter().enumerate() {
                 // Takes the permit, if there is one.
-                if !std::pin::pin!(told.notified()).enable() {
+                if !std::pin::pin!(notify.notified()).enable() {
                     continue;
                 }
                 any = true;
@@ -563,7 +559,7 @@ mod tests {
             let (queues, id, all) = contested(consumers);
             fill(&queues, id, messages);
             let helpings =
-                messages_taken(&queues, id, &all, |_, letter| queues.settle(letter, DeliveryOutcome::Accepted));
+                messages_taken(&queues, id, &all, |_, message| queues.settle(message, DeliveryOutcome::Accepted));
             assert_eq!(helpings.iter().sum::<usize>(), messages);
             let least = helpings.iter().min().unwrap();
             let most = helpings.iter().max().unwrap();
@@ -577,9 +573,9 @@ mod tests {
         let mut order = Vec::new();
         for _ in 0..9 {
             fill(&queues, id, 1);
-            messages_taken(&queues, id, &all, |who, letter| {
+            messages_taken(&queues, id, &all, |who, message| {
                 order.push(who);
-                queues.settle(letter, DeliveryOutcome::Accepted);
+                queues.settle(message, DeliveryOutcome::Accepted);
             });
         }
         assert_eq!(order, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
@@ -590,10 +586,10 @@ mod tests {
         let (queues, id, all) = contested(2);
         fill(&queues, id, 400);
         let mut released = 0;
-        let helpings = messages_taken(&queues, id, &all, |who, letter| {
+        let helpings = messages_taken(&queues, id, &all, |who, message| {
             released += usize::from(who == 0);
             assert!(released < 400, "it gets again and again what it gave back");
-            queues.settle(letter, if who == 0 { DeliveryOutcome::Released } else { DeliveryOutcome::Accepted });
+            queues.settle(message, if who == 0 { DeliveryOutcome::Released } else { DeliveryOutcome::Accepted });
         });
         assert_eq!((helpings[1], queues.counts(id).waiting), (400, 0));
     }
@@ -642,12 +638,12 @@ mod tests {
                 }
             }
             // A flow with credit for each: it asks, notified or not.
-            all.iter().for_each(|(_, told)| told.notify_one());
+            all.iter().for_each(|(_, notify)| notify.notify_one());
             let waiting = queues.counts(id).waiting;
-            let helpings = messages_taken(&queues, id, &all, |_, letter| queues.settle(letter, DeliveryOutcome::Accepted));
+            let helpings = messages_taken(&queues, id, &all, |_, message| queues.settle(message, DeliveryOutcome::Accepted));
             prop_assert_eq!((helpings.iter().sum::<usize>(), queues.counts(id).waiting), (waiting, 0));
             fill(&queues, id, 50);
-            let helpings = messages_taken(&queues, id, &all, |_, letter| queues.settle(letter, DeliveryOutcome::Accepted));
+            let helpings = messages_taken(&queues, id, &all, |_, message| queues.settle(message, DeliveryOutcome::Accepted));
             prop_assert_eq!((helpings.iter().sum::<usize>(), queues.counts(id).waiting), (50, 0));
         }
     }

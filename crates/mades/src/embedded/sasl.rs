@@ -13,10 +13,9 @@ pub struct PlainCredentials {
 }
 
 /// Mechanisms by which a peer may authenticate itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenerAuth {
-    /// Any name and password, ANONYMOUS, or no SASL at all.
-    #[default]
+    /// Any name and password, ANONYMOUS, or no SASL at all: for a listener that only this host reaches.
     Any,
     /// PLAIN with this user and password.
     Plain(PlainCredentials),

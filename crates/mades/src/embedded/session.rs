@@ -134,8 +134,8 @@ impl BrokerSession {
 
     /// The last that was sent goes back first, so that the first is first again.
     fn requeue_returned(&mut self) {
-        while let Some((letter, outcome)) = self.returned.pop() {
-            self.queues.settle(letter, outcome);
+        while let Some((queued, outcome)) = self.returned.pop() {
+            self.queues.settle(queued, outcome);
         }
     }
 
@@ -182,8 +182,8 @@ impl BrokerSession {
                 }
                 consumer.wants_messages = true;
                 match self.queues.take_for_consumer(consumer.queue, consumer.id) {
-                    TakeResult::Message(letter) => {
-                        self.connection.send(consumer.link, letter.message.clone(), letter);
+                    TakeResult::Message(queued) => {
+                        self.connection.send(consumer.link, queued.message.clone(), queued);
                         more = true;
                     }
                     TakeResult::Empty => self.connection.complete_drain(consumer.link),
@@ -197,7 +197,7 @@ impl BrokerSession {
         }
     }
 
-    /// Gives producers credit for as much as finds room, when half of the last is used up.
+    /// Gives producers credit for as much as finds room, when half of what they had is used up.
     fn grant_credit(&mut self) {
         for (link, producer) in &self.producers {
             let credit = self.connection.credit(*link) as usize;

@@ -1,4 +1,4 @@
-//! Messages of the stand-in: reads those of the outbox, and writes reply, inbox message, event and status document.
+//! Messages of the simulator: reads those of the outbox, and writes reply, inbox message, event and status document.
 //!
 //! Writes byte by byte and not with `api`, which the bench reads with: if both used the same code, a mistake in it
 //! would not be noticed. A payload is passed on as the bytes that came, without a copy.
@@ -312,7 +312,7 @@ impl OutboxMessage {
     }
 }
 
-/// Everything that a stand-in may write about a message, whatever its bytes are: for fuzzing.
+/// Everything that a simulator may write about a message, whatever its bytes are: for fuzzing.
 #[doc(hidden)]
 pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: u64) -> Vec<EncodedMessage> {
     let outbox_message = OutboxMessage::read(message, Uuid::from_u128(draw.into()));
@@ -327,7 +327,7 @@ pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: 
         outbox_message.status(consumed.flaw, false, plan, 0),
         outbox_message.status(None, true, plan, 0),
     ];
-    written.extend(event.map(|happened| outbox_message.event(happened, plan, 0)));
+    written.extend(event.map(|kind| outbox_message.event(kind, plan, 0)));
     written
 }
 
@@ -345,7 +345,7 @@ fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
     }
 }
 
-/// Code and text of a refusal. There is no public list of ECP's codes: these are the stand-in's own.
+/// Code and text of a refusal. There is no public list of ECP's codes: these are the simulator's own.
 fn error_text(refusal: RefusalReason, plan: &SimulatorPlan) -> (&str, &str) {
     match refusal {
         RefusalReason::Injected => (&plan.faults.reject_code, &plan.faults.reject_message),
@@ -413,13 +413,13 @@ mod tests {
         assert_eq!((refusal.code.as_deref(), reply.identity()), (Some("ECP-STANDIN-105"), identity));
         assert_eq!((reply.message_id, reply.oddities), (None, vec![]));
 
-        for (happened, state) in [
+        for (kind, state) in [
             (EventKind::Delivered, EventState::Delivered),
             (EventKind::Received, EventState::Received),
             (EventKind::Failed, EventState::Failed),
             (EventKind::Traced, EventState::Tracing),
         ] {
-            let message = read(&outbox_message.event(happened, &plan, 5));
+            let message = read(&outbox_message.event(kind, &plan, 5));
             let event = SendEvent::read(&message);
             assert_eq!((event.identity(), event.oddities), (identity, vec![]));
             assert_eq!(event.error_code.is_some(), state == EventState::Failed);

@@ -1,4 +1,4 @@
-//! The queues as the stand-in uses them, whether they are here or with a broker.
+//! The queues as the simulator uses them, whether they are here or with a broker.
 use super::EndpointError;
 use super::output_queue::{OutputQueue, SendResult};
 use super::remote::{BrokerDelivery, BrokerQueues};
@@ -35,8 +35,8 @@ impl EndpointQueues {
 
     pub(super) fn accept(&mut self, delivery: TakenDelivery) {
         match (self, delivery) {
-            (Self::Embedded(local), TakenDelivery::Embedded(letter)) => {
-                local.queues.settle(letter, DeliveryOutcome::Accepted)
+            (Self::Embedded(local), TakenDelivery::Embedded(queued)) => {
+                local.queues.settle(queued, DeliveryOutcome::Accepted)
             }
             (Self::Broker(remote), TakenDelivery::Broker(delivery)) => remote.accept(delivery),
             (Self::Embedded(_), TakenDelivery::Broker(_)) | (Self::Broker(_), TakenDelivery::Embedded(_)) => {}

@@ -1,10 +1,10 @@
-//! Queues with a broker: an inlet at the outbox, an outlet to each of the others, all pipelined; made anew when a
+//! Queues with a broker: a receiver at the outbox, a sender to each of the others, all pipelined; made anew when a
 //! connection is lost.
 //!
 //! ```text
-//! supervisor ─┬─ inlet task ──▶ arrivals            (bounded by the credit)
-//!             │            ◀── deliveries to accept
-//!             └─ outlet task ◀─ messages             (bounded by the window), one for each queue
+//! supervisor ─┬─ receiver task ──▶ arrivals          (bounded by the credit)
+//!             │               ◀── deliveries to accept
+//!             └─ sender task ◀─ messages             (bounded by the window), one for each queue
 //!                            ──▶ settled
 //! ```
 //! What was sent over a connection that is lost and not settled is sent again over the next; what was taken over it and
@@ -48,7 +48,7 @@ struct PendingSend {
     token: (MessageKey, EndpointStep),
 }
 
-/// Reports of the tasks. The channel is bounded by the inlet's credit and by the outlets' windows.
+/// Reports of the tasks. The channel is bounded by the receiver's credit and by the senders' windows.
 enum LinkReport {
     Received(EncodedMessage, BrokerDelivery),
     Settled((MessageKey, EndpointStep), SendResult),
@@ -187,7 +187,7 @@ struct BrokerLinks {
     a: Broker,
     b: Broker,
     outbox: ReceiverOptions,
-    /// Outlets by place.
+    /// Senders by position.
     senders: [SenderOptions; 3],
 }
 

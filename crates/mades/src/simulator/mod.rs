@@ -2,17 +2,19 @@
 //! clock, no sockets.
 //!
 //! ```text
-//! plan      all its knobs
-//! chance    what a seed decides
-//! delay     how long a part of the way takes
-//! hop       what a part of the way can carry
-//! outage    when what is down
-//! model     what is to be done next
-//! truth     what was done
+//! plan       all settings, as a plan file has them
+//! plan_time  times in a plan
+//! quantity   rates and counts in a plan
+//! chance     decisions that a seed makes
+//! delay      durations of the steps
+//! capacity   rates and workers of the steps
+//! outage     times in which a part is down
+//! model      the next step of each message
+//! truth      the record of what was done
 //! ```
+mod capacity;
 mod chance;
 mod delay;
-mod hop;
 mod model;
 mod outage;
 mod plan;
@@ -20,8 +22,8 @@ mod plan_time;
 pub mod quantity;
 mod truth;
 
+pub use capacity::Capacity;
 pub use delay::DelayDistribution;
-pub use hop::Capacity;
 pub use model::{ConsumedMessage, EndpointStep, EventKind, MessageKey, RefusalReason, ReplyKind, Simulator};
 pub use outage::{Outage, OutageTarget};
 pub use plan::{EndpointMode, Faults, Leg, PRESETS, ReceivedOn, SimulatorPlan, TracingValue};

@@ -9,9 +9,9 @@
 //! Each step is due when its leg's capacity and delay, and whatever is down, let it be; the next begins when the one
 //! before has been done. The outbox delivery is accepted only when the reply is settled, so that nothing is lost
 //! between. What chance decides is a function of the seed and the message's number.
+use super::capacity::CapacityLimiter;
 use super::chance::{RandomDecision, SeededRng};
 use super::delay::DelayDistribution;
-use super::hop::CapacityLimiter;
 use super::outage::{self, OutageTarget};
 use super::plan::{EndpointMode, ReceivedOn, SimulatorPlan};
 use super::truth::{InjectedFaults, MessageFate, MessageRecord, SimulationTotals};
@@ -161,7 +161,7 @@ pub struct Simulator<M> {
 }
 
 impl<M> Simulator<M> {
-    /// Begins at that time. With `keeps_stories` each message's story is to be taken by `next_story`.
+    /// Begins at that time. With `keeps_stories` each message's record is kept for `next_record`.
     pub fn new(plan: SimulatorPlan, began: Duration, keeps_records: bool) -> Self {
         Self {
             accept: CapacityLimiter::new(&plan.accept.capacity),
@@ -273,7 +273,7 @@ impl<M> Simulator<M> {
                 self.totals.inboxed += 1;
                 self.totals.duplicated += 1;
             }
-            EndpointStep::Event(happened) => self.reported(key, happened, now),
+            EndpointStep::Event(kind) => self.reported(key, kind, now),
         }
         self.close_step(key);
     }
@@ -925,7 +925,7 @@ mod tests {
             let total = [totals.delivered, totals.refused, totals.lost, totals.failed, totals.traced];
             prop_assert_eq!(counted, total);
             prop_assert_eq!(counted.iter().sum::<u64>(), 100);
-            let with = |wrong: fn(&InjectedFaults) -> bool| forth.values().filter(|(_, wrongs)| wrong(wrongs)).count() as u64;
+            let with = |is_set: fn(&InjectedFaults) -> bool| forth.values().filter(|(_, faults)| is_set(faults)).count() as u64;
             prop_assert_eq!(totals.duplicated, with(|faults| faults.duplicate));
             prop_assert_eq!(totals.corrupted, with(|faults| faults.corrupt));
             prop_assert_eq!(totals.refused, with(|faults| faults.reject));

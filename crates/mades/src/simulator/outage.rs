@@ -15,7 +15,7 @@ pub enum OutageTarget {
     Network,
 }
 
-/// A time in which something is down: `A.down 10s..15s`, counted from when the stand-in was ready.
+/// A time in which something is down: `A.down 10s..15s`, counted from when the simulator was ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Outage {

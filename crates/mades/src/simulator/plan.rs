@@ -1,6 +1,6 @@
-//! Plan of the stand-in: all its settings, as they are written in a plan file and on the command line.
+//! Plan of the simulator: all its settings, as they are written in a plan file and on the command line.
+use super::capacity::Capacity;
 use super::delay::DelayDistribution;
-use super::hop::Capacity;
 use super::outage::Outage;
 use super::plan_time::PlanTime;
 use super::quantity;
@@ -31,7 +31,7 @@ pub enum TracingValue {
     Delivered,
 }
 
-/// The moment at which a message counts as received.
+/// The time at which a message counts as received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReceivedOn {
@@ -117,7 +117,7 @@ impl Faults {
     }
 }
 
-/// All settings of the stand-in.
+/// All settings of the simulator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimulatorPlan {
@@ -125,7 +125,7 @@ pub struct SimulatorPlan {
     pub mode: EndpointMode,
     /// Value that the event of a connectivity test reports.
     pub tracing_value: TracingValue,
-    /// The moment at which a message counts as received.
+    /// The time at which a message counts as received.
     pub received_on: ReceivedOn,
     /// Decides, with the message's number, what chance decides.
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! Record of what the stand-in did, per message and in total: the truth that a bench's report is compared with.
+//! Record of what the simulator did, per message and in total: the truth that a bench's report is compared with.
 use journey::Latencies;
 use journey::record::LatencyMs;
 use serde::{Serialize, Serializer};

@@ -5,7 +5,7 @@ use fe2o3_amqp::acceptor::{
 use fe2o3_amqp::link::{Receiver, Sender};
 use fe2o3_amqp_types::definitions::{self, AmqpError, ErrorCondition};
 use fe2o3_amqp_types::messaging::{Body, Message, Modified};
-use mailrun_mades::embedded::{self, ListenOptions, MemoryQueues, QueueLimits};
+use mailrun_mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
 use mailrun_mades::{Broker, Connection};
 use serde_amqp::Value;
 use std::fmt::Debug;
@@ -39,7 +39,7 @@ pub(crate) fn broker(port: u16) -> Broker {
 pub(crate) async fn our_own(limits: QueueLimits) -> (u16, MemoryQueues) {
     let (listener, port) = listener().await;
     let queues = MemoryQueues::new(limits);
-    tokio::spawn(embedded::serve(listener, queues.clone(), ListenOptions::default(), Default::default()));
+    tokio::spawn(embedded::serve(listener, queues.clone(), ListenOptions::new(ListenerAuth::Any), Default::default()));
     (port, queues)
 }
 

@@ -1,14 +1,14 @@
-//! Capacity of a part of the way: messages and bytes per second, and workers that each take a while for a message.
+//! Capacity of a step: messages and bytes per second, and workers that each take a while for a message.
 use super::plan_time::PlanTime;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Workers of a hop.
+/// Limit of the workers of a step.
 const MAX_WORKERS: u32 = 10_000;
 
-/// The capacity of a hop; what is absent is without limit.
+/// The capacity of a step; an absent value is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capacity {
@@ -45,7 +45,7 @@ impl Capacity {
     }
 }
 
-/// A hop at work.
+/// State of a step.
 #[derive(Clone, Debug)]
 pub(super) struct CapacityLimiter {
     interval: Duration,
@@ -70,7 +70,7 @@ impl CapacityLimiter {
     }
 
     /// Time at which a message that comes now is through. `slowness` stretches the time; `resume` moves a time on to
-    /// when the hop is up again.
+    /// when the step is up again.
     pub(super) fn admit(
         &mut self,
         now: Duration,
