@@ -1,5 +1,5 @@
-//! Sends a hundred messages through a server that loses some, repeats some and damages one, and accounts for all of them.
-//! `cargo run -p mailrun-journey --example account`
+//! Sends a hundred messages through a server that loses some, repeats some and damages one, and accounts for all of
+//! them. `cargo run -p mailrun-journey --example account`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use mailrun_journey::{ClockId, Ledger, MarkResult, RunId, Trace, TraceReader, TraceResult, trace};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The account: the fate of every (message, recipient).
 //!
 //! ```text
-//! settle    books of both ends, and of the relay between  → the ledger row: fates that sum to the created units
+//! settle    inputs of both ends, and of the relay between  → the ledger row: fates that sum to the created units
 //! ```
 use crate::ledger::Ledger;
 use crate::record::{Arrival, LedgerRow, Record};
@@ -72,7 +72,7 @@ pub enum Topology {
 ///
 /// A unit that arrived, or is queued, although the source received no 250 was one of those in flight, or failed: its
 /// reply got lost. If it was none of these, the server has kept a unit that it rejected. Every number is counted by
-/// itself, so the fates sum to the created units unless the books contradict each other.
+/// itself, so the fates sum to the created units unless the inputs contradict each other.
 pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let Some(arrivals) = state.arrivals else { return source_only_row(&state) };
     let nothing = Ledger::default();

@@ -183,7 +183,7 @@ pub fn pass_text(record: &Record) -> String {
     }
 }
 
-/// Finds contradictions between the books of both ends, and units that the books had no room for.
+/// Finds contradictions between the counts of both ends, and units that the ledgers had no room for.
 fn account_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
@@ -546,29 +546,29 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let ledger = &record.ledger;
     let mut reasons: Vec<Reason> = queued_reason(record, circumstances).into_iter().collect();
     reasons.extend(stall_reasons(record));
-    let mut remarks = Vec::new();
+    let mut notes = Vec::new();
     let is_sink_gone = record.ending == Some(Ending::SinkEnded) || has_death(record);
     if ledger.created.is_some() && ledger.delivered.is_none() && !is_sink_gone {
-        remarks.push(
+        notes.push(
             "Delivery is unknown: let the server relay to a mailrun sink, and name it with mailrun bench --sink http://ADDR."
                 .to_owned(),
         );
     }
     if is_open_loop(record) {
-        remarks.extend(wait_note(record));
+        notes.extend(wait_note(record));
     }
     if let Some(untimed) = ledger.untimed.filter(|untimed| *untimed > 0) {
-        remarks.push(format!(
+        notes.push(format!(
             "{} were timed by another host's clock: they are in no delivered latency.",
             counted(untimed, "message")
         ));
     }
-    remarks.extend(unheard_note(record));
-    remarks.extend(warnings(record));
+    notes.extend(unheard_note(record));
+    notes.extend(warnings(record));
     if circumstances.topology == Topology::Direct && is_watched(ledger) {
-        remarks.push(NO_SERVER.to_owned());
+        notes.push(NO_SERVER.to_owned());
     }
-    reasons.extend(remarks.into_iter().map(|text| Reason::new(Cause::Remark, text)));
+    reasons.extend(notes.into_iter().map(|text| Reason::new(Cause::Remark, text)));
     reasons
 }
 

@@ -1,5 +1,5 @@
-//! Fields of a run record for MADES: stages of the Business Application API, the steps between them, and errors with the
-//! endpoint's codes.
+//! Fields of a run record for MADES: stages of the Business Application API, the steps between them, and errors with
+//! the endpoint's codes.
 //!
 //! The record's common stages describe the same in common terms, so that protocols can be compared: accepted is
 //! settled, delivered is inbox (of a tracing message: its event), notified is the last event or the final reply.

@@ -117,6 +117,45 @@ impl Record {
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
     }
+
+    /// A record of a run in which nothing has happened.
+    pub fn empty() -> Self {
+        Self {
+            format: FORMAT.to_owned(),
+            run_id: String::new(),
+            name: String::new(),
+            started_at: String::new(),
+            origin_ns: 0,
+            duration_s: 0.0,
+            offered_s: None,
+            command: Vec::new(),
+            version: String::new(),
+            commit: None,
+            host: Host::default(),
+            workload: Workload::default(),
+            parties: Vec::new(),
+            stages: Vec::new(),
+            phases: Vec::new(),
+            tls: Vec::new(),
+            lag_ms: None,
+            surroundings: None,
+            exhausted: Vec::new(),
+            pauses: Vec::new(),
+            warm_up: None,
+            mades: None,
+            series: Vec::new(),
+            usage: Vec::new(),
+            events: Vec::new(),
+            slowest: Vec::new(),
+            domains: Vec::new(),
+            stalls: Vec::new(),
+            ending: None,
+            ledger: LedgerRow::default(),
+            errors: Vec::new(),
+            thresholds: Vec::new(),
+            verdict: Verdict::default(),
+        }
+    }
 }
 
 /// TLS handshakes of one kind.
@@ -416,6 +455,27 @@ pub struct Party {
     /// Its own end in the middle of the run; `null` if it did not end.
     #[serde(default)]
     pub died: Option<Death>,
+}
+
+impl Party {
+    /// A process of which nothing is known but its role and its name.
+    pub fn new(role: Role, name: &str) -> Self {
+        Self {
+            role,
+            name: name.to_owned(),
+            command: Vec::new(),
+            user_s: None,
+            sys_s: None,
+            max_rss_bytes: None,
+            write_bytes: None,
+            durability: "none".to_owned(),
+            faults: Vec::new(),
+            workers: None,
+            failed_sessions: None,
+            ordered: None,
+            died: None,
+        }
+    }
 }
 
 /// The end of a process that was not told to end.
@@ -757,6 +817,30 @@ pub struct LedgerRow {
     pub overflow: Option<u64>,
 }
 
+impl LedgerRow {
+    /// The row of a run of which all is known and nothing has happened: each count is zero.
+    pub fn zero() -> Self {
+        let zero = Some(0);
+        Self {
+            created: zero,
+            accepted: zero,
+            delivered: zero,
+            rejected: zero,
+            failed: zero,
+            queued: zero,
+            expired: zero,
+            lost: zero,
+            in_flight: zero,
+            duplicates: zero,
+            corrupt: zero,
+            converted: zero,
+            foreign: zero,
+            untimed: zero,
+            overflow: zero,
+        }
+    }
+}
+
 /// A kind of error, and its number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -837,7 +921,7 @@ pub enum Outcome {
 pub enum Cause {
     /// Sessions of source or sink that ended by a defect of mailrun itself.
     Defect,
-    /// The books contradict each other, or are not complete.
+    /// The counts contradict each other, or are not complete.
     Unaccounted,
     /// A process that the bench had started ended unexpectedly.
     Died,

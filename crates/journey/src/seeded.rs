@@ -105,10 +105,10 @@ mod tests {
 
     #[test]
     fn a_probability_is_kept() {
-        let happened =
+        let count =
             |probability| (0..100_000).filter(|number| SeededRng::new(1, 3_u64, *number).happens(probability)).count();
-        assert_eq!((happened(0.0), happened(1.0)), (0, 100_000));
-        let tenth = happened(0.1);
+        assert_eq!((count(0.0), count(1.0)), (0, 100_000));
+        let tenth = count(0.1);
         assert!((9_600..10_400).contains(&tenth), "{tenth}");
     }
 

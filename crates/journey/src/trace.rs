@@ -460,18 +460,18 @@ fn read_hex16(digits: &[u8; 16]) -> Option<u64> {
     Some(u64::from(high) << 32 | u64::from(low))
 }
 
-/// Reads eight hexadecimal digits in one word, one byte per lane: a trace has eighty of them. One copy of the code for
+/// Reads eight hexadecimal digits in one word, one byte per digit: a trace has eighty of them. One copy of the code for
 /// all fields: ten would take more of the instruction cache than the calls cost.
 #[inline(never)]
 fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     const ONES: u64 = u64::MAX / 255;
     let octets = u64::from_le_bytes(*digits);
-    let letters = (octets >> 6) & ONES;
-    let values = (octets & (0x0f * ONES)) + 9 * letters;
+    let is_letter = (octets >> 6) & ONES;
+    let values = (octets & (0x0f * ONES)) + 9 * is_letter;
     let at_least_ten = ((values + 6 * ONES) >> 4) & ONES;
     // The digits of these values must equal the input, except for the case of letters.
     let written = values.wrapping_add(0x30 * ONES + 0x27 * at_least_ten);
-    if values & (0xf0 * ONES) != 0 || written != octets | (letters << 5) {
+    if values & (0xf0 * ONES) != 0 || written != octets | (is_letter << 5) {
         return None;
     }
     let pairs = ((values << 4) | (values >> 8)) & 0x00ff_00ff_00ff_00ff;

@@ -6,7 +6,7 @@ use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow};
 use crate::process_usage;
 use crate::reason::reason;
 use anyhow::{Context, Result};
-use journey::record::{self, LedgerRow, Party, Record, Role, Verdict, Workload};
+use journey::record::{Party, Record, Role, Workload};
 use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
 use smtp::server::Protocol;
 use std::fs::{self, File, OpenOptions};
@@ -240,39 +240,15 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
 /// A record of this process, with all fields that do not depend on its role.
 pub fn new_record(run: Option<RunId>, name: &str, started_at: jiff::Timestamp, workload: Workload) -> Record {
     Record {
-        format: record::FORMAT.to_owned(),
         run_id: run.map(|run| run.to_string()).unwrap_or_default(),
         name: name.to_owned(),
         started_at: started_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        origin_ns: 0,
-        duration_s: 0.0,
-        offered_s: None,
         command: command_line(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: option_env!("MAILRUN_COMMIT").map(str::to_owned),
         host: host::facts(),
         workload,
-        parties: Vec::new(),
-        stages: Vec::new(),
-        phases: Vec::new(),
-        lag_ms: None,
-        surroundings: None,
-        exhausted: Vec::new(),
-        pauses: Vec::new(),
-        tls: Vec::new(),
-        warm_up: None,
-        mades: None,
-        series: Vec::new(),
-        usage: Vec::new(),
-        events: Vec::new(),
-        slowest: Vec::new(),
-        domains: Vec::new(),
-        stalls: Vec::new(),
-        ending: None,
-        ledger: LedgerRow::default(),
-        errors: Vec::new(),
-        thresholds: Vec::new(),
-        verdict: Verdict::default(),
+        ..Record::empty()
     }
 }
 

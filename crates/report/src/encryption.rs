@@ -1,7 +1,7 @@
 //! TLS: the results of the handshakes, and the number of resumed sessions.
 use super::numbers::count;
-use super::section::{Section, SectionBody};
-use super::table::{Align, Table};
+use super::section::Section;
+use super::table::{Align, Table, right};
 use journey::record::Record;
 
 /// Handshakes by party, version and cipher suite; `None` if there was no TLS.
@@ -10,8 +10,8 @@ pub(crate) fn handshakes(record: &Record) -> Option<Section> {
         ("party", Align::Left),
         ("version", Align::Left),
         ("cipher suite", Align::Left),
-        ("handshakes", Align::Right),
-        ("resumed", Align::Right),
+        right("handshakes"),
+        right("resumed"),
     ]);
     for row in &record.tls {
         let counts = [row.handshakes, row.resumed].map(count);
@@ -19,7 +19,7 @@ pub(crate) fn handshakes(record: &Record) -> Option<Section> {
         table.row(vec![row.party.clone(), row.version.clone(), row.cipher.clone(), all, resumed]);
     }
     let note = Some("how long they took is the phase tls".to_owned());
-    (!table.is_empty()).then_some(Section { title: "TLS", note, body: SectionBody::Figures(table) })
+    Section::figures("TLS", note, table)
 }
 
 #[cfg(test)]

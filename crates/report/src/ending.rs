@@ -1,4 +1,4 @@
-//! The end of a report, next to the prompt: remarks, the place of the details, and the verdict.
+//! The end of a report, next to the prompt: notes, the place of the details, and the verdict.
 use super::headline::{self, Headline};
 use super::table::plain;
 use super::text_style::{TextStyle, styled};
@@ -8,30 +8,30 @@ use journey::record::{Outcome, Record};
 /// Largest number of lines of the verdict.
 const MAX_VERDICT_LINES: usize = 2;
 
-/// Remarks, the figures, the details and the verdict, as they end a full report.
+/// Notes, the figures, the details and the verdict, as they end a full report.
 pub(super) fn all(record: &Record, width: usize, ink: TextStyle, details: Option<&str>) -> Vec<String> {
-    let mut lines: Vec<String> = remarks(record).iter().flat_map(|text| remark(text, width)).collect();
+    let mut lines: Vec<String> = notes(record).iter().flat_map(|text| note(text, width)).collect();
     lines.extend(wrapped(&plain(&headline::figures(record)), "", "", width));
     lines.extend(details.map(|file| format!("details: {file}")));
     lines.extend(verdict(record, width, ink));
     lines
 }
 
-/// The remarks besides the verdict, its advice first.
-pub(super) fn remarks(record: &Record) -> Vec<String> {
+/// The notes besides the verdict, its advice first.
+pub(super) fn notes(record: &Record) -> Vec<String> {
     let why = headline::why(record);
     let (_, advice) = first_sentence(&why);
     let advice = (!advice.is_empty()).then(|| advice.to_owned());
     advice.into_iter().chain(headline::reasons(record).cloned()).collect()
 }
 
-/// The same without remarks that ask for no action.
-pub(super) fn remarks_to_act_on(record: &Record) -> Vec<String> {
-    remarks(record).into_iter().filter(|text| text != journey::judge::NO_SERVER).collect()
+/// The same without notes that ask for no action.
+pub(super) fn notes_to_act_on(record: &Record) -> Vec<String> {
+    notes(record).into_iter().filter(|text| text != journey::judge::NO_SERVER).collect()
 }
 
-/// A remark in lines.
-pub(super) fn remark(text: &str, width: usize) -> Vec<String> {
+/// A note in lines.
+pub(super) fn note(text: &str, width: usize) -> Vec<String> {
     wrapped(&plain(text), "! ", "  ", width)
 }
 
@@ -86,8 +86,8 @@ pub fn outcome_word(outcome: Outcome, ink: TextStyle) -> String {
 /// The first sentence, and the rest. Text in brackets may come from a peer and contain full stops.
 fn first_sentence(text: &str) -> (&str, &str) {
     let mut depth = 0_usize;
-    for (at, letter) in text.char_indices() {
-        match letter {
+    for (at, character) in text.char_indices() {
+        match character {
             '(' => depth += 1,
             ')' => depth = depth.saturating_sub(1),
             '.' if depth == 0 && text[at..].starts_with(". ") => return (&text[..=at], text[at + 1..].trim_start()),
@@ -112,7 +112,7 @@ mod tests {
         record.verdict.outcome = Some(Outcome::Fail);
         record.verdict.why = text.to_owned();
         assert_eq!(verdict(&record, 200, TextStyle::Plain), [format!("FAIL {sentence}")]);
-        assert_eq!(remarks(&record)[0], advice);
+        assert_eq!(notes(&record)[0], advice);
     }
 
     #[test]

@@ -2,14 +2,13 @@
 use super::numbers::{count, share};
 use super::seconds::seconds_of_errors;
 use super::section::{Section, SectionBody};
-use super::table::{Align, Table, plain};
+use super::table::{Align, Table, plain, right};
 use journey::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
 use journey::threshold;
 
 /// The ledger: the fates, their sum, and the counts beside them.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {
     let ledger = &record.ledger;
-    let right = |title| (title, Align::Right);
     let mut table = Table::new([("fate", Align::Left), right("units"), right("share")]).leave_out(&["share"]);
     let created = ledger.created;
     let share_of = |number: u64| created.map_or_else(String::new, |whole| share(number, whole));
@@ -98,17 +97,12 @@ fn sum(ledger: &LedgerRow, unit: &str) -> String {
 
 /// Replies of 4xx and 5xx, cut connections, time-outs; `None` if there were none.
 pub(crate) fn errors(record: &Record) -> Option<Section> {
-    let mut table = Table::new([
-        ("phase", Align::Left),
-        ("code", Align::Right),
-        ("count", Align::Right),
-        ("first text", Align::Wrapped),
-    ]);
+    let mut table = Table::new([("phase", Align::Left), right("code"), right("count"), ("first text", Align::Wrapped)]);
     for row in &record.errors {
         let code = if row.code == 0 { "–".to_owned() } else { row.code.to_string() };
         table.row(vec![row.phase.name().to_owned(), code, count(row.count), clipped(&row.text)]);
     }
-    (!table.is_empty()).then(|| Section { title: "Errors", note: when(record), body: SectionBody::Figures(table) })
+    Section::figures("Errors", when(record), table)
 }
 
 /// `in seconds 1 to 4`
@@ -162,19 +156,14 @@ fn clipped(text: &str) -> String {
 /// The thresholds, if any were set.
 pub(crate) fn thresholds(record: &Record) -> Option<Section> {
     let (table, _) = threshold_table(record, usize::MAX);
-    (!table.is_empty()).then_some(Section { title: "Thresholds", note: None, body: SectionBody::Figures(table) })
+    Section::figures("Thresholds", None, table)
 }
 
 /// At most `most` of the thresholds, missed ones first; and the number of the others.
 pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
-    let mut table = Table::new([
-        ("threshold", Align::Wrapped),
-        ("value", Align::Right),
-        ("limit", Align::Right),
-        ("margin", Align::Right),
-        ("", Align::Left),
-    ])
-    .leave_out(&["margin", "limit"]);
+    let mut table =
+        Table::new([("threshold", Align::Wrapped), right("value"), right("limit"), right("margin"), ("", Align::Left)])
+            .leave_out(&["margin", "limit"]);
     let mut rows: Vec<&ThresholdRow> = record.thresholds.iter().collect();
     if rows.len() > most {
         rows.sort_by_key(|row| row.passed);

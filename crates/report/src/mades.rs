@@ -3,8 +3,8 @@
 use super::fates::when;
 use super::numbers::{count, counted, figure, latency, octets, rate, seconds};
 use super::section::{Section, SectionBody};
-use super::stages::OPTIONAL_TIMES;
-use super::table::{Align, Cell, Table, plain};
+use super::stages::{time_cells, timed};
+use super::table::{Align, Cell, Table, plain, right};
 use super::workload::{arrival, sizes};
 use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Mades, MadesHop, MadesStage, Record};
@@ -77,7 +77,6 @@ fn in_transit(mades: &Mades) -> String {
 
 /// Number of messages at each stage, and their rate.
 pub(crate) fn stages(mades: &Mades) -> Option<Section> {
-    let right = |title| (title, Align::Right);
     let mut table = Table::new([
         ("stage", Align::Left),
         right("messages"),
@@ -97,29 +96,15 @@ pub(crate) fn stages(mades: &Mades) -> Option<Section> {
         table.row(cells);
     }
     let note = Some("from the first message created to the last that reached the stage".to_owned());
-    (!table.is_empty()).then_some(Section { title: "Stages", note, body: SectionBody::Figures(table) })
+    Section::figures("Stages", note, table)
 }
 
 /// Latencies of messages to each stage.
 pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
-    let right = |title| (title, Align::Right);
-    let mut table = Table::new([
-        ("stage", Align::Left),
-        right("min"),
-        right("mean"),
-        right("p50"),
-        right("p90"),
-        right("p95"),
-        right("p99"),
-        right("p99.9"),
-        right("max"),
-    ])
-    .leave_out(&OPTIONAL_TIMES);
+    let mut table = timed(&[("stage", Align::Left)]);
     let mut row = |name: &str, times: Option<LatencyMs>| {
         let Some(times) = times else { return };
-        let LatencyMs { min, mean, p50, p90, p95, p99, p999, max } = times;
-        let figures = [min, mean, p50, p90, p95, p99, p999, max].map(Cell::Millis);
-        table.row(std::iter::once(Cell::from(plain(name))).chain(figures).collect());
+        table.row(std::iter::once(Cell::from(plain(name))).chain(time_cells(&times)).collect());
     };
     let is_closed = record.workload.arrival == Arrival::Closed;
     let wait = record.stages.iter().find(|row| row.name == Stage::Created && !is_closed);
@@ -132,12 +117,11 @@ pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
         "in ms since the message was due, even if there was no room for it then"
     };
     let note = Some(since.to_owned());
-    (!table.is_empty()).then_some(Section { title: "Latency", note, body: SectionBody::Figures(table) })
+    Section::figures("Latency", note, table)
 }
 
 /// Times from each stage to the next.
 pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
-    let right = |title| (title, Align::Right);
     let mut table = Table::new([
         ("step", Align::Left),
         ("time", Align::Left),
@@ -170,53 +154,43 @@ pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
         "in ms, of messages that were timed at both ends; the means sum to {}{overtaken}",
         latency(whole)
     ));
-    (!table.is_empty()).then_some(Section { title: "Waterfall", note, body: SectionBody::Figures(table) })
+    Section::figures("Waterfall", note, table)
 }
 
 /// `·····████··············`: begins at the end of the step before.
 fn bar(before: f64, share: f64) -> String {
-    let letters = |share: f64| ((share.clamp(0.0, 1.0) * WATERFALL_WIDTH as f64).round() as usize).min(WATERFALL_WIDTH);
-    let begins = letters(before).min(WATERFALL_WIDTH - 1);
-    let ends = letters(before + share).max(begins + usize::from(share > 0.0));
+    let columns = |share: f64| ((share.clamp(0.0, 1.0) * WATERFALL_WIDTH as f64).round() as usize).min(WATERFALL_WIDTH);
+    let begins = columns(before).min(WATERFALL_WIDTH - 1);
+    let ends = columns(before + share).max(begins + usize::from(share > 0.0));
     (0..WATERFALL_WIDTH).map(|at| if (begins..ends).contains(&at) { '█' } else { '·' }).collect()
 }
 
 /// Troubles of the run; `None` if there were none.
 pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
-    let mut table = Table::new([
-        ("what", Align::Left),
-        ("code", Align::Left),
-        ("count", Align::Right),
-        ("first text", Align::Wrapped),
-    ]);
+    let mut table =
+        Table::new([("what", Align::Left), ("code", Align::Left), right("count"), ("first text", Align::Wrapped)]);
     for row in &mades.troubles {
         table.row(vec![plain(&row.kind), plain(&row.code), count(row.count), plain(&row.text)]);
     }
-    (!table.is_empty()).then(|| Section { title: "Errors", note: when(record), body: SectionBody::Figures(table) })
+    Section::figures("Errors", when(record), table)
 }
 
 /// The simulator's own counts, beside the counts of the run.
 pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
-    let mut table = Table::new([
-        ("messages", Align::Left),
-        ("stand-in", Align::Right),
-        ("bench", Align::Right),
-        ("difference", Align::Right),
-    ]);
+    let mut table = Table::new([("messages", Align::Left), right("stand-in"), right("bench"), right("difference")]);
     for row in &truth.counts {
         let difference = i128::from(row.seen) - i128::from(row.done);
         let difference = if difference == 0 { "0".to_owned() } else { format!("{difference:+}") };
         table.row(vec![plain(&row.name), count(row.done), count(row.seen), difference]);
     }
     let note = Some("what the stand-in reports, and what the bench saw of it".to_owned());
-    (!table.is_empty()).then_some(Section { title: "Truth", note, body: SectionBody::Figures(table) })
+    Section::figures("Truth", note, table)
 }
 
 /// Latencies, measured by the run and by the simulator.
 pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
-    let right = |title| (title, Align::Right);
     let mut table = Table::new([
         ("stage", Align::Left),
         right("stand-in p50"),
@@ -238,22 +212,18 @@ pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
     let note = "in ms: by the stand-in since it took the message out of the outbox, by the bench since it was created or \
                 due; between: the way to and from the queues";
     let note = Some(note.to_owned());
-    (!table.is_empty()).then_some(Section { title: "True times", note, body: SectionBody::Figures(table) })
+    Section::figures("True times", note, table)
 }
 
 /// Times without a connection.
 pub(crate) fn outages(mades: &Mades) -> Option<Section> {
-    let mut table = Table::new([
-        ("connection", Align::Left),
-        ("lost after", Align::Right),
-        ("for", Align::Right),
-        ("reason", Align::Wrapped),
-    ]);
+    let mut table =
+        Table::new([("connection", Align::Left), right("lost after"), right("for"), ("reason", Align::Wrapped)]);
     for row in &mades.outages {
         table.row(vec![plain(&row.side), seconds(row.began_s), seconds(row.lasted_s), plain(&row.why)]);
     }
     let note = Some("for: from the loss until all links were up again".to_owned());
-    (!table.is_empty()).then_some(Section { title: "Outages", note, body: SectionBody::Figures(table) })
+    Section::figures("Outages", note, table)
 }
 
 /// Rate, bytes, median and 99th percentile of the last stage that any message reached; without a delivered message

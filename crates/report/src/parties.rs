@@ -1,13 +1,12 @@
 //! Costs of each process of a run: processor time and memory.
 use super::numbers::{count, fixed, memory};
-use super::section::{Section, SectionBody};
-use super::table::{Align, Cell, Table, plain};
+use super::section::Section;
+use super::table::{Align, Cell, Table, plain, right};
 use journey::record::{Party, Record, Role};
 use journey::stage::Stage;
 
 /// CPU and memory of each party.
 pub(crate) fn costs(record: &Record) -> Option<Section> {
-    let right = |title| (title, Align::Right);
     let mut table = Table::new([
         ("process", Align::Left),
         right("user s"),
@@ -34,7 +33,7 @@ pub(crate) fn costs(record: &Record) -> Option<Section> {
         ]);
     }
     let note = Some(note(record));
-    (!table.is_empty()).then_some(Section { title: "Processes", note, body: SectionBody::Figures(table) })
+    Section::figures("Processes", note, table)
 }
 
 /// `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`; `None` if nothing was observed.
@@ -61,8 +60,8 @@ fn cores(record: &Record, party: &Party) -> Option<f64> {
 }
 
 fn note(record: &Record) -> String {
-    let told = |party: &Party| format!("requested faults of the {}: {}", party.name, party.faults.join(" "));
-    let faults = record.parties.iter().filter(|party| !party.faults.is_empty()).map(told);
+    let line = |party: &Party| format!("requested faults of the {}: {}", party.name, party.faults.join(" "));
+    let faults = record.parties.iter().filter(|party| !party.faults.is_empty()).map(line);
     let always = "cores: processor time over the run's time".to_owned();
     std::iter::once(always).chain(faults).collect::<Vec<_>>().join("; ")
 }
@@ -82,6 +81,7 @@ fn messages(record: &Record, party: &Party) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::super::sample;
+    use super::super::section::SectionBody;
     use super::*;
 
     fn text(record: &Record) -> (String, String) {

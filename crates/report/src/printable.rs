@@ -5,11 +5,11 @@ use std::fmt::Write;
 
 /// Reports whether a character is invisible and changes the display of others: controls (ECMA-48), line and paragraph
 /// separators, marks and overrides of direction (Unicode TR 9; CVE-2021-42574), and the byte order mark.
-pub fn is_hidden(letter: char) -> bool {
-    letter.is_control()
-        || matches!(letter, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
-        || matches!(letter, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
-        || matches!(letter, '\u{e0000}'..='\u{e007f}')
+pub fn is_hidden(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(character, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+        || matches!(character, '\u{e0000}'..='\u{e007f}')
 }
 
 /// `text` on one line, with hidden characters escaped as in Rust: `\n`, `\u{1b}`.
@@ -18,12 +18,12 @@ pub fn printable(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 16);
-    for letter in text.chars() {
-        if is_hidden(letter) {
+    for character in text.chars() {
+        if is_hidden(character) {
             // Writing to a String cannot fail.
-            let _ = write!(shown, "{}", letter.escape_default());
+            let _ = write!(shown, "{}", character.escape_default());
         } else {
-            shown.push(letter);
+            shown.push(character);
         }
     }
     Cow::Owned(shown)

@@ -1,7 +1,7 @@
 //! Records for the tests of reports: one of each outcome.
 use journey::record::{
-    FORMAT, Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTrouble, Party,
-    PhaseRow, Record, Role, SeriesRow, StageRow, Surroundings, Verdict, Workload,
+    Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTrouble, Party, PhaseRow,
+    Record, Role, SeriesRow, StageRow, Surroundings, Verdict, Workload,
 };
 use journey::stage::{Phase, Stage};
 
@@ -10,13 +10,11 @@ const MESSAGES: u64 = 200_000;
 /// 200,000 messages, each delivered once.
 pub fn held() -> Record {
     Record {
-        format: FORMAT.to_owned(),
         run_id: "000102030405060708090a0b0c0d0e0f".to_owned(),
         name: "quick".to_owned(),
         started_at: "2026-11-21T03:00:12Z".to_owned(),
         origin_ns: 7_000_000_000,
         duration_s: 3.684,
-        offered_s: None,
         command: ["mailrun", "bench", "--messages", "200000", "--reuse"].map(str::to_owned).to_vec(),
         version: "0.1.0".to_owned(),
         commit: Some("0123abc".to_owned()),
@@ -24,43 +22,18 @@ pub fn held() -> Record {
         workload: workload(),
         parties: vec![party(Role::Source, "source"), party(Role::Sink, "sink")],
         stages: [(Stage::Sent, "source"), (Stage::Accepted, "source"), (Stage::Delivered, "sink")].map(stage).to_vec(),
-        lag_ms: None,
-        surroundings: None,
-        exhausted: Vec::new(),
-        pauses: Vec::new(),
-        tls: Vec::new(),
-        warm_up: None,
-        mades: None,
         phases: [Phase::Connect, Phase::Banner, Phase::Ehlo, Phase::Mail, Phase::Rcpt, Phase::Data, Phase::Reply]
             .map(phase)
             .to_vec(),
         series: [20_000, 54_000, 55_000, 54_500, 16_500].into_iter().enumerate().map(second).collect(),
-        usage: Vec::new(),
-        events: Vec::new(),
-        slowest: Vec::new(),
-        domains: Vec::new(),
-        stalls: Vec::new(),
-        ending: None,
         ledger: LedgerRow {
             created: Some(MESSAGES),
             accepted: Some(MESSAGES),
             delivered: Some(MESSAGES),
-            rejected: Some(0),
-            failed: Some(0),
-            queued: Some(0),
-            expired: Some(0),
-            lost: Some(0),
-            in_flight: Some(0),
-            duplicates: Some(0),
-            corrupt: Some(0),
-            converted: Some(0),
-            foreign: Some(0),
-            untimed: Some(0),
-            overflow: Some(0),
+            ..LedgerRow::zero()
         },
-        errors: Vec::new(),
-        thresholds: Vec::new(),
         verdict: Verdict { closed: true, valid: true, ..Verdict::default() },
+        ..Record::empty()
     }
 }
 
@@ -217,19 +190,13 @@ fn workload() -> Workload {
 
 fn party(role: Role, name: &str) -> Party {
     Party {
-        role,
-        name: name.to_owned(),
         command: vec!["mailrun".to_owned(), name.to_owned()],
         user_s: Some(1.0),
         sys_s: Some(2.0),
         max_rss_bytes: Some(12 << 20),
         write_bytes: Some(4_096),
-        durability: "none".to_owned(),
-        faults: Vec::new(),
-        failed_sessions: None,
-        ordered: None,
-        died: None,
         workers: Some(1),
+        ..Party::new(role, name)
     }
 }
 

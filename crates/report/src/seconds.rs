@@ -1,8 +1,8 @@
 //! The course of the run over time: a line of bars for each figure.
 use super::numbers::{counted, decimals_of_figures, fixed};
-use super::section::{Section, SectionBody};
+use super::section::Section;
 use super::spark::{Fold, sparkline};
-use super::table::{Align, Table};
+use super::table::{Align, Table, right};
 use journey::record::{Record, SeriesRow};
 
 /// The course of the run, second by second, with at most `room` bars a line.
@@ -12,7 +12,6 @@ pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
         return None;
     }
     let step = step(rows);
-    let right = |title| (title, Align::Right);
     let columns = [("", Align::Left), ("over time", Align::Left), right("min"), right("median"), right("max")];
     let mut table = Table::new(columns).leave_out(&["min", "max", "over time"]);
     for line in lines(rows, step as f64) {
@@ -27,7 +26,7 @@ pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
         }
         _ => length,
     };
-    (!table.is_empty()).then_some(Section { title: "Over time", note: Some(note), body: SectionBody::Figures(table) })
+    Section::figures("Over time", Some(note), table)
 }
 
 /// A figure over time.
@@ -112,6 +111,7 @@ fn whole<T>(rows: &[T]) -> &[T] {
 #[cfg(test)]
 mod tests {
     use super::super::sample;
+    use super::super::section::SectionBody;
     use super::*;
 
     fn text(record: &Record) -> String {

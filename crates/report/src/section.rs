@@ -12,6 +12,13 @@ pub(crate) struct Section {
     pub(crate) body: SectionBody,
 }
 
+impl Section {
+    /// A section of figures; `None` if there are none.
+    pub(crate) fn figures(title: &'static str, note: Option<String>, table: Table) -> Option<Self> {
+        (!table.is_empty()).then_some(Self { title, note, body: SectionBody::Figures(table) })
+    }
+}
+
 /// Contents of a section.
 #[derive(Clone, Debug)]
 pub(crate) enum SectionBody {

@@ -18,7 +18,7 @@ use super::part::{ReportPart, fit, lines};
 use super::parties::costs_in_short;
 use super::relay;
 use super::seconds::rate_over_time;
-use super::table::{Align, Cell, Table, plain};
+use super::table::{Align, Cell, Table, plain, right};
 use super::text_style::{TextStyle, bold};
 use super::workload::sizes;
 use super::wrap::{clipped_words, display_width, wrapped};
@@ -32,8 +32,8 @@ const MAX_WIDTH: usize = 80;
 const MIN_WIDTH: usize = 20;
 const MAX_ERRORS: usize = 3;
 const MAX_THRESHOLDS: usize = 4;
-const MAX_REMARKS: usize = 3;
-/// Largest number of lines of a remark; the full report has the rest.
+const MAX_NOTES: usize = 3;
+/// Largest number of lines of a note; the full report has the rest.
 const MAX_REMARK_LINES: usize = 2;
 /// Columns that the line over time needs beside its bars.
 const BARS_MARGIN: usize = 55;
@@ -98,9 +98,9 @@ fn parts(record: &Record, width: usize, ink: TextStyle) -> Vec<ReportPart<Sectio
     .flatten()
     .collect();
     let ranks = [SectionPriority::FirstRemark, SectionPriority::SecondRemark, SectionPriority::ThirdRemark];
-    let remarks = ending::remarks_to_act_on(record);
-    for (place, (text, rank)) in remarks.iter().take(MAX_REMARKS).zip(ranks).enumerate() {
-        let mut lines = ending::remark(text, width);
+    let notes = ending::notes_to_act_on(record);
+    for (place, (text, rank)) in notes.iter().take(MAX_NOTES).zip(ranks).enumerate() {
+        let mut lines = ending::note(text, width);
         if lines.len() > MAX_REMARK_LINES {
             lines.truncate(MAX_REMARK_LINES);
             let last = lines.pop().unwrap_or_default();
@@ -210,7 +210,6 @@ fn over_time(record: &Record, width: usize) -> Vec<String> {
 
 /// Rate and latency of each stage that the report shows.
 fn latencies(record: &Record, width: usize) -> Vec<String> {
-    let right = |title| (title, Align::Right);
     let columns = [("in ms", Align::Left), right("p50"), right("p90"), right("p99"), right("max"), right("msg/s")];
     let mut table = Table::new(columns).leave_out(&["p90", "max"]);
     for (name, times, per_s) in rows(record) {
@@ -465,8 +464,8 @@ mod tests {
 
     /// The numbers in a text, with the characters that belong to them.
     fn numbers(text: &str) -> HashSet<String> {
-        let is_part = |letter: char| letter.is_ascii_digit() || letter == ',' || letter == '.';
-        let numbers = text.split(|letter| !is_part(letter)).map(|number| number.trim_matches(['.', ',']));
+        let is_part = |character: char| character.is_ascii_digit() || character == ',' || character == '.';
+        let numbers = text.split(|character| !is_part(character)).map(|number| number.trim_matches(['.', ',']));
         numbers.filter(|number| !number.is_empty()).map(str::to_owned).collect()
     }
 

@@ -1,17 +1,16 @@
 //! The journey in figures: the number of messages at each stage, their latency, and the times of a session's phases.
 use super::numbers::count;
-use super::section::{Section, SectionBody};
-use super::table::{Align, Cell, Table};
+use super::section::Section;
+use super::table::{Align, Cell, Table, right};
 use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Pipelining, Record};
 
 const MEBIBYTE: f64 = 1_048_576.0;
 /// Columns of times that a narrow terminal omits, the least important first.
-pub(super) const OPTIONAL_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
+const OPTIONAL_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
 
 /// Number of messages at each stage, and their rate.
 pub(crate) fn reached(record: &Record) -> Option<Section> {
-    let right = |title| (title, Align::Right);
     let mut table = Table::new([
         ("stage", Align::Left),
         ("seen by", Align::Left),
@@ -36,21 +35,21 @@ pub(crate) fn reached(record: &Record) -> Option<Section> {
         ]);
     }
     let note = Some("from the first message created to the last that reached the stage".to_owned());
-    (!table.is_empty()).then_some(Section { title: "Stages", note, body: SectionBody::Figures(table) })
+    Section::figures("Stages", note, table)
 }
 
 /// Latencies of messages to each stage.
 pub(crate) fn latencies(record: &Record) -> Option<Section> {
-    let mut table = timed([("stage", Align::Left), ("since", Align::Left)]);
+    let mut table = timed(&[("stage", Align::Left), ("since", Align::Left)]);
     for row in &record.stages {
         if let (Some(times), Some(since)) = (row.latency_ms, row.since) {
             let names = [Cell::from(row.name.name()), Cell::from(since.name())];
-            table.row(names.into_iter().chain(cells(&times)).collect());
+            table.row(names.into_iter().chain(time_cells(&times)).collect());
         }
     }
     if let Some(lag) = record.lag_ms {
         let names = [Cell::from("source's lag"), Cell::from(Stage::Scheduled.name())];
-        table.row(names.into_iter().chain(cells(&lag)).collect());
+        table.row(names.into_iter().chain(time_cells(&lag)).collect());
     }
     let note = match record.workload.arrival {
         Arrival::Closed => {
@@ -61,15 +60,15 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
         }
     };
     let note = Some(note.to_owned());
-    (!table.is_empty()).then_some(Section { title: "Latency", note, body: SectionBody::Figures(table) })
+    Section::figures("Latency", note, table)
 }
 
 /// Times of each phase of the dialogue.
 pub(crate) fn phases(record: &Record) -> Option<Section> {
-    let mut table = timed([("phase", Align::Left), ("count", Align::Right)]);
+    let mut table = timed(&[("phase", Align::Left), right("count")]);
     for row in &record.phases {
         let names = [Cell::from(row.name.name()), Cell::from(count(row.count))];
-        table.row(names.into_iter().chain(cells(&row.latency_ms)).collect());
+        table.row(names.into_iter().chain(time_cells(&row.latency_ms)).collect());
     }
     let note = match record.workload.pipelining {
         Pipelining::Off => "in ms, as the source saw them",
@@ -78,35 +77,24 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
         }
     };
     let note = Some(note.to_owned());
-    (!table.is_empty()).then_some(Section { title: "Phases", note, body: SectionBody::Figures(table) })
+    Section::figures("Phases", note, table)
 }
 
 /// A table of times: a narrow terminal shows the median, the 99th percentile and the largest.
-fn timed(names: [(&'static str, Align); 2]) -> Table {
-    let [first, second] = names;
-    let right = |title| (title, Align::Right);
-    let columns = [
-        first,
-        second,
-        right("min"),
-        right("mean"),
-        right("p50"),
-        right("p90"),
-        right("p95"),
-        right("p99"),
-        right("p99.9"),
-        right("max"),
-    ];
-    Table::new(columns).leave_out(&OPTIONAL_TIMES)
+pub(super) fn timed(names: &[(&'static str, Align)]) -> Table {
+    let times = ["min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"].map(right);
+    Table::new([names, &times].concat()).leave_out(&OPTIONAL_TIMES)
 }
 
-fn cells(times: &LatencyMs) -> [Cell; 8] {
+/// The cells of its times.
+pub(super) fn time_cells(times: &LatencyMs) -> [Cell; 8] {
     [times.min, times.mean, times.p50, times.p90, times.p95, times.p99, times.p999, times.max].map(Cell::Millis)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::sample;
+    use super::super::section::SectionBody;
     use super::*;
 
     fn text(section: Option<Section>) -> String {

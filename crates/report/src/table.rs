@@ -29,6 +29,11 @@ pub enum Align {
     Wrapped,
 }
 
+/// A column of figures with that title.
+pub fn right(title: &'static str) -> (&'static str, Align) {
+    (title, Align::Right)
+}
+
 /// Contents of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
@@ -182,7 +187,7 @@ struct Column {
 
 impl Column {
     fn is_zero(&self) -> bool {
-        self.cells.iter().all(|text| text.is_empty() || text.chars().all(|letter| "0.–".contains(letter)))
+        self.cells.iter().all(|text| text.is_empty() || text.chars().all(|character| "0.–".contains(character)))
     }
 
     /// Columns that its longest word takes, if the word has an ordinary length.
@@ -246,10 +251,10 @@ fn format_cells(cells: &[&Cell]) -> Vec<String> {
 
 /// `text` on one line, without control characters and without invisible characters that change the display of others.
 pub fn plain(text: &str) -> String {
-    let shown = |letter: char| match letter {
-        letter if letter.is_control() => ' ',
-        letter if is_hidden(letter) => char::REPLACEMENT_CHARACTER,
-        letter => letter,
+    let shown = |character: char| match character {
+        character if character.is_control() => ' ',
+        character if is_hidden(character) => char::REPLACEMENT_CHARACTER,
+        character => character,
     };
     text.chars().map(shown).collect()
 }
@@ -258,13 +263,14 @@ pub fn plain(text: &str) -> String {
 pub(crate) fn markdown_text(text: &str) -> String {
     let text = plain(text);
     let mut safe = String::with_capacity(text.len());
-    for (at, letter) in text.char_indices() {
+    for (at, character) in text.char_indices() {
         // A URL becomes a link by its "://" or by its "www.".
-        let is_link = (letter == ':' && text[at..].starts_with("://")) || (letter == '.' && ends_in_www(&text[..at]));
-        if is_link || "\\`*_[]<>#|&~$".contains(letter) {
+        let is_link =
+            (character == ':' && text[at..].starts_with("://")) || (character == '.' && ends_in_www(&text[..at]));
+        if is_link || "\\`*_[]<>#|&~$".contains(character) {
             safe.push('\\');
         }
-        safe.push(letter);
+        safe.push(character);
     }
     safe
 }
@@ -296,7 +302,6 @@ mod tests {
 
     #[test]
     fn columns_are_left_out_in_order_and_no_number_is_split() {
-        let right = |title| (title, Align::Right);
         let mut table = Table::new([("stage", Align::Left), right("min"), right("p50"), right("p99"), right("max")])
             .leave_out(&["min", "max", "p50"]);
         table.row(vec![
@@ -398,12 +403,12 @@ mod tests {
         #[test]
         fn no_mark_is_left_to_mean_something(text in "[a-z<>\\[\\]|&`*_#:/.\\\\\\u{202e}\\n ]{0,40}|.*") {
             let safe = markdown_text(&text);
-            let mut letters = safe.chars();
-            while let Some(letter) = letters.next() {
-                prop_assert!(!is_hidden(letter), "{safe:?}");
-                prop_assert!(!"`*_[]<>#|&".contains(letter), "{safe:?}");
-                if letter == '\\' {
-                    letters.next();
+            let mut characters = safe.chars();
+            while let Some(character) = characters.next() {
+                prop_assert!(!is_hidden(character), "{safe:?}");
+                prop_assert!(!"`*_[]<>#|&".contains(character), "{safe:?}");
+                if character == '\\' {
+                    characters.next();
                 }
             }
             let unmarked = safe.replace("\\://", "");

@@ -1,4 +1,4 @@
-//! The full report on a terminal: all tables, then the remarks, and the verdict at the end, next to the prompt.
+//! The full report on a terminal: all tables, then the notes, and the verdict at the end, next to the prompt.
 //!
 //! Sentences take at most 100 columns; tables take as many as they need, up to the terminal's width.
 use super::ending;

@@ -89,7 +89,8 @@ fn words_with_units(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
         let bare = word.trim_end_matches([',', '.', ';', ':', ')', '…']);
-        let follows_number = words.last().is_some_and(|last| last.ends_with(|letter: char| letter.is_ascii_digit()));
+        let follows_number =
+            words.last().is_some_and(|last| last.ends_with(|character: char| character.is_ascii_digit()));
         match words.last_mut() {
             Some(last) if follows_number && UNITS.contains(&bare) => {
                 last.push(' ');
@@ -104,8 +105,8 @@ fn words_with_units(text: &str) -> Vec<String> {
 /// The longest prefix of at most `width` columns, and the rest.
 fn split_at(text: &str, width: usize) -> (&str, &str) {
     let mut columns = 0;
-    for (at, letter) in text.char_indices() {
-        columns += letter.width().unwrap_or(0);
+    for (at, character) in text.char_indices() {
+        columns += character.width().unwrap_or(0);
         if columns > width {
             return text.split_at(at);
         }
@@ -152,8 +153,8 @@ mod tests {
             for line in &lines {
                 prop_assert!(display_width(line) <= width, "{line}");
             }
-            let letters = |text: &str| text.replace([' ', '•'], "");
-            prop_assert_eq!(letters(&lines.concat()), letters(&words));
+            let characters = |text: &str| text.replace([' ', '•'], "");
+            prop_assert_eq!(characters(&lines.concat()), characters(&words));
         }
     }
 }

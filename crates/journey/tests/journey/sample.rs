@@ -1,7 +1,5 @@
 //! Sample records for tests: a source's and a sink's of the same run, without faults.
-use mailrun_journey::record::{
-    FORMAT, Host, LatencyMs, LedgerRow, Party, Record, Role, SeriesRow, StageRow, Verdict, Workload,
-};
+use mailrun_journey::record::{LatencyMs, LedgerRow, Party, Record, Role, SeriesRow, StageRow, Workload};
 use mailrun_journey::stage::Stage;
 
 pub(crate) fn source() -> Record {
@@ -19,80 +17,25 @@ pub(crate) fn sink() -> Record {
 
 /// A run whose account is closed.
 pub(crate) fn run() -> Record {
-    let ledger = LedgerRow {
-        created: Some(100),
-        accepted: Some(100),
-        delivered: Some(100),
-        rejected: Some(0),
-        failed: Some(0),
-        queued: Some(0),
-        expired: Some(0),
-        lost: Some(0),
-        in_flight: Some(0),
-        duplicates: Some(0),
-        corrupt: Some(0),
-        converted: Some(0),
-        foreign: Some(0),
-        untimed: Some(0),
-        overflow: Some(0),
-    };
+    let ledger = LedgerRow { created: Some(100), accepted: Some(100), delivered: Some(100), ..LedgerRow::zero() };
     mailrun_journey::merge::merge_records(source(), Some(sink()), ledger)
 }
 
 fn record() -> Record {
     Record {
-        format: FORMAT.to_owned(),
         run_id: "000102030405060708090a0b0c0d0e0f".to_owned(),
         name: "sample".to_owned(),
         started_at: "2026-01-01T00:00:00Z".to_owned(),
-        origin_ns: 0,
         duration_s: 10.0,
-        offered_s: None,
         command: vec!["mailrun".to_owned()],
         version: "0.1.0".to_owned(),
-        commit: None,
-        host: Host::default(),
         workload: Workload { recipients: 1, ..Workload::default() },
-        parties: Vec::new(),
-        stages: Vec::new(),
-        phases: Vec::new(),
-        lag_ms: None,
-        surroundings: None,
-        exhausted: Vec::new(),
-        pauses: Vec::new(),
-        tls: Vec::new(),
-        warm_up: None,
-        mades: None,
-        series: Vec::new(),
-        usage: Vec::new(),
-        events: Vec::new(),
-        slowest: Vec::new(),
-        domains: Vec::new(),
-        stalls: Vec::new(),
-        ending: None,
-        ledger: LedgerRow::default(),
-        errors: Vec::new(),
-        thresholds: Vec::new(),
-        verdict: Verdict::default(),
+        ..Record::empty()
     }
 }
 
 pub(crate) fn party(role: Role, name: &str) -> Party {
-    Party {
-        role,
-        name: name.to_owned(),
-        command: Vec::new(),
-        user_s: Some(1.0),
-        sys_s: Some(2.0),
-        max_rss_bytes: None,
-        write_bytes: None,
-        durability: "none".to_owned(),
-        faults: Vec::new(),
-        failed_sessions: None,
-        ordered: None,
-        died: None,
-        workers: Some(1),
-    }
+    Party { user_s: Some(1.0), sys_s: Some(2.0), workers: Some(1), ..Party::new(role, name) }
 }
 
 pub(crate) fn stage(name: Stage, party: &str) -> StageRow {
