@@ -1,5 +1,5 @@
-//! `--help` of the personalities: the options of our own, those of the original in a line each, and examples. `-h` is the
-//! original's: a host name to smtp-sink, no option to smtp-source, the usage to the two in Go.
+//! `--help` of the personalities: the options of our own, those of the original in a line each, and examples. `-h` is
+//! the original's: a host name to smtp-sink, no option to smtp-source, the usage to the two in Go.
 use std::io::{self, Write};
 
 /// Tells whether the options at the front, before those of the original, ask for help.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const SEPARATOR: &str = "==============================================================================";
 
-/// A report at one moment.
+/// A report at one time.
 #[derive(Debug)]
 pub(super) struct GoBenchReport<'a> {
     pub(super) started: Zoned,

@@ -2,7 +2,7 @@
 //! `docs/drop-in.md`.
 //!
 //! ```text
-//! flags ─▶ options ─▶ course (message, target, pace, counts) ─▶ session × n ─ connection ─▶ the server
+//! flags ─▶ options ─▶ run_state (message, target, pace, counts) ─▶ session × n ─ connection ─▶ the server
 //!                                                                 dialogue: reply in, command out
 //! ```
 mod dialogue;

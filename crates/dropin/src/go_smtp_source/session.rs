@@ -21,7 +21,7 @@ use std::time::Duration;
 /// ever.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Runs session `number` to its end, which it reports to the course.
+/// Runs session `number` to its end, which it reports to the run.
 pub(super) async fn run(run: Rc<GoSourceRun>, number: u64) {
     let outcome =
         if run.options.reuses_connection { send_on_one_connection(&run, number).await } else { send_each(&run).await };
@@ -140,7 +140,7 @@ struct Connection {
     sends_quit: bool,
     /// The turn at which the conversation pauses once all is written.
     final_step: Option<GoSourceStep>,
-    alarm: Timer,
+    timer: Timer,
     deadline: Duration,
 }
 
@@ -156,13 +156,14 @@ impl Connection {
             next: None,
             sends_quit: false,
             final_step: None,
-            alarm: Timer::default(),
+            timer: Timer::default(),
             deadline: Duration::ZERO,
             run: Rc::clone(run),
         }
     }
 
-    /// Writes, reads and passes replies to the dialogue, until the connection is [`GoSourceStep::Idle`] or to [`GoSourceStep::Close`].
+    /// Writes, reads and passes replies to the dialogue, until the connection is [`GoSourceStep::Idle`] or to
+    /// [`GoSourceStep::Close`].
     async fn drive(&mut self) -> Result<GoSourceStep, String> {
         loop {
             self.deadline = clock::now() + REPLY_TIMEOUT;
@@ -181,7 +182,7 @@ impl Connection {
         self.reader = GoReplyReader::default();
         let run = Rc::clone(&self.run);
         let setup = run.tls.as_ref().expect("STARTTLS is said with -tls only");
-        let shaken = self.alarm.timeout_at(clock::now() + REPLY_TIMEOUT, self.stream.connect_tls(setup)).await;
+        let shaken = self.timer.timeout_at(clock::now() + REPLY_TIMEOUT, self.stream.connect_tls(setup)).await;
         shaken
             .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
             .map_err(|error| self.io_error_text("read", &error))?;
@@ -266,7 +267,7 @@ impl Connection {
     }
 
     fn poll_timeout(&mut self) -> Poll<Result<GoSourceStep, String>> {
-        ready!(self.alarm.poll_due(Some(self.deadline), clock::now()));
+        ready!(self.timer.poll_due(Some(self.deadline), clock::now()));
         Poll::Ready(Err(format!("no reply within {} s", REPLY_TIMEOUT.as_secs())))
     }
 

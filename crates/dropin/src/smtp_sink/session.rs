@@ -25,7 +25,7 @@ pub(super) async fn serve(sink: Rc<SmtpSink>, descriptor: OwnedFd, client: Optio
             dialogue: SmtpSinkDialogue::new(Rc::clone(&sink.settings)),
             dump: SessionDump::new(sink.dump_context.clone(), client),
             trace: SessionTrace::default(),
-            alarm: Timer::default(),
+            timer: Timer::default(),
             unhandled_input: Vec::new(),
             socket,
             sink: Rc::clone(&sink),
@@ -63,7 +63,7 @@ struct Session {
     dialogue: SmtpSinkDialogue,
     dump: SessionDump,
     trace: SessionTrace,
-    alarm: Timer,
+    timer: Timer,
     /// Bytes that were read and not taken yet, because the dialogue paused.
     unhandled_input: Vec<u8>,
 }
@@ -133,15 +133,15 @@ impl Session {
     }
 
     async fn write_out(&mut self, out: &[u8]) -> WaitResult<io::Result<()>> {
-        let Self { sink, socket, alarm, .. } = self;
+        let Self { sink, socket, timer, .. } = self;
         let mut write = pin!(socket.write_all(out));
-        with_timeout(alarm, sink.settings.timeout_s, |context| write.as_mut().poll(context)).await
+        with_timeout(timer, sink.settings.timeout_s, |context| write.as_mut().poll(context)).await
     }
 
     /// Reads and handles input; `None` if the session is over.
     async fn read(&mut self) -> Option<SmtpSinkStep> {
-        let Self { sink, socket, dialogue, dump, trace, alarm, unhandled_input } = self;
-        let waited = with_timeout(alarm, sink.settings.timeout_s, |_| {
+        let Self { sink, socket, dialogue, dump, trace, timer, unhandled_input } = self;
+        let waited = with_timeout(timer, sink.settings.timeout_s, |_| {
             sink.with_read_buffer(|buffer| {
                 let count = match ready!(socket.poll_read(buffer)) {
                     Ok(0) | Err(_) => return Poll::Ready(None),
@@ -200,7 +200,7 @@ impl Session {
 
 /// Polls until it is ready, or the time-out is over.
 async fn with_timeout<T>(
-    alarm: &mut Timer,
+    timer: &mut Timer,
     timeout_s: u32,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> WaitResult<T> {
@@ -211,7 +211,7 @@ async fn with_timeout<T>(
         }
         let now = clock::now();
         let deadline = *deadline.get_or_insert_with(|| now + Duration::from_secs(timeout_s.into()));
-        alarm.poll_due(Some(deadline), now).map(|()| WaitResult::TimedOut)
+        timer.poll_due(Some(deadline), now).map(|()| WaitResult::TimedOut)
     })
     .await
 }

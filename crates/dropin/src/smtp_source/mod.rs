@@ -2,7 +2,7 @@
 //! `docs/drop-in.md`.
 //!
 //! ```text
-//! options ─▶ course (message, recipient, address, counts) ─▶ session × n ─ connection ─▶ the server
+//! options ─▶ run_state (message, recipient, address, counts) ─▶ session × n ─ connection ─▶ the server
 //!                                                              dialogue: reply in, command out
 //! ```
 mod connection;

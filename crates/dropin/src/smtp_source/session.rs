@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// Runs one session to its end, which it reports to the course. Its first message is taken up already.
+/// Runs one session to its end, which it reports to the run. Its first message is taken up already.
 pub(super) async fn run(run: Rc<SmtpSourceRun>) {
     let outcome = send(&run).await;
     run.finish_session(outcome);
@@ -22,20 +22,20 @@ pub(super) async fn run(run: Rc<SmtpSourceRun>) {
 
 async fn send(run: &Rc<SmtpSourceRun>) -> Result<(), FatalError> {
     let mut attempts = run.options.connect_attempts;
-    let mut alarm = Timer::default();
+    let mut timer = Timer::default();
     let mut free: Option<Connection> = None;
     loop {
         let began = run.start_time();
         let mut connection = match free.take() {
             Some(connection) => connection.queue_command(SmtpSourceDialogue::begin),
             None => {
-                Connection::new(connection::open(run, &mut attempts).await?.into(), run, std::mem::take(&mut alarm))
+                Connection::new(connection::open(run, &mut attempts).await?.into(), run, std::mem::take(&mut timer))
             }
         };
         connection.began = began;
         match connection.drive().await? {
             SmtpSourceStep::Idle => free = Some(connection),
-            _ => alarm = connection.alarm,
+            _ => timer = connection.timer,
         }
         let pause = run.pause();
         if !pause.is_zero() {
@@ -65,14 +65,14 @@ struct Connection {
     messages: u32,
     /// The turn at which the conversation ends once all is written.
     final_step: Option<SmtpSourceStep>,
-    alarm: Timer,
+    timer: Timer,
     deadline: Duration,
     /// Time at which the message was taken up.
     began: Option<Duration>,
 }
 
 impl Connection {
-    fn new(stream: Stream, run: &Rc<SmtpSourceRun>, alarm: Timer) -> Self {
+    fn new(stream: Stream, run: &Rc<SmtpSourceRun>, timer: Timer) -> Self {
         Self {
             stream,
             dialogue: SmtpSourceDialogue::new(),
@@ -81,7 +81,7 @@ impl Connection {
             pending_output: PendingOutput::default(),
             messages: 0,
             final_step: None,
-            alarm,
+            timer,
             deadline: clock::now() + run.options.timeout,
             began: None,
             run: Rc::clone(run),
@@ -100,7 +100,8 @@ impl Connection {
         self
     }
 
-    /// Writes, reads and passes replies to the dialogue, until it is [`SmtpSourceStep::Idle`] or to [`SmtpSourceStep::Close`].
+    /// Writes, reads and passes replies to the dialogue, until it is [`SmtpSourceStep::Idle`] or to
+    /// [`SmtpSourceStep::Close`].
     async fn drive(&mut self) -> Result<SmtpSourceStep, FatalError> {
         let run = Rc::clone(&self.run);
         poll_fn(|_| self.poll(&run, &mut run.outbox.borrow_mut(), &mut run.input.borrow_mut())).await
@@ -186,7 +187,7 @@ impl Connection {
     }
 
     fn poll_timeout(&mut self, run: &SmtpSourceRun) -> Poll<Result<SmtpSourceStep, FatalError>> {
-        ready!(self.alarm.poll_due(Some(self.deadline), clock::now()));
+        ready!(self.timer.poll_due(Some(self.deadline), clock::now()));
         Poll::Ready(self.connection_lost(run, "timeout"))
     }
 

@@ -182,7 +182,7 @@ fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>
     }
 }
 
-/// Locks a mutex for a moment.
+/// Locks a mutex.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nobody panics holding it")
 }

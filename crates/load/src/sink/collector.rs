@@ -45,14 +45,14 @@ impl SinkCollector {
     ) -> Result<Self> {
         let now = clock::now();
         let chronicle_log = IntervalRecorder::begin(now, "delivered", options.outputs.hlog.as_deref())?;
-        let telling = ProgressOutput::new(options.outputs.live, NonTerminalOutput::Nothing);
+        let output = ProgressOutput::new(options.outputs.live, NonTerminalOutput::Nothing);
         let typed = options.http.as_deref().and_then(|http| http.rsplit_once(':')).map(|(host, _)| host);
         let names = HostNames::new([options.hello.as_str()].into_iter().chain(typed));
         let view =
             Arc::new(Mutex::new(SinkReport::new(options, endpoint.clone(), Arc::clone(&shared.active_rules), now)));
         let status = http.map(|http| StatusServer::serve(http, names, Arc::clone(&view))).transpose()?;
         let http = status.as_ref().map(|status| status.address().to_string());
-        telling.event(&LiveEvent::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
+        output.event(&LiveEvent::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
         match http {
             Some(http) => party::tell!("mailrun sink: listening on {endpoint}, status on http://{http}/"),
             None => party::tell!("mailrun sink: listening on {endpoint}"),
@@ -60,7 +60,7 @@ impl SinkCollector {
         Ok(Self {
             report: view,
             interval_recorder: chronicle_log,
-            progress_output: telling,
+            progress_output: output,
             recent: Latencies::default(),
             next_tick: now + PROGRESS_INTERVAL,
             _status: status,

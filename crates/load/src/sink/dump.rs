@@ -52,11 +52,11 @@ pub(super) struct MessageDump {
 
 impl MessageDump {
     /// Creates the directories or the file if missing, and checks that they can be written.
-    pub(super) fn open(shelf: DumpTarget) -> Result<Self> {
+    pub(super) fn open(target: DumpTarget) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let pid = std::process::id();
         let mut file = None;
-        let (prefix, suffix) = match &shelf {
+        let (prefix, suffix) = match &target {
             DumpTarget::Directory(path) => {
                 create_directory(path)?;
                 (format!("{now}-{pid}-"), ".eml".to_owned())
@@ -71,7 +71,7 @@ impl MessageDump {
                 (format!(".dump-{now}-{pid}-"), ".part".to_owned())
             }
         };
-        Ok(Self { target: shelf, prefix, suffix, serial: AtomicU64::new(0), file })
+        Ok(Self { target, prefix, suffix, serial: AtomicU64::new(0), file })
     }
 
     /// A new name: the path of the file while it is written, and the final one.
@@ -262,8 +262,8 @@ mod tests {
         for maildir in [false, true] {
             let place = tempfile::tempdir().unwrap();
             let root = place.path().join("deep/er");
-            let shelf = if maildir { DumpTarget::Maildir(root.clone()) } else { DumpTarget::Directory(root.clone()) };
-            let dump = MessageDump::open(shelf).unwrap();
+            let target = if maildir { DumpTarget::Maildir(root.clone()) } else { DumpTarget::Directory(root.clone()) };
+            let dump = MessageDump::open(target).unwrap();
             SIZES.iter().for_each(|size| draft(&dump, &message(*size)).store(&dump).unwrap());
             drop(draft(&dump, &message(100_000)));
             let directory = if maildir { root.join("new") } else { root.clone() };

@@ -154,7 +154,7 @@ impl Handler for SinkHandler {
         if let Some(side) = &mut self.extended
             && let Some(rules) = self.worker.rules()
         {
-            side.corrupts_next = side.rules.as_ref().is_some_and(|conduct| conduct.corrupts_next(&rules));
+            side.corrupts_next = side.rules.as_ref().is_some_and(|session_rules| session_rules.corrupts_next(&rules));
         }
         self.began = (self.worker.context.active_rules.version() == 0).then(clock::now);
         answer
@@ -218,15 +218,17 @@ impl Handler for SinkHandler {
     }
 
     fn read_limit(&mut self) -> ReadLimit {
-        let Some(conduct) = self.extended.as_mut().and_then(|side| side.rules.as_mut()) else { return ReadLimit::All };
-        match conduct.next_read(clock::now) {
+        let Some(session_rules) = self.extended.as_mut().and_then(|side| side.rules.as_mut()) else {
+            return ReadLimit::All;
+        };
+        match session_rules.next_read(clock::now) {
             ReadStep::All => ReadLimit::All,
             ReadStep::AtMost(most) => ReadLimit::AtMost(most),
             ReadStep::NotBefore(then) => ReadLimit::NotBefore(then),
-            ReadStep::Stop(deed, by) => {
+            ReadStep::Stop(effect, by) => {
                 by.count_action();
-                self.worker.count_effect(RuleCommand::Data, &deed, &by);
-                ReadLimit::Close(answer_to(deed))
+                self.worker.count_effect(RuleCommand::Data, &effect, &by);
+                ReadLimit::Close(answer_to(effect))
             }
         }
     }
@@ -322,13 +324,12 @@ impl SinkHandler {
     /// Applies the rules to a command: an answer that accepts it, or one that does not.
     fn apply_rules(&mut self, command: RuleCommand, address: Option<Path<'_>>) -> Result<Answer, Answer> {
         let Some(rules) = self.worker.rules() else { return Ok(Answer::Yes) };
-        let RuleDecision { delay, effect: deed, decided_by: by } =
-            self.decide(&rules, command, address, None, clock::now());
+        let RuleDecision { delay, effect, decided_by: by } = self.decide(&rules, command, address, None, clock::now());
         if let Some(by) = by {
-            self.worker.count_effect(command, &deed, &by);
+            self.worker.count_effect(command, &effect, &by);
         }
-        let is_granted = deed == RuleEffect::Accept;
-        let answer = delay_answer(delay, answer_to(deed));
+        let is_granted = effect == RuleEffect::Accept;
+        let answer = delay_answer(delay, answer_to(effect));
         if is_granted { Ok(answer) } else { Err(answer) }
     }
 
@@ -342,20 +343,20 @@ impl SinkHandler {
     ) -> RuleDecision {
         let shared = &self.worker.context;
         let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
-        let moment = CommandContext { command, client: self.client.ip(), address, sequence, now, since_start: since };
-        let conduct = &mut self.extended.get_or_insert_default().rules;
-        conduct
+        let context = CommandContext { command, client: self.client.ip(), address, sequence, now, since_start: since };
+        let session_rules = &mut self.extended.get_or_insert_default().rules;
+        session_rules
             .get_or_insert_with(|| SessionRules::new(shared.active_rules.next_session_number()))
-            .decide(rules, &moment)
+            .decide(rules, &context)
     }
 
     /// Stores an accepted recipient, if a rule will be evaluated for it.
     fn remember_recipient(&mut self, recipient: &Path<'_>) {
         let place = self.numbers.len();
-        if let Some(conduct) = self.extended.as_mut().and_then(|side| side.rules.as_mut())
+        if let Some(session_rules) = self.extended.as_mut().and_then(|side| side.rules.as_mut())
             && self.worker.rules().is_some_and(|rules| rules.has_recipient_rules())
         {
-            conduct.add_recipient(place, recipient);
+            session_rules.add_recipient(place, recipient);
         }
     }
 
@@ -367,22 +368,22 @@ impl SinkHandler {
     ) -> (Duration, RuleEffect, Vec<RecipientDecision>) {
         let cut = self.extended.as_mut().and_then(|side| side.rules.as_mut()?.finish_message());
         let rules = self.worker.rules();
-        let RuleDecision { delay, effect: deed, decided_by: by } = match (cut, &rules) {
-            (Some((deed, by)), _) => {
+        let RuleDecision { delay, effect, decided_by: by } = match (cut, &rules) {
+            (Some((effect, by)), _) => {
                 by.count_action();
-                RuleDecision { delay: Duration::ZERO, effect: deed, decided_by: Some(by) }
+                RuleDecision { delay: Duration::ZERO, effect, decided_by: Some(by) }
             }
             (None, Some(rules)) => self.decide(rules, RuleCommand::Dot, None, sequence, now),
             (None, None) => RuleDecision { delay: Duration::ZERO, effect: RuleEffect::Accept, decided_by: None },
         };
         if let Some(by) = by {
-            self.worker.count_effect(RuleCommand::Dot, &deed, &by);
+            self.worker.count_effect(RuleCommand::Dot, &effect, &by);
         }
-        let fates = match rules.filter(|rules| deed == RuleEffect::Accept && rules.has_recipient_rules()) {
+        let fates = match rules.filter(|rules| effect == RuleEffect::Accept && rules.has_recipient_rules()) {
             Some(rules) => self.decide_recipients(&rules, sequence, now),
             None => Vec::new(),
         };
-        (delay, deed, fates)
+        (delay, effect, fates)
     }
 
     /// Decides each recipient by the rules, up to the one that ends the session; empty if all are accepted at once.
@@ -391,15 +392,17 @@ impl SinkHandler {
         let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
         let command = RuleCommand::Dot;
         let client = self.client.ip();
-        let moment = CommandContext { command, client, address: None, sequence, now, since_start: since };
-        let Some(conduct) = self.extended.as_mut().and_then(|side| side.rules.as_mut()) else { return Vec::new() };
+        let context = CommandContext { command, client, address: None, sequence, now, since_start: since };
+        let Some(session_rules) = self.extended.as_mut().and_then(|side| side.rules.as_mut()) else {
+            return Vec::new();
+        };
         let mut fates = Vec::new();
         for place in 0..self.numbers.len() {
-            let RuleDecision { delay, effect: deed, decided_by: by } = conduct.decide_recipient(rules, &moment, place);
+            let RuleDecision { delay, effect, decided_by: by } = session_rules.decide_recipient(rules, &context, place);
             if let Some(by) = by {
-                self.worker.count_effect(RuleCommand::Dot, &deed, &by);
+                self.worker.count_effect(RuleCommand::Dot, &effect, &by);
             }
-            let fate = RecipientDecision { delay, effect: deed };
+            let fate = RecipientDecision { delay, effect };
             let ends = fate.ends_evaluation(shared.protocol);
             fates.push(fate);
             if ends {
@@ -411,18 +414,18 @@ impl SinkHandler {
 
     /// Handles a message of a session that does more than count.
     fn handle_message(&mut self, found: TraceResult, bytes: u64, now: Duration) -> Answer {
-        let (mut delay, mut deed, fates) = self.decide_message(sequence(&found), now);
+        let (mut delay, mut effect, fates) = self.decide_message(sequence(&found), now);
         let mut numbers = std::mem::take(&mut self.numbers);
         let side = self.extended.get_or_insert_default();
-        let (draft, seats) = side.end_transaction();
+        let (draft, domain_slots) = side.end_transaction();
         let is_changed = std::mem::take(&mut side.is_changed);
         if !fates.is_empty() {
             if self.worker.context.protocol == Protocol::Lmtp {
                 self.worker.count_corrupted(&found, u64::from(is_changed));
-                side.lmtp_replies = Some(Rc::new(LmtpReplies::new(found, bytes, numbers, fates, draft, seats)));
+                side.lmtp_replies = Some(Rc::new(LmtpReplies::new(found, bytes, numbers, fates, draft, domain_slots)));
                 return delay_answer(delay, Answer::Yes);
             }
-            let count = |deed: &RuleEffect| fates.iter().filter(|fate| fate.effect == *deed).count() as u64;
+            let count = |effect: &RuleEffect| fates.iter().filter(|fate| fate.effect == *effect).count() as u64;
             let lost = count(&RuleEffect::Drop);
             let duplicates = count(&RuleEffect::Duplicate);
             let joined = combine(fates, &mut numbers);
@@ -430,16 +433,16 @@ impl SinkHandler {
                 self.worker.count_ordered(&found, lost, duplicates);
             }
             delay += joined.delay;
-            deed = joined.effect;
+            effect = joined.effect;
         }
         let arrival = SinkMessage {
             found,
             numbers,
             bytes,
-            effect: deed,
+            effect,
             message_writer: draft,
             is_changed,
-            _domain_slots: seats,
+            _domain_slots: domain_slots,
         };
         let state = Rc::clone(&self.worker);
         if delay.is_zero() {
@@ -465,8 +468,8 @@ impl SinkHandler {
 
 impl ExtendedSession {
     fn receive(&mut self, block: &[u8], reader: &mut TraceReader, dump: Option<&MessageDump>) {
-        if let Some(conduct) = &mut self.rules {
-            conduct.record_read(block.len(), clock::now);
+        if let Some(session_rules) = &mut self.rules {
+            session_rules.record_read(block.len(), clock::now);
         }
         let corrupted = std::mem::take(&mut self.corrupts_next).then(|| corrupt_block(block));
         self.is_changed |= corrupted.is_some();
@@ -479,8 +482,8 @@ impl ExtendedSession {
 
     /// Ends the transaction; returns the stored message, and the places that it holds.
     fn end_transaction(&mut self) -> (Option<MessageWriter>, DomainSlots) {
-        let seats = self.rules.as_mut().map(SessionRules::end_transaction).unwrap_or_default();
-        (self.message_writer.take(), seats)
+        let domain_slots = self.rules.as_mut().map(SessionRules::end_transaction).unwrap_or_default();
+        (self.message_writer.take(), domain_slots)
     }
 }
 

@@ -46,19 +46,20 @@ impl RecipientDecision {
 }
 
 /// Combines the fates of a message's recipients into one, and lists the numbers of the recipients that count.
-pub(super) fn combine(fates: Vec<RecipientDecision>, numbers: &mut Vec<u32>) -> RecipientDecision {
-    let delay = fates.iter().map(|fate| fate.delay).sum();
-    if let Some(last) =
-        fates.last().filter(|fate| fate.ends_evaluation(Protocol::Smtp) && fate.effect != RuleEffect::LoseReply)
+pub(super) fn combine(decisions: Vec<RecipientDecision>, numbers: &mut Vec<u32>) -> RecipientDecision {
+    let delay = decisions.iter().map(|decision| decision.delay).sum();
+    if let Some(last) = decisions
+        .last()
+        .filter(|decision| decision.ends_evaluation(Protocol::Smtp) && decision.effect != RuleEffect::LoseReply)
     {
         return RecipientDecision { delay, effect: last.effect.clone() };
     }
-    let reply = fates
+    let reply = decisions
         .last()
-        .filter(|fate| fate.effect == RuleEffect::LoseReply)
+        .filter(|decision| decision.effect == RuleEffect::LoseReply)
         .map_or(RuleEffect::Accept, |_| RuleEffect::LoseReply);
     // Recipients for which no rules were evaluated any more count as without rules.
-    let times = fates.iter().map(RecipientDecision::unit_count).chain(std::iter::repeat(1));
+    let times = decisions.iter().map(RecipientDecision::unit_count).chain(std::iter::repeat(1));
     *numbers = numbers.iter().zip(times).flat_map(|(number, times)| std::iter::repeat_n(*number, times)).collect();
     RecipientDecision { delay, effect: if numbers.is_empty() { RuleEffect::Drop } else { reply } }
 }
@@ -91,27 +92,27 @@ impl LmtpReplies {
         found: TraceResult,
         bytes: u64,
         numbers: Vec<u32>,
-        fates: Vec<RecipientDecision>,
+        decisions: Vec<RecipientDecision>,
         mut draft: Option<MessageWriter>,
-        seats: DomainSlots,
+        domain_slots: DomainSlots,
     ) -> Self {
         if let Some(draft) = &mut draft {
-            let mut times = fates.iter().map(RecipientDecision::unit_count);
+            let mut times = decisions.iter().map(RecipientDecision::unit_count);
             draft.envelope().recipients.retain(|_| times.next().is_some_and(|times| times > 0));
         }
         Self {
             found,
             bytes,
             numbers,
-            decisions: fates,
+            decisions,
             storage: RefCell::new(StorageState::Pending(draft)),
-            _domain_slots: seats,
+            _domain_slots: domain_slots,
         }
     }
 
     /// Time for which the answer for that recipient is delayed.
     pub(super) fn delay(&self, place: usize) -> Duration {
-        self.decisions.get(place).map_or(Duration::ZERO, |fate| fate.delay)
+        self.decisions.get(place).map_or(Duration::ZERO, |decision| decision.delay)
     }
 
     pub(super) fn is_last(&self, place: usize) -> bool {
@@ -119,33 +120,35 @@ impl LmtpReplies {
     }
 
     /// Counts the message for that recipient, if the recipient's fate says so, and answers.
-    pub(super) fn answer(&self, place: usize, books: &SinkWorkerState, now: Duration) -> Answer {
-        let Some((fate, number)) = self.decisions.get(place).zip(self.numbers.get(place)) else { return Answer::Yes };
-        let numbers = &[*number; 2][..fate.unit_count()];
-        books.count_ordered(
+    pub(super) fn answer(&self, place: usize, worker: &SinkWorkerState, now: Duration) -> Answer {
+        let Some((decision, number)) = self.decisions.get(place).zip(self.numbers.get(place)) else {
+            return Answer::Yes;
+        };
+        let numbers = &[*number; 2][..decision.unit_count()];
+        worker.count_ordered(
             &self.found,
-            u64::from(fate.effect == RuleEffect::Drop),
-            u64::from(fate.effect == RuleEffect::Duplicate),
+            u64::from(decision.effect == RuleEffect::Drop),
+            u64::from(decision.effect == RuleEffect::Duplicate),
         );
         if !numbers.is_empty()
-            && let Err(refusal) = self.count(numbers, books, now)
+            && let Err(refusal) = self.count(numbers, worker, now)
         {
             return refusal;
         }
-        answer_to(fate.effect.clone())
+        answer_to(decision.effect.clone())
     }
 
-    fn count(&self, numbers: &[u32], books: &SinkWorkerState, now: Duration) -> Result<(), Answer> {
-        let holding = &mut *self.storage.borrow_mut();
-        match std::mem::replace(holding, StorageState::Failed) {
+    fn count(&self, numbers: &[u32], worker: &SinkWorkerState, now: Duration) -> Result<(), Answer> {
+        let storage = &mut *self.storage.borrow_mut();
+        match std::mem::replace(storage, StorageState::Failed) {
             StorageState::Pending(draft) => {
-                books.store(draft)?;
-                books.count_arrival(&self.found, numbers, self.bytes, now, 1);
+                worker.store(draft)?;
+                worker.count_arrival(&self.found, numbers, self.bytes, now, 1);
             }
-            StorageState::Stored => books.count_recipients(&self.found, numbers, now),
-            StorageState::Failed => return Err(books.storage_refusal()),
+            StorageState::Stored => worker.count_recipients(&self.found, numbers, now),
+            StorageState::Failed => return Err(worker.storage_refusal()),
         }
-        *holding = StorageState::Stored;
+        *storage = StorageState::Stored;
         Ok(())
     }
 }
@@ -159,9 +162,9 @@ mod tests {
 
     fn joined(effects: &[RuleEffect]) -> (Duration, RuleEffect, Vec<u32>) {
         let mut numbers = vec![7, 8, 9];
-        let fates = effects.iter().map(|deed| RecipientDecision { delay: MS, effect: deed.clone() }).collect();
-        let RecipientDecision { delay, effect: deed } = combine(fates, &mut numbers);
-        (delay, deed, numbers)
+        let decisions = effects.iter().map(|effect| RecipientDecision { delay: MS, effect: effect.clone() }).collect();
+        let RecipientDecision { delay, effect } = combine(decisions, &mut numbers);
+        (delay, effect, numbers)
     }
 
     #[test]
@@ -183,9 +186,9 @@ mod tests {
 
     #[test]
     fn who_is_asked_last_depends_on_the_protocol() {
-        let ends = |deed: RuleEffect| {
+        let ends = |effect: RuleEffect| {
             [Protocol::Smtp, Protocol::Lmtp]
-                .map(|protocol| RecipientDecision { delay: MS, effect: deed.clone() }.ends_evaluation(protocol))
+                .map(|protocol| RecipientDecision { delay: MS, effect: effect.clone() }.ends_evaluation(protocol))
         };
         assert_eq!(ends(RuleEffect::Reject(Reply::new(550, "5.0.0 no"))), [true, false]);
         assert_eq!(ends(RuleEffect::Reject(Reply::new(421, "4.0.0 no"))), [true; 2]);

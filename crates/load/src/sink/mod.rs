@@ -1,11 +1,11 @@
 //! The sink: receives mail at full speed, verifies traces and keeps the ledger of what arrived.
 //!
 //! ```text
-//! net::Server ─ session ─ Inbox (a handler) ─ Till (a worker's tally) ─→ collector ─→ live line, HTTP, record
-//!                            ├ conduct: the effect of the rules on a command
-//!                            │   control: the rules in force ← rulebook (TOML, JSON) ← rules (the language)
+//! net::Server ─ session ─ handler ─ worker_state (a worker's tally) ─→ collector ─→ live line, HTTP, record
+//!                            ├ session_rules: the effect of the rules on a command
+//!                            │   active_rules: the rules in force ← rulebook (TOML, JSON) ← rules (the language)
 //!                            │   policies: the memory of rules
-//!                            ├ handout: the end of a message with a result for each recipient
+//!                            ├ lmtp_replies: the end of a message with a result for each recipient
 //!                            └ dump: messages stored as they came
 //! ```
 mod active_rules;
@@ -101,15 +101,15 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
         let shared = Arc::clone(&shared);
         move || SinkService::new(Arc::clone(&shared), full.clone())
     };
-    let welcome = options.capabilities.clone();
-    let (security, watch) = welcome.security(&options.hello)?;
+    let capabilities = options.capabilities.clone();
+    let (security, watch) = capabilities.security(&options.hello)?;
     let mut certificates = watch.map(SinkCertificates::watch).transpose()?;
     let server = Server::new(make)
         .name(&options.hello)
         .security(security)
-        .proxied(welcome.proxy_header)
+        .proxied(capabilities.proxy_header)
         .fd_table(FdTable::Private)
-        .offer(move |offer| welcome.apply(offer))
+        .offer(move |offer| capabilities.apply(offer))
         .limits(options.limits.clone())
         .workers(options.workers)
         .sessions(options.sessions)

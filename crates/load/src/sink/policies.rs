@@ -150,9 +150,9 @@ impl ReadThrottle {
 
     pub(super) fn new(octets_per_s: u64, now: Duration) -> Self {
         let octets_per_s = octets_per_s.max(1) as f64;
-        let mut sips = Self { octets_per_s, due: now };
-        sips.due = now + sips.duration_of(sips.read_size());
-        sips
+        let mut throttle = Self { octets_per_s, due: now };
+        throttle.due = now + throttle.duration_of(throttle.read_size());
+        throttle
     }
 
     /// The number of bytes to read now; or the time at which to ask again.
@@ -239,13 +239,13 @@ mod tests {
         for piece in [1, 7, usize::MAX] {
             let mut now = MS * 500;
             let mut left = 10_000_usize;
-            let mut sips = ReadThrottle::new(5_000, now);
+            let mut throttle = ReadThrottle::new(5_000, now);
             while left > 0 {
-                match sips.next_read(now) {
+                match throttle.next_read(now) {
                     Err(then) => now = then,
                     Ok(most) => {
                         let octets = most.min(piece).min(left);
-                        sips.record_read(octets, now);
+                        throttle.record_read(octets, now);
                         left -= octets;
                     }
                 }

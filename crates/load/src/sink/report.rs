@@ -144,7 +144,7 @@ impl SinkReport {
 
     fn reasons(&self, run: Option<RunId>) -> Vec<String> {
         let total = &self.total;
-        let mut remarks = vec![format!(
+        let mut notes = vec![format!(
             "In all {} for {}, {}, over {}.",
             counted(total.messages, "message"),
             counted(total.recipients, "recipient"),
@@ -152,19 +152,19 @@ impl SinkReport {
             counted(total.connections, "connection")
         )];
         if run.is_none() && total.messages > 0 {
-            remarks.push("No message had a trace: latency, loss and duplicates are unknown.".to_owned());
+            notes.push("No message had a trace: latency, loss and duplicates are unknown.".to_owned());
         }
         if run.and_then(|run| total.runs.find(run)).is_some_and(|tally| tally.realtime) {
-            remarks.push(
+            notes.push(
                 "Some latencies were measured with the wall clocks of two hosts: they are only as exact as the clocks agree."
                     .to_owned(),
             );
         }
-        remarks
+        notes
     }
 }
 
-/// Locks the counts for a moment.
+/// Locks the counts.
 pub(super) fn lock(view: &Mutex<SinkReport>) -> MutexGuard<'_, SinkReport> {
     view.lock().expect("nobody panics holding it")
 }

@@ -124,24 +124,27 @@ pub(super) struct DomainSlots(Vec<(Arc<RuleState>, DomainKey)>);
 
 impl SessionRules {
     pub(super) fn new(number: u64) -> Self {
-        let said = [0; RuleCommand::ALL.len()];
-        let commands = 0;
-        let sender = Vec::new();
-        let roll = RecipientList::default();
-        let seats = DomainSlots::default();
-        Self { number, command_counts: said, commands, sender, recipients: roll, domain_slots: seats, body_rules: None }
+        Self {
+            number,
+            command_counts: [0; RuleCommand::ALL.len()],
+            commands: 0,
+            sender: Vec::new(),
+            recipients: RecipientList::default(),
+            domain_slots: DomainSlots::default(),
+            body_rules: None,
+        }
     }
 
     /// Decides a command by the rules: they are evaluated in their order, delays add up, and the first that refuses or
     /// cuts decides.
-    pub(super) fn decide(&mut self, rules: &Ruleset, moment: &CommandContext<'_>) -> RuleDecision {
-        let nth = self.command_counts[moment.command as usize];
+    pub(super) fn decide(&mut self, rules: &Ruleset, context: &CommandContext<'_>) -> RuleDecision {
+        let nth = self.command_counts[context.command as usize];
         let decision =
-            self.evaluate(rules, moment, &RuleSample { seed: rules.seed, session: self.number, nth, recipient: 0 });
-        self.command_counts[moment.command as usize] += 1;
+            self.evaluate(rules, context, &RuleSample { seed: rules.seed, session: self.number, nth, recipient: 0 });
+        self.command_counts[context.command as usize] += 1;
         self.commands += 1;
         if let (RuleCommand::Mail, RuleEffect::Accept, Some(sender)) =
-            (moment.command, &decision.effect, moment.address)
+            (context.command, &decision.effect, context.address)
         {
             self.sender.clear();
             self.sender.extend_from_slice(sender.as_bytes());
@@ -153,14 +156,15 @@ impl SessionRules {
     pub(super) fn decide_recipient(
         &mut self,
         rules: &Ruleset,
-        moment: &CommandContext<'_>,
+        context: &CommandContext<'_>,
         place: usize,
     ) -> RuleDecision {
-        let roll = std::mem::take(&mut self.recipients);
-        let nth = self.command_counts[moment.command as usize].saturating_sub(1);
-        let draw = RuleSample { seed: rules.seed, session: self.number, nth, recipient: place as u64 + 1 };
-        let decision = self.evaluate(rules, &CommandContext { address: roll.recipient(place), ..*moment }, &draw);
-        self.recipients = roll;
+        let recipients = std::mem::take(&mut self.recipients);
+        let nth = self.command_counts[context.command as usize].saturating_sub(1);
+        let sample = RuleSample { seed: rules.seed, session: self.number, nth, recipient: place as u64 + 1 };
+        let decision =
+            self.evaluate(rules, &CommandContext { address: recipients.recipient(place), ..*context }, &sample);
+        self.recipients = recipients;
         decision
     }
 
@@ -169,26 +173,28 @@ impl SessionRules {
         self.recipients.insert(place, recipient);
     }
 
-    fn evaluate(&mut self, rules: &Ruleset, moment: &CommandContext<'_>, draw: &RuleSample) -> RuleDecision {
+    fn evaluate(&mut self, rules: &Ruleset, context: &CommandContext<'_>, sample: &RuleSample) -> RuleDecision {
         let mut decision = RuleDecision { delay: Duration::ZERO, effect: RuleEffect::Accept, decided_by: None };
-        let seats = self.domain_slots.0.len();
+        let slots_before = self.domain_slots.0.len();
         let is_asked = |rule_state: &&Arc<RuleState>| {
             let rule = &rule_state.rule;
-            rule.commands.contain(moment.command) && rule.is_for_each_recipient() == (draw.recipient > 0)
+            rule.commands.contain(context.command) && rule.is_for_each_recipient() == (sample.recipient > 0)
         };
         for rule_state in rules.rules.iter().filter(is_asked) {
-            if !rule_state.rule.matches_address(moment.address.as_ref()) || !draw.occurs(rule_state, moment.sequence) {
+            if !rule_state.rule.matches_address(context.address.as_ref())
+                || !sample.occurs(rule_state, context.sequence)
+            {
                 continue;
             }
-            let delay = self.delay(rule_state, moment, draw);
+            let delay = self.delay(rule_state, context, sample);
             if !delay.is_zero() {
                 rule_state.count_action();
                 decision.delay += delay;
             }
-            if let Some(deed) = self.effect(rule_state, moment) {
+            if let Some(effect) = self.effect(rule_state, context) {
                 rule_state.count_action();
-                self.domain_slots.release_after(seats);
-                decision.effect = deed;
+                self.domain_slots.release_after(slots_before);
+                decision.effect = effect;
                 decision.decided_by = Some(Arc::clone(rule_state));
                 break;
             }
@@ -197,20 +203,20 @@ impl SessionRules {
     }
 
     /// Time for which a rule delays the answer.
-    fn delay(&self, rule_state: &RuleState, moment: &CommandContext<'_>, draw: &RuleSample) -> Duration {
+    fn delay(&self, rule_state: &RuleState, context: &CommandContext<'_>, sample: &RuleSample) -> Duration {
         match rule_state.rule.action {
             RuleAction::Delay { from, to } if from == to => from,
-            RuleAction::Delay { from, to } => from + (to - from).mul_f64(draw.fraction(rule_state.index | 1 << 40)),
+            RuleAction::Delay { from, to } => from + (to - from).mul_f64(sample.fraction(rule_state.index | 1 << 40)),
             RuleAction::Tarpit { step, most } => tarpit(step, most, self.commands),
-            RuleAction::Stall { at, length } if (at..at.saturating_add(length)).contains(&moment.since_start) => {
-                at + length - moment.since_start
+            RuleAction::Stall { at, length } if (at..at.saturating_add(length)).contains(&context.since_start) => {
+                at + length - context.since_start
             }
             _ => Duration::ZERO,
         }
     }
 
     /// The effect of a rule on the command, if it has any.
-    fn effect(&mut self, rule_state: &Arc<RuleState>, moment: &CommandContext<'_>) -> Option<RuleEffect> {
+    fn effect(&mut self, rule_state: &Arc<RuleState>, context: &CommandContext<'_>) -> Option<RuleEffect> {
         match &rule_state.rule.action {
             RuleAction::HangUp(last_word) => Some(RuleEffect::HangUp(last_word.clone())),
             RuleAction::Reject(reply) => Some(RuleEffect::Reject(reply.clone())),
@@ -219,15 +225,15 @@ impl SessionRules {
             RuleAction::Drop => Some(RuleEffect::Drop),
             RuleAction::Duplicate => Some(RuleEffect::Duplicate),
             RuleAction::Directed => {
-                moment.address.and_then(|address| directed_reply(address.local_part())).map(RuleEffect::Reject)
+                context.address.and_then(|address| directed_reply(address.local_part())).map(RuleEffect::Reject)
             }
             RuleAction::Limit { reply, .. }
             | RuleAction::Greylist { reply, .. }
             | RuleAction::DomainCap { reply, .. } => {
-                (!self.policy_accepts(rule_state, moment)).then(|| RuleEffect::Reject(reply.clone()))
+                (!self.policy_accepts(rule_state, context)).then(|| RuleEffect::Reject(reply.clone()))
             }
             RuleAction::Read { .. } | RuleAction::ResetAt { .. } | RuleAction::Abort { .. } => {
-                self.set_body_rule(rule_state, moment.now);
+                self.set_body_rule(rule_state, context.now);
                 None
             }
             RuleAction::Delay { .. } | RuleAction::Stall { .. } | RuleAction::Tarpit { .. } | RuleAction::Corrupt => {
@@ -237,14 +243,14 @@ impl SessionRules {
     }
 
     /// Reports whether a policy accepts the command.
-    fn policy_accepts(&mut self, rule_state: &Arc<RuleState>, moment: &CommandContext<'_>) -> bool {
-        let recipient = moment.address.as_ref();
+    fn policy_accepts(&mut self, rule_state: &Arc<RuleState>, context: &CommandContext<'_>) -> bool {
+        let recipient = context.address.as_ref();
         match &*rule_state.policy {
             PolicyState::Stateless => true,
-            PolicyState::RateLimit(bucket) => lock(bucket).take(moment.now),
+            PolicyState::RateLimit(bucket) => lock(bucket).take(context.now),
             PolicyState::Greylist(list) => {
                 let recipient = recipient.map_or(&[][..], Path::as_bytes);
-                lock(list).passes(Triplet { client: moment.client, sender: &self.sender, recipient }, moment.now)
+                lock(list).passes(Triplet { client: context.client, sender: &self.sender, recipient }, context.now)
             }
             PolicyState::DomainCap(domains) => {
                 let mut domains = lock(domains);
@@ -268,17 +274,17 @@ impl SessionRules {
 
     /// Applies a rule to the reading of the next message. The first rule of a kind decides.
     fn set_body_rule(&mut self, rule_state: &Arc<RuleState>, now: Duration) {
-        let manners = self.body_rules.get_or_insert_default();
+        let body_rules = self.body_rules.get_or_insert_default();
         match &rule_state.rule.action {
-            RuleAction::Read { octets_per_s } if manners.throttle.is_none() => {
+            RuleAction::Read { octets_per_s } if body_rules.throttle.is_none() => {
                 rule_state.count_action();
-                manners.throttle = Some(ReadThrottle::new(*octets_per_s, now));
+                body_rules.throttle = Some(ReadThrottle::new(*octets_per_s, now));
             }
-            RuleAction::ResetAt { octets } if manners.reset.is_none() => {
-                manners.reset = Some((*octets, Arc::clone(rule_state)))
+            RuleAction::ResetAt { octets } if body_rules.reset.is_none() => {
+                body_rules.reset = Some((*octets, Arc::clone(rule_state)))
             }
-            RuleAction::Abort { after, reply } if manners.abort.is_none() => {
-                manners.abort = Some((now.saturating_add(*after), reply.clone(), Arc::clone(rule_state)));
+            RuleAction::Abort { after, reply } if body_rules.abort.is_none() => {
+                body_rules.abort = Some((now.saturating_add(*after), reply.clone(), Arc::clone(rule_state)));
             }
             _ => {}
         }
@@ -287,36 +293,36 @@ impl SessionRules {
     /// Reports whether the next message is changed.
     pub(super) fn corrupts_next(&self, rules: &Ruleset) -> bool {
         let nth = self.command_counts[RuleCommand::Data as usize];
-        let draw = RuleSample { seed: rules.seed, session: self.number, nth, recipient: 0 };
+        let sample = RuleSample { seed: rules.seed, session: self.number, nth, recipient: 0 };
         let hit = rules
             .rules
             .iter()
-            .find(|rule_state| rule_state.rule.action == RuleAction::Corrupt && draw.occurs(rule_state, None));
+            .find(|rule_state| rule_state.rule.action == RuleAction::Corrupt && sample.occurs(rule_state, None));
         hit.inspect(|rule_state| rule_state.count_action()).is_some()
     }
 
     /// Records that this many bytes of the message have been read.
     pub(super) fn record_read(&mut self, octets: usize, now: impl FnOnce() -> Duration) {
-        if let Some(manners) = &mut self.body_rules {
-            manners.octets += octets as u64;
-            if let Some(sips) = &mut manners.throttle {
-                sips.record_read(octets, now());
+        if let Some(body_rules) = &mut self.body_rules {
+            body_rules.octets += octets as u64;
+            if let Some(throttle) = &mut body_rules.throttle {
+                throttle.record_read(octets, now());
             }
         }
     }
 
     /// The next read.
     pub(super) fn next_read(&mut self, now: impl FnOnce() -> Duration) -> ReadStep {
-        let Some(manners) = &mut self.body_rules else { return ReadStep::All };
-        if let Some((deed, by)) = manners.reset_due() {
-            return ReadStep::Stop(deed, by);
+        let Some(body_rules) = &mut self.body_rules else { return ReadStep::All };
+        if let Some((effect, by)) = body_rules.reset_due() {
+            return ReadStep::Stop(effect, by);
         }
         let now = now();
-        if let Some((then, reply, by)) = &manners.abort {
+        if let Some((then, reply, by)) = &body_rules.abort {
             let over = || ReadStep::Stop(RuleEffect::HangUp(Some(reply.clone())), Arc::clone(by));
             return if now < *then { ReadStep::NotBefore(*then) } else { over() };
         }
-        match manners.throttle.as_ref().map(|sips| sips.next_read(now)) {
+        match body_rules.throttle.as_ref().map(|throttle| throttle.next_read(now)) {
             None => ReadStep::All,
             Some(Ok(most)) => ReadStep::AtMost(most),
             Some(Err(then)) => ReadStep::NotBefore(then),
@@ -325,9 +331,9 @@ impl SessionRules {
 
     /// Completes the message; returns an effect if a rule was to cut its reading.
     pub(super) fn finish_message(&mut self) -> Option<(RuleEffect, Arc<RuleState>)> {
-        let manners = self.body_rules.take()?;
+        let body_rules = self.body_rules.take()?;
         let abort = |(_, reply, by)| (RuleEffect::HangUp(Some(reply)), by);
-        manners.reset_due().or_else(|| manners.abort.map(abort))
+        body_rules.reset_due().or_else(|| body_rules.abort.map(abort))
     }
 
     /// Ends the transaction, or begins to answer its message; returns the places that it holds.
@@ -418,7 +424,7 @@ mod tests {
         ActiveRules::new(Rulebook { seed: None, rules }, seed)
     }
 
-    fn moment(command: RuleCommand) -> CommandContext<'static> {
+    fn context(command: RuleCommand) -> CommandContext<'static> {
         let address = None;
         let sequence = None;
         let now = Duration::ZERO;
@@ -427,7 +433,7 @@ mod tests {
     }
 
     fn to(address: &str) -> CommandContext<'_> {
-        CommandContext { address: Some(Path::mailbox(address.as_bytes()).unwrap()), ..moment(RuleCommand::Recipient) }
+        CommandContext { address: Some(Path::mailbox(address.as_bytes()).unwrap()), ..context(RuleCommand::Recipient) }
     }
 
     /// The reply's code, or 0.
@@ -456,7 +462,7 @@ mod tests {
         let decision = session_rules.decide(&rules, &to("a@b"));
         assert_eq!((decision.delay, code(&decision)), (MS * 15, 500));
         assert_eq!(decision.decided_by.unwrap().rule.text(), "rcpt: hard reject");
-        let decision = session_rules.decide(&rules, &moment(RuleCommand::Noop));
+        let decision = session_rules.decide(&rules, &context(RuleCommand::Noop));
         assert_eq!((decision.delay, decision.effect), (MS * 10, RuleEffect::Accept));
         let counts: Vec<u64> = control.rule_counts().iter().map(|effects| effects.count).collect();
         assert_eq!(counts, [2, 1, 0, 1, 0, 0]);
@@ -468,7 +474,7 @@ mod tests {
         let rules = control.current().unwrap();
         let mut session_rules = SessionRules::new(0);
         let delays = [RuleCommand::Connect, RuleCommand::Ehlo, RuleCommand::Mail, RuleCommand::Quit]
-            .map(|command| session_rules.decide(&rules, &moment(command)).delay);
+            .map(|command| session_rules.decide(&rules, &context(command)).delay);
         assert_eq!(delays, [Duration::ZERO, MS * 100, MS * 200, MS * 250]);
     }
 
@@ -478,7 +484,7 @@ mod tests {
         let rules = control.current().unwrap();
         let delay = |since| {
             SessionRules::new(0)
-                .decide(&rules, &CommandContext { since_start: since, ..moment(RuleCommand::Dot) })
+                .decide(&rules, &CommandContext { since_start: since, ..context(RuleCommand::Dot) })
                 .delay
         };
         assert_eq!([1000, 2500, 3000].map(|ms| delay(MS * ms)), [MS * 100, MS * 600, MS * 100]);
@@ -495,9 +501,9 @@ mod tests {
         assert_eq!(code(&other.decide(&rules, &to("a@x.example"))), 451);
         assert_eq!(code(&other.decide(&rules, &to("no@y.example"))), 500);
         assert_eq!(code(&one.decide(&rules, &to("a@y.example"))), 0, "a recipient that was refused holds nothing");
-        let seats = one.end_transaction();
+        let held_slots = one.end_transaction();
         assert_eq!(code(&other.decide(&rules, &to("a@x.example"))), 451, "held while the message is being answered");
-        drop(seats);
+        drop(held_slots);
         assert_eq!(code(&other.decide(&rules, &to("a@x.example"))), 0);
         drop(other);
         assert_eq!(code(&one.decide(&rules, &to("a@x.example"))), 0, "a session that is gone holds nothing");
@@ -508,14 +514,14 @@ mod tests {
         let control = control(1, &["data: reset at 100"]);
         let rules = control.current().unwrap();
         let mut session_rules = SessionRules::new(0);
-        assert_eq!(session_rules.decide(&rules, &moment(RuleCommand::Data)).effect, RuleEffect::Accept);
+        assert_eq!(session_rules.decide(&rules, &context(RuleCommand::Data)).effect, RuleEffect::Accept);
         session_rules.record_read(99, || MS);
         assert!(matches!(session_rules.next_read(|| MS), ReadStep::All));
         assert_eq!(control.rule_counts()[0].count, 0, "it counts when it acts");
         session_rules.record_read(1, || MS);
         assert!(matches!(session_rules.next_read(|| MS), ReadStep::Stop(RuleEffect::Reset, _)));
         session_rules.end_transaction();
-        session_rules.decide(&rules, &moment(RuleCommand::Data));
+        session_rules.decide(&rules, &context(RuleCommand::Data));
         session_rules.record_read(99, || MS);
         assert!(session_rules.finish_message().is_none(), "a shorter message is whole");
     }
@@ -525,7 +531,7 @@ mod tests {
         let control = control(1, &["data: abort after 20ms"]);
         let rules = control.current().unwrap();
         let mut session_rules = SessionRules::new(0);
-        session_rules.decide(&rules, &moment(RuleCommand::Data));
+        session_rules.decide(&rules, &context(RuleCommand::Data));
         assert!(matches!(session_rules.next_read(|| MS), ReadStep::NotBefore(then) if then == MS * 20));
         let ReadStep::Stop(RuleEffect::HangUp(Some(reply)), _) = session_rules.next_read(|| MS * 20) else {
             panic!("it is over")
@@ -541,8 +547,8 @@ mod tests {
             (0..20_000_u64)
                 .map(|number| {
                     let sequence = traced.then_some(number);
-                    let moment = CommandContext { sequence, ..moment(RuleCommand::Dot) };
-                    SessionRules::new(if traced { 0 } else { number }).decide(&rules, &moment).effect
+                    let context = CommandContext { sequence, ..context(RuleCommand::Dot) };
+                    SessionRules::new(if traced { 0 } else { number }).decide(&rules, &context).effect
                         != RuleEffect::Accept
                 })
                 .collect()
@@ -568,16 +574,16 @@ mod tests {
             (0..200)
                 .map(|_| {
                     session_rules
-                        .decide(&rules, &CommandContext { sequence: Some(5), ..moment(RuleCommand::Dot) })
+                        .decide(&rules, &CommandContext { sequence: Some(5), ..context(RuleCommand::Dot) })
                         .effect
                 })
                 .collect()
         };
         let refused = effects(".: soft reject 0.5");
         assert!(refused.contains(&RuleEffect::Accept) && refused.len() > 1, "what is sent again may get through");
-        assert!(refused.iter().any(|deed| *deed != RuleEffect::Accept));
+        assert!(refused.iter().any(|effect| *effect != RuleEffect::Accept));
         let dropped = effects(".: drop 0.5");
-        assert!(dropped.iter().all(|deed| *deed == dropped[0]), "the same message meets the same fate");
+        assert!(dropped.iter().all(|effect| *effect == dropped[0]), "the same message meets the same fate");
     }
 
     #[test]
@@ -589,17 +595,17 @@ mod tests {
         for (place, recipient) in said.iter().enumerate().skip(1) {
             session_rules.add_recipient(place, &Path::mailbox(recipient.as_bytes()).unwrap());
         }
-        let whole = session_rules.decide(&rules, &moment(RuleCommand::Dot));
+        let whole = session_rules.decide(&rules, &context(RuleCommand::Dot));
         assert_eq!((whole.delay, code(&whole)), (MS * 1000, 0), "rules for each recipient are not the message's");
         let mut of = |place| {
-            let decision = session_rules.decide_recipient(&rules, &moment(RuleCommand::Dot), place);
+            let decision = session_rules.decide_recipient(&rules, &context(RuleCommand::Dot), place);
             (decision.delay, code(&decision))
         };
         assert_eq!(of(0), (Duration::ZERO, 0), "taken before there was such a rule");
         assert_eq!([of(1), of(2), of(3)], [(Duration::ZERO, 500), (Duration::ZERO, 452), (Duration::ZERO, 0)]);
         session_rules.end_transaction();
         session_rules.add_recipient(0, &Path::mailbox(b"a@x").unwrap());
-        assert_eq!(session_rules.decide_recipient(&rules, &moment(RuleCommand::Dot), 0).delay, MS * 5);
+        assert_eq!(session_rules.decide_recipient(&rules, &context(RuleCommand::Dot), 0).delay, MS * 5);
     }
 
     #[test]
@@ -609,9 +615,9 @@ mod tests {
             let rules = control.current().unwrap();
             let mut session_rules = SessionRules::new(0);
             (0..1000).for_each(|place| session_rules.add_recipient(place, &Path::mailbox(b"a@x").unwrap()));
-            let moment = CommandContext { sequence: Some(5), ..moment(RuleCommand::Dot) };
-            session_rules.decide(&rules, &moment);
-            let mut hit = |place| session_rules.decide_recipient(&rules, &moment, place).effect != RuleEffect::Accept;
+            let context = CommandContext { sequence: Some(5), ..context(RuleCommand::Dot) };
+            session_rules.decide(&rules, &context);
+            let mut hit = |place| session_rules.decide_recipient(&rules, &context, place).effect != RuleEffect::Accept;
             (0..1000).map(&mut hit).collect()
         };
         for rule in [". to *: soft reject 0.1", ". to *: drop 10%"] {
@@ -637,7 +643,7 @@ mod tests {
                 let mut sessions: Vec<_> = (0..4).map(SessionRules::new).collect();
                 let mut met = vec![Vec::new(); 4];
                 for (session, command) in order {
-                    let decision = sessions[*session].decide(&rules, &moment(RuleCommand::ALL[*command].0));
+                    let decision = sessions[*session].decide(&rules, &context(RuleCommand::ALL[*command].0));
                     met[*session].push((decision.delay, decision.effect));
                 }
                 met

@@ -127,8 +127,8 @@ impl SinkWorkerState {
     }
 
     /// Counts a refusal or a cut by a rule among the errors.
-    pub(super) fn count_effect(&self, command: RuleCommand, deed: &RuleEffect, by: &RuleState) {
-        let code = match deed {
+    pub(super) fn count_effect(&self, command: RuleCommand, effect: &RuleEffect, by: &RuleState) {
+        let code = match effect {
             RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => return,
             RuleEffect::Reject(reply) | RuleEffect::HangUp(Some(reply)) => reply.code(),
             RuleEffect::HangUp(None) | RuleEffect::LoseReply | RuleEffect::Reset => 0,
@@ -136,7 +136,7 @@ impl SinkWorkerState {
         let text = format!("on purpose: {}", by.rule.text());
         let tally = &mut **self.tally.borrow_mut();
         tally.errors.add(phase(command), code, &text);
-        let is_cut = !matches!(deed, RuleEffect::Reject(_));
+        let is_cut = !matches!(effect, RuleEffect::Reject(_));
         tally.ordered.cuts += u64::from(is_cut || code == SERVICE_CLOSING);
         tally.ordered.replies += u64::from(code > 0);
     }
@@ -152,17 +152,10 @@ impl SinkWorkerState {
 
     /// Stores and counts a message as the rules order, and answers the end of data.
     pub(super) fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
-        let SinkMessage {
-            found,
-            numbers,
-            bytes,
-            effect: deed,
-            message_writer: draft,
-            is_changed,
-            _domain_slots: _seats,
-        } = arrival;
-        let times = match deed {
-            RuleEffect::Reject(_) | RuleEffect::HangUp(_) | RuleEffect::Reset => return answer_to(deed),
+        let SinkMessage { found, numbers, bytes, effect, message_writer: draft, is_changed, _domain_slots: _seats } =
+            arrival;
+        let times = match effect {
+            RuleEffect::Reject(_) | RuleEffect::HangUp(_) | RuleEffect::Reset => return answer_to(effect),
             RuleEffect::Drop => 0,
             RuleEffect::Accept | RuleEffect::LoseReply => 1,
             RuleEffect::Duplicate => 2,
@@ -174,10 +167,10 @@ impl SinkWorkerState {
         let all = numbers.len() as u64;
         self.count_ordered(&found, if times == 0 { all } else { 0 }, if times == 2 { all } else { 0 });
         self.count_corrupted(&found, if is_changed { u64::from(times) } else { 0 });
-        if deed == RuleEffect::LoseReply {
+        if effect == RuleEffect::LoseReply {
             self.tally.borrow_mut().ordered.unanswered += all;
         }
-        answer_to(deed)
+        answer_to(effect)
     }
 
     /// Counts a message that a rule has changed, as many times as the message itself counts.
@@ -297,8 +290,8 @@ impl SinkWorkerState {
 }
 
 /// The answer on the wire.
-pub(super) fn answer_to(deed: RuleEffect) -> Answer {
-    match deed {
+pub(super) fn answer_to(effect: RuleEffect) -> Answer {
+    match effect {
         RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => Answer::Yes,
         RuleEffect::Reject(reply) => Answer::Reply(reply),
         RuleEffect::HangUp(last_word) => Answer::HangUp(last_word),

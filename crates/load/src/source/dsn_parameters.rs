@@ -93,9 +93,9 @@ mod tests {
         #[test]
         fn any_text_is_refused_or_gives_values_that_are_read_back(typed in "\\PC{0,30}", number in any::<u64>()) {
             if let Ok(pattern) = parse_envelope_id(&typed) {
-                let notices = DsnParameters { envelope_id: Some(pattern), ..DsnParameters::default() };
+                let parameters = DsnParameters { envelope_id: Some(pattern), ..DsnParameters::default() };
                 let mut text = Vec::new();
-                notices.write_mail(1, number, 0, &mut text);
+                parameters.write_mail(1, number, 0, &mut text);
                 let value = text.strip_prefix(b"ENVID=").expect("nothing else is asked for");
                 prop_assert!(dsn::envelope_id(value).is_some(), "{typed}");
             }
@@ -134,11 +134,11 @@ mod tests {
     fn nothing_is_asked_for_unless_something_is() {
         let nothing = DsnParameters::default();
         assert_eq!((nothing.description(), nothing.notifications()), (None, Notifications::Unasked));
-        let notices = DsnParameters { notify: Some(Notify::NEVER), original_recipient: true, ..nothing };
-        assert_eq!(notices.description().as_deref(), Some("NOTIFY=NEVER ORCPT"));
-        assert_eq!((notices.notifications(), notices.is_constant()), (Notifications::Asked, true));
+        let parameters = DsnParameters { notify: Some(Notify::NEVER), original_recipient: true, ..nothing };
+        assert_eq!(parameters.description().as_deref(), Some("NOTIFY=NEVER ORCPT"));
+        assert_eq!((parameters.notifications(), parameters.is_constant()), (Notifications::Asked, true));
         let mut text = b"before+b@c".to_vec();
-        notices.write_recipient(6, &mut text);
+        parameters.write_recipient(6, &mut text);
         assert_eq!(text, b"before+b@cNOTIFY=NEVER ORCPT=rfc822;+2Bb@c");
     }
 }

@@ -134,12 +134,12 @@ impl Envelopes {
     }
 
     /// The envelope of that message.
-    pub(super) fn envelope_for(&self, occasion: EnvelopeInput<'_>, drafts: &mut EnvelopeBuffer) -> NumberedEnvelope {
+    pub(super) fn envelope_for(&self, input: EnvelopeInput<'_>, buffer: &mut EnvelopeBuffer) -> NumberedEnvelope {
         match self {
             Self::Fixed(same) => {
-                NumberedEnvelope { envelope: Arc::clone(same.envelope_for(occasion.extensions)), recipient_number: 0 }
+                NumberedEnvelope { envelope: Arc::clone(same.envelope_for(input.extensions)), recipient_number: 0 }
             }
-            Self::Generated(drawn) => drawn.envelope_for(occasion, drafts),
+            Self::Generated(drawn) => drawn.envelope_for(input, buffer),
         }
     }
 
@@ -206,39 +206,39 @@ impl GeneratedEnvelopes {
 
     /// Renders all variants, if all messages are alike.
     fn render_fixed(&self, recipients: u32, bytes: u64, is_eight_bit: bool) -> FixedEnvelopes {
-        let mut drafts = EnvelopeBuffer::default();
+        let mut buffer = EnvelopeBuffer::default();
         let variants = std::array::from_fn(|bits| {
             let has = |bit: usize| bits >> bit & 1 != 0;
             let size = has(0).then_some(bytes);
             let parameters = MailParameters { size, eight_bit: has(1), utf8: has(2), binary: has(3) };
-            self.write_envelope(0, recipients, parameters, &mut drafts);
-            Arc::new(drafts.new_envelope())
+            self.write_envelope(0, recipients, parameters, &mut buffer);
+            Arc::new(buffer.new_envelope())
         });
         FixedEnvelopes {
             variants,
             needs_eight_bit: is_eight_bit,
-            needs_utf8: !drafts.text.is_ascii(),
+            needs_utf8: !buffer.text.is_ascii(),
             body_parameter: self.body_parameter,
-            numbers: drafts.recipients().map(recipient_number).collect(),
+            numbers: buffer.recipients().map(recipient_number).collect(),
         }
     }
 
-    fn envelope_for(&self, occasion: EnvelopeInput<'_>, drafts: &mut EnvelopeBuffer) -> NumberedEnvelope {
-        let EnvelopeInput { number, recipients, content: pick, extensions } = occasion;
+    fn envelope_for(&self, input: EnvelopeInput<'_>, buffer: &mut EnvelopeBuffer) -> NumberedEnvelope {
+        let EnvelopeInput { number, recipients, content, extensions } = input;
         let parameters = MailParameters {
-            size: extensions.size.is_some().then_some(pick.bytes),
-            eight_bit: extensions.eight_bit_mime && pick.is_eight_bit,
+            size: extensions.size.is_some().then_some(content.bytes),
+            eight_bit: extensions.eight_bit_mime && content.is_eight_bit,
             binary: self.body_parameter.is_binary(extensions),
             utf8: extensions.smtp_utf8,
         };
-        self.write_envelope(number, recipients, parameters, drafts);
-        let only_number = drafts.recipients().next().map_or(0, recipient_number);
-        NumberedEnvelope { envelope: drafts.reuse_envelope(), recipient_number: only_number }
+        self.write_envelope(number, recipients, parameters, buffer);
+        let only_number = buffer.recipients().next().map_or(0, recipient_number);
+        NumberedEnvelope { envelope: buffer.reuse_envelope(), recipient_number: only_number }
     }
 
     /// Writes the message's addresses and parameters.
-    fn write_envelope(&self, number: u64, recipients: u32, parameters: MailParameters, drafts: &mut EnvelopeBuffer) {
-        let EnvelopeBuffer { text, ends, .. } = drafts;
+    fn write_envelope(&self, number: u64, recipients: u32, parameters: MailParameters, buffer: &mut EnvelopeBuffer) {
+        let EnvelopeBuffer { text, ends, .. } = buffer;
         text.clear();
         ends.clear();
         self.sender.write(
@@ -382,16 +382,16 @@ mod tests {
         let offered = extensions("");
         let mut seen = BTreeSet::new();
         for number in 0..50 {
-            let pick = MessageSet::Fixed(template()).choose(number);
-            let occasion = EnvelopeInput { number, recipients: 3, content: pick, extensions: &offered };
-            let addressed = envelopes.envelope_for(occasion, &mut EnvelopeBuffer::default());
-            assert_eq!(addressed.envelope.recipients(), 3);
+            let content = MessageSet::Fixed(template()).choose(number);
+            let input = EnvelopeInput { number, recipients: 3, content, extensions: &offered };
+            let numbered = envelopes.envelope_for(input, &mut EnvelopeBuffer::default());
+            assert_eq!(numbered.envelope.recipients(), 3);
             for (place, domain) in ["@x", "@y", "@x"].into_iter().enumerate() {
-                let line = String::from_utf8(addressed.envelope.recipient(place).to_vec()).unwrap();
+                let line = String::from_utf8(numbered.envelope.recipient(place).to_vec()).unwrap();
                 let address = line.trim_start_matches("RCPT TO:<").trim_end_matches(">\r\n").to_owned();
                 assert!(address.ends_with(domain), "{address}");
                 let read = recipient_number(address.as_bytes());
-                assert_eq!(envelopes.recipient_number(place, addressed.recipient_number), read, "{address}");
+                assert_eq!(envelopes.recipient_number(place, numbered.recipient_number), read, "{address}");
                 seen.insert(read);
             }
         }
@@ -426,10 +426,10 @@ mod tests {
         ] {
             let offered = extensions(offered);
             assert_eq!(same.envelope_for(&offered).mail(), expected.as_bytes(), "{offered:?}");
-            let mut pick = MessageSet::Fixed(template()).choose(0);
-            (pick.bytes, pick.is_eight_bit) = (400, true);
-            let occasion = EnvelopeInput { number: 0, recipients: 1, content: pick, extensions: &offered };
-            let envelope = binary.envelope_for(occasion, &mut EnvelopeBuffer::default()).envelope;
+            let mut content = MessageSet::Fixed(template()).choose(0);
+            (content.bytes, content.is_eight_bit) = (400, true);
+            let input = EnvelopeInput { number: 0, recipients: 1, content, extensions: &offered };
+            let envelope = binary.envelope_for(input, &mut EnvelopeBuffer::default()).envelope;
             assert_eq!(envelope.mail(), expected.as_bytes(), "{offered:?}");
         }
     }
@@ -437,22 +437,21 @@ mod tests {
     #[test]
     fn a_drawn_envelope_is_written_where_another_was() {
         let drawn = drawn("bounce-{0..9}@example.com", "user{0..9999}@{a,b}.example", 3);
-        let mut drafts = EnvelopeBuffer::default();
+        let mut buffer = EnvelopeBuffer::default();
         let mut held: Option<Arc<Envelope>> = None;
         let mut memory = BTreeSet::new();
         let offered = extensions("SIZE\n8BITMIME");
         for number in 0..100 {
-            let pick = MessageSet::Fixed(template()).choose(number);
-            let occasion =
-                EnvelopeInput { number, recipients: 1 + number as u32 % 3, content: pick, extensions: &offered };
-            let addressed = drawn.envelope_for(occasion, &mut drafts);
-            memory.insert(Arc::as_ptr(&addressed.envelope));
-            let fresh = drawn.envelope_for(occasion, &mut EnvelopeBuffer::default());
-            assert_eq!(addressed.envelope, fresh.envelope, "message {number} is the same wherever it is written");
-            assert_eq!(addressed.envelope.recipients(), 1 + number as usize % 3);
-            assert!(addressed.envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{addressed:?}");
+            let content = MessageSet::Fixed(template()).choose(number);
+            let input = EnvelopeInput { number, recipients: 1 + number as u32 % 3, content, extensions: &offered };
+            let numbered = drawn.envelope_for(input, &mut buffer);
+            memory.insert(Arc::as_ptr(&numbered.envelope));
+            let fresh = drawn.envelope_for(input, &mut EnvelopeBuffer::default());
+            assert_eq!(numbered.envelope, fresh.envelope, "message {number} is the same wherever it is written");
+            assert_eq!(numbered.envelope.recipients(), 1 + number as usize % 3);
+            assert!(numbered.envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{numbered:?}");
             // The protocol keeps the last one until it is given the next.
-            held = Some(addressed.envelope);
+            held = Some(numbered.envelope);
         }
         assert!(held.is_some() && memory.len() == 2, "{} envelopes", memory.len());
     }
@@ -478,9 +477,9 @@ mod tests {
 
         let drawn = GeneratedEnvelopes { dsn_parameters: wanted("run1-{n}"), ..drawn("", "u{1..9}@e", 1) };
         assert!(!drawn.is_literal(), "each message has its own ENVID");
-        let pick = MessageSet::Fixed(template()).choose(7);
-        let occasion = EnvelopeInput { number: 7, recipients: 3, content: pick, extensions: &extensions("") };
-        let envelope = drawn.envelope_for(occasion, &mut EnvelopeBuffer::default()).envelope;
+        let content = MessageSet::Fixed(template()).choose(7);
+        let input = EnvelopeInput { number: 7, recipients: 3, content, extensions: &extensions("") };
+        let envelope = drawn.envelope_for(input, &mut EnvelopeBuffer::default()).envelope;
         assert_eq!(envelope.mail(), b"MAIL FROM:<> RET=HDRS ENVID=run1-7\r\n");
         assert_eq!(envelope.recipients(), 3);
         let line = String::from_utf8(envelope.recipient(2).to_vec()).unwrap();
@@ -500,13 +499,13 @@ mod tests {
         for (rcpt, bare) in [("u{1..9}@b", true), ("u{0..9999}@b", false), ("u{00000..00009}@b", true)] {
             let envelopes = Envelopes::Generated(drawn("", rcpt, 1));
             for number in 0..50 {
-                let pick = MessageSet::Fixed(template()).choose(number);
-                let occasion = EnvelopeInput { number, recipients: 1, content: pick, extensions: &offered };
-                let addressed = envelopes.envelope_for(occasion, &mut EnvelopeBuffer::default());
-                let line = String::from_utf8(addressed.envelope.recipient(0).to_vec()).unwrap();
+                let content = MessageSet::Fixed(template()).choose(number);
+                let input = EnvelopeInput { number, recipients: 1, content, extensions: &offered };
+                let numbered = envelopes.envelope_for(input, &mut EnvelopeBuffer::default());
+                let line = String::from_utf8(numbered.envelope.recipient(0).to_vec()).unwrap();
                 let address = line.trim_start_matches("RCPT TO:<").trim_end_matches(">\r\n");
                 assert_eq!(
-                    envelopes.recipient_number(0, addressed.recipient_number),
+                    envelopes.recipient_number(0, numbered.recipient_number),
                     recipient_number(address.as_bytes()),
                     "{address}"
                 );

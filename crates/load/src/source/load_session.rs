@@ -134,7 +134,7 @@ pub(super) struct LoadSession {
 #[derive(Debug, Default)]
 struct ThinkPause {
     until: Option<Duration>,
-    alarm: Timer,
+    timer: Timer,
     is_registered: bool,
 }
 
@@ -179,7 +179,7 @@ impl LoadSession {
             if !std::mem::replace(&mut self.pause.is_registered, true) {
                 self.worker.register_pause(cx);
             }
-            ready!(self.pause.alarm.poll_due(Some(until), now));
+            ready!(self.pause.timer.poll_due(Some(until), now));
         }
         self.pause.until = None;
         Poll::Ready(())
@@ -368,10 +368,10 @@ impl LoadSession {
     fn next_transaction(&mut self, extensions: &Extensions) -> NextAction {
         let Some(job) = self.messages.back_mut() else { return NextAction::Quit };
         let ClaimedMessage { number, recipients, .. } = job.claim;
-        let occasion = EnvelopeInput { number, recipients, content: job.content, extensions };
-        let addressed = self.context.envelopes.envelope_for(occasion, &mut self.envelope_buffer);
-        job.recipient_number = addressed.recipient_number;
-        NextAction::Transaction(addressed.envelope)
+        let input = EnvelopeInput { number, recipients, content: job.content, extensions };
+        let numbered = self.context.envelopes.envelope_for(input, &mut self.envelope_buffer);
+        job.recipient_number = numbered.recipient_number;
+        NextAction::Transaction(numbered.envelope)
     }
 }
 

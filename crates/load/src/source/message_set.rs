@@ -114,10 +114,10 @@ impl PreparedMessages {
             path: from.path.display().to_string(),
             kind: read.kind.to_owned(),
             messages: read.messages.len() as u64,
-            bytes: read.messages.iter().map(|letter| letter.bytes).sum(),
+            bytes: read.messages.iter().map(|message| message.bytes).sum(),
             skipped: read.skipped,
         };
-        let templates = read.messages.into_iter().map(|letter| MessageTemplate::from_corpus(stamp, letter)).collect();
+        let templates = read.messages.into_iter().map(|message| MessageTemplate::from_corpus(stamp, message)).collect();
         let mut prepared = Self::one_of(templates, seed);
         prepared.summary.corpus = Some(row);
         Ok(prepared)

@@ -18,7 +18,7 @@ pub(super) struct LoadPlan {
     failure: Mutex<Option<String>>,
     /// Resource that this process lacked when it could not connect: one session only lacks it, but if all do, the run
     /// cannot begin.
-    shortage: Mutex<Option<String>>,
+    resource_failure: Mutex<Option<String>>,
 }
 
 impl LoadPlan {
@@ -31,7 +31,7 @@ impl LoadPlan {
             stopped: AtomicBool::new(false),
             connected: AtomicBool::new(false),
             failure: Mutex::new(None),
-            shortage: Mutex::new(None),
+            resource_failure: Mutex::new(None),
         }
     }
 
@@ -83,18 +83,19 @@ impl LoadPlan {
 
     /// Records that a connection could not be established for lack of a resource that other sessions may have. If none
     /// ever is, this was the reason.
-    pub(super) fn record_shortage(&self, why: &str) {
+    pub(super) fn record_resource_failure(&self, why: &str) {
         if !self.connected.load(Ordering::Relaxed) {
-            self.shortage.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
+            self.resource_failure.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
         }
     }
 
     /// Reason why the run could not begin, if it could not.
     pub(super) fn failure(&self) -> Option<String> {
-        let hopeless = self.failure.lock().expect("nobody panics holding it").clone();
+        let failure = self.failure.lock().expect("nobody panics holding it").clone();
         let is_reached = self.connected.load(Ordering::Relaxed);
-        let lacked = || self.shortage.lock().expect("nobody panics holding it").clone().filter(|_| !is_reached);
-        hopeless.or_else(lacked)
+        let resource_failure =
+            || self.resource_failure.lock().expect("nobody panics holding it").clone().filter(|_| !is_reached);
+        failure.or_else(resource_failure)
     }
 }
 
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn what_one_session_lacks_is_hopeless_only_where_no_other_had_it() {
         let plan = LoadPlan::new(None, None);
-        plan.record_shortage("too many open files");
+        plan.record_resource_failure("too many open files");
         assert!(!plan.is_over(NOW), "another session may do better");
         assert_eq!(plan.failure().as_deref(), Some("too many open files"));
         plan.record_connected();

@@ -95,8 +95,8 @@ impl PreflightCheck {
     async fn attempt(&self, buffers: WorkerBuffers) -> io::Result<PreflightResult> {
         let mut timer = Timer::default();
         let socket = self.connect(&mut timer).await?;
-        let told = &self.transport.options;
-        let options = Arc::new(Options { pipelining: PipelineMode::Off, ..Options::clone(told) });
+        let requested = &self.transport.options;
+        let options = Arc::new(Options { pipelining: PipelineMode::Off, ..Options::clone(requested) });
         let nonce = options.credentials.is_some().then(net::nonce);
         let name = self.options.hello.as_str().into();
         let client = Client::with_options(name, options, nonce, clock::now()).probing();
@@ -292,8 +292,8 @@ impl MessageSource for Prober<'_> {
         let PreflightCheck { options, messages: mail, envelopes, .. } = self.check;
         let pick = mail.choose(0);
         let recipients = options.recipients(0);
-        let occasion = EnvelopeInput { number: 0, recipients, content: pick, extensions: client.extensions() };
-        let envelope = envelopes.envelope_for(occasion, &mut self.envelope_buffer).envelope;
+        let input = EnvelopeInput { number: 0, recipients, content: pick, extensions: client.extensions() };
+        let envelope = envelopes.envelope_for(input, &mut self.envelope_buffer).envelope;
         self.envelope = Some(Arc::clone(&envelope));
         Poll::Ready(NextAction::Transaction(envelope))
     }

@@ -32,8 +32,8 @@ pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerSt
                 context.plan.record_connected();
                 sender.connection_established(began, clock::now());
                 let client = client(&context, &recorder);
-                let patience = context.options.timeout;
-                let talk = ClientSession::new(socket, client, &mut sender, &mut timer, patience, buffers.clone());
+                let timeout = context.options.timeout;
+                let talk = ClientSession::new(socket, client, &mut sender, &mut timer, timeout, buffers.clone());
                 let ended = talk.with_security(context.transport.security.clone()).run().await;
                 sender.connection_ended(&ended);
             }
@@ -48,7 +48,7 @@ pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerSt
 }
 
 async fn connect(context: &SourceContext, timer: &mut Timer, began: Duration) -> io::Result<Socket> {
-    let patience = context.options.connect_timeout;
+    let timeout = context.options.connect_timeout;
     let connecting = async {
         let approach = &context.transport;
         let socket = Socket::connect_to(approach.next_source_address(), &context.server).await?;
@@ -57,9 +57,9 @@ async fn connect(context: &SourceContext, timer: &mut Timer, began: Duration) ->
         }
         Ok(socket)
     };
-    match timer.timeout_at(began + patience, Box::pin(connecting)).await {
+    match timer.timeout_at(began + timeout, Box::pin(connecting)).await {
         Some(outcome) => outcome,
-        None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {patience:?}"))),
+        None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))),
     }
 }
 
@@ -86,7 +86,7 @@ fn count_connect_failure(
         }
     };
     recorder.update_tally(|tally| tally.exhausted.add(resource));
-    plan.record_shortage(&format!("{text}. {hint}"));
+    plan.record_resource_failure(&format!("{text}. {hint}"));
     if retry_delay >= MAX_RETRY_DELAY {
         plan.record_unreachable(&format!("{text}. {hint}"));
     }

@@ -108,31 +108,31 @@ pub(super) struct Transport {
 
 impl Transport {
     /// Prepares them; `host` is the part of the server's address before the port.
-    pub(super) fn new(told: &TransportOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
-        let options = Options {
-            protocol: told.protocol,
+    pub(super) fn new(options: &TransportOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
+        let client_options = Options {
+            protocol: options.protocol,
             pipelining: match pipelining {
                 Pipelining::Off => Commands::Off,
                 Pipelining::Group | Pipelining::Stream => Commands::Group,
             },
-            tls: if told.tls == TlsMode::StartTls { StartTls::Required } else { StartTls::Never },
-            credentials: told.credentials.clone(),
-            chunking: told.chunking,
-            xclient: told.introduction.clone(),
+            tls: if options.tls == TlsMode::StartTls { StartTls::Required } else { StartTls::Never },
+            credentials: options.credentials.clone(),
+            chunking: options.chunking,
+            xclient: options.introduction.clone(),
             notifications: Notifications::Unasked,
             burst: BurstSize::NONE,
             quit_timeout: None,
         };
-        let security = match told.tls {
+        let security = match options.tls {
             TlsMode::None => None,
-            TlsMode::StartTls => Some(ClientSecurity::OnDemand(client_tls(told, host)?)),
-            TlsMode::Implicit => Some(ClientSecurity::Implicit(client_tls(told, host)?)),
+            TlsMode::StartTls => Some(ClientSecurity::OnDemand(client_tls(options, host)?)),
+            TlsMode::Implicit => Some(ClientSecurity::Implicit(client_tls(options, host)?)),
         };
         Ok(Self {
             security,
-            options: Arc::new(options),
-            proxy: told.proxy,
-            bind: told.bind,
+            options: Arc::new(client_options),
+            proxy: options.proxy,
+            bind: options.bind,
             next_source: AtomicU32::new(0),
         })
     }
@@ -168,24 +168,24 @@ impl Transport {
     }
 }
 
-fn client_tls(told: &TransportOptions, host: &str) -> Result<ClientTls> {
-    let trust = match (&told.ca, told.tls_insecure) {
+fn client_tls(options: &TransportOptions, host: &str) -> Result<ClientTls> {
+    let trust = match (&options.ca, options.tls_insecure) {
         (_, true) => Trust::Anybody,
         (Some(path), false) => Trust::Roots(read(path)?),
         (None, false) => Trust::System,
     };
     let certificate =
-        match &told.certificate {
+        match &options.certificate {
             Some((chain, key)) => Some(Certificate::from_pem(&read(chain)?, &read(key)?).with_context(|| {
                 format!("{} and {} are not a certificate and its key", chain.display(), key.display())
             })?),
             None => None,
         };
-    let name = told.server_name.as_deref().unwrap_or(host);
+    let name = options.server_name.as_deref().unwrap_or(host);
     if name.is_empty() {
         bail!("--tls: the server has no name to verify; use --tls-name NAME, or --insecure");
     }
-    let tls = ClientTls::new(name, &trust, certificate, told.resumption);
+    let tls = ClientTls::new(name, &trust, certificate, options.resumption);
     tls.context(
         "--tls cannot be used with these options; use --cacert FILE (PEM) for the trusted certificates, or \
                  --insecure to accept any",
