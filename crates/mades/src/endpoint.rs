@@ -8,6 +8,7 @@
 //! ```
 //! A delivery out of the outbox is accepted when its reply is settled. Messages that a queue has no room for wait with
 //! the model, which takes no more when it holds as many as it may.
+mod error;
 mod messages;
 mod output_queue;
 mod queues;
@@ -16,10 +17,10 @@ mod remote;
 use crate::api;
 use crate::broker::Broker;
 use crate::embedded::{EncodedMessage, MemoryQueues};
-use crate::error::Error;
 use crate::simulator::{
     EndpointMode, EndpointStep, MessageKey, ReceivedOn, ReplyKind, SimulationTotals, Simulator, SimulatorPlan,
 };
+pub use error::EndpointError;
 use futures_util::future::LocalBoxFuture;
 use messages::OutboxMessage;
 #[doc(hidden)]
@@ -61,20 +62,6 @@ pub struct EndpointOptions {
     pub clock: fn() -> Duration,
     /// Writer that gets a line for each message; without it memory is constant.
     pub message_log: Option<Box<dyn Write + Send>>,
-}
-
-/// Reason why a simulator cannot start or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum EndpointError {
-    /// The plan is wrong.
-    #[error("{0}")]
-    Plan(String),
-    /// The broker cannot be used.
-    #[error(transparent)]
-    Broker(#[from] Error),
-    /// The record cannot be written.
-    #[error("cannot write the log of messages: {0}")]
-    MessageLog(#[from] io::Error),
 }
 
 /// State of the run, for the watcher.
@@ -263,7 +250,7 @@ impl EndpointRunner {
         while count < TURN_LIMIT {
             let Some((key, step)) = self.simulator.next_step((self.clock)()) else { break };
             count += 1;
-            match output_queue_of(step) {
+            match OutputQueue::of_step(step) {
                 None => self.accept(key),
                 Some(place) if self.queues.has_room(place) && self.waiting[place as usize].is_empty() => {
                     self.send(place, key, step);
@@ -337,15 +324,6 @@ impl EndpointRunner {
         }
         writeln!(log, "{}", self.simulator.totals().to_line())?;
         log.flush()
-    }
-}
-
-fn output_queue_of(step: EndpointStep) -> Option<OutputQueue> {
-    match step {
-        EndpointStep::Accept => None,
-        EndpointStep::Reply(_) => Some(OutputQueue::Reply),
-        EndpointStep::Inbox { .. } => Some(OutputQueue::Inbox),
-        EndpointStep::Event(_) => Some(OutputQueue::Event),
     }
 }
 

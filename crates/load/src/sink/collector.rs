@@ -1,7 +1,7 @@
 //! Collects the workers' counts: the totals, the seconds, the live line, the status over HTTP, and at the end the
 //! record.
-use super::SinkOptions;
 use super::certificates::SinkCertificates;
+use super::options::SinkOptions;
 use super::report::{SinkReport, lock};
 use super::status::StatusServer;
 use super::worker_state::{SinkContext, TallyTransfer};

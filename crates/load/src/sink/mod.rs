@@ -15,6 +15,7 @@ mod collector;
 mod dump;
 mod handler;
 mod lmtp_replies;
+mod options;
 mod policies;
 mod report;
 mod rulebook;
@@ -31,56 +32,20 @@ use collector::SinkCollector;
 pub use dump::DumpTarget;
 use dump::MessageDump;
 use handler::SinkService;
-use journey::RunId;
 use net::{Endpoint, FdTable, ResourceExhausted, Server};
+use options::RESERVED_DESCRIPTORS;
+pub use options::SinkOptions;
 use party::http_server;
 use party::interrupt::Interrupt;
-use party::outputs::{FinishedRun, Outputs};
+use party::outputs::FinishedRun;
 use party::reason::reason;
 pub use rulebook::Rulebook;
 pub use rules::Rule;
-use smtp::Limits;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use worker_state::SinkContext;
-
-/// Descriptors used for other things than sessions.
-const RESERVED_DESCRIPTORS: u64 = 64;
-
-/// All options of a sink.
-#[derive(Clone, Debug)]
-pub struct SinkOptions {
-    /// Name of the run.
-    pub name: String,
-    /// HOST:PORT, or unix:PATH.
-    pub listen: String,
-    /// HOST:PORT of the status over HTTP.
-    pub http: Option<String>,
-    /// Number of messages after which it ends.
-    pub messages: Option<u64>,
-    /// Threads.
-    pub workers: usize,
-    /// Largest number of concurrent sessions.
-    pub sessions: usize,
-    /// Limits of a session.
-    pub limits: Limits,
-    /// The host name in its greeting.
-    pub hello: String,
-    /// Its faults.
-    pub rules: Rulebook,
-    /// The seed of random choices, if the rules name none.
-    pub seed: u64,
-    /// Storage of messages, if they are stored.
-    pub dump: Option<DumpTarget>,
-    /// The run whose messages are expected; all others are foreign.
-    pub run: Option<RunId>,
-    /// Extensions that are offered.
-    pub capabilities: CapabilityOptions,
-    /// Result files.
-    pub outputs: Outputs,
-}
 
 /// Receives mail until the number of messages is reached, or until SIGINT or SIGTERM; either way there is a record.
 ///

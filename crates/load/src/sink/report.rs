@@ -1,6 +1,6 @@
 //! The sink's run record: of one run, or of all mail if none has traces.
 use super::active_rules::{self, ActiveRules};
-use super::{RESERVED_DESCRIPTORS, SinkOptions};
+use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
 use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
 use journey::words::counted;
 use journey::{Latencies, Phase, RunId, RunTally, Series, SinkTally, Stage};

@@ -1,4 +1,5 @@
 //! Queues for output messages, and results of a message that was sent to one.
+use crate::simulator::EndpointStep;
 
 /// Destination of an output message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +11,16 @@ pub(super) enum OutputQueue {
 
 impl OutputQueue {
     pub(super) const ALL: [Self; 3] = [Self::Reply, Self::Inbox, Self::Event];
+
+    /// The queue for what a step sends; `None` if it sends nothing.
+    pub(super) fn of_step(step: EndpointStep) -> Option<Self> {
+        match step {
+            EndpointStep::Accept => None,
+            EndpointStep::Reply(_) => Some(Self::Reply),
+            EndpointStep::Inbox { .. } => Some(Self::Inbox),
+            EndpointStep::Event(_) => Some(Self::Event),
+        }
+    }
 }
 
 /// Result of a message that was sent.

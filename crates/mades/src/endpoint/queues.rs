@@ -1,5 +1,5 @@
 //! The queues as the simulator uses them, whether they are here or with a broker.
-use super::EndpointError;
+use super::error::EndpointError;
 use super::output_queue::{OutputQueue, SendResult};
 use super::remote::{BrokerDelivery, BrokerQueues};
 use crate::api;

@@ -9,7 +9,7 @@
 //! ```
 //! What was sent over a connection that is lost and not settled is sent again over the next; what was taken over it and
 //! not accepted comes again from the broker. So a message may be there twice, and never not at all.
-use super::EndpointError;
+use super::error::EndpointError;
 use super::output_queue::{OutputQueue, SendResult};
 use crate::api::{self, DecodedMessage};
 use crate::broker::Broker;
@@ -115,7 +115,7 @@ impl BrokerQueues {
         match report {
             LinkReport::Received(message, delivery) => self.received.push_back((message, delivery)),
             LinkReport::Settled((key, step), sent) => {
-                if let Some(queue) = super::output_queue_of(step) {
+                if let Some(queue) = OutputQueue::of_step(step) {
                     self.outstanding[queue as usize] -= 1;
                 }
                 self.settled.push_back((key, step, sent));

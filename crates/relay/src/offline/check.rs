@@ -1,5 +1,6 @@
 //! Lists what a spool holds, and what is damaged in it.
-use super::{LeftOut, OfflineSpool};
+use super::OfflineSpool;
+use super::content::LeftOut;
 use serde::Serialize;
 use spool::{Cost, Damage, DamageKind, SegmentInfo, SegmentState};
 use std::fmt;

@@ -1,6 +1,6 @@
 //! A message in the spool, with the relay's notes about it.
-use super::{LeftOut, lossy};
 use crate::message::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress};
+use serde::Serialize;
 use spool::{Id, InspectedBody, InspectedMessage};
 
 /// A message that is not done.
@@ -19,6 +19,17 @@ pub(super) struct UnreadableMessage {
     /// Its content, if that can be read.
     pub(super) body: Option<InspectedBody>,
     pub(super) why: String,
+}
+
+/// A message that could not be taken along, and the known facts about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Its queue id, if it is known.
+    pub(crate) id: Option<String>,
+    pub(crate) sender: Option<String>,
+    /// Recipients who do not have it.
+    pub(crate) recipients: Vec<String>,
+    pub(crate) why: String,
 }
 
 impl SpooledMessage {
@@ -71,4 +82,9 @@ impl UnreadableMessage {
 
 fn is_undelivered(progress: &RecipientProgress) -> bool {
     progress.fate.is_none() || (progress.is_dsn_due() && progress.fate.as_ref().is_some_and(RecipientFate::is_failure))
+}
+
+/// Text of bytes that may not be UTF-8.
+pub(super) fn lossy(octets: &[u8]) -> String {
+    String::from_utf8_lossy(octets).into_owned()
 }

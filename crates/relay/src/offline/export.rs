@@ -1,7 +1,7 @@
 //! A file of the message and one of its envelope, for each message: for people and scripts.
-use super::content::{SpooledMessage, UnreadableMessage};
+use super::OfflineSpool;
+use super::content::{LeftOut, SpooledMessage, UnreadableMessage, lossy};
 use super::output::OutputDirectory;
-use super::{LeftOut, OfflineSpool, lossy};
 use crate::control::protocol::RefusalRow;
 use crate::message::envelope::{
     Confirmation, EnvelopeRecipient, MessageEnvelope, RecipientFate, RecipientProgress, WithProtocol,

@@ -15,8 +15,8 @@ mod output;
 pub mod salvage;
 
 use anyhow::{Result, anyhow};
+pub use content::LeftOut;
 use content::{SpooledMessage, UnreadableMessage};
-use serde::Serialize;
 use spool::{Error, Inspection, SegmentInfo, SegmentState};
 use std::path::{Path, PathBuf};
 
@@ -27,17 +27,6 @@ const BLOCK_BYTES: u64 = 4096;
 pub struct OfflineSpool {
     directory: PathBuf,
     inspection: Inspection,
-}
-
-/// A message that could not be taken along, and the known facts about it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
-    /// Its queue id, if it is known.
-    pub(crate) id: Option<String>,
-    pub(crate) sender: Option<String>,
-    /// Recipients who do not have it.
-    pub(crate) recipients: Vec<String>,
-    pub(crate) why: String,
 }
 
 impl OfflineSpool {
@@ -79,8 +68,4 @@ impl OfflineSpool {
             Err(error) => Err(UnreadableMessage { id: None, body: None, why: error.to_string() }),
         })
     }
-}
-
-fn lossy(octets: &[u8]) -> String {
-    String::from_utf8_lossy(octets).into_owned()
 }

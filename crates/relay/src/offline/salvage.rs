@@ -1,7 +1,7 @@
 //! Salvages the readable messages of a spool, into a Maildir for people or into a new spool for a relay.
-use super::content::{SpooledMessage, UnreadableMessage};
+use super::OfflineSpool;
+use super::content::{LeftOut, SpooledMessage, UnreadableMessage};
 use super::output::OutputDirectory;
-use super::{LeftOut, OfflineSpool};
 use crate::delivery::maildir::{self, MaildirMessage, MaildirNames};
 use anyhow::{Result, anyhow};
 use party::reason::reason;
