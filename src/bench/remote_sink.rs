@@ -55,7 +55,12 @@ impl RemoteSink {
     }
 
     /// Waits until all that was accepted has arrived or nothing new does, and fetches what is known of it.
-    pub(super) fn await_arrivals(&self, run: RunId, accepted: &Ledger, course: &mut Supervisor) -> Result<SinkResults> {
+    pub(super) fn await_arrivals(
+        &self,
+        run: RunId,
+        accepted: &Ledger,
+        supervisor: &mut Supervisor,
+    ) -> Result<SinkResults> {
         let mut arrived = 0;
         let mut quiet_since = Instant::now();
         loop {
@@ -69,20 +74,20 @@ impl RemoteSink {
                 }
             }
             let is_over = arrived == 0 && accepted.count() == 0 || quiet_since.elapsed() >= self.quiet_timeout;
-            if is_over || course.asked() != StopRequest::Nothing {
+            if is_over || supervisor.asked() != StopRequest::Nothing {
                 break;
             }
-            self.pause(course, arrived, accepted.count(), self.quiet_timeout.saturating_sub(quiet_since.elapsed()));
+            self.pause(supervisor, arrived, accepted.count(), self.quiet_timeout.saturating_sub(quiet_since.elapsed()));
         }
         Ok(SinkResults { record: self.record(run)?, units: Some(self.units(run)?) })
     }
 
-    fn pause(&self, course: &mut Supervisor, arrived: u64, accepted: u64, left: Duration) {
+    fn pause(&self, supervisor: &mut Supervisor, arrived: u64, accepted: u64, left: Duration) {
         let until = Instant::now() + POLL_INTERVAL;
         while Instant::now() < until {
-            course.process_events();
+            supervisor.process_events();
         }
-        course.show_wait(arrived, accepted, left);
+        supervisor.show_wait(arrived, accepted, left);
     }
 
     /// Share of the run that has arrived; none of a run that the sink has never seen.
@@ -180,10 +185,10 @@ mod tests {
     #[test]
     fn all_there_is_no_wait() {
         let sink = RemoteSink::connect(&sink_with(100).to_string()).expect("it is there");
-        let mut course = Supervisor::new(&tests::options()).expect("a course");
+        let mut supervisor = Supervisor::new(&tests::options()).expect("a supervisor");
         let began = Instant::now();
-        let finds = sink.await_arrivals(RunId([7; 16]), &tests::ledger(100), &mut course).expect("asked");
-        assert_eq!(finds.units.expect("fetched").count(), 100);
+        let results = sink.await_arrivals(RunId([7; 16]), &tests::ledger(100), &mut supervisor).expect("asked");
+        assert_eq!(results.units.expect("fetched").count(), 100);
         assert!(began.elapsed() < QUIET_TIMEOUT);
     }
 
@@ -191,8 +196,8 @@ mod tests {
     fn what_does_not_come_is_given_up_after_the_quiet() {
         let mut sink = RemoteSink::connect(&sink_with(99).to_string()).expect("it is there");
         sink.quiet_timeout = Duration::from_millis(400);
-        let mut course = Supervisor::new(&tests::options()).expect("a course");
-        let finds = sink.await_arrivals(RunId([7; 16]), &tests::ledger(100), &mut course).expect("asked");
-        assert_eq!(finds.units.expect("fetched").count(), 99);
+        let mut supervisor = Supervisor::new(&tests::options()).expect("a supervisor");
+        let results = sink.await_arrivals(RunId([7; 16]), &tests::ledger(100), &mut supervisor).expect("asked");
+        assert_eq!(results.units.expect("fetched").count(), 99);
     }
 }

@@ -1,4 +1,4 @@
-//! Options that choose the relay between source and sink, and those of the published contest of several relays.
+//! Options that choose the relay between source and sink, and those of the published comparison of several relays.
 use super::no_thresholds::NoThresholdArgs;
 use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};

@@ -283,7 +283,7 @@ impl ChosenScenario {
     fn run(self) -> Result<ExitCode> {
         let tables = self.args.tables().clone();
         let name = self.name.as_str();
-        let sheet = match self.args {
+        let report = match self.args {
             MeasureArgs::Throughput(scenario, typed) => typed.run(name, &scenario),
             MeasureArgs::Latency(scenario, typed) => typed.run(name, &scenario),
             MeasureArgs::Backlog(scenario, typed) => typed.run(name, &scenario.targets),
@@ -299,8 +299,8 @@ impl ChosenScenario {
             }
             MeasureArgs::Mades(scenario, typed) => typed.run(&scenario),
         }?;
-        tables.show(&sheet)?;
-        let Conclusion { outcome, is_strict, is_interrupted, .. } = sheet.conclusion;
+        tables.show(&report)?;
+        let Conclusion { outcome, is_strict, is_interrupted, .. } = report.conclusion;
         Ok(super::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
     }
 }
