@@ -6,7 +6,7 @@ use crate::api::RunMessageId;
 use crate::api::status_document::{MessageStatus, StatusDocument};
 use crate::embedded::{DecodeError, EncodedMessage, Reader, Value, Writer};
 use crate::simulator::{
-    ConsumedMessage, EndpointMode, EventKind, RefusalReason, SimulatorPlan, TracingValue, number_of,
+    ConsumedMessage, EndpointMode, RefusalReason, SendEventKind, SimulatorPlan, TracingValue, number_of,
 };
 use bytes::Bytes;
 use std::ops::Range;
@@ -256,9 +256,9 @@ impl OutboxMessage {
     }
 
     /// Writes the event that A reports.
-    pub(super) fn event(&self, event: EventKind, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
+    pub(super) fn event(&self, event: SendEventKind, plan: &SimulatorPlan, at_ms: i64) -> EncodedMessage {
         let failure = error_text(RefusalReason::Injected, plan);
-        let failed = event == EventKind::Failed;
+        let failed = event == SendEventKind::Failed;
         let entries = [
             ("messageID", Some(&*self.id_text())),
             ("baMessageID", self.ba_message_id.as_deref()),
@@ -271,10 +271,10 @@ impl OutboxMessage {
         let id = Uuid::from_u128(self.id.as_u128() ^ (event as u128 + 1) << 64);
         let mut octets = self.begin_message(id, at_ms, &entries);
         let state = match (event, plan.tracing_value) {
-            (EventKind::Delivered, _) | (EventKind::Traced, TracingValue::Delivered) => "DELIVERED",
-            (EventKind::Received, _) => "RECEIVED",
-            (EventKind::Failed, _) => "FAILED",
-            (EventKind::Traced, TracingValue::Tracing) => "TRACING",
+            (SendEventKind::Delivered, _) | (SendEventKind::Traced, TracingValue::Delivered) => "DELIVERED",
+            (SendEventKind::Received, _) => "RECEIVED",
+            (SendEventKind::Failed, _) => "FAILED",
+            (SendEventKind::Traced, TracingValue::Tracing) => "TRACING",
         };
         Writer::new(&mut octets).described_string(VALUE, state);
         octets.into()
@@ -318,7 +318,7 @@ pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: 
     let outbox_message = OutboxMessage::read(message, Uuid::from_u128(draw.into()));
     let consumed = outbox_message.consumed(plan);
     let refusal = consumed.flaw.unwrap_or(RefusalReason::Injected);
-    let event = [EventKind::Delivered, EventKind::Received, EventKind::Failed, EventKind::Traced];
+    let event = [SendEventKind::Delivered, SendEventKind::Received, SendEventKind::Failed, SendEventKind::Traced];
     let mut written = vec![
         outbox_message.reply_accepted(0),
         outbox_message.reply_refused(refusal, plan, 0),
@@ -414,10 +414,10 @@ mod tests {
         assert_eq!((reply.message_id, reply.oddities), (None, vec![]));
 
         for (kind, state) in [
-            (EventKind::Delivered, EventState::Delivered),
-            (EventKind::Received, EventState::Received),
-            (EventKind::Failed, EventState::Failed),
-            (EventKind::Traced, EventState::Tracing),
+            (SendEventKind::Delivered, EventState::Delivered),
+            (SendEventKind::Received, EventState::Received),
+            (SendEventKind::Failed, EventState::Failed),
+            (SendEventKind::Traced, EventState::Tracing),
         ] {
             let message = read(&outbox_message.event(kind, &plan, 5));
             let event = SendEvent::read(&message);
@@ -427,7 +427,7 @@ mod tests {
         }
 
         let compatible = SimulatorPlan { tracing_value: TracingValue::Delivered, ..SimulatorPlan::default() };
-        let message = read(&outbox_message.event(EventKind::Traced, &compatible, 5));
+        let message = read(&outbox_message.event(SendEventKind::Traced, &compatible, 5));
         assert_eq!(SendEvent::read(&message).state, Some(EventState::Delivered));
     }
 

@@ -24,7 +24,7 @@ mod truth;
 
 pub use capacity::Capacity;
 pub use delay::DelayDistribution;
-pub use model::{ConsumedMessage, EndpointStep, EventKind, MessageKey, RefusalReason, ReplyKind, Simulator};
+pub use model::{ConsumedMessage, EndpointStep, MessageKey, RefusalReason, ReplyKind, SendEventKind, Simulator};
 pub use outage::{Outage, OutageTarget};
 pub use plan::{EndpointMode, Faults, Leg, PRESETS, ReceivedOn, SimulatorPlan, TracingValue};
 pub use plan_time::PlanTime;

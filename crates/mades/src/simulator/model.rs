@@ -74,7 +74,7 @@ pub enum EndpointStep {
         changed: Option<u64>,
     },
     /// Report an event.
-    Event(EventKind),
+    Event(SendEventKind),
 }
 
 /// Outcome that a reply reports.
@@ -92,7 +92,7 @@ pub enum ReplyKind {
 
 /// State that an event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EventKind {
+pub enum SendEventKind {
     /// It is in B's inbox.
     Delivered,
     /// B's application has it.
@@ -430,7 +430,7 @@ impl<M> Simulator<M> {
     fn push_received(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message(key) else { return };
         let at = now + self.delay(&self.plan.receive, RandomDecision::Receive, message.consumed.number, now);
-        self.push(self.when_up(OutageTarget::A, at), key, EndpointStep::Event(EventKind::Received));
+        self.push(self.when_up(OutageTarget::A, at), key, EndpointStep::Event(SendEventKind::Received));
     }
 }
 
@@ -468,7 +468,7 @@ impl<M> Simulator<M> {
         let at = self.arrival_at_b(&consumed, now);
         if tracing {
             let there_and_back = at + (at - now);
-            let event = if fault.fail { EventKind::Failed } else { EventKind::Traced };
+            let event = if fault.fail { SendEventKind::Failed } else { SendEventKind::Traced };
             return self.push(self.when_up(OutageTarget::A, there_and_back), key, EndpointStep::Event(event));
         }
         if fault.fail {
@@ -476,7 +476,7 @@ impl<M> Simulator<M> {
             let at = self.when_up(OutageTarget::A, self.when_up(OutageTarget::Network, at + back));
             return match self.plan.mode {
                 EndpointMode::Toolbox => self.push_status(key, at, ReplyKind::Failed),
-                _ => self.push(at, key, EndpointStep::Event(EventKind::Failed)),
+                _ => self.push(at, key, EndpointStep::Event(SendEventKind::Failed)),
             };
         }
         self.push_inbox(key, &consumed, fault, at, now);
@@ -552,7 +552,7 @@ impl<M> Simulator<M> {
         let at = self.arrival_at_a(&consumed, now);
         match self.plan.mode {
             EndpointMode::Toolbox => self.push_status(key, at, ReplyKind::Received),
-            _ => self.push(at, key, EndpointStep::Event(EventKind::Delivered)),
+            _ => self.push(at, key, EndpointStep::Event(SendEventKind::Delivered)),
         }
     }
 
@@ -567,11 +567,11 @@ impl<M> Simulator<M> {
         }
     }
 
-    fn reported(&mut self, key: MessageKey, event: EventKind, now: Duration) {
+    fn reported(&mut self, key: MessageKey, event: SendEventKind, now: Duration) {
         let Some(message) = self.message_mut(key) else { return };
         let since = now.saturating_sub(message.record.consumed);
         match event {
-            EventKind::Delivered => {
+            SendEventKind::Delivered => {
                 message.record.delivered = Some(now);
                 let received = message.taken_by_receiver;
                 self.totals.events_delivered += 1;
@@ -580,17 +580,17 @@ impl<M> Simulator<M> {
                     self.push_received(key, now);
                 }
             }
-            EventKind::Received => {
+            SendEventKind::Received => {
                 message.record.received = Some(now);
                 self.totals.events_received += 1;
                 self.totals.to_received.record(since);
                 self.set_fate(key, MessageFate::Delivered);
             }
-            EventKind::Failed => {
+            SendEventKind::Failed => {
                 self.totals.events_failed += 1;
                 self.set_fate(key, MessageFate::Failed);
             }
-            EventKind::Traced => {
+            SendEventKind::Traced => {
                 message.record.delivered = Some(now);
                 self.totals.events_tracing += 1;
                 self.totals.to_delivered.record(since);
@@ -721,8 +721,8 @@ mod tests {
             (1, EndpointStep::Reply(ReplyKind::Accepted)),
             (1, EndpointStep::Accept),
             (21, INBOX),
-            (321, EndpointStep::Event(EventKind::Delivered)),
-            (4321, EndpointStep::Event(EventKind::Received)),
+            (321, EndpointStep::Event(SendEventKind::Delivered)),
+            (4321, EndpointStep::Event(SendEventKind::Received)),
         ];
         assert_eq!(log, expected);
         assert_eq!(
@@ -752,7 +752,7 @@ mod tests {
             let expected = [
                 (0, EndpointStep::Reply(ReplyKind::Accepted)),
                 (0, EndpointStep::Accept),
-                (40, EndpointStep::Event(EventKind::Traced)),
+                (40, EndpointStep::Event(SendEventKind::Traced)),
             ];
             assert_eq!(log, expected);
             assert_eq!((record.fate, record.inboxed), (MessageFate::Traced, None));
@@ -774,7 +774,7 @@ mod tests {
         assert_eq!((record.fate, record.fault.drop), (MessageFate::Lost, true));
 
         let (record, log) = of(|plan| plan.faults.fail = 1.0);
-        assert_eq!(log[2..], [(0, EndpointStep::Event(EventKind::Failed))]);
+        assert_eq!(log[2..], [(0, EndpointStep::Event(SendEventKind::Failed))]);
         assert_eq!((record.fate, record.inboxed), (MessageFate::Failed, None));
 
         let (record, log) = of(|plan| (plan.mode, plan.faults.fail) = (EndpointMode::Toolbox, 1.0));

@@ -1,4 +1,4 @@
-//! What a delivery result leads to, and age: recipients are settled, wait for their next try, or are too old.
+//! Consequences of a delivery result, and of age: recipients are settled, wait for their next try, or are too old.
 use std::sync::Arc;
 use std::time::Duration;
 
