@@ -7,23 +7,6 @@ use crate::source_text::{Source, expand, root, sources, use_tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Files that still stand in a circle. The list may only shrink.
-const KNOWN: &[&str] = &[
-    "crates/net/src/message_handler.rs",
-    "crates/net/src/server.rs",
-    "crates/net/src/server_session.rs",
-    "crates/smtp/src/client/core.rs",
-    "crates/smtp/src/client/setup.rs",
-    "crates/smtp/src/client/state.rs",
-    "crates/smtp/src/client/transaction.rs",
-    "crates/smtp/src/server/auth.rs",
-    "crates/smtp/src/server/command.rs",
-    "crates/smtp/src/server/data.rs",
-    "crates/smtp/src/server/question.rs",
-    "crates/smtp/src/server/state.rs",
-    "crates/smtp/src/server/turned_away.rs",
-];
-
 /// Names from the crate's root to a module, or to an item in it.
 type ModulePath = Vec<String>;
 
@@ -159,19 +142,14 @@ fn circular_imports() -> Vec<Import> {
 
 #[test]
 fn no_files_import_from_each_other_in_a_circle() {
-    let found = circular_imports();
-    let is_known = |file: &String| KNOWN.contains(&file.as_str());
-    let new: Vec<String> = found
+    let found: Vec<String> = circular_imports()
         .iter()
-        .filter(|import| !is_known(&import.from) || !is_known(&import.to))
         .map(|Import { from, to, names }| {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             format!("{from} -> {to}: {}", names.join(", "))
         })
         .collect();
-    assert!(new.is_empty(), "a circle: move what both need to the lower file, or to one of its own: {new:#?}");
-    let stale: Vec<_> = KNOWN.iter().filter(|known| found.iter().all(|import| import.from != **known)).collect();
-    assert!(stale.is_empty(), "no longer in a circle, so remove them from KNOWN: {stale:#?}");
+    assert!(found.is_empty(), "a circle: move what both need to the lower file, or to one of its own: {found:#?}");
 }
 
 /// The imports in a circle of a crate with these files, as `from to`.

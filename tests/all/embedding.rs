@@ -238,7 +238,11 @@ impl Service for Limited {
 
 struct Faceless;
 
-impl Handler for Faceless {}
+impl Handler for Faceless {
+    fn message(&mut self, _bytes: u64, _now: Duration) -> Answer {
+        Answer::Yes
+    }
+}
 
 /// The first reply to a client that says that before all else.
 fn first_reply(address: SocketAddr, before: &str) -> (Wire, String) {

@@ -268,11 +268,15 @@ fn messages_that_find_no_memory_are_asked_for_again_later() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Implements nothing of AUTH.
+/// Implements nothing of AUTH and XCLIENT.
 #[derive(Clone)]
 struct OpenHandler;
 
-impl Handler for OpenHandler {}
+impl Handler for OpenHandler {
+    fn message(&mut self, _bytes: u64, _now: Duration) -> Answer {
+        Answer::Yes
+    }
+}
 
 fn tls() -> (ServerSecurity, ClientTls) {
     let certificate = Certificate::self_signed(&["localhost"]).unwrap();

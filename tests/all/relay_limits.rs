@@ -207,14 +207,19 @@ fn log_in(wire: &mut Wire, mechanism: Mechanism, user: &str, password: &str) -> 
     let mut line = format!("AUTH {}", mechanism.name());
     if let Some(initial) = client.initial() {
         line = format!("{line} {}", STANDARD.encode(initial));
-        client.initial_sent();
+        client = client.initial_sent();
     }
     loop {
         wire.send([&line, "\r\n"].concat());
         let reply = wire.reply().unwrap_or_else(|| "closed".to_owned());
         let Some(challenge) = reply.strip_prefix("334 ") else { return reply };
         let challenge = STANDARD.decode(challenge.trim_end()).unwrap();
-        line = client.respond(&challenge).map_or_else(|_| "*".to_owned(), |response| STANDARD.encode(response));
+        let Ok((response, next)) = client.respond(&challenge) else {
+            wire.send("*\r\n");
+            return wire.reply().unwrap_or_else(|| "closed".to_owned());
+        };
+        line = STANDARD.encode(response);
+        client = next;
     }
 }
 

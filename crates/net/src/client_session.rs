@@ -346,7 +346,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
 #[cfg(test)]
 mod tests {
     use super::{ClientSession, MessageSource, NextAction, SessionEnd};
-    use crate::{Handler, Outbox, Server, Socket, Timer, clock};
+    use crate::{Answer, Handler, Outbox, Server, Socket, Timer, clock};
     use smtp::client::{Client, Event, PipelineMode, Verb};
     use smtp::data;
     use smtp::envelope::Envelope;
@@ -399,7 +399,11 @@ mod tests {
 
     struct AcceptAll;
 
-    impl Handler for AcceptAll {}
+    impl Handler for AcceptAll {
+        fn message(&mut self, _bytes: u64, _now: Duration) -> Answer {
+            Answer::Yes
+        }
+    }
 
     #[test]
     fn a_message_is_written_after_it_was_rendered_however_often_the_task_is_polled() {

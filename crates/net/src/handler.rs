@@ -1,5 +1,5 @@
-//! The trait that an embedding program implements: one handler per session. Every method has a default: mail is accepted,
-//! and nobody is let in (AUTH, XCLIENT).
+//! The trait that an embedding program implements: one handler per session. Only the answer to a message has no default:
+//! it decides who is responsible for it. By default every command is accepted, and nobody is let in (AUTH, XCLIENT).
 use crate::tls::Handshake;
 use smtp::Path;
 use smtp::command::{Hello, Mail, Recipient};
@@ -152,11 +152,9 @@ pub trait Handler: 'static {
         let _ = block;
     }
 
-    /// The message is complete; `bytes` is its size. A positive answer takes responsibility (RFC 5321 §6.1).
-    fn message(&mut self, bytes: u64, now: Duration) -> Answer {
-        let _ = (bytes, now);
-        Answer::Yes
-    }
+    /// The message is complete; `bytes` is its size. A positive answer takes responsibility (RFC 5321 §6.1), so there is no
+    /// default: a handler that keeps no message must say so.
+    fn message(&mut self, bytes: u64, now: Duration) -> Answer;
 
     /// LMTP: result of the message for the recipient of that number, counted over the accepted ones. Asked after
     /// [`Handler::message`] answered yes; any other answer to that is sent for each recipient.

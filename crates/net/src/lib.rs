@@ -41,6 +41,7 @@
 //! | `recent` | tables of bounded size: keys that were used lately, in shards |
 //! | `server` | workers, accepting, stopping |
 //! | `server_session` | drives a server session for its handler |
+//! | `service` | what makes the handlers of a worker's sessions |
 //! | `stream` | a connection, plain or under TLS |
 //! | `tls` | TLS as a state machine over a connection |
 //! | `tls_files` | certificates and keys in files, read again when they change |
@@ -58,6 +59,7 @@ mod proxy_header;
 pub mod recent;
 mod server;
 mod server_session;
+mod service;
 mod stream;
 mod tls;
 mod tls_files;
@@ -74,7 +76,9 @@ pub use handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, ReadLimit};
 pub use message_handler::{BufferBudget, BufferingHandler, MessageHandler, MessageService, ReceivedMessage};
 pub use nonce::nonce;
 pub use outbox::Outbox;
-pub use server::{Proxied, RunningServer, Server, Service};
+pub use proxy_header::Proxied;
+pub use server::{RunningServer, Server};
+pub use service::Service;
 pub use smtp;
 pub use stream::Stream;
 pub use tls::Handshake;

@@ -5,7 +5,7 @@
 //!   └──── RSET, EHLO, a refused or broken message, the end of the session: all of it is forgotten ────┘
 //! ```
 use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, Peer};
-use crate::server::Service;
+use crate::service::Service;
 use crate::tls::Handshake;
 use smtp::Path;
 use smtp::command::{BodyType, Hello, Mail};

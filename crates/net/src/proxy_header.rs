@@ -1,4 +1,4 @@
-//! The PROXY header before the first byte of a session: read from a connection that a proxy passes on.
+//! The PROXY header before the first byte of a session: whether there is one, and how it is read.
 use eventloop::Socket;
 use smtp::proxy::{self, MAX_V1_BYTES, ProxyHeader, ProxyHeaderError};
 use std::future::poll_fn;
@@ -6,6 +6,16 @@ use std::io;
 
 /// Memory that a long header takes at a time: its sender may announce 64 KB and send none of them.
 const STEP_BYTES: usize = 4096;
+
+/// Use of a proxy that names the real client of each connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Proxied {
+    /// Connections come directly.
+    #[default]
+    No,
+    /// Connections come through a proxy, and each begins with a PROXY header, of version 1 or 2.
+    Yes,
+}
 
 /// Takes the header, and not a byte more: a TLS handshake may follow.
 ///

@@ -1,8 +1,10 @@
-//! The embeddable server: workers that accept and serve, and a service that makes a handler for each session.
+//! The embeddable server: workers that accept and serve.
 use crate::client_limits::{ClientLimits, Clients};
-use crate::handler::{Handler, Peer};
+use crate::handler::Peer;
 use crate::message_handler::{BufferBudget, DEFAULT_MESSAGE_BYTES, MessageHandler, MessageService};
+use crate::proxy_header::Proxied;
 use crate::server_session::{ClientAdmission, ServerSession};
+use crate::service::Service;
 use crate::tls_setup::ServerSecurity;
 use crate::worker::{self, WorkerBuffers};
 use eventloop::Endpoint;
@@ -38,57 +40,24 @@ const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Pause after a failed accept (descriptors ran out) before the next try.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// State that one worker serves with: made on the worker's own thread, so it needs no lock.
-pub trait Service: 'static {
-    /// Handler of one session.
-    type Handler: Handler;
-    /// Makes the handler for a client that has connected.
-    fn session(&self, peer: Peer) -> Self::Handler;
-    /// Reports whether a client has no limits ([`Server::client_limits`]) and may have the last quarter of the
-    /// sessions; called once per connection. By default this is true of this host's own clients.
-    fn is_exempt(&self, client: IpAddr) -> bool {
-        client.to_canonical().is_loopback()
-    }
-    /// A client could not be accepted: descriptors have run out ([`crate::ResourceExhausted`]), or it has gone again.
-    fn accept_failed(&self, why: &io::Error) {
-        let _ = why;
-    }
-    /// Called a few times a second, and once more when the worker ends.
-    fn tick(&self, now: Duration) {
-        let _ = now;
-    }
-    /// Final work of the worker, after its last session; its tasks still run meanwhile.
-    fn drain(&self) -> impl Future<Output = ()> {
-        std::future::ready(())
-    }
-}
-
-impl<H: Handler, F: Fn(Peer) -> H + 'static> Service for F {
-    type Handler = H;
-    fn session(&self, peer: Peer) -> H {
-        self(peer)
-    }
-}
-
-/// Use of a proxy that names the real client of each connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Proxied {
-    /// Connections come directly.
-    #[default]
-    No,
-    /// Connections come through a proxy, and each begins with a PROXY header, of version 1 or 2.
-    Yes,
-}
-
 /// Change that a program makes to the server's offer.
 type OfferChange = Box<dyn FnOnce(&mut Offer)>;
 
 /// A server to be started.
 ///
 /// ```no_run
-/// struct Swallow;
-/// impl mailrun_net::Handler for Swallow {}
-/// let server = mailrun_net::Server::new(|| |_peer| Swallow).start("127.0.0.1:2525".parse().unwrap()).unwrap();
+/// use mailrun_net::{Answer, Handler, Server};
+/// use std::time::Duration;
+///
+/// struct FullHandler;
+///
+/// impl Handler for FullHandler {
+///     fn message(&mut self, _bytes: u64, _now: Duration) -> Answer {
+///         Answer::reply(452, "4.3.1 Nothing can be stored here")
+///     }
+/// }
+///
+/// let server = Server::new(|| |_peer| FullHandler).start("127.0.0.1:2525".parse().unwrap()).unwrap();
 /// println!("listening on {}", server.address());
 /// server.wait();
 /// ```

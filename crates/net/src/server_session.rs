@@ -2,7 +2,7 @@
 use crate::client_limits::{Admission, ClientLimit};
 use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, ReadLimit};
 use crate::nonce::nonce;
-use crate::server::Proxied;
+use crate::proxy_header::Proxied;
 use crate::stream::Stream;
 use crate::tls_setup::{ServerSecurity, ServerTls};
 use crate::worker::{IoBuffers, READ_BYTES, WorkerBuffers};

@@ -25,10 +25,7 @@ pub(crate) struct LineReader {
 impl LineReader {
     /// Takes one line off the front of `input`. `limit` counts the `<CRLF>`.
     pub(crate) fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8], limit: usize) -> ReadLine<'s> {
-        if self.spent {
-            self.held = Vec::new();
-            self.spent = false;
-        }
+        self.release();
         let Some(end) = memchr::memchr(b'\n', input) else {
             self.hold(input, limit);
             *input = &[];
@@ -42,6 +39,14 @@ impl LineReader {
         self.hold(line, limit);
         self.spent = true;
         if std::mem::take(&mut self.overlong) { ReadLine::TooLong } else { whole(&self.held, limit) }
+    }
+
+    /// Drops the line that the last call returned.
+    pub(crate) fn release(&mut self) {
+        if self.spent {
+            self.held = Vec::new();
+            self.spent = false;
+        }
     }
 
     /// Reports whether the next byte is the first of a line.

@@ -191,10 +191,7 @@ impl ReplyReader {
     /// # Errors
     /// [`ReplyError`], after which the rest of the conversation is meaningless.
     pub fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<ReceivedReply<'s>>, ReplyError> {
-        if self.spent {
-            self.held = Vec::new();
-            self.spent = false;
-        }
+        self.release();
         if self.held.is_empty() {
             if let Some((code, length)) = whole_reply(&input[..input.len().min(MAX_REPLY_BYTES)])? {
                 let (wire, rest) = input.split_at(length);
@@ -206,6 +203,14 @@ impl ReplyReader {
             return if self.held.len() > MAX_REPLY_BYTES { Err(ReplyError::TooLong) } else { Ok(None) };
         }
         self.next_held(input)
+    }
+
+    /// Drops the reply that the last call returned.
+    pub(crate) fn release(&mut self) {
+        if self.spent {
+            self.held = Vec::new();
+            self.spent = false;
+        }
     }
 
     /// Memory it takes on the heap.

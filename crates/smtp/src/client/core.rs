@@ -1,9 +1,10 @@
 //! Facts of a client session that outlast its states, and the replies that its transactions await.
+use super::event::{GaveUp, Verb};
 use super::options::{BurstSize, Chunking, PipelineMode};
-use super::transaction::DueReply;
-use super::{GaveUp, Protocol};
+use super::state::DueReply;
 use crate::extensions::Extensions;
 use crate::sasl::Mechanism;
+use crate::settings::Protocol;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub(super) struct ClientCore {
     pub(super) last_received: Duration,
     /// Replies that the transactions await, in order.
     pub(super) due: VecDeque<DueReply>,
+    /// Commands before QUIT whose replies have not come.
+    pub(super) before_quit: VecDeque<Verb>,
     /// Transactions that have begun and are not over.
     pub(super) under_way: u32,
     /// Recipients that the peer accepted, of the transaction whose replies are coming.
@@ -56,6 +59,7 @@ impl ClientCore {
             gave_up: None,
             last_received: now,
             due: VecDeque::new(),
+            before_quit: VecDeque::new(),
             under_way: 0,
             accepted: 0,
             accepted_recipients: VecDeque::new(),

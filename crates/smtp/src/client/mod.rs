@@ -7,146 +7,25 @@
 //! machine: they differ only in the number of commands that [`Client::begin`] writes at once. The caller asks
 //! [`Client::wants`] for the session's next request, and writes the message itself, uncopied.
 mod core;
+mod event;
 mod options;
 mod setup;
 mod state;
+mod step;
 mod transaction;
 
 use self::core::ClientCore;
-use self::setup::SessionSetup;
-use self::state::{ClientState, SetUpState};
-use self::transaction::SendState;
+use self::state::{ClientState, SendState, SessionSetup, SetUpState};
 use crate::envelope::Envelope;
 use crate::extensions::Extensions;
-use crate::reply::{ReceivedReply, ReplyError, ReplyReader};
-use crate::sasl::client::ExchangeError;
+use crate::reply::ReplyReader;
 use crate::sasl::{Mechanism, Nonce};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::event::{ChunkPosition, Event, GaveUp, Outcome, Verb, Violation, Want};
 pub use self::options::{BurstSize, Chunking, Notifications, Options, PipelineMode, StartTls};
 pub use crate::settings::Protocol;
-
-/// Commands that replies belong to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verb {
-    /// The connection.
-    Greeting,
-    /// EHLO, or HELO after it; LHLO.
-    Hello,
-    /// STARTTLS.
-    StartTls,
-    /// XCLIENT.
-    Xclient,
-    /// AUTH, or a response to one of its challenges.
-    Auth,
-    /// MAIL.
-    Mail,
-    /// RCPT of that number.
-    Recipient(u32),
-    /// DATA.
-    Data,
-    /// BDAT, except the last.
-    Chunk,
-    /// The final dot, or the last BDAT.
-    Message,
-    /// The same in LMTP, for the recipient of that number.
-    Delivery(u32),
-    /// RSET.
-    Reset,
-    /// QUIT.
-    Quit,
-}
-
-/// A reply and its command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event<'a> {
-    /// The command that it belongs to.
-    pub to: Verb,
-    /// The reply.
-    pub reply: ReceivedReply<'a>,
-    /// The transaction it belongs to is over.
-    pub ends: Option<Outcome>,
-}
-
-/// Results of a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The peer took responsibility for the recipients that it accepted; in LMTP for at least one of them, namely those
-    /// whose [`Verb::Delivery`] had a positive reply.
-    Accepted,
-    /// The peer did not.
-    Refused,
-}
-
-/// Requests of the session to its caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
-    /// Replies: read.
-    Replies,
-    /// TLS, once all is written; then [`Client::tls_started`].
-    Tls,
-    /// A transaction to [begin](Client::begin), or [quit](Client::quit).
-    Transaction,
-    /// The message and its end of data, then [`Client::message_sent`].
-    Message,
-    /// The next [chunk](Client::chunk) of the message, and its bytes as they are.
-    Chunk,
-    /// Nothing more: close the connection.
-    Close,
-}
-
-/// Position of a chunk in its message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChunkPosition {
-    /// More chunks follow.
-    Middle,
-    /// The chunk ends the message.
-    Last,
-}
-
-/// Reasons why a session sent QUIT before it sent anything else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GaveUp {
-    /// TLS is required and not offered.
-    #[error("the server does not offer STARTTLS")]
-    NoTls,
-    /// TLS is required and was refused.
-    #[error("the server rejected STARTTLS")]
-    TlsRefused,
-    /// No mechanism of AUTH is both allowed and offered.
-    #[error("the server offers no usable AUTH mechanism")]
-    NoMechanism,
-    /// The peer rejected the credentials.
-    #[error("the server rejected AUTH")]
-    NotAuthenticated,
-    /// The exchange could not continue.
-    #[error("AUTH: {0}")]
-    Exchange(ExchangeError),
-    /// XCLIENT is not offered, or with none of the attributes to be sent.
-    #[error("the server does not offer XCLIENT")]
-    NoXclient,
-    /// XCLIENT was refused.
-    #[error("the server rejected XCLIENT")]
-    XclientRefused,
-    /// Notifications are asked for, and DSN is not offered.
-    #[error("the server does not offer DSN")]
-    NoDsn,
-}
-
-/// Violations by a peer that end the conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// A line that is not a reply.
-    #[error(transparent)]
-    Malformed(#[from] ReplyError),
-    /// A reply that no command asked for.
-    #[error("the peer sent an unexpected reply {0}")]
-    Unasked(u16),
-    /// Bytes in the clear behind the 220 to STARTTLS: injected by a third party (CVE-2011-0411).
-    #[error("{0} bytes of plain text followed the reply to STARTTLS")]
-    Injected(usize),
-}
 
 /// The client's side of a session.
 #[derive(Debug)]
@@ -187,15 +66,20 @@ impl Client {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event<'s>>, Violation> {
-        if let ClientState::Closed(_) = self.state {
-            *input = &[];
+        if input.is_empty() {
+            self.reader.release();
             return Ok(None);
         }
-        if let ClientState::SetUp(SetUpState::ExpectTls(_)) = self.state
-            && !input.is_empty()
-        {
-            self.state = ClientState::Closed(None);
-            return Err(Violation::Injected(std::mem::take(input).len()));
+        match self.state {
+            ClientState::Closed(_) => {
+                *input = &[];
+                return Ok(None);
+            }
+            ClientState::SetUp(SetUpState::ExpectTls(_)) => {
+                self.state = ClientState::Closed(None);
+                return Err(Violation::Injected(std::mem::take(input).len()));
+            }
+            ClientState::SetUp(_) | ClientState::Transaction(_) | ClientState::ExpectQuit => {}
         }
         let reply = match self.reader.next(input) {
             Ok(Some(reply)) => reply,
@@ -279,7 +163,7 @@ impl Client {
     /// Sends QUIT, unless the session is over. Replies that are due before have no effect any more.
     pub fn quit(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
-        self.state = self.take_state().quit(&self.core, out);
+        self.state = self.take_state().quit(&mut self.core, out);
     }
 
     /// The session's next request.
@@ -290,7 +174,7 @@ impl Client {
             ClientState::Transaction(SendState::Message) => Want::Message,
             ClientState::Transaction(SendState::Chunks) if self.core.wants_chunk() => Want::Chunk,
             ClientState::Transaction(SendState::Idle) if self.core.due.is_empty() => Want::Transaction,
-            _ => Want::Replies,
+            ClientState::SetUp(_) | ClientState::Transaction(_) | ClientState::ExpectQuit => Want::Replies,
         }
     }
 
@@ -336,7 +220,7 @@ impl Client {
     /// Time at which `patience` with the peer ends, if a reply is awaited.
     pub fn deadline(&self, timeout: Duration) -> Option<Duration> {
         self.waits_for()?;
-        let is_quitting = matches!(self.state, ClientState::ExpectQuit(_));
+        let is_quitting = matches!(self.state, ClientState::ExpectQuit);
         let shortest = self.core.quit_timeout.filter(|_| is_quitting).map_or(timeout, |short| short.min(timeout));
         Some(self.core.last_received + shortest)
     }
@@ -345,6 +229,8 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reply::ReplyError;
+    use crate::sasl::client::ExchangeError;
     use crate::sasl::{self, Credentials};
     use crate::xclient::XclientRequest;
 

@@ -1,35 +1,16 @@
 //! Steps of a client session before its first transaction: the greeting, TLS, XCLIENT, AUTH.
 use super::core::ClientCore;
+use super::event::GaveUp;
 use super::options::{Notifications, Options, StartTls};
-use super::state::{ClientState, SetUpState};
-use super::transaction::SendState;
-use super::{GaveUp, Protocol};
+use super::state::{ClientState, HelloForm, SendState, SessionSetup, SetUpState};
 use crate::extensions::Extensions;
 use crate::limits::MAX_COMMAND_LINE_BYTES;
 use crate::reply::ReceivedReply;
 use crate::sasl::client::{ClientExchange, ExchangeError};
 use crate::sasl::{self, Credentials, Nonce};
+use crate::settings::Protocol;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Options of the steps, and which of them have been taken.
-#[derive(Debug)]
-pub(super) struct SessionSetup {
-    options: Arc<Options>,
-    nonce: Option<Nonce>,
-    has_asked_for_tls: bool,
-    /// Lines of XCLIENT that are still to be sent, once they are known.
-    xclient_lines: Option<VecDeque<String>>,
-}
-
-/// Forms of the client's own greeting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HelloForm {
-    /// EHLO, or LHLO: extensions are on.
-    Extended,
-    /// HELO, after EHLO was refused.
-    Plain,
-}
 
 /// Takes the greeting. A peer that refuses to serve waits for QUIT (RFC 5321 §3.1); with 421 it closes by itself (§3.8).
 pub(super) fn greeted(
@@ -85,7 +66,7 @@ pub(super) fn hello_answered(
 
 fn quit(out: &mut Vec<u8>) -> ClientState {
     out.extend_from_slice(b"QUIT\r\n");
-    ClientState::ExpectQuit(Vec::new())
+    ClientState::ExpectQuit
 }
 
 fn give_up(why: GaveUp, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
@@ -180,16 +161,19 @@ fn authenticate(
     let mut left = credentials.mechanisms.and(core.extensions.auth);
     while let Some(mechanism) = left.strongest() {
         left = left.without(mechanism);
-        let Ok(mut exchange) = ClientExchange::new(mechanism, credentials, nonce) else { continue };
+        let Ok(exchange) = ClientExchange::new(mechanism, credentials, nonce) else { continue };
         let mut line = format!("AUTH {}", mechanism.name());
         let initial = exchange.initial().map(|response| format!(" {}\r\n", sasl::encode(response)));
-        match initial.filter(|initial| line.len() + initial.len() <= MAX_COMMAND_LINE_BYTES) {
+        let exchange = match initial.filter(|initial| line.len() + initial.len() <= MAX_COMMAND_LINE_BYTES) {
             Some(initial) => {
                 line += &initial;
-                exchange.initial_sent();
+                exchange.initial_sent()
             }
-            None => line += "\r\n",
-        }
+            None => {
+                line += "\r\n";
+                exchange
+            }
+        };
         core.mechanism = Some(mechanism);
         out.extend_from_slice(line.as_bytes());
         return ClientState::SetUp(SetUpState::ExpectAuth(Box::new(exchange)));
@@ -199,17 +183,17 @@ fn authenticate(
 
 /// Takes the reply to AUTH, or to a response.
 pub(super) fn auth_answered(
-    mut exchange: Box<ClientExchange>,
+    exchange: ClientExchange,
     reply: &ReceivedReply<'_>,
     core: &mut ClientCore,
     out: &mut Vec<u8>,
 ) -> ClientState {
     match reply.code() {
-        334 => match respond(&mut exchange, reply) {
-            Ok(line) => {
+        334 => match respond(exchange, reply) {
+            Ok((line, exchange)) => {
                 out.extend_from_slice(line.as_bytes());
                 out.extend_from_slice(b"\r\n");
-                ClientState::SetUp(SetUpState::ExpectAuth(exchange))
+                ClientState::SetUp(SetUpState::ExpectAuth(Box::new(exchange)))
             }
             Err(why) => {
                 out.extend_from_slice(b"*\r\n");
@@ -229,11 +213,11 @@ pub(super) fn cancelled(why: ExchangeError, core: &mut ClientCore, out: &mut Vec
     give_up(GaveUp::Exchange(why), core, out)
 }
 
-/// Returns the response to a challenge, as it goes on the wire.
-fn respond(exchange: &mut ClientExchange, reply: &ReceivedReply<'_>) -> Result<String, ExchangeError> {
+/// Returns the response to a challenge, as it goes on the wire, with the exchange after it.
+fn respond(exchange: ClientExchange, reply: &ReceivedReply<'_>) -> Result<(String, ClientExchange), ExchangeError> {
     let challenge = reply.lines().last().and_then(|text| sasl::decode(text.trim_ascii()));
-    let response = exchange.respond(&challenge.ok_or(ExchangeError::Challenge)?)?;
+    let (response, exchange) = exchange.respond(&challenge.ok_or(ExchangeError::Challenge)?)?;
     let line = sasl::encode(&response);
     let fits = line.len() + 2 <= sasl::MAX_EXCHANGE_LINE_BYTES;
-    if fits { Ok(line) } else { Err(ExchangeError::Credentials) }
+    if fits { Ok((line, exchange)) } else { Err(ExchangeError::Credentials) }
 }

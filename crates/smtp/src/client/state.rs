@@ -1,10 +1,11 @@
-//! States of a client session, and the step that a reply causes.
-use super::core::ClientCore;
-use super::setup::{self, HelloForm, SessionSetup};
-use super::transaction::SendState;
-use super::{Outcome, Verb, Violation};
-use crate::reply::ReceivedReply;
+//! States of a client session. The files beside this one have their steps: `step`, and what it calls.
+use super::event::Verb;
+use super::options::Options;
+use crate::envelope::Envelope;
+use crate::sasl::Nonce;
 use crate::sasl::client::{ClientExchange, ExchangeError};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// States of the session, by what it waits for. Each holds what it needs, so that no other state can have it; what is
 /// large is in a box, for a step moves the state. A session without options has no [`SessionSetup`].
@@ -26,8 +27,8 @@ pub(super) enum ClientState {
     SetUp(SetUpState),
     /// The caller, or the replies of transactions.
     Transaction(SendState),
-    /// The reply to QUIT, behind the replies to these commands.
-    ExpectQuit(Vec<Verb>),
+    /// The reply to QUIT, behind those to [earlier commands](super::core::ClientCore::before_quit).
+    ExpectQuit,
     /// Nothing any more; holds the command whose reply did not come.
     Closed(Option<Verb>),
 }
@@ -52,91 +53,73 @@ pub(super) enum SetUpState {
     ExpectCancelled(ExchangeError),
 }
 
-impl ClientState {
-    /// Takes a reply; the commands that follow from it go to `out`. Returns the command that it belongs to, and the
-    /// result of the transaction, if that is over.
-    pub(super) fn receive(
-        &mut self,
-        reply: &ReceivedReply<'_>,
-        core: &mut ClientCore,
-        out: &mut Vec<u8>,
-    ) -> Result<(Verb, Option<Outcome>), Violation> {
-        // Only the inner state moves: the outer one is large, and most replies do not change it.
-        match self {
-            Self::Transaction(sending) => {
-                let state = std::mem::replace(sending, SendState::Idle);
-                let Some(due) = core.due.pop_front() else {
-                    *self = Self::Closed(None);
-                    return state.interrupted(reply);
-                };
-                let step = state.step(due, reply, core, out);
-                *sending = step.next;
-                Ok((step.to, step.ends))
-            }
-            Self::SetUp(state) => {
-                let state = std::mem::replace(state, SetUpState::ExpectGreeting(None));
-                let to = state.awaited();
-                *self = state.step(reply, core, out);
-                to.map(|to| (to, None)).ok_or(Violation::Unasked(reply.code()))
-            }
-            Self::ExpectQuit(earlier) if earlier.is_empty() => {
-                *self = Self::Closed(None);
-                Ok((Verb::Quit, None))
-            }
-            Self::ExpectQuit(earlier) => Ok((earlier.remove(0), None)),
-            Self::Closed(_) => Err(Violation::Unasked(reply.code())),
-        }
-    }
-
-    /// Sends QUIT, unless the session is over.
-    pub(super) fn quit(self, core: &ClientCore, out: &mut Vec<u8>) -> Self {
-        let earlier = match self {
-            Self::Closed(_) => return self,
-            Self::SetUp(state) => state.awaited().into_iter().collect(),
-            Self::Transaction(_) => core.due.iter().map(|due| due.verb()).collect(),
-            Self::ExpectQuit(earlier) => earlier.into_iter().chain([Verb::Quit]).collect(),
-        };
-        out.extend_from_slice(b"QUIT\r\n");
-        Self::ExpectQuit(earlier)
-    }
-
-    /// The command whose reply comes next.
-    pub(super) fn awaited(&self, core: &ClientCore) -> Option<Verb> {
-        match self {
-            Self::SetUp(state) => state.awaited(),
-            Self::Transaction(_) => core.awaited(),
-            Self::ExpectQuit(earlier) => Some(earlier.first().copied().unwrap_or(Verb::Quit)),
-            Self::Closed(awaited) => *awaited,
-        }
-    }
+/// Options of the steps, and which of them have been taken.
+#[derive(Debug)]
+pub(super) struct SessionSetup {
+    pub(super) options: Arc<Options>,
+    pub(super) nonce: Option<Nonce>,
+    pub(super) has_asked_for_tls: bool,
+    /// Lines of XCLIENT that are still to be sent, once they are known.
+    pub(super) xclient_lines: Option<VecDeque<String>>,
 }
 
-impl SetUpState {
-    /// Takes a reply.
-    fn step(self, reply: &ReceivedReply<'_>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
-        let is_done = reply.code() / 100 == 2;
-        match self {
-            Self::ExpectGreeting(setup) => setup::greeted(setup, reply, core, out),
-            Self::ExpectHello(form, setup) => setup::hello_answered(form, setup, reply, core, out),
-            Self::ExpectStartTls(setup) if is_done => ClientState::SetUp(Self::ExpectTls(setup)),
-            Self::ExpectStartTls(setup) => setup.without_tls(core, out),
-            Self::ExpectTls(_) => ClientState::Closed(None),
-            Self::ExpectXclient(setup) if is_done => setup.next_xclient(core, out),
-            Self::ExpectXclient(_) => setup::xclient_refused(core, out),
-            Self::ExpectAuth(exchange) => setup::auth_answered(exchange, reply, core, out),
-            Self::ExpectCancelled(why) => setup::cancelled(why, core, out),
-        }
-    }
+/// Forms of the client's own greeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HelloForm {
+    /// EHLO, or LHLO: extensions are on.
+    Extended,
+    /// HELO, after EHLO was refused.
+    Plain,
+}
 
-    /// The command whose reply is awaited; none before TLS.
-    fn awaited(&self) -> Option<Verb> {
+/// States of the sending side. The receiving side is the queue of replies that are [due](super::core::ClientCore::due): it may lag
+/// behind by several transactions.
+///
+/// ```text
+///  Idle ◀────────────────────────────────────── 2yz, 5yz to the message, in LMTP one for each recipient
+///   │ begin                                                                              ▲
+///   ├──▶ Group: MAIL, RCPT, DATA together ──┬─354─▶ Message: the caller writes it ─ message_sent
+///   ├──▶ LockStep: one command at a time ───┤                                            │
+///   │       │                               ├─354, and nobody was accepted─▶ EmptyMessage: `.`
+///   ├───────┴─▶ Chunks: the caller writes each chunk ─ BDAT … LAST ──────────────────────┘
+///   └◀─ RSET ── refused, from each of them
+/// ```
+#[derive(Debug)]
+pub(super) enum SendState {
+    /// No transaction is being sent.
+    Idle,
+    /// The reply to the last command.
+    LockStep(Arc<Envelope>),
+    /// The replies to MAIL, RCPT and DATA.
+    Group,
+    /// The message; 354 was read.
+    Message,
+    /// The next chunk of the message.
+    Chunks,
+    /// The reply to a message that was sent empty, for nobody was to have it.
+    EmptyMessage,
+}
+
+/// Replies that a transaction awaits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DueReply {
+    Mail,
+    Recipient(u32),
+    Data,
+    Chunk,
+    Message,
+    Reset,
+}
+
+impl DueReply {
+    pub(super) fn verb(self) -> Verb {
         match self {
-            Self::ExpectGreeting(_) => Some(Verb::Greeting),
-            Self::ExpectHello(..) => Some(Verb::Hello),
-            Self::ExpectStartTls(_) => Some(Verb::StartTls),
-            Self::ExpectTls(_) => None,
-            Self::ExpectXclient(_) => Some(Verb::Xclient),
-            Self::ExpectAuth(_) | Self::ExpectCancelled(_) => Some(Verb::Auth),
+            Self::Mail => Verb::Mail,
+            Self::Recipient(number) => Verb::Recipient(number),
+            Self::Data => Verb::Data,
+            Self::Chunk => Verb::Chunk,
+            Self::Message => Verb::Message,
+            Self::Reset => Verb::Reset,
         }
     }
 }

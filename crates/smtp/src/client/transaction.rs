@@ -1,63 +1,13 @@
 //! Transactions of a client session: commands in lock step, in groups, and messages by DATA or BDAT.
 use super::core::ClientCore;
-use super::{ChunkPosition, Outcome, Protocol, Verb, Violation};
+use super::event::{ChunkPosition, Outcome, Verb, Violation};
+use super::state::{DueReply, SendState};
 use crate::data::END_OF_DATA;
 use crate::envelope::Envelope;
 use crate::reply::ReceivedReply;
+use crate::settings::Protocol;
 use std::io::Write;
 use std::sync::Arc;
-
-/// States of the sending side. The receiving side is the queue of replies that are [due](ClientCore::due): it may lag
-/// behind by several transactions.
-///
-/// ```text
-///  Idle ◀────────────────────────────────────── 2yz, 5yz to the message, in LMTP one for each recipient
-///   │ begin                                                                              ▲
-///   ├──▶ Group: MAIL, RCPT, DATA together ──┬─354─▶ Message: the caller writes it ─ message_sent
-///   ├──▶ LockStep: one command at a time ───┤                                            │
-///   │       │                               ├─354, and nobody was accepted─▶ EmptyMessage: `.`
-///   ├───────┴─▶ Chunks: the caller writes each chunk ─ BDAT … LAST ──────────────────────┘
-///   └◀─ RSET ── refused, from each of them
-/// ```
-#[derive(Debug)]
-pub(super) enum SendState {
-    /// No transaction is being sent.
-    Idle,
-    /// The reply to the last command.
-    LockStep(Arc<Envelope>),
-    /// The replies to MAIL, RCPT and DATA.
-    Group,
-    /// The message; 354 was read.
-    Message,
-    /// The next chunk of the message.
-    Chunks,
-    /// The reply to a message that was sent empty, for nobody was to have it.
-    EmptyMessage,
-}
-
-/// Replies that a transaction awaits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DueReply {
-    Mail,
-    Recipient(u32),
-    Data,
-    Chunk,
-    Message,
-    Reset,
-}
-
-impl DueReply {
-    pub(super) fn verb(self) -> Verb {
-        match self {
-            Self::Mail => Verb::Mail,
-            Self::Recipient(number) => Verb::Recipient(number),
-            Self::Data => Verb::Data,
-            Self::Chunk => Verb::Chunk,
-            Self::Message => Verb::Message,
-            Self::Reset => Verb::Reset,
-        }
-    }
-}
 
 /// The step that a reply causes.
 pub(super) struct ReplyStep {
@@ -91,12 +41,12 @@ impl SendState {
             DueReply::Message => self.message_answered(is_done, core, out),
             DueReply::Reset => (self.reset_answered(), None),
         };
-        let (state, ends) = match state {
+        let (next, ends) = match state {
             Self::Chunks if core.is_doomed && core.due.is_empty() => core.refused(out),
             state => (state, ends),
         };
         core.under_way = core.under_way.saturating_sub(u32::from(ends.is_some()));
-        ReplyStep { next: state, to: recipient.map_or(due.verb(), Verb::Delivery), ends }
+        ReplyStep { next, to: recipient.map_or(due.verb(), Verb::Delivery), ends }
     }
 
     /// Takes a reply that no command asked for. A refusal while the message is being written is the peer's final reply
@@ -120,7 +70,7 @@ impl SendState {
         match self {
             Self::LockStep(envelope) if is_done => ask(envelope, 0, core, out),
             Self::LockStep(_) => core.refused(out),
-            in_group => (in_group, None),
+            Self::Idle | Self::Group | Self::Message | Self::Chunks | Self::EmptyMessage => (self, None),
         }
     }
 
@@ -131,10 +81,10 @@ impl SendState {
         }
         match self {
             Self::LockStep(envelope) => ask(envelope, number as usize + 1, core, out),
-            in_group => {
+            Self::Idle | Self::Group | Self::Message | Self::Chunks | Self::EmptyMessage => {
                 let is_last = !matches!(core.due.front(), Some(DueReply::Recipient(_)));
                 core.is_doomed |= is_last && core.accepted == 0;
-                (in_group, None)
+                (self, None)
             }
         }
     }
@@ -184,7 +134,7 @@ impl SendState {
     fn reset_answered(self) -> Self {
         match self {
             Self::EmptyMessage => Self::Idle,
-            state => state,
+            Self::Idle | Self::LockStep(_) | Self::Group | Self::Message | Self::Chunks => self,
         }
     }
 }
@@ -286,9 +236,8 @@ impl ClientCore {
 
     /// The command whose reply comes next.
     pub(super) fn awaited(&self) -> Option<Verb> {
-        match (self.due.front(), self.accepted_recipients.front()) {
-            (Some(DueReply::Message), Some(number)) => Some(Verb::Delivery(*number)),
-            (due, _) => due.map(|due| due.verb()),
-        }
+        let due = self.due.front()?;
+        let recipient = if *due == DueReply::Message { self.accepted_recipients.front() } else { None };
+        Some(recipient.map_or_else(|| due.verb(), |number| Verb::Delivery(*number)))
     }
 }

@@ -66,20 +66,27 @@ impl ClientExchange {
     }
 
     /// Notes that the first message was sent with AUTH.
-    pub fn initial_sent(&mut self) {
-        if let State::First(_, scram) = std::mem::replace(&mut self.state, State::Verdict) {
-            self.state = after_first(self.mechanism, scram);
+    #[must_use]
+    pub fn initial_sent(self) -> Self {
+        match self.state {
+            State::First(_, scram) => Self { state: after_first(self.mechanism, scram), ..self },
+            State::Name
+            | State::Password
+            | State::Challenge
+            | State::ServerFirst(_)
+            | State::ServerFinal(_)
+            | State::Verdict
+            | State::VerdictOrReason => self,
         }
     }
 
-    /// Answers a challenge.
+    /// Answers a challenge, and returns the response with the exchange after it.
     ///
     /// # Errors
     /// [`ExchangeError`]; the exchange must be cancelled.
-    pub fn respond(&mut self, challenge: &[u8]) -> Result<Vec<u8>, ExchangeError> {
+    pub fn respond(self, challenge: &[u8]) -> Result<(Vec<u8>, Self), ExchangeError> {
         let Credentials { name, secret, .. } = &self.credentials;
-        let state = std::mem::replace(&mut self.state, State::Verdict);
-        let (response, next) = match state {
+        let (response, state) = match self.state {
             State::First(response, scram) if challenge.is_empty() => (response, after_first(self.mechanism, scram)),
             State::Name => (name.clone().into_bytes(), State::Password),
             State::Password => (secret.clone().into_bytes(), State::Verdict),
@@ -93,8 +100,7 @@ impl ClientExchange {
             State::VerdictOrReason => (Vec::new(), State::Verdict),
             State::First(..) | State::Verdict => return Err(ExchangeError::Challenge),
         };
-        self.state = next;
-        Ok(response)
+        Ok((response, Self { state, ..self }))
     }
 
     /// Checks the server's positive verdict.
@@ -106,7 +112,12 @@ impl ClientExchange {
             State::First(_, Some(_)) | State::ServerFirst(_) | State::ServerFinal(_) => {
                 Err(ExchangeError::ServerUnverified)
             }
-            _ => Ok(()),
+            State::First(_, None)
+            | State::Name
+            | State::Password
+            | State::Challenge
+            | State::Verdict
+            | State::VerdictOrReason => Ok(()),
         }
     }
 }
@@ -152,14 +163,14 @@ mod tests {
     #[test]
     fn the_first_word_goes_with_auth_or_answers_an_empty_challenge() {
         for mechanism in [Mechanism::Plain, Mechanism::Xoauth2, Mechanism::ScramSha256] {
-            let mut with = exchange(mechanism, "user", "pencil");
-            let mut without = with.clone();
-            let first = with.initial().unwrap().to_vec();
-            with.initial_sent();
-            assert_eq!(without.respond(b""), Ok(first));
+            let begun = exchange(mechanism, "user", "pencil");
+            let first = begun.initial().unwrap().to_vec();
+            let with = begun.clone().initial_sent();
+            let (response, without) = begun.respond(b"").unwrap();
+            assert_eq!(response, first);
             assert_eq!((with.initial(), without.initial()), (None, None));
             assert_eq!(with.accept(), without.accept());
-            assert_eq!(exchange(mechanism, "user", "pencil").respond(b"x"), Err(ExchangeError::Challenge));
+            assert_eq!(exchange(mechanism, "user", "pencil").respond(b"x").err(), Some(ExchangeError::Challenge));
         }
         assert_eq!(exchange(Mechanism::Plain, "tim", "tan").initial(), Some(b"\0tim\0tan".as_slice()));
         let xoauth2 =
@@ -173,40 +184,41 @@ mod tests {
 
     #[test]
     fn xoauth2_hears_once_what_was_wrong() {
-        let mut xoauth2 = exchange(Mechanism::Xoauth2, "user", "token");
-        xoauth2.initial_sent();
-        assert_eq!(xoauth2.respond(br#"{"status":"401"}"#), Ok(Vec::new()));
-        assert_eq!(xoauth2.respond(br#"{"status":"401"}"#), Err(ExchangeError::Challenge));
+        let xoauth2 = exchange(Mechanism::Xoauth2, "user", "token").initial_sent();
+        let (response, xoauth2) = xoauth2.respond(br#"{"status":"401"}"#).unwrap();
+        assert!(response.is_empty());
+        assert_eq!(xoauth2.respond(br#"{"status":"401"}"#).err(), Some(ExchangeError::Challenge));
     }
 
     #[test]
     fn login_says_name_and_password_and_no_more() {
-        let mut login = exchange(Mechanism::Login, "user", "pencil");
+        let login = exchange(Mechanism::Login, "user", "pencil");
         assert_eq!(login.initial(), None);
-        assert_eq!(login.respond(b"Username:"), Ok(b"user".to_vec()));
-        assert_eq!(login.respond(b"Password:"), Ok(b"pencil".to_vec()));
-        assert_eq!(login.respond(b"Password:"), Err(ExchangeError::Challenge));
+        let (name, login) = login.respond(b"Username:").unwrap();
+        let (password, login) = login.respond(b"Password:").unwrap();
+        assert_eq!((name, password), (b"user".to_vec(), b"pencil".to_vec()));
+        assert_eq!(login.respond(b"Password:").err(), Some(ExchangeError::Challenge));
     }
 
     #[test]
     fn cram_md5_answers_one_challenge() {
-        let mut cram = exchange(Mechanism::CramMd5, "tim", "tanstaaftanstaaf");
-        let response = cram.respond(b"<1896.697170952@postoffice.reston.mci.net>");
-        assert_eq!(response, Ok(b"tim b913a602c7eda7a495b4e6e7334d3890".to_vec()));
-        assert_eq!(cram.respond(b"<again@b>"), Err(ExchangeError::Challenge));
+        let cram = exchange(Mechanism::CramMd5, "tim", "tanstaaftanstaaf");
+        let (response, cram) = cram.respond(b"<1896.697170952@postoffice.reston.mci.net>").unwrap();
+        assert_eq!(response, b"tim b913a602c7eda7a495b4e6e7334d3890");
         assert_eq!(cram.accept(), Ok(()));
+        assert_eq!(cram.respond(b"<again@b>").err(), Some(ExchangeError::Challenge));
     }
 
     #[test]
     fn a_server_that_proves_nothing_is_not_believed() {
-        let mut scram = exchange(Mechanism::ScramSha256, "user", "pencil");
+        let scram = exchange(Mechanism::ScramSha256, "user", "pencil");
         assert_eq!(scram.accept(), Err(ExchangeError::ServerUnverified));
-        scram.initial_sent();
+        let scram = scram.initial_sent();
         assert_eq!(scram.accept(), Err(ExchangeError::ServerUnverified));
         let challenge = format!("r={}server,s=c2FsdA==,i=4096", encode(&NONCE));
-        assert!(scram.respond(challenge.as_bytes()).is_ok());
+        let (_, scram) = scram.respond(challenge.as_bytes()).unwrap();
         assert_eq!(scram.accept(), Err(ExchangeError::ServerUnverified));
-        assert_eq!(scram.respond(b"v=AAAA"), Err(ExchangeError::ServerUnverified));
+        assert_eq!(scram.respond(b"v=AAAA").err(), Some(ExchangeError::ServerUnverified));
     }
 
     #[test]

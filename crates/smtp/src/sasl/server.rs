@@ -11,15 +11,17 @@ use super::scram::{self, ProofResult};
 use super::{Mechanism, Nonce, Secret, cram_md5, encode, same};
 use std::fmt;
 
-/// Next step of an exchange.
-#[derive(Clone, PartialEq, Eq)]
+/// Result of a step. It holds what can follow, so that nothing else can.
+#[derive(Clone, Debug)]
 pub enum ExchangeStep {
     /// A challenge to be sent; a response follows.
-    Challenge(Vec<u8>),
-    /// The application must decide whether [`ClientExchange::name`] and [`ClientExchange::shown`] belong together.
-    Check,
-    /// The application must give the secret of [`ClientExchange::name`] to [`ClientExchange::know`].
-    Lookup,
+    Challenge(Vec<u8>, AwaitedResponse),
+    /// A challenge to be sent; a proof follows, which is compared with the secret that was looked up.
+    ProofChallenge(Vec<u8>, AwaitedProof),
+    /// The application must decide whether the name and the secret belong together. That ends the exchange.
+    Check(ShownSecret),
+    /// The application must give the secret of a name.
+    Lookup(SecretLookup),
     /// The login is proved.
     Accepted,
     /// The proof is wrong.
@@ -28,216 +30,270 @@ pub enum ExchangeStep {
     Malformed,
 }
 
-impl fmt::Debug for ExchangeStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Challenge(text) => write!(f, "Challenge({:?})", String::from_utf8_lossy(text)),
-            Self::Check => f.write_str("Check"),
-            Self::Lookup => f.write_str("Lookup"),
-            Self::Accepted => f.write_str("Accepted"),
-            Self::Refused => f.write_str("Refused"),
-            Self::Malformed => f.write_str("Malformed"),
-        }
-    }
-}
-
-/// States of an exchange, by what it waits for.
+/// An exchange that has not begun.
 #[derive(Clone, Debug)]
-enum State {
-    /// The first message.
-    First,
-    /// LOGIN's password.
-    Password,
-    /// The digest of this challenge.
-    Digest(String),
-    /// The secret, to compare the digest of the challenge with.
-    CramLookup {
-        challenge: String,
-        digest: Vec<u8>,
-    },
-    ScramLookup(scram::ClientFirstMessage),
-    ClientFinal(scram::ServerChallenge),
-    /// The empty response to the server's proof.
-    Acknowledgement,
-    /// The application's verdict, or nothing any more.
-    Over,
-}
-
-/// One exchange.
-#[derive(Clone)]
 pub struct ServerExchange {
     mechanism: Mechanism,
-    state: State,
-    name: String,
-    shown: Vec<u8>,
     nonce: String,
     host: String,
-}
-
-impl fmt::Debug for ServerExchange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Exchange({}, {:?})", self.mechanism.name(), self.name)
-    }
 }
 
 impl ServerExchange {
     /// Creates an exchange by that mechanism; those that [need one](Mechanism::needs_server_nonce) use the nonce, and
     /// CRAM-MD5 the server's name.
     pub fn new(mechanism: Mechanism, nonce: &Nonce, host: &str) -> Self {
-        let nonce = encode(nonce);
-        let host = host.to_owned();
-        Self { mechanism, state: State::First, name: String::new(), shown: Vec::new(), nonce, host }
+        Self { mechanism, nonce: encode(nonce), host: host.to_owned() }
     }
 
+    /// Begins, with the response that came with AUTH, if there was one.
+    pub fn begin(self, initial: Option<&[u8]>) -> ExchangeStep {
+        let first = match self.mechanism {
+            Mechanism::Plain => AwaitedResponse(State::Plain),
+            Mechanism::Xoauth2 => AwaitedResponse(State::Xoauth2),
+            Mechanism::Login => AwaitedResponse(State::LoginName),
+            Mechanism::ScramSha256 => AwaitedResponse(State::ClientFirst { nonce: self.nonce }),
+            Mechanism::CramMd5 => return begin_cram_md5(&self.nonce, &self.host, initial),
+        };
+        match initial {
+            Some(response) => first.receive(response),
+            None => {
+                let challenge: &[u8] = if self.mechanism == Mechanism::Login { b"Username:" } else { b"" };
+                ExchangeStep::Challenge(challenge.to_vec(), first)
+            }
+        }
+    }
+}
+
+/// Begins CRAM-MD5. The server sends the first message, so AUTH has no response (RFC 4954 §4).
+fn begin_cram_md5(nonce: &str, host: &str, initial: Option<&[u8]>) -> ExchangeStep {
+    if initial.is_some() {
+        return ExchangeStep::Malformed;
+    }
+    let challenge = cram_md5::challenge(nonce, host);
+    ExchangeStep::Challenge(challenge.clone().into_bytes(), AwaitedResponse(State::Digest { challenge }))
+}
+
+/// An exchange that waits for a response.
+#[derive(Clone, Debug)]
+pub struct AwaitedResponse(State);
+
+/// States of an exchange that waits for a response, by the response.
+#[derive(Clone, Debug)]
+enum State {
+    /// The only message of PLAIN.
+    Plain,
+    /// The only message of XOAUTH2.
+    Xoauth2,
+    /// LOGIN's name.
+    LoginName,
+    /// LOGIN's password.
+    LoginPassword { name: String },
+    /// CRAM-MD5: the digest of this challenge.
+    Digest { challenge: String },
+    /// SCRAM-SHA-256: client-first.
+    ClientFirst { nonce: String },
+    /// SCRAM-SHA-256: the empty response to the server's proof.
+    Acknowledgement,
+}
+
+impl AwaitedResponse {
+    /// Takes the response.
+    pub fn receive(self, response: &[u8]) -> ExchangeStep {
+        let step = match self.0 {
+            State::Plain => plain(response),
+            State::Xoauth2 => xoauth2(response),
+            State::LoginName => login_name(response),
+            State::LoginPassword { name } => {
+                Some(ExchangeStep::Check(ShownSecret { mechanism: Mechanism::Login, name, secret: response.to_vec() }))
+            }
+            State::Digest { challenge } => digest(challenge, response),
+            State::ClientFirst { .. } if scram::acts_as_other(response) => Some(ExchangeStep::Refused),
+            State::ClientFirst { nonce } => client_first(nonce, response),
+            State::Acknowledgement => response.is_empty().then_some(ExchangeStep::Accepted),
+        };
+        step.unwrap_or(ExchangeStep::Malformed)
+    }
+}
+
+/// Reads a response of PLAIN (RFC 4616 §2): the user to act as, the user's own name, the password. Acting as another
+/// user is refused like a wrong password.
+fn plain(response: &[u8]) -> Option<ExchangeStep> {
+    let mut parts = response.split(|octet| *octet == 0);
+    let acts_as = parts.next()?;
+    let own_name = parts.next()?;
+    let password = parts.next()?;
+    if parts.next().is_some() {
+        return None;
+    }
+    let name = named(own_name)?;
+    if !acts_as.is_empty() && acts_as != own_name {
+        return Some(ExchangeStep::Refused);
+    }
+    Some(ExchangeStep::Check(ShownSecret { mechanism: Mechanism::Plain, name, secret: password.to_vec() }))
+}
+
+/// Reads `user=NAME^Aauth=Bearer TOKEN^A^A`.
+fn xoauth2(response: &[u8]) -> Option<ExchangeStep> {
+    let text = response.strip_suffix(b"\x01\x01")?;
+    let mut parts = text.split(|octet| *octet == 1);
+    let name = named(parts.next()?.strip_prefix(b"user=")?);
+    let bearer = parts.next()?.strip_prefix(b"auth=Bearer ")?;
+    if parts.next().is_some() {
+        return None;
+    }
+    Some(ExchangeStep::Check(ShownSecret { mechanism: Mechanism::Xoauth2, name: name?, secret: bearer.to_vec() }))
+}
+
+fn login_name(response: &[u8]) -> Option<ExchangeStep> {
+    let name = named(response)?;
+    Some(ExchangeStep::Challenge(b"Password:".to_vec(), AwaitedResponse(State::LoginPassword { name })))
+}
+
+fn digest(challenge: String, response: &[u8]) -> Option<ExchangeStep> {
+    let (name, digest) = cram_md5::parse(response)?;
+    let proof = LookupProof::CramMd5 { challenge, digest: digest.to_ascii_lowercase() };
+    Some(ExchangeStep::Lookup(SecretLookup { name: name.to_owned(), proof }))
+}
+
+fn client_first(nonce: String, response: &[u8]) -> Option<ExchangeStep> {
+    let message = scram::ClientFirstMessage::parse(response, &nonce)?;
+    let name = message.name.clone();
+    Some(ExchangeStep::Lookup(SecretLookup { name, proof: LookupProof::ScramSha256 { message, nonce } }))
+}
+
+/// A name and the secret that the client shows for it.
+#[derive(Clone)]
+pub struct ShownSecret {
+    mechanism: Mechanism,
+    name: String,
+    secret: Vec<u8>,
+}
+
+impl fmt::Debug for ShownSecret {
+    /// Leaves the secret out, because debug output goes to logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ShownSecret({}, {:?}, …)", self.mechanism.name(), self.name)
+    }
+}
+
+impl ShownSecret {
     /// The mechanism.
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
 
-    /// The name that the client claims; empty until it has sent one.
+    /// The name that the client claims.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The password or token that it shows.
-    pub fn shown(&self) -> &[u8] {
-        &self.shown
+    pub fn secret(&self) -> &[u8] {
+        &self.secret
     }
+}
 
-    /// Begins, with the response that came with AUTH, if there was one.
-    pub fn begin(&mut self, initial: Option<&[u8]>) -> ExchangeStep {
-        match (self.mechanism, initial) {
-            // RFC 4954 §4: if the server sends the first message, AUTH has no response.
-            (Mechanism::CramMd5, Some(_)) => self.end(ExchangeStep::Malformed),
-            (Mechanism::CramMd5, None) => {
-                let challenge = cram_md5::challenge(&self.nonce, &self.host);
-                self.state = State::Digest(challenge.clone());
-                ExchangeStep::Challenge(challenge.into_bytes())
-            }
-            (Mechanism::Login, None) => ExchangeStep::Challenge(b"Username:".to_vec()),
-            (_, None) => ExchangeStep::Challenge(Vec::new()),
-            (_, Some(response)) => self.receive(response),
+/// An exchange that waits for the secret of a name.
+#[derive(Clone)]
+pub struct SecretLookup {
+    name: String,
+    proof: LookupProof,
+}
+
+/// Uses of the secret, by mechanism.
+#[derive(Clone)]
+enum LookupProof {
+    /// It is compared with the digest of the challenge.
+    CramMd5 { challenge: String, digest: Vec<u8> },
+    /// The challenge to the client is made of it, and of the nonce.
+    ScramSha256 { message: scram::ClientFirstMessage, nonce: String },
+}
+
+impl fmt::Debug for SecretLookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretLookup({}, {:?})", self.mechanism().name(), self.name)
+    }
+}
+
+impl SecretLookup {
+    /// The mechanism.
+    pub fn mechanism(&self) -> Mechanism {
+        match self.proof {
+            LookupProof::CramMd5 { .. } => Mechanism::CramMd5,
+            LookupProof::ScramSha256 { .. } => Mechanism::ScramSha256,
         }
     }
 
-    /// Reports whether the next response is a proof that is compared with the secret given to [`ClientExchange::know`].
-    pub fn awaits_proof(&self) -> bool {
-        matches!(self.state, State::ClientFinal(_))
+    /// The name that the client claims.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
-    /// Takes a response.
-    pub fn receive(&mut self, response: &[u8]) -> ExchangeStep {
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::First => self.first(response).unwrap_or(ExchangeStep::Malformed),
-            State::Password => {
-                self.shown = response.to_vec();
-                ExchangeStep::Check
-            }
-            State::Digest(challenge) => self.digest(challenge, response).unwrap_or(ExchangeStep::Malformed),
-            State::ClientFinal(challenged) => match challenged.verify(response) {
-                ProofResult::Right(proof) => {
-                    self.state = State::Acknowledgement;
-                    ExchangeStep::Challenge(proof.into_bytes())
-                }
-                ProofResult::Wrong => ExchangeStep::Refused,
-                ProofResult::Malformed => ExchangeStep::Malformed,
-            },
-            State::Acknowledgement if response.is_empty() => ExchangeStep::Accepted,
-            _ => ExchangeStep::Malformed,
-        }
-    }
-
-    /// Takes the secret of [`ClientExchange::name`]; `None` if the name is unknown.
-    pub fn provide_secret(&mut self, secret: Option<&Secret>) -> ExchangeStep {
-        match (std::mem::replace(&mut self.state, State::Over), secret) {
-            (State::CramLookup { .. }, Some(Secret::Any)) => ExchangeStep::Accepted,
-            (State::CramLookup { challenge, digest }, Some(Secret::Password(password))) => {
+    /// Takes the secret; `None` if the name is unknown.
+    pub fn provide(self, secret: Option<&Secret>) -> ExchangeStep {
+        match (self.proof, secret) {
+            (LookupProof::CramMd5 { .. } | LookupProof::ScramSha256 { .. }, None) => ExchangeStep::Refused,
+            (LookupProof::CramMd5 { .. }, Some(Secret::Any)) => ExchangeStep::Accepted,
+            (LookupProof::CramMd5 { .. }, Some(Secret::Keys(_))) => ExchangeStep::Refused,
+            (LookupProof::CramMd5 { challenge, digest }, Some(Secret::Password(password))) => {
                 let right = cram_md5::digest(password, challenge.as_bytes());
                 if same(right.as_bytes(), &digest) { ExchangeStep::Accepted } else { ExchangeStep::Refused }
             }
-            (State::ScramLookup(hello), Some(secret)) => match self.keys(secret) {
+            (LookupProof::ScramSha256 { message, nonce }, Some(secret)) => match keys(secret, &nonce) {
                 Some(keys) => {
-                    let (challenge, challenged) = hello.challenge(keys);
-                    self.state = State::ClientFinal(challenged);
-                    ExchangeStep::Challenge(challenge.into_bytes())
+                    let (text, challenge) = message.challenge(keys);
+                    let proof = AwaitedProof { name: self.name, challenge: Box::new(challenge) };
+                    ExchangeStep::ProofChallenge(text.into_bytes(), proof)
                 }
                 None => ExchangeStep::Refused,
             },
-            _ => ExchangeStep::Refused,
         }
     }
+}
 
-    fn end(&mut self, turn: ExchangeStep) -> ExchangeStep {
-        self.state = State::Over;
-        turn
+/// Makes the keys of a secret. A password is salted with the nonce: it is not stored, so its salt need not be.
+fn keys(secret: &Secret, nonce: &str) -> Option<scram::Keys> {
+    match secret {
+        Secret::Password(password) => scram::Keys::derive(password, nonce.as_bytes(), scram::MIN_ITERATIONS),
+        Secret::Keys(keys) => Some(keys.clone()),
+        Secret::Any => None,
+    }
+}
+
+/// An exchange that waits for the client's proof, which the secret of its name is known for (SCRAM-SHA-256).
+#[derive(Clone)]
+pub struct AwaitedProof {
+    name: String,
+    challenge: Box<scram::ServerChallenge>,
+}
+
+impl fmt::Debug for AwaitedProof {
+    /// Leaves the keys out, because debug output goes to logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AwaitedProof({:?}, …)", self.name)
+    }
+}
+
+impl AwaitedProof {
+    /// The mechanism.
+    pub fn mechanism(&self) -> Mechanism {
+        Mechanism::ScramSha256
     }
 
-    /// Makes the keys of a secret. A password is salted with the nonce: it is not stored, so its salt need not be.
-    fn keys(&self, secret: &Secret) -> Option<scram::Keys> {
-        match secret {
-            Secret::Password(password) => scram::Keys::derive(password, self.nonce.as_bytes(), scram::MIN_ITERATIONS),
-            Secret::Keys(keys) => Some(keys.clone()),
-            Secret::Any => None,
-        }
+    /// The name that the client claims.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
-    fn first(&mut self, response: &[u8]) -> Option<ExchangeStep> {
-        match self.mechanism {
-            Mechanism::Plain => self.plain(response),
-            Mechanism::Xoauth2 => self.xoauth2(response),
-            Mechanism::Login => {
-                self.name = named(response)?;
-                self.state = State::Password;
-                Some(ExchangeStep::Challenge(b"Password:".to_vec()))
+    /// Takes the proof.
+    pub fn receive(self, response: &[u8]) -> ExchangeStep {
+        match self.challenge.verify(response) {
+            ProofResult::Right(proof) => {
+                ExchangeStep::Challenge(proof.into_bytes(), AwaitedResponse(State::Acknowledgement))
             }
-            Mechanism::ScramSha256 if scram::acts_as_other(response) => Some(ExchangeStep::Refused),
-            Mechanism::ScramSha256 => {
-                let hello = scram::ClientFirstMessage::parse(response, &self.nonce)?;
-                self.name.clone_from(&hello.name);
-                self.state = State::ScramLookup(hello);
-                Some(ExchangeStep::Lookup)
-            }
-            Mechanism::CramMd5 => None,
+            ProofResult::Wrong => ExchangeStep::Refused,
+            ProofResult::Malformed => ExchangeStep::Malformed,
         }
-    }
-
-    /// Reads a response of PLAIN (RFC 4616 §2): the user to act as, the user's own name, the password. Acting as
-    /// another user is refused like a wrong password.
-    fn plain(&mut self, response: &[u8]) -> Option<ExchangeStep> {
-        let mut parts = response.split(|octet| *octet == 0);
-        let acts_as = parts.next()?;
-        let name = parts.next()?;
-        let password = parts.next()?;
-        if parts.next().is_some() {
-            return None;
-        }
-        self.name = named(name)?;
-        if !acts_as.is_empty() && acts_as != name {
-            return Some(ExchangeStep::Refused);
-        }
-        self.shown = password.to_vec();
-        Some(ExchangeStep::Check)
-    }
-
-    /// Reads `user=NAME^Aauth=Bearer TOKEN^A^A`.
-    fn xoauth2(&mut self, response: &[u8]) -> Option<ExchangeStep> {
-        let text = response.strip_suffix(b"\x01\x01")?;
-        let mut parts = text.split(|octet| *octet == 1);
-        let user = parts.next()?.strip_prefix(b"user=")?;
-        let bearer = parts.next()?.strip_prefix(b"auth=Bearer ")?;
-        if parts.next().is_some() {
-            return None;
-        }
-        self.name = named(user)?;
-        self.shown = bearer.to_vec();
-        Some(ExchangeStep::Check)
-    }
-
-    fn digest(&mut self, challenge: String, response: &[u8]) -> Option<ExchangeStep> {
-        let (name, digest) = cram_md5::parse(response)?;
-        self.name = name.to_owned();
-        self.state = State::CramLookup { challenge, digest: digest.to_ascii_lowercase() };
-        Some(ExchangeStep::Lookup)
     }
 }
 
@@ -264,26 +320,32 @@ mod tests {
     /// proved.
     fn joined(mechanism: Mechanism, credentials: &Credentials, secret: Option<&Secret>, early: bool) -> (bool, bool) {
         let mut client = client::ClientExchange::new(mechanism, credentials, Some(&[9; 18])).unwrap();
-        let mut server = exchange(mechanism);
         let initial = client.initial().map(<[u8]>::to_vec).filter(|_| early);
         if initial.is_some() {
-            client.initial_sent();
+            client = client.initial_sent();
         }
-        let mut turn = server.begin(initial.as_deref());
+        let mut step = exchange(mechanism).begin(initial.as_deref());
         loop {
-            turn = match turn {
-                ExchangeStep::Challenge(challenge) => match client.respond(&challenge) {
-                    Ok(response) => server.receive(&response),
-                    Err(_) => return (false, false),
-                },
-                ExchangeStep::Check => {
-                    assert_eq!(server.name(), credentials.name);
-                    let is_right = secret.is_some_and(|secret| secret.is(server.shown()));
+            step = match step {
+                ExchangeStep::Challenge(challenge, awaited) => {
+                    let Ok((response, next)) = client.respond(&challenge) else { return (false, false) };
+                    client = next;
+                    awaited.receive(&response)
+                }
+                ExchangeStep::ProofChallenge(challenge, awaited) => {
+                    assert_eq!((awaited.name(), awaited.mechanism()), (&*credentials.name, mechanism));
+                    let Ok((response, next)) = client.respond(&challenge) else { return (false, false) };
+                    client = next;
+                    awaited.receive(&response)
+                }
+                ExchangeStep::Check(shown) => {
+                    assert_eq!((shown.name(), shown.mechanism()), (&*credentials.name, mechanism));
+                    let is_right = secret.is_some_and(|secret| secret.is(shown.secret()));
                     return (is_right, is_right && client.accept().is_ok());
                 }
-                ExchangeStep::Lookup => {
-                    assert_eq!(server.name(), credentials.name);
-                    server.provide_secret(secret)
+                ExchangeStep::Lookup(lookup) => {
+                    assert_eq!((lookup.name(), lookup.mechanism()), (&*credentials.name, mechanism));
+                    lookup.provide(secret)
                 }
                 ExchangeStep::Accepted => return (true, client.accept().is_ok()),
                 ExchangeStep::Refused | ExchangeStep::Malformed => return (false, false),
@@ -329,12 +391,11 @@ mod tests {
             (Mechanism::ScramSha256, b"n,,n=user"),
         ];
         for (mechanism, response) in rows {
-            let mut server = exchange(*mechanism);
-            assert_eq!(server.begin(Some(response)), ExchangeStep::Malformed, "{mechanism:?} {response:?}");
-            assert_eq!(server.receive(response), ExchangeStep::Malformed, "it is over");
-            assert_eq!(server.provide_secret(Some(&Secret::Any)), ExchangeStep::Refused, "it is over");
+            let step = exchange(*mechanism).begin(Some(response));
+            assert!(matches!(step, ExchangeStep::Malformed), "{mechanism:?} {response:?}: {step:?}");
         }
-        assert_eq!(exchange(Mechanism::Plain).begin(Some(b"user\0user\0pencil")), ExchangeStep::Check);
+        let step = exchange(Mechanism::Plain).begin(Some(b"user\0user\0pencil"));
+        assert!(matches!(step, ExchangeStep::Check(_)), "{step:?}");
     }
 
     #[test]
@@ -346,33 +407,36 @@ mod tests {
             (Mechanism::ScramSha256, b"y,a=admin,n=user,r=x"),
         ];
         for (mechanism, response) in rows {
-            let mut server = exchange(*mechanism);
-            assert_eq!(server.begin(Some(response)), ExchangeStep::Refused, "{mechanism:?} {response:?}");
-            assert_eq!(server.provide_secret(Some(&Secret::Any)), ExchangeStep::Refused, "it is over");
+            let step = exchange(*mechanism).begin(Some(response));
+            assert!(matches!(step, ExchangeStep::Refused), "{mechanism:?} {response:?}: {step:?}");
         }
     }
 
     #[test]
     fn a_server_without_the_secret_does_not_get_past_a_client() {
         let credentials = Credentials::new("user", "pencil");
-        let mut client = client::ClientExchange::new(Mechanism::ScramSha256, &credentials, Some(&[9; 18])).unwrap();
-        let mut server = exchange(Mechanism::ScramSha256);
-        let first = client.respond(b"").unwrap();
-        assert_eq!(server.begin(Some(&first)), ExchangeStep::Lookup);
-        let ExchangeStep::Challenge(challenge) = server.provide_secret(Some(&Secret::Password("guess".into()))) else {
-            panic!("SCRAM")
+        let client = client::ClientExchange::new(Mechanism::ScramSha256, &credentials, Some(&[9; 18])).unwrap();
+        let (first, client) = client.respond(b"").unwrap();
+        let ExchangeStep::Lookup(lookup) = exchange(Mechanism::ScramSha256).begin(Some(&first)) else {
+            panic!("the secret is asked for")
         };
-        let last = client.respond(&challenge).unwrap();
-        assert_eq!(server.receive(&last), ExchangeStep::Refused);
+        let step = lookup.provide(Some(&Secret::Password("guess".into())));
+        let ExchangeStep::ProofChallenge(challenge, awaited) = step else { panic!("{step:?}") };
+        let (last, client) = client.respond(&challenge).unwrap();
+        let step = awaited.receive(&last);
+        assert!(matches!(step, ExchangeStep::Refused), "{step:?}");
         assert_eq!(client.accept(), Err(ExchangeError::ServerUnverified), "a yes all the same is not believed");
     }
 
     #[test]
-    fn every_step_of_scram_has_its_place() {
-        let mut server = exchange(Mechanism::ScramSha256);
-        assert_eq!(server.begin(None), ExchangeStep::Challenge(Vec::new()));
-        assert_eq!(server.receive(b"n,,n=user,r=x"), ExchangeStep::Lookup);
-        assert_eq!(server.receive(b"n,,n=user,r=x"), ExchangeStep::Malformed, "the secret is waited for");
+    fn debug_output_has_no_secret() {
+        let step = exchange(Mechanism::Plain).begin(Some(b"\0user\0pencil"));
+        assert_eq!(format!("{step:?}"), "Check(ShownSecret(PLAIN, \"user\", …))");
+        let ExchangeStep::Lookup(lookup) = exchange(Mechanism::ScramSha256).begin(Some(b"n,,n=user,r=x")) else {
+            panic!("the secret is asked for")
+        };
+        let step = lookup.provide(Some(&Secret::Password("pencil".into())));
+        assert!(format!("{step:?}").ends_with("AwaitedProof(\"user\", …))"), "{step:?}");
     }
 
     proptest! {
@@ -380,16 +444,16 @@ mod tests {
         fn nothing_that_is_said_gets_in_without_the_secret(
             words in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 1..6), which in 0usize..5,
         ) {
-            let mut server = exchange(Mechanism::ALL[which]);
-            let mut turn = server.begin(None);
+            let mut step = exchange(Mechanism::ALL[which]).begin(None);
             for word in words {
-                turn = match turn {
-                    ExchangeStep::Challenge(_) => server.receive(&word),
-                    ExchangeStep::Lookup => server.provide_secret(Some(&Secret::Password("long and secret".into()))),
-                    other => other,
+                step = match step {
+                    ExchangeStep::Challenge(_, awaited) => awaited.receive(&word),
+                    ExchangeStep::ProofChallenge(_, awaited) => awaited.receive(&word),
+                    ExchangeStep::Lookup(lookup) => lookup.provide(Some(&Secret::Password("long and secret".into()))),
+                    over => over,
                 };
             }
-            prop_assert_ne!(turn, ExchangeStep::Accepted);
+            prop_assert!(!matches!(step, ExchangeStep::Accepted));
         }
     }
 }

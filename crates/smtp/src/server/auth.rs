@@ -8,26 +8,20 @@
 //!                    ▼                     │
 //!                   AuthQuestion ─▶ Answer(Login) ─▶ AuthEnd, with 235 or a refusal
 //! ```
-use super::command::CommandState;
-use super::question::OpenQuestion;
-use super::state::{State, Transition};
-use super::{Event, ServerCore};
+use super::core::ServerCore;
+use super::event::Event;
+use super::state::{
+    AuthEnd, AuthRequest, AuthResponse, CommandState, LoginQuestion, OpenQuestion, PendingProof, State, Transition,
+};
 use crate::login::{Auth, Proof};
 use crate::reply::Reply;
 use crate::reply_reason::ReplyReason;
-use crate::sasl::server::{ExchangeStep, ServerExchange};
+use crate::sasl::server::{ExchangeStep, SecretLookup, ServerExchange, ShownSecret};
 use crate::sasl::{self, Mechanism, Nonce, Secret};
 use std::time::Duration;
 
 /// Reason that XOAUTH2 sends to a client that it refuses.
 const XOAUTH2_REFUSAL: &[u8] = br#"{"status":"401","schemes":"bearer"}"#;
-
-/// AUTH before its exchange: the mechanism, and the response that came with the command.
-#[derive(Debug)]
-pub(super) struct AuthRequest {
-    mechanism: Mechanism,
-    initial: Option<Vec<u8>>,
-}
 
 impl AuthRequest {
     /// Reads the response: `=` is an empty one.
@@ -45,9 +39,8 @@ impl AuthRequest {
 
     /// Begins the exchange. Mechanisms without a nonce ignore it.
     pub(super) fn begin(self, nonce: &Nonce, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
-        let mut exchange = Box::new(ServerExchange::new(self.mechanism, nonce, &core.settings.name));
-        let step = exchange.begin(self.initial.as_deref());
-        advance(exchange, step, core, out)
+        let exchange = ServerExchange::new(self.mechanism, nonce, &core.settings.name);
+        advance(exchange.begin(self.initial.as_deref()), core, out)
     }
 
     /// Takes an answer that is no nonce: a refusal, or nothing that helps.
@@ -67,15 +60,6 @@ pub(super) fn begin<'a>(request: AuthRequest, core: &mut ServerCore, out: &mut V
     (request.begin(&[0; 18], core, out), Some(Event::Answered))
 }
 
-/// A line of the client's that is awaited.
-#[derive(Debug)]
-pub(super) enum AuthResponse {
-    /// The next response.
-    Exchange(Box<ServerExchange>),
-    /// The empty response of a client of XOAUTH2 that was sent the reason of its refusal; then this reply.
-    Acknowledgement(Box<Reply>),
-}
-
 impl AuthResponse {
     /// Takes the line, or its fault.
     pub(super) fn step<'a>(
@@ -86,69 +70,46 @@ impl AuthResponse {
         out: &mut Vec<u8>,
     ) -> Transition<'a> {
         core.last_received = now;
-        let next = match self {
-            Self::Acknowledgement(reply) => refused(&reply, out),
-            Self::Exchange(exchange) => receive(exchange, line, core, out),
+        let next = match (self, decode(line)) {
+            (Self::Acknowledgement(reply), _) => refused(&reply, out),
+            (Self::Exchange(_) | Self::Proof(_), Err(reason)) => failed(reason, core, out),
+            (Self::Exchange(exchange), Ok(response)) => advance(exchange.receive(&response), core, out),
+            (Self::Proof(exchange), Ok(response)) => {
+                State::AuthQuestion(LoginQuestion::Proof(Box::new(PendingProof { exchange, response })))
+            }
         };
         (next, Some(Event::Answered))
     }
 }
 
-fn receive(
-    mut exchange: Box<ServerExchange>,
-    line: Result<&[u8], ReplyReason>,
-    core: &mut ServerCore,
-    out: &mut Vec<u8>,
-) -> State {
-    let decoded = match line {
-        Err(reason) => Err(reason),
-        Ok(b"*") => Err(ReplyReason::AuthCancelled),
-        Ok(text) => sasl::decode(text).ok_or(ReplyReason::BadResponse),
-    };
-    match decoded {
-        Err(reason) => failed(reason, core, out),
-        Ok(response) if exchange.awaits_proof() => {
-            State::AuthQuestion(LoginQuestion::Proof(Box::new(PendingProof { exchange, response })))
-        }
-        Ok(response) => {
-            let step = exchange.receive(&response);
-            advance(exchange, step, core, out)
-        }
+/// Decodes a line of the client's.
+fn decode(line: Result<&[u8], ReplyReason>) -> Result<Vec<u8>, ReplyReason> {
+    match line? {
+        b"*" => Err(ReplyReason::AuthCancelled),
+        text => sasl::decode(text).ok_or(ReplyReason::BadResponse),
     }
-}
-
-/// A question to the application about a client that logs in.
-#[derive(Debug)]
-pub(super) enum LoginQuestion {
-    /// Do name and secret belong together?
-    Check(Box<ServerExchange>),
-    /// The secret is asked for.
-    Lookup(Box<ServerExchange>),
-    /// May this proof be checked?
-    Proof(Box<PendingProof>),
-}
-
-/// A proof that the application has not permitted to check yet.
-#[derive(Debug)]
-pub(super) struct PendingProof {
-    exchange: Box<ServerExchange>,
-    response: Vec<u8>,
 }
 
 impl PendingProof {
     fn check(self, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
-        let Self { mut exchange, response } = self;
-        let step = exchange.receive(&response);
-        advance(exchange, step, core, out)
+        advance(self.exchange.receive(&self.response), core, out)
     }
 }
 
 impl LoginQuestion {
     pub(super) fn event(&self) -> Event<'_> {
         match self {
-            Self::Check(exchange) => Event::Auth(auth(exchange, Proof::Shown(exchange.shown()))),
-            Self::Lookup(exchange) => Event::Auth(auth(exchange, Proof::Digest)),
-            Self::Proof(proof) => Event::Proof(auth(&proof.exchange, Proof::Digest)),
+            Self::Check(shown) => {
+                let proof = Proof::Shown(shown.secret());
+                Event::Auth(Auth { mechanism: shown.mechanism(), name: shown.name(), proof })
+            }
+            Self::Lookup(lookup) => {
+                Event::Auth(Auth { mechanism: lookup.mechanism(), name: lookup.name(), proof: Proof::Digest })
+            }
+            Self::Proof(pending) => {
+                let exchange = &pending.exchange;
+                Event::Proof(Auth { mechanism: exchange.mechanism(), name: exchange.name(), proof: Proof::Digest })
+            }
         }
     }
 
@@ -156,8 +117,8 @@ impl LoginQuestion {
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match (self, answer) {
             (Self::Check(_), Some(reply)) if reply.is_positive() => granted(reply, core, out),
-            (Self::Check(exchange), answer) => {
-                check_refused(&exchange, answer.unwrap_or(ReplyReason::NotAuthenticated.reply()), out)
+            (Self::Check(shown), answer) => {
+                check_refused(&shown, answer.unwrap_or(ReplyReason::NotAuthenticated.reply()), out)
             }
             (Self::Lookup(_), None) => refused(ReplyReason::AuthUnavailable.reply(), out),
             (Self::Proof(proof), None) => proof.check(core, out),
@@ -167,29 +128,28 @@ impl LoginQuestion {
     }
 }
 
-fn auth<'a>(exchange: &'a ServerExchange, proof: Proof<'a>) -> Auth<'a> {
-    Auth { mechanism: exchange.mechanism(), name: exchange.name(), proof }
-}
-
 /// Takes the secret from the application, or `None` if the name is unknown.
 pub(super) fn provide_secret(
-    mut exchange: Box<ServerExchange>,
+    lookup: SecretLookup,
     secret: Option<&Secret>,
     core: &mut ServerCore,
     out: &mut Vec<u8>,
 ) -> State {
-    let step = exchange.provide_secret(secret);
-    advance(exchange, step, core, out)
+    advance(lookup.provide(secret), core, out)
 }
 
-fn advance(exchange: Box<ServerExchange>, step: ExchangeStep, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
+fn advance(step: ExchangeStep, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     match step {
-        ExchangeStep::Challenge(text) => {
+        ExchangeStep::Challenge(text, awaited) => {
             challenge(&text, out);
-            State::AuthResponse(AuthResponse::Exchange(exchange))
+            State::AuthResponse(AuthResponse::Exchange(Box::new(awaited)))
         }
-        ExchangeStep::Check => State::AuthQuestion(LoginQuestion::Check(exchange)),
-        ExchangeStep::Lookup => State::AuthQuestion(LoginQuestion::Lookup(exchange)),
+        ExchangeStep::ProofChallenge(text, awaited) => {
+            challenge(&text, out);
+            State::AuthResponse(AuthResponse::Proof(Box::new(awaited)))
+        }
+        ExchangeStep::Check(shown) => State::AuthQuestion(LoginQuestion::Check(Box::new(shown))),
+        ExchangeStep::Lookup(lookup) => State::AuthQuestion(LoginQuestion::Lookup(Box::new(lookup))),
         ExchangeStep::Accepted => granted(ReplyReason::Authenticated.reply(), core, out),
         ExchangeStep::Refused => failed(ReplyReason::NotAuthenticated, core, out),
         ExchangeStep::Malformed => failed(ReplyReason::BadResponse, core, out),
@@ -209,8 +169,8 @@ fn granted(reply: &Reply, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
 }
 
 /// Refuses name and secret that were shown.
-fn check_refused(exchange: &ServerExchange, reply: &Reply, out: &mut Vec<u8>) -> State {
-    if exchange.mechanism() != Mechanism::Xoauth2 {
+fn check_refused(shown: &ShownSecret, reply: &Reply, out: &mut Vec<u8>) -> State {
+    if shown.mechanism() != Mechanism::Xoauth2 {
         return refused(reply, out);
     }
     challenge(XOAUTH2_REFUSAL, out);
@@ -230,17 +190,6 @@ fn failed(reason: ReplyReason, core: &mut ServerCore, out: &mut Vec<u8>) -> Stat
     }
     core.say(reason, out);
     State::AuthEnd(AuthEnd::Refused(reason))
-}
-
-/// Results of an exchange whose last reply has been sent.
-#[derive(Debug)]
-pub(super) enum AuthEnd {
-    /// The client is logged in.
-    Granted,
-    /// The session refused, for this reason.
-    Refused(ReplyReason),
-    /// The application refused.
-    RefusedByApplication,
 }
 
 impl AuthEnd {

@@ -1,9 +1,10 @@
 //! Commands of a client: their order (RFC 5321 §4.1.4), the server's offer and its requirements.
 use super::auth;
-use super::data::{ChunkRefusal, ChunkedMessage, SkippedChunk};
-use super::question::OpenQuestion;
-use super::state::{State, Transition};
-use super::{Event, ServerCore};
+use super::core::ServerCore;
+use super::event::Event;
+use super::state::{
+    Addresses, AuthRequest, ChunkRefusal, CommandState, OpenQuestion, SkippedChunk, State, TransactionState, Transition,
+};
 use crate::chunk::ContentKind;
 use crate::command::{BodyType, Chunk, Command, Hello, Mail, Recipient};
 use crate::reply_reason::ReplyReason;
@@ -11,38 +12,6 @@ use crate::sasl::Mechanism;
 use crate::settings::Protocol;
 use crate::xclient::Xclient;
 use std::time::Duration;
-
-/// States in which the session waits for a command.
-#[derive(Debug)]
-#[expect(clippy::enum_variant_names, reason = "a state is named by what it waits for")]
-pub(super) enum CommandState {
-    /// A greeting comes first.
-    ExpectHello,
-    /// No transaction is open.
-    ExpectMail,
-    /// MAIL was granted.
-    ExpectRecipient(TransactionState),
-    /// A chunk of the message has been read, and it was not the last.
-    ExpectChunk(Box<ChunkedMessage>),
-}
-
-/// A transaction before its message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TransactionState {
-    /// Recipients that were accepted.
-    pub(super) accepted: u32,
-    /// Recipients that were refused.
-    pub(super) refused: u32,
-    addresses: Addresses,
-    pub(super) content_kind: ContentKind,
-}
-
-/// Form of the addresses of a transaction, by its MAIL (RFC 6531 §3.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Addresses {
-    Ascii,
-    Utf8,
-}
 
 impl TransactionState {
     fn new(mail: &Mail<'_>) -> Self {
@@ -60,44 +29,47 @@ impl CommandState {
     /// Takes a line: a command, or the reason to refuse it.
     pub(super) fn step<'a>(
         self,
-        command: Result<Command<'a>, ReplyReason>,
+        command: &Result<Command<'a>, ReplyReason>,
         now: Duration,
         core: &mut ServerCore,
         out: &mut Vec<u8>,
     ) -> Transition<'a> {
+        if core.is_too_much(command, now) {
+            return core.give_up(ReplyReason::TooManyCommands, out);
+        }
         match command {
             Ok(command) => self.command(command, now, core, out),
-            Err(reason) => self.refuse(reason, core, out),
+            Err(reason) => self.refuse(*reason, core, out),
         }
     }
 
     /// Takes a command, and asks the application if it is in order.
     fn command<'a>(
         self,
-        command: Command<'a>,
+        command: &Command<'a>,
         now: Duration,
         core: &mut ServerCore,
         out: &mut Vec<u8>,
     ) -> Transition<'a> {
         // A chunk that is not admitted is refused after its bytes.
         if !matches!(command, Command::Chunk(_))
-            && let Err(reason) = core.admits(&command, &self)
+            && let Err(reason) = core.admits(command, &self)
         {
             return self.refuse(reason, core, out);
         }
         match command {
-            Command::Hello(kind, name) => self.hello(kind, name, core, out),
+            Command::Hello(kind, name) => self.hello(*kind, name, core, out),
             Command::Mail(mail) => self.mail(mail, core, out),
             Command::Recipient(recipient) => self.recipient(recipient, core, out),
             Command::Data => self.data(core, out),
-            Command::Chunk(chunk) => self.chunk(chunk, now, core, out),
+            Command::Chunk(chunk) => self.chunk(*chunk, now, core, out),
             Command::Reset => ask(OpenQuestion::Reset(self), Event::Reset),
             Command::Noop => ask(OpenQuestion::Noop(self), Event::Noop),
             Command::Verify(who) => ask(OpenQuestion::Verify(self), Event::Verify(who)),
             Command::Help => core.answered(State::Command(self), ReplyReason::Help, out),
             Command::Quit => ask(OpenQuestion::Quit(self), Event::Quit),
             Command::StartTls => self.start_tls(core, out),
-            Command::Auth(mechanism, initial) => self.auth(mechanism, initial, core, out),
+            Command::Auth(mechanism, initial) => self.auth(*mechanism, *initial, core, out),
             Command::Xclient(xclient) => self.xclient(xclient, core, out),
         }
     }
@@ -144,24 +116,24 @@ impl CommandState {
         }
     }
 
-    fn mail<'a>(self, mail: Mail<'a>, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+    fn mail<'a>(self, mail: &Mail<'a>, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         match self {
             Self::ExpectHello => self.refuse(ReplyReason::HelloFirst, core, out),
             Self::ExpectRecipient(_) | Self::ExpectChunk(_) => self.refuse(ReplyReason::NestedMail, core, out),
-            Self::ExpectMail => match core.accepts_mail(&mail) {
-                Ok(()) => ask(OpenQuestion::Mail(TransactionState::new(&mail)), Event::Mail(mail)),
+            Self::ExpectMail => match core.accepts_mail(mail) {
+                Ok(()) => ask(OpenQuestion::Mail(TransactionState::new(mail)), Event::Mail(*mail)),
                 Err(reason) => self.refuse(reason, core, out),
             },
         }
     }
 
-    fn recipient<'a>(self, recipient: Recipient<'a>, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+    fn recipient<'a>(self, recipient: &Recipient<'a>, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         match self {
             Self::ExpectHello => self.refuse(ReplyReason::HelloFirst, core, out),
             Self::ExpectMail => self.refuse(ReplyReason::MailFirst, core, out),
             Self::ExpectChunk(_) => self.refuse(ReplyReason::MessageBegun, core, out),
-            Self::ExpectRecipient(transaction) => match core.accepts_recipient(&recipient, transaction) {
-                Ok(()) => ask(OpenQuestion::Recipient(transaction), Event::Recipient(recipient)),
+            Self::ExpectRecipient(transaction) => match core.accepts_recipient(recipient, transaction) {
+                Ok(()) => ask(OpenQuestion::Recipient(transaction), Event::Recipient(*recipient)),
                 Err(reason) => self.refuse(reason, core, out),
             },
         }
@@ -256,7 +228,7 @@ impl CommandState {
     }
 
     /// Takes XCLIENT, which is not allowed within a transaction.
-    fn xclient<'a>(self, xclient: Xclient<'a>, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
+    fn xclient<'a>(self, xclient: &Xclient<'a>, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         if core.offers().xclient.is_empty() {
             return self.refuse(ReplyReason::NotImplemented, core, out);
         }
@@ -264,7 +236,7 @@ impl CommandState {
             Self::ExpectRecipient(_) | Self::ExpectChunk(_) => self.refuse(ReplyReason::NestedMail, core, out),
             Self::ExpectHello | Self::ExpectMail => {
                 let is_logged_in = xclient.is_logged_in();
-                ask(OpenQuestion::Xclient { is_logged_in, before: self }, Event::Xclient(xclient))
+                ask(OpenQuestion::Xclient { is_logged_in, before: self }, Event::Xclient(*xclient))
             }
         }
     }
@@ -331,20 +303,16 @@ impl ServerCore {
             TransactionState { refused: 1.., .. } if self.settings.protocol == Protocol::Smtp => {
                 Err(ReplyReason::NoValidRecipients)
             }
-            _ => Err(ReplyReason::RecipientFirst),
+            TransactionState { accepted: 0, .. } => Err(ReplyReason::RecipientFirst),
         }
     }
 
     /// Checks the mechanism of AUTH, and the response that came with it.
-    fn accepts_login(
-        &self,
-        mechanism: Option<Mechanism>,
-        initial: Option<&[u8]>,
-    ) -> Result<auth::AuthRequest, ReplyReason> {
+    fn accepts_login(&self, mechanism: Option<Mechanism>, initial: Option<&[u8]>) -> Result<AuthRequest, ReplyReason> {
         let here = self.offers().auth;
         let over_tls = self.settings.extensions_over_tls.auth;
         match mechanism {
-            Some(mechanism) if here.has(mechanism) => auth::AuthRequest::new(mechanism, initial),
+            Some(mechanism) if here.has(mechanism) => AuthRequest::new(mechanism, initial),
             Some(mechanism) if over_tls.has(mechanism) => Err(ReplyReason::AuthNeedsTls),
             _ => Err(ReplyReason::UnknownMechanism),
         }

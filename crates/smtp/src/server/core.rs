@@ -1,14 +1,11 @@
 //! Facts, counts and clock of a server session, which outlast its states.
-use super::data::{ChunkedMessage, DataMessage, Spare};
-use super::state::{State, Transition};
-use super::{Event, ServerSettings};
+use super::event::Event;
+use super::state::{ChunkedMessage, DataMessage, State, Transition};
 use crate::command::{Chunk, Command, Hello};
 use crate::extensions::Extensions;
-use crate::foreign;
-use crate::line::{LineReader, ReadLine};
 use crate::reply::Reply;
 use crate::reply_reason::ReplyReason;
-use crate::settings::Protocol;
+use crate::settings::{Protocol, ServerSettings};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,20 +92,6 @@ impl ServerCore {
         }
     }
 
-    /// Reads the next command, or a line that is none and the reason to refuse it; `None` needs more bytes.
-    pub(super) fn next_command<'s, 'i: 's>(
-        &self,
-        lines: &'s mut LineReader,
-        input: &mut &'i [u8],
-    ) -> Option<Result<Command<'s>, ReplyReason>> {
-        match lines.next(input, self.settings.line_bytes()) {
-            ReadLine::Partial => None,
-            ReadLine::Whole(line) => Some(Command::parse(line).map_err(|reason| fault(line, reason))),
-            ReadLine::BareLf(line) => Some(Err(fault(line, ReplyReason::BareLineFeed))),
-            ReadLine::TooLong => Some(Err(ReplyReason::LineTooLong)),
-        }
-    }
-
     /// Counts a command, or a line that is none, and reports whether there have been too many.
     pub(super) fn is_too_much(&mut self, command: &Result<Command<'_>, ReplyReason>, now: Duration) -> bool {
         self.last_received = now;
@@ -187,7 +170,28 @@ impl ServerCore {
     }
 }
 
-/// The reason to refuse a line that is no command: another protocol ends the session, whatever else is wrong.
-fn fault(line: &[u8], reason: ReplyReason) -> ReplyReason {
-    if foreign::is_foreign(line) { ReplyReason::OtherProtocol } else { reason }
+/// A box that is kept for the next message, so that only the first message costs an allocation.
+#[derive(Debug)]
+pub(super) struct Spare<T>(Option<Box<T>>);
+
+impl<T> Default for Spare<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Spare<T> {
+    pub(super) fn fill(&mut self, value: T) -> Box<T> {
+        match self.0.take() {
+            Some(mut kept) => {
+                *kept = value;
+                kept
+            }
+            None => Box::new(value),
+        }
+    }
+
+    pub(super) fn keep(&mut self, used: Box<T>) {
+        self.0 = Some(used);
+    }
 }

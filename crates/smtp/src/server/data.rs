@@ -1,25 +1,17 @@
 //! Messages as they come in: by DATA, by BDAT (RFC 3030), and chunks that are refused.
-use super::command::{CommandState, TransactionState};
-use super::question::OpenQuestion;
-use super::state::{State, Transition};
+use super::core::ServerCore;
+use super::event::Event;
+use super::state::{
+    ChunkRefusal, ChunkedMessage, CommandState, DataMessage, OpenQuestion, SkippedChunk, State, TransactionState,
+    Transition,
+};
 use super::turned_away;
-use super::{Event, ServerCore};
 use crate::chunk::{ChunkPiece, ChunkReader};
 use crate::command::Chunk;
 use crate::data::{DataPiece, DataReader, LineFault};
 use crate::limits::Limits;
-use crate::reply::Reply;
 use crate::reply_reason::ReplyReason;
 use std::time::Duration;
-
-/// A message that comes by DATA.
-#[derive(Debug)]
-pub(super) struct DataMessage {
-    reader: DataReader,
-    /// Time at which it began.
-    pub(super) since: Duration,
-    recipients: u32,
-}
 
 impl DataMessage {
     fn new(transaction: TransactionState, now: Duration, limits: &Limits) -> Self {
@@ -60,15 +52,6 @@ impl DataMessage {
             }
         }
     }
-}
-
-/// A message that comes by BDAT.
-#[derive(Debug)]
-pub(super) struct ChunkedMessage {
-    reader: ChunkReader,
-    /// Time at which it began.
-    pub(super) since: Duration,
-    pub(super) recipients: u32,
 }
 
 impl ChunkedMessage {
@@ -119,54 +102,6 @@ impl ChunkedMessage {
             }
         }
     }
-}
-
-/// A box that is kept for the next message, so that only the first message costs an allocation.
-#[derive(Debug)]
-pub(super) struct Spare<T>(Option<Box<T>>);
-
-impl<T> Default for Spare<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl<T> Spare<T> {
-    fn fill(&mut self, value: T) -> Box<T> {
-        match self.0.take() {
-            Some(mut kept) => {
-                *kept = value;
-                kept
-            }
-            None => Box::new(value),
-        }
-    }
-
-    fn keep(&mut self, used: Box<T>) {
-        self.0 = Some(used);
-    }
-}
-
-/// Remaining bytes of a chunk that is refused: they are read nevertheless (RFC 3030 §2).
-#[derive(Debug)]
-pub(super) struct SkippedChunk {
-    left: u64,
-    /// Time at which it began.
-    pub(super) since: Duration,
-    refusal: ChunkRefusal,
-}
-
-/// Refusal of a chunk: its cause, and the reply after its bytes.
-#[derive(Debug)]
-pub(super) enum ChunkRefusal {
-    /// The command was out of order, in this state.
-    Command(CommandState, ReplyReason),
-    /// The client was turned away at the greeting.
-    TurnedAway,
-    /// The message was refused, with that number of replies.
-    Message(ReplyReason, u32),
-    /// The application refused with this reply, sent that number of times.
-    Said(Reply, u32),
 }
 
 impl SkippedChunk {

@@ -9,92 +9,23 @@ mod auth;
 mod command;
 mod core;
 mod data;
+mod event;
 mod question;
 mod state;
+mod step;
 mod turned_away;
 
-use self::auth::LoginQuestion;
-use self::command::CommandState;
 use self::core::ServerCore;
-use self::question::OpenQuestion;
-use self::state::State;
-use crate::command::{Hello, Mail, Recipient};
+use self::state::{CommandState, LoginQuestion, OpenQuestion, State};
 use crate::line::LineReader;
-use crate::login::Auth;
 use crate::reply::Reply;
 use crate::reply_reason::ReplyReason;
 use crate::sasl::{Nonce, Secret};
-use crate::xclient::Xclient;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::event::Event;
 pub use crate::settings::{Offer, Protocol, Requires, ServerSettings};
-
-/// Events of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
-    /// Asks: EHLO, HELO or LHLO, with the client's own name.
-    Hello(Hello, &'a [u8]),
-    /// Asks: MAIL.
-    Mail(Mail<'a>),
-    /// Asks: RCPT.
-    Recipient(Recipient<'a>),
-    /// Asks: DATA, or the first BDAT: a message begins. The default answer to DATA is 354; for a BDAT a positive answer
-    /// is not sent, and any other is sent after its bytes have been read.
-    Data,
-    /// Bytes of the message, unstuffed.
-    Block(&'a [u8]),
-    /// Asks: the message is complete; a positive answer takes responsibility for it (RFC 5321 §6.1). In LMTP any answer
-    /// but the default one is repeated for each recipient; after the default one [`Event::Delivery`] follows.
-    Message {
-        /// Bytes of the message, unstuffed.
-        bytes: u64,
-    },
-    /// Asks, in LMTP: the result of the message for the recipient of that number, from 0, counted over the accepted
-    /// ones.
-    Delivery {
-        /// The recipient's number.
-        recipient: u32,
-    },
-    /// The message ended and was refused; the transaction is over.
-    Discarded(ReplyReason),
-    /// Asks: RSET; if granted, the transaction, if there was one, is over. (A granted [`Event::Hello`] ends it too.)
-    Reset,
-    /// Asks: NOOP.
-    Noop,
-    /// Asks: QUIT; if granted, the session ends.
-    Quit,
-    /// Asks: VRFY; the default answer is 252.
-    Verify(&'a [u8]),
-    /// Asks: STARTTLS. If granted, the session [wants TLS](Server::wants_tls).
-    StartTls,
-    /// Asks: AUTH by a mechanism that needs a nonce: [`Server::answer_nonce`]. Any other answer refuses.
-    Nonce,
-    /// Asks: whether name and secret belong together, or for the secret; see [`Auth::proof`]. The default answer refuses.
-    Auth(Auth<'a>),
-    /// Asks, if a secret was looked up before the client's proof came: whether the proof may be checked. Any refusal
-    /// ends the exchange, and does not reveal whether the proof was right.
-    Proof(Auth<'a>),
-    /// AUTH succeeded: the client proved its identity.
-    Authenticated,
-    /// AUTH failed.
-    NotAuthenticated,
-    /// Asks: XCLIENT, which names the real client; the default answer refuses. If granted, the session begins anew with
-    /// a greeting.
-    Xclient(Xclient<'a>),
-    /// The session took a step by itself, and answered if that was a command.
-    Answered,
-}
-
-impl Event<'_> {
-    /// Reports whether it waits for [`Server::answer`].
-    pub fn asks(&self) -> bool {
-        !matches!(
-            self,
-            Self::Block(_) | Self::Discarded(_) | Self::Answered | Self::Authenticated | Self::NotAuthenticated
-        )
-    }
-}
 
 /// The server's side of a session.
 #[derive(Debug)]
@@ -119,11 +50,18 @@ impl Server {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<Event<'s>> {
-        let is_login_asked = matches!(self.state, State::AuthQuestion(_));
+        // Most calls in vain end here, before the state moves.
+        if self.state.is_waiting(input) {
+            self.lines.release();
+            return None;
+        }
         let (state, event) = self.take_state().step(&mut self.lines, input, now, &mut self.core, out);
-        self.state = state;
-        // This event borrows from the state what the client claims.
-        if is_login_asked { self.state.login_event() } else { event }
+        self.state.put(state);
+        if event.is_none() {
+            // A question about a login borrows from the state what the client claims.
+            return self.state.login_event();
+        }
+        event
     }
 
     /// Takes the state out, for a step; a session without a state is closed.
@@ -136,7 +74,7 @@ impl Server {
     /// any other refusal to greet the session waits for QUIT and answers 503 to everything else (RFC 5321 §3.1), within
     /// its limits.
     pub fn answer(&mut self, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
-        self.state = match (self.take_state(), answer) {
+        let next = match (self.take_state(), answer) {
             (State::Answer(_), Some(reply)) if reply.code() == 421 => {
                 out.extend_from_slice(reply.wire());
                 State::Closed
@@ -147,6 +85,7 @@ impl Server {
             }
             (unasked, _) => unasked,
         };
+        self.state.put(next);
     }
 
     /// Says yes to the open question, with the usual reply: as [`Server::answer`] with `None`, and also to
@@ -179,9 +118,9 @@ impl Server {
     /// Answers an [`Event::Auth`] that asks for the secret; `None` if the name is unknown.
     pub fn answer_secret(&mut self, secret: Option<&Secret>, now: Duration, out: &mut Vec<u8>) {
         self.state = match self.take_state() {
-            State::Answer(OpenQuestion::Login(LoginQuestion::Lookup(exchange))) => {
+            State::Answer(OpenQuestion::Login(LoginQuestion::Lookup(lookup))) => {
                 self.core.last_received = now;
-                auth::provide_secret(exchange, secret, &mut self.core, out)
+                auth::provide_secret(*lookup, secret, &mut self.core, out)
             }
             unasked => unasked,
         };

@@ -1,44 +1,15 @@
 //! Questions to the application: their default replies, and the state after each answer.
-use super::Event;
-use super::ServerCore;
-use super::auth::{AuthRequest, LoginQuestion};
-use super::command::{CommandState, TransactionState};
-use super::data::{ChunkRefusal, ChunkedMessage, DataMessage, SkippedChunk};
-use super::state::{State, Transition};
-use crate::command::{Chunk, Hello};
+use super::core::ServerCore;
+use super::event::Event;
+use super::state::{
+    ChunkRefusal, ChunkedMessage, CommandState, DataMessage, DeliveryState, OpenQuestion, SkippedChunk, State,
+    TransactionState, Transition,
+};
+use crate::command::Chunk;
 use crate::reply::{Reply, ReplySeverity, say};
 use crate::reply_reason::ReplyReason;
 use crate::settings::Protocol;
 use std::time::Duration;
-
-/// The question that is open. It holds the state in which a refusal leaves the session.
-#[derive(Debug)]
-pub(super) enum OpenQuestion {
-    Greeting,
-    Hello(Hello, CommandState),
-    Mail(TransactionState),
-    Recipient(TransactionState),
-    Data(TransactionState),
-    FirstChunk(TransactionState, Chunk),
-    Message { recipients: u32 },
-    Delivery(DeliveryState),
-    Verify(CommandState),
-    Reset(CommandState),
-    Noop(CommandState),
-    Quit(CommandState),
-    QuitTurnedAway,
-    StartTls,
-    Nonce(Box<AuthRequest>),
-    Login(LoginQuestion),
-    Xclient { is_logged_in: bool, before: CommandState },
-}
-
-/// The recipients of a message in LMTP whose results are still to be asked for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DeliveryState {
-    next: u32,
-    recipients: u32,
-}
 
 impl DeliveryState {
     /// Asks for the next recipient's result.

@@ -1,14 +1,12 @@
-//! States of a server session, and the step from one to the next.
-use super::ServerCore;
-use super::auth::{AuthEnd, AuthResponse, LoginQuestion};
-use super::command::CommandState;
-use super::data::{ChunkedMessage, DataMessage, SkippedChunk};
-use super::question::{DeliveryState, OpenQuestion};
-use super::{Event, turned_away};
-use crate::foreign;
-use crate::line::{LineReader, ReadLine};
+//! States of a server session. The files beside this one have their steps: `step`, and what it calls.
+use super::event::Event;
+use crate::chunk::{ChunkReader, ContentKind};
+use crate::command::{Chunk, Hello};
+use crate::data::DataReader;
+use crate::reply::Reply;
 use crate::reply_reason::ReplyReason;
-use crate::sasl::MAX_EXCHANGE_LINE_BYTES;
+use crate::sasl::Mechanism;
+use crate::sasl::server::{AwaitedProof, AwaitedResponse, SecretLookup, ShownSecret};
 use std::time::Duration;
 
 /// The next state, and the event of the step; no event needs more bytes.
@@ -72,79 +70,150 @@ pub(super) enum State {
     Closed,
 }
 
-impl State {
-    /// Takes the next step that needs no answer.
-    pub(super) fn step<'s, 'i: 's>(
-        self,
-        lines: &'s mut LineReader,
-        input: &mut &'i [u8],
-        now: Duration,
-        core: &mut ServerCore,
-        out: &mut Vec<u8>,
-    ) -> Transition<'s> {
-        match self {
-            Self::Command(_) | Self::ExpectQuit if is_other_protocol(lines, input) => {
-                core.give_up(ReplyReason::OtherProtocol, out)
-            }
-            Self::Command(state) => match core.next_command(lines, input) {
-                None => (Self::Command(state), None),
-                Some(command) if core.is_too_much(&command, now) => core.give_up(ReplyReason::TooManyCommands, out),
-                Some(command) => state.step(command, now, core, out),
-            },
-            Self::ExpectQuit => match core.next_command(lines, input) {
-                None => (Self::ExpectQuit, None),
-                Some(command) if core.is_too_much(&command, now) => core.give_up(ReplyReason::TooManyCommands, out),
-                Some(command) => turned_away::step(command, now, core, out),
-            },
-            Self::Message(message) => message.step(input, now, core, out),
-            Self::Chunk(message) => message.step(input, now, core, out),
-            Self::Skip(skip) => skip.step(input, now, core, out),
-            Self::Delivery(delivery) => delivery.ask(),
-            Self::AuthResponse(response) => match read_response(lines, input) {
-                None => (Self::AuthResponse(response), None),
-                Some(line) => response.step(line, now, core, out),
-            },
-            Self::AuthQuestion(question) => (Self::Answer(OpenQuestion::Login(question)), None),
-            Self::AuthEnd(end) => end.step(core, out),
-            Self::ExpectTls => {
-                core.injected += std::mem::take(input).len() as u64;
-                (Self::ExpectTls, None)
-            }
-            Self::Answer(question) => (Self::Answer(question), None),
-            Self::Closed => (Self::Closed, None),
-        }
-    }
-
-    /// The question about the client that logs in, if it is open.
-    pub(super) fn login_event(&self) -> Option<Event<'_>> {
-        match self {
-            Self::Answer(OpenQuestion::Login(question)) => Some(question.event()),
-            _ => None,
-        }
-    }
-
-    /// Time at which the message that is being read began.
-    pub(super) fn message_since(&self) -> Option<Duration> {
-        match self {
-            Self::Message(message) => Some(message.since),
-            Self::Chunk(message) | Self::Command(CommandState::ExpectChunk(message)) => Some(message.since),
-            Self::Skip(skip) => Some(skip.since),
-            _ => None,
-        }
-    }
+/// States in which the session waits for a command.
+#[derive(Debug)]
+#[expect(clippy::enum_variant_names, reason = "a state is named by what it waits for")]
+pub(super) enum CommandState {
+    /// A greeting comes first.
+    ExpectHello,
+    /// No transaction is open.
+    ExpectMail,
+    /// MAIL was granted.
+    ExpectRecipient(TransactionState),
+    /// A chunk of the message has been read, and it was not the last.
+    ExpectChunk(Box<ChunkedMessage>),
 }
 
-/// Reports whether the client speaks another protocol. Its first byte is enough: a ClientHello may lack a line's end.
-fn is_other_protocol(lines: &LineReader, input: &[u8]) -> bool {
-    lines.is_at_start() && input.first().is_some_and(|&first| foreign::begins_otherwise(first))
+/// A transaction before its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TransactionState {
+    /// Recipients that were accepted.
+    pub(super) accepted: u32,
+    /// Recipients that were refused.
+    pub(super) refused: u32,
+    pub(super) addresses: Addresses,
+    pub(super) content_kind: ContentKind,
 }
 
-/// Reads the next line of an exchange of AUTH; `None` needs more bytes.
-fn read_response<'s, 'i: 's>(lines: &'s mut LineReader, input: &mut &'i [u8]) -> Option<Result<&'s [u8], ReplyReason>> {
-    match lines.next(input, MAX_EXCHANGE_LINE_BYTES) {
-        ReadLine::Partial => None,
-        ReadLine::Whole(line) => Some(Ok(line)),
-        ReadLine::BareLf(_) => Some(Err(ReplyReason::BareLineFeed)),
-        ReadLine::TooLong => Some(Err(ReplyReason::ResponseTooLong)),
-    }
+/// Form of the addresses of a transaction, by its MAIL (RFC 6531 §3.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Addresses {
+    Ascii,
+    Utf8,
+}
+
+/// A message that comes by DATA.
+#[derive(Debug)]
+pub(super) struct DataMessage {
+    pub(super) reader: DataReader,
+    /// Time at which it began.
+    pub(super) since: Duration,
+    pub(super) recipients: u32,
+}
+
+/// A message that comes by BDAT.
+#[derive(Debug)]
+pub(super) struct ChunkedMessage {
+    pub(super) reader: ChunkReader,
+    /// Time at which it began.
+    pub(super) since: Duration,
+    pub(super) recipients: u32,
+}
+
+/// Remaining bytes of a chunk that is refused: they are read nevertheless (RFC 3030 §2).
+#[derive(Debug)]
+pub(super) struct SkippedChunk {
+    pub(super) left: u64,
+    /// Time at which it began.
+    pub(super) since: Duration,
+    pub(super) refusal: ChunkRefusal,
+}
+
+/// Refusal of a chunk: its cause, and the reply after its bytes.
+#[derive(Debug)]
+pub(super) enum ChunkRefusal {
+    /// The command was out of order, in this state.
+    Command(CommandState, ReplyReason),
+    /// The client was turned away at the greeting.
+    TurnedAway,
+    /// The message was refused, with that number of replies.
+    Message(ReplyReason, u32),
+    /// The application refused with this reply, sent that number of times.
+    Said(Reply, u32),
+}
+
+/// The question that is open. It holds the state in which a refusal leaves the session.
+#[derive(Debug)]
+pub(super) enum OpenQuestion {
+    Greeting,
+    Hello(Hello, CommandState),
+    Mail(TransactionState),
+    Recipient(TransactionState),
+    Data(TransactionState),
+    FirstChunk(TransactionState, Chunk),
+    Message { recipients: u32 },
+    Delivery(DeliveryState),
+    Verify(CommandState),
+    Reset(CommandState),
+    Noop(CommandState),
+    Quit(CommandState),
+    QuitTurnedAway,
+    StartTls,
+    Nonce(Box<AuthRequest>),
+    Login(LoginQuestion),
+    Xclient { is_logged_in: bool, before: CommandState },
+}
+
+/// The recipients of a message in LMTP whose results are still to be asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeliveryState {
+    pub(super) next: u32,
+    pub(super) recipients: u32,
+}
+
+/// AUTH before its exchange: the mechanism, and the response that came with the command.
+#[derive(Debug)]
+pub(super) struct AuthRequest {
+    pub(super) mechanism: Mechanism,
+    pub(super) initial: Option<Vec<u8>>,
+}
+
+/// A line of the client's that is awaited.
+#[derive(Debug)]
+pub(super) enum AuthResponse {
+    /// The next response.
+    Exchange(Box<AwaitedResponse>),
+    /// The proof, which is not checked before the application permits it.
+    Proof(Box<AwaitedProof>),
+    /// The empty response of a client of XOAUTH2 that was sent the reason of its refusal; then this reply.
+    Acknowledgement(Box<Reply>),
+}
+
+/// A question to the application about a client that logs in.
+#[derive(Debug)]
+pub(super) enum LoginQuestion {
+    /// Do name and secret belong together?
+    Check(Box<ShownSecret>),
+    /// The secret is asked for.
+    Lookup(Box<SecretLookup>),
+    /// May this proof be checked?
+    Proof(Box<PendingProof>),
+}
+
+/// A proof that the application has not permitted to check yet.
+#[derive(Debug)]
+pub(super) struct PendingProof {
+    pub(super) exchange: Box<AwaitedProof>,
+    pub(super) response: Vec<u8>,
+}
+
+/// Results of an exchange whose last reply has been sent.
+#[derive(Debug)]
+pub(super) enum AuthEnd {
+    /// The client is logged in.
+    Granted,
+    /// The session refused, for this reason.
+    Refused(ReplyReason),
+    /// The application refused.
+    RefusedByApplication,
 }

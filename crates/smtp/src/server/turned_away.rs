@@ -1,24 +1,26 @@
 //! A client that was refused at the greeting: 503 to everything but QUIT (RFC 5321 §3.1), within the session's limits.
-use super::data::{ChunkRefusal, SkippedChunk};
-use super::question::OpenQuestion;
-use super::state::{State, Transition};
-use super::{Event, ServerCore};
+use super::core::ServerCore;
+use super::event::Event;
+use super::state::{ChunkRefusal, OpenQuestion, SkippedChunk, State, Transition};
 use crate::command::{Chunk, Command};
 use crate::reply_reason::ReplyReason;
 use std::time::Duration;
 
 /// Answers a line: a command, or none.
 pub(super) fn step<'a>(
-    command: Result<Command<'a>, ReplyReason>,
+    command: &Result<Command<'a>, ReplyReason>,
     now: Duration,
     core: &mut ServerCore,
     out: &mut Vec<u8>,
 ) -> Transition<'a> {
+    if core.is_too_much(command, now) {
+        return core.give_up(ReplyReason::TooManyCommands, out);
+    }
     match command {
         Ok(Command::Quit) => (State::Answer(OpenQuestion::QuitTurnedAway), Some(Event::Quit)),
-        Ok(Command::Chunk(chunk)) if core.offers().chunking => skip(chunk, now, core, out),
+        Ok(Command::Chunk(chunk)) if core.offers().chunking => skip(*chunk, now, core, out),
         Err(reason @ (ReplyReason::BadChunk | ReplyReason::OtherProtocol)) => {
-            core.refuse(State::ExpectQuit, reason, out)
+            core.refuse(State::ExpectQuit, *reason, out)
         }
         Ok(_) | Err(_) => refuse(core, out),
     }

@@ -1,0 +1,124 @@
+//! Events, requests and failures of a client session.
+use crate::reply::{ReceivedReply, ReplyError};
+use crate::sasl::client::ExchangeError;
+
+/// Commands that replies belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// The connection.
+    Greeting,
+    /// EHLO, or HELO after it; LHLO.
+    Hello,
+    /// STARTTLS.
+    StartTls,
+    /// XCLIENT.
+    Xclient,
+    /// AUTH, or a response to one of its challenges.
+    Auth,
+    /// MAIL.
+    Mail,
+    /// RCPT of that number.
+    Recipient(u32),
+    /// DATA.
+    Data,
+    /// BDAT, except the last.
+    Chunk,
+    /// The final dot, or the last BDAT.
+    Message,
+    /// The same in LMTP, for the recipient of that number.
+    Delivery(u32),
+    /// RSET.
+    Reset,
+    /// QUIT.
+    Quit,
+}
+
+/// A reply and its command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// The command that it belongs to.
+    pub to: Verb,
+    /// The reply.
+    pub reply: ReceivedReply<'a>,
+    /// The transaction it belongs to is over.
+    pub ends: Option<Outcome>,
+}
+
+/// Results of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The peer took responsibility for the recipients that it accepted; in LMTP for at least one of them, namely those
+    /// whose [`Verb::Delivery`] had a positive reply.
+    Accepted,
+    /// The peer did not.
+    Refused,
+}
+
+/// Requests of the session to its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Replies: read.
+    Replies,
+    /// TLS, once all is written; then [`Client::tls_started`](super::Client::tls_started).
+    Tls,
+    /// A transaction to [begin](super::Client::begin), or [quit](super::Client::quit).
+    Transaction,
+    /// The message and its end of data, then [`Client::message_sent`](super::Client::message_sent).
+    Message,
+    /// The next [chunk](super::Client::chunk) of the message, and its bytes as they are.
+    Chunk,
+    /// Nothing more: close the connection.
+    Close,
+}
+
+/// Position of a chunk in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkPosition {
+    /// More chunks follow.
+    Middle,
+    /// The chunk ends the message.
+    Last,
+}
+
+/// Reasons why a session sent QUIT before it sent anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GaveUp {
+    /// TLS is required and not offered.
+    #[error("the server does not offer STARTTLS")]
+    NoTls,
+    /// TLS is required and was refused.
+    #[error("the server rejected STARTTLS")]
+    TlsRefused,
+    /// No mechanism of AUTH is both allowed and offered.
+    #[error("the server offers no usable AUTH mechanism")]
+    NoMechanism,
+    /// The peer rejected the credentials.
+    #[error("the server rejected AUTH")]
+    NotAuthenticated,
+    /// The exchange could not continue.
+    #[error("AUTH: {0}")]
+    Exchange(ExchangeError),
+    /// XCLIENT is not offered, or with none of the attributes to be sent.
+    #[error("the server does not offer XCLIENT")]
+    NoXclient,
+    /// XCLIENT was refused.
+    #[error("the server rejected XCLIENT")]
+    XclientRefused,
+    /// Notifications are asked for, and DSN is not offered.
+    #[error("the server does not offer DSN")]
+    NoDsn,
+}
+
+/// Violations by a peer that end the conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A line that is not a reply.
+    #[error(transparent)]
+    Malformed(#[from] ReplyError),
+    /// A reply that no command asked for.
+    #[error("the peer sent an unexpected reply {0}")]
+    Unasked(u16),
+    /// Bytes in the clear behind the 220 to STARTTLS: injected by a third party (CVE-2011-0411).
+    #[error("{0} bytes of plain text followed the reply to STARTTLS")]
+    Injected(usize),
+}

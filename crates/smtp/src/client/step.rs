@@ -1,0 +1,99 @@
+//! The step from one state of a client session to the next, which a reply causes.
+use super::core::ClientCore;
+use super::event::{Outcome, Verb, Violation};
+use super::setup;
+use super::state::{ClientState, SendState, SetUpState};
+use crate::reply::ReceivedReply;
+
+impl ClientState {
+    /// Takes a reply; the commands that follow from it go to `out`. Returns the command that it belongs to, and the
+    /// result of the transaction, if that is over.
+    pub(super) fn receive(
+        &mut self,
+        reply: &ReceivedReply<'_>,
+        core: &mut ClientCore,
+        out: &mut Vec<u8>,
+    ) -> Result<(Verb, Option<Outcome>), Violation> {
+        // Only the inner state moves: the outer one is large, and most replies do not change it.
+        match self {
+            Self::Transaction(sending) => {
+                let state = std::mem::replace(sending, SendState::Idle);
+                let Some(due) = core.due.pop_front() else {
+                    *self = Self::Closed(None);
+                    return state.interrupted(reply);
+                };
+                let step = state.step(due, reply, core, out);
+                // What it replaces holds nothing: to drop that would be a check at each reply.
+                std::mem::forget(std::mem::replace(sending, step.next));
+                Ok((step.to, step.ends))
+            }
+            Self::SetUp(state) => {
+                let state = std::mem::replace(state, SetUpState::ExpectGreeting(None));
+                let to = state.awaited();
+                *self = state.step(reply, core, out);
+                to.map(|to| (to, None)).ok_or(Violation::Unasked(reply.code()))
+            }
+            Self::ExpectQuit => Ok(match core.before_quit.pop_front() {
+                Some(earlier) => (earlier, None),
+                None => {
+                    *self = Self::Closed(None);
+                    (Verb::Quit, None)
+                }
+            }),
+            Self::Closed(_) => Err(Violation::Unasked(reply.code())),
+        }
+    }
+
+    /// Sends QUIT, unless the session is over.
+    pub(super) fn quit(self, core: &mut ClientCore, out: &mut Vec<u8>) -> Self {
+        match self {
+            Self::Closed(_) => return self,
+            Self::SetUp(state) => core.before_quit.extend(state.awaited()),
+            Self::Transaction(_) => core.before_quit.extend(core.due.iter().map(|due| due.verb())),
+            Self::ExpectQuit => core.before_quit.push_back(Verb::Quit),
+        }
+        out.extend_from_slice(b"QUIT\r\n");
+        Self::ExpectQuit
+    }
+
+    /// The command whose reply comes next.
+    #[inline]
+    pub(super) fn awaited(&self, core: &ClientCore) -> Option<Verb> {
+        match self {
+            Self::SetUp(state) => state.awaited(),
+            Self::Transaction(_) => core.awaited(),
+            Self::ExpectQuit => Some(core.before_quit.front().copied().unwrap_or(Verb::Quit)),
+            Self::Closed(awaited) => *awaited,
+        }
+    }
+}
+
+impl SetUpState {
+    /// Takes a reply.
+    fn step(self, reply: &ReceivedReply<'_>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
+        let is_done = reply.code() / 100 == 2;
+        match self {
+            Self::ExpectGreeting(setup) => setup::greeted(setup, reply, core, out),
+            Self::ExpectHello(form, setup) => setup::hello_answered(form, setup, reply, core, out),
+            Self::ExpectStartTls(setup) if is_done => ClientState::SetUp(Self::ExpectTls(setup)),
+            Self::ExpectStartTls(setup) => setup.without_tls(core, out),
+            Self::ExpectTls(_) => ClientState::Closed(None),
+            Self::ExpectXclient(setup) if is_done => setup.next_xclient(core, out),
+            Self::ExpectXclient(_) => setup::xclient_refused(core, out),
+            Self::ExpectAuth(exchange) => setup::auth_answered(*exchange, reply, core, out),
+            Self::ExpectCancelled(why) => setup::cancelled(why, core, out),
+        }
+    }
+
+    /// The command whose reply is awaited; none before TLS.
+    fn awaited(&self) -> Option<Verb> {
+        match self {
+            Self::ExpectGreeting(_) => Some(Verb::Greeting),
+            Self::ExpectHello(..) => Some(Verb::Hello),
+            Self::ExpectStartTls(_) => Some(Verb::StartTls),
+            Self::ExpectTls(_) => None,
+            Self::ExpectXclient(_) => Some(Verb::Xclient),
+            Self::ExpectAuth(_) | Self::ExpectCancelled(_) => Some(Verb::Auth),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The step from one state of a server session to the next.
+use super::core::ServerCore;
+use super::event::Event;
+use super::state::{CommandState, OpenQuestion, State, Transition};
+use super::turned_away;
+use crate::command::Command;
+use crate::foreign;
+use crate::line::{LineReader, ReadLine};
+use crate::reply_reason::ReplyReason;
+use crate::sasl::MAX_EXCHANGE_LINE_BYTES;
+use std::time::Duration;
+
+impl State {
+    /// Puts the state after a step in the place from which the one before was taken. That place holds nothing: to drop
+    /// its content would be a check at each step.
+    pub(super) fn put(&mut self, next: Self) {
+        std::mem::forget(std::mem::replace(self, next));
+    }
+
+    /// Reports whether there is no step to take: without an answer, or without bytes.
+    pub(super) fn is_waiting(&self, input: &[u8]) -> bool {
+        match self {
+            Self::Answer(_) | Self::Closed => true,
+            Self::Command(_) | Self::ExpectQuit | Self::Message(_) | Self::AuthResponse(_) | Self::ExpectTls => {
+                input.is_empty()
+            }
+            // The end of an empty chunk is a step without bytes.
+            Self::Chunk(_) | Self::Skip(_) | Self::Delivery(_) | Self::AuthQuestion(_) | Self::AuthEnd(_) => false,
+        }
+    }
+
+    /// Takes the next step that needs no answer.
+    pub(super) fn step<'s, 'i: 's>(
+        self,
+        lines: &'s mut LineReader,
+        input: &mut &'i [u8],
+        now: Duration,
+        core: &mut ServerCore,
+        out: &mut Vec<u8>,
+    ) -> Transition<'s> {
+        match self {
+            Self::Command(_) | Self::ExpectQuit if is_other_protocol(lines, input) => {
+                core.give_up(ReplyReason::OtherProtocol, out)
+            }
+            Self::Command(state) => match read_command(lines, input, core) {
+                None => (Self::Command(state), None),
+                Some(line) => state.step(&line.and_then(parse), now, core, out),
+            },
+            Self::ExpectQuit => match read_command(lines, input, core) {
+                None => (Self::ExpectQuit, None),
+                Some(line) => turned_away::step(&line.and_then(parse), now, core, out),
+            },
+            Self::Message(message) => message.step(input, now, core, out),
+            Self::Chunk(message) => message.step(input, now, core, out),
+            Self::Skip(skip) => skip.step(input, now, core, out),
+            Self::Delivery(delivery) => delivery.ask(),
+            Self::AuthResponse(response) => match read_response(lines, input) {
+                None => (Self::AuthResponse(response), None),
+                Some(line) => response.step(line, now, core, out),
+            },
+            Self::AuthQuestion(question) => (Self::Answer(OpenQuestion::Login(question)), None),
+            Self::AuthEnd(end) => end.step(core, out),
+            Self::ExpectTls => {
+                core.injected += std::mem::take(input).len() as u64;
+                (Self::ExpectTls, None)
+            }
+            Self::Answer(question) => (Self::Answer(question), None),
+            Self::Closed => (Self::Closed, None),
+        }
+    }
+
+    /// The question about the client that logs in, if it is open.
+    pub(super) fn login_event(&self) -> Option<Event<'_>> {
+        match self {
+            Self::Answer(OpenQuestion::Login(question)) => Some(question.event()),
+            _ => None,
+        }
+    }
+
+    /// Time at which the message that is being read began.
+    pub(super) fn message_since(&self) -> Option<Duration> {
+        match self {
+            Self::Message(message) => Some(message.since),
+            Self::Chunk(message) | Self::Command(CommandState::ExpectChunk(message)) => Some(message.since),
+            Self::Skip(skip) => Some(skip.since),
+            _ => None,
+        }
+    }
+}
+
+/// Reports whether the client speaks another protocol. Its first byte is enough: a ClientHello may lack a line's end.
+fn is_other_protocol(lines: &LineReader, input: &[u8]) -> bool {
+    lines.is_at_start() && input.first().is_some_and(|&first| foreign::begins_otherwise(first))
+}
+
+/// Reads the next line of a command, or the reason to refuse it; `None` needs more bytes.
+fn read_command<'s, 'i: 's>(
+    lines: &'s mut LineReader,
+    input: &mut &'i [u8],
+    core: &ServerCore,
+) -> Option<Result<&'s [u8], ReplyReason>> {
+    match lines.next(input, core.settings.line_bytes()) {
+        ReadLine::Partial => None,
+        ReadLine::Whole(line) => Some(Ok(line)),
+        ReadLine::BareLf(line) => Some(Err(fault(line, ReplyReason::BareLineFeed))),
+        ReadLine::TooLong => Some(Err(ReplyReason::LineTooLong)),
+    }
+}
+
+/// Reads a command, or the reason to refuse the line.
+fn parse(line: &[u8]) -> Result<Command<'_>, ReplyReason> {
+    let mut command = Command::parse(line);
+    // In place, because a command is large.
+    if let Err(reason) = &mut command {
+        *reason = fault(line, *reason);
+    }
+    command
+}
+
+/// The reason to refuse a line that is no command: another protocol ends the session, whatever else is wrong.
+fn fault(line: &[u8], reason: ReplyReason) -> ReplyReason {
+    if foreign::is_foreign(line) { ReplyReason::OtherProtocol } else { reason }
+}
+
+/// Reads the next line of an exchange of AUTH; `None` needs more bytes.
+fn read_response<'s, 'i: 's>(lines: &'s mut LineReader, input: &mut &'i [u8]) -> Option<Result<&'s [u8], ReplyReason>> {
+    match lines.next(input, MAX_EXCHANGE_LINE_BYTES) {
+        ReadLine::Partial => None,
+        ReadLine::Whole(line) => Some(Ok(line)),
+        ReadLine::BareLf(_) => Some(Err(ReplyReason::BareLineFeed)),
+        ReadLine::TooLong => Some(Err(ReplyReason::ResponseTooLong)),
+    }
+}
