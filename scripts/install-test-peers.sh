@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what the tests play against and this machine lacks: Postfix (for smtp-source and smtp-sink too), swaks, curl,
 # msmtp, Python, aiosmtpd; and strace, by which disks fail in tests. As root on Debian and its kin through apt-get;
-# elsewhere it says what is missing, and the tests note it. Where Go is: go-smtp-source and go-mades-bench, from the module
+# elsewhere it says what is missing, and the tests note it. For the exported formats: promtool out of Debian's package of
+# Prometheus, of which nothing is installed, and two modules of Python, all in target/peers. Where Go is: go-smtp-source and go-mades-bench, from the module
 # proxy into target/peers, which `make` has on its PATH. And cargo-deny, built once into cargo's own place for programs,
 # which takes some minutes.
 #
@@ -23,12 +24,32 @@ install_cargo_program() {
     why=$(timeout 900 cargo install "$1" --locked --version "$2" 2>&1) && echo "installed: $1" ||
         echo "could not install $1: $(echo "$why" | grep '^error' | head -1). What needs it is skipped."
 }
+# Only the program: the package would start a server.
+install_promtool() {
+    if command -v promtool >/dev/null 2>&1 || [ -x target/peers/promtool ]; then return; fi
+    if ! command -v apt-get >/dev/null 2>&1; then return; fi
+    mkdir -p target/peers/download
+    (
+        cd target/peers/download && timeout 120 apt-get -qq download prometheus >/dev/null 2>&1 &&
+            dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xf - ./usr/bin/promtool && mv usr/bin/promtool ..
+    ) && echo "installed: promtool" || echo "could not install promtool. Tests that need it are skipped."
+    rm -rf target/peers/download
+}
+install_python_modules() {
+    command -v python3 >/dev/null 2>&1 || return 0
+    PYTHONPATH=target/peers/python python3 -c 'import hdrh, junitparser' >/dev/null 2>&1 && return 0
+    timeout 120 python3 -m pip install -q --target target/peers/python hdrhistogram==0.10.8 junitparser==5.0.3 >/dev/null 2>&1 &&
+        echo "installed: hdrhistogram junitparser" ||
+        echo "could not install hdrhistogram and junitparser for Python. Tests that need them are skipped."
+}
 case "${1:-}" in
 "")
     pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks perl-net-ssleay:libnet-ssleay-perl curl:curl msmtp:msmtp python3:python3
         aiosmtpd:python3-aiosmtpd strace:strace"
     install_go_program go-smtp-source github.com/nabeken/go-smtp-source@v0.7.7
     install_cargo_program cargo-deny 0.20.2
+    install_promtool
+    install_python_modules
     install_go_program go-mades-bench github.com/vennekilde/go-mades-bench@b24380185c1b455c140a87fa399101698f3799a9
     ;;
 rabbitmq) pairs="rabbitmq-server:rabbitmq-server" ;;

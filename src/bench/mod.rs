@@ -81,7 +81,8 @@ fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
     let disk_usage = results.disk_usage;
     let relay = results.observations.iter().find(|party| party.role == Role::Relay);
     let relay_memory = relay.map(|party| party.memory.clone()).unwrap_or_default();
-    let record = gather::record(options, started_at, results);
+    let mut record = gather::record(options, started_at, results);
+    record.host.disk = party::host::disk_under(directory.path());
     let unwritten = directory.save(&record).err().or(complaint);
     let directory = directory.path().to_owned();
     Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, disk_usage, unwritten })

@@ -13,6 +13,7 @@ mod connection;
 mod dsn;
 #[cfg(test)]
 mod examples;
+mod exports;
 mod links;
 mod mades;
 mod mades_bench;
@@ -33,6 +34,7 @@ mod server;
 mod sink;
 mod source;
 mod spool;
+mod stored_runs;
 mod summary;
 mod values;
 
@@ -85,6 +87,7 @@ Examples:
   mailrun sink --listen 127.0.0.1:2525        accepts mail and counts it
   mailrun source 127.0.0.1:2525               sends mail and measures latency
   mailrun relay --to HOST --spool DIR         stores and forwards mail
+  mailrun report DIR --format html -o FILE    shows a stored run again
   mailrun queue list --spool DIR              shows the queue of a relay
   mailrun spool check DIR                     checks the spool of a stopped relay
   mailrun bench mades                         MADES (ECP, EDX) over AMQP 1.0
@@ -107,6 +110,7 @@ enum Command {
     Relay(Box<relay::RelayArgs>),
     Mades(Box<mades::MadesArgs>),
     MadesEndpoint(Box<mades_endpoint::MadesEndpointArgs>),
+    Report(stored_runs::StoredRunsArgs),
     Queue(queue::QueueArgs),
     Spool(spool::SpoolArgs),
     InstallLinks(links::InstallLinksArgs),
@@ -152,11 +156,11 @@ impl OutputArgs {
         self.report.open(live)?;
         let Some(directory) = &self.out else {
             let json = self.report.json_file().map(Path::to_owned);
-            return Ok(Outputs { json, ledger: self.ledger.clone(), hlog: self.hlog.clone(), live });
+            return Ok(Outputs { json, ledger: self.ledger.clone(), hlog: self.hlog.clone(), live, http: None });
         };
         fs::create_dir_all(directory).map_err(|error| cannot_write(directory, &error))?;
         let file = |name: &str| Some(directory.join(name));
-        Ok(Outputs { json: file("run.json"), ledger: file("ledger"), hlog: file("latency.hlog"), live })
+        Ok(Outputs { json: file("run.json"), ledger: file("ledger"), hlog: file("latency.hlog"), live, http: None })
     }
 }
 
@@ -225,6 +229,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Relay(typed) => relay::run(&typed),
         Command::Mades(typed) => typed.run(),
         Command::MadesEndpoint(typed) => typed.run(),
+        Command::Report(typed) => typed.run(),
         Command::Queue(typed) => typed.run(),
         Command::Spool(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
@@ -237,8 +242,9 @@ pub(crate) fn main() -> ExitCode {
     })
 }
 
-/// The same words, with `--reuse 5` as `--reuse=5`, since anything else after --reuse is not a value; and `--messages
-/// -1` as `--messages=-1`, since the option refuses it with its own text, and clap as an unknown option `-1`.
+/// The same words, with `--reuse 5` as `--reuse=5`, since anything else after --reuse is not a value, and `--share short`
+/// likewise; and `--messages -1` as `--messages=-1`, since the option refuses it with its own text, and clap as an unknown
+/// option `-1`.
 fn join_option_values(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     for word in words.into_iter().map(Into::into) {
@@ -263,6 +269,7 @@ fn is_value_of(option: Option<&str>, word: Option<&str>) -> bool {
     let is_range = word.starts_with(is_digit) && word.contains("..");
     match option {
         "--reuse" => is_negative || is_range || values::reuse(word).is_ok(),
+        "--share" => ["short", "full"].contains(&word),
         _ => is_option && is_negative,
     }
 }

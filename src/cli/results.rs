@@ -1,4 +1,5 @@
 //! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
+use super::exports::{self, AnnotationOutput, ExportTarget, export_target};
 use crate::bench::TextReport;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -28,6 +29,11 @@ pub(super) struct ReportArgs {
     /// report goes to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the run in another format, repeatable: html=report.html, junit=mailrun.xml, csv=series.csv, csv:stages=FILE,
+    /// prometheus=FILE, openmetrics=FILE, hlog=FILE, github=FILE, action-benchmark-bigger=FILE, md=FILE, share=FILE. The
+    /// formats are those of mailrun report.
+    #[arg(long = "export", value_name = "FORMAT=FILE", value_parser = export_target, hide_short_help = true)]
+    exports: Vec<ExportTarget>,
     /// Print the verdict alone
     ///
     /// It is one line at the end: there is no progress, and no report unless --report asks for one.
@@ -79,6 +85,7 @@ impl ReportArgs {
     /// If it cannot, or if two things want standard output.
     pub(super) fn open(&self, live: LiveMode) -> Result<()> {
         self.check(live)?;
+        exports::open(&self.exports)?;
         Outputs { json: self.json_file().map(Path::to_owned), ..Outputs::default() }.check_writable()
     }
 
@@ -94,11 +101,21 @@ impl ReportArgs {
         shown
     }
 
-    /// Shows the report, and the record where it goes to standard output.
+    /// Shows the report, and the record where it goes to standard output; writes the run in the other formats that were
+    /// asked for.
     ///
     /// # Errors
-    /// If standard output takes no more; a reader that went away is none.
+    /// If standard output takes no more, or a file cannot be written; a reader that went away is none.
     pub(super) fn show(&self, record: &Record, details: Option<&Path>) -> Result<()> {
+        let is_stdout_taken = self.has_json_on_stdout();
+        let annotations = if is_stdout_taken { AnnotationOutput::Nowhere } else { AnnotationOutput::Stdout };
+        // Before the report, whose last line is the verdict.
+        exports::tell_actions(record, annotations);
+        let written = exports::write(&self.exports, record);
+        self.print(record, details).and(written)
+    }
+
+    fn print(&self, record: &Record, details: Option<&Path>) -> Result<()> {
         if !self.has_json_on_stdout() {
             let mut out = io::stdout().lock();
             let reader = OutputFormat::of(&out, self.color);
@@ -192,6 +209,12 @@ fn extent(asked: Option<ReportKind>, is_quiet: bool) -> Option<ReportLength> {
         None if is_quiet => Some(ReportLength::Verdict),
         None => Some(ReportLength::Short),
     }
+}
+
+/// The report of a stored run, as the reader of standard output sees it.
+pub(super) fn text_for_stdout(record: &Record, length: ReportLength) -> String {
+    let reader = OutputFormat::of(&io::stdout(), Color::Auto);
+    reader.letters.encode(&report::render(record, length, reader.width, reader.ink, None))
 }
 
 /// Columns of a report that goes to a file or a pipe.

@@ -12,6 +12,8 @@ use load::source::{
     self, AddressPattern, AllowedTargets, CorpusOptions, Distribution, InvalidMessagePolicy, OfferedRate, Preflight,
     RateStage, SourceOptions, TraceHeaders,
 };
+use party::outputs::Outputs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -96,6 +98,9 @@ pub(super) struct LoadArgs {
     /// Time limit for each reply.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
     timeout: Duration,
+    /// Serve live metrics of the load in the format of Prometheus: /metrics.
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::tcp_address, help_heading = "Results")]
+    http: Option<SocketAddr>,
     #[command(flatten)]
     envelope: EnvelopeArgs,
     #[command(flatten)]
@@ -273,6 +278,7 @@ impl LoadArgs {
             None => words.push("--reuse".to_owned()),
             Some(reuse) => words.push(format!("--reuse={}", reuse.expression())),
         }
+        words.extend(self.http.map(|address| format!("--http={address}")));
         words.extend(self.workers.map(|workers| format!("--workers={workers}")));
         words.push(format!("--connect-timeout={}us", self.connect_timeout.as_micros()));
         words.push(format!("--timeout={}us", self.timeout.as_micros()));
@@ -355,7 +361,7 @@ Examples:
 
 impl SourceArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let outputs = self.outputs.outputs()?;
+        let outputs = Outputs { http: self.load.http, ..self.outputs.outputs()? };
         let report = self.outputs.report.clone();
         let details = self.outputs.out.clone();
         let live = outputs.live;

@@ -85,6 +85,7 @@ impl Process {
             .args(words)
             .current_dir(place.path())
             .env_remove("MAILRUN_ALLOW_PUBLIC")
+            .env_remove("GITHUB_ACTIONS")
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(File::create(place.path().join("stdout")).unwrap())

@@ -188,6 +188,23 @@ pub struct Host {
     pub cores: u32,
     /// Physical memory.
     pub memory_bytes: u64,
+    /// The disk under the run directory; `null` if the party keeps nothing there, and in older records.
+    #[serde(default)]
+    pub disk: Option<HostDisk>,
+}
+
+/// The disk under a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HostDisk {
+    /// File system, as in `/proc/self/mountinfo`: ext4, xfs, tmpfs.
+    pub file_system: String,
+    /// Block device of the file system; `null` if it has none, as in memory or on a network.
+    pub device: Option<String>,
+    /// Model of the disk, as in `/sys/block`; `null` if it is unknown.
+    pub model: Option<String>,
+    /// True for a disk with moving parts; `null` if it is unknown.
+    pub rotational: Option<bool>,
 }
 
 /// Other activity on the host during a run. All of it is host-wide: the counters of TCP are those of the network

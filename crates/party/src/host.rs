@@ -1,6 +1,7 @@
 //! The host of a run, for its record: two figures can be compared only if the place of each measurement is known.
-use journey::record::Host;
+use journey::record::{Host, HostDisk};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Text if the host gives no information.
 const UNKNOWN: &str = "unknown";
@@ -14,7 +15,58 @@ pub fn facts() -> Host {
         cpu_model: cpu_model(&text("/proc/cpuinfo")),
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
         memory_bytes: memory_bytes(&text("/proc/meminfo")),
+        disk: None,
     }
+}
+
+/// The file system under a directory, and the disk that it is on.
+pub fn disk_under(directory: &Path) -> Option<HostDisk> {
+    let path = directory.canonicalize().ok()?;
+    let mount = mount_of(&fs::read_to_string("/proc/self/mountinfo").ok()?, &path)?;
+    let device = Path::new(&mount.source).canonicalize().ok().filter(|path| path.starts_with("/dev"));
+    let disk = device.as_deref().and_then(sysfs_disk);
+    let fact = |name: &str| {
+        let text = fs::read_to_string(disk.as_ref()?.join(name)).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    Some(HostDisk {
+        file_system: mount.file_system,
+        device: device.map(|path| path.to_string_lossy().into_owned()),
+        model: fact("device/model"),
+        rotational: fact("queue/rotational").map(|flag| flag == "1"),
+    })
+}
+
+/// A line of mountinfo (proc_pid_mountinfo(5)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct MountedFileSystem {
+    file_system: String,
+    source: String,
+}
+
+/// The mount that a path lies on: the longest mount point above it, of several at one place the last.
+fn mount_of(mountinfo: &str, path: &Path) -> Option<MountedFileSystem> {
+    let mounts = mountinfo.lines().filter_map(|line| {
+        let (mount, source) = line.split_once(" - ")?;
+        let point = PathBuf::from(unescaped(mount.split(' ').nth(4)?));
+        let mut fields = source.split(' ');
+        let file_system = fields.next()?.to_owned();
+        Some((point, MountedFileSystem { file_system, source: unescaped(fields.next()?) }))
+    });
+    let above = mounts.filter(|(point, _)| path.starts_with(point));
+    above.max_by_key(|(point, _)| point.components().count()).map(|(_, mount)| mount)
+}
+
+/// A field of mountinfo, in which blanks are octal: `\\040`.
+fn unescaped(field: &str) -> String {
+    let codes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    codes.into_iter().fold(field.to_owned(), |text, (code, letter)| text.replace(code, letter))
+}
+
+/// The directory of a disk in sysfs; of a partition that of its disk.
+fn sysfs_disk(device: &Path) -> Option<PathBuf> {
+    let block = Path::new("/sys/class/block").join(device.file_name()?).canonicalize().ok()?;
+    if block.join("partition").exists() { block.parent().map(Path::to_owned) } else { Some(block) }
 }
 
 /// PRETTY_NAME of os-release(5), which may be quoted.
@@ -60,6 +112,32 @@ mod tests {
         assert_eq!(cpu_model("processor\t: 0\n"), UNKNOWN);
         assert_eq!(memory_bytes("MemTotal:       24567890 kB\n"), 24_567_890 << 10);
         assert_eq!(memory_bytes(""), 0);
+    }
+
+    #[test]
+    fn a_path_lies_on_the_nearest_mount_above_it() {
+        let mountinfo = "22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n\
+            30 22 0:25 / /tmp rw - tmpfs tmpfs rw\n\
+            31 22 254:17 /x /srv/my\\040mail rw,relatime shared:9 master:2 - xfs /dev/vdb1 rw\n\
+            32 22 0:26 / /tmp rw - ramfs none rw\n\
+            damaged\n";
+        for (path, file_system, source) in [
+            ("/home/a", "ext4", "/dev/vda1"),
+            ("/tmp/x/y", "ramfs", "none"),
+            ("/tmpx", "ext4", "/dev/vda1"),
+            ("/srv/my mail/spool", "xfs", "/dev/vdb1"),
+        ] {
+            let mount = mount_of(mountinfo, Path::new(path)).unwrap();
+            assert_eq!((mount.file_system.as_str(), mount.source.as_str()), (file_system, source), "{path}");
+        }
+        assert_eq!(mount_of("", Path::new("/")), None);
+    }
+
+    #[test]
+    fn this_host_has_a_file_system() {
+        let disk = disk_under(&std::env::temp_dir()).unwrap();
+        assert!(!disk.file_system.is_empty(), "{disk:?}");
+        assert_eq!(disk_under(Path::new("/nowhere/at/all")), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod http_server;
 pub mod interrupt;
 pub mod live;
 pub mod live_line;
+pub mod live_metrics;
 pub mod local_address;
 pub mod log_writer;
 pub mod misspelling;

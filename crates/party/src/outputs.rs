@@ -3,6 +3,7 @@
 use crate::host;
 use crate::live::{LiveEvent, LiveMode, LiveProgress};
 use crate::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow};
+use crate::live_metrics::LiveMetrics;
 use crate::process_usage;
 use crate::reason::reason;
 use anyhow::{Context, Result};
@@ -11,6 +12,7 @@ use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
 use smtp::server::Protocol;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -25,6 +27,8 @@ pub struct Outputs {
     pub hlog: Option<PathBuf>,
     /// Progress reports.
     pub live: LiveMode,
+    /// Address of live metrics over HTTP.
+    pub http: Option<SocketAddr>,
 }
 
 impl Outputs {
@@ -89,12 +93,22 @@ pub struct ProgressOutput {
     live: LiveMode,
     display: LiveDisplay,
     rate: RateWindow,
+    metrics: Option<LiveMetrics>,
 }
 
 impl ProgressOutput {
     /// Creates it; `elsewhere` applies if standard error is no terminal.
     pub fn new(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
-        Self { live, display: LiveDisplay::on_stderr(live, elsewhere), rate: RateWindow::default() }
+        Self { live, display: LiveDisplay::on_stderr(live, elsewhere), rate: RateWindow::default(), metrics: None }
+    }
+
+    /// The same with live metrics on that address.
+    ///
+    /// # Errors
+    /// If it cannot listen there.
+    pub fn with_metrics(self, address: Option<SocketAddr>) -> Result<Self> {
+        let metrics = address.map(LiveMetrics::serve).transpose()?;
+        Ok(Self { metrics, ..self })
     }
 
     /// Writes an event to standard output.
@@ -116,6 +130,9 @@ impl ProgressOutput {
     /// Reports the party's progress. `done` is the count that the rate is computed from.
     pub fn progress(&mut self, progress: &LiveProgress, done: u64, line: impl FnOnce(&LiveProgress, f64) -> LiveLine) {
         self.event(&LiveEvent::Progress(*progress));
+        if let Some(metrics) = &self.metrics {
+            metrics.set(progress);
+        }
         self.rate.add(progress.elapsed_s, done);
         self.display.show(|| line(progress, self.rate.per_s()));
     }

@@ -4,7 +4,8 @@
 //! Record ─→ headline   outcome, counts, rate                   ┐
 //!        ├→ sections   stages, phases, seconds, ledger, hosts ┼→ terminal (--report full) | markdown (report.md)
 //!        ├→ short      the same in 23 lines                   ┴→ terminal (--report short)
-//!        └→ html       the same with curves                   ─→ report.html
+//!        ├→ html       the same with curves                   ─→ report.html
+//!        └→ exports    formats of other programs: CSV, JUnit, Prometheus, …
 //! ```
 //!
 //! `headline` and the sections decide the content once; `terminal` and `markdown` only lay it out. A record may be one
@@ -12,6 +13,7 @@
 mod disturbances;
 mod encryption;
 mod ending;
+pub mod exports;
 mod fates;
 mod headline;
 mod html;

@@ -27,7 +27,8 @@ pub fn markdown(record: &Record) -> String {
     text
 }
 
-fn push_section(text: &mut String, section: &Section) {
+/// Adds a section with its heading.
+pub(crate) fn push_section(text: &mut String, section: &Section) {
     text.push_str(&format!("\n## {}\n\n", section.title));
     match &section.body {
         SectionBody::Figures(table) => text.push_str(&format!("{}\n", table.markdown())),

@@ -171,6 +171,7 @@ fn host() -> Host {
         cpu_model: "AMD EPYC".to_owned(),
         cores: 2,
         memory_bytes: 25_769_803_776,
+        disk: None,
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `/ledger/RUN` | one run's counts |
 //! | `/ledger/RUN/units` | which units arrived: the bits (`journey::Ledger::read_from`) |
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
+//! | `/metrics` | counts so far, in the text format of Prometheus |
 //! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
 use super::active_rules::{self, RuleCount};
 use super::report::{SinkReport, lock};
@@ -19,6 +20,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use journey::{RunId, RunTally};
 use party::http_server::{self, HostNames};
+use party::live_metrics;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -40,6 +42,7 @@ impl StatusServer {
             .route("/ledger/{run}", get(ledger))
             .route("/ledger/{run}/units", get(units))
             .route("/record/{run}", get(record))
+            .route("/metrics", get(metrics))
             .route("/rules", get(rules).put(put_rules))
             .fallback(not_found)
             // Size limit of a request's body: the longest rules file.
@@ -73,6 +76,22 @@ async fn status(State(view): ReportState) -> Json<Value> {
         "rules_version": view.active_rules.version(),
         "runs": total.runs.iter().map(|(run, _)| run.to_string()).collect::<Vec<_>>(),
     }))
+}
+
+async fn metrics(State(view): ReportState) -> Response {
+    let view = lock(&view);
+    let total = &view.total;
+    live_metrics::response(live_metrics::counters_text(
+        "mailrun_sink_",
+        &[
+            ("connections", "connections accepted", total.connections),
+            ("messages", "messages accepted", total.messages),
+            ("recipients", "recipients of accepted messages", total.recipients),
+            ("bytes", "bytes of accepted messages", total.bytes),
+            ("untraced", "messages without a readable trace", total.untraced),
+            ("errors", "rejected commands, and sessions that ended with an error", total.errors.total()),
+        ],
+    ))
 }
 
 async fn ledgers(State(view): ReportState) -> Json<Value> {
@@ -115,7 +134,7 @@ async fn record(State(view): ReportState, Path(run): Path<String>) -> Response {
 }
 
 async fn not_found() -> ErrorResponse {
-    let known = "there are /status, /ledger, /ledger/RUN, /ledger/RUN/units, /record/RUN and /rules";
+    let known = "there are /status, /ledger, /ledger/RUN, /ledger/RUN/units, /record/RUN, /metrics and /rules";
     (StatusCode::NOT_FOUND, Json(json!({ "error": format!("no such path; {known}") })))
 }
 

@@ -72,7 +72,7 @@ impl SourceCollector {
             interval_recorder: IntervalRecorder::begin(now, "accepted", outputs.hlog.as_deref())?
                 .excluding_before(setting.warm_up_until),
             host_sampler: HostSampler::start(),
-            progress_output: ProgressOutput::new(outputs.live, NonTerminalOutput::Lines),
+            progress_output: ProgressOutput::new(outputs.live, NonTerminalOutput::Lines).with_metrics(outputs.http)?,
             recent: Latencies::default(),
             reply_span: None,
             stalls: StallDetector::new(journey::Stage::Accepted, now),

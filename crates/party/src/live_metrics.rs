@@ -1,0 +1,117 @@
+//! Live metrics of a party: its progress in the text format of Prometheus (0.0.4), over HTTP.
+use crate::http_server::{self, HostNames};
+use crate::live::LiveProgress;
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The latest progress of a source, served as `GET /metrics`.
+pub struct LiveMetrics {
+    latest: Arc<Mutex<LiveProgress>>,
+}
+
+impl LiveMetrics {
+    /// Serves on `address` until the process ends, and says where.
+    ///
+    /// # Errors
+    /// If it cannot listen there.
+    pub fn serve(address: SocketAddr) -> Result<Self> {
+        let latest: Arc<Mutex<LiveProgress>> = Arc::default();
+        let routes = Router::new().route("/", get(source_metrics)).route("/metrics", get(source_metrics));
+        let routes = routes.with_state(Arc::clone(&latest));
+        let served = http_server::serve(address, HostNames::new([]), &Arc::default(), routes);
+        let address = served.with_context(|| format!("cannot listen on {address} (--http)"))?;
+        crate::tell!("mailrun source: metrics on http://{address}/metrics");
+        Ok(Self { latest })
+    }
+
+    /// Shows this progress from now on.
+    pub fn set(&self, progress: &LiveProgress) {
+        *lock(&self.latest) = *progress;
+    }
+}
+
+/// A panic of a request leaves no half of a progress.
+fn lock(latest: &Mutex<LiveProgress>) -> MutexGuard<'_, LiveProgress> {
+    latest.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn source_metrics(State(latest): State<Arc<Mutex<LiveProgress>>>) -> Response {
+    let progress = *lock(&latest);
+    response(source_text(&progress))
+}
+
+/// A text of metrics as the answer to a request.
+pub fn response(text: String) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}
+
+/// Counters, each with its name without the prefix, its meaning and its value.
+pub fn counters_text(prefix: &str, counters: &[(&str, &str, u64)]) -> String {
+    let mut text = String::new();
+    for (name, meaning, value) in counters {
+        family(&mut text, &format!("{prefix}{name}_total"), "counter", meaning);
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(text, "{prefix}{name}_total {value}");
+    }
+    text
+}
+
+fn family(text: &mut String, name: &str, kind: &str, meaning: &str) {
+    let _ = writeln!(text, "# HELP {name} {meaning}\n# TYPE {name} {kind}");
+}
+
+fn source_text(progress: &LiveProgress) -> String {
+    let mut text = counters_text(
+        "mailrun_source_",
+        &[
+            ("created", "messages created", progress.created),
+            ("sent", "messages handed over", progress.sent),
+            ("accepted", "messages accepted", progress.accepted),
+            ("recipients", "recipients of accepted messages", progress.recipients),
+            ("bytes", "bytes of accepted messages", progress.bytes),
+            ("errors", "replies of 4xx and 5xx, cut connections, time-outs", progress.errors),
+        ],
+    );
+    let gauges = [
+        ("elapsed_seconds", "time since the load began", progress.elapsed_s),
+        ("sessions", "sessions that may be open", progress.sessions as f64),
+        ("open_messages", "messages under way", progress.open as f64),
+        ("goal_messages", "messages to create in all; 0: no limit", progress.goal_messages as f64),
+        ("goal_seconds", "time for which messages are created; 0: no limit", progress.goal_s),
+    ];
+    for (name, meaning, value) in gauges {
+        family(&mut text, &format!("mailrun_source_{name}"), "gauge", meaning);
+        let _ = writeln!(text, "mailrun_source_{name} {value}");
+    }
+    let name = "mailrun_source_latency_seconds";
+    family(&mut text, name, "summary", "recent latency from created to accepted");
+    for (quantile, ms) in [("0.5", progress.p50_ms), ("0.99", progress.p99_ms)] {
+        let _ = writeln!(text, "{name}{{quantile=\"{quantile}\"}} {}", ms / 1e3);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_served_in_base_units() {
+        let text = source_text(&LiveProgress { accepted: 70, p99_ms: 3.5, elapsed_s: 1.25, ..LiveProgress::default() });
+        for line in [
+            "# TYPE mailrun_source_accepted_total counter",
+            "mailrun_source_accepted_total 70",
+            "mailrun_source_elapsed_seconds 1.25",
+            "mailrun_source_latency_seconds{quantile=\"0.99\"} 0.0035",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} in\n{text}");
+        }
+    }
+}

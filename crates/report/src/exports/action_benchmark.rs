@@ -1,0 +1,86 @@
+//! JSON of github-action-benchmark: a list of `{name, unit, value, range, extra}`, one for rates and one for latencies,
+//! since a list of that tool has one direction.
+use super::figures::stages;
+use crate::headline::{self, Headline};
+use crate::printable::printable;
+use journey::record::Record;
+use serde_json::{Value, json};
+
+/// The better values of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// customBiggerIsBetter.
+    BiggerIsBetter,
+    /// customSmallerIsBetter.
+    SmallerIsBetter,
+}
+
+/// The figures of all runs that are better in that direction.
+pub(super) fn benchmarks(records: &[Record], direction: Direction) -> String {
+    let rows: Vec<Value> = records.iter().flat_map(|record| of_run(record, direction)).collect();
+    serde_json::to_string_pretty(&rows).map(|text| text + "\n").unwrap_or_default()
+}
+
+fn of_run(record: &Record, direction: Direction) -> Vec<Value> {
+    match direction {
+        Direction::BiggerIsBetter => rates(record),
+        Direction::SmallerIsBetter => latencies(record),
+    }
+}
+
+fn rates(record: &Record) -> Vec<Value> {
+    let rows = stages(record).into_iter().filter(|stage| stage.count > 0);
+    rows.map(|stage| row(record, &format!("{} rate", stage.name), "msg/s", stage.rate(), None)).collect()
+}
+
+fn latencies(record: &Record) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for stage in stages(record) {
+        let Some(times) = stage.latency else { continue };
+        for (name, value) in [("p50", times.p50), ("p95", times.p95), ("p99", times.p99)] {
+            let range = format!("{}..{}", times.min, times.max);
+            rows.push(row(record, &format!("{} {name}", stage.name), "ms", value, Some(range)));
+        }
+    }
+    rows
+}
+
+fn row(record: &Record, figure: &str, unit: &str, value: f64, range: Option<String>) -> Value {
+    let run = printable(&record.name);
+    let why = headline::why(record);
+    let verdict = format!("{} {}", Headline::of(record).name(), printable(&why));
+    let extra = format!("{}\nrun {}\nmailrun {}", verdict.trim_end(), printable(&record.run_id), record.version);
+    let mut row =
+        json!({ "name": format!("{run}: {}", printable(figure)), "unit": unit, "value": value, "extra": extra });
+    if let Some(range) = range {
+        row["range"] = range.into();
+    }
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    fn list(direction: Direction) -> Vec<Value> {
+        serde_json::from_str(&benchmarks(&[sample::held()], direction)).unwrap()
+    }
+
+    #[test]
+    fn rates_are_better_when_bigger() {
+        let rows = list(Direction::BiggerIsBetter);
+        assert_eq!(rows.len(), 3);
+        assert_eq!((&rows[2]["name"], &rows[2]["unit"]), (&json!("quick: delivered rate"), &json!("msg/s")));
+        assert_eq!(rows[2]["value"], json!(54_321.0));
+    }
+
+    #[test]
+    fn latencies_are_better_when_smaller() {
+        let rows = list(Direction::SmallerIsBetter);
+        assert_eq!(rows.len(), 9);
+        assert_eq!((&rows[1]["name"], &rows[1]["value"]), (&json!("quick: sent p95"), &json!(2.5)));
+        assert_eq!(rows[1]["range"], json!("0.012..12.5"));
+        assert!(rows[1]["extra"].as_str().unwrap().starts_with("PASS 200,000 delivered"));
+    }
+}

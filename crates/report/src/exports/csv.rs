@@ -1,0 +1,419 @@
+//! Comma-separated values (RFC 4180): a table of the runs, a header line first, units in the names of the columns.
+//!
+//! A spreadsheet takes a cell that begins with `=`, `+`, `-` or `@` for a formula. Text of peers that does so gets an
+//! apostrophe before it; figures stay as they are.
+use super::figures::{errors, stages, units};
+use crate::printable::printable;
+use journey::record::{EventKind, LatencyMs, Record};
+use journey::stage::Phase;
+
+/// Tables of a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CsvTable {
+    /// A row for each second.
+    #[default]
+    Series,
+    /// A row for each stage.
+    Stages,
+    /// A row for each phase of the dialogue.
+    Phases,
+    /// A row for each kind of error.
+    Errors,
+    /// A row for each threshold.
+    Thresholds,
+    /// A row for each fate.
+    Ledger,
+    /// The slowest messages.
+    Slowest,
+    /// The ledger by domain of the recipients.
+    Domains,
+    /// Processor time and memory of each party by second.
+    Usage,
+    /// Changes during the run.
+    Events,
+}
+
+/// Columns that begin each table.
+const RUN_COLUMNS: [&str; 2] = ["run_id", "run"];
+
+impl CsvTable {
+    /// All tables, in the order of the documentation.
+    pub const ALL: [Self; 10] = [
+        Self::Series,
+        Self::Stages,
+        Self::Phases,
+        Self::Errors,
+        Self::Thresholds,
+        Self::Ledger,
+        Self::Slowest,
+        Self::Domains,
+        Self::Usage,
+        Self::Events,
+    ];
+
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Series => "series",
+            Self::Stages => "stages",
+            Self::Phases => "phases",
+            Self::Errors => "errors",
+            Self::Thresholds => "thresholds",
+            Self::Ledger => "ledger",
+            Self::Slowest => "slowest",
+            Self::Domains => "domains",
+            Self::Usage => "usage",
+            Self::Events => "events",
+        }
+    }
+
+    /// The table of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|table| table.name() == name)
+    }
+
+    /// Names of its columns: those of the run, then its own.
+    pub fn columns(self) -> Vec<String> {
+        let own: &[&str] = match self {
+            Self::Series => &[
+                "second",
+                "created",
+                "sent",
+                "accepted",
+                "delivered",
+                "queued",
+                "errors",
+                "p50_ms",
+                "p95_ms",
+                "p99_ms",
+                "p999_ms",
+                "max_ms",
+            ],
+            Self::Stages => &[
+                "stage",
+                "party",
+                "since",
+                "count",
+                "failed",
+                "bytes",
+                "duration_s",
+                "rate_per_s",
+                "offered_rate_per_s",
+                "min_ms",
+                "mean_ms",
+                "p50_ms",
+                "p90_ms",
+                "p95_ms",
+                "p99_ms",
+                "p999_ms",
+                "max_ms",
+            ],
+            Self::Phases => {
+                &["phase", "count", "min_ms", "mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms", "p999_ms", "max_ms"]
+            }
+            Self::Errors => &["phase", "code", "text", "count", "first_s", "last_s", "sample"],
+            Self::Thresholds => &["expression", "limit", "value", "margin", "unit", "passed"],
+            Self::Ledger => &["fate", "units"],
+            Self::Slowest => &[
+                "message",
+                "created_s",
+                "accepted_ms",
+                "delivered_ms",
+                "waited_ms",
+                "bytes",
+                "recipient_count",
+                "recipients",
+            ],
+            Self::Domains => &["domain", "created", "accepted", "rejected", "failed", "delivered", "duplicates"],
+            Self::Usage => &["party", "second", "cores", "rss_bytes"],
+            Self::Events => &["at_s", "kind", "text"],
+        };
+        let phases = Phase::ALL.iter().filter(|_| self == Self::Slowest).map(|phase| format!("{}_ms", phase.name()));
+        RUN_COLUMNS.iter().chain(own).map(|name| (*name).to_owned()).chain(phases).collect()
+    }
+
+    fn rows(self, record: &Record) -> Vec<Vec<CsvCell<'_>>> {
+        match self {
+            Self::Series => series(record),
+            Self::Stages => stages(record).iter().map(stage).collect(),
+            Self::Phases => phases(record),
+            Self::Errors => error_rows(record),
+            Self::Thresholds => thresholds(record),
+            Self::Ledger => {
+                units(record).into_iter().map(|(fate, units)| vec![CsvCell::from(fate), CsvCell::from(units)]).collect()
+            }
+            Self::Slowest => slowest(record),
+            Self::Domains => domains(record),
+            Self::Usage => usage(record),
+            Self::Events => events(record),
+        }
+    }
+}
+
+/// The table of all runs.
+pub(super) fn csv(records: &[Record], table: CsvTable) -> String {
+    let mut text = table.columns().join(",") + "\r\n";
+    for record in records {
+        for row in table.rows(record) {
+            let run = [CsvCell::from(record.run_id.as_str()), CsvCell::from(record.name.as_str())];
+            let cells: Vec<String> = run.iter().chain(&row).map(CsvCell::text).collect();
+            text.push_str(&cells.join(","));
+            text.push_str("\r\n");
+        }
+    }
+    text
+}
+
+/// A cell.
+#[derive(Clone, Debug)]
+enum CsvCell<'a> {
+    /// Words, perhaps of a peer.
+    Words(&'a str),
+    /// Words of several parts.
+    Owned(String),
+    Count(u64),
+    Number(f64),
+    Empty,
+}
+
+impl<'a> From<&'a str> for CsvCell<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Words(text)
+    }
+}
+
+impl From<u64> for CsvCell<'_> {
+    fn from(count: u64) -> Self {
+        Self::Count(count)
+    }
+}
+
+impl From<f64> for CsvCell<'_> {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl<'a, T: Into<CsvCell<'a>>> From<Option<T>> for CsvCell<'a> {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Empty, Into::into)
+    }
+}
+
+impl CsvCell<'_> {
+    fn text(&self) -> String {
+        match self {
+            Self::Words(text) => harmless(text),
+            Self::Owned(text) => harmless(text),
+            Self::Count(count) => count.to_string(),
+            Self::Number(number) if number.is_finite() => number.to_string(),
+            Self::Number(_) | Self::Empty => String::new(),
+        }
+    }
+}
+
+/// A text as a cell: on one line, no formula, quoted where RFC 4180 asks for it.
+fn harmless(text: &str) -> String {
+    let line = printable(text);
+    // The wide forms too: spreadsheets of East Asia read them alike.
+    let is_formula = line.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
+    let line = if is_formula { format!("'{line}") } else { line.into_owned() };
+    let needs_quotes = line.contains(['"', ',', '\r', '\n']) || line.trim() != line;
+    if needs_quotes { format!("\"{}\"", line.replace('"', "\"\"")) } else { line }
+}
+
+fn series(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
+    let rows = record.series.iter().map(|row| {
+        let counts = [row.second, row.created, row.sent, row.accepted, row.delivered, row.queued, row.errors];
+        let times = [row.p50_ms, row.p95_ms, row.p99_ms, row.p999_ms, row.max_ms];
+        counts.into_iter().map(CsvCell::from).chain(times.into_iter().map(CsvCell::from)).collect()
+    });
+    rows.collect()
+}
+
+fn stage<'a>(row: &super::figures::StageFigures<'a>) -> Vec<CsvCell<'a>> {
+    let mut cells = vec![
+        CsvCell::from(row.name),
+        CsvCell::from(row.party),
+        CsvCell::from(row.since),
+        CsvCell::from(row.count),
+        CsvCell::from(row.failed),
+        CsvCell::from(row.bytes),
+        CsvCell::from(row.duration_s),
+        CsvCell::from(row.rate_per_s),
+        CsvCell::from(row.offered_rate_per_s),
+    ];
+    cells.extend(latency(row.latency));
+    cells
+}
+
+fn latency<'a>(times: Option<LatencyMs>) -> [CsvCell<'a>; 8] {
+    let of = |figure: fn(LatencyMs) -> f64| CsvCell::from(times.map(figure));
+    [
+        of(|times| times.min),
+        of(|times| times.mean),
+        of(|times| times.p50),
+        of(|times| times.p90),
+        of(|times| times.p95),
+        of(|times| times.p99),
+        of(|times| times.p999),
+        of(|times| times.max),
+    ]
+}
+
+fn phases(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
+    let rows = record.phases.iter().map(|row| {
+        let begin = [CsvCell::from(row.name.name()), CsvCell::from(row.count)];
+        begin.into_iter().chain(latency(Some(row.latency_ms))).collect()
+    });
+    rows.collect()
+}
+
+fn error_rows(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
+    let rows = errors(record).into_iter().map(|row| {
+        vec![
+            CsvCell::from(row.phase),
+            CsvCell::Owned(row.code),
+            CsvCell::from(row.text),
+            CsvCell::from(row.count),
+            CsvCell::from(row.first_s),
+            CsvCell::from(row.last_s),
+            CsvCell::from(row.sample),
+        ]
+    });
+    rows.collect()
+}
+
+fn thresholds(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
+    let rows = record.thresholds.iter().map(|row| {
+        vec![
+            CsvCell::from(row.expression.as_str()),
+            CsvCell::from(row.limit),
+            CsvCell::from(row.value),
+            CsvCell::from(row.margin),
+            CsvCell::from(row.unit.as_str()),
+            CsvCell::from(if row.passed { "true" } else { "false" }),
+        ]
+    });
+    rows.collect()
+}
+
+fn slowest(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
+    let rows = record.slowest.iter().map(|row| {
+        let mut cells = vec![
+            CsvCell::from(row.message),
+            CsvCell::from(row.created_s),
+            CsvCell::from(row.accepted_ms),
+            CsvCell::from(row.delivered_ms),
+            CsvCell::from(row.waited_ms),
+            CsvCell::from(row.bytes),
+            CsvCell::from(u64::from(row.recipient_count)),
+            CsvCell::Owned(row.recipients.join(" ")),
+        ];
+        let time = |phase: Phase| row.phases.iter().find(|row| row.name == phase).map(|row| row.ms);
+        cells.extend(Phase::ALL.map(|phase| CsvCell::from(time(phase))));
+        cells
+    });
+    rows.collect()
+}
+
+fn domains(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
+    let rows = record.domains.iter().map(|row| {
+        vec![
+            CsvCell::from(row.domain.as_str()),
+            CsvCell::from(row.created),
+            CsvCell::from(row.accepted),
+            CsvCell::from(row.rejected),
+            CsvCell::from(row.failed),
+            CsvCell::from(row.delivered),
+            CsvCell::from(row.duplicates),
+        ]
+    });
+    rows.collect()
+}
+
+fn usage(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
+    let rows = record.usage.iter().flat_map(|party| {
+        party.seconds.iter().map(|row| {
+            vec![
+                CsvCell::from(party.party.as_str()),
+                CsvCell::from(row.second),
+                CsvCell::from(row.cores),
+                CsvCell::from(row.rss_bytes),
+            ]
+        })
+    });
+    rows.collect()
+}
+
+fn events(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
+    let rows = record.events.iter().map(|row| {
+        vec![CsvCell::from(row.at_s), CsvCell::from(event_kind(row.kind)), CsvCell::from(row.text.as_str())]
+    });
+    rows.collect()
+}
+
+/// Its name in the record.
+fn event_kind(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::WarmUpEnded => "warm_up_ended",
+        EventKind::RateStage => "rate_stage",
+        EventKind::FaultOn => "fault_on",
+        EventKind::FaultOff => "fault_off",
+        EventKind::ServerLost => "server_lost",
+        EventKind::ServerBack => "server_back",
+        EventKind::Died => "died",
+        EventKind::Stopped => "stopped",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn a_second_is_a_row_under_the_names_of_its_figures() {
+        let text = csv(&[sample::held()], CsvTable::Series);
+        let mut lines = text.split("\r\n");
+        assert_eq!(
+            lines.next(),
+            Some("run_id,run,second,created,sent,accepted,delivered,queued,errors,p50_ms,p95_ms,p99_ms,p999_ms,max_ms")
+        );
+        assert_eq!(lines.next(), Some("000102030405060708090a0b0c0d0e0f,quick,0,0,20000,20000,20000,0,0,1.4,0,3,0,0"));
+        assert_eq!(text.matches("\r\n").count(), 6);
+    }
+
+    #[test]
+    fn every_row_is_as_wide_as_the_header() {
+        for table in CsvTable::ALL {
+            for record in [sample::held(), sample::mades(), sample::sink_alone()] {
+                for row in table.rows(&record) {
+                    assert_eq!(row.len() + RUN_COLUMNS.len(), table.columns().len(), "{table:?}");
+                }
+            }
+            assert_eq!(CsvTable::named(table.name()), Some(table));
+        }
+    }
+
+    #[test]
+    fn a_strangers_cell_is_no_formula() {
+        for (said, cell) in [
+            ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+            ("+1", "'+1"),
+            ("-1+1", "'-1+1"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("  =1", "\"'  =1\"".trim()),
+            ("\t=1", "\\t=1"),
+            ("＝1", "'＝1"),
+            ("550 a,b \"c\"", "\"550 a,b \"\"c\"\"\""),
+            ("a\r\nb\u{202e}", "a\\r\\nb\\u{202e}"),
+            ("plain", "plain"),
+        ] {
+            let shown = harmless(said);
+            assert_eq!(shown.trim_matches('"'), cell.trim_matches('"'), "{said:?}");
+        }
+        assert_eq!(CsvCell::from(-1.5).text(), "-1.5", "a figure stays one");
+        assert_eq!(CsvCell::from(f64::NAN).text(), "");
+    }
+}

@@ -1,0 +1,101 @@
+//! GitHub Actions: the Markdown of a step's summary, and the annotations of a job.
+use crate::headline::{self, Headline};
+use crate::markdown::push_section;
+use crate::printable::printable;
+use crate::sections::sections;
+use crate::table::markdown_text;
+use journey::record::{Outcome, Record};
+
+/// Sections that the summary has; the report has all of them.
+const SUMMARY_SECTIONS: [&str; 5] = ["Thresholds", "Stages", "Latency", "Ledger", "Errors"];
+/// The most annotations of a step that GitHub shows, of each kind.
+const MAX_ANNOTATIONS: usize = 10;
+
+/// The summary of a step.
+pub(super) fn summary(record: &Record) -> String {
+    let outcome = Headline::of(record).name();
+    let mut text = format!("## mailrun {}: {outcome}\n\n", markdown_text(&record.name));
+    text.push_str(&format!("{}\n\n", markdown_text(&headline::why(record))));
+    text.push_str(&format!("{}\n\n", markdown_text(&headline::counts(record))));
+    text.push_str(&format!("**{}**\n", markdown_text(&headline::figures(record))));
+    if headline::reasons(record).next().is_some() {
+        text.push('\n');
+    }
+    for reason in headline::reasons(record) {
+        text.push_str(&format!("- {}\n", markdown_text(reason)));
+    }
+    // No line over time: it has no room there.
+    let all = sections(record, 0);
+    for title in SUMMARY_SECTIONS {
+        all.iter().filter(|section| section.title == title).for_each(|section| push_section(&mut text, section));
+    }
+    text
+}
+
+/// Workflow commands for the verdict and for each missed threshold: `::error title=…::…`. None for a run that passed.
+pub fn annotations(record: &Record) -> String {
+    let record = &super::bounded::bounded(record);
+    let level = match Headline::of(record) {
+        Headline::Judged(Outcome::Fail) => "error",
+        Headline::Judged(Outcome::Invalid | Outcome::Inconclusive) => "warning",
+        Headline::Judged(Outcome::Pass) | Headline::Received => return String::new(),
+    };
+    let title = format!("mailrun {}: {}", record.name, Headline::of(record).name());
+    let missed = record.thresholds.iter().filter(|row| !row.passed);
+    let missed = missed.map(|row| match row.value {
+        Some(value) => format!("{}: it was {value} {}", row.expression, row.unit).trim_end().to_owned(),
+        None => format!("{}: could not be seen", row.expression),
+    });
+    let messages = std::iter::once(headline::why(record)).chain(missed).take(MAX_ANNOTATIONS);
+    messages.map(|message| annotation(level, &title, &message)).collect()
+}
+
+fn annotation(level: &str, title: &str, message: &str) -> String {
+    format!("::{level} title={}::{}\n", property(title), data(message))
+}
+
+/// A message of a workflow command: the runner reads `%`, CR and LF as escapes and ends.
+fn data(text: &str) -> String {
+    let text: String = printable(text).into_owned();
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+/// A property of a workflow command, which also ends at `:` and `,`.
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use journey::record::ThresholdRow;
+
+    #[test]
+    fn a_run_that_passed_says_nothing() {
+        assert_eq!(annotations(&sample::held()), "");
+        assert_eq!(annotations(&sample::sink_alone()), "");
+    }
+
+    #[test]
+    fn a_message_cannot_begin_a_command() {
+        let mut record = sample::lossy();
+        record.name = "a,b:c".to_owned();
+        record.verdict.why = "100 %\r\n::set-output name=x::y".to_owned();
+        let missed = ThresholdRow { expression: "lost <= 0".to_owned(), value: Some(200.0), ..ThresholdRow::default() };
+        record.thresholds = vec![missed];
+        assert_eq!(
+            annotations(&record),
+            "::error title=mailrun a%2Cb%3Ac%3A FAIL::100 %25\\r\\n::set-output name=x::y\n\
+             ::error title=mailrun a%2Cb%3Ac%3A FAIL::lost <= 0: it was 200\n"
+        );
+    }
+
+    #[test]
+    fn the_summary_has_the_verdict_and_its_tables() {
+        let text = summary(&sample::lossy());
+        assert!(text.starts_with("## mailrun quick: FAIL\n"), "{text}");
+        assert!(text.contains("\n## Latency\n") && text.contains("\n## Ledger\n"), "{text}");
+        assert!(!text.contains("\n## Host\n"), "{text}");
+    }
+}

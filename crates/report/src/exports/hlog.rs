@@ -1,0 +1,76 @@
+//! An HdrHistogram interval log of the stored distributions, so that any HDR tool reads them: a line for each stage and
+//! phase, tagged with its name, over the whole run.
+use super::figures::stages;
+use journey::record::Record;
+use journey::{IntervalLog, Latencies};
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, SystemTime};
+
+/// The log of a run; without lines if the record has no distributions.
+pub(super) fn hlog(record: &Record) -> String {
+    // Writing into memory cannot fail.
+    let bytes = log(record).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn log(record: &Record) -> io::Result<Vec<u8>> {
+    let mut log = IntervalLog::begin(Vec::new(), started(record))?;
+    let length = Duration::try_from_secs_f64(record.duration_s).unwrap_or_default();
+    for (tag, text) in distributions(record) {
+        if let Some(times) = Latencies::decode(text) {
+            log.write(&tag, Duration::ZERO, length, &times)?;
+        }
+    }
+    log.finish()
+}
+
+/// The time at which the run began. The log's format has no times before 1970.
+fn started(record: &Record) -> SystemTime {
+    let known = record.started_at.parse::<jiff::Timestamp>().map(SystemTime::from);
+    known.map_or(SystemTime::UNIX_EPOCH, |time| time.max(SystemTime::UNIX_EPOCH))
+}
+
+/// The encoded distributions with their tags; of two with one name the second has its party's too.
+fn distributions(record: &Record) -> Vec<(String, &str)> {
+    let mut tags = BTreeSet::new();
+    let mut rows = Vec::new();
+    for stage in stages(record) {
+        let name =
+            if tags.insert(stage.name) { stage.name.to_owned() } else { format!("{}-{}", stage.name, stage.party) };
+        rows.extend(stage.histogram.map(|text| (name.clone(), text)));
+        rows.extend(stage.service_histogram.map(|text| (format!("{name}-service"), text)));
+    }
+    let phases = record.phases.iter().filter_map(|row| Some((row.name.name().to_owned(), row.histogram.as_deref()?)));
+    rows.extend(phases);
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn a_distribution_is_a_line_with_its_name() {
+        let mut times = Latencies::default();
+        times.record(Duration::from_millis(7));
+        let mut record = sample::held();
+        record.stages[1].histogram = times.encoded();
+        record.stages[1].service_histogram = times.encoded();
+        record.phases[0].histogram = times.encoded();
+        record.phases[1].histogram = Some("nonsense".to_owned());
+        let text = hlog(&record);
+        let tags: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("Tag=")?.split(',').next()).collect();
+        assert_eq!(tags, ["accepted", "accepted-service", "connect"]);
+        assert!(text.contains("#[StartTime: 1795230012"), "{text}");
+    }
+
+    #[test]
+    fn a_record_without_distributions_is_a_log_without_lines() {
+        for started_at in ["", "1969-01-01T00:00:00Z", "9999-12-30T00:00:00Z"] {
+            let record = Record { started_at: started_at.to_owned(), duration_s: f64::MAX, ..sample::held() };
+            assert!(hlog(&record).starts_with("#[Histogram log format version 1.3]"));
+        }
+    }
+}

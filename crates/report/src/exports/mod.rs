@@ -1,0 +1,179 @@
+//! A run record in the formats of other programs: what CI, monitoring, spreadsheets and HDR tools read.
+//!
+//! ```text
+//! Record ─→ bounded (others' text is cut) ─→ figures (stages and errors, over SMTP and MADES alike)
+//!        ─→ csv | junit | prometheus | hlog | github | action_benchmark | share
+//! ```
+//!
+//! Everything is a pure function of the record. Text of peers is hostile: each format makes it harmless in its own way.
+mod action_benchmark;
+mod bounded;
+mod csv;
+mod figures;
+mod github;
+mod hlog;
+mod junit;
+mod prometheus;
+#[cfg(test)]
+mod properties;
+mod share;
+
+pub use csv::CsvTable;
+pub use github::annotations;
+
+use crate::text_style::TextStyle;
+use crate::{ReportLength, markdown, page, render};
+use action_benchmark::Direction;
+use bounded::bounded;
+use journey::record::Record;
+use prometheus::Exposition;
+
+/// Columns of a report as plain text.
+const TEXT_WIDTH: usize = 100;
+
+/// Formats of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportFormat {
+    /// A page with curves, in one file.
+    Html,
+    /// All tables, as on a terminal.
+    Text,
+    /// The report that fits a terminal of 80×24.
+    Short,
+    /// The report as Markdown.
+    Markdown,
+    /// The run record.
+    Json,
+    /// A table of the record, comma-separated.
+    Csv(CsvTable),
+    /// Test results: a test case for the verdict and for each threshold.
+    Junit,
+    /// Metrics in the text format of Prometheus 0.0.4.
+    Prometheus,
+    /// Metrics in the text format of OpenMetrics 1.0.
+    OpenMetrics,
+    /// An HdrHistogram interval log.
+    Hlog,
+    /// The summary of a step in GitHub Actions.
+    Github,
+    /// Rates, for github-action-benchmark's customBiggerIsBetter.
+    ActionBenchmarkBigger,
+    /// Latencies, for github-action-benchmark's customSmallerIsBetter.
+    ActionBenchmarkSmaller,
+    /// The description of a run that is to be published.
+    Share,
+    /// The same in five lines.
+    ShareShort,
+}
+
+impl ExportFormat {
+    /// Formats by name, in the order of the documentation.
+    pub const NAMED: [Self; 15] = [
+        Self::Html,
+        Self::Markdown,
+        Self::Text,
+        Self::Short,
+        Self::Json,
+        Self::Csv(CsvTable::Series),
+        Self::Junit,
+        Self::Prometheus,
+        Self::OpenMetrics,
+        Self::Hlog,
+        Self::Github,
+        Self::ActionBenchmarkBigger,
+        Self::ActionBenchmarkSmaller,
+        Self::Share,
+        Self::ShareShort,
+    ];
+
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Html => "html",
+            Self::Text => "text",
+            Self::Short => "short",
+            Self::Markdown => "md",
+            Self::Json => "json",
+            Self::Csv(_) => "csv",
+            Self::Junit => "junit",
+            Self::Prometheus => "prometheus",
+            Self::OpenMetrics => "openmetrics",
+            Self::Hlog => "hlog",
+            Self::Github => "github",
+            Self::ActionBenchmarkBigger => "action-benchmark-bigger",
+            Self::ActionBenchmarkSmaller => "action-benchmark-smaller",
+            Self::Share => "share",
+            Self::ShareShort => "share-short",
+        }
+    }
+
+    /// The format of that name; `csv:stages` is a table of its own.
+    pub fn named(name: &str) -> Option<Self> {
+        if let Some(table) = name.strip_prefix("csv:") {
+            return CsvTable::named(table).map(Self::Csv);
+        }
+        Self::NAMED.into_iter().find(|format| format.name() == name)
+    }
+
+    /// End of the names of files of the format.
+    pub fn file_extension(self) -> &'static str {
+        match self {
+            Self::Html => "html",
+            Self::Text | Self::Short | Self::ShareShort => "txt",
+            Self::Markdown | Self::Github | Self::Share => "md",
+            Self::Json => "json",
+            Self::Csv(_) => "csv",
+            Self::Junit => "xml",
+            Self::Prometheus => "prom",
+            Self::OpenMetrics => "om",
+            Self::Hlog => "hlog",
+            Self::ActionBenchmarkBigger => "bigger.json",
+            Self::ActionBenchmarkSmaller => "smaller.json",
+        }
+    }
+
+    /// Reports whether one file can hold several runs.
+    pub fn takes_several_runs(self) -> bool {
+        !matches!(self, Self::Html | Self::Json | Self::Prometheus | Self::OpenMetrics | Self::Hlog)
+    }
+
+    /// The runs in this format. Of a format that takes only one run, the first is written.
+    pub fn render(self, records: &[Record]) -> String {
+        match (self, records.first()) {
+            (_, None) => return String::new(),
+            (Self::Json, Some(record)) => return json(record),
+            (Self::Html, Some(record)) => return page(record, None),
+            _ => {}
+        }
+        let bounded: Vec<Record> = records.iter().map(bounded).collect();
+        let one_after_another = |render: &dyn Fn(&Record) -> String| {
+            bounded.iter().map(|record| render(record).trim_end().to_owned() + "\n").collect::<Vec<_>>().join("\n")
+        };
+        let single = |render: &dyn Fn(&Record) -> String| bounded.first().map(render).unwrap_or_default();
+        match self {
+            Self::Text => one_after_another(&|record| text(record, ReportLength::Full)),
+            Self::Short => one_after_another(&|record| text(record, ReportLength::Short)),
+            Self::Markdown => one_after_another(&markdown),
+            Self::Html | Self::Json => String::new(),
+            Self::Csv(table) => csv::csv(&bounded, table),
+            Self::Junit => junit::junit(&bounded),
+            Self::Prometheus => single(&|record| prometheus::metrics(record, Exposition::Prometheus)),
+            Self::OpenMetrics => single(&|record| prometheus::metrics(record, Exposition::OpenMetrics)),
+            Self::Hlog => single(&hlog::hlog),
+            Self::Github => one_after_another(&github::summary),
+            Self::ActionBenchmarkBigger => action_benchmark::benchmarks(&bounded, Direction::BiggerIsBetter),
+            Self::ActionBenchmarkSmaller => action_benchmark::benchmarks(&bounded, Direction::SmallerIsBetter),
+            Self::Share => one_after_another(&share::share),
+            Self::ShareShort => one_after_another(&share::share_short),
+        }
+    }
+}
+
+fn text(record: &Record, extent: ReportLength) -> String {
+    render(record, extent, TEXT_WIDTH, TextStyle::Plain, None)
+}
+
+/// The record as it is, whatever its texts are: JSON has an escape for each character.
+fn json(record: &Record) -> String {
+    record.to_json().map(|text| text + "\n").unwrap_or_default()
+}

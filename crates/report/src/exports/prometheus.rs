@@ -1,0 +1,355 @@
+//! The final figures of a run as metrics, in the text formats of Prometheus (0.0.4) and OpenMetrics (1.0).
+//!
+//! Units are the base units of Prometheus: seconds and bytes. Texts of peers are in no label: a reply text as a label
+//! would make a time series for each server's mood.
+use super::figures::{StageFigures, errors, stages, units};
+use crate::headline::Headline;
+use crate::printable::printable;
+use journey::Latencies;
+use journey::record::{LatencyMs, Outcome, Party, Record, Role};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// The text format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exposition {
+    /// Version 0.0.4 of Prometheus.
+    Prometheus,
+    /// Version 1.0 of OpenMetrics.
+    OpenMetrics,
+}
+
+/// Upper bounds of the buckets of latencies, in microseconds: three a decade from 100 µs to 10 min.
+const BUCKETS_US: [u64; 21] = [
+    100,
+    250,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    600_000_000,
+];
+
+/// A figure of a distribution.
+type LatencyFigure = fn(&LatencyMs) -> f64;
+
+/// Quantiles of a summary.
+const QUANTILES: [(&str, LatencyFigure); 7] = [
+    ("0", |times| times.min),
+    ("0.5", |times| times.p50),
+    ("0.9", |times| times.p90),
+    ("0.95", |times| times.p95),
+    ("0.99", |times| times.p99),
+    ("0.999", |times| times.p999),
+    ("1", |times| times.max),
+];
+
+/// The metrics of a run.
+pub(super) fn metrics(record: &Record, exposition: Exposition) -> String {
+    let mut out = MetricsText { text: String::new(), exposition };
+    run(&mut out, record);
+    verdict(&mut out, record);
+    ledger(&mut out, record);
+    let stages = distinct_stages(record);
+    stage_counts(&mut out, &stages);
+    stage_times(&mut out, &stages);
+    phases(&mut out, record);
+    error_counts(&mut out, record);
+    thresholds(&mut out, record);
+    parties(&mut out, record);
+    if exposition == Exposition::OpenMetrics {
+        out.text.push_str("# EOF\n");
+    }
+    out.text
+}
+
+/// The text, family by family.
+struct MetricsText {
+    text: String,
+    exposition: Exposition,
+}
+
+impl MetricsText {
+    fn family(&mut self, name: &str, kind: &str, meaning: &str) {
+        // OpenMetrics names the family of a counter without the end of its samples' names.
+        let family = match self.exposition {
+            Exposition::OpenMetrics if kind == "counter" => name.trim_end_matches("_total"),
+            _ => name,
+        };
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(self.text, "# HELP mailrun_run_{family} {meaning}\n# TYPE mailrun_run_{family} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let _ = write!(self.text, "mailrun_run_{name}");
+        for (number, (label, text)) in labels.iter().enumerate() {
+            let _ = write!(self.text, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, escaped(text));
+        }
+        let _ = writeln!(self.text, "{} {}", if labels.is_empty() { "" } else { "}" }, number(value));
+    }
+
+    fn summary(&mut self, name: &str, labels: &[(&str, &str)], times: &LatencyMs, count: u64) {
+        for (quantile, of) in &QUANTILES {
+            self.sample(name, &[labels, &[("quantile", quantile)]].concat(), of(times) / 1e3);
+        }
+        self.sample(&format!("{name}_sum"), labels, times.mean / 1e3 * count as f64);
+        self.sample(&format!("{name}_count"), labels, count as f64);
+    }
+
+    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], times: &Latencies) {
+        let bucket = format!("{name}_bucket");
+        for bound in BUCKETS_US.map(Duration::from_micros) {
+            let le = bound.as_secs_f64().to_string();
+            self.sample(&bucket, &[labels, &[("le", le.as_str())]].concat(), times.count_within(bound) as f64);
+        }
+        self.sample(&bucket, &[labels, &[("le", "+Inf")]].concat(), times.count() as f64);
+        let mean_ms = times.summary().map_or(0.0, |summary| summary.mean);
+        self.sample(&format!("{name}_sum"), labels, mean_ms / 1e3 * times.count() as f64);
+        self.sample(&format!("{name}_count"), labels, times.count() as f64);
+    }
+}
+
+fn number(value: f64) -> String {
+    match value {
+        v if v.is_nan() => "NaN".to_owned(),
+        v if v.is_infinite() => if v > 0.0 { "+Inf" } else { "-Inf" }.to_owned(),
+        v => v.to_string(),
+    }
+}
+
+/// A label's value, escaped as both formats ask for it; hidden characters are written out.
+fn escaped(text: &str) -> String {
+    printable(text).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn run(out: &mut MetricsText, record: &Record) {
+    out.family("info", "gauge", "the run: always 1");
+    let info = [
+        ("run_id", record.run_id.as_str()),
+        ("name", &record.name),
+        ("version", &record.version),
+        ("commit", record.commit.as_deref().unwrap_or_default()),
+        ("protocol", &record.workload.protocol),
+        ("target", &record.workload.target),
+        ("os", &record.host.os),
+        ("cpu", &record.host.cpu_model),
+    ];
+    out.sample("info", &info, 1.0);
+    if let Ok(started) = record.started_at.parse::<jiff::Timestamp>() {
+        out.family("start_time_seconds", "gauge", "time at which the run began, in seconds since 1970");
+        out.sample("start_time_seconds", &[], started.as_second() as f64);
+    }
+    out.family("duration_seconds", "gauge", "from the first message created to the last event");
+    out.sample("duration_seconds", &[], record.duration_s);
+    if let Some(offered_s) = record.offered_s {
+        out.family("offered_seconds", "gauge", "time in which load was offered");
+        out.sample("offered_seconds", &[], offered_s);
+    }
+}
+
+fn verdict(out: &mut MetricsText, record: &Record) {
+    let Headline::Judged(outcome) = Headline::of(record) else { return };
+    out.family("verdict", "gauge", "outcome of the run: 1 for the one that it has");
+    let all = [
+        ("pass", Outcome::Pass),
+        ("fail", Outcome::Fail),
+        ("invalid", Outcome::Invalid),
+        ("inconclusive", Outcome::Inconclusive),
+    ];
+    for (word, other) in all {
+        out.sample("verdict", &[("outcome", word)], f64::from(u8::from(other == outcome)));
+    }
+}
+
+fn ledger(out: &mut MetricsText, record: &Record) {
+    out.family("units_total", "counter", "(message, recipient) pairs by fate, and the counts beside the fates");
+    for (fate, units) in units(record) {
+        if let Some(units) = units {
+            out.sample("units_total", &[("fate", fate)], units as f64);
+        }
+    }
+}
+
+/// The stages without those that an earlier row has the name and party of: no time series is there twice.
+fn distinct_stages(record: &Record) -> Vec<StageFigures<'_>> {
+    let mut seen = BTreeSet::new();
+    stages(record).into_iter().filter(|stage| seen.insert((escaped(stage.name), escaped(stage.party)))).collect()
+}
+
+fn stage_counts(out: &mut MetricsText, stages: &[StageFigures<'_>]) {
+    out.family("stage_messages_total", "counter", "messages that reached a stage");
+    for row in stages {
+        out.sample("stage_messages_total", &[("stage", row.name), ("party", row.party)], row.count as f64);
+    }
+    out.family("stage_failed_total", "counter", "messages that failed before a stage");
+    for row in stages {
+        out.sample("stage_failed_total", &[("stage", row.name), ("party", row.party)], row.failed as f64);
+    }
+    out.family("stage_bytes_total", "counter", "message bytes that reached a stage");
+    for row in stages {
+        if let Some(bytes) = row.bytes {
+            out.sample("stage_bytes_total", &[("stage", row.name), ("party", row.party)], bytes as f64);
+        }
+    }
+    out.family("stage_messages_per_second", "gauge", "messages per second over the time in which load was offered");
+    for row in stages {
+        out.sample("stage_messages_per_second", &[("stage", row.name), ("party", row.party)], row.rate());
+    }
+}
+
+fn stage_times(out: &mut MetricsText, stages: &[StageFigures<'_>]) {
+    out.family("stage_latency_seconds", "summary", "latency of messages to a stage");
+    for row in stages {
+        if let Some(times) = row.latency {
+            let labels = [("stage", row.name), ("party", row.party), ("since", row.since)];
+            out.summary("stage_latency_seconds", &labels, &times, row.count);
+        }
+    }
+    out.family("stage_latency_distribution_seconds", "histogram", "latency of messages to a stage, by bucket");
+    for row in stages {
+        if let Some(times) = row.histogram.and_then(Latencies::decode) {
+            let labels = [("stage", row.name), ("party", row.party), ("since", row.since)];
+            out.histogram("stage_latency_distribution_seconds", &labels, &times);
+        }
+    }
+}
+
+fn phases(out: &mut MetricsText, record: &Record) {
+    let mut seen = BTreeSet::new();
+    let rows: Vec<_> = record.phases.iter().filter(|row| seen.insert(row.name)).collect();
+    out.family("phase_duration_seconds", "summary", "duration of a phase of the dialogue");
+    for row in &rows {
+        out.summary("phase_duration_seconds", &[("phase", row.name.name())], &row.latency_ms, row.count);
+    }
+}
+
+fn error_counts(out: &mut MetricsText, record: &Record) {
+    let rows = errors(record);
+    let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for row in &rows {
+        let count = counts.entry((row.phase, &row.code)).or_default();
+        *count = count.saturating_add(row.count);
+    }
+    out.family("errors_total", "counter", "errors by phase and reply code; no code: no reply");
+    for ((phase, code), count) in counts {
+        out.sample("errors_total", &[("phase", phase), ("code", code)], count as f64);
+    }
+}
+
+fn thresholds(out: &mut MetricsText, record: &Record) {
+    let mut seen = BTreeSet::new();
+    let rows: Vec<_> = record.thresholds.iter().filter(|row| seen.insert(escaped(&row.expression))).collect();
+    out.family("threshold_passed", "gauge", "1 if the threshold was met");
+    for row in &rows {
+        out.sample("threshold_passed", &[("expression", row.expression.as_str())], f64::from(u8::from(row.passed)));
+    }
+    out.family("threshold_value", "gauge", "measured value, in the unit of the label");
+    for row in &rows {
+        if let Some(value) = row.value {
+            out.sample("threshold_value", &[("expression", row.expression.as_str()), ("unit", &row.unit)], value);
+        }
+    }
+}
+
+fn parties(out: &mut MetricsText, record: &Record) {
+    let mut seen = BTreeSet::new();
+    let rows: Vec<&Party> = record.parties.iter().filter(|party| seen.insert(escaped(&party.name))).collect();
+    out.family("party_cpu_seconds_total", "counter", "processor time of a party of the run");
+    for party in &rows {
+        for (mode, seconds) in [("user", party.user_s), ("system", party.sys_s)] {
+            if let Some(seconds) = seconds {
+                let labels = [("party", party.name.as_str()), ("role", role(party.role)), ("mode", mode)];
+                out.sample("party_cpu_seconds_total", &labels, seconds);
+            }
+        }
+    }
+    out.family("party_peak_memory_bytes", "gauge", "largest resident memory of a party");
+    for party in &rows {
+        if let Some(bytes) = party.max_rss_bytes {
+            let labels = [("party", party.name.as_str()), ("role", role(party.role))];
+            out.sample("party_peak_memory_bytes", &labels, bytes as f64);
+        }
+    }
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::Source => "source",
+        Role::Relay => "relay",
+        Role::Sink => "sink",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn every_sample_belongs_to_a_family_and_is_there_once() {
+        for record in [sample::held(), sample::lossy(), sample::mades(), sample::sink_alone()] {
+            for exposition in [Exposition::Prometheus, Exposition::OpenMetrics] {
+                let text = metrics(&record, exposition);
+                let families: Vec<&str> = text
+                    .lines()
+                    .filter_map(|line| line.strip_prefix("# TYPE "))
+                    .filter_map(|line| line.split(' ').next())
+                    .collect();
+                let mut seen = BTreeSet::new();
+                for line in text.lines().filter(|line| !line.starts_with('#')) {
+                    let (series, value) = line.rsplit_once(' ').unwrap();
+                    assert!(seen.insert(series), "{series} twice");
+                    assert!(value.parse::<f64>().is_ok(), "{line}");
+                    assert!(families.iter().any(|family| series.starts_with(family)), "{line}");
+                }
+                assert_eq!(text.ends_with("# EOF\n"), exposition == Exposition::OpenMetrics);
+            }
+        }
+    }
+
+    #[test]
+    fn figures_are_in_base_units() {
+        let text = metrics(&sample::held(), Exposition::Prometheus);
+        for line in [
+            "mailrun_run_verdict{outcome=\"pass\"} 1",
+            "mailrun_run_units_total{fate=\"delivered\"} 200000",
+            "mailrun_run_stage_messages_total{stage=\"delivered\",party=\"sink\"} 200000",
+            "mailrun_run_stage_latency_seconds{stage=\"accepted\",party=\"source\",since=\"created\",quantile=\"0.99\"} 0.0031",
+            "mailrun_run_phase_duration_seconds_count{phase=\"mail\"} 200000",
+            "mailrun_run_party_peak_memory_bytes{party=\"sink\",role=\"sink\"} 12582912",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn buckets_grow_to_the_whole() {
+        let mut record = sample::held();
+        let mut times = Latencies::default();
+        [80, 900, 40_000, 700_000_000].into_iter().for_each(|us| times.record(Duration::from_micros(us)));
+        record.stages[0].histogram = times.encoded();
+        let text = metrics(&record, Exposition::Prometheus);
+        let buckets: Vec<f64> = text
+            .lines()
+            .filter(|line| line.contains("_distribution_seconds_bucket"))
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+            .collect();
+        assert_eq!((buckets.first(), buckets.last()), (Some(&1.0), Some(&4.0)));
+        assert!(buckets.windows(2).all(|pair| pair[0] <= pair[1]), "{buckets:?}");
+    }
+}

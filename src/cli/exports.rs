@@ -1,0 +1,139 @@
+//! `--export FORMAT=FILE`, and what a run says to GitHub Actions.
+use anyhow::{Result, bail};
+use journey::judge;
+use journey::record::Record;
+use party::misspelling::is_misspelling;
+use party::outputs::cannot_write;
+use report::exports::{CsvTable, ExportFormat, annotations};
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// A file that the run is written to, as typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ExportTarget {
+    format: ExportFormat,
+    path: PathBuf,
+}
+
+/// Reads a format: `junit`, `csv:stages`.
+pub(super) fn export_format(text: &str) -> Result<ExportFormat, String> {
+    if let Some(format) = ExportFormat::named(text) {
+        return Ok(format);
+    }
+    let tables: Vec<&str> = CsvTable::ALL.iter().map(|table| table.name()).collect();
+    if text.starts_with("csv:") {
+        return Err(format!("unknown table; the tables are {}", tables.join(", ")));
+    }
+    let names = ExportFormat::NAMED.map(ExportFormat::name);
+    match names.iter().find(|name| is_misspelling(text, name)) {
+        Some(name) => Err(format!("unknown format; did you mean {name}?")),
+        None => Err(format!("unknown format; the formats are {}", names.join(", "))),
+    }
+}
+
+/// Reads `FORMAT=FILE`.
+pub(super) fn export_target(text: &str) -> Result<ExportTarget, String> {
+    let Some((format, path)) = text.split_once('=') else {
+        return Err("must be FORMAT=FILE, such as junit=mailrun.xml".to_owned());
+    };
+    match path {
+        "" => Err(format!("{format}= needs a file")),
+        "-" => Err("writes files; for standard output use mailrun report".to_owned()),
+        path => Ok(ExportTarget { format: export_format(format)?, path: path.into() }),
+    }
+}
+
+/// Makes sure that the files can be written, before there is anything to write.
+///
+/// # Errors
+/// If one of them cannot, or is there twice.
+pub(super) fn open(targets: &[ExportTarget]) -> Result<()> {
+    let mut paths = BTreeSet::new();
+    for ExportTarget { path, .. } in targets {
+        if !paths.insert(path) {
+            bail!("--export: {} is named twice", path.display());
+        }
+        OpenOptions::new().create(true).append(true).open(path).map_err(|error| cannot_write(path, &error))?;
+    }
+    Ok(())
+}
+
+/// Writes the run to all files.
+///
+/// # Errors
+/// The first of those that could not be written.
+pub(super) fn write(targets: &[ExportTarget], record: &Record) -> Result<()> {
+    let mut first = Ok(());
+    for ExportTarget { format, path } in targets {
+        let text = format.render(std::slice::from_ref(record));
+        let written = fs::write(path, text).map_err(|error| cannot_write(path, &error));
+        first = first.and(written);
+    }
+    first
+}
+
+/// The file of the step's summary, if the environment names one.
+pub(super) fn step_summary() -> Option<PathBuf> {
+    std::env::var_os("GITHUB_STEP_SUMMARY").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Appends a text to a file.
+///
+/// # Errors
+/// If it cannot be written.
+pub(super) fn append(path: &Path, text: &str) -> Result<()> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| cannot_write(path, &error))
+}
+
+/// Place of the lines for the runner of Actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnnotationOutput {
+    /// It has the report.
+    Stdout,
+    /// It has the record alone.
+    Nowhere,
+}
+
+/// In a step of GitHub Actions: appends a summary of a judged run, and prints annotations. Neither is a reason for the run
+/// to fail.
+pub(super) fn tell_actions(record: &Record, output: AnnotationOutput) {
+    let is_in_actions = std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true");
+    if !is_in_actions || judge::outcome(record).is_none() {
+        return;
+    }
+    if let Some(Err(error)) =
+        step_summary().map(|path| append(&path, &ExportFormat::Github.render(std::slice::from_ref(record))))
+    {
+        party::tell!("mailrun: the step's summary is incomplete: {error:#}");
+    }
+    if output == AnnotationOutput::Stdout {
+        let _ = io::stdout().lock().write_all(annotations(record).as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_and_files_are_read() {
+        let target = |format, path: &str| Ok(ExportTarget { format, path: path.into() });
+        for (text, read) in [
+            ("junit=a=b.xml", target(ExportFormat::Junit, "a=b.xml")),
+            ("csv:stages=s.csv", target(ExportFormat::Csv(CsvTable::Stages), "s.csv")),
+            ("junit", Err("must be FORMAT=FILE, such as junit=mailrun.xml".to_owned())),
+            ("junit=", Err("junit= needs a file".to_owned())),
+            ("md=-", Err("writes files; for standard output use mailrun report".to_owned())),
+            ("juint=x", Err("unknown format; did you mean junit?".to_owned())),
+        ] {
+            assert_eq!(export_target(text), read, "{text}");
+        }
+        let known = export_format("pdf").unwrap_err();
+        assert!(known.starts_with("unknown format; the formats are html, md, text,"), "{known}");
+        assert!(export_format("csv:x").unwrap_err().contains("series, stages, phases"));
+    }
+}
