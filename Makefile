@@ -1,8 +1,11 @@
 # What this project can do for a developer; CI runs `make test`, then `make test-slow` (.ci/run).
-.PHONY: check test test-slow test-fast test-brokers power-cut crash bench fuzz-smoke dependencies peers fmt
+.PHONY: check check-release test test-slow test-fast test-brokers power-cut crash bench fuzz-smoke dependencies peers fmt
 
 # Peers that are built here and not installed.
 export PATH := $(CURDIR)/target/peers:$(PATH)
+
+# Most tests wait for a clock or a peer most of the time: three run on a processor.
+export RUST_TEST_THREADS ?= $(shell echo $$(( 3 * $$(nproc) )))
 
 # What could not be tested is noted while tests run, and said in one line at their end, however they end.
 SKIPPED := target/skipped-peers.txt
@@ -25,9 +28,13 @@ test: peers
 # time (`make power-cut` and `make fuzz-smoke` make new ones). Some ten minutes on two cores. Each goes on if another fails.
 test-slow: peers
 	$(forget_skipped)
-	@failed=; for one in power-cut crash fuzz-smoke; do \
+	@failed=; for one in check-release power-cut crash fuzz-smoke; do \
 		MAILRUN_CUTS=300 MAILRUN_CUT_SEED=4242 FUZZ_OPTIONS=-seed=1 $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
 		$(say_skipped); if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi
+
+# The profile that users build compiles: tests are built by another.
+check-release:
+	cargo check --release
 
 # The suite without the brokers of MADES (Artemis takes a Java runtime, 67 MB and a minute).
 test-fast: peers

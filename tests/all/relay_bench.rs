@@ -425,10 +425,10 @@ fn await_accepted(out: &Path) {
 
 #[test]
 fn a_soak_finds_memory_flat_and_the_disk_given_back() {
-    let (ended, out) = contest("relay-soak", &["--messages", "2000", "--rate", "1000", "--sessions", "20"]);
+    let (ended, out) = contest("relay-soak", &["--messages", "600", "--rate", "200", "--sessions", "20"]);
     assert_eq!((status(&ended, 0), verdicts(&ended)), (0, vec!["PASS"; 3]), "{ended:?}");
     let record = record_in(out.path(), "");
-    assert_eq!(fates(&record.ledger), [2000, 2000, 0, 0, 0]);
+    assert_eq!(fates(&record.ledger), [600, 600, 0, 0, 0]);
     assert!(fs::read_to_string(out.path().join("memory.tsv")).unwrap().lines().count() > 2);
 }
 

@@ -119,6 +119,10 @@ impl RunRecorder {
         for row in &mut record.series {
             row.queued = self.queued.range(..=row.second).next_back().map_or(0, |(_, messages)| *messages);
         }
+        // The last sample may lie in a second without a row of its own.
+        if let (Some(row), Some((_, messages))) = (record.series.last_mut(), self.queued.last_key_value()) {
+            row.queued = *messages;
+        }
         record.stages = self.stages(context);
         record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
         record.surroundings = Some(self.host_sampler.finish());
