@@ -43,7 +43,7 @@ fn said(text: &str, base: Record) -> Record {
     record.domains = vec![DomainRow { domain: text.clone(), ..DomainRow::default() }];
     record.thresholds = vec![ThresholdRow { expression: text.clone(), value: Some(1.0), ..ThresholdRow::default() }];
     record.stages.iter_mut().for_each(|row| row.party.clone_from(&text));
-    for own in &mut record.mades {
+    if let Some(own) = &mut record.mades {
         own.troubles.iter_mut().for_each(|row| row.text.clone_from(&text));
         own.outages.iter_mut().for_each(|row| row.why.clone_from(&text));
     }
