@@ -6,10 +6,11 @@ use party::misspelling::is_misspelling;
 use std::error::Error as _;
 
 /// Required options that have an alternative which clap does not name.
-const ALTERNATIVES: [(&str, &str); 4] = [
+const ALTERNATIVES: [(&str, &str); 5] = [
     ("--embedded", "--embedded or --broker <URL> is required"),
     ("--config <FILE>", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required"),
     ("<ID|all>...", "an id, all, or --hop <NAME> is required"),
+    ("<RUN>...", "a run is required: a run directory, a run.json, or - for standard input"),
     ("<SERVER>", "a server is required: HOST or HOST:PORT"),
 ];
 
@@ -230,6 +231,13 @@ mod tests {
             ("source a:x", "\"a:x\": the port must be a number from 1 to 65535, not \"x\". See --help."),
             ("relay", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required. See --help."),
             ("mades-endpoint", "--embedded or --broker <URL> is required. See --help."),
+            ("report", "a run is required: a run directory, a run.json, or - for standard input. See --help."),
+            ("report r --format juint", "--format \"juint\": unknown format; did you mean junit?"),
+            (
+                "report r --share --format md",
+                "--share[=<short>] cannot be used together with --format <FORMAT>. See --help.",
+            ),
+            ("bench --export junit", "--export: must be FORMAT=FILE, such as junit=mailrun.xml. See --help."),
             ("queue retry --spool d", "an id, all, or --hop <NAME> is required. See --help."),
         ] {
             assert_eq!(message(line), text, "{line}");

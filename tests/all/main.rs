@@ -83,6 +83,7 @@ mod source_text;
 mod spool_offline;
 mod stand_in;
 mod stand_in_endpoint;
+mod stored_runs;
 mod tables;
 mod terminal;
 mod thresholds;

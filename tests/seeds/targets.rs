@@ -56,6 +56,8 @@ pub(crate) mod mades_url;
 pub(crate) mod proxy;
 #[path = "../../fuzz/fuzz_targets/quantities.rs"]
 pub(crate) mod quantities;
+#[path = "../../fuzz/fuzz_targets/record.rs"]
+pub(crate) mod record;
 #[path = "../../fuzz/fuzz_targets/reply.rs"]
 pub(crate) mod reply;
 #[path = "../../fuzz/fuzz_targets/rules.rs"]
@@ -120,6 +122,7 @@ pub(crate) const ALL: &[Target] = &[
     ("mades_url", mades_url::run),
     ("proxy", proxy::run),
     ("quantities", quantities::run),
+    ("record", record::run),
     ("reply", reply::run),
     ("rules", rules::run),
     ("sasl", sasl::run),
