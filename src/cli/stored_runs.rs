@@ -12,7 +12,7 @@ use report::printable::printable;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -101,6 +101,9 @@ impl StoredRunsArgs {
     fn check(&self, format: ExportFormat) -> Result<()> {
         if self.against.is_some() && format != ExportFormat::Html {
             bail!("--against requires --format html");
+        }
+        if format == ExportFormat::Html && self.out.is_none() && io::stdout().is_terminal() {
+            bail!("a page is for a browser: name a file, -o report.html");
         }
         let has_directory = self.out.as_deref().is_some_and(is_directory);
         if self.runs.len() > 1 && !format.takes_several_runs() && !has_directory {
