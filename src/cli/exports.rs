@@ -55,9 +55,17 @@ pub(super) fn open(targets: &[ExportTarget]) -> Result<()> {
         if !paths.insert(path) {
             bail!("--export: {} is named twice", path.display());
         }
-        OpenOptions::new().create(true).append(true).open(path).map_err(|error| cannot_write(path, &error))?;
+        create(path).map_err(|error| cannot_write(path, &error))?;
     }
     Ok(())
+}
+
+/// Creates a file where there is none, and its directory: that may be the run's own, which does not exist yet.
+fn create(path: &Path) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    OpenOptions::new().create(true).append(true).open(path).map(drop)
 }
 
 /// Writes the run to all files.
