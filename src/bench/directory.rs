@@ -1,7 +1,7 @@
 //! The run directory: `mailrun-results/<UTC time>-<name>/`, or what `--out` says.
 //!
 //! ```text
-//! run.json  report.md                      the run
+//! run.json  report.md  report.html         the run
 //! source.json  source.hlog  source.stdout  source.stderr      each party's own
 //! relay.spool/                                                what the relay keeps; gone when the account is closed
 //! ```
@@ -61,7 +61,7 @@ impl RunDirectory {
     fn create_named(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).with_context(|| format!("cannot create the run directory {}", path.display()))?;
         let directory = Self { path: absolute(path)?, origin: DirectoryOrigin::User };
-        for name in ["run.json", "report.md"] {
+        for name in ["run.json", "report.md", "report.html"] {
             remove(&directory.path.join(name))?;
         }
         for role in [Role::Source, Role::Relay, Role::Sink] {
@@ -117,6 +117,7 @@ impl RunDirectory {
         let json = record.to_json().context("the record cannot be written as JSON")?;
         self.write("run.json", &format!("{json}\n"))?;
         self.write("report.md", &report::markdown(record))?;
+        self.write("report.html", &report::page(record, None))?;
         if record.verdict.closed {
             for role in [Role::Source, Role::Sink] {
                 remove(&self.file(role, "ledger"))?;
@@ -216,13 +217,13 @@ mod tests {
     #[test]
     fn a_named_directory_loses_only_an_older_result() {
         let place = tempfile::tempdir().expect("a directory");
-        for name in ["run.json", "report.md", "source.json", "relay.stderr", "mine.txt"] {
+        for name in ["run.json", "report.md", "report.html", "source.json", "relay.stderr", "mine.txt"] {
             fs::write(place.path().join(name), "old").expect("written");
         }
         fs::create_dir_all(place.path().join("relay.spool/queue")).expect("made");
         let directory = RunDirectory::create_named(place.path()).expect("made");
         assert!(!directory.spool().exists(), "a relay begins with nothing");
-        for name in ["run.json", "report.md", "source.json", "relay.stderr"] {
+        for name in ["run.json", "report.md", "report.html", "source.json", "relay.stderr"] {
             assert!(!place.path().join(name).exists(), "{name}");
         }
         directory.discard();

@@ -1,7 +1,7 @@
 //! The bench: starts the parties of a run as processes, watches them, and folds what they wrote into one record.
 //!
 //! ```text
-//! plan ─→ directory ─→ supervisor ──────────────────────────────────────→ gather ─→ run.json, report.md
+//! plan ─→ directory ─→ supervisor ──────────────────────────────────────→ gather ─→ run.json, report.md, report.html
 //!          (files)      sink, relay up → source runs → drain → stop        (records + ledgers → account → verdict)
 //! ```
 //!

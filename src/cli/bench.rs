@@ -26,8 +26,8 @@ use std::process::ExitCode;
 /// Without SERVER: a demonstration on this host. Starts a sink and mailrun's durable relay on free ports, and sends
 /// through them for eight seconds.
 ///
-/// Writes run.json, report.md and interval logs to mailrun-results/TIME-NAME/; the bench's own relay stores its mail
-/// there during the run.
+/// Writes run.json, report.md, report.html and interval logs to mailrun-results/TIME-NAME/; the bench's own relay stores
+/// its mail there during the run.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true,
           disable_help_subcommand = true, subcommand_value_name = "SCENARIO", subcommand_help_heading = "Scenarios",

@@ -58,7 +58,7 @@ pub(super) struct MadesArgs {
     waiting: TimeoutArgs,
     #[command(flatten)]
     report: ReportArgs,
-    /// Write run.json, report.md and latency.hlog into DIR
+    /// Write run.json, report.md, report.html and latency.hlog into DIR
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     out: Option<PathBuf>,
     /// Name of the run in reports.

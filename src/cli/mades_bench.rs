@@ -32,8 +32,9 @@ const DEFAULT_DURATION: Duration = Duration::from_secs(8);
 /// Sends messages through a stand-in for a pair of ECP endpoints, and compares what both saw.
 ///
 /// Requires no other software: the stand-in is its own broker. Without options: 500 messages per second for eight
-/// seconds, over a network with a delay of about 20 ms. Writes mailrun-results/TIME-NAME/ with run.json, report.md, the
-/// plan and the log of the stand-in. Exit status 1 if a message is lost, duplicated or corrupt, or if the two disagree.
+/// seconds, over a network with a delay of about 20 ms. Writes mailrun-results/TIME-NAME/ with run.json, report.md,
+/// report.html, the plan and the log of the stand-in. Exit status 1 if a message is lost, duplicated or corrupt, or if the
+/// two disagree.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct MadesBenchArgs {

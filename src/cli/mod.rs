@@ -122,7 +122,7 @@ enum Command {
 struct OutputArgs {
     #[command(flatten)]
     report: ReportArgs,
-    /// Write run.json, report.md, latency.hlog and the ledger into DIR.
+    /// Write run.json, report.md, report.html, latency.hlog and the ledger into DIR.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Write the (message, recipient) pairs that were accepted, or that arrived, to FILE.
@@ -395,10 +395,14 @@ fn finish(
     unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
 }
 
-/// Writes report.md into a directory.
+/// Writes report.md and report.html into a directory.
 fn write_report(directory: &Path, record: &Record) -> Result<()> {
-    let path = directory.join("report.md");
-    fs::write(&path, report::markdown(record)).map_err(|error| cannot_write(&path, &error))
+    let write = |name: &str, text: String| {
+        let path = directory.join(name);
+        fs::write(&path, text).map_err(|error| cannot_write(&path, &error))
+    };
+    write("report.md", report::markdown(record))?;
+    write("report.html", report::page(record, None))
 }
 
 /// Prints a text on standard output.

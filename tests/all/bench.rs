@@ -28,6 +28,9 @@ fn a_small_run_closes_and_leaves_its_files() {
     let report = run.file("report.md");
     let word = if record.verdict.valid { "**PASS** 500 delivered, none lost" } else { "**INVALID**" };
     assert!(report.contains(word) && report.contains("small"), "{report}");
+    let page = run.file("report.html");
+    let word = if record.verdict.valid { "</span> PASS</strong>" } else { "</span> INVALID</strong>" };
+    assert!(page.starts_with("<!doctype html>") && page.contains(word) && page.contains(&record.run_id), "{page}");
     let word = if record.verdict.valid { "PASS 500 delivered, none lost" } else { "INVALID " };
     assert!(run.ended.out.contains(word), "{}", run.ended.out);
     for name in ["source.hlog", "sink.hlog"] {
@@ -171,6 +174,7 @@ fn ctrl_c_in_mid_run_still_reports() {
     assert!(record.verdict.closed, "{:?}", record.verdict);
     assert!(record.verdict.reasons.iter().any(|reason| reason.contains("interrupted")), "{:?}", record.verdict);
     assert!(run.file("report.md").contains("interrupted"));
+    assert!(run.file("report.html").contains("interrupted"));
 }
 
 #[test]

@@ -41,6 +41,8 @@ impl Run {
     fn left(ended: Ended, place: TempDir) -> Self {
         let text = fs::read_to_string(place.path().join("run.json")).unwrap_or_else(|_| panic!("no record: {ended:?}"));
         let report = fs::read_to_string(place.path().join("report.md")).unwrap();
+        let page = fs::read_to_string(place.path().join("report.html")).unwrap();
+        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"), "{page}");
         Self { ended, record: serde_json::from_str(&text).unwrap(), report, _place: place }
     }
 

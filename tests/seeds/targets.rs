@@ -52,6 +52,8 @@ pub(crate) mod mades_plan;
 pub(crate) mod mades_status;
 #[path = "../../fuzz/fuzz_targets/mades_url.rs"]
 pub(crate) mod mades_url;
+#[path = "../../fuzz/fuzz_targets/page.rs"]
+pub(crate) mod page;
 #[path = "../../fuzz/fuzz_targets/proxy.rs"]
 pub(crate) mod proxy;
 #[path = "../../fuzz/fuzz_targets/quantities.rs"]
@@ -120,6 +122,7 @@ pub(crate) const ALL: &[Target] = &[
     ("mades_plan", mades_plan::run),
     ("mades_status", mades_status::run),
     ("mades_url", mades_url::run),
+    ("page", page::run),
     ("proxy", proxy::run),
     ("quantities", quantities::run),
     ("record", record::run),

@@ -1,7 +1,6 @@
 //! TLS: the results of the handshakes, and the number of resumed sessions.
-use super::numbers::count;
 use super::section::Section;
-use super::table::{Align, Table, right};
+use super::table::{Align, Cell, Table, right};
 use journey::record::Record;
 
 /// Handshakes by party, version and cipher suite; `None` if there was no TLS.
@@ -14,9 +13,8 @@ pub(crate) fn handshakes(record: &Record) -> Option<Section> {
         right("resumed"),
     ]);
     for row in &record.tls {
-        let counts = [row.handshakes, row.resumed].map(count);
-        let [all, resumed] = counts;
-        table.row(vec![row.party.clone(), row.version.clone(), row.cipher.clone(), all, resumed]);
+        let names = [&row.party, &row.version, &row.cipher].map(|text| Cell::from(text.as_str()));
+        table.row(names.into_iter().chain([row.handshakes, row.resumed].map(Cell::Count)).collect());
     }
     let note = Some("how long they took is the phase tls".to_owned());
     Section::figures("TLS", note, table)

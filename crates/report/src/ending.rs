@@ -18,7 +18,7 @@ pub(super) fn all(record: &Record, width: usize, ink: TextStyle, details: Option
 }
 
 /// The notes besides the verdict, its advice first.
-pub(super) fn notes(record: &Record) -> Vec<String> {
+pub(crate) fn notes(record: &Record) -> Vec<String> {
     let why = headline::why(record);
     let (_, advice) = first_sentence(&why);
     let advice = (!advice.is_empty()).then(|| advice.to_owned());
@@ -84,7 +84,7 @@ pub fn outcome_word(outcome: Outcome, ink: TextStyle) -> String {
 }
 
 /// The first sentence, and the rest. Text in brackets may come from a peer and contain full stops.
-fn first_sentence(text: &str) -> (&str, &str) {
+pub(crate) fn first_sentence(text: &str) -> (&str, &str) {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {
         match character {

@@ -2,7 +2,7 @@
 use super::numbers::{count, share};
 use super::seconds::seconds_of_errors;
 use super::section::{Section, SectionBody};
-use super::table::{Align, Table, plain, right};
+use super::table::{Align, Cell, Table, plain, right};
 use journey::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
 use journey::threshold;
 
@@ -11,11 +11,15 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
     let ledger = &record.ledger;
     let mut table = Table::new([("fate", Align::Left), right("units"), right("share")]).leave_out(&["share"]);
     let created = ledger.created;
-    let share_of = |number: u64| created.map_or_else(String::new, |whole| share(number, whole));
+    let share_of = |number: u64| match created {
+        Some(whole) if whole > 0 => Cell::Number(number as f64 / whole as f64 * 100.0, share(number, whole)),
+        Some(whole) => Cell::from(share(number, whole)),
+        None => Cell::from(""),
+    };
     let fates = fates(record);
     let last = fates.len();
     if let Some(created) = created {
-        table.row(vec!["created".to_owned(), count(created), String::new()]);
+        table.row(vec![Cell::from("created"), Cell::Count(created), Cell::from("")]);
     }
     for (place, (name, number)) in fates.into_iter().enumerate() {
         let branch = if created.is_none() {
@@ -25,10 +29,10 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
         } else {
             "├ "
         };
-        table.row(vec![format!("{branch}{name}"), count(number), share_of(number)]);
+        table.row(vec![Cell::from(format!("{branch}{name}")), Cell::Count(number), share_of(number)]);
     }
     for (name, number) in beside(record) {
-        table.row(vec![format!("+ {name}"), count(number), String::new()]);
+        table.row(vec![Cell::from(format!("+ {name}")), Cell::Count(number), Cell::from("")]);
     }
     let unit = if record.mades.is_some() { "message" } else { "message for a recipient" };
     (!table.is_empty()).then(|| Section {
@@ -39,7 +43,7 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
 }
 
 /// The fates that occurred.
-fn fates(record: &Record) -> Vec<(&'static str, u64)> {
+pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     let ledger = &record.ledger;
     // Without a receiver under observation nothing is known after acceptance.
     let on_the_way = if ledger.delivered.is_none() { "accepted" } else { "in flight" };
@@ -170,7 +174,8 @@ pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
     }
     for row in rows.iter().take(most) {
         let shown = |value: Option<f64>| {
-            value.map_or_else(|| "–".to_owned(), |value| threshold::format_value(value, &row.unit))
+            value
+                .map_or_else(|| Cell::from("–"), |value| Cell::Number(value, threshold::format_value(value, &row.unit)))
         };
         let word = match (row.passed, row.value) {
             (true, _) => "passed",
@@ -178,7 +183,9 @@ pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
             (false, None) => "NOT SEEN",
         };
         let cells = [row.value, row.limit, row.margin].map(shown);
-        table.row([row.expression.clone()].into_iter().chain(cells).chain([word.to_owned()]).collect());
+        let names = [row.expression.as_str(), word].map(Cell::from);
+        let [expression, word] = names;
+        table.row([expression].into_iter().chain(cells).chain([word]).collect());
     }
     (table, rows.len().saturating_sub(most))
 }

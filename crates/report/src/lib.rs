@@ -38,6 +38,8 @@ pub mod wrap;
 
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
+#[cfg(any(test, feature = "sample"))]
+pub mod sample_runs;
 
 pub use ending::outcome_word;
 pub use html::page;

@@ -91,7 +91,7 @@ pub(crate) fn stages(mades: &Mades) -> Option<Section> {
     for row in &mades.stages {
         let MadesStage { missing, duplicates, late, .. } = *row;
         let mut cells = vec![Cell::from(plain(&row.name))];
-        cells.extend([row.count, missing, duplicates, late].map(|number| Cell::from(count(number))));
+        cells.extend([row.count, missing, duplicates, late].map(Cell::Count));
         cells.extend([row.rate_per_s, row.duration_s].map(Cell::Figure));
         table.row(cells);
     }
@@ -140,11 +140,12 @@ pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
     for hop in &mades.hops {
         let share = if whole > 0.0 { mean(hop) / whole } else { 0.0 };
         let step = format!("{} → {}", plain(&hop.from), plain(&hop.to));
-        let mut cells = [step, bar(before, share), format!("{:.1} %", share * 100.0)].map(Cell::from).to_vec();
+        let mut cells = [step, bar(before, share)].map(Cell::from).to_vec();
+        cells.push(Cell::Number(share * 100.0, format!("{:.1} %", share * 100.0)));
         before += share;
         let figures = hop.latency_ms.map(|times| [times.mean, times.p50, times.p99, times.max].map(Cell::Millis));
         cells.extend(figures.map_or_else(|| vec![Cell::from(""); 4], |figures| figures.to_vec()));
-        cells.push(Cell::from(count(hop.overtaken)));
+        cells.push(Cell::Count(hop.overtaken));
         table.row(cells);
     }
     let is_overtaken = mades.hops.iter().any(|hop| hop.overtaken > 0);
@@ -170,7 +171,8 @@ pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
     let mut table =
         Table::new([("what", Align::Left), ("code", Align::Left), right("count"), ("first text", Align::Wrapped)]);
     for row in &mades.troubles {
-        table.row(vec![plain(&row.kind), plain(&row.code), count(row.count), plain(&row.text)]);
+        let names = [&row.kind, &row.code].map(|text| Cell::from(plain(text)));
+        table.row(names.into_iter().chain([Cell::Count(row.count), Cell::from(plain(&row.text))]).collect());
     }
     Section::figures("Errors", when(record), table)
 }
@@ -182,7 +184,12 @@ pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     for row in &truth.counts {
         let difference = i128::from(row.seen) - i128::from(row.done);
         let difference = if difference == 0 { "0".to_owned() } else { format!("{difference:+}") };
-        table.row(vec![plain(&row.name), count(row.done), count(row.seen), difference]);
+        table.row(vec![
+            Cell::from(plain(&row.name)),
+            Cell::Count(row.done),
+            Cell::Count(row.seen),
+            Cell::from(difference),
+        ]);
     }
     let note = Some("what the stand-in reports, and what the bench saw of it".to_owned());
     Section::figures("Truth", note, table)

@@ -1,5 +1,5 @@
 //! Costs of each process of a run: processor time and memory.
-use super::numbers::{count, fixed, memory};
+use super::numbers::{fixed, memory};
 use super::section::Section;
 use super::table::{Align, Cell, Table, plain, right};
 use journey::record::{Party, Record, Role};
@@ -21,15 +21,15 @@ pub(crate) fn costs(record: &Record) -> Option<Section> {
     for party in &record.parties {
         let messages = messages(record, party).filter(|number| *number > 0);
         let each = cpu_s(party).zip(messages).map(|(cpu, number)| cpu * 1e6 / number as f64);
-        let places = |value: f64| Cell::from(fixed(value, 2));
+        let places = |value: f64| Cell::Number(value, fixed(value, 2));
         table.row(vec![
             Cell::from(party.name.clone()),
             party.user_s.map_or_else(unseen, places),
             party.sys_s.map_or_else(unseen, places),
             each.map_or_else(unseen, Cell::Figure),
             cores(record, party).map_or_else(unseen, places),
-            party.max_rss_bytes.map_or_else(unseen, |bytes| Cell::from(memory(bytes))),
-            party.workers.map_or_else(unseen, |workers| Cell::from(count(u64::from(workers)))),
+            party.max_rss_bytes.map_or_else(unseen, |bytes| Cell::Number(bytes as f64, memory(bytes))),
+            party.workers.map_or_else(unseen, |workers| Cell::Count(u64::from(workers))),
         ]);
     }
     let note = Some(note(record));

@@ -47,7 +47,7 @@ impl RelayFigures {
             delivered_per_s: delivered.rate_per_s,
             delivered_bytes_per_s: delivered.bytes_per_s,
             delivery_latency: delivered.latency_ms,
-            deepest: deepest.map(|row| (row.queued, row.second - first)),
+            deepest: deepest.map(|row| (row.queued, row.second.saturating_sub(first))),
         })
     }
 

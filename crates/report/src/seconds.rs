@@ -95,13 +95,13 @@ fn lines(rows: &[SeriesRow], step: f64) -> Vec<SparklineRow> {
 }
 
 /// Seconds per row: 1, or more after the resolution of a very long run was halved.
-fn step(rows: &[SeriesRow]) -> u64 {
+pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     let apart = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
     apart.min().unwrap_or(1).max(1)
 }
 
 /// The rows without the incomplete seconds at both ends, if any rows are left.
-fn whole<T>(rows: &[T]) -> &[T] {
+pub(crate) fn whole<T>(rows: &[T]) -> &[T] {
     match rows.len() {
         0..3 => rows,
         length => &rows[1..length - 1],

@@ -1,5 +1,4 @@
 //! The journey in figures: the number of messages at each stage, their latency, and the times of a session's phases.
-use super::numbers::count;
 use super::section::Section;
 use super::table::{Align, Cell, Table, right};
 use journey::Stage;
@@ -27,8 +26,8 @@ pub(crate) fn reached(record: &Record) -> Option<Section> {
         table.row(vec![
             Cell::from(row.name.name()),
             Cell::from(row.party.clone()),
-            Cell::from(count(row.count)),
-            Cell::from(count(row.failed)),
+            Cell::Count(row.count),
+            Cell::Count(row.failed),
             Cell::Figure(row.rate_per_s),
             bytes,
             Cell::Figure(row.duration_s),
@@ -44,6 +43,10 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
     for row in &record.stages {
         if let (Some(times), Some(since)) = (row.latency_ms, row.since) {
             let names = [Cell::from(row.name.name()), Cell::from(since.name())];
+            table.row(names.into_iter().chain(time_cells(&times)).collect());
+        }
+        if let Some(times) = row.service_ms {
+            let names = [Cell::from(format!("{} (service)", row.name.name())), Cell::from(Stage::Created.name())];
             table.row(names.into_iter().chain(time_cells(&times)).collect());
         }
     }
@@ -67,7 +70,7 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
 pub(crate) fn phases(record: &Record) -> Option<Section> {
     let mut table = timed(&[("phase", Align::Left), right("count")]);
     for row in &record.phases {
-        let names = [Cell::from(row.name.name()), Cell::from(count(row.count))];
+        let names = [Cell::from(row.name.name()), Cell::Count(row.count)];
         table.row(names.into_iter().chain(time_cells(&row.latency_ms)).collect());
     }
     let note = match record.workload.pipelining {

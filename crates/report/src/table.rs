@@ -43,6 +43,21 @@ pub enum Cell {
     Millis(f64),
     /// A figure; all figures of a column have the same number of decimals.
     Figure(f64),
+    /// A count.
+    Count(u64),
+    /// A number with a text of its own, such as one with a unit.
+    Number(f64, String),
+}
+
+impl Cell {
+    /// The value behind the text, if it is a number.
+    fn value(&self) -> Option<f64> {
+        match self {
+            Self::Text(_) => None,
+            Self::Millis(value) | Self::Figure(value) | Self::Number(value, _) => Some(*value),
+            Self::Count(number) => Some(*number as f64),
+        }
+    }
 }
 
 impl From<String> for Cell {
@@ -55,6 +70,17 @@ impl From<&str> for Cell {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
+}
+
+/// The contents of a column for other layouts: each cell as text, which may hold a peer's characters, and its value if it
+/// is a number.
+pub(crate) struct ColumnCells {
+    /// Title of the column.
+    pub(crate) title: &'static str,
+    /// Alignment of its cells.
+    pub(crate) align: Align,
+    /// A cell for each row.
+    pub(crate) cells: Vec<(String, Option<f64>)>,
 }
 
 /// Columns with titles, and rows.
@@ -97,6 +123,16 @@ impl Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
+    /// The same without a column, where its drawing is replaced by a better one.
+    #[must_use]
+    pub(crate) fn without(mut self, title: &str) -> Self {
+        if let Some(at) = self.columns.iter().position(|(name, _)| *name == title) {
+            self.columns.remove(at);
+            self.rows.iter_mut().for_each(|row| drop(row.remove(at)));
+        }
+        self
+    }
+
     /// Reports whether it has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
@@ -137,13 +173,23 @@ impl Table {
         lines.join("\n")
     }
 
+    /// The columns for other layouts, without those that are hidden because all cells are zero.
+    pub(crate) fn column_cells(&self) -> Vec<ColumnCells> {
+        let contents = |column: Column| {
+            let values = self.rows.iter().map(|row| row.get(column.at).and_then(Cell::value));
+            let cells = column.cells.into_iter().zip(values).collect();
+            ColumnCells { title: column.title, align: column.align, cells }
+        };
+        self.texts(str::to_owned).into_iter().map(contents).collect()
+    }
+
     /// The columns as text, without those that are hidden because all cells are zero.
     fn texts(&self, cell: impl Fn(&str) -> String) -> Vec<Column> {
         let column = |(at, (title, align)): (usize, &(&'static str, Align))| {
             let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[at]).collect();
             let cells: Vec<String> = format_cells(&cells).iter().map(|text| cell(text)).collect();
             let width = cells.iter().map(|text| display_width(text)).chain([display_width(title)]).max().unwrap_or(0);
-            Column { title, align: *align, cells, width }
+            Column { at, title, align: *align, cells, width }
         };
         let columns = self.columns.iter().enumerate().map(column);
         columns.filter(|column| !(self.may_be_zero.contains(&column.title) && column.is_zero())).collect()
@@ -179,6 +225,8 @@ impl Table {
 
 /// A column as it is shown.
 struct Column {
+    /// Its position among all columns.
+    at: usize,
     title: &'static str,
     align: Align,
     cells: Vec<String>,
@@ -245,6 +293,8 @@ fn format_cells(cells: &[&Cell]) -> Vec<String> {
         Cell::Text(text) => text.clone(),
         Cell::Millis(value) => numbers::fixed(*value, millis),
         Cell::Figure(value) => numbers::fixed(*value, figures),
+        Cell::Count(number) => numbers::count(*number),
+        Cell::Number(_, text) => text.clone(),
     };
     cells.iter().map(text).collect()
 }

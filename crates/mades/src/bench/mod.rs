@@ -35,7 +35,7 @@ pub use observer::{RunObserver, RunView};
 pub use options::{Leftovers, MadesOptions, PayloadKind};
 pub use stages::{MadesMode, MessageStage};
 
-use ::report::markdown;
+use ::report::{markdown, page};
 use anyhow::{Context, Result};
 use journey::record::Record;
 use net::clock;
@@ -118,6 +118,9 @@ async fn execute(
 /// Writes the run's own files.
 fn write_files(directory: &Path, record: &Record) -> Result<()> {
     write_record(&directory.join("run.json"), record)?;
-    let path = directory.join("report.md");
-    fs::write(&path, markdown(record)).map_err(|error| cannot_write(&path, &error))
+    for (name, text) in [("report.md", markdown(record)), ("report.html", page(record, None))] {
+        let path = directory.join(name);
+        fs::write(&path, text).map_err(|error| cannot_write(&path, &error))?;
+    }
+    Ok(())
 }

@@ -28,7 +28,6 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// A peer's text, isolated from the writing direction around it.
-#[allow(dead_code)]
 pub(super) fn isolated(text: &str) -> String {
     format!("<bdi>{}</bdi>", escaped(text))
 }

@@ -1,19 +1,196 @@
-//! The report as a page, `report.html`: one file, which needs nothing else and shows all that matters without scripts.
+//! The report as a page, `report.html`: one file that needs nothing else, and that shows all that matters without scripts.
+//!
+//! ```text
+//! Record ─→ PageRuns ─→ verdict · thresholds · over_time · percentiles · … ─→ PagePart ─→ document ─→ report.html
+//!                          └ words and numbers of the other reports (Section, Table), drawings by plot
+//! ```
+mod disclosure;
+mod document;
+mod environment;
+mod errors;
 mod escape;
+mod ledger;
+mod mades;
+mod over_time;
+mod percentiles;
+mod phases;
+mod plot;
+mod rate_latency;
+mod runs;
+mod slowest;
+mod tables;
+mod time_axis;
+mod value;
+mod verdict;
 
-use crate::headline::{self, Headline};
-use escape::{escaped, json};
 use journey::record::Record;
+use runs::{PagePart, PageRuns};
 
 /// The page of a run. With a baseline, that run's curves are drawn behind, and a ratio stands beside each number.
 pub fn page(record: &Record, baseline: Option<&Record>) -> String {
-    let compared = baseline.map_or_else(String::new, |other| format!("<p>Compared with {}</p>", escaped(&other.name)));
-    let data = json(&serde_json::to_value(record).unwrap_or_default());
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>mailrun: {}</title></head><body><h1>{}</h1>\
-         <p>{}</p>{compared}<script type=\"application/json\" id=\"record\">{data}</script></body></html>\n",
-        escaped(&record.name),
-        Headline::of(record).name(),
-        escaped(&headline::why(record))
-    )
+    let runs = PageRuns { record, baseline };
+    document::page(runs, &verdict::top(runs), &parts(runs))
+}
+
+/// The parts in reading order.
+fn parts(runs: PageRuns<'_>) -> Vec<PagePart> {
+    let parts = [
+        environment::thresholds(runs),
+        environment::stage_counts(runs),
+        over_time::part(runs),
+        percentiles::part(runs),
+        rate_latency::part(runs),
+        mades::waterfall(runs),
+        phases::part(runs),
+        slowest::part(runs),
+        errors::part(runs),
+        mades::outages(runs),
+        ledger::part(runs),
+        ledger::domains(runs),
+        mades::truth(runs),
+        environment::between(runs),
+        environment::handshakes(runs),
+        environment::processes(runs),
+        environment::offered(runs),
+        environment::host(runs),
+        Some(disclosure::part(runs.record)),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{sample, sample_runs};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    /// Fails unless each element ends where it should, and nothing has a handler.
+    fn check_balance(page: &str) -> Result<(), String> {
+        const VOID: [&str; 2] = ["meta", "!doctype"];
+        let mut open: Vec<&str> = Vec::new();
+        let mut rest = page;
+        while let Some(at) = rest.find('<') {
+            let end = rest[at..].find('>').ok_or("a tag without an end")? + at;
+            let tag = &rest[at + 1..end];
+            let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default();
+            rest = &rest[end + 1..];
+            match tag.strip_prefix('/') {
+                Some(name) if open.pop() != Some(name) => {
+                    return Err(format!("</{name}> ends something else: {open:?}"));
+                }
+                Some(_) => {}
+                None if VOID.contains(&name) || tag.ends_with('/') => {}
+                None => open.push(name),
+            }
+            if ["script", "style"].contains(&tag.split(' ').next().unwrap_or_default()) {
+                rest = &rest[rest.find(&format!("</{name}>")).ok_or("a script without an end")?..];
+            }
+        }
+        if open.is_empty() { Ok(()) } else { Err(format!("open at the end: {open:?}")) }
+    }
+
+    #[test]
+    fn the_page_of_each_kind_of_run_is_whole() {
+        let mut runs = sample_runs::kinds();
+        runs.extend([("sink", sample::sink_alone()), ("lossy", sample::lossy()), ("unwatched", sample::unwatched())]);
+        for (name, record) in runs {
+            let text = page(&record, None);
+            assert_eq!(check_balance(&text), Ok(()), "{name}");
+            assert!(text.len() < 300_000, "{name}: {} bytes", text.len());
+            assert!(!text.contains("<img") && !text.contains("\"NaN") && !text.contains(">NaN"), "{name}");
+            let word = crate::headline::Headline::of(&record).name();
+            assert!(text.contains(&format!("</span> {word}</strong>")), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_parts_are_in_the_order_of_reading() {
+        let record = sample_runs::failed();
+        let names: Vec<&str> = parts(PageRuns { record: &record, baseline: None }).iter().map(|part| part.id).collect();
+        let expected = [
+            "thresholds",
+            "stages",
+            "time",
+            "percentiles",
+            "rate",
+            "phases",
+            "slowest",
+            "errors",
+            "ledger",
+            "domains",
+            "relay",
+            "processes",
+            "workload",
+            "host",
+            "limits",
+        ];
+        assert_eq!(names, expected);
+        let mades = sample_runs::mades();
+        let names: Vec<&str> = parts(PageRuns { record: &mades, baseline: None }).iter().map(|part| part.id).collect();
+        assert!(names.contains(&"steps") && names.contains(&"outages") && !names.contains(&"phases"), "{names:?}");
+    }
+
+    #[test]
+    fn a_baseline_gives_ratios_and_grey_curves() {
+        let alone = page(&sample_runs::failed(), None);
+        let compared = page(&sample_runs::failed(), Some(&sample_runs::passed()));
+        assert!(!alone.contains("class=\"ratio\"") && !alone.contains("k ghost"));
+        assert!(compared.contains("class=\"ratio\">1.00×") && compared.contains("k ghost"));
+        assert!(compared.contains("Compared with <b><bdi>through the relay</bdi></b> (PASS"));
+    }
+
+    #[test]
+    fn an_interrupted_run_without_anything_has_a_page() {
+        let mut record = sample::held();
+        record.series.clear();
+        record.stages.clear();
+        record.phases.clear();
+        record.parties.clear();
+        record.ledger = journey::record::LedgerRow::default();
+        assert_eq!(check_balance(&page(&record, Some(&record))), Ok(()));
+    }
+
+    /// Replaces the values that the choices hit by extreme ones of their kind.
+    fn disturb(value: &mut Value, choices: &mut impl Iterator<Item = u8>) {
+        match value {
+            Value::Array(entries) => entries.iter_mut().for_each(|entry| disturb(entry, choices)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| disturb(field, choices)),
+            Value::Number(number) => {
+                let extreme = match (choices.next(), number.is_f64()) {
+                    (Some(0), false) => json!(u64::MAX),
+                    (Some(1), false) => json!(0),
+                    (Some(0), true) => json!(1e308),
+                    (Some(1), true) => json!(-5.0),
+                    (Some(2), true) => json!(0.0),
+                    (Some(3), true) => json!(5e-324),
+                    _ => return,
+                };
+                *value = extreme;
+            }
+            Value::String(text) if choices.next() == Some(0) => text.push_str("</script><b onclick='x'>&\"\u{202e}"),
+            _ => {}
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// No values of a record make a page that is not whole, or none.
+        #[test]
+        fn no_record_breaks_the_page(kind in 0_usize..7, seed in proptest::collection::vec(0_u8..24, 1..400)) {
+            let kinds = [
+                sample_runs::second(), sample_runs::passed(), sample_runs::failed(), sample::mades(), sample::sink_alone(),
+                sample::unwatched(), sample::relayed(),
+            ];
+            let mut value = serde_json::to_value(&kinds[kind]).expect("it is JSON");
+            disturb(&mut value, &mut seed.iter().copied().cycle());
+            // Numbers may be too large for their field.
+            if let Ok(record) = serde_json::from_value::<Record>(value) {
+                let text = page(&record, Some(&kinds[1]));
+                prop_assert_eq!(check_balance(&text), Ok(()));
+                prop_assert!(!text.contains("<b onclick"));
+            }
+        }
+    }
 }

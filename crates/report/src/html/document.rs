@@ -1,0 +1,190 @@
+//! The frame of the page: head, style, scripts, and the record as data.
+//!
+//! The page loads nothing: its policy (CSP) allows its own two scripts, by their hashes, and no connection at all.
+use super::escape::{escaped, json};
+use super::runs::{PagePart, PageRuns};
+use journey::record::Record;
+use serde_json::Value;
+
+const UPLOT_SCRIPT: &str = include_str!("../../assets/uPlot.iife.min.js");
+const UPLOT_STYLE: &str = include_str!("../../assets/uPlot.min.css");
+const OWN_SCRIPT: &str = include_str!("../../assets/report.js");
+const OWN_STYLE: &str = include_str!("../../assets/report.css");
+
+/// SHA-256 of the scripts in base64, as the policy of the page names them.
+const UPLOT_HASH: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
+const OWN_HASH: &str = "ule+2cio86cQkv8rnpLKrFu4g8nkb9ZGdponhjuX6Pg=";
+
+/// Largest number of rows by second that the data for copies has; `run.json` has them all.
+const MAX_ROWS: usize = 300;
+/// Bytes of data above which the seconds, the slowest messages and the histograms are left out.
+const MAX_DATA_BYTES: usize = 60_000;
+/// Largest number of characters of a text in the data.
+const MAX_TEXT_CHARS: usize = 1_000;
+/// Largest number of entries of a list in the data.
+const MAX_ENTRIES: usize = 1_000;
+
+/// The whole page around its parts.
+pub(super) fn page(runs: PageRuns<'_>, top: &str, parts: &[PagePart]) -> String {
+    let links: String = parts.iter().map(|part| format!("<a href=\"#{}\">{}</a> ", part.id, part.title)).collect();
+    let sections: String = parts.iter().map(section).collect();
+    let record = runs.record;
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{}\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{} – mailrun</title>\n\
+         <style>{UPLOT_STYLE}\n{OWN_STYLE}</style>\n</head>\n<body>\n{top}\n<nav aria-label=\"Parts of the report\">{links}</nav>\n\
+         <main>\n{sections}</main>\n<footer>Run {} · made by mailrun {}</footer>\n{}\n\
+         <script>{UPLOT_SCRIPT}</script>\n<script>{OWN_SCRIPT}</script>\n</body>\n</html>\n",
+        policy(),
+        escaped(&record.name),
+        escaped(&record.run_id),
+        env!("CARGO_PKG_VERSION"),
+        copies(record),
+    )
+}
+
+fn policy() -> String {
+    format!(
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
+         script-src 'sha256-{UPLOT_HASH}' 'sha256-{OWN_HASH}'\">\n"
+    )
+}
+
+fn section(part: &PagePart) -> String {
+    let PagePart { id, title, body } = part;
+    format!("<section id=\"{id}\" aria-labelledby=\"{id}-title\"><h2 id=\"{id}-title\">{title}</h2>{body}</section>\n")
+}
+
+/// Texts that the buttons copy: the record, and the report in Markdown.
+fn copies(record: &Record) -> String {
+    let data = json(&data(record));
+    let markdown = crate::markdown(&with_short_texts(record));
+    format!(
+        "<script type=\"application/json\" id=\"record\">{data}</script>\n\
+         <script type=\"application/json\" id=\"markdown\">{}</script>",
+        json(&Value::from(markdown))
+    )
+}
+
+/// The record as far as the page has room for it.
+fn data(record: &Record) -> Value {
+    let seconds = |record: &Record| record.usage.iter().map(|party| party.seconds.len()).max().unwrap_or(0);
+    if record.series.len() <= MAX_ROWS && seconds(record) <= MAX_ROWS {
+        let data = short_value(record);
+        if data.to_string().len() <= MAX_DATA_BYTES {
+            return data;
+        }
+    }
+    short_value(&without_details(record))
+}
+
+/// The record without its seconds, its slowest messages and its histograms.
+fn without_details(record: &Record) -> Record {
+    let mut record = Record { series: Vec::new(), usage: Vec::new(), slowest: Vec::new(), ..record.clone() };
+    record.stages.iter_mut().for_each(|row| {
+        row.histogram = None;
+        row.service_histogram = None;
+    });
+    record.phases.iter_mut().for_each(|row| row.histogram = None);
+    if let Some(mades) = &mut record.mades {
+        mades.stages.iter_mut().for_each(|row| row.histogram = None);
+    }
+    record
+}
+
+/// The record as JSON, its texts and lists cut.
+fn short_value(record: &Record) -> Value {
+    let mut value = serde_json::to_value(record).unwrap_or_default();
+    shorten(&mut value, "");
+    value
+}
+
+/// The record with texts that a page has room for: a server may have answered with megabytes.
+fn with_short_texts(record: &Record) -> Record {
+    let mut record = record.clone();
+    let texts = record.errors.iter_mut().map(|row| &mut row.text).chain(&mut record.verdict.reasons);
+    let texts = texts.chain([&mut record.verdict.why, &mut record.name, &mut record.workload.target]);
+    texts.for_each(cut);
+    if let Some(mades) = &mut record.mades {
+        mades.troubles.iter_mut().for_each(|row| cut(&mut row.text));
+    }
+    record
+}
+
+/// Cuts texts and lists, histograms aside.
+fn shorten(value: &mut Value, key: &str) {
+    match value {
+        Value::String(text) if !key.ends_with("histogram") => cut(text),
+        Value::Array(entries) => {
+            entries.truncate(MAX_ENTRIES);
+            entries.iter_mut().for_each(|entry| shorten(entry, key));
+        }
+        Value::Object(fields) => fields.iter_mut().for_each(|(name, field)| shorten(field, name)),
+        _ => {}
+    }
+}
+
+fn cut(text: &mut String) {
+    if let Some((end, _)) = text.char_indices().nth(MAX_TEXT_CHARS) {
+        text.truncate(end);
+        text.push('…');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use sha2::{Digest, Sha256};
+
+    /// The hash of uPlot 1.6.32 as published; assets/README.md has it too.
+    const PUBLISHED: &str = "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f";
+    const PUBLISHED_STYLE: &str = "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04";
+
+    fn hexadecimal(text: &str) -> String {
+        Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Base64 (RFC 4648) of the hash.
+    fn base64(text: &str) -> String {
+        const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let digest = Sha256::digest(text.as_bytes());
+        let group = |bytes: &[u8]| {
+            let number = (0..3).fold(0_usize, |sum, at| (sum << 8) | usize::from(bytes.get(at).copied().unwrap_or(0)));
+            let letter =
+                |at: usize| if at <= bytes.len() { LETTERS[(number >> (18 - 6 * at)) & 63] as char } else { '=' };
+            (0..4).map(letter).collect::<String>()
+        };
+        digest.chunks(3).map(group).collect()
+    }
+
+    #[test]
+    fn uplot_is_the_published_one() {
+        assert_eq!(hexadecimal(UPLOT_SCRIPT), PUBLISHED);
+        assert_eq!(hexadecimal(UPLOT_STYLE), PUBLISHED_STYLE);
+        let readme = include_str!("../../assets/README.md");
+        assert!(readme.contains(PUBLISHED) && readme.contains(PUBLISHED_STYLE));
+    }
+
+    #[test]
+    fn the_policy_names_the_scripts_that_are_there() {
+        assert_eq!(base64(UPLOT_SCRIPT), UPLOT_HASH);
+        assert_eq!(base64(OWN_SCRIPT), OWN_HASH);
+        assert!(!OWN_SCRIPT.contains("</") && !UPLOT_SCRIPT.contains("</script"));
+    }
+
+    #[test]
+    fn the_data_of_a_short_run_is_its_record() {
+        let record = sample::held();
+        assert_eq!(serde_json::from_value::<Record>(data(&record)).expect("it is a record"), record);
+    }
+
+    #[test]
+    fn a_long_reply_is_cut_everywhere() {
+        let mut record = sample::lossy();
+        record.verdict.why = "x".repeat(10 << 20);
+        assert!(data(&record).to_string().len() < 20_000);
+        assert!(crate::page(&record, None).len() < 150_000);
+    }
+}

@@ -1,0 +1,61 @@
+//! Errors by phase, code and text, each with its first and last second and a recipient.
+use super::runs::{PagePart, PageRuns};
+use super::tables;
+use super::time_axis::first_second;
+use crate::mades;
+use crate::numbers::fixed;
+use crate::section::Section;
+use crate::table::{Align, Cell, Table, right};
+use journey::record::{ErrorRow, Record};
+
+/// Largest number of kinds on the page.
+const MAX_KINDS: usize = 200;
+
+/// The errors; `None` if there were none.
+pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
+    let (own, other) = runs.both(|record| match &record.mades {
+        Some(mades) => mades::troubles(record, mades),
+        None => section(record),
+    })?;
+    Some(PagePart { id: "errors", title: "Errors", body: tables::section(&own, other.as_ref(), None) })
+}
+
+fn section(record: &Record) -> Option<Section> {
+    let mut table = Table::new([
+        ("phase", Align::Left),
+        right("code"),
+        right("count"),
+        right("first s"),
+        right("last s"),
+        ("first text", Align::Wrapped),
+        ("sample recipient", Align::Wrapped),
+    ])
+    .hide_zero(&["sample recipient"]);
+    for row in record.errors.iter().take(MAX_KINDS) {
+        table.row(cells(row, first_second(record) as f64));
+    }
+    let note = match record.errors.len().saturating_sub(MAX_KINDS) {
+        0 => crate::fates::when(record),
+        more => Some(format!("{more} more kinds in run.json")),
+    };
+    Section::figures("Errors", note, table)
+}
+
+fn cells(row: &ErrorRow, first: f64) -> Vec<Cell> {
+    let time =
+        |at: Option<f64>| at.map_or_else(|| Cell::from("–"), |at| Cell::Number(at, fixed((at - first).max(0.0), 1)));
+    let code = match row.code {
+        0 => Cell::from("–"),
+        code => Cell::Number(f64::from(code), code.to_string()),
+    };
+    let sample = row.sample.as_deref().unwrap_or_default();
+    vec![
+        Cell::from(row.phase.name()),
+        code,
+        Cell::Count(row.count),
+        time(row.first_s),
+        time(row.last_s),
+        Cell::from(row.text.as_str()),
+        Cell::from(sample),
+    ]
+}

@@ -1,0 +1,76 @@
+//! The ledger: the fates of all units as a bar and as a table, and the same by domain of the recipients.
+use super::plot;
+use super::runs::{PagePart, PageRuns};
+use super::tables::{self, BarColumn};
+use crate::fates;
+use crate::numbers::known;
+use crate::table::{Align, Cell, Table, right};
+use journey::record::{DomainRow, Record};
+
+/// Largest number of domains on the page.
+const MAX_DOMAINS: usize = 100;
+
+/// The fates; `None` if nothing was counted.
+pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
+    let (own, other) = runs.both(fates::ledger)?;
+    let bars = BarColumn { title: "share of what was created", cells: fate_bars(runs.record) };
+    let body = tables::section(&own, other.as_ref(), Some(&bars));
+    Some(PagePart { id: "ledger", title: "Ledger", body })
+}
+
+/// A bar for each row of the table: all that was created, and each fate after those before it.
+fn fate_bars(record: &Record) -> Vec<String> {
+    let Some(created) = record.ledger.created.filter(|created| *created > 0) else { return Vec::new() };
+    let mut drawn = vec![plot::bars(&plot::bar(0.0, 1.0, "created"))];
+    let mut before = 0.0;
+    for (name, number) in fates::fates(record) {
+        let end = before + number as f64 / created as f64;
+        drawn.push(plot::bars(&plot::bar(before, end, colour(name))));
+        before = end;
+    }
+    drawn
+}
+
+fn colour(fate: &str) -> &'static str {
+    match fate {
+        "delivered" => "delivered",
+        "accepted" | "in flight" => "accepted",
+        "queued" => "queued",
+        _ => "failed",
+    }
+}
+
+/// The ledger by domain; `None` if there was only one.
+pub(super) fn domains(runs: PageRuns<'_>) -> Option<PagePart> {
+    let (own, other) = runs.both(domain_table)?;
+    let more = match runs.record.domains.len().saturating_sub(MAX_DOMAINS) {
+        0 => String::new(),
+        more => format!("<p class=\"note\">{more} more in run.json.</p>"),
+    };
+    let body = format!("{}{more}", tables::table("Ledger by domain", &own, other.as_ref(), None));
+    Some(PagePart { id: "domains", title: "Ledger by domain", body })
+}
+
+fn domain_table(record: &Record) -> Option<Table> {
+    let mut table = Table::new([
+        ("recipient domain", Align::Left),
+        right("created"),
+        right("accepted"),
+        right("rejected"),
+        right("failed"),
+        right("delivered"),
+        right("duplicates"),
+    ])
+    .hide_zero(&["duplicates"]);
+    for row in record.domains.iter().take(MAX_DOMAINS) {
+        table.row(cells(row));
+    }
+    (!table.is_empty()).then_some(table)
+}
+
+fn cells(row: &DomainRow) -> Vec<Cell> {
+    let maybe = |number: Option<u64>| number.map_or_else(|| Cell::from(known(None)), Cell::Count);
+    let name = if row.domain.is_empty() { "all others" } else { row.domain.as_str() };
+    let counts = [row.created, row.accepted, row.rejected, row.failed].map(Cell::Count);
+    std::iter::once(Cell::from(name)).chain(counts).chain([row.delivered, row.duplicates].map(maybe)).collect()
+}

@@ -1,0 +1,333 @@
+//! Curves over time, all on one axis: throughput by stage and queue depth, percentiles, errors, processor time and memory
+//! of the parties; with events and stalls.
+//!
+//! Each panel stands on the page twice: as a drawing, for readers without scripts and for paper, and as numbers, from
+//! which uPlot draws it with a cursor.
+use super::escape::{escaped, isolated, json};
+use super::plot::{self, CurveStyle, PlotScale};
+use super::runs::{PagePart, PageRuns};
+use super::time_axis::{MAX_POINTS, TimeAxis, first_second};
+use super::value::data;
+use crate::numbers::{count, counted};
+use crate::seconds::step;
+use journey::record::{Record, SeriesRow};
+use serde_json::{Value, json as value};
+use std::collections::BTreeSet;
+
+/// Points of a drawing, which is smaller than what scripts draw.
+const DRAWN_POINTS: usize = 160;
+/// Height of a drawing.
+const HEIGHT: u32 = 150;
+/// Bytes of a mebibyte.
+const MEBIBYTE: f64 = 1_048_576.0;
+/// Largest number of events on the page.
+const MAX_EVENTS: usize = 100;
+/// Largest number of stalls on the page.
+const MAX_STALLS: usize = 200;
+/// Largest number of parties whose use is drawn.
+const MAX_PARTIES: usize = 6;
+
+/// Unit of a panel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TimeUnit {
+    PerSecond,
+    Millis,
+    Cores,
+    Mebibytes,
+}
+
+impl TimeUnit {
+    /// Name on the axis.
+    fn name(self) -> &'static str {
+        match self {
+            Self::PerSecond => "/s",
+            Self::Millis => "ms",
+            Self::Cores => "cores",
+            Self::Mebibytes => "MiB",
+        }
+    }
+}
+
+/// A curve over time, as it is read from a record.
+struct TimeCurve {
+    name: String,
+    style: CurveStyle,
+    rows: Vec<(u64, f64)>,
+    /// True if it is drawn on the right axis (the queue).
+    is_depth: bool,
+    is_baseline: bool,
+}
+
+/// Curves with a common unit.
+struct TimePanel {
+    id: &'static str,
+    title: &'static str,
+    unit: TimeUnit,
+    curves: Vec<TimeCurve>,
+}
+
+/// Curves over time, with events and stalls; `None` if the run has no series.
+pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
+    let seconds = all_seconds(runs);
+    if seconds.len() < 2 {
+        return None;
+    }
+    let panels = panels(runs);
+    let full = TimeAxis::new(seconds.iter().copied(), MAX_POINTS);
+    let small = TimeAxis::new(seconds.iter().copied(), DRAWN_POINTS);
+    let figures: String = panels.iter().map(|panel| figure(runs.record, panel, &small)).collect();
+    let numbers = numbers(runs.record, &panels, &full);
+    let body = format!(
+        "{}<div class=\"panels\">{figures}</div>{}<script type=\"application/json\" id=\"curves\">{numbers}</script>",
+        note(runs.record, &full),
+        events(runs.record)
+    );
+    Some(PagePart { id: "time", title: "Over time", body })
+}
+
+/// Seconds of the run and of its baseline, each counted from its own first.
+fn all_seconds(runs: PageRuns<'_>) -> BTreeSet<u64> {
+    let of = |record: &Record| {
+        let first = first_second(record);
+        record.series.iter().map(|row| row.second.saturating_sub(first)).collect::<BTreeSet<u64>>()
+    };
+    let mut seconds = of(runs.record);
+    seconds.extend(runs.baseline.map(of).unwrap_or_default());
+    seconds
+}
+
+fn note(record: &Record, axis: &TimeAxis) -> String {
+    let thinned = match axis.per_bucket() {
+        1 => String::new(),
+        size => format!(" Two points stand for {}: the smallest and the largest value.", counted(size as u64, "row")),
+    };
+    let stalls = match record.stalls.as_slice() {
+        [] => "",
+        _ => " Shaded: times in which messages waited and none got through.",
+    };
+    format!("<p class=\"note\">The first and the last second are part seconds.{stalls}{thinned}</p>")
+}
+
+/// The panels that have something to show.
+fn panels(runs: PageRuns<'_>) -> Vec<TimePanel> {
+    let panel = |id, title, unit, of: fn(&Record) -> Vec<TimeCurve>| {
+        let ghost = |curve: TimeCurve| TimeCurve { style: CurveStyle::GHOST, is_baseline: true, ..curve };
+        let mut curves: Vec<TimeCurve> = runs.baseline.map(of).unwrap_or_default().into_iter().map(ghost).collect();
+        curves.extend(of(runs.record));
+        let own = |curve: &&TimeCurve| !curve.is_baseline;
+        // A curve of zeros says nothing, apart from those that the reader looks for.
+        let is_used = curves.iter().filter(own).any(|curve| curve.rows.iter().any(|(_, value)| *value > 0.0));
+        is_used.then_some(TimePanel { id, title, unit, curves })
+    };
+    let all = [
+        panel("throughput", "Throughput by stage, and queue", TimeUnit::PerSecond, throughput),
+        panel("latency", "Percentiles", TimeUnit::Millis, percentiles),
+        panel("errors-over-time", "Errors", TimeUnit::PerSecond, errors),
+        panel("cpu", "Processors used", TimeUnit::Cores, processors),
+        panel("memory", "Memory", TimeUnit::Mebibytes, memory),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// A curve of the series; `None` if it is zero everywhere.
+fn curve(record: &Record, name: &str, style: CurveStyle, read: impl Fn(&SeriesRow) -> f64) -> Option<TimeCurve> {
+    let first = first_second(record);
+    let rows: Vec<(u64, f64)> = record.series.iter().map(|row| (row.second.saturating_sub(first), read(row))).collect();
+    let is_used = rows.iter().any(|(_, value)| *value > 0.0);
+    is_used.then(|| TimeCurve { name: name.to_owned(), style, rows, is_depth: false, is_baseline: false })
+}
+
+fn throughput(record: &Record) -> Vec<TimeCurve> {
+    let step = step(&record.series) as f64;
+    let style = CurveStyle::new;
+    let depth = curve(record, "queued", style("queued", &[1, 3]), |row| row.queued as f64);
+    let curves = [
+        curve(record, "created", style("created", &[2, 2]), |row| row.created as f64 / step),
+        curve(record, "sent", style("sent", &[6, 3]), |row| row.sent as f64 / step),
+        curve(record, "accepted", style("accepted", &[]), |row| row.accepted as f64 / step),
+        curve(record, "delivered", style("delivered", &[10, 2]), |row| row.delivered as f64 / step),
+        depth.map(|curve| TimeCurve { is_depth: true, ..curve }),
+    ];
+    curves.into_iter().flatten().collect()
+}
+
+fn percentiles(record: &Record) -> Vec<TimeCurve> {
+    // A second without messages has no latency, and not one of 0.
+    let timed = |value: f64| if value > 0.0 { value } else { f64::NAN };
+    let style = CurveStyle::new;
+    let curves = [
+        curve(record, "p50", style("delivered", &[]), |row| timed(row.p50_ms)),
+        curve(record, "p95", style("accepted", &[8, 3]), |row| timed(row.p95_ms)),
+        curve(record, "p99", style("sent", &[]), |row| timed(row.p99_ms)),
+        curve(record, "p99.9", style("queued", &[4, 2]), |row| timed(row.p999_ms)),
+        curve(record, "max", style("failed", &[1, 3]), |row| timed(row.max_ms)),
+    ];
+    curves.into_iter().flatten().collect()
+}
+
+fn errors(record: &Record) -> Vec<TimeCurve> {
+    let step = step(&record.series) as f64;
+    curve(record, "errors", CurveStyle::new("failed", &[]), |row| row.errors as f64 / step).into_iter().collect()
+}
+
+fn processors(record: &Record) -> Vec<TimeCurve> {
+    used(record, |row| row.cores)
+}
+
+fn memory(record: &Record) -> Vec<TimeCurve> {
+    used(record, |row| row.rss_bytes as f64 / MEBIBYTE)
+}
+
+/// A curve for each party.
+fn used(record: &Record, read: fn(&journey::record::UsageRow) -> f64) -> Vec<TimeCurve> {
+    const STYLES: [CurveStyle; MAX_PARTIES] = [
+        CurveStyle::new("accepted", &[]),
+        CurveStyle::new("delivered", &[8, 3]),
+        CurveStyle::new("sent", &[3, 3]),
+        CurveStyle::new("queued", &[10, 2, 2, 2]),
+        CurveStyle::new("failed", &[1, 3]),
+        CurveStyle::new("created", &[5, 5]),
+    ];
+    let first = first_second(record);
+    let of = |(party, style): (&journey::record::PartyUsage, CurveStyle)| TimeCurve {
+        name: party.party.clone(),
+        style,
+        rows: party.seconds.iter().map(|row| (row.second.saturating_sub(first), read(row))).collect(),
+        is_depth: false,
+        is_baseline: false,
+    };
+    record.usage.iter().zip(STYLES).map(of).collect()
+}
+
+/// A panel as a drawing.
+fn figure(record: &Record, panel: &TimePanel, axis: &TimeAxis) -> String {
+    let times = axis.times();
+    let rates: Vec<&TimeCurve> = panel.curves.iter().filter(|curve| !curve.is_depth).collect();
+    let x = time_scale(times.last().copied().unwrap_or_default());
+    let mut shapes = background(record, &x);
+    let y = value_scale(panel.unit, &rates);
+    for curve in &rates {
+        let values = axis.values(curve.rows.iter().copied());
+        shapes.push_str(&plot::curve(times.iter().copied().zip(values), &x, &y, curve.style));
+    }
+    let names = |curves: &[&TimeCurve]| {
+        let named = curves.iter().filter(|curve| !curve.is_baseline);
+        plot::legend(named.map(|curve| (curve.name.as_str(), curve.style)))
+    };
+    let mut drawings = format!("{}{}", plot::plot(&spoken(panel), HEIGHT, &x, &y, &shapes), names(&rates));
+    let depths: Vec<&TimeCurve> = panel.curves.iter().filter(|curve| curve.is_depth).collect();
+    if !depths.is_empty() {
+        let y = value_scale(TimeUnit::Cores, &depths);
+        let mut shapes = background(record, &x);
+        for curve in &depths {
+            let values = axis.values(curve.rows.iter().copied());
+            shapes.push_str(&plot::curve(times.iter().copied().zip(values), &x, &y, curve.style));
+        }
+        drawings.push_str(&plot::plot("Messages in the queue over time", HEIGHT / 2, &x, &y, &shapes));
+        drawings.push_str(&names(&depths));
+    }
+    format!(
+        "<figure class=\"panel\" id=\"panel-{}\"><figcaption>{} <span>{}</span></figcaption><div class=\"drawn\">{drawings}\
+         </div></figure>",
+        panel.id,
+        panel.title,
+        panel.unit.name()
+    )
+}
+
+/// The panel in words.
+fn spoken(panel: &TimePanel) -> String {
+    let names: Vec<&str> =
+        panel.curves.iter().filter(|curve| !curve.is_baseline).map(|curve| curve.name.as_str()).collect();
+    format!("{} over time: {}", panel.title, names.join(", "))
+}
+
+/// Stalls and events behind the curves.
+fn background(record: &Record, x: &PlotScale) -> String {
+    let first = first_second(record) as f64;
+    let stalls =
+        record.stalls.iter().take(MAX_STALLS).map(|stall| plot::shade(stall.from_s - first, stall.to_s - first, x));
+    let events = record.events.iter().take(MAX_EVENTS).map(|event| plot::mark(event.at_s - first, x));
+    stalls.chain(events).collect()
+}
+
+fn time_scale(last: f64) -> PlotScale {
+    let labels = (0..=4).map(|quarter| last * f64::from(quarter) / 4.0);
+    let labels = labels.map(|at| if last >= 8.0 { at.round() } else { at });
+    PlotScale::labelled(0.0, last, labels.map(|at| (at, plot::clock_label(at))).collect())
+}
+
+fn value_scale(unit: TimeUnit, curves: &[&TimeCurve]) -> PlotScale {
+    let values = curves.iter().flat_map(|curve| curve.rows.iter().map(|(_, value)| *value));
+    if unit == TimeUnit::Millis {
+        return PlotScale::log(values, plot::time_label);
+    }
+    PlotScale::linear(values.filter(|value| value.is_finite()).fold(0.0, f64::max), plot::number_label)
+}
+
+/// The events in a list: the number of each stands at its line.
+fn events(record: &Record) -> String {
+    let first = first_second(record) as f64;
+    let row = |event: &journey::record::EventRow| {
+        let at = data(event.at_s, &format!("{:.1} s", event.at_s - first));
+        format!("<li>{at} {}</li>", isolated(&event.text))
+    };
+    let rows: String = record.events.iter().take(MAX_EVENTS).map(row).collect();
+    let more = match record.events.len().saturating_sub(MAX_EVENTS) {
+        0 => String::new(),
+        more => format!("<p class=\"note\">{} more in run.json.</p>", escaped(&count(more as u64))),
+    };
+    if rows.is_empty() { rows } else { format!("<h3>Events</h3><ol class=\"events\">{rows}</ol>{more}") }
+}
+
+/// The curves as numbers for scripts.
+fn numbers(record: &Record, panels: &[TimePanel], axis: &TimeAxis) -> String {
+    let first = first_second(record) as f64;
+    let is_thin = axis.per_bucket() > 1;
+    let events: Vec<Value> = record
+        .events
+        .iter()
+        .take(MAX_EVENTS)
+        .map(|event| value!({ "at": event.at_s - first, "text": crate::table::plain(&shortened(&event.text)) }))
+        .collect();
+    let stalls: Vec<[f64; 2]> =
+        record.stalls.iter().take(MAX_STALLS).map(|stall| [stall.from_s - first, stall.to_s - first]).collect();
+    let panels: Vec<Value> = panels.iter().map(|panel| panel_numbers(panel, axis, is_thin)).collect();
+    json(&value!({ "x": rounded(&axis.times(), false), "events": events, "stalls": stalls, "panels": panels }))
+}
+
+fn panel_numbers(panel: &TimePanel, axis: &TimeAxis, is_thin: bool) -> Value {
+    let is_short = is_thin || panel.unit != TimeUnit::Millis;
+    let curve = |curve: &TimeCurve| {
+        value!({
+            "name": crate::table::plain(&shortened(&curve.name)),
+            "colour": curve.style.colour,
+            "dashes": curve.style.dashes,
+            "depth": curve.is_depth,
+            "baseline": curve.is_baseline,
+            "y": rounded(&axis.values(curve.rows.iter().copied()), is_short),
+        })
+    };
+    let curves: Vec<Value> = panel.curves.iter().map(curve).collect();
+    value!({ "id": panel.id, "title": panel.title, "unit": panel.unit.name(), "curves": curves })
+}
+
+/// The beginning of a name.
+fn shortened(text: &str) -> String {
+    text.chars().take(120).collect()
+}
+
+/// Numbers in few characters: whole ones without a point, others exact, or with four digits if that is enough.
+fn rounded(values: &[f64], is_short: bool) -> Vec<Value> {
+    let number = |value: &f64| match *value {
+        value if !value.is_finite() => Value::Null,
+        value if value.fract() == 0.0 && value.abs() < 9e15 => Value::from(value as i64),
+        value if is_short && value.abs() >= 1_000.0 => Value::from(value.round() as i64),
+        value if is_short && value.abs() >= 1e-9 => {
+            let digits = 10_f64.powf(3.0 - value.abs().log10().floor());
+            Value::from((value * digits).round() / digits)
+        }
+        value => Value::from(value),
+    };
+    values.iter().map(number).collect()
+}

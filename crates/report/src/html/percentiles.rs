@@ -1,0 +1,132 @@
+//! Latency by percentile on logarithmic scales: the stages over each other, service time beside latency.
+use super::plot::{self, CurveStyle, PlotScale};
+use super::runs::{PagePart, PageRuns};
+use super::tables;
+use crate::{mades, stages};
+use journey::Latencies;
+use journey::record::{LatencyMs, Record};
+
+/// Decimal places of the largest percentile on the axis: 99.999 %.
+const MAX_NINES: f64 = 5.0;
+/// Height of the drawing.
+const HEIGHT: u32 = 280;
+
+/// A distribution: places on the axis, and milliseconds.
+struct PercentileCurve {
+    name: String,
+    style: CurveStyle,
+    points: Vec<(f64, f64)>,
+}
+
+/// The plot and the table of latencies; `None` if no latency is known.
+pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
+    let table = |record: &Record| match &record.mades {
+        Some(own) => mades::latencies(record, own),
+        None => stages::latencies(record),
+    };
+    let (own, other) = runs.both(table)?;
+    let body = format!("{}{}", drawing(runs), tables::section(&own, other.as_ref(), None));
+    Some(PagePart { id: "percentiles", title: "Latency by percentile", body })
+}
+
+fn drawing(runs: PageRuns<'_>) -> String {
+    let own = curves(runs.record);
+    if own.is_empty() {
+        return String::new();
+    }
+    let ghosts = runs.baseline.map(curves).unwrap_or_default();
+    let all = || own.iter().chain(&ghosts).flat_map(|curve| curve.points.iter());
+    let y = PlotScale::log(all().map(|(_, ms)| *ms), plot::time_label);
+    let most = all().map(|(at, _)| *at).fold(2.0, f64::max);
+    let labels = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9"), (0.9999, "p99.99")];
+    let labels = labels.into_iter().map(|(share, text)| (nines(share), text.to_owned()));
+    let x = PlotScale::labelled(0.0, most, labels.filter(|(at, _)| *at <= most + 1e-6).collect());
+    let draw = |curve: &PercentileCurve, style| plot::curve(curve.points.iter().copied(), &x, &y, style);
+    let mut shapes: String = ghosts.iter().map(|curve| draw(curve, CurveStyle::GHOST)).collect();
+    shapes.extend(own.iter().map(|curve| draw(curve, curve.style)));
+    let names: Vec<&str> = own.iter().map(|curve| curve.name.as_str()).collect();
+    let label =
+        format!("Latency by percentile, both scales logarithmic: {}. The table has the figures.", names.join(", "));
+    format!(
+        "<figure class=\"panel\">{}{}</figure>",
+        plot::plot(&label, HEIGHT, &x, &y, &shapes),
+        plot::legend(own.iter().map(|curve| (curve.name.as_str(), curve.style)))
+    )
+}
+
+/// The distributions of a record, in the order of the stages.
+fn curves(record: &Record) -> Vec<PercentileCurve> {
+    const STYLES: [CurveStyle; 8] = [
+        CurveStyle::new("sent", &[6, 3]),
+        CurveStyle::new("accepted", &[]),
+        CurveStyle::new("delivered", &[10, 2]),
+        CurveStyle::new("queued", &[3, 3]),
+        CurveStyle::new("failed", &[8, 2, 2, 2]),
+        CurveStyle::new("created", &[2, 2]),
+        CurveStyle::new("accepted", &[1, 3]),
+        CurveStyle::new("delivered", &[4, 4]),
+    ];
+    let mut curves = Vec::new();
+    let mut add = |name: String, times: Option<LatencyMs>, histogram: Option<&String>, count: u64| {
+        if let Some(times) = times {
+            let style = STYLES[curves.len() % STYLES.len()];
+            curves.push(PercentileCurve { name, style, points: points(&times, histogram, count) });
+        }
+    };
+    if let Some(mades) = &record.mades {
+        for row in &mades.stages {
+            add(row.name.clone(), row.latency_ms, row.histogram.as_ref(), row.count);
+        }
+        return curves;
+    }
+    for row in &record.stages {
+        add(row.name.name().to_owned(), row.latency_ms, row.histogram.as_ref(), row.count);
+        let service = format!("{} (service)", row.name.name());
+        add(service, row.service_ms, row.service_histogram.as_ref(), row.count);
+    }
+    curves
+}
+
+/// Points of a distribution: from its histogram, or from the figures of the summary alone.
+fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64, f64)> {
+    let end = (count.max(2) as f64).log10().min(MAX_NINES);
+    let mut points = match histogram.and_then(|text| Latencies::decode(text)).filter(|times| times.count() > 0) {
+        Some(all) => {
+            let places = (0..).map(|at| f64::from(at) * 0.05).take_while(|at| *at < end);
+            places.map(|at| (at, all.quantile_ms(1.0 - 10_f64.powf(-at)))).collect::<Vec<_>>()
+        }
+        None => {
+            let known = [(0.0, times.min), (0.5, times.p50), (0.9, times.p90), (0.95, times.p95), (0.99, times.p99)];
+            let known = known.into_iter().chain([(0.999, times.p999)]);
+            known.map(|(share, ms)| (nines(share), ms)).filter(|(at, _)| *at < end).collect()
+        }
+    };
+    points.push((end, times.max));
+    points.retain(|(_, ms)| *ms > 0.0);
+    points
+}
+
+/// Place of a percentile: 0.9 is 1, 0.99 is 2.
+fn nines(share: f64) -> f64 {
+    -(1.0 - share).log10()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_histogram_gives_more_points_than_its_summary() {
+        let mut all = Latencies::default();
+        (1..=10_000).for_each(|at| all.record(Duration::from_micros(at)));
+        let times = all.summary().expect("10,000 times");
+        let text = all.encoded();
+        let fine = points(&times, text.as_ref(), 10_000);
+        assert!(fine.len() > 70 && fine.iter().any(|(at, ms)| (*at - 2.0).abs() < 0.01 && (*ms - 9.9).abs() < 0.1));
+        assert!(fine.windows(2).all(|pair| pair[0].1 <= pair[1].1), "{fine:?}");
+        let coarse = points(&times, None, 10_000);
+        assert_eq!(coarse.len(), 7);
+        assert_eq!(points(&times, Some(&"no histogram".to_owned()), 10_000).len(), 7);
+    }
+}

@@ -1,0 +1,290 @@
+//! Curves and points as inline SVG, for readers without scripts and for paper.
+//!
+//! The drawing stretches with the page; its labels do not: lines are in an inner view that is stretched, labels are in an
+//! outer one and placed by per cent.
+use super::escape::escaped;
+
+/// Side of the stretched view.
+const VIEW: f64 = 1_000.0;
+/// Room for the labels on the left.
+const LEFT: u32 = 58;
+/// Room above the drawing.
+const TOP: u32 = 10;
+/// Room for the labels below.
+const BELOW: u32 = 26;
+/// Least distance of two points.
+const DOT_GRID: i64 = 8;
+/// Largest number of decades on a logarithmic scale.
+const MAX_DECADES: i32 = 12;
+
+/// Look of a curve: a colour of the style sheet, and the lengths of its dashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CurveStyle {
+    /// Name of the colour in the style sheet.
+    pub(super) colour: &'static str,
+    /// Lengths of dashes and gaps; empty for a whole line.
+    pub(super) dashes: &'static [u32],
+}
+
+impl CurveStyle {
+    /// A style.
+    pub(super) const fn new(colour: &'static str, dashes: &'static [u32]) -> Self {
+        Self { colour, dashes }
+    }
+
+    /// The baseline's curve in place of this one.
+    pub(super) const GHOST: Self = Self::new("ghost", &[4, 4]);
+
+    /// Attributes of an SVG element.
+    fn attributes(self) -> String {
+        let dashes: Vec<String> = self.dashes.iter().map(u32::to_string).collect();
+        let dashes = match dashes.as_slice() {
+            [] => String::new(),
+            dashes => format!(" stroke-dasharray=\"{}\"", dashes.join(" ")),
+        };
+        format!("class=\"k {}\"{dashes}", self.colour)
+    }
+}
+
+/// A scale with labels.
+#[derive(Clone, Debug)]
+pub(super) struct PlotScale {
+    least: f64,
+    most: f64,
+    is_log: bool,
+    labels: Vec<(f64, String)>,
+}
+
+impl PlotScale {
+    /// From zero to at least `most`, with round labels.
+    pub(super) fn linear(most: f64, label: impl Fn(f64) -> String) -> Self {
+        let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
+        let step = round_step(most / 4.0);
+        let steps = (most / step).ceil().clamp(1.0, 10.0);
+        let labels = (0..=steps as u32).map(|at| f64::from(at) * step).map(|value| (value, label(value))).collect();
+        Self { least: 0.0, most: steps * step, is_log: false, labels }
+    }
+
+    /// From `least` to `most`, with these labels.
+    pub(super) fn labelled(least: f64, most: f64, labels: Vec<(f64, String)>) -> Self {
+        let most = if most > least { most } else { least + 1.0 };
+        Self { least, most, is_log: false, labels }
+    }
+
+    /// Whole decades around the positive values.
+    pub(super) fn log(values: impl Iterator<Item = f64>, label: impl Fn(f64) -> String) -> Self {
+        let positive: Vec<f64> = values.filter(|value| value.is_finite() && *value > 0.0).collect();
+        let least = positive.iter().copied().reduce(f64::min).unwrap_or(1.0);
+        let most = positive.iter().copied().reduce(f64::max).unwrap_or(10.0);
+        let last = (most.log10().ceil() as i32).clamp(-12, 18);
+        let first = (least.log10().floor() as i32).clamp(last - MAX_DECADES, last - 1);
+        let every = if last - first > 6 { 2 } else { 1 };
+        let decades = (first..=last).filter(|decade| (last - decade) % every == 0);
+        let labels = decades.map(|decade| 10_f64.powi(decade)).map(|value| (value, label(value))).collect();
+        Self { least: 10_f64.powi(first), most: 10_f64.powi(last), is_log: true, labels }
+    }
+
+    /// Place of a value, from 0 to 1.
+    fn place(&self, value: f64) -> f64 {
+        let along = if self.is_log {
+            (value.max(self.least) / self.least).log10() / (self.most / self.least).log10()
+        } else {
+            (value - self.least) / (self.most - self.least)
+        };
+        if along.is_finite() { along.clamp(0.0, 1.0) } else { 0.0 }
+    }
+}
+
+/// The next larger of 1, 2, 5, 10, …
+fn round_step(step: f64) -> f64 {
+    let decade = 10_f64.powf(step.log10().floor());
+    let factors = [1.0, 2.0, 5.0, 10.0];
+    factors.into_iter().map(|factor| factor * decade).find(|round| *round >= step * 0.999_999).unwrap_or(decade * 10.0)
+}
+
+/// A drawing with its scales; `label` says in words what it shows.
+pub(super) fn plot(label: &str, height: u32, x: &PlotScale, y: &PlotScale, shapes: &str) -> String {
+    let mut lines = String::new();
+    let mut labels = String::new();
+    for (value, text) in &y.labels {
+        let at = 1.0 - y.place(*value);
+        lines.push_str(&format!("M0 {:.0}h1000", at * VIEW));
+        labels.push_str(&format!(
+            "<text x=\"-8\" y=\"{:.1}%\" dy=\".35em\" class=\"y\">{}</text>",
+            at * 100.0,
+            escaped(text)
+        ));
+    }
+    for (value, text) in &x.labels {
+        let at = x.place(*value);
+        let end = if at > 0.97 { " class=\"e\"" } else { "" };
+        labels.push_str(&format!(
+            "<text x=\"{:.1}%\" y=\"100%\" dy=\"1.5em\"{end}>{}</text>",
+            at * 100.0,
+            escaped(text)
+        ));
+    }
+    format!(
+        "<svg class=\"plot\" role=\"img\" aria-label=\"{}\" width=\"100%\" height=\"{}\">\
+         <svg class=\"area\" x=\"{LEFT}\" y=\"{TOP}\" width=\"90%\" height=\"{height}\" overflow=\"visible\">\
+         <svg width=\"100%\" height=\"100%\" viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\" overflow=\"visible\">\
+         <path class=\"grid\" d=\"{lines}\"/>{shapes}</svg>{labels}</svg></svg>",
+        escaped(label),
+        height + TOP + BELOW
+    )
+}
+
+/// A line through the points; it is interrupted where a value is no number.
+pub(super) fn curve(
+    points: impl Iterator<Item = (f64, f64)>,
+    x: &PlotScale,
+    y: &PlotScale,
+    style: CurveStyle,
+) -> String {
+    let mut path = String::new();
+    let mut last: Option<(i64, i64)> = None;
+    for (at, value) in points {
+        if !value.is_finite() || !at.is_finite() {
+            last = None;
+            continue;
+        }
+        let here = position(at, value, x, y);
+        match last {
+            None => path.push_str(&format!("M{} {}h0", here.0, here.1)),
+            Some(before) if before == here => {}
+            Some(before) => path.push_str(&format!("l{} {}", here.0 - before.0, here.1 - before.1)),
+        }
+        last = Some(here);
+    }
+    if path.is_empty() {
+        return path;
+    }
+    format!("<path {} d=\"{path}\"/>", style.attributes())
+}
+
+/// Points, each place once; places that cannot be told apart are one.
+pub(super) fn dots(points: impl Iterator<Item = (f64, f64)>, x: &PlotScale, y: &PlotScale, colour: &str) -> String {
+    let near = |place: i64| place / DOT_GRID * DOT_GRID;
+    let mut places: Vec<(i64, i64)> =
+        points.map(|(at, value)| position(at, value, x, y)).map(|(across, down)| (near(across), near(down))).collect();
+    places.sort_unstable();
+    places.dedup();
+    let marks: String = places.iter().map(|(at, value)| format!("M{at} {value}h0")).collect();
+    format!("<path class=\"k dots {}\" d=\"{marks}\"/>", escaped(colour))
+}
+
+/// A rectangle over the whole height, such as a time in which nothing was accepted.
+pub(super) fn shade(from: f64, to: f64, x: &PlotScale) -> String {
+    let left = x.place(from) * VIEW;
+    let width = (x.place(to) * VIEW - left).max(2.0);
+    format!("<rect class=\"stall\" x=\"{left:.0}\" y=\"0\" width=\"{width:.0}\" height=\"1000\"/>")
+}
+
+/// An upright line at an event.
+pub(super) fn mark(at: f64, x: &PlotScale) -> String {
+    format!("<path class=\"event\" d=\"M{:.0} 0v1000\"/>", x.place(at) * VIEW)
+}
+
+fn position(at: f64, value: f64, x: &PlotScale, y: &PlotScale) -> (i64, i64) {
+    ((x.place(at) * VIEW).round() as i64, ((1.0 - y.place(value)) * VIEW).round() as i64)
+}
+
+/// The names of curves, each with a piece of its line.
+pub(super) fn legend<'a>(rows: impl Iterator<Item = (&'a str, CurveStyle)>) -> String {
+    let row = |(name, style): (&str, CurveStyle)| {
+        format!(
+            "<li><svg width=\"28\" height=\"10\" aria-hidden=\"true\"><path {} d=\"M1 5h26\"/></svg> {}</li>",
+            style.attributes(),
+            escaped(name)
+        )
+    };
+    format!("<ul class=\"legend\">{}</ul>", rows.map(row).collect::<String>())
+}
+
+/// A bar from `from` to `to`, shares of the whole width.
+pub(super) fn bar(from: f64, to: f64, colour: &str) -> String {
+    let limits = [from, to].map(|share| if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 });
+    let width = ((limits[1] - limits[0]) * VIEW).max(4.0);
+    let left = (limits[0] * VIEW).min(VIEW - 4.0);
+    format!("<path class=\"f {}\" d=\"M{left:.0} 0h{width:.0}v10h-{width:.0}\"/>", escaped(colour))
+}
+
+/// Bars on a line.
+pub(super) fn bars(parts: &str) -> String {
+    format!(
+        "<svg class=\"bar\" viewBox=\"0 0 1000 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\">{parts}</svg>"
+    )
+}
+
+/// A time on a scale: `100 µs`, `2 ms`, `10 s`.
+pub(super) fn time_label(milliseconds: f64) -> String {
+    match milliseconds {
+        ms if ms < 0.999 => format!("{} µs", short(ms * 1e3)),
+        ms if ms < 999.0 => format!("{} ms", short(ms)),
+        ms => format!("{} s", short(ms / 1e3)),
+    }
+}
+
+/// A number on a scale: `20,000`, `0.5`, `3M`.
+pub(super) fn number_label(value: f64) -> String {
+    match value {
+        v if v >= 1e9 => format!("{}G", short(v / 1e9)),
+        v if v >= 1e6 => format!("{}M", short(v / 1e6)),
+        v if v >= 1e4 => format!("{}k", short(v / 1e3)),
+        v => short(v),
+    }
+}
+
+/// A time since the beginning on a scale: `45 s`, `1:30`, `1:00:00`.
+pub(super) fn clock_label(seconds: f64) -> String {
+    if seconds < 120.0 {
+        return format!("{} s", short(seconds));
+    }
+    let whole = seconds.min(1e12).round() as u64;
+    let hours = whole / 3_600;
+    let minutes = whole / 60 % 60;
+    let rest = whole % 60;
+    if hours > 0 { format!("{hours}:{minutes:02}:{rest:02}") } else { format!("{minutes}:{rest:02}") }
+}
+
+/// A number with at most three decimals, without zeros at the end.
+fn short(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_have_round_labels() {
+        let texts = |scale: &PlotScale| scale.labels.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>();
+        assert_eq!(texts(&PlotScale::linear(55_000.0, number_label)), ["0", "20k", "40k", "60k"]);
+        assert_eq!(texts(&PlotScale::linear(0.0, number_label)), ["0", "0.5", "1"]);
+        let times = PlotScale::log([0.4, 30.0].into_iter(), time_label);
+        assert_eq!(texts(&times), ["100 µs", "1 ms", "10 ms", "100 ms"]);
+        assert!((times.place(1.0) - 1.0 / 3.0).abs() < 1e-9);
+        assert_eq!(clock_label(90.0), "90 s");
+        assert_eq!(clock_label(3_661.0), "1:01:01");
+    }
+
+    #[test]
+    fn no_value_leaves_the_drawing() {
+        for value in [f64::NAN, f64::INFINITY, -1.0, 0.0, 1e300, 5e-324] {
+            for scale in [PlotScale::linear(value, number_label), PlotScale::log([value].into_iter(), time_label)] {
+                assert!((0.0..=1.0).contains(&scale.place(value)), "{value}");
+                assert!(scale.labels.len() <= 14, "{value}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_gap_interrupts_the_line() {
+        let scale = PlotScale::linear(4.0, number_label);
+        let points = [(0.0, 1.0), (1.0, 1.0), (2.0, f64::NAN), (3.0, 2.0)];
+        let text = curve(points.into_iter(), &scale, &scale, CurveStyle::GHOST);
+        assert_eq!(text.matches('M').count(), 2, "{text}");
+        assert!(text.contains("stroke-dasharray=\"4 4\""), "{text}");
+    }
+}

@@ -1,0 +1,87 @@
+//! Latency against the offered rate: a point for each second. A server near its limit shows as a curve that turns upwards.
+use super::plot::{self, PlotScale};
+use super::runs::{PagePart, PageRuns};
+use super::tables;
+use crate::numbers::counted;
+use crate::seconds::{step, whole};
+use crate::table::{Align, Cell, Table, right};
+use journey::record::{Record, SeriesRow};
+
+/// Height of the drawing.
+const HEIGHT: u32 = 240;
+/// Least number of seconds that make a picture.
+const MIN_POINTS: usize = 3;
+/// Number of ranges of the rate in the table.
+const RANGES: usize = 4;
+
+/// The points of all seconds, and their medians by range; `None` if there are too few.
+pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
+    let own = points(runs.record);
+    if own.len() < MIN_POINTS {
+        return None;
+    }
+    let ghosts = runs.baseline.map(points).unwrap_or_default();
+    let all = || own.iter().chain(&ghosts);
+    let x = PlotScale::linear(all().map(|(rate, _)| *rate).fold(0.0, f64::max), plot::number_label);
+    let y = PlotScale::log(all().map(|(_, ms)| *ms), plot::time_label);
+    let mut shapes = plot::dots(ghosts.iter().copied(), &x, &y, "ghost");
+    shapes.push_str(&plot::dots(own.iter().copied(), &x, &y, "accepted"));
+    let (rate, _) = offered(runs.record);
+    let label = format!("99th percentile of each second against {rate} per second; the table below has the medians");
+    let table = ranges(&own);
+    let body = format!(
+        "<figure class=\"panel\"><figcaption>p99 of each second <span>against messages {rate} per second</span></figcaption>\
+         {}</figure>{}<p class=\"note\">{}, without the part seconds at both ends.</p>",
+        plot::plot(&label, HEIGHT, &x, &y, &shapes),
+        tables::table("Latency by range of the offered rate", &table, None, None),
+        counted(own.len() as u64, "second")
+    );
+    Some(PagePart { id: "rate", title: "Latency against offered rate", body })
+}
+
+/// The rate that was offered: created messages, or in older records those that were sent.
+fn offered(record: &Record) -> (&'static str, fn(&SeriesRow) -> u64) {
+    let created: fn(&SeriesRow) -> u64 = |row| row.created;
+    let sent: fn(&SeriesRow) -> u64 = |row| row.sent;
+    if record.series.iter().any(|row| row.created > 0) { ("created", created) } else { ("sent", sent) }
+}
+
+/// Rate and 99th percentile of each whole second that has both.
+fn points(record: &Record) -> Vec<(f64, f64)> {
+    let (_, read) = offered(record);
+    let step = step(&record.series) as f64;
+    let rows = whole(&record.series).iter();
+    let points = rows.map(|row| (read(row) as f64 / step, row.p99_ms));
+    points.filter(|(rate, ms)| *rate > 0.0 && *ms > 0.0 && ms.is_finite()).collect()
+}
+
+/// Median and largest 99th percentile of the seconds in each quarter, from those of the lowest rate to those of the
+/// highest.
+fn ranges(points: &[(f64, f64)]) -> Table {
+    let mut table = Table::new([
+        ("seconds", Align::Left),
+        right("count"),
+        right("lowest rate"),
+        right("highest rate"),
+        right("median p99 ms"),
+        right("largest p99 ms"),
+    ]);
+    let names = ["lowest quarter", "second quarter", "third quarter", "highest quarter"];
+    let mut sorted = points.to_vec();
+    sorted.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let size = sorted.len().div_ceil(RANGES).max(1);
+    for (name, seconds) in names.into_iter().zip(sorted.chunks(size)) {
+        let mut times: Vec<f64> = seconds.iter().map(|(_, ms)| *ms).collect();
+        times.sort_by(f64::total_cmp);
+        let cells = [
+            Cell::from(name),
+            Cell::Count(seconds.len() as u64),
+            Cell::Figure(seconds[0].0),
+            Cell::Figure(seconds[seconds.len() - 1].0),
+            Cell::Millis(times[times.len() / 2]),
+            Cell::Millis(times[times.len() - 1]),
+        ];
+        table.row(cells.to_vec());
+    }
+    table
+}

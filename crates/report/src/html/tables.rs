@@ -1,0 +1,134 @@
+//! Tables and lists of facts in HTML: each number with its value, and beside it the ratio to the baseline's.
+//!
+//! A table scrolls in a box of its own, so that the page never scrolls sideways.
+use super::escape::{escaped, isolated};
+use super::value;
+use crate::section::{Section, SectionBody};
+use crate::table::{Align, ColumnCells, Table};
+
+/// A column of drawings, which follows the first column.
+pub(super) struct BarColumn {
+    /// Its title.
+    pub(super) title: &'static str,
+    /// A drawing for each row, in HTML.
+    pub(super) cells: Vec<String>,
+}
+
+/// A section of the other reports: its table or its facts, and its note.
+pub(super) fn section(own: &Section, baseline: Option<&Section>, bars: Option<&BarColumn>) -> String {
+    let body = match &own.body {
+        SectionBody::Figures(own_table) => {
+            let other = baseline.and_then(|section| match &section.body {
+                SectionBody::Figures(table) => Some(table),
+                SectionBody::Facts(_) => None,
+            });
+            table(own.title, own_table, other, bars)
+        }
+        SectionBody::Facts(facts) => fact_list(facts),
+    };
+    let note = own.note.as_ref().map_or_else(String::new, |note| format!("<p class=\"note\">{}</p>", escaped(note)));
+    format!("{body}{note}")
+}
+
+/// Names, each with a text.
+fn fact_list(facts: &[(&'static str, String)]) -> String {
+    let row = |(name, fact): &(&str, String)| format!("<dt>{}</dt><dd>{}</dd>", escaped(name), isolated(fact));
+    format!("<dl>{}</dl>", facts.iter().map(row).collect::<String>())
+}
+
+/// A table; `caption` names it for those who do not see it.
+pub(super) fn table(caption: &str, own: &Table, baseline: Option<&Table>, bars: Option<&BarColumn>) -> String {
+    let columns = own.column_cells();
+    let others = baseline.map(Table::column_cells);
+    let rows = columns.first().map_or(0, |column| column.cells.len());
+    let lines: String = (0..rows).map(|row| line(&columns, others.as_deref(), bars, row)).collect();
+    format!(
+        "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{} (table)\"><table><thead><tr>{}</tr></thead>\
+         <tbody>{lines}</tbody></table></div>",
+        escaped(caption),
+        head(&columns, bars)
+    )
+}
+
+fn head(columns: &[ColumnCells], bars: Option<&BarColumn>) -> String {
+    let mut cells = String::new();
+    for (at, column) in columns.iter().enumerate() {
+        let title = if column.title.is_empty() { "result" } else { column.title };
+        cells.push_str(&format!("<th scope=\"col\"{}>{}</th>", class(column.align), escaped(title)));
+        if let Some(bars) = bars.filter(|_| at == 0) {
+            cells.push_str(&format!("<th scope=\"col\" class=\"bars\">{}</th>", bars.title));
+        }
+    }
+    cells
+}
+
+fn line(columns: &[ColumnCells], others: Option<&[ColumnCells]>, bars: Option<&BarColumn>, row: usize) -> String {
+    let same = others.and_then(|others| same_row(columns, others, row));
+    let mut cells = String::new();
+    for (at, column) in columns.iter().enumerate() {
+        let element = if at == 0 { "th scope=\"row\"" } else { "td" };
+        let end = if at == 0 { "th" } else { "td" };
+        let other = same.zip(others).and_then(|(row, others)| value_at(others, column.title, row));
+        let text = cell(column, row, other);
+        cells.push_str(&format!("<{element}{}>{text}</{end}>", class(column.align)));
+        if let Some(bars) = bars.filter(|_| at == 0) {
+            let drawn = bars.cells.get(row).map_or("", String::as_str);
+            cells.push_str(&format!("<td class=\"bars\">{drawn}</td>"));
+        }
+    }
+    format!("<tr>{cells}</tr>")
+}
+
+fn cell(column: &ColumnCells, row: usize, baseline: Option<f64>) -> String {
+    let Some((text, number)) = column.cells.get(row) else { return String::new() };
+    let text = without_branch(text);
+    match number {
+        Some(number) => value::compared(*number, text, baseline),
+        None if column.align == Align::Right => escaped(text),
+        None => isolated(text),
+    }
+}
+
+/// The baseline's row with the same name.
+fn same_row(columns: &[ColumnCells], others: &[ColumnCells], row: usize) -> Option<usize> {
+    let name = without_branch(&columns.first()?.cells.get(row)?.0);
+    others.first()?.cells.iter().position(|(other, _)| without_branch(other) == name)
+}
+
+/// A name without the lines of a tree before it, which a terminal shows.
+fn without_branch(name: &str) -> &str {
+    name.strip_prefix("├ ").or_else(|| name.strip_prefix("└ ")).unwrap_or(name)
+}
+
+fn value_at(others: &[ColumnCells], title: &str, row: usize) -> Option<f64> {
+    others.iter().find(|column| column.title == title)?.cells.get(row)?.1
+}
+
+fn class(align: Align) -> &'static str {
+    match align {
+        Align::Right => " class=\"n\"",
+        Align::Wrapped => " class=\"w\"",
+        Align::Left => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Cell;
+
+    #[test]
+    fn rows_are_compared_by_name_and_columns_by_title() {
+        let rows = |names: [&str; 2], times: [f64; 2]| {
+            let mut table = Table::new([("stage", Align::Left), ("p99", Align::Right)]);
+            for (name, ms) in names.into_iter().zip(times) {
+                table.row(vec![Cell::from(name), Cell::Millis(ms)]);
+            }
+            table
+        };
+        let text = table("t", &rows(["a", "b"], [2.0, 3.0]), Some(&rows(["b", "c"], [1.5, 9.0])), None);
+        assert!(text.contains("<data value=\"3\">3.000</data> <small class=\"ratio\">2.00×</small>"), "{text}");
+        assert!(text.contains("<data value=\"2\">2.000</data></td>"), "{text}");
+        assert!(text.contains("<th scope=\"row\"><bdi>a</bdi></th>"), "{text}");
+    }
+}

@@ -1,0 +1,95 @@
+//! The time axis of the curves: the seconds of the run and of its baseline in one row, and its thinning to at most 800
+//! points, which keeps each minimum and maximum.
+use journey::record::Record;
+use std::collections::BTreeMap;
+
+/// Largest number of points of a curve.
+pub(super) const MAX_POINTS: usize = 800;
+
+/// Seconds since the first of the run, in order, and the number of points that stand for them.
+pub(super) struct TimeAxis {
+    places: BTreeMap<u64, usize>,
+    points: usize,
+}
+
+impl TimeAxis {
+    /// The seconds of all runs.
+    pub(super) fn new(seconds: impl Iterator<Item = u64>, points: usize) -> Self {
+        let mut places: BTreeMap<u64, usize> = seconds.map(|second| (second, 0)).collect();
+        places.values_mut().enumerate().for_each(|(at, place)| *place = at);
+        Self { places, points }
+    }
+
+    /// Number of seconds that a point stands for; 1 if each second has its own.
+    pub(super) fn per_bucket(&self) -> usize {
+        if self.places.len() <= self.points { 1 } else { self.places.len().div_ceil((self.points / 2).max(1)) }
+    }
+
+    /// The time of each point, in seconds.
+    pub(super) fn times(&self) -> Vec<f64> {
+        let seconds: Vec<u64> = self.places.keys().copied().collect();
+        let size = self.per_bucket();
+        if size == 1 {
+            return seconds.into_iter().map(|second| second as f64).collect();
+        }
+        let pair = |bucket: &[u64]| {
+            let first = bucket[0] as f64;
+            let last = bucket[bucket.len() - 1] as f64;
+            [first, f64::midpoint(first, last + 1.0)]
+        };
+        seconds.chunks(size).flat_map(pair).collect()
+    }
+
+    /// The values of a curve at each of the times: NaN where it has none.
+    pub(super) fn values(&self, rows: impl Iterator<Item = (u64, f64)>) -> Vec<f64> {
+        let mut values = vec![f64::NAN; self.places.len()];
+        for (second, value) in rows {
+            if let Some(room) = self.places.get(&second).and_then(|at| values.get_mut(*at)) {
+                *room = value;
+            }
+        }
+        match self.per_bucket() {
+            1 => values,
+            size => values.chunks(size).flat_map(extremes).collect(),
+        }
+    }
+}
+
+/// The smallest and the largest value in the order in which they came.
+fn extremes(values: &[f64]) -> [f64; 2] {
+    let numbers = || values.iter().copied().enumerate().filter(|(_, value)| value.is_finite());
+    let least = numbers().min_by(|one, other| one.1.total_cmp(&other.1));
+    let most = numbers().max_by(|one, other| one.1.total_cmp(&other.1));
+    match (least, most) {
+        (Some(least), Some(most)) if least.0 <= most.0 => [least.1, most.1],
+        (Some(least), Some(most)) => [most.1, least.1],
+        _ => [f64::NAN; 2],
+    }
+}
+
+/// The first second of a record's series, which is the zero of its axis.
+pub(super) fn first_second(record: &Record) -> u64 {
+    record.series.iter().map(|row| row.second).min().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// However many seconds there are, a curve has at most its number of points, and keeps its extremes.
+        #[test]
+        fn no_extreme_is_lost(values in proptest::collection::vec(0.0..1e6_f64, 1..5_000), points in 2_usize..1_000) {
+            let axis = TimeAxis::new(0..values.len() as u64, points);
+            let thin = axis.values(values.iter().copied().enumerate().map(|(at, value)| (at as u64, value)));
+            let times = axis.times();
+            prop_assert_eq!(thin.len(), times.len());
+            prop_assert!(thin.len() <= points.max(2), "{} of {points}", thin.len());
+            prop_assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
+            let largest = |values: &[f64]| values.iter().copied().fold(f64::MIN, f64::max);
+            let least = |values: &[f64]| values.iter().copied().fold(f64::MAX, f64::min);
+            prop_assert_eq!((largest(&thin), least(&thin)), (largest(&values), least(&values)));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+// Opens the pages of sample runs in Chromium, at three widths, light and dark, with scripts and without, and checks what a
+// reader sees. `node check.mjs DIRECTORY` (the pages and their records, from the example sample_pages); with
+// `--gallery OUT` it only takes the pictures of docs/gallery.md.
+import axe from "axe-core";
+import fs from "node:fs";
+import path from "node:path";
+import { pathToFileURL } from "node:url";
+import puppeteer from "puppeteer-core";
+import { allowedNumbers, isShownAs } from "./numbers.mjs";
+import { brokenPanels, overlaps, sidewaysScroll, strangeElements } from "./seen.mjs";
+
+const WIDTHS = [390, 1280, 1920];
+const SCHEMES = ["light", "dark"];
+const MAX_BYTES = 300_000;
+// Cells that are sentences of another report: the time of a lost connection, and a difference of two counts.
+const OUTAGES = /^outages: [\d.]+ s$/;
+const TRUTH = /^truth: [+-]?\d+$/;
+
+const directory = process.argv[2] ?? "target/pages";
+const gallery = process.argv[3] === "--gallery" ? process.argv[4] : null;
+const faults = [];
+let checks = 0;
+
+function check(holds, where, what) {
+  checks += 1;
+  if (!holds) faults.push(`${where}: ${what}`);
+}
+
+const browser = await puppeteer.launch({
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  args: ["--no-sandbox", "--disable-gpu", "--force-color-profile=srgb", "--hide-scrollbars"],
+});
+const names = fs.readdirSync(directory).filter((name) => name.endsWith(".html")).map((name) => name.slice(0, -5)).sort();
+try {
+  if (gallery) await takePictures();
+  else for (const name of names) await checkPage(name);
+} finally {
+  await browser.close();
+}
+if (!gallery) {
+  console.log(`${names.length} pages, ${checks} checks, ${faults.length} faults`);
+  for (const fault of faults.slice(0, 60)) console.log(`  ${fault}`);
+  process.exitCode = faults.length || !names.length ? 1 : 0;
+}
+
+async function checkPage(name) {
+  const bytes = fs.statSync(path.join(directory, `${name}.html`)).size;
+  check(bytes < MAX_BYTES, name, `${bytes} bytes`);
+  const record = JSON.parse(fs.readFileSync(path.join(directory, `${name}.json`)));
+  for (const width of WIDTHS) {
+    for (const scheme of SCHEMES) {
+      for (const scripts of [true, false]) await checkView(name, record, { width, scheme, scripts });
+    }
+  }
+}
+
+async function open(name, { width, scheme, scripts, height = 900 }) {
+  const page = await browser.newPage();
+  const said = [];
+  page.on("console", (message) => ["error", "warn"].includes(message.type()) && said.push(message.text()));
+  page.on("pageerror", (error) => said.push(error.message));
+  page.on("dialog", (dialog) => { said.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
+  page.on("request", (request) => request.url().startsWith("file:") || said.push(`request: ${request.url()}`));
+  await page.setJavaScriptEnabled(scripts);
+  await page.setViewport({ width, height, deviceScaleFactor: 1 });
+  await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+  await page.goto(pathToFileURL(path.resolve(directory, `${name}.html`)).href, { waitUntil: "load" });
+  return { page, said };
+}
+
+async function checkView(name, record, view) {
+  const where = `${name} ${view.width} ${view.scheme} ${view.scripts ? "scripts" : "no scripts"}`;
+  const { page, said } = await open(name, view);
+  check(said.length === 0, where, `console: ${said.join(" | ")}`);
+  check(!(await page.evaluate(sidewaysScroll)), where, "the page scrolls sideways");
+  for (const pair of await page.evaluate(overlaps)) check(false, where, `overlap: ${pair}`);
+  const panels = await page.evaluate(brokenPanels, view.scripts);
+  check(panels.faults.length === 0, where, `panels: ${panels.faults.join(", ")}`);
+  check(panels.count > 0 || name === "second", where, "no panel at all");
+  for (const strange of await page.evaluate(strangeElements)) check(false, where, `strange element: ${strange}`);
+  await checkNumbers(page, record, where);
+  if (view.scripts) await checkAccessibility(page, where);
+  await page.close();
+}
+
+async function checkNumbers(page, record, where) {
+  const shown = await page.evaluate(() => ({
+    values: [...document.querySelectorAll("data[value]")].map((element) => [element.value, element.textContent]),
+    bare: [...document.querySelectorAll("td.n")].filter((cell) => /\d/.test(cell.textContent) && !cell.querySelector("data"))
+      .map((cell) => `${cell.closest("section").id}: ${cell.textContent}`),
+    curves: JSON.parse(document.getElementById("curves")?.textContent ?? "null"),
+    word: document.querySelector(".stamp").textContent.trim(),
+  }));
+  const { isKnown, isNear } = allowedNumbers(record);
+  check(shown.values.length > 5, where, "hardly a number");
+  for (const [value, text] of shown.values) {
+    check(isKnown(Number(value)), where, `${text}: ${value} is not in run.json`);
+    check(isShownAs(Number(value), text), where, `${value} is shown as ${text}`);
+  }
+  for (const text of shown.bare) check(/^unknown$/.test(text) || OUTAGES.test(text) || TRUTH.test(text), where, `without a value: ${text}`);
+  for (const panel of shown.curves?.panels ?? []) {
+    for (const curve of panel.curves.filter((curve) => !curve.baseline)) {
+      check(curve.y.length <= 1000, where, `${curve.name}: ${curve.y.length} points`);
+      const strange = curve.y.filter((value) => value !== null && !isNear(value));
+      check(strange.length === 0, where, `${panel.id} ${curve.name}: ${strange.slice(0, 3)} not in run.json`);
+    }
+  }
+  if (record.verdict.outcome) check(shown.word.toLowerCase().endsWith(record.verdict.outcome), where, `verdict ${shown.word}`);
+}
+
+async function checkAccessibility(page, where) {
+  await page.evaluate(axe.source);
+  const found = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  for (const rule of found.violations.filter((rule) => ["serious", "critical"].includes(rule.impact))) {
+    check(false, where, `axe ${rule.id}: ${rule.nodes.length} × ${rule.nodes[0].html.slice(0, 120)}`);
+  }
+  check(true, where, "axe");
+}
+
+async function takePictures() {
+  fs.mkdirSync(gallery, { recursive: true });
+  const views = [
+    ["report-light", "fail", { width: 1280, height: 1500, scheme: "light" }],
+    ["report-dark", "against", { width: 1280, height: 1500, scheme: "dark" }],
+    ["report-phone", "fail", { width: 390, height: 1200, scheme: "light" }],
+  ];
+  for (const [file, name, view] of views) {
+    const { page } = await open(name, { ...view, scripts: true });
+    await page.screenshot({ path: path.join(gallery, `${file}.png`) });
+    await page.close();
+  }
+}
