@@ -9,9 +9,11 @@ use jiff::Timestamp;
 use journey::account::{self, AccountInputs, Arrivals, RelayInputs, Topology};
 use journey::judge::{self, VerdictInputs, judge};
 use journey::ledger::Ledger;
-use journey::merge::merge_records;
+use journey::merge::{join_events, merge_records};
 use journey::reason::Reason;
-use journey::record::{Cause, Death, Ending, FORMAT, LedgerRow, Ordered, Party, Record, Role, StageRow, Surroundings};
+use journey::record::{
+    Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, Ordered, Party, Record, Role, StageRow, Surroundings,
+};
 use journey::stage::Stage;
 use journey::trace::RunId;
 use party::host;
@@ -21,6 +23,7 @@ use party::outputs;
 use party::process_usage;
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::time::Duration;
 
 /// Files of a source.
 #[derive(Clone, Debug)]
@@ -98,6 +101,8 @@ pub(super) struct RunResults {
     pub(super) ending: Option<Ending>,
     /// Parties that ended without having been asked to.
     pub(super) deaths: Vec<(Role, Death)>,
+    /// Time at which the load began, on the monotonic clock.
+    pub(super) load_started_at: Duration,
     pub(super) observations: Vec<PartyObservation>,
     pub(super) surroundings: Surroundings,
 }
@@ -219,10 +224,12 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, results: Run
         sink,
         ending,
         deaths,
+        load_started_at,
         observations,
         surroundings,
     } = results;
     let ledger = close_account(&source, arrivals.as_ref(), relay.as_ref());
+    let died = death_events(&deaths, load_started_at, source.record.origin_ns);
     let folded = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
         format: FORMAT.to_owned(),
@@ -232,6 +239,7 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, results: Run
         command: options.command.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         host: host::facts(),
+        events: join_events(folded.events, died),
         ..folded
     };
     let mut remarks = Vec::new();
@@ -250,6 +258,7 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, results: Run
     }
     for seen in observations {
         fill_costs(&mut record, &seen);
+        fill_usage(&mut record, &seen);
     }
     record.surroundings = Some(others_usage(&record, between, surroundings));
     record.ending = ending.or(record.ending);
@@ -323,6 +332,32 @@ fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundin
         host_sampler::set_other_busy_share(&mut surroundings, used_s + own.user_s + own.sys_s);
     }
     surroundings
+}
+
+/// Parties that ended without having been asked to. The time of a death counts from the begin of the load.
+fn death_events(deaths: &[(Role, Death)], load_started_at: Duration, origin_ns: u64) -> Vec<EventRow> {
+    let began_s = load_started_at.saturating_sub(Duration::from_nanos(origin_ns)).as_secs_f64();
+    let row = |(role, death): &(Role, Death)| EventRow {
+        at_s: began_s + death.at_s,
+        kind: EventKind::Died,
+        text: death_event_text(name(*role), death),
+    };
+    deaths.iter().map(row).collect()
+}
+
+fn death_event_text(name: &str, death: &Death) -> String {
+    let said = death.said.trim_end_matches('.');
+    let said = if said.is_empty() { String::new() } else { format!("; its last message: {said}") };
+    format!("the {name} died: {}{said}", death.how)
+}
+
+/// Fills in the usage by second of a party that did not observe itself: a relay, or one that left no record.
+fn fill_usage(record: &mut Record, seen: &PartyObservation) {
+    let party = record.parties.iter().find(|party| party.role == seen.role);
+    let name = party.map_or_else(|| name(seen.role).to_owned(), |party| party.name.clone());
+    if !record.usage.iter().any(|usage| usage.party == name) {
+        record.usage.extend(seen.usage_by_second.party(&name, record.origin_ns));
+    }
 }
 
 /// Fills in costs. Figures seen from outside are complete to the party's end; its own figures stop when it wrote

@@ -126,6 +126,7 @@ fn run_parties(
     }
     let disk_bytes = disk.and_then(|disk| disk.written_since());
     let disk_usage = DiskUsage { at_start, at_end: relays::used_bytes(&directory.spool()) };
+    let load_started_at = supervisor.load_started_at();
     let observations = supervisor.finish();
     let surroundings = sampler.finish();
     let arrivals = far_end.results;
@@ -140,6 +141,7 @@ fn run_parties(
         sink: sink_owner(&options.target),
         ending,
         deaths,
+        load_started_at,
         observations,
         surroundings,
     };

@@ -16,7 +16,9 @@ use anyhow::{Context, Result, bail};
 use journey::record::Role;
 use journey::trace::RunId;
 use party::live::LiveEvent;
+use party::outputs;
 use party::process_usage::{self, ProcessUsage};
+use party::usage_sampler::UsageSampler;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -140,13 +142,19 @@ pub(super) struct PartyObservation {
     pub(super) command: Vec<String>,
     pub(super) usage: ProcessUsage,
     pub(super) memory: MemoryCurve,
+    pub(super) usage_by_second: UsageSampler,
 }
 
 impl PartyObservation {
     /// Adds the observations of the process that had its role before.
     pub(super) fn merge_previous(self, former: Option<Self>) -> Self {
         let Some(former) = former else { return self };
-        Self { usage: former.usage.plus(self.usage), memory: former.memory.then(self.memory), ..self }
+        Self {
+            usage: former.usage.plus(self.usage),
+            memory: former.memory.then(self.memory),
+            usage_by_second: former.usage_by_second.then(self.usage_by_second),
+            ..self
+        }
     }
 }
 
@@ -162,6 +170,7 @@ pub(super) struct PartyProcess {
     scope: ProcessScope,
     usage: ProcessUsage,
     memory: MemoryCurve,
+    usage_by_second: UsageSampler,
     sampled_at: Instant,
     sample_interval: Duration,
     /// Its figures are taken: what it uses to stop is not the run's.
@@ -199,6 +208,7 @@ impl PartyProcess {
             scope: party.scope,
             usage: ProcessUsage::default(),
             memory: MemoryCurve::default(),
+            usage_by_second: UsageSampler::default(),
             sampled_at: Instant::now(),
             sample_interval: SAMPLE_INTERVAL,
             sampling_stopped: false,
@@ -234,6 +244,7 @@ impl PartyProcess {
         if let Some(seen) = seen {
             self.usage = self.usage.followed_by(seen);
             self.memory.add(seen.rss_bytes);
+            self.usage_by_second.add(outputs::record_time(), seen.user_s + seen.sys_s, seen.rss_bytes);
         }
         self.sample_interval = SAMPLE_INTERVAL.max(self.sampled_at.elapsed() * SAMPLING_SHARE);
         self.usage
@@ -301,6 +312,7 @@ impl PartyProcess {
             command: self.command.clone(),
             usage: self.usage,
             memory: self.memory.clone(),
+            usage_by_second: self.usage_by_second.clone(),
         }
     }
 

@@ -19,6 +19,7 @@ use journey::record::{Death, Record, Role};
 use party::interrupt::{Interrupt, Interrupted, StopRequest};
 use party::live::{LiveEvent, LiveProgress};
 use party::live_line::LiveLine;
+use party::outputs;
 use party::process_usage::ProcessUsage;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -70,11 +71,19 @@ pub(super) struct Supervisor {
     previous_relay: Option<PartyObservation>,
     sink: Option<PartyProcess>,
     /// Time at which the load began.
-    load_started_at: Option<Instant>,
+    load_started_at: Option<LoadStart>,
     /// Parties that ended without having been asked to.
     deaths: Vec<(Role, Death)>,
     /// Records that parties could not write to their files.
     unwritten: Vec<(Role, Record)>,
+}
+
+/// The begin of the load.
+#[derive(Clone, Copy, Debug)]
+struct LoadStart {
+    instant: Instant,
+    /// The same on the clock of run records.
+    at: Duration,
 }
 
 /// A party on its way to its end.
@@ -210,7 +219,7 @@ impl Supervisor {
     /// its files.
     pub(super) fn follow_source(&mut self, command: PartyCommand) -> Result<Option<anyhow::Error>> {
         self.source = Some(PartyProcess::start(command, self.events_tx.clone())?);
-        self.load_started_at = Some(Instant::now());
+        self.load_started_at = Some(LoadStart { instant: Instant::now(), at: outputs::record_time() });
         let mut stopping = Stopping::default();
         loop {
             self.process_events();
@@ -383,6 +392,11 @@ impl Supervisor {
         Some(self.unwritten.swap_remove(at).1)
     }
 
+    /// Time at which the load began, on the monotonic clock; zero before that.
+    pub(super) fn load_started_at(&self) -> Duration {
+        self.load_started_at.map_or(Duration::ZERO, |start| start.at)
+    }
+
     /// Parties that ended without having been asked to.
     pub(super) fn deaths(&self) -> &[(Role, Death)] {
         &self.deaths
@@ -442,7 +456,7 @@ impl Supervisor {
     /// Notes the first death of a party.
     fn record_death(&mut self, role: Role, how: String, said: String) {
         if !self.deaths.iter().any(|(whose, _)| *whose == role) {
-            let at_s = self.load_started_at.map_or(0.0, |began| began.elapsed().as_secs_f64());
+            let at_s = self.load_started_at.map_or(0.0, |began| began.instant.elapsed().as_secs_f64());
             self.deaths.push((role, Death { at_s, how, said }));
         }
     }

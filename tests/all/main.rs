@@ -55,6 +55,7 @@ mod party;
 mod peers;
 mod postfix;
 mod proxied;
+mod record_fields;
 mod recorder;
 mod relay;
 mod relay_bench;

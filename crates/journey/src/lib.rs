@@ -34,6 +34,9 @@
 //! tally      counts of a worker between two ticks; the collector merges them
 //! rows       tallies as rows of a record
 //! series     a row for each second
+//! errors     errors by phase and code, with the first of each
+//! slowest    the slowest messages
+//! domains    fates by domain of the recipients
 //! delayed_acks  the signature of a delayed ACK in a phase's times
 //! validity   limits and disturbances of a run, with their remedies
 //! mades      the part of a record that only a run over MADES has
@@ -49,6 +52,8 @@
 //! ```
 pub mod account;
 mod delayed_acks;
+pub mod domains;
+pub mod errors;
 pub mod handshakes;
 pub mod judge;
 mod latencies;
@@ -61,6 +66,7 @@ pub mod record;
 mod rows;
 pub mod seeded;
 pub mod series;
+pub mod slowest;
 pub mod stage;
 pub mod stalls;
 pub mod tally;
@@ -70,13 +76,14 @@ pub mod validity;
 pub mod words;
 
 pub use delayed_acks::DelayedAcks;
+pub use errors::Errors;
 pub use handshakes::Handshakes;
 pub use latencies::{IntervalLog, Latencies};
 pub use ledger::{Ledger, MarkResult};
 pub use record::Record;
 pub use series::Series;
 pub use stage::{Phase, Stage};
-pub use tally::{Errors, ExhaustedCounts, LatencyKind, RunTally, SinkTally, SourceTally, WarmUpCounts};
+pub use tally::{ExhaustedCounts, LatencyKind, RunTally, SinkTally, SourceTally, WarmUpCounts};
 pub use trace::{ClockId, RunId, Trace, TraceReader, TraceResult};
 
 #[cfg(doctest)]

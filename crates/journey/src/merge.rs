@@ -1,5 +1,8 @@
 //! Makes one run record from the records of its parties.
-use crate::record::{ErrorRow, LedgerRow, Record, SeriesRow, StageRow, Verdict};
+use crate::domains;
+use crate::record::{
+    ErrorRow, EventRow, LedgerRow, PartyUsage, Record, SeriesRow, SlowMessage, StageRow, UsageRow, Verdict,
+};
 use crate::rows::offered_rate;
 use crate::stage::Stage;
 use std::collections::BTreeMap;
@@ -16,11 +19,16 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
     let mut run = Record { ledger, verdict: Verdict::default(), ..source };
     if let Some(sink) = sink {
         run.series = join_series(&run, &sink);
+        let clock = SinkClock::new(&run, &sink);
+        run.domains = domains::join(run.domains, &sink.domains, run.ledger.delivered.is_some());
+        run.slowest = join_slowest(run.slowest, &sink.slowest);
+        run.usage.extend(clock.usage(sink.usage));
+        run.events = join_events(run.events, clock.events(sink.events));
         let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
         let offered_s = run.offered_s;
         let seen = |row| as_seen_from_source(row, since, offered_s, &run.ledger);
         run.stages.extend(sink.stages.into_iter().map(seen));
-        run.errors = join_errors(run.errors, sink.errors);
+        run.errors = join_errors(run.errors, clock.errors(sink.errors));
         run.parties.extend(sink.parties);
         run.tls.extend(sink.tls);
         run.exhausted.extend(sink.exhausted);
@@ -48,15 +56,78 @@ fn as_seen_from_source(
     row
 }
 
+/// Conversion of the sink's times, which count from its own origin, to those of the run.
+struct SinkClock {
+    /// Origin of the sink, in seconds after that of the run.
+    shift_s: f64,
+    /// End of the times that can belong to the run.
+    end_s: f64,
+}
+
+impl SinkClock {
+    fn new(run: &Record, sink: &Record) -> Self {
+        let end = run.series.last().map_or(0, |row| row.second) + MAX_TAIL_S;
+        Self { shift_s: (i128::from(sink.origin_ns) - i128::from(run.origin_ns)) as f64 / 1e9, end_s: end as f64 }
+    }
+
+    /// The time in the run; what was before it is at 0. `None` for times of another host's clock.
+    fn time(&self, at_s: f64) -> Option<f64> {
+        let at_s = at_s + self.shift_s;
+        (-(MAX_TAIL_S as f64)..=self.end_s).contains(&at_s).then(|| at_s.max(0.0))
+    }
+
+    fn errors(&self, rows: Vec<ErrorRow>) -> Vec<ErrorRow> {
+        let time = |at_s: Option<f64>| at_s.and_then(|at_s| self.time(at_s));
+        rows.into_iter().map(|row| ErrorRow { first_s: time(row.first_s), last_s: time(row.last_s), ..row }).collect()
+    }
+
+    fn events(&self, rows: Vec<EventRow>) -> Vec<EventRow> {
+        rows.into_iter().filter_map(|row| Some(EventRow { at_s: self.time(row.at_s)?, ..row })).collect()
+    }
+
+    /// The seconds of each party since the run began.
+    fn usage(&self, parties: Vec<PartyUsage>) -> Vec<PartyUsage> {
+        let row = |row: UsageRow| {
+            let at_s = row.second as f64 + self.shift_s;
+            (0.0..=self.end_s).contains(&at_s).then(|| UsageRow { second: at_s.round() as u64, ..row })
+        };
+        let party =
+            |usage: PartyUsage| PartyUsage { seconds: usage.seconds.into_iter().filter_map(row).collect(), ..usage };
+        parties.into_iter().map(party).filter(|usage| !usage.seconds.is_empty()).collect()
+    }
+}
+
 fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec<ErrorRow> {
     for row in more {
         match errors.iter_mut().find(|known| (known.phase, known.code, &known.text) == (row.phase, row.code, &row.text))
         {
-            Some(known) => known.count += row.count,
+            Some(known) => {
+                known.count += row.count;
+                known.first_s = known.first_s.into_iter().chain(row.first_s).reduce(f64::min);
+                known.last_s = known.last_s.into_iter().chain(row.last_s).reduce(f64::max);
+                known.sample = known.sample.take().or(row.sample);
+            }
             None => errors.push(row),
         }
     }
     errors
+}
+
+/// Adds to the slowest accepted messages when they arrived, if the sink knows: they may not be the slowest to arrive.
+fn join_slowest(mut messages: Vec<SlowMessage>, arrived: &[SlowMessage]) -> Vec<SlowMessage> {
+    for message in &mut messages {
+        let arrivals = arrived.iter().filter(|arrival| arrival.message == message.message);
+        message.delivered_ms = arrivals.filter_map(|arrival| arrival.delivered_ms).reduce(f64::max);
+    }
+    messages
+}
+
+/// Joins events in the order of time.
+pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> {
+    let mut joined = events;
+    joined.extend(more);
+    joined.sort_by(|one, other| one.at_s.total_cmp(&other.at_s));
+    joined
 }
 
 /// Joins both series by the host's absolute second: sent and accepted are the source's, delivered and latencies the
@@ -67,7 +138,7 @@ fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let end = source.series.last().map_or(0, |row| row.second) + MAX_TAIL_S;
     let mut seconds: BTreeMap<u64, SeriesRow> = BTreeMap::new();
     for row in &source.series {
-        seconds.insert(row.second, SeriesRow { delivered: 0, p50_ms: 0.0, p99_ms: 0.0, ..row.clone() });
+        seconds.insert(row.second, with_latencies_of(&SeriesRow::default(), SeriesRow { delivered: 0, ..row.clone() }));
     }
     for row in &sink.series {
         let second = (sink.origin_ns / NS_PER_S + row.second).checked_sub(origin);
@@ -75,16 +146,27 @@ fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
             let joined = seconds.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() });
             joined.delivered += row.delivered;
             joined.errors += row.errors;
-            joined.p50_ms = row.p50_ms;
-            joined.p99_ms = row.p99_ms;
+            *joined = with_latencies_of(row, std::mem::take(joined));
         }
     }
     with_queue(trimmed(seconds.into_values().collect()))
 }
 
+/// `row` with the latencies of another.
+fn with_latencies_of(other: &SeriesRow, row: SeriesRow) -> SeriesRow {
+    SeriesRow {
+        p50_ms: other.p50_ms,
+        p95_ms: other.p95_ms,
+        p99_ms: other.p99_ms,
+        p999_ms: other.p999_ms,
+        max_ms: other.max_ms,
+        ..row
+    }
+}
+
 /// Removes the idle seconds after the last event (a sink continues to run).
 fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
-    let is_idle = |row: &SeriesRow| row.sent + row.accepted + row.delivered + row.errors == 0;
+    let is_idle = |row: &SeriesRow| row.created + row.sent + row.accepted + row.delivered + row.errors == 0;
     while rows.last().is_some_and(is_idle) {
         rows.pop();
     }

@@ -741,6 +741,9 @@ pub struct EventRow {
     pub text: String,
 }
 
+/// Recipients of a slow message that are named.
+pub const MAX_SLOW_RECIPIENTS: usize = 10;
+
 /// A message that took long.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -27,8 +27,8 @@ impl SourceTally {
         };
         let mut rows = vec![
             created.row(Stage::Created, party, Stage::Scheduled, &self.slip),
-            sent.row(Stage::Sent, party, since, &self.sent_latency),
-            accepted.row(Stage::Accepted, party, since, &self.accepted_latency),
+            with_service(sent.row(Stage::Sent, party, since, &self.sent_latency), &self.sent_service),
+            with_service(accepted.row(Stage::Accepted, party, since, &self.accepted_latency), &self.accepted_service),
         ];
         let offered_s = offered.map(|offered| offered.as_secs_f64());
         rows.iter_mut().for_each(|row| row.offered_rate_per_s = offered_rate(row.count, offered_s));
@@ -94,6 +94,11 @@ impl StageCounts {
             service_histogram: None,
         }
     }
+}
+
+/// Adds the service times to a stage, if they are known.
+fn with_service(row: StageRow, service: &Latencies) -> StageRow {
+    StageRow { service_ms: service.summary(), service_histogram: service.encoded(), ..row }
 }
 
 fn span(first: Option<Duration>, last: Option<Duration>) -> Duration {
@@ -184,6 +189,22 @@ mod tests {
         tally.flush_times();
         let names: Vec<_> = tally.phase_rows().iter().map(|row| row.name).collect();
         assert_eq!(names, [Phase::Connect, Phase::Quit]);
+    }
+
+    #[test]
+    fn service_times_stand_beside_latencies_where_they_were_measured() {
+        let mut tally = SourceTally::default();
+        tally.time(LatencyKind::Accepted, Duration::from_millis(50));
+        tally.time(LatencyKind::AcceptedService, Duration::from_millis(5));
+        let mut total = SourceTally::default();
+        total.merge(&tally);
+        let rows = total.stages("source", Stage::Scheduled, None);
+        let service: Vec<_> = rows.iter().map(|row| row.service_ms.map(|service| service.max.round())).collect();
+        assert_eq!(service, [None, None, Some(5.0)]);
+        assert_eq!(Latencies::decode(rows[2].service_histogram.as_ref().unwrap()).unwrap().count(), 1);
+        tally.clear();
+        tally.flush_times();
+        assert!(tally.stages("source", Stage::Scheduled, None)[2].service_ms.is_none());
     }
 
     #[test]

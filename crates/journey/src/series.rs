@@ -4,6 +4,7 @@
 //! middle of its interval lies, so a tick that comes at 3.0003 s still counts for second 2.
 use crate::latencies::Latencies;
 use crate::record::SeriesRow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Rows before the resolution is halved: 10 hours of seconds, 2.3 MB.
@@ -24,16 +25,23 @@ pub struct Series {
     last_counters: SeriesCounters,
     width_s: u64,
     rows: Vec<SeriesRow>,
+    /// Messages by the second in which they were due, which may be long before the tick that reports them.
+    created: BTreeMap<u64, u64>,
     current: SeriesRow,
     latencies: Latencies,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct SeriesCounters {
-    sent: u64,
-    accepted: u64,
-    delivered: u64,
-    errors: u64,
+/// Values of a party's counters at a tick, since the run began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SeriesCounters {
+    /// Messages handed over.
+    pub sent: u64,
+    /// Messages accepted.
+    pub accepted: u64,
+    /// Messages delivered.
+    pub delivered: u64,
+    /// Errors.
+    pub errors: u64,
 }
 
 impl Series {
@@ -47,6 +55,7 @@ impl Series {
             last_counters: SeriesCounters::default(),
             width_s: 1,
             rows: Vec::new(),
+            created: BTreeMap::new(),
             current: SeriesRow::default(),
             latencies: Latencies::default(),
         }
@@ -66,26 +75,45 @@ impl Series {
 
     /// Takes a tick: the current values of the counters, and the latencies since the last tick.
     ///
-    /// `queued` stays 0: it can be computed only with the counts of both ends, as [`crate::fold`] does.
-    pub fn add(&mut self, now: Duration, sent: u64, accepted: u64, delivered: u64, errors: u64, latencies: &Latencies) {
+    /// `queued` stays 0: it can be computed only with the counts of both ends, as [`crate::merge`] does.
+    pub fn add(&mut self, now: Duration, counters: SeriesCounters, latencies: &Latencies) {
         self.advance_to(self.second_of(now));
-        let before = std::mem::replace(&mut self.last_counters, SeriesCounters { sent, accepted, delivered, errors });
-        self.current.sent += sent.saturating_sub(before.sent);
-        self.current.accepted += accepted.saturating_sub(before.accepted);
-        self.current.delivered += delivered.saturating_sub(before.delivered);
-        self.current.errors += errors.saturating_sub(before.errors);
+        let before = std::mem::replace(&mut self.last_counters, counters);
+        self.current.sent += counters.sent.saturating_sub(before.sent);
+        self.current.accepted += counters.accepted.saturating_sub(before.accepted);
+        self.current.delivered += counters.delivered.saturating_sub(before.delivered);
+        self.current.errors += counters.errors.saturating_sub(before.errors);
         self.latencies.merge(latencies);
         self.last_tick = now;
+    }
+
+    /// Adds messages that were created, or at open loop due, in that second of the clock.
+    pub fn add_created(&mut self, second: u64, messages: u64) {
+        let second = second.saturating_sub(self.origin.as_secs());
+        *self.created.entry(second / self.width_s * self.width_s).or_default() += messages;
     }
 
     /// All rows, the current one included.
     pub fn rows(&self) -> Vec<SeriesRow> {
         let mut rows = self.rows.clone();
         append(&mut rows, self.current_row());
+        let mut rows = self.with_created(rows);
         let first = (self.from - self.origin).as_secs();
         // A tick that reaches beyond the warm-up may fall into its last second.
-        rows.retain(|row| row.second + self.width_s > first || row.sent + row.accepted + row.delivered > 0);
+        rows.retain(|row| {
+            row.second + self.width_s > first || row.created + row.sent + row.accepted + row.delivered > 0
+        });
         rows
+    }
+
+    /// The rows with the messages created in each.
+    fn with_created(&self, rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
+        let mut seconds: BTreeMap<u64, SeriesRow> = rows.into_iter().map(|row| (row.second, row)).collect();
+        for (&second, &messages) in &self.created {
+            let row = seconds.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() });
+            row.created += messages;
+        }
+        seconds.into_values().collect()
     }
 
     fn second_of(&self, now: Duration) -> u64 {
@@ -110,8 +138,13 @@ impl Series {
 
     fn current_row(&self) -> SeriesRow {
         let mut row = self.current.clone();
-        row.p50_ms = self.latencies.quantile_ms(0.5);
-        row.p99_ms = self.latencies.quantile_ms(0.99);
+        if let Some(summary) = self.latencies.summary() {
+            row.p50_ms = summary.p50;
+            row.p95_ms = summary.p95;
+            row.p99_ms = summary.p99;
+            row.p999_ms = summary.p999;
+            row.max_ms = summary.max;
+        }
         row
     }
 
@@ -123,6 +156,9 @@ impl Series {
             append(&mut halved, row);
         }
         self.rows = halved;
+        for (second, messages) in std::mem::take(&mut self.created) {
+            *self.created.entry(second / self.width_s * self.width_s).or_default() += messages;
+        }
     }
 }
 
@@ -140,7 +176,10 @@ fn join(row: &mut SeriesRow, next: &SeriesRow) {
     row.delivered += next.delivered;
     row.errors += next.errors;
     row.p50_ms = row.p50_ms.max(next.p50_ms);
+    row.p95_ms = row.p95_ms.max(next.p95_ms);
     row.p99_ms = row.p99_ms.max(next.p99_ms);
+    row.p999_ms = row.p999_ms.max(next.p999_ms);
+    row.max_ms = row.max_ms.max(next.max_ms);
 }
 
 #[cfg(test)]
@@ -153,12 +192,16 @@ mod tests {
         latencies
     }
 
+    fn sent(sent: u64) -> SeriesCounters {
+        SeriesCounters { sent, ..SeriesCounters::default() }
+    }
+
     #[test]
     fn ticks_belong_to_the_second_they_cover() {
         let mut series = Series::new(Duration::from_millis(10_900));
         assert_eq!(series.origin_ns(), 10_000_000_000);
-        for (tick_ms, sent) in [(10_950, 1), (11_000, 2), (11_250, 5), (11_999, 6), (12_009, 9), (12_300, 10)] {
-            series.add(Duration::from_millis(tick_ms), sent, 0, 0, 0, &one(sent));
+        for (tick_ms, count) in [(10_950, 1), (11_000, 2), (11_250, 5), (11_999, 6), (12_009, 9), (12_300, 10)] {
+            series.add(Duration::from_millis(tick_ms), sent(count), &one(count));
         }
         let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.sent)).collect();
         assert_eq!(rows, [(0, 2), (1, 4), (2, 4)], "what came from 11.999 to 12.009 is second 2's");
@@ -168,7 +211,7 @@ mod tests {
     fn a_tick_that_is_a_little_late_stays_in_its_second() {
         let mut series = Series::new(Duration::ZERO);
         for tick in 1..=8 {
-            series.add(Duration::from_micros(tick * 250_300), tick, 0, 0, 0, &one(tick));
+            series.add(Duration::from_micros(tick * 250_300), sent(tick), &one(tick));
         }
         let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.sent)).collect();
         assert_eq!(rows, [(0, 4), (1, 4)]);
@@ -177,10 +220,16 @@ mod tests {
     #[test]
     fn quantiles_are_of_their_second_alone() {
         let mut series = Series::new(Duration::ZERO);
-        series.add(Duration::from_millis(900), 1, 1, 1, 0, &one(100));
-        series.add(Duration::from_millis(1900), 2, 2, 2, 1, &one(5));
-        series.add(Duration::from_millis(2900), 2, 2, 2, 1, &Latencies::default());
+        let counters =
+            |messages, errors| SeriesCounters { sent: messages, accepted: messages, delivered: messages, errors };
+        series.add(Duration::from_millis(900), counters(1, 0), &one(100));
+        series.add(Duration::from_millis(1900), counters(2, 1), &one(5));
+        series.add(Duration::from_millis(2900), counters(2, 1), &Latencies::default());
         let rows = series.rows();
+        for row in &rows {
+            let rising = [row.p50_ms, row.p95_ms, row.p99_ms, row.p999_ms];
+            assert!(rising.is_sorted() && rising.iter().all(|ms| (ms - row.max_ms).abs() < 0.1), "{row:?}");
+        }
         let p99: Vec<_> = rows.iter().map(|row| row.p99_ms.round()).collect();
         assert_eq!(p99, [100.0, 5.0, 0.0], "a second in which nothing came has no latency");
         assert_eq!((rows[1].accepted, rows[1].delivered, rows[1].errors), (1, 1, 1));
@@ -193,14 +242,15 @@ mod tests {
         for second in 0..5 {
             let now = Duration::from_millis(10_900 + second * 1000);
             // An event that is no message continues to be counted: an error.
-            series.add(now, second.saturating_sub(2), 0, 0, second + 1, &one(5));
+            let counters = SeriesCounters { errors: second + 1, ..sent(second.saturating_sub(2)) };
+            series.add(now, counters, &one(5));
         }
         let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.sent, row.errors)).collect();
         assert_eq!(rows, [(2, 0, 1), (3, 1, 1), (4, 1, 1)], "second 2 is part of the warm-up and part of the run");
         assert_eq!(series.origin_ns(), 10_000_000_000);
         let mut early = Series::new(origin).omit_before(Duration::from_millis(12_010));
-        early.add(Duration::from_millis(11_850), 0, 0, 0, 0, &one(5));
-        early.add(Duration::from_millis(12_100), 1, 0, 0, 0, &one(5));
+        early.add(Duration::from_millis(11_850), sent(0), &one(5));
+        early.add(Duration::from_millis(12_100), sent(1), &one(5));
         let rows: Vec<_> = early.rows().iter().map(|row| (row.second, row.sent)).collect();
         assert_eq!(rows, [(1, 1)], "no message is lost with its tick");
         let nothing = Series::new(origin).omit_before(Duration::ZERO);
@@ -212,11 +262,27 @@ mod tests {
         let mut series = Series::new(Duration::ZERO);
         let seconds = 2 * MAX_ROWS as u64 + 7;
         for second in 0..seconds {
-            series.add(Duration::from_millis(second * 1000 + 500), second + 1, 0, 0, 0, &Latencies::default());
+            let slow = if second == 5 { one(700) } else { Latencies::default() };
+            series.add(Duration::from_millis(second * 1000 + 500), sent(second + 1), &slow);
+            series.add_created(second, 1);
         }
         let rows = series.rows();
         assert!(rows.len() <= MAX_ROWS + 1, "{}", rows.len());
         assert_eq!(rows.iter().map(|row| row.sent).sum::<u64>(), seconds);
+        assert_eq!(rows.iter().map(|row| row.created).sum::<u64>(), seconds);
+        let slowest = rows.iter().map(|row| row.max_ms).fold(0.0, f64::max);
+        assert!((slowest - 700.0).abs() < 1.0, "halving keeps the maximum: {slowest}");
         assert!(rows.windows(2).all(|pair| pair[0].second < pair[1].second));
+    }
+    #[test]
+    fn messages_are_created_in_the_second_in_which_they_were_due() {
+        let mut series = Series::new(Duration::from_millis(10_900));
+        series.add(Duration::from_millis(12_250), sent(1), &one(1));
+        series.add_created(10, 3);
+        series.add_created(12, 2);
+        series.add_created(10, 1);
+        series.add_created(13, 5);
+        let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.created, row.sent)).collect();
+        assert_eq!(rows, [(0, 4, 0), (1, 0, 1), (2, 2, 0), (3, 5, 0)]);
     }
 }

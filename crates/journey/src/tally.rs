@@ -3,13 +3,16 @@
 //! Every number is a sum, so merging is adding: no lock and no channel is needed per message. Only two things are more
 //! than sums: ledgers (a unit that two workers saw is a duplicate) and first and last times.
 use crate::delayed_acks::DelayedAcks;
+use crate::domains::{DomainArrivals, DomainTally, DomainUnit};
+use crate::errors::Errors;
 use crate::handshakes::Handshakes;
 use crate::latencies::Latencies;
-use crate::ledger::Ledger;
-use crate::record::{ErrorRow, ExhaustedRow, Ordered, Resource};
+use crate::ledger::{Ledger, MarkResult};
+use crate::record::{ExhaustedRow, Ordered, Resource};
+use crate::slowest::{SlowDelivery, SlowTransaction, Slowest};
 use crate::stage::Phase;
 use crate::trace::RunId;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Runs whose counts a sink keeps at a time.
@@ -34,6 +37,10 @@ pub enum LatencyKind {
     Sent,
     /// Since created (closed loop) or scheduled (open loop), until accepted.
     Accepted,
+    /// Since a session began the message, until sent (open loop).
+    SentService,
+    /// Since a session began the message, until accepted (open loop).
+    AcceptedService,
     /// Delay of a message after its scheduled time (open loop).
     Slip,
     /// Delay by the source itself: after the due time of a message that a session was waiting for (open loop).
@@ -116,6 +123,31 @@ impl ExhaustedCounts {
     }
 }
 
+/// Messages by the second of the clock in which they were due. Seconds come in their order, so there are few.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DueSeconds(Vec<(u64, u64)>);
+
+impl DueSeconds {
+    /// Counts a message.
+    #[inline]
+    pub fn add(&mut self, due: Duration) {
+        match self.0.last_mut() {
+            Some((second, count)) if *second == due.as_secs() => *count += 1,
+            _ => self.0.push((due.as_secs(), 1)),
+        }
+    }
+
+    /// Takes all seconds out; the memory is kept.
+    pub fn drain(&mut self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.drain(..)
+    }
+
+    /// Seconds and their messages. A second may occur more than once.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter().copied()
+    }
+}
+
 /// Counts of a source.
 #[derive(Clone, Debug, Default)]
 pub struct SourceTally {
@@ -149,6 +181,10 @@ pub struct SourceTally {
     pub sent_latency: Latencies,
     /// [`LatencyKind::Accepted`].
     pub accepted_latency: Latencies,
+    /// [`LatencyKind::SentService`].
+    pub sent_service: Latencies,
+    /// [`LatencyKind::AcceptedService`].
+    pub accepted_service: Latencies,
     /// [`LatencyKind::Phase`].
     pub phases: PhaseTimes,
     /// [`LatencyKind::Slip`].
@@ -163,6 +199,13 @@ pub struct SourceTally {
     pub(crate) pending_times: Vec<(LatencyKind, Duration)>,
     /// Errors.
     pub errors: Errors,
+    /// The slowest accepted messages.
+    pub slowest: Slowest<SlowTransaction>,
+    /// Fates by domain; empty if there is only one.
+    pub domains: DomainTally,
+    /// Messages since the last tick by the second in which they were due, without the warm-up. This is not merged: the
+    /// collector gives it to its series.
+    pub due_seconds: DueSeconds,
     /// Units that the peer took responsibility for.
     pub accepted_units: Ledger,
     /// Accepted units that did not fit into the ledger.
@@ -206,6 +249,8 @@ impl SourceTally {
             LatencyKind::Phase(phase) => &mut self.phases.0[phase as usize],
             LatencyKind::Sent => &mut self.sent_latency,
             LatencyKind::Accepted => &mut self.accepted_latency,
+            LatencyKind::SentService => &mut self.sent_service,
+            LatencyKind::AcceptedService => &mut self.accepted_service,
             LatencyKind::Slip => &mut self.slip,
             LatencyKind::Lag => &mut self.lag,
         }
@@ -232,6 +277,10 @@ impl SourceTally {
         self.warm_up.merge(&other.warm_up);
         self.sent_latency.merge(&other.sent_latency);
         self.accepted_latency.merge(&other.accepted_latency);
+        self.sent_service.merge(&other.sent_service);
+        self.accepted_service.merge(&other.accepted_service);
+        self.slowest.merge(&other.slowest);
+        self.domains.merge(&other.domains);
         for (ours, theirs) in self.phases.0.iter_mut().zip(&other.phases.0) {
             ours.merge(theirs);
         }
@@ -259,17 +308,32 @@ impl SourceTally {
     pub fn clear(&mut self) {
         let mut kept = std::mem::take(self);
         kept.phases.0.iter_mut().for_each(Latencies::clear);
-        for latencies in [&mut kept.sent_latency, &mut kept.accepted_latency, &mut kept.slip, &mut kept.lag] {
+        for latencies in [
+            &mut kept.sent_latency,
+            &mut kept.accepted_latency,
+            &mut kept.sent_service,
+            &mut kept.accepted_service,
+            &mut kept.slip,
+            &mut kept.lag,
+        ] {
             latencies.clear();
         }
         kept.accepted_units.clear();
         kept.pending_times.clear();
+        kept.slowest.clear();
+        kept.domains.clear();
+        kept.due_seconds.0.clear();
         self.pending_times = kept.pending_times;
         self.sent_latency = kept.sent_latency;
         self.accepted_latency = kept.accepted_latency;
+        self.sent_service = kept.sent_service;
+        self.accepted_service = kept.accepted_service;
         self.slip = kept.slip;
         self.lag = kept.lag;
         self.phases = kept.phases;
+        self.slowest = kept.slowest;
+        self.domains = kept.domains;
+        self.due_seconds = kept.due_seconds;
         self.accepted_units = kept.accepted_units;
     }
 }
@@ -301,6 +365,8 @@ pub struct SinkTally {
     pub bodies: DelayedAcks,
     /// Arrivals of each run.
     pub runs: RunTallies,
+    /// Names of the domains that the worker has seen, in the order of their numbers; empty in merged tallies.
+    pub domain_names: Vec<Arc<str>>,
     /// Errors.
     pub errors: Errors,
 }
@@ -316,7 +382,7 @@ impl SinkTally {
         self.untraced += other.untraced;
         self.first_arrival = earlier(self.first_arrival, other.first_arrival);
         self.last_arrival = self.last_arrival.max(other.last_arrival);
-        self.runs.merge(&other.runs);
+        self.runs.merge(&other.runs, &other.domain_names);
         self.handshakes.merge(&other.handshakes);
         self.exhausted.merge(&other.exhausted);
         self.bodies.merge(&other.bodies);
@@ -372,12 +438,12 @@ impl RunTallies {
         self.rows.iter().map(|(run, tally)| (*run, tally))
     }
 
-    /// Adds the counts of another worker.
-    pub fn merge(&mut self, other: &Self) {
+    /// Adds the counts of another worker, whose domains have these names.
+    fn merge(&mut self, other: &Self, domains: &[Arc<str>]) {
         self.evicted += other.evicted;
         self.evicted_messages += other.evicted_messages;
         for (run, tally) in other.iter().filter(|(_, tally)| tally.is_active()) {
-            self.open(run).merge(tally);
+            self.open(run).merge(tally, domains);
         }
     }
 
@@ -433,6 +499,13 @@ pub struct RunTally {
     pub units: Ledger,
     /// Latencies from created to delivered.
     pub delivered: Latencies,
+    /// The slowest messages.
+    pub slowest: Slowest<SlowDelivery>,
+    /// Units since the last tick of other domains than the worker's first. They are in no other count yet: whether a
+    /// unit arrived before is known when it is merged.
+    pub domain_units: Vec<DomainUnit>,
+    /// Arrivals by domain, those of merged tallies only.
+    pub domains: DomainArrivals,
     /// Durations of the messages, from the go-ahead to their end.
     pub bodies: DelayedAcks,
     /// Time at which the earliest message was created, on the sink's clock; `None` while `untimed`.
@@ -452,8 +525,18 @@ impl RunTally {
     }
 
     /// Adds the counts of another worker, or of this one since its last tick. A unit that both saw is a duplicate.
-    pub fn merge(&mut self, other: &Self) {
+    /// `domains` are the names of the other's domains; what is in its ledger is of the first.
+    fn merge(&mut self, other: &Self, domains: &[Arc<str>]) {
         let merged = self.units.merge(&other.units);
+        if let Some(first) = domains.first() {
+            let arrived = self.domains.open(first);
+            arrived.delivered += other.units.count() - merged.again - merged.full;
+            arrived.duplicates += other.duplicates + merged.again;
+        }
+        for unit in &other.domain_units {
+            self.merge_domain_unit(*unit, domains);
+        }
+        self.slowest.merge(&other.slowest);
         self.messages += other.messages;
         self.recipients += other.recipients;
         self.bytes += other.bytes;
@@ -472,92 +555,31 @@ impl RunTally {
         self.realtime |= other.realtime;
     }
 
+    fn merge_domain_unit(&mut self, unit: DomainUnit, domains: &[Arc<str>]) {
+        let nameless = Arc::default();
+        let name = domains.get(usize::from(unit.domain)).unwrap_or(&nameless);
+        match self.units.mark(unit.sequence, unit.recipient) {
+            MarkResult::First => self.domains.open(name).delivered += 1,
+            MarkResult::Again => {
+                self.domains.open(name).duplicates += 1;
+                self.duplicates += 1;
+            }
+            MarkResult::Full => self.overflow += 1,
+        }
+    }
+
     /// Begins anew and keeps the memory.
     pub fn clear(&mut self) {
         let mut kept = std::mem::take(self);
         kept.units.clear();
         kept.delivered.clear();
+        kept.slowest.clear();
+        kept.domain_units.clear();
         self.units = kept.units;
         self.delivered = kept.delivered;
+        self.slowest = kept.slowest;
+        self.domain_units = kept.domain_units;
     }
-}
-
-/// Errors by phase and reply code, with the first text of each kind. Bounded: a peer that answers with ever new codes
-/// cannot make it grow.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Errors {
-    kinds: BTreeMap<(Phase, u16), ErrorCount>,
-    /// Errors of kinds that did not fit, by phase of the first of them.
-    other: Option<(Phase, u64)>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct ErrorCount {
-    text: String,
-    count: u64,
-}
-
-impl Errors {
-    const MAX_KINDS: usize = 64;
-    const MAX_TEXT_CHARACTERS: usize = 200;
-
-    /// Counts an error. `code` is 0 if there was no reply; `text` is the peer's text, or a description of the event.
-    pub fn add(&mut self, phase: Phase, code: u16, text: &str) {
-        self.count(phase, code, text, 1);
-    }
-
-    /// Number of errors of all kinds.
-    pub fn total(&self) -> u64 {
-        self.kinds.values().map(|kind| kind.count).sum::<u64>() + self.other.map_or(0, |(_, count)| count)
-    }
-
-    /// Makes the rows of the run record, in the order of a dialogue.
-    pub fn rows(&self) -> Vec<ErrorRow> {
-        let known = self.kinds.iter().map(|(&(phase, code), kind)| ErrorRow {
-            phase,
-            code,
-            text: kind.text.clone(),
-            count: kind.count,
-            ..ErrorRow::default()
-        });
-        let other = self.other.map(|(phase, count)| ErrorRow {
-            phase,
-            code: 0,
-            text: "other errors".into(),
-            count,
-            ..ErrorRow::default()
-        });
-        known.chain(other).collect()
-    }
-
-    /// Adds the counts of another.
-    pub fn merge(&mut self, other: &Self) {
-        for (&(phase, code), kind) in &other.kinds {
-            self.count(phase, code, &kind.text, kind.count);
-        }
-        if let Some((phase, count)) = other.other {
-            self.count_other(phase, count);
-        }
-    }
-
-    fn count(&mut self, phase: Phase, code: u16, text: &str, count: u64) {
-        if let Some(kind) = self.kinds.get_mut(&(phase, code)) {
-            kind.count += count;
-        } else if self.kinds.len() < Self::MAX_KINDS {
-            self.kinds.insert((phase, code), ErrorCount { text: printable(text), count });
-        } else {
-            self.count_other(phase, count);
-        }
-    }
-
-    fn count_other(&mut self, phase: Phase, count: u64) {
-        self.other.get_or_insert((phase, 0)).1 += count;
-    }
-}
-
-/// Makes a peer's text safe to print: cut, and with blanks for control characters (a reply may hold escape sequences).
-fn printable(text: &str) -> String {
-    text.trim().chars().take(Errors::MAX_TEXT_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
@@ -567,6 +589,7 @@ fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::errors::ErrorEvent;
 
     fn at(second: u64) -> Option<Duration> {
         Some(Duration::from_secs(second))
@@ -655,7 +678,8 @@ mod tests {
             worker.time(LatencyKind::Phase(Phase::Reply), Duration::from_millis(second));
             worker.first_created = at(second);
             worker.last_accepted = at(second);
-            worker.errors.add(Phase::Rcpt, 550, "no");
+            let refusal = ErrorEvent { phase: Phase::Rcpt, code: 550, text: "no", at: Duration::from_secs(second) };
+            worker.errors.add(refusal, || None);
             all.merge(&worker);
             worker.clear();
         }
@@ -692,28 +716,27 @@ mod tests {
     }
 
     #[test]
-    fn errors_keep_the_first_text_of_each_kind() {
-        let mut errors = Errors::default();
-        errors.add(Phase::Rcpt, 550, "5.1.1 no such user");
-        errors.add(Phase::Rcpt, 550, "5.1.1 nor this one");
-        errors.add(Phase::Mail, 451, " 4.3.0 \x1b[2Jlater\r\n");
-        let rows: Vec<_> = errors.rows().into_iter().map(|row| (row.phase, row.code, row.text, row.count)).collect();
-        let expected = [
-            (Phase::Mail, 451, "4.3.0  [2Jlater".to_owned(), 1),
-            (Phase::Rcpt, 550, "5.1.1 no such user".to_owned(), 2),
-        ];
-        assert_eq!(rows, expected);
-    }
-
-    #[test]
-    fn errors_of_ever_new_kinds_are_counted_and_not_kept() {
-        let mut errors = Errors::default();
-        let mut all = Errors::default();
-        (0..1000).for_each(|code| errors.add(Phase::Data, code, &"é".repeat(1000)));
-        all.merge(&errors);
-        all.merge(&errors);
-        assert_eq!((all.total(), all.rows().len()), (2000, 65));
-        assert_eq!(all.rows().last().map(|row| row.count), Some(2 * (1000 - 64)));
-        assert!(all.rows().iter().all(|row| row.text.len() <= 400));
+    fn units_of_each_domain_are_known_whichever_worker_saw_them_again() {
+        let run = RunId([1; 16]);
+        let names = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect::<Vec<Arc<str>>>();
+        let unit = |sequence| DomainUnit { sequence, recipient: 0, domain: 1 };
+        let mut one = SinkTally { domain_names: names(&["a", "b"]), ..SinkTally::default() };
+        let mut other = SinkTally { domain_names: names(&["b", "a"]), ..SinkTally::default() };
+        // The first domain of one worker is the second of the other; messages 1 and 2 are to a, 3 and 4 to b.
+        arrive(&mut one, run, 1, 1);
+        arrive(&mut one, run, 1, 1);
+        one.runs.open(run).domain_units.extend([unit(3), unit(3), unit(4)]);
+        arrive(&mut other, run, 4, 2);
+        other.runs.open(run).domain_units.extend([unit(1), unit(2)]);
+        let mut all = SinkTally::default();
+        all.merge(&one);
+        one.clear();
+        all.merge(&one);
+        all.merge(&other);
+        let tally = all.runs.find(run).unwrap();
+        let rows: Vec<_> =
+            tally.domains.rows().into_iter().map(|row| (row.domain, row.delivered, row.duplicates)).collect();
+        assert_eq!(rows, [("a".to_owned(), Some(2), Some(2)), ("b".to_owned(), Some(2), Some(2))]);
+        assert_eq!((tally.units.count(), tally.duplicates), (4, 4));
     }
 }

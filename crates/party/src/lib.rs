@@ -28,4 +28,5 @@ pub mod process_usage;
 pub mod reason;
 pub mod terminal;
 pub mod tls_mode;
+pub mod usage_sampler;
 pub mod users;

@@ -269,6 +269,11 @@ pub fn new_record(run: Option<RunId>, name: &str, started_at: jiff::Timestamp, w
     }
 }
 
+/// Time on the clock that run records count from (`origin_ns`).
+pub fn record_time() -> Duration {
+    net::clock::now()
+}
+
 /// The clock since boot, as traces name it.
 pub fn monotonic_clock() -> ClockId {
     ClockId::monotonic(&boot_id())

@@ -2,12 +2,14 @@
 //! count anyway, so that it costs nothing.
 use crate::context::RelayContext;
 use journey::record::{Record, Role, StageRow, Workload};
+use journey::series::SeriesCounters;
 use journey::{Latencies, Series, Stage};
 use journey::{judge, validity};
 use net::clock;
 use party::host_sampler::HostSampler;
 use party::live::LiveProgress;
 use party::outputs;
+use party::usage_sampler::UsageSampler;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ pub(super) struct RunRecorder {
     began: Duration,
     started_at: jiff::Timestamp,
     host_sampler: HostSampler,
+    usage_sampler: UsageSampler,
     series: Series,
     /// Messages in the spool at the end of each second.
     queued: BTreeMap<u64, u64>,
@@ -54,6 +57,7 @@ impl RunRecorder {
             began: now,
             started_at: jiff::Timestamp::now(),
             host_sampler: HostSampler::start(),
+            usage_sampler: UsageSampler::of_own_process(now),
             series: Series::new(now),
             queued: BTreeMap::new(),
             accepted: ActivePeriod::default(),
@@ -76,7 +80,9 @@ impl RunRecorder {
         self.next_tick = now + PROGRESS_INTERVAL;
         let errors =
             counters.deferred.value() + counters.failed.value() + counters.full.value() + counters.refused.value();
-        self.series.add(now, 0, accepted, delivered, errors, &Latencies::default());
+        let values = SeriesCounters { sent: 0, accepted, delivered, errors };
+        self.series.add(now, values, &Latencies::default());
+        self.usage_sampler.sample_own(now);
         let queued = context.spool.stats().messages;
         self.record_queue_length(queued, now);
         Some(LiveProgress {
@@ -123,6 +129,7 @@ impl RunRecorder {
         if let (Some(row), Some((_, messages))) = (record.series.last_mut(), self.queued.last_key_value()) {
             row.queued = *messages;
         }
+        record.usage = self.usage_sampler.party("relay", record.origin_ns).into_iter().collect();
         record.stages = self.stages(context);
         record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
         record.surroundings = Some(self.host_sampler.finish());

@@ -5,3 +5,4 @@ pub mod distribution;
 pub mod offered_rate;
 pub mod pacing;
 pub mod random;
+pub mod run_events;

@@ -199,6 +199,7 @@ impl<'g> BacklogRun<'g> {
             sink: gather::SinkOwner::Own,
             ending,
             deaths: Vec::new(),
+            load_started_at: Duration::ZERO,
             observations,
             surroundings,
         };

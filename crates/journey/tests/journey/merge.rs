@@ -1,7 +1,7 @@
 //! Tests of folding: the parties' records joined into the run's.
 use crate::sample::{self, second};
 use mailrun_journey::merge::merge_records;
-use mailrun_journey::record::{ErrorRow, LedgerRow, SeriesRow};
+use mailrun_journey::record::{ErrorRow, EventKind, EventRow, LedgerRow, PartyUsage, SeriesRow, SlowMessage, UsageRow};
 use mailrun_journey::stage::{Phase, Stage};
 
 const S: u64 = 1_000_000_000;
@@ -77,4 +77,51 @@ fn parties_stages_and_errors_are_joined() {
     assert_eq!((run.duration_s, run.ledger), (12.5, ledger));
     let delivered = run.stages.iter().find(|row| row.name == Stage::Delivered).unwrap();
     assert_eq!((delivered.failed, delivered.since), (4, Some(Stage::Scheduled)), "open loop: the trace is dated so");
+}
+
+#[test]
+fn times_of_the_sink_count_from_the_runs_origin() {
+    let mut source = sample::source();
+    let mut sink = sample::sink();
+    (source.origin_ns, sink.origin_ns) = (1000 * S, 998 * S);
+    source.series = vec![second(0), SeriesRow { sent: 1, ..second(9) }];
+    let error = |first_s, last_s, sample: &str| ErrorRow {
+        text: "cut".to_owned(),
+        count: 2,
+        first_s: Some(first_s),
+        last_s: Some(last_s),
+        sample: Some(sample.to_owned()),
+        ..ErrorRow::default()
+    };
+    source.errors = vec![error(2.0, 4.0, "a@example.org")];
+    sink.errors = vec![error(3.5, 7.0, "b@example.org")];
+    let event = |at_s, kind| EventRow { at_s, kind, text: String::new() };
+    source.events = vec![event(1.0, EventKind::WarmUpEnded), event(6.0, EventKind::Stopped)];
+    sink.events = vec![event(5.0, EventKind::FaultOn), event(1e9, EventKind::FaultOff)];
+    let usage = |party: &str, seconds: &[u64]| PartyUsage {
+        party: party.to_owned(),
+        seconds: seconds.iter().map(|second| UsageRow { second: *second, ..UsageRow::default() }).collect(),
+    };
+    source.usage = vec![usage("source", &[0, 1])];
+    sink.usage = vec![usage("sink", &[0, 1, 2, 3])];
+    let run = merge_records(source, Some(sink), LedgerRow::default());
+    let row = &run.errors[0];
+    assert_eq!((row.count, row.first_s, row.last_s), (4, Some(1.5), Some(5.0)));
+    assert_eq!(row.sample.as_deref(), Some("a@example.org"));
+    let events: Vec<_> = run.events.iter().map(|row| (row.at_s, row.kind)).collect();
+    let expected = [(1.0, EventKind::WarmUpEnded), (3.0, EventKind::FaultOn), (6.0, EventKind::Stopped)];
+    assert_eq!(events, expected, "a time of another host's clock is left out");
+    assert_eq!(run.usage, [usage("source", &[0, 1]), usage("sink", &[0, 1])]);
+}
+
+#[test]
+fn a_slow_message_has_the_time_of_its_last_arrival_if_the_sink_kept_it() {
+    let mut source = sample::source();
+    let mut sink = sample::sink();
+    let message = |message, delivered_ms| SlowMessage { message, delivered_ms, ..SlowMessage::default() };
+    source.slowest = vec![message(7, None), message(8, None)];
+    sink.slowest = vec![message(7, Some(30.0)), message(9, Some(20.0)), message(7, Some(40.0))];
+    let run = merge_records(source, Some(sink), LedgerRow::default());
+    let arrived: Vec<_> = run.slowest.iter().map(|row| (row.message, row.delivered_ms)).collect();
+    assert_eq!(arrived, [(7, Some(40.0)), (8, None)]);
 }

@@ -3,7 +3,8 @@ use crate::sample;
 use mailrun_journey::Record;
 use mailrun_journey::account::fates_sum;
 use mailrun_journey::judge;
-use mailrun_journey::record::LedgerRow;
+use mailrun_journey::merge::merge_records;
+use mailrun_journey::record::{ErrorRow, LedgerRow, SeriesRow};
 use mailrun_journey::threshold::{RunProtocol, Threshold};
 use std::path::Path;
 
@@ -35,6 +36,31 @@ fn keys_that_came_later_are_no_obstacle() {
     value["ledger"].as_object_mut().unwrap().remove("overflow");
     value["a_key_of_the_future"] = 1.into();
     assert_eq!(serde_json::from_value::<Record>(value).unwrap().ledger.overflow, None);
+}
+
+#[test]
+fn records_of_earlier_versions_have_no_fields_for_reports() {
+    let today = sample::run();
+    let mut value = serde_json::to_value(Record {
+        errors: vec![ErrorRow::default()],
+        series: vec![SeriesRow { sent: 1, ..sample::second(3) }],
+        ..today.clone()
+    })
+    .unwrap();
+    let remove = |value: &mut serde_json::Value, keys: &[&str]| {
+        keys.iter().for_each(|key| drop(value.as_object_mut().unwrap().remove(*key)));
+    };
+    remove(&mut value, &["usage", "events", "slowest", "domains"]);
+    for row in value["stages"].as_array_mut().unwrap() {
+        remove(row, &["service_ms", "service_histogram"]);
+    }
+    remove(&mut value["series"][0], &["created", "p95_ms", "p999_ms", "max_ms"]);
+    remove(&mut value["errors"][0], &["first_s", "last_s", "sample"]);
+    let earlier: Record = serde_json::from_value(value).unwrap();
+    assert_eq!((earlier.errors[0].first_s, earlier.series[0].max_ms), (None, 0.0));
+    let merged = merge_records(earlier.clone(), Some(sample::sink()), today.ledger.clone());
+    assert!(merged.slowest.is_empty() && merged.domains.is_empty() && merged.usage.is_empty());
+    assert_eq!(merged.series[0].second, 3, "what an older party wrote is joined as ever");
 }
 
 #[test]

@@ -5,10 +5,15 @@
 use super::policies::{DomainCap, GcraLimiter, Greylist};
 use super::rulebook::Rulebook;
 use super::rules::{Rule, RuleAction};
+use journey::record::EventKind;
+use net::clock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
+/// Largest number of changes that are remembered.
+const MAX_CHANGES: usize = 1000;
 /// Largest number of rules that have acted and are no longer in force, with counts of their own.
 const MAX_RETIRED: usize = 1000;
 
@@ -24,6 +29,17 @@ pub(super) struct ActiveRules {
     seed: u64,
     /// Sessions numbered so far.
     sessions: AtomicU64,
+    /// Rules that were put in force or taken out while the sink ran.
+    changes: Mutex<Vec<RuleChange>>,
+}
+
+/// The begin or end of an ordered fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RuleChange {
+    pub(super) at: Duration,
+    pub(super) kind: EventKind,
+    /// The rule's text.
+    pub(super) rule: String,
 }
 
 /// Rules, ready to be evaluated.
@@ -98,6 +114,7 @@ impl ActiveRules {
             counts: Mutex::default(),
             seed,
             sessions: AtomicU64::new(0),
+            changes: Mutex::default(),
         };
         if !rulebook.rules.is_empty() {
             control.replace(rulebook);
@@ -145,6 +162,37 @@ impl ActiveRules {
         *current = Arc::new(Ruleset { seed: rulebook.seed.unwrap_or(self.seed), rules });
         // The lock orders the reads after the change; the number only tells that there is one.
         self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Puts other rules in force while the sink runs, and remembers when.
+    pub(super) fn replace_now(&self, rulebook: Rulebook) {
+        let texts = |rulebook: &Rulebook| rulebook.rules.iter().map(|rule| rule.text().to_owned()).collect::<Vec<_>>();
+        let before = texts(&self.rulebook());
+        let after = texts(&rulebook);
+        self.replace(rulebook);
+        let at = clock::now();
+        let change = |kind, rule: &String| RuleChange { at, kind, rule: rule.clone() };
+        let ended = before.iter().filter(|rule| !after.contains(rule)).map(|rule| change(EventKind::FaultOff, rule));
+        let begun = after.iter().filter(|rule| !before.contains(rule)).map(|rule| change(EventKind::FaultOn, rule));
+        let mut changes = lock(&self.changes);
+        changes.extend(ended.chain(begun));
+        changes.truncate(MAX_CHANGES);
+    }
+
+    /// Begins and ends of faults until `now`: rules that were changed, and stalls, whose times count from the first
+    /// connection.
+    pub(super) fn changes(&self, first_connection: Option<Duration>, now: Duration) -> Vec<RuleChange> {
+        let mut changes = lock(&self.changes).clone();
+        let rules = Arc::clone(&lock(&self.current));
+        for (rule, began) in rules.rules.iter().zip(first_connection.into_iter().cycle()) {
+            if let RuleAction::Stall { at, length } = rule.rule.action {
+                let times = [(EventKind::FaultOn, began + at), (EventKind::FaultOff, began + at + length)];
+                let reached = times.into_iter().filter(|(_, at)| *at <= now);
+                changes.extend(reached.map(|(kind, at)| RuleChange { at, kind, rule: rule.rule.text().to_owned() }));
+            }
+        }
+        changes.sort_by_key(|change| change.at);
+        changes
     }
 
     /// Counts of each rule's actions: those in force in their order, then former ones.
@@ -237,6 +285,25 @@ mod tests {
         assert_eq!(words, expected);
         control.replace(book(&["mail: limit 1/s burst 2"]));
         assert!(take(), "another rule begins anew");
+    }
+
+    #[test]
+    fn begins_and_ends_of_faults_are_known_once_they_are_reached() {
+        let second = Duration::from_secs;
+        let control = ActiveRules::new(book(&["rcpt: soft reject", "data: stall 2s..5s"]), 1);
+        let kinds = |first, now| {
+            let changes = control.changes(first, now);
+            changes.iter().map(|change| (change.kind, change.at.as_secs())).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(None, second(99)), [], "no client has connected");
+        assert_eq!(kinds(Some(second(10)), second(11)), []);
+        assert_eq!(kinds(Some(second(10)), second(14)), [(EventKind::FaultOn, 12)]);
+        let both = [(EventKind::FaultOn, 12), (EventKind::FaultOff, 15)];
+        assert_eq!(kinds(Some(second(10)), second(15)), both);
+        control.replace_now(book(&["rcpt: soft reject", ".: drop"]));
+        let changes = control.changes(None, second(0));
+        let texts: Vec<_> = changes.iter().map(|change| (change.kind, change.rule.as_str())).collect();
+        assert_eq!(texts, [(EventKind::FaultOff, "data: stall 2s..5s"), (EventKind::FaultOn, ".: drop")]);
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub(super) struct SinkCollector {
     /// Latencies since the last progress report.
     recent: Latencies,
     next_tick: Duration,
+    context: Arc<SinkContext>,
     /// Serves the status as long as this exists.
     _status: Option<StatusServer>,
 }
@@ -41,7 +42,7 @@ impl SinkCollector {
         options: SinkOptions,
         endpoint: &Endpoint,
         http: Option<SocketAddr>,
-        shared: &SinkContext,
+        shared: &Arc<SinkContext>,
     ) -> Result<Self> {
         let now = clock::now();
         let chronicle_log = IntervalRecorder::begin(now, "delivered", options.outputs.hlog.as_deref())?;
@@ -63,6 +64,7 @@ impl SinkCollector {
             progress_output: output,
             recent: Latencies::default(),
             next_tick: now + PROGRESS_INTERVAL,
+            context: Arc::clone(shared),
             _status: status,
         })
     }
@@ -121,7 +123,7 @@ impl SinkCollector {
         let now = clock::now();
         self.next_tick = now + PROGRESS_INTERVAL;
         let mut view = lock(&self.report);
-        view.tick(now, &self.recent);
+        view.tick(now, &self.recent, self.context.first_connection.get().copied());
         let progress = progress(&view.total, &self.recent, now - view.began);
         drop(view);
         self.interval_recorder.log(now, &self.recent);

@@ -4,7 +4,8 @@ use super::dump::{DumpEnvelope, MessageDump, MessageWriter};
 use super::lmtp_replies::{LmtpReplies, RecipientDecision, combine};
 use super::rules::RuleCommand;
 use super::session_rules::{CommandContext, DomainSlots, ReadStep, RuleDecision, RuleEffect, SessionRules};
-use super::worker_state::{SinkContext, SinkMessage, SinkWorkerState, TallyTransfer, answer_to, sequence};
+use super::worker_state::{SinkContext, SinkMessage, SinkWorkerState, TallyTransfer, answer_to, sequence, with_domain};
+use journey::errors::ErrorEvent;
 use journey::record::Resource;
 use journey::trace::recipient_number;
 use journey::{Phase, TraceReader, TraceResult};
@@ -71,7 +72,7 @@ pub(super) struct SinkHandler {
     worker: Rc<SinkWorkerState>,
     client: SocketAddr,
     reader: TraceReader,
-    /// The recipients' numbers.
+    /// The recipients' numbers, [with their domains](with_domain).
     numbers: Vec<u32>,
     /// Earliest time at which the message could begin; `None` if this end delays it on purpose.
     began: Option<Duration>,
@@ -100,7 +101,8 @@ impl Drop for SinkHandler {
         if std::thread::panicking()
             && let Ok(mut tally) = self.worker.tally.try_borrow_mut()
         {
-            tally.errors.add(Phase::Reply, 0, SESSION_PANICKED);
+            let error = ErrorEvent { phase: Phase::Reply, code: 0, text: SESSION_PANICKED, at: clock::now() };
+            tally.errors.add(error, || None);
         }
     }
 }
@@ -142,7 +144,8 @@ impl Handler for SinkHandler {
             Err(refusal) => return refusal,
         };
         self.remember_recipient(recipient);
-        self.numbers.push(recipient_number(recipient.as_bytes()));
+        let domain = self.worker.domain_number(recipient.domain());
+        self.numbers.push(with_domain(recipient_number(recipient.as_bytes()), domain));
         if let Some(draft) = self.extended.as_mut().and_then(|side| side.message_writer.as_mut()) {
             draft.envelope().recipients.push(String::from_utf8_lossy(recipient.as_bytes()).into_owned());
         }
@@ -227,7 +230,7 @@ impl Handler for SinkHandler {
             ReadStep::NotBefore(then) => ReadLimit::NotBefore(then),
             ReadStep::Stop(effect, by) => {
                 by.count_action();
-                self.worker.count_effect(RuleCommand::Data, &effect, &by);
+                self.worker.count_effect(RuleCommand::Data, &effect, &by, None);
                 ReadLimit::Close(answer_to(effect))
             }
         }
@@ -244,7 +247,7 @@ impl Handler for SinkHandler {
         if let Some(verdict) = why {
             let reply = verdict.reply();
             let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
-            self.worker.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), &text);
+            self.worker.count_error(Phase::Reply, reply.code(), &text);
         }
     }
 
@@ -255,7 +258,7 @@ impl Handler for SinkHandler {
     }
 
     fn proxy_header_missing(&mut self, why: &std::io::Error) {
-        self.worker.tally.borrow_mut().errors.add(Phase::Connect, 0, &why.to_string());
+        self.worker.count_error(Phase::Connect, 0, &why.to_string());
     }
 
     fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
@@ -279,9 +282,8 @@ impl Handler for SinkHandler {
     }
 
     fn tls_failed(&mut self, why: &std::io::Error) {
-        let mut tally = self.worker.tally.borrow_mut();
-        tally.handshakes.failed += 1;
-        tally.errors.add(Phase::Tls, 0, &why.to_string());
+        self.worker.tally.borrow_mut().handshakes.failed += 1;
+        self.worker.count_error(Phase::Tls, 0, &why.to_string());
     }
 
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
@@ -297,20 +299,20 @@ impl Handler for SinkHandler {
 
     fn login_ended(&mut self, outcome: LoginOutcome) {
         if outcome == LoginOutcome::Failed {
-            self.worker.tally.borrow_mut().errors.add(Phase::Auth, 535, "a login failed");
+            self.worker.count_error(Phase::Auth, 535, "a login failed");
         }
     }
 
     fn gave_up(&mut self, why: ReplyReason) {
         let reply = why.reply();
         let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
-        self.worker.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), &text);
+        self.worker.count_error(Phase::Reply, reply.code(), &text);
     }
 
     fn disconnect(&mut self, close_reason: CloseReason) {
         if close_reason == CloseReason::Timeout {
             let reply = ReplyReason::Timeout.reply();
-            self.worker.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), "a client was silent for too long");
+            self.worker.count_error(Phase::Reply, reply.code(), "a client was silent for too long");
         }
     }
 }
@@ -326,7 +328,8 @@ impl SinkHandler {
         let Some(rules) = self.worker.rules() else { return Ok(Answer::Yes) };
         let RuleDecision { delay, effect, decided_by: by } = self.decide(&rules, command, address, None, clock::now());
         if let Some(by) = by {
-            self.worker.count_effect(command, &effect, &by);
+            let recipient = address.filter(|_| command == RuleCommand::Recipient);
+            self.worker.count_effect(command, &effect, &by, recipient.as_ref());
         }
         let is_granted = effect == RuleEffect::Accept;
         let answer = delay_answer(delay, answer_to(effect));
@@ -377,7 +380,7 @@ impl SinkHandler {
             (None, None) => RuleDecision { delay: Duration::ZERO, effect: RuleEffect::Accept, decided_by: None },
         };
         if let Some(by) = by {
-            self.worker.count_effect(RuleCommand::Dot, &effect, &by);
+            self.worker.count_effect(RuleCommand::Dot, &effect, &by, None);
         }
         let fates = match rules.filter(|rules| effect == RuleEffect::Accept && rules.has_recipient_rules()) {
             Some(rules) => self.decide_recipients(&rules, sequence, now),
@@ -400,7 +403,7 @@ impl SinkHandler {
         for place in 0..self.numbers.len() {
             let RuleDecision { delay, effect, decided_by: by } = session_rules.decide_recipient(rules, &context, place);
             if let Some(by) = by {
-                self.worker.count_effect(RuleCommand::Dot, &effect, &by);
+                self.worker.count_effect(RuleCommand::Dot, &effect, &by, None);
             }
             let fate = RecipientDecision { delay, effect };
             let ends = fate.ends_evaluation(shared.protocol);

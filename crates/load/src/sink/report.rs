@@ -1,13 +1,16 @@
 //! The sink's run record: of one run, or of all mail if none has traces.
-use super::active_rules::{self, ActiveRules};
+use super::active_rules::{self, ActiveRules, RuleChange};
 use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
-use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
+use journey::record::{EventRow, LedgerRow, Record, Role, SlowMessage, StageRow, Workload};
+use journey::series::SeriesCounters;
+use journey::slowest::SlowDelivery;
 use journey::words::counted;
 use journey::{Latencies, Phase, RunId, RunTally, Series, SinkTally, Stage};
 use journey::{judge, validity};
-use net::Endpoint;
+use net::{Endpoint, clock};
 use party::host_sampler::{self, HostSampler};
 use party::outputs;
+use party::usage_sampler::UsageSampler;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -23,6 +26,9 @@ pub(super) struct SinkReport {
     /// Messages so far, without those of a warm-up.
     counted: u64,
     host_sampler: HostSampler,
+    usage_sampler: UsageSampler,
+    /// Time at which the first client connected.
+    first_connection: Option<Duration>,
 }
 
 impl SinkReport {
@@ -37,6 +43,8 @@ impl SinkReport {
             series: Series::new(now),
             counted: 0,
             host_sampler: HostSampler::start(),
+            usage_sampler: UsageSampler::of_own_process(now),
+            first_connection: None,
         }
     }
 
@@ -48,8 +56,12 @@ impl SinkReport {
     }
 
     /// Adds the counters to the series of seconds.
-    pub(super) fn tick(&mut self, now: Duration, recent: &Latencies) {
-        self.series.add(now, 0, 0, self.counted, self.total.errors.total(), recent);
+    pub(super) fn tick(&mut self, now: Duration, recent: &Latencies, first_connection: Option<Duration>) {
+        let counters =
+            SeriesCounters { delivered: self.counted, errors: self.total.errors.total(), ..SeriesCounters::default() };
+        self.series.add(now, counters, recent);
+        self.usage_sampler.sample_own(now);
+        self.first_connection = first_connection;
     }
 
     /// The run that a record is about unless one is named: the expected one, or the one with the most messages.
@@ -75,7 +87,9 @@ impl SinkReport {
         let mut record = outputs::new_record(run, &self.options.name, self.started_at, workload);
         record.origin_ns = self.series.origin_ns();
         record.series = self.series.rows();
-        record.errors = self.total.errors.rows();
+        record.errors = self.total.errors.rows(record.origin_ns);
+        record.usage = self.usage_sampler.party("sink", record.origin_ns).into_iter().collect();
+        record.events = self.events();
         record.tls = self.total.handshakes.rows("sink");
         let faults = active_rules::describe_counts(&self.active_rules.rule_counts());
         let mut own = outputs::own_party(Role::Sink, "sink", self.options.workers, faults);
@@ -88,6 +102,8 @@ impl SinkReport {
                 record.stages = vec![tally.stage("sink", Stage::Created)];
                 record.pauses.extend(tally.bodies.row("sink", Phase::Body));
                 record.ledger = self.ledger(tally);
+                record.slowest = slowest(tally, Duration::from_nanos(record.origin_ns));
+                record.domains = tally.domains.rows();
             }
             None => {
                 record.stages = vec![self.untraced_stage()];
@@ -104,6 +120,18 @@ impl SinkReport {
         let limits = validity::limits(&record).into_iter().map(|reason| reason.text);
         record.verdict.reasons.extend(limits.chain(validity::warnings(&record)));
         record
+    }
+
+    /// Faults that were ordered for a time, and changes of the rules.
+    fn events(&self) -> Vec<EventRow> {
+        let origin = Duration::from_nanos(self.series.origin_ns());
+        let changes = self.active_rules.changes(self.first_connection, clock::now());
+        let row = |change: RuleChange| EventRow {
+            at_s: change.at.saturating_sub(origin).as_secs_f64(),
+            kind: change.kind,
+            text: change.rule,
+        };
+        changes.into_iter().map(row).collect()
     }
 
     fn ledger(&self, tally: &RunTally) -> LedgerRow {
@@ -162,6 +190,19 @@ impl SinkReport {
         }
         notes
     }
+}
+
+/// The messages that took longest to arrive. The sink knows neither their dialogue nor all of their recipients.
+fn slowest(tally: &RunTally, origin: Duration) -> Vec<SlowMessage> {
+    let row = |(took, slow): (Duration, SlowDelivery)| SlowMessage {
+        message: slow.message,
+        created_s: slow.created.saturating_sub(origin).as_secs_f64(),
+        delivered_ms: Some(took.as_secs_f64() * 1e3),
+        recipient_count: slow.recipients,
+        bytes: slow.bytes,
+        ..SlowMessage::default()
+    };
+    tally.slowest.sorted().into_iter().map(row).collect()
 }
 
 /// Locks the counts.

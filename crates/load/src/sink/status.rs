@@ -153,7 +153,7 @@ async fn put_rules(State(view): ReportState, text: String) -> Response {
         Err(why) => return (StatusCode::BAD_REQUEST, Json(json!({ "error": why }))).into_response(),
     };
     let control = Arc::clone(&lock(&view).active_rules);
-    control.replace(rulebook);
+    control.replace_now(rulebook);
     Json(control.rulebook().to_json()).into_response()
 }
 

@@ -3,13 +3,17 @@ use super::active_rules::{ActiveRules, RuleState, Ruleset};
 use super::dump::{MessageDump, MessageWriter};
 use super::rules::RuleCommand;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
+use journey::domains::{DomainUnit, MAX_DOMAINS};
+use journey::errors::ErrorEvent;
+use journey::slowest::SlowDelivery;
 use journey::{ClockId, MarkResult, Phase, RunTally, SinkTally, Trace, TraceResult};
 use net::{Answer, clock};
 use party::users::Users;
-use smtp::Reply;
 use smtp::login::Auth;
 use smtp::server::Protocol;
-use std::cell::{Cell, RefCell};
+use smtp::{Path, Reply};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -74,6 +78,45 @@ pub(super) struct SinkWorkerState {
     /// The rules in force at the last look, and their version then.
     cached_rules: RefCell<Option<Arc<Ruleset>>>,
     rules_version: Cell<u64>,
+    /// The domain of the first recipient: in most runs that of all.
+    first_domain: OnceCell<Box<[u8]>>,
+    /// Numbers of the domains after the first.
+    other_domains: RefCell<DomainNumbers>,
+}
+
+/// Numbers of domains, in the order in which they came. [`MAX_DOMAINS`] have one of their own, all others share the next.
+#[derive(Debug, Default)]
+struct DomainNumbers {
+    numbers: HashMap<Box<[u8]>, u16>,
+    names: Vec<Arc<str>>,
+}
+
+impl DomainNumbers {
+    /// The number of a domain in any case; the first has 0.
+    fn number_of(&mut self, domain: &[u8]) -> u16 {
+        if let Some(number) = self.numbers.get(domain) {
+            return *number;
+        }
+        let domain = domain.to_ascii_lowercase();
+        let next = self.names.len() as u16;
+        match self.numbers.get(domain.as_slice()) {
+            Some(number) => *number,
+            None if self.names.len() >= MAX_DOMAINS => next,
+            None => {
+                self.names.push(String::from_utf8_lossy(&domain).into());
+                self.numbers.insert(domain.into(), next);
+                next
+            }
+        }
+    }
+}
+
+/// Bits of a recipient's number below those of its domain.
+const RECIPIENT_BITS: u32 = 16;
+
+/// The number of a recipient, with the number of its domain at the worker above it: 0 for the worker's first domain.
+pub(super) fn with_domain(recipient: u32, domain: u16) -> u32 {
+    recipient | u32::from(domain) << RECIPIENT_BITS
 }
 
 /// A complete message.
@@ -98,13 +141,38 @@ impl SinkWorkerState {
             empty_tallies: sync_channel(1),
             cached_rules: RefCell::default(),
             rules_version: Cell::new(0),
+            first_domain: OnceCell::new(),
+            other_domains: RefCell::default(),
         }
+    }
+
+    /// The number of a recipient's domain. The first domain costs one comparison.
+    #[inline]
+    pub(super) fn domain_number(&self, domain: Option<&[u8]>) -> u16 {
+        let domain = domain.unwrap_or_default();
+        match self.first_domain.get() {
+            Some(first) if **first == *domain => 0,
+            _ => self.other_domain_number(domain),
+        }
+    }
+
+    #[cold]
+    fn other_domain_number(&self, domain: &[u8]) -> u16 {
+        self.first_domain.get_or_init(|| domain.into());
+        self.other_domains.borrow_mut().number_of(domain)
+    }
+
+    /// Counts an error of this moment.
+    pub(super) fn count_error(&self, phase: Phase, code: u16, text: &str) {
+        let error = ErrorEvent { phase, code, text, at: clock::now() };
+        self.tally.borrow_mut().errors.add(error, || None);
     }
 
     /// Gives the tally to the collector and continues with an empty one.
     pub(super) fn send_tally(&self) {
         let empty = self.empty_tallies.1.try_recv().unwrap_or_default();
-        let full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
+        let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
+        full.domain_names.clone_from(&self.other_domains.borrow().names);
         // Without a collector nothing can be sent.
         let _ = self.tally_tx.send((full, self.empty_tallies.0.clone()));
     }
@@ -127,7 +195,13 @@ impl SinkWorkerState {
     }
 
     /// Counts a refusal or a cut by a rule among the errors.
-    pub(super) fn count_effect(&self, command: RuleCommand, effect: &RuleEffect, by: &RuleState) {
+    pub(super) fn count_effect(
+        &self,
+        command: RuleCommand,
+        effect: &RuleEffect,
+        by: &RuleState,
+        recipient: Option<&Path<'_>>,
+    ) {
         let code = match effect {
             RuleEffect::Accept | RuleEffect::Drop | RuleEffect::Duplicate => return,
             RuleEffect::Reject(reply) | RuleEffect::HangUp(Some(reply)) => reply.code(),
@@ -135,7 +209,8 @@ impl SinkWorkerState {
         };
         let text = format!("on purpose: {}", by.rule.text());
         let tally = &mut **self.tally.borrow_mut();
-        tally.errors.add(phase(command), code, &text);
+        let error = ErrorEvent { phase: phase(command), code, text: &text, at: clock::now() };
+        tally.errors.add(error, || recipient.map(|path| String::from_utf8_lossy(path.as_bytes()).into_owned()));
         let is_cut = !matches!(effect, RuleEffect::Reject(_));
         tally.ordered.cuts += u64::from(is_cut || code == SERVICE_CLOSING);
         tally.ordered.replies += u64::from(code > 0);
@@ -185,7 +260,7 @@ impl SinkWorkerState {
         let Some((draft, dump)) = draft.zip(self.context.dump.as_ref()) else { return Ok(()) };
         draft.store(dump).map_err(|error| {
             let text = format!("the message could not be stored: {error}");
-            self.tally.borrow_mut().errors.add(Phase::Reply, INSUFFICIENT_STORAGE.code(), &text);
+            self.count_error(Phase::Reply, INSUFFICIENT_STORAGE.code(), &text);
             self.storage_refusal()
         })
     }
@@ -267,7 +342,12 @@ impl SinkWorkerState {
         match self.creation_time(trace, now) {
             Some(_) if trace.is_warm_up() => {}
             Some(created) => {
-                run.delivered.record(now - created);
+                let took = now - created;
+                run.delivered.record(took);
+                if run.slowest.admits(took) {
+                    let recipients = numbers.len() as u32;
+                    run.slowest.insert(took, SlowDelivery { message: trace.sequence, created, bytes, recipients });
+                }
                 run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));
                 run.realtime |= trace.clock.is_realtime();
             }
@@ -325,13 +405,38 @@ fn phase(command: RuleCommand) -> Phase {
     }
 }
 
-/// Marks the units of a message in the ledger.
+/// Marks the units of a message in the ledger; those of other domains than the worker's first are marked when the tally
+/// is merged.
 fn mark_units(run: &mut RunTally, trace: &Trace, numbers: &[u32]) {
     for number in numbers {
-        match run.units.mark(trace.sequence, *number) {
+        let domain = (number >> RECIPIENT_BITS) as u16;
+        let recipient = number & ((1 << RECIPIENT_BITS) - 1);
+        if domain > 0 {
+            run.domain_units.push(DomainUnit { sequence: trace.sequence, recipient, domain });
+            continue;
+        }
+        match run.units.mark(trace.sequence, recipient) {
             MarkResult::First => {}
             MarkResult::Again => run.duplicates += 1,
             MarkResult::Full => run.overflow += 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn domains_are_numbered_in_any_case_and_bounded() {
+        let mut domains = DomainNumbers::default();
+        let numbers = [&b"a.example"[..], b"b.example", b"A.Example", b"B.EXAMPLE", b"", b"a.example"];
+        assert_eq!(numbers.map(|domain| domains.number_of(domain)), [0, 1, 0, 1, 2, 0]);
+        for number in 0..1000 {
+            assert!(usize::from(domains.number_of(format!("d{number}.example").as_bytes())) <= MAX_DOMAINS);
+        }
+        assert_eq!((domains.names.len(), domains.numbers.len()), (MAX_DOMAINS, MAX_DOMAINS));
+        assert_eq!(domains.number_of(b"d999.example"), MAX_DOMAINS as u16);
+        assert_eq!(with_domain(1023, 100) & 0xffff, 1023);
     }
 }

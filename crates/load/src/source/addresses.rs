@@ -61,6 +61,14 @@ struct WeightedText {
     weight: u64,
 }
 
+/// Domains of a pattern's addresses, in lower case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PatternDomains {
+    pub(super) names: Vec<String>,
+    /// Set if there are more.
+    pub(super) is_cut: bool,
+}
+
 /// The characters between the pattern's local part and `@`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecipientNumbering {
@@ -188,6 +196,36 @@ impl AddressPattern {
         local
     }
 
+    /// The domains of its addresses, at most that many.
+    pub(super) fn domains(&self, most: usize) -> PatternDomains {
+        let mut found = PatternDomains::default();
+        let mut ends = vec![String::new()];
+        for piece in self.parts.iter().rev() {
+            let mut longer: Vec<String> = Vec::new();
+            for end in &ends {
+                for text in piece.texts(most + 1) {
+                    let whole = text + end;
+                    match whole.rsplit_once('@') {
+                        Some((_, domain)) => found.names.push(domain.to_ascii_lowercase()),
+                        None => longer.push(whole),
+                    }
+                    // More ends than domains may be had: the rest of the pattern only makes them longer.
+                    if longer.len() > most || found.names.len() > MAX_COMBINATIONS {
+                        break;
+                    }
+                }
+            }
+            longer.dedup();
+            ends = longer;
+        }
+        found.names.extend(ends.first().map(|_| String::new()));
+        let mut known = BTreeSet::new();
+        found.names.retain(|name| known.insert(name.clone()));
+        found.is_cut = found.names.len() > most;
+        found.names.truncate(most);
+        found
+    }
+
     /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2).
     ///
     /// # Errors
@@ -249,6 +287,18 @@ impl PatternPart {
                     place -= word.weight;
                 }
             }
+        }
+    }
+
+    /// Its texts, at most that many.
+    fn texts(&self, most: usize) -> Vec<String> {
+        match self {
+            Self::Text(text) => vec![text.clone()],
+            Self::MessageNumber => vec![String::new()],
+            Self::Number { least, most: last, digits } => {
+                (*least..=*last).take(most).map(|number| format!("{number:0digits$}", digits = *digits)).collect()
+            }
+            Self::OneOf { choices, .. } => choices.iter().map(|choice| choice.text.clone()).collect(),
         }
     }
 

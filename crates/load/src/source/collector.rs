@@ -5,6 +5,7 @@ use super::worker_state::TALLY_INTERVAL;
 use super::{SourceContext, report};
 use anyhow::{Result, bail};
 use journey::record::{Ending, ThresholdRow};
+use journey::series::SeriesCounters;
 use journey::stalls::{StallDetector, Tick};
 use journey::{Latencies, RunId, SourceTally};
 use net::clock;
@@ -13,9 +14,11 @@ use party::interrupt::{Interrupt, StopRequest};
 use party::live::{LiveEvent, LiveProgress};
 use party::live_line::{LiveLine, NonTerminalOutput};
 use party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
+use party::usage_sampler::UsageSampler;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
+use workload::run_events::RunCourse;
 
 /// Time for which replies are still waited for after the user asked for the end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -32,6 +35,7 @@ pub(super) struct SourceCollector {
     total: SourceTally,
     interval_recorder: IntervalRecorder,
     host_sampler: HostSampler,
+    usage_sampler: UsageSampler,
     progress_output: ProgressOutput,
     /// Latencies since the last progress report.
     recent: Latencies,
@@ -72,6 +76,7 @@ impl SourceCollector {
             interval_recorder: IntervalRecorder::begin(now, "accepted", outputs.hlog.as_deref())?
                 .excluding_before(setting.warm_up_until),
             host_sampler: HostSampler::start(),
+            usage_sampler: UsageSampler::of_own_process(now),
             progress_output: ProgressOutput::new(outputs.live, NonTerminalOutput::Lines).with_metrics(outputs.http)?,
             recent: Latencies::default(),
             reply_span: None,
@@ -120,14 +125,25 @@ impl SourceCollector {
         let unlogged = self.interval_recorder.finish(now);
         let series = &self.interval_recorder.series;
         let around = self.host_sampler.finish();
+        let stalls = self.stalls.rows();
         let known = report::SourceResults {
             tally: &self.total,
             series,
-            stalls: self.stalls.rows(),
+            stalls: &stalls,
             ending: self.end.ending,
             offered_time: self.offered_time(now),
             is_abandoned: self.end.is_abandoned,
-            missed_threshold: self.missed_threshold.take(),
+            course: RunCourse {
+                origin: Duration::from_nanos(series.origin_ns()),
+                began: self.began,
+                ended: self.total.last_created.unwrap_or(now),
+                stalls: &stalls,
+                ending: self.end.ending,
+                stopped_at: self.end.stopped_at,
+                missed_threshold: self.missed_threshold.as_ref(),
+            },
+            usage: &self.usage_sampler,
+            missed_threshold: self.missed_threshold.as_ref(),
         };
         let record = report::record(&self.context, self.run, self.started_at, &known, around);
         let unwritten =
@@ -141,6 +157,9 @@ impl SourceCollector {
         if let Some((first, last)) = tally.first_reply.zip(tally.last_reply) {
             let (known_first, known_last) = self.reply_span.unwrap_or((first, last));
             self.reply_span = Some((first.min(known_first), last.max(known_last)));
+        }
+        for (second, messages) in tally.due_seconds.iter() {
+            self.interval_recorder.series.add_created(second, messages);
         }
         self.total.merge(tally);
     }
@@ -168,9 +187,14 @@ impl SourceCollector {
         self.next_tick = now + TALLY_INTERVAL;
         let total = &self.total;
         let warm_up = &self.total.warm_up;
-        let sent = total.sent - warm_up.sent;
-        let accepted = total.accepted - warm_up.accepted;
-        self.interval_recorder.series.add(now, sent, accepted, 0, total.errors.total(), &self.recent);
+        let counters = SeriesCounters {
+            sent: total.sent - warm_up.sent,
+            accepted: total.accepted - warm_up.accepted,
+            delivered: 0,
+            errors: total.errors.total(),
+        };
+        self.interval_recorder.series.add(now, counters, &self.recent);
+        self.usage_sampler.sample_own(now);
         let (first, last) = self.reply_span.take().unzip();
         self.stalls.add(Tick {
             now,

@@ -2,6 +2,7 @@
 //! the session reuses.
 use super::SourceOptions;
 use super::addresses::{AddressPattern, RecipientNumbering, distinct_numbers};
+use super::domains::RecipientDomains;
 use super::dsn_parameters::DsnParameters;
 use super::message_set::{MessageChoice, MessageSet};
 use super::random::{RandomStream, SeededRng};
@@ -30,10 +31,12 @@ pub(super) struct FixedEnvelopes {
     body_parameter: BodyParameter,
     /// The ledger's number of each recipient, by its place in the envelope.
     numbers: Vec<u32>,
+    /// The addresses that they were rendered from.
+    generator: GeneratedEnvelopes,
 }
 
 /// Addresses by pattern, or sizes or numbers of recipients that vary.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct GeneratedEnvelopes {
     sender: AddressPattern,
     /// Patterns, one for each recipient of a message; a single one is for all of them.
@@ -44,7 +47,7 @@ pub(super) struct GeneratedEnvelopes {
 }
 
 /// A pattern of recipients, and the numbering by which the ledger tells its addresses from others of a message.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct RecipientPattern {
     pattern: AddressPattern,
     numbering: RecipientNumbering,
@@ -143,6 +146,27 @@ impl Envelopes {
         }
     }
 
+    /// The recipients of the message with that number, which has so many, in their order.
+    pub(super) fn recipients_of(&self, number: u64, recipients: u32) -> Vec<String> {
+        let mut buffer = EnvelopeBuffer::default();
+        self.generator().write_envelope(number, recipients, MailParameters::NONE, &mut buffer);
+        buffer.recipients().map(|address| String::from_utf8_lossy(address).into_owned()).collect()
+    }
+
+    /// The number of the domain of each of them.
+    pub(super) fn domains_of(&self, number: u64, recipients: u32, domains: &RecipientDomains) -> Vec<u16> {
+        let mut buffer = EnvelopeBuffer::default();
+        self.generator().write_envelope(number, recipients, MailParameters::NONE, &mut buffer);
+        buffer.recipients().map(|address| domains.number_of(address)).collect()
+    }
+
+    fn generator(&self) -> &GeneratedEnvelopes {
+        match self {
+            Self::Fixed(same) => &same.generator,
+            Self::Generated(drawn) => drawn,
+        }
+    }
+
     /// The ledger's number of the recipient at that place of an envelope.
     pub(super) fn recipient_number(&self, place: usize, only_number: u32) -> u32 {
         match self {
@@ -220,6 +244,7 @@ impl GeneratedEnvelopes {
             needs_utf8: !buffer.text.is_ascii(),
             body_parameter: self.body_parameter,
             numbers: buffer.recipients().map(recipient_number).collect(),
+            generator: self.clone(),
         }
     }
 
@@ -266,6 +291,8 @@ impl GeneratedEnvelopes {
 }
 
 impl MailParameters {
+    const NONE: Self = Self { size: None, eight_bit: false, binary: false, utf8: false };
+
     fn write(self, text: &mut Vec<u8>) {
         let start = text.len();
         if let Some(bytes) = self.size {
@@ -396,6 +423,15 @@ mod tests {
             }
         }
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+        let recipients = envelopes.recipients_of(7, 3);
+        let pick = MessageSet::Fixed(template()).choose(7);
+        let occasion = EnvelopeInput { number: 7, recipients: 3, content: pick, extensions: &offered };
+        let sent = envelopes.envelope_for(occasion, &mut EnvelopeBuffer::default()).envelope;
+        for (place, recipient) in (0..).zip(&recipients) {
+            assert_eq!(sent.recipient(place), format!("RCPT TO:<{recipient}>\r\n").as_bytes(), "the same as was sent");
+        }
+        let fixed = Envelopes::Fixed(drawn_to("", &["b7@x", "a@y", "c@z"], 3).render_fixed(3, 400, false));
+        assert_eq!(fixed.recipients_of(99, 3), ["b7@x", "a@y", "c+1@z"]);
         assert!(RecipientPattern::all(&[], 1).is_err());
         let empty = ["a@x", ""].map(|typed| AddressPattern::parse(typed).unwrap());
         assert!(RecipientPattern::all(&empty, 2).is_err(), "a recipient cannot be the null path");

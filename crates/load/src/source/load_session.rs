@@ -1,12 +1,15 @@
 //! A session's own side of the conversation: its messages, the meaning of each reply for them, and the times.
 use super::SourceContext;
+use super::domains::{MessageDomains, RecipientDomains, UnitFate};
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
 use super::message_set::MessageChoice;
 use super::random::RandomStream;
 use super::worker_state::{ClaimedMessage, ParkEntry, SourceWorkerState};
+use journey::errors::ErrorEvent;
 use journey::record::Pipelining;
+use journey::slowest::{MessagePhases, SlowTransaction};
 use journey::trace::WARM_UP_SEQUENCE;
-use journey::{LatencyKind, Phase};
+use journey::{LatencyKind, Phase, SourceTally};
 use net::{Handshake, MessageSource, NextAction, Outbox, SessionEnd, Timer, clock};
 use party::outputs::SESSION_PANICKED;
 use party::planned_panic::planned_panic;
@@ -41,6 +44,11 @@ pub(super) struct OutgoingMessage {
     accepted_beyond: Vec<u64>,
     /// Recipients that the peer refused.
     rejected: u32,
+    /// Phases of its own dialogue so far.
+    phases: MessagePhases,
+    /// Time at which the last of them ended.
+    phase_ended_at: Duration,
+    domains: MessageDomains,
 }
 
 /// Reason why a message is given up.
@@ -64,6 +72,31 @@ impl OutgoingMessage {
             accepted: 0,
             accepted_beyond: Vec::new(),
             rejected: 0,
+            phases: MessagePhases::default(),
+            phase_ended_at: claim.began,
+            domains: setting
+                .domains
+                .as_ref()
+                .map(|domains| recipient_domains(&claim, setting, domains))
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Adds a phase of its dialogue that began at `since`, or after the phase before it.
+    fn add_phase(&mut self, phase: Phase, since: Duration, now: Duration) {
+        self.phases.add(phase, now.saturating_sub(since.max(self.phase_ended_at)));
+        self.phase_ended_at = now;
+    }
+
+    /// Facts for the list of the slowest.
+    fn summary(&self) -> SlowTransaction {
+        SlowTransaction {
+            message: self.claim.number,
+            since: self.since,
+            began: self.claim.began,
+            phases: self.phases,
+            bytes: self.content.bytes,
+            recipients: self.claim.recipients,
         }
     }
 
@@ -168,8 +201,26 @@ impl LoadSession {
         let now = clock::now();
         ready!(self.poll_pause(cx, now));
         let claim = ready!(self.worker.poll_claim(cx, &self.park_entry, now));
-        self.messages.extend(claim.map(|claim| OutgoingMessage::new(claim, &self.context)));
+        claim.into_iter().for_each(|claim| self.begin_message(claim));
         Poll::Ready(claim.is_some())
+    }
+
+    /// Begins a message.
+    fn begin_message(&mut self, claim: ClaimedMessage) {
+        let message = OutgoingMessage::new(claim, &self.context);
+        if self.context.domains.is_some() {
+            self.worker.update_tally(|tally| message.domains.count_created(&mut tally.domains));
+        }
+        self.messages.push_back(message);
+    }
+
+    /// Counts an error. Its sample is the recipient at `place` of the oldest message, if one has been named by then.
+    fn count_error(&self, tally: &mut SourceTally, error: ErrorEvent<'_>, place: u32) {
+        tally.errors.add(error, || {
+            let message = self.messages.front().filter(|_| error.phase >= Phase::Rcpt)?;
+            let recipients = self.context.envelopes.recipients_of(message.claim.number, message.claim.recipients);
+            recipients.into_iter().nth(place as usize)
+        });
     }
 
     /// Completes when the pause after the last message is over, or the run is.
@@ -203,6 +254,7 @@ impl LoadSession {
         let options = &self.context.options;
         let first = self.messages.front().map_or(0, |job| job.claim.number);
         self.message_limit = options.reuse.as_ref().map(|reuse| reuse.sample(options.seed, RandomStream::Reuse, first));
+        self.messages.front_mut().into_iter().for_each(|message| message.add_phase(Phase::Connect, began, now));
         self.worker.update_tally(|tally| {
             tally.connections += 1;
             if now >= self.context.warm_up_until {
@@ -213,7 +265,8 @@ impl LoadSession {
 
     /// Gives up the message that waited for a connection, because none could be established.
     pub(super) fn connection_failed(&mut self, why: &str) {
-        self.worker.update_tally(|tally| tally.errors.add(Phase::Connect, 0, why));
+        let error = ErrorEvent { phase: Phase::Connect, code: 0, text: why, at: clock::now() };
+        self.worker.update_tally(|tally| self.count_error(tally, error, 0));
         self.fail_messages(MessageFailure::Failed);
     }
 
@@ -244,7 +297,8 @@ impl LoadSession {
         let is_of_setup = matches!(verb, Some(Verb::Greeting | Verb::Hello | Verb::StartTls));
         if !is_counted && (!self.messages.is_empty() || is_of_setup) {
             let phase = phase_of(verb.unwrap_or(Verb::Message));
-            self.worker.update_tally(|tally| tally.errors.add(phase, 0, &what));
+            let error = ErrorEvent { phase, code: 0, text: &what, at: clock::now() };
+            self.worker.update_tally(|tally| self.count_error(tally, error, 0));
         }
         self.fail_messages(if is_counted { MessageFailure::Rejected } else { MessageFailure::Failed });
         self.messages.extend(kept);
@@ -263,6 +317,8 @@ impl LoadSession {
                 let refused = if why == MessageFailure::Rejected { all } else { u64::from(job.rejected).min(all) };
                 tally.recipients_rejected += refused;
                 tally.recipients_failed += all - refused;
+                let fate = if why == MessageFailure::Rejected { UnitFate::Rejected } else { UnitFate::Failed };
+                job.domains.count_ended(&mut tally.domains, |_| fate);
                 if refused == all {
                     tally.rejected += 1;
                     tally.warm_up.rejected += warm_up;
@@ -284,12 +340,14 @@ impl LoadSession {
         let envelopes = &self.context.envelopes;
         let all = job.claim.recipients as usize;
         let bytes = job.content.bytes;
+        let is_open_loop = self.context.options.offered_rate.is_some();
         self.worker.update_tally(|tally| {
             tally.last_ended = Some(now);
             if outcome == Outcome::Refused {
                 tally.rejected += 1;
                 tally.warm_up.rejected += u64::from(job.claim.is_warm_up);
                 tally.recipients_rejected += all as u64;
+                job.domains.count_ended(&mut tally.domains, |_| UnitFate::Rejected);
                 return;
             }
             let sequence = job.sequence();
@@ -308,12 +366,23 @@ impl LoadSession {
             tally.recipients_accepted += taken;
             tally.recipients_rejected += all as u64 - taken;
             tally.bytes_accepted += bytes;
+            job.domains.count_ended(&mut tally.domains, |place| match job.has_accepted(place) {
+                true => UnitFate::Accepted,
+                false => UnitFate::Rejected,
+            });
             if job.claim.is_warm_up {
                 tally.warm_up.accepted += 1;
                 tally.warm_up.bytes_accepted += bytes;
                 return;
             }
-            tally.time(LatencyKind::Accepted, now.saturating_sub(job.since));
+            let took = now.saturating_sub(job.since);
+            tally.time(LatencyKind::Accepted, took);
+            if is_open_loop {
+                tally.time(LatencyKind::AcceptedService, now.saturating_sub(job.claim.began));
+            }
+            if tally.slowest.admits(took) {
+                tally.slowest.insert(took, job.summary());
+            }
             tally.last_accepted = tally.last_accepted.max(Some(now));
         });
     }
@@ -337,9 +406,18 @@ impl LoadSession {
                 tally.time(LatencyKind::Phase(phase), now.saturating_sub(since));
             }
             if !event.reply.is_positive() {
-                tally.errors.add(phase, event.reply.code(), &event.reply.text());
+                let text = event.reply.text();
+                let error = ErrorEvent { phase, code: event.reply.code(), text: &text, at: now };
+                let place = match event.to {
+                    Verb::Recipient(place) | Verb::Delivery(place) => place,
+                    _ => 0,
+                };
+                self.count_error(tally, error, place);
             }
         });
+        if is_whole && let Some(message) = self.messages.front_mut() {
+            message.add_phase(phase, since, now);
+        }
         match event.to {
             _ if event.reply.code() == 421 => self.is_rejected = true,
             Verb::Greeting if !event.reply.is_positive() => self.is_rejected = true,
@@ -358,7 +436,8 @@ impl Drop for LoadSession {
         }
         let was_sent = self.messages.front().is_some_and(|job| job.sent.is_some());
         let phase = if was_sent { Phase::Reply } else { Phase::Mail };
-        self.worker.update_tally(|tally| tally.errors.add(phase, 0, SESSION_PANICKED));
+        let error = ErrorEvent { phase, code: 0, text: SESSION_PANICKED, at: clock::now() };
+        self.worker.update_tally(|tally| tally.errors.add(error, || None));
         self.fail_messages(MessageFailure::Failed);
     }
 }
@@ -381,6 +460,7 @@ impl MessageSource for LoadSession {
         let now = clock::now();
         self.commands_sent_at = now;
         self.connected_at = now;
+        self.messages.front_mut().into_iter().for_each(|message| message.add_phase(Phase::Tls, Duration::ZERO, now));
         self.worker.update_tally(|tally| {
             tally.time(LatencyKind::Phase(Phase::Tls), handshake.took);
             tally.handshakes.add(&handshake.version, &handshake.cipher, handshake.resumed);
@@ -400,7 +480,7 @@ impl MessageSource for LoadSession {
         if is_new {
             ready!(self.poll_pause(cx, now));
             match ready!(self.worker.poll_claim(cx, &self.park_entry, now)) {
-                Some(claim) => self.messages.push_back(OutgoingMessage::new(claim, &self.context)),
+                Some(claim) => self.begin_message(claim),
                 None => return Poll::Ready(NextAction::Quit),
             }
         }
@@ -438,6 +518,9 @@ impl MessageSource for LoadSession {
         let go_ahead = self.data_accepted_at;
         let bytes = job.content.bytes;
         let is_warm_up = job.claim.is_warm_up;
+        let began = job.claim.began;
+        let is_open_loop = self.context.options.offered_rate.is_some();
+        job.add_phase(Phase::Body, go_ahead, now);
         self.worker.update_tally(|tally| {
             tally.sent += 1;
             tally.bytes_sent += bytes;
@@ -447,6 +530,9 @@ impl MessageSource for LoadSession {
                 return;
             }
             tally.time(LatencyKind::Sent, now.saturating_sub(since));
+            if is_open_loop {
+                tally.time(LatencyKind::SentService, now.saturating_sub(began));
+            }
             tally.time(LatencyKind::Phase(Phase::Body), now.saturating_sub(go_ahead));
             tally.last_sent = tally.last_sent.max(Some(now));
         });
@@ -458,10 +544,14 @@ impl MessageSource for LoadSession {
             job.answered |= !matches!(event.to, Verb::Greeting | Verb::Hello | Verb::Reset | Verb::Quit);
             match event.to {
                 Verb::Recipient(place) if event.reply.is_positive() => job.accept_recipient(place as usize),
-                Verb::Recipient(_) => job.rejected += 1,
+                Verb::Recipient(place) => {
+                    job.rejected += 1;
+                    job.domains.reject(place as usize);
+                }
                 Verb::Delivery(place) if !event.reply.is_positive() => {
                     job.reject_recipient(place as usize);
                     job.rejected += 1;
+                    job.domains.reject(place as usize);
                 }
                 Verb::Data if event.reply.code() == 354 => self.data_accepted_at = now,
                 _ => {}
@@ -471,6 +561,11 @@ impl MessageSource for LoadSession {
             self.finish_transaction(outcome, now);
         }
     }
+}
+
+/// The number of the domain of each recipient.
+fn recipient_domains(claim: &ClaimedMessage, context: &SourceContext, domains: &RecipientDomains) -> MessageDomains {
+    MessageDomains::new(context.envelopes.domains_of(claim.number, claim.recipients, domains))
 }
 
 /// The phase that a reply ends.

@@ -9,6 +9,7 @@
 mod addresses;
 mod collector;
 mod corpus;
+mod domains;
 mod dsn_parameters;
 mod envelopes;
 mod file_lines;
@@ -35,6 +36,7 @@ pub use workload::offered_rate::{OfferedRate, RateStage};
 
 use anyhow::{Context, Result, anyhow, bail};
 use collector::SourceCollector;
+use domains::RecipientDomains;
 use envelopes::Envelopes;
 use journey::RunId;
 use journey::record::{Arrival, Pipelining, Workload};
@@ -173,6 +175,8 @@ struct SourceContext {
     messages: MessageSet,
     summary: MessageSetSummary,
     envelopes: Envelopes,
+    /// Domains of the recipients; `None` if there is only one.
+    domains: Option<RecipientDomains>,
     plan: LoadPlan,
     /// Messages created before this time are accounted for and not timed.
     warm_up_until: Duration,
@@ -204,6 +208,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let now = clock::now();
     let plan = LoadPlan::new(options.messages, options.time_limit().map(|limit| now + limit));
     let warm_until = options.warm_up.map_or(Duration::ZERO, |length| now + length);
+    let domains = RecipientDomains::of(&options.recipient_patterns);
     let setting = Arc::new(SourceContext {
         options,
         server,
@@ -211,6 +216,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
         messages: mail,
         summary: about,
         envelopes,
+        domains,
         plan,
         warm_up_until: warm_until,
     });

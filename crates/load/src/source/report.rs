@@ -2,24 +2,31 @@
 use super::{RESERVED_DESCRIPTORS, SourceContext, SourceOptions};
 use journey::account::{self, AccountInputs, Topology};
 use journey::judge::{VerdictInputs, judge};
-use journey::record::{Ending, Record, Role, StallRow, Surroundings, ThresholdRow, WarmUp};
+use journey::record::{
+    Ending, MAX_SLOW_RECIPIENTS, Record, Role, SlowMessage, StallRow, Surroundings, ThresholdRow, WarmUp,
+};
+use journey::slowest::SlowTransaction;
 use journey::{RunId, Series, SourceTally, Stage};
 use party::host_sampler;
 use party::outputs;
+use party::usage_sampler::UsageSampler;
 use std::time::Duration;
+use workload::run_events::RunCourse;
 
 /// The collector's results at the end.
 pub(super) struct SourceResults<'a> {
     pub(super) tally: &'a SourceTally,
     pub(super) series: &'a Series,
-    pub(super) stalls: Vec<StallRow>,
+    pub(super) stalls: &'a [StallRow],
     pub(super) ending: Ending,
     /// Time for which load was offered.
     pub(super) offered_time: Option<Duration>,
     /// Set if sessions were abandoned before their end.
     pub(super) is_abandoned: bool,
     /// The threshold that ended the run, with its value at that time.
-    pub(super) missed_threshold: Option<ThresholdRow>,
+    pub(super) missed_threshold: Option<&'a ThresholdRow>,
+    pub(super) course: RunCourse<'a>,
+    pub(super) usage: &'a UsageSampler,
 }
 
 /// The record of this party.
@@ -39,7 +46,7 @@ pub(super) fn record(
     let since = if options.offered_rate.is_some() { Stage::Scheduled } else { Stage::Created };
     record.stages = tally.stages("source", since, known.offered_time);
     record.offered_s = known.offered_time.map(|offered| offered.as_secs_f64());
-    record.stalls.clone_from(&known.stalls);
+    record.stalls = known.stalls.to_vec();
     record.ending = Some(known.ending);
     record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.phases = tally.phase_rows();
@@ -50,7 +57,11 @@ pub(super) fn record(
         created: tally.warm_up.created,
         accepted: tally.warm_up.accepted,
     });
-    record.errors = tally.errors.rows();
+    record.errors = tally.errors.rows(record.origin_ns);
+    record.events = known.course.events(options.warm_up, options.offered_rate.as_ref());
+    record.usage = known.usage.party("source", record.origin_ns).into_iter().collect();
+    record.slowest = slowest(context, tally, Duration::from_nanos(record.origin_ns));
+    record.domains = context.domains.as_ref().map(|domains| tally.domains.rows(domains.names())).unwrap_or_default();
     let needed = u64::from(options.sessions) + RESERVED_DESCRIPTORS;
     record.exhausted = tally.exhausted.rows("source", |resource| host_sampler::resource_limit(resource, needed));
     record.pauses = tally.delayed_acks("source");
@@ -66,9 +77,30 @@ pub(super) fn record(
         arrivals: None,
         relay: None,
     });
-    record.thresholds = thresholds(&record, options, known.missed_threshold.as_ref());
+    record.thresholds = thresholds(&record, options, known.missed_threshold);
     record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None });
     record
+}
+
+/// The slowest accepted messages. Their recipients are those that were drawn for their numbers.
+fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<SlowMessage> {
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let row = |(took, slow): (Duration, SlowTransaction)| {
+        let mut recipients = context.envelopes.recipients_of(slow.message, slow.recipients);
+        recipients.truncate(MAX_SLOW_RECIPIENTS);
+        SlowMessage {
+            message: slow.message,
+            created_s: slow.since.saturating_sub(origin).as_secs_f64(),
+            accepted_ms: ms(took),
+            delivered_ms: None,
+            waited_ms: ms(slow.began.saturating_sub(slow.since)),
+            phases: slow.phases.rows(),
+            recipients,
+            recipient_count: slow.recipients,
+            bytes: slow.bytes,
+        }
+    };
+    tally.slowest.sorted().into_iter().map(row).collect()
 }
 
 /// Results of the thresholds; for the one that ended the run, its value at that time.

@@ -23,6 +23,8 @@ pub(super) struct ClaimedMessage {
     pub(super) number: u64,
     /// Time at which it was due, or at closed loop was claimed.
     pub(super) since: Duration,
+    /// Time at which a session began it.
+    pub(super) began: Duration,
     pub(super) recipients: u32,
     /// Set if it was created during the warm-up: it is accounted for, and not timed.
     pub(super) is_warm_up: bool,
@@ -147,7 +149,8 @@ impl SourceWorkerState {
         let Some(number) = plan.claim(now) else { return Poll::Ready(None) };
         let setting = &self.args.context;
         let is_warm_up = since < setting.warm_up_until;
-        let claim = ClaimedMessage { number, since, recipients: setting.options.recipients(number), is_warm_up };
+        let claim =
+            ClaimedMessage { number, since, began: now, recipients: setting.options.recipients(number), is_warm_up };
         self.count_created(entry, &claim, now);
         Poll::Ready(Some(claim))
     }
@@ -163,6 +166,7 @@ impl SourceWorkerState {
             }
             tally.first_created.get_or_insert(since);
             tally.last_created = Some(now);
+            tally.due_seconds.add(since);
             if self.schedule.is_some() {
                 tally.time(LatencyKind::Slip, now - since);
             }

@@ -108,7 +108,9 @@ async fn execute(
     let series = &collector.interval_recorder.series;
     let stalls = collector.stalls(&run_state);
     let missed_threshold = collector.missed_threshold.as_ref();
-    let results = report::MadesResults { started_at, series, stalls, missed_threshold, surroundings, purged, ending };
+    let usage = &collector.usage_sampler;
+    let results =
+        report::MadesResults { started_at, series, usage, stalls, missed_threshold, surroundings, purged, ending };
     let record = report::record(&run_state, results);
     let unwritten = out.and_then(|directory| write_files(&directory, &record).err()).or(unlogged);
     collector.publish(&record, unwritten.as_ref());

@@ -67,6 +67,11 @@ impl LoadPacer {
         self.stopped_at.get_or_insert(now);
     }
 
+    /// Time at which the creation of messages was stopped, if it was.
+    pub(super) fn stopped_at(&self) -> Option<Duration> {
+        self.stopped_at
+    }
+
     /// Time at which the offer ended, given the times of the last created message and the last answer. Open loop: when
     /// no more messages were due, or the last was taken up. Closed loop: when the last attempt ended.
     pub(super) fn offered_until(&self, last_created: Duration, last_heard: Duration) -> Option<Duration> {

@@ -2,19 +2,25 @@
 use super::run_state::MadesRunState;
 use super::stages::{MadesMode, MessageStage};
 use super::tracker::ReceiveQueue;
+use super::troubles::TroubleTimes;
 use super::verdict;
+use journey::merge::join_events;
 use journey::record::{
-    Ending, ErrorRow, LedgerRow, Mades, MadesQueue, MadesTrouble, Record, Role, StageRow, StallRow, Surroundings,
-    ThresholdRow, Workload,
+    Ending, ErrorRow, EventKind, EventRow, LedgerRow, Mades, MadesQueue, MadesTrouble, Record, Role, StageRow,
+    StallRow, Surroundings, ThresholdRow, Workload,
 };
 use journey::{Phase, Series};
 use net::clock;
 use party::outputs;
+use party::usage_sampler::UsageSampler;
+use std::time::Duration;
+use workload::run_events::RunCourse;
 
 /// The results besides the shared state.
 pub(super) struct MadesResults<'a> {
     pub(super) started_at: jiff::Timestamp,
     pub(super) series: &'a Series,
+    pub(super) usage: &'a UsageSampler,
     pub(super) stalls: Vec<StallRow>,
     /// The threshold that ended the run, with its value at that time.
     pub(super) missed_threshold: Option<&'a ThresholdRow>,
@@ -34,12 +40,16 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record.command.clone_from(&options.command);
     record.origin_ns = results.series.origin_ns();
     record.series = results.series.rows();
+    record.usage = results.usage.party("mades", record.origin_ns).into_iter().collect();
     record.offered_s = offered_s;
     record.stalls = results.stalls;
     record.stages = stages(run_state, &balance.ledger, offered_s);
     record.duration_s = mades.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.lag_ms = run_state.lag.borrow().summary();
-    record.errors = mades.troubles.iter().map(error).collect();
+    let origin = Duration::from_nanos(record.origin_ns);
+    let times: Vec<_> = run_state.tracker.borrow().troubles.times().collect();
+    record.errors = mades.troubles.iter().zip(times).map(|(trouble, times)| error(trouble, times, origin)).collect();
+    record.events = events(run_state, origin, results.ending, results.missed_threshold);
     record.surroundings = Some(results.surroundings);
     let mut party = outputs::own_party(Role::Source, "mades", 1, Vec::new());
     party.command.clone_from(&options.command);
@@ -51,6 +61,35 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record.thresholds = thresholds(&record, run_state, results.missed_threshold);
     record.verdict = verdict::conclude(&record, &mades);
     record
+}
+
+/// Stages of the rate, times without a connection, and an early end.
+fn events(
+    run_state: &MadesRunState,
+    origin: Duration,
+    ending: Ending,
+    missed_threshold: Option<&ThresholdRow>,
+) -> Vec<EventRow> {
+    let began = run_state.began;
+    let ended = run_state.tracker.borrow().waterfall.last(MessageStage::Created).unwrap_or(began);
+    let stopped_at = run_state.pacer.borrow().stopped_at();
+    let course = RunCourse { origin, began, ended, stalls: &[], ending, stopped_at, missed_threshold };
+    let outages = run_state.outages.borrow();
+    let outages = outages.iter().flat_map(|outage| {
+        let at_s = began.saturating_sub(origin).as_secs_f64() + outage.began_s;
+        let lost = EventRow {
+            at_s,
+            kind: EventKind::ServerLost,
+            text: format!("no connection for the {}: {}", outage.side, outage.why),
+        };
+        let back = EventRow {
+            at_s: at_s + outage.lasted_s,
+            kind: EventKind::ServerBack,
+            text: format!("connected again for the {}", outage.side),
+        };
+        std::iter::once(lost).chain((!outage.to_the_end).then_some(back))
+    });
+    join_events(course.events(None, run_state.options.offer.as_ref()), outages.collect())
 }
 
 /// Results of the thresholds; for the one that ended the run, its value at that time.
@@ -183,9 +222,17 @@ fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>)
 }
 
 /// A trouble in the terms that all protocols share: those have numeric codes, and phases of a dialogue.
-fn error(trouble: &MadesTrouble) -> ErrorRow {
+fn error(trouble: &MadesTrouble, times: Option<TroubleTimes>, origin: Duration) -> ErrorRow {
     let phase = if trouble.kind == "connection" { Phase::Connect } else { Phase::Reply };
     let parts = [&trouble.kind, &trouble.code, &trouble.text];
     let text: Vec<&str> = parts.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
-    ErrorRow { phase, code: 0, text: text.join(": "), count: trouble.count, ..ErrorRow::default() }
+    let second = |at: Duration| at.saturating_sub(origin).as_secs_f64();
+    ErrorRow {
+        phase,
+        text: text.join(": "),
+        count: trouble.count,
+        first_s: times.map(|times| second(times.first)),
+        last_s: times.map(|times| second(times.last)),
+        ..ErrorRow::default()
+    }
 }

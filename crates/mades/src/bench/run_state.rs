@@ -8,6 +8,7 @@ use super::troubles::TroubleKind;
 use crate::Uuid;
 use crate::api::RunMessageId;
 use journey::record::MadesOutage;
+use journey::tally::DueSeconds;
 use journey::{Latencies, RunId};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub(super) struct MadesRunState {
     pub(super) unsent: Cell<Option<u64>>,
     /// Lag of messages that were waited for: the time from due to taken up.
     pub(super) lag: RefCell<Latencies>,
+    /// Messages since the last tick by the second in which they were due.
+    pub(super) due_seconds: RefCell<DueSeconds>,
     /// Messages that had to wait for room.
     pub(super) waited_for_room: Cell<u64>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
@@ -66,6 +69,7 @@ impl MadesRunState {
             room_notify: Notify::new(),
             unsent: Cell::new(None),
             lag: RefCell::default(),
+            due_seconds: RefCell::default(),
             waited_for_room: Cell::new(0),
             outages: RefCell::default(),
             began: now,

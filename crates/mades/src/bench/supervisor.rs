@@ -6,12 +6,14 @@ use super::run_state::MadesRunState;
 use super::stages::MessageStage;
 use journey::Latencies;
 use journey::record::{Ending, Record, StallRow, ThresholdRow};
+use journey::series::SeriesCounters;
 use journey::stalls::{StallDetector, Tick};
 use net::clock;
 use party::interrupt::{Interrupt, StopRequest};
 use party::live::{LiveEvent, LiveProgress};
 use party::live_line::{LiveLine, NonTerminalOutput};
 use party::outputs::{IntervalRecorder, ProgressOutput};
+use party::usage_sampler::UsageSampler;
 use std::time::Duration;
 
 /// Interval at which overdue messages are looked for.
@@ -31,6 +33,7 @@ const MAX_USUAL_GAPS: f64 = 10.0;
 pub(super) struct RunSupervisor {
     pub(super) interval_recorder: IntervalRecorder,
     progress_output: ProgressOutput,
+    pub(super) usage_sampler: UsageSampler,
     recent: Latencies,
     next_progress: Duration,
     stop_deadline: Option<Duration>,
@@ -51,6 +54,7 @@ impl RunSupervisor {
         Self {
             interval_recorder: recorder,
             progress_output: output,
+            usage_sampler: UsageSampler::of_own_process(run_state.began),
             recent: Latencies::default(),
             next_progress: next_tick,
             stop_deadline: None,
@@ -136,7 +140,12 @@ impl RunSupervisor {
         let sent = reached(MessageStage::Sent);
         let settled = reached(MessageStage::Settled);
         let troubles = tracker.troubles.total();
-        self.interval_recorder.series.add(now, sent, settled, arrived, troubles, &self.recent);
+        let counters = SeriesCounters { sent, accepted: settled, delivered: arrived, errors: troubles };
+        self.interval_recorder.series.add(now, counters, &self.recent);
+        for (second, messages) in run_state.due_seconds.borrow_mut().drain() {
+            self.interval_recorder.series.add_created(second, messages);
+        }
+        self.usage_sampler.sample_own(now);
         self.interval_recorder.log(now, &self.recent);
         let progress = LiveProgress {
             elapsed_s: now.saturating_sub(run_state.began).as_secs_f64(),

@@ -1,7 +1,9 @@
 //! Counts of troubles, by kind and by the peer's own code, with the first text of each. Bounded: a peer that keeps
 //! sending new codes cannot make it grow.
 use journey::record::MadesTrouble;
+use net::clock;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Largest number of kinds with codes; later ones are counted in one row.
 const MAX_KINDS: usize = 64;
@@ -50,6 +52,14 @@ impl TroubleKind {
 struct TroubleCount {
     text: String,
     count: u64,
+    times: TroubleTimes,
+}
+
+/// Times of the first and the last trouble of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TroubleTimes {
+    pub(super) first: Duration,
+    pub(super) last: Duration,
 }
 
 /// The troubles of a run.
@@ -65,8 +75,11 @@ impl Troubles {
         let code = printable(code);
         if let Some(kind) = self.counts.get_mut(&(trouble, code.clone())) {
             kind.count += 1;
+            kind.times.last = clock::now();
         } else if self.counts.len() < MAX_KINDS {
-            self.counts.insert((trouble, code), TroubleCount { text: printable(text), count: 1 });
+            let now = clock::now();
+            let times = TroubleTimes { first: now, last: now };
+            self.counts.insert((trouble, code), TroubleCount { text: printable(text), count: 1, times });
         } else {
             self.others += 1;
         }
@@ -81,6 +94,11 @@ impl Troubles {
     #[cfg(test)]
     pub(super) fn count(&self, trouble: TroubleKind) -> u64 {
         self.counts.iter().filter(|((kind, _), _)| *kind == trouble).map(|(_, kind)| kind.count).sum()
+    }
+
+    /// Times of each row of the record; unknown for the last row if it counts other errors.
+    pub(super) fn times(&self) -> impl Iterator<Item = Option<TroubleTimes>> + '_ {
+        self.counts.values().map(|kind| Some(kind.times)).chain(std::iter::once(None))
     }
 
     /// The troubles as rows of the record.
@@ -126,6 +144,9 @@ mod tests {
         ];
         assert_eq!(rows, expected);
         assert_eq!((troubles.total(), troubles.count(TroubleKind::ErrorReply)), (4, 3));
+        let times: Vec<_> = troubles.times().collect();
+        assert!(times[..3].iter().all(|times| times.is_some_and(|times| times.first <= times.last)), "{times:?}");
+        assert_eq!(times[3], None, "there are no others");
     }
 
     #[test]

@@ -1,0 +1,225 @@
+//! Fates by domain of the recipients, bounded.
+use crate::record::DomainRow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Domains with a row of their own; all others share one.
+pub const MAX_DOMAINS: usize = 100;
+
+/// Units of a domain, as a source counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DomainFates {
+    /// Units that a session began.
+    pub created: u64,
+    /// Units that the peer took responsibility for.
+    pub accepted: u64,
+    /// Units that the server rejected.
+    pub rejected: u64,
+    /// Units whose connection failed.
+    pub failed: u64,
+}
+
+/// Counts of a source by the number of a domain in a table of its own. Empty if there is only one domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DomainTally(Vec<DomainFates>);
+
+impl DomainTally {
+    /// Returns the counts of that domain.
+    pub fn open(&mut self, domain: u16) -> &mut DomainFates {
+        let place = usize::from(domain);
+        if self.0.len() <= place {
+            self.0.resize(place + 1, DomainFates::default());
+        }
+        &mut self.0[place]
+    }
+
+    /// Adds the counts of another worker, or of this one since its last tick.
+    pub fn merge(&mut self, other: &Self) {
+        for (domain, theirs) in (0..).zip(&other.0) {
+            let ours = self.open(domain);
+            ours.created += theirs.created;
+            ours.accepted += theirs.accepted;
+            ours.rejected += theirs.rejected;
+            ours.failed += theirs.failed;
+        }
+    }
+
+    /// Begins anew and keeps the memory.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Makes the rows of the run record, the largest first. `names` are those of the table; a domain beyond it is one of
+    /// the others.
+    pub fn rows(&self, names: &[String]) -> Vec<DomainRow> {
+        let row = |(place, fates): (usize, &DomainFates)| DomainRow {
+            domain: names.get(place).cloned().unwrap_or_default(),
+            created: fates.created,
+            accepted: fates.accepted,
+            rejected: fates.rejected,
+            failed: fates.failed,
+            ..DomainRow::default()
+        };
+        let mut rows: Vec<DomainRow> = self.0.iter().enumerate().map(row).collect();
+        rows.retain(|row| row.created > 0);
+        sort(&mut rows);
+        rows
+    }
+}
+
+/// A unit that arrived for another domain than a worker's first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DomainUnit {
+    /// Number of the message.
+    pub sequence: u64,
+    /// Number of the recipient.
+    pub recipient: u32,
+    /// Number of the domain among the worker's names.
+    pub domain: u16,
+}
+
+/// Arrivals by domain, as a sink counts them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DomainArrivals(BTreeMap<Arc<str>, ArrivedUnits>);
+
+/// Arrivals of a domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArrivedUnits {
+    /// Distinct units.
+    pub delivered: u64,
+    /// Arrivals of a unit after its first.
+    pub duplicates: u64,
+}
+
+impl DomainArrivals {
+    /// Returns the counts of that domain, or of all others if there are too many.
+    pub fn open(&mut self, name: &Arc<str>) -> &mut ArrivedUnits {
+        let is_full = self.0.len() >= MAX_DOMAINS && !self.0.contains_key(name);
+        self.0.entry(if is_full { Arc::default() } else { Arc::clone(name) }).or_default()
+    }
+
+    /// Makes the rows of the run record, the largest first.
+    pub fn rows(&self) -> Vec<DomainRow> {
+        let arrived = self.0.iter().filter(|(_, units)| units.delivered + units.duplicates > 0);
+        let mut rows: Vec<DomainRow> = arrived
+            .map(|(name, units)| DomainRow {
+                domain: name.to_string(),
+                delivered: Some(units.delivered),
+                duplicates: Some(units.duplicates),
+                ..DomainRow::default()
+            })
+            .collect();
+        sort(&mut rows);
+        rows
+    }
+}
+
+/// Joins the rows of source and sink. A domain that has no row of its own at one end is among the others at both.
+///
+/// The result is empty if the source knew of one domain only. `is_observed` is false if no sink counted arrivals.
+pub fn join(source: Vec<DomainRow>, sink: &[DomainRow], is_observed: bool) -> Vec<DomainRow> {
+    if source.len() < 2 || !is_observed {
+        return source;
+    }
+    let has_others = |rows: &[DomainRow]| rows.iter().any(|row| row.domain.is_empty());
+    let has = |rows: &[DomainRow], domain: &str| rows.iter().any(|row| row.domain == domain);
+    let source_is_cut = has_others(&source);
+    let sink_is_cut = has_others(sink);
+    let mut joined: BTreeMap<String, DomainRow> = BTreeMap::new();
+    for (row, is_lumped) in source
+        .iter()
+        .map(|row| (row, sink_is_cut && !has(sink, &row.domain)))
+        .chain(sink.iter().map(|row| (row, source_is_cut && !has(&source, &row.domain))))
+    {
+        let domain = if is_lumped { String::new() } else { row.domain.clone() };
+        let unseen =
+            || DomainRow { domain: domain.clone(), delivered: Some(0), duplicates: Some(0), ..DomainRow::default() };
+        add(joined.entry(domain.clone()).or_insert_with(unseen), row);
+    }
+    let mut rows: Vec<DomainRow> = joined.into_values().collect();
+    sort(&mut rows);
+    rows
+}
+
+fn add(row: &mut DomainRow, more: &DomainRow) {
+    row.created += more.created;
+    row.accepted += more.accepted;
+    row.rejected += more.rejected;
+    row.failed += more.failed;
+    row.delivered = Some(row.delivered.unwrap_or_default() + more.delivered.unwrap_or_default());
+    row.duplicates = Some(row.duplicates.unwrap_or_default() + more.duplicates.unwrap_or_default());
+}
+
+/// Sorts the rows by size, the others last.
+fn sort(rows: &mut [DomainRow]) {
+    let size = |row: &DomainRow| row.created.max(row.delivered.unwrap_or_default());
+    rows.sort_by(|one, other| {
+        let last = one.domain.is_empty().cmp(&other.domain.is_empty());
+        last.then_with(|| size(other).cmp(&size(one))).then_with(|| one.domain.cmp(&other.domain))
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(domain: &str, created: u64) -> DomainRow {
+        DomainRow { domain: domain.to_owned(), created, accepted: created, ..DomainRow::default() }
+    }
+
+    fn sink(domain: &str, delivered: u64, duplicates: u64) -> DomainRow {
+        DomainRow {
+            domain: domain.to_owned(),
+            delivered: Some(delivered),
+            duplicates: Some(duplicates),
+            ..DomainRow::default()
+        }
+    }
+
+    fn figures(rows: &[DomainRow]) -> Vec<(&str, u64, Option<u64>, Option<u64>)> {
+        rows.iter().map(|row| (row.domain.as_str(), row.created, row.delivered, row.duplicates)).collect()
+    }
+
+    #[test]
+    fn both_ends_are_joined_by_name_and_the_largest_is_first() {
+        let rows = join(vec![source("a", 3), source("b", 9)], &[sink("b", 8, 2), sink("c", 1, 0)], true);
+        let expected = [("b", 9, Some(8), Some(2)), ("a", 3, Some(0), Some(0)), ("c", 0, Some(1), Some(0))];
+        assert_eq!(figures(&rows), expected);
+        assert!(join(vec![], &[sink("b", 8, 2)], true).is_empty(), "the source had one domain");
+        let unknown = join(vec![source("a", 3), source("b", 9)], &[], false);
+        assert_eq!(figures(&unknown), [("a", 3, None, None), ("b", 9, None, None)]);
+    }
+
+    #[test]
+    fn a_domain_that_one_end_has_no_row_for_is_among_the_others() {
+        let rows = join(vec![source("a", 3), source("b", 5), source("", 2)], &[sink("a", 3, 0), sink("x", 1, 0)], true);
+        assert_eq!(figures(&rows), [("b", 5, Some(0), Some(0)), ("a", 3, Some(3), Some(0)), ("", 2, Some(1), Some(0))]);
+        let rows = join(vec![source("a", 3), source("b", 5)], &[sink("a", 3, 0), sink("", 5, 1)], true);
+        assert_eq!(figures(&rows), [("a", 3, Some(3), Some(0)), ("", 5, Some(5), Some(1))]);
+    }
+
+    #[test]
+    fn counts_of_workers_are_added_by_domain() {
+        let mut one = DomainTally::default();
+        let mut other = DomainTally::default();
+        one.open(1).created += 2;
+        other.open(0).created += 1;
+        other.open(2).failed += 1;
+        other.open(2).created += 1;
+        one.merge(&other);
+        let rows = one.rows(&["a".to_owned(), "b".to_owned()]);
+        let figures: Vec<_> = rows.iter().map(|row| (row.domain.as_str(), row.created, row.failed)).collect();
+        assert_eq!(figures, [("b", 2, 0), ("a", 1, 0), ("", 1, 1)]);
+    }
+
+    #[test]
+    fn arrivals_of_ever_new_domains_share_a_row() {
+        let mut arrivals = DomainArrivals::default();
+        for number in 0..500 {
+            arrivals.open(&format!("d{number}").into()).delivered += 1;
+        }
+        let rows = arrivals.rows();
+        assert_eq!((rows.len(), rows.iter().filter_map(|row| row.delivered).sum::<u64>()), (MAX_DOMAINS + 1, 500));
+        assert_eq!(rows.last().map(|row| (row.domain.as_str(), row.delivered)), Some(("", Some(400))));
+    }
+}

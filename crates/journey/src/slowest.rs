@@ -1,0 +1,196 @@
+//! The slowest messages of a run: a bounded heap, of which the hot path sees one comparison.
+use crate::record::SlowPhase;
+use crate::stage::Phase;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+/// Messages that are kept.
+pub const MAX_SLOWEST: usize = 50;
+
+/// The slowest of many, with what is known of each.
+///
+/// A worker clears its heap when it hands its tally over, and keeps the floor: whatever is not above it was already
+/// outdone by [`MAX_SLOWEST`] others.
+#[derive(Clone, Debug)]
+pub struct Slowest<T> {
+    /// Nothing at or below this can be among the slowest.
+    floor: Duration,
+    heap: BinaryHeap<Reverse<TimedEntry<T>>>,
+}
+
+/// An entry, ordered by its time alone.
+#[derive(Clone, Debug)]
+struct TimedEntry<T> {
+    took: Duration,
+    what: T,
+}
+
+impl<T> PartialEq for TimedEntry<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.took == other.took
+    }
+}
+
+impl<T> Eq for TimedEntry<T> {}
+
+impl<T> PartialOrd for TimedEntry<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for TimedEntry<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.took.cmp(&other.took)
+    }
+}
+
+impl<T> Default for Slowest<T> {
+    fn default() -> Self {
+        Self { floor: Duration::ZERO, heap: BinaryHeap::new() }
+    }
+}
+
+impl<T: Clone> Slowest<T> {
+    /// Reports whether something that took so long would be among the slowest.
+    #[inline]
+    pub fn admits(&self, took: Duration) -> bool {
+        took > self.floor
+    }
+
+    /// Adds something that is [admitted](Self::admits); the fastest of too many leaves.
+    #[cold]
+    #[inline(never)]
+    pub fn insert(&mut self, took: Duration, what: T) {
+        let entry = Reverse(TimedEntry { took, what });
+        if self.heap.len() < MAX_SLOWEST {
+            self.heap.push(entry);
+        } else if let Some(mut fastest) = self.heap.peek_mut()
+            && fastest.0.took < took
+        {
+            *fastest = entry;
+        }
+        if self.heap.len() >= MAX_SLOWEST {
+            self.floor = self.heap.peek().map_or(Duration::ZERO, |fastest| fastest.0.took).max(self.floor);
+        }
+    }
+
+    /// Adds those of another.
+    pub fn merge(&mut self, other: &Self) {
+        for Reverse(entry) in &other.heap {
+            if self.admits(entry.took) {
+                self.insert(entry.took, entry.what.clone());
+            }
+        }
+    }
+
+    /// Begins anew; keeps the memory and the floor.
+    pub fn clear(&mut self) {
+        self.heap.clear();
+    }
+
+    /// All entries with their times, the slowest first.
+    pub fn sorted(&self) -> Vec<(Duration, T)> {
+        let mut entries: Vec<_> = self.heap.iter().map(|Reverse(entry)| (entry.took, entry.what.clone())).collect();
+        entries.sort_by_key(|(took, _)| Reverse(*took));
+        entries
+    }
+}
+
+/// Durations of the phases of one message's dialogue, in microseconds, without an allocation.
+///
+/// They do not overlap: the time between two replies belongs to the phase of the later one, also where commands were
+/// sent in a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessagePhases([u32; Phase::ALL.len()]);
+
+impl MessagePhases {
+    /// Adds to a phase; more than 71 minutes count as that.
+    #[inline]
+    pub fn add(&mut self, phase: Phase, took: Duration) {
+        let microseconds = took.as_secs().saturating_mul(1_000_000).saturating_add(took.subsec_micros().into());
+        let total = &mut self.0[phase as usize];
+        *total = total.saturating_add(u32::try_from(microseconds).unwrap_or(u32::MAX));
+    }
+
+    /// Makes the rows of the run record: the phases that took time, in the order of a dialogue.
+    pub fn rows(&self) -> Vec<SlowPhase> {
+        let timed = Phase::ALL.into_iter().zip(self.0).filter(|(_, microseconds)| *microseconds > 0);
+        timed.map(|(name, microseconds)| SlowPhase { name, ms: f64::from(microseconds) / 1e3 }).collect()
+    }
+}
+
+/// An accepted message that took long, as the source knows it. Its time is that from `since` to the server's 250.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlowTransaction {
+    /// Its number in the run.
+    pub message: u64,
+    /// Time at which it was created, or at open loop due.
+    pub since: Duration,
+    /// Time at which a session began it.
+    pub began: Duration,
+    /// Phases of its dialogue.
+    pub phases: MessagePhases,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Number of its recipients.
+    pub recipients: u32,
+}
+
+/// A message that took long to arrive, as the sink knows it. Its time is that from `created` to its arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlowDelivery {
+    /// Its number in the run.
+    pub message: u64,
+    /// Time at which it was created, on the sink's clock.
+    pub created: Duration,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Recipients with which it arrived.
+    pub recipients: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn phases_add_up_and_those_without_time_have_no_row() {
+        let mut phases = MessagePhases::default();
+        phases.add(Phase::Rcpt, Duration::from_micros(1500));
+        phases.add(Phase::Rcpt, Duration::from_micros(500));
+        phases.add(Phase::Mail, Duration::MAX);
+        let rows: Vec<_> = phases.rows().into_iter().map(|row| (row.name, row.ms)).collect();
+        assert_eq!(rows, [(Phase::Mail, f64::from(u32::MAX) / 1e3), (Phase::Rcpt, 2.0)]);
+    }
+
+    proptest! {
+        /// Checks that workers which clear their heaps at every tick find together what one sorted list has.
+        #[test]
+        fn the_slowest_are_those_of_all(times in prop::collection::vec(0..400_u64, 0..600), tick in 1..200_usize) {
+            let mut workers = [Slowest::default(), Slowest::default()];
+            let mut total = Slowest::default();
+            for (number, time) in times.iter().enumerate() {
+                let worker = &mut workers[number % 2];
+                let took = Duration::from_nanos(*time);
+                if worker.admits(took) {
+                    worker.insert(took, number);
+                }
+                if number % tick == 0 {
+                    total.merge(worker);
+                    worker.clear();
+                }
+            }
+            workers.iter().for_each(|worker| total.merge(worker));
+            let mut expected: Vec<u64> = times.iter().copied().filter(|time| *time > 0).collect();
+            expected.sort_unstable_by_key(|time| Reverse(*time));
+            expected.truncate(MAX_SLOWEST);
+            let found = total.sorted();
+            let found_times: Vec<u64> = found.iter().map(|(took, _)| took.subsec_nanos().into()).collect();
+            prop_assert_eq!(found_times, expected);
+            prop_assert!(found.iter().all(|(took, number)| times[*number] == u64::from(took.subsec_nanos())));
+        }
+    }
+}

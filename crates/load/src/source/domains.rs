@@ -1,0 +1,166 @@
+//! Domains of the recipients: numbered before the run, so that units are counted by number.
+//!
+//! A run whose recipients are all in one domain has no table, and counts nothing by domain.
+use super::addresses::AddressPattern;
+use journey::domains::{DomainTally, MAX_DOMAINS};
+use memchr::memrchr;
+use std::collections::HashMap;
+
+/// The domains of a run's recipients, in the order of the patterns.
+#[derive(Debug)]
+pub(super) struct RecipientDomains {
+    names: Vec<String>,
+    numbers: HashMap<Vec<u8>, u16>,
+}
+
+impl RecipientDomains {
+    /// The domains of the patterns; `None` if there is only one. Domains beyond [`MAX_DOMAINS`] have no name.
+    pub(super) fn of(patterns: &[AddressPattern]) -> Option<Self> {
+        let mut names: Vec<String> = Vec::new();
+        let mut is_cut = false;
+        for pattern in patterns {
+            let domains = pattern.domains(MAX_DOMAINS);
+            is_cut |= domains.is_cut;
+            for name in domains.names {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        names.truncate(MAX_DOMAINS);
+        let numbers = names.iter().zip(0..).map(|(name, number)| (name.clone().into_bytes(), number)).collect();
+        (names.len() > 1 || is_cut).then_some(Self { names, numbers })
+    }
+
+    /// Names in the order of their numbers.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Number of the address's domain; that of no name if it is not in the table.
+    pub(super) fn number_of(&self, address: &[u8]) -> u16 {
+        let domain = memrchr(b'@', address).map_or(&[][..], |at| &address[at + 1..]);
+        let known = self.numbers.get(domain).or_else(|| self.numbers.get(&domain.to_ascii_lowercase()));
+        known.copied().unwrap_or(self.names.len() as u16)
+    }
+}
+
+/// The fate of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UnitFate {
+    Accepted,
+    Rejected,
+    Failed,
+}
+
+/// Number of the domain of each recipient of a message; empty if domains are not counted.
+#[derive(Debug, Default)]
+pub(super) struct MessageDomains(Vec<u16>);
+
+/// Mark of a recipient that the server has rejected.
+const REJECTED: u16 = 1 << 15;
+
+impl MessageDomains {
+    pub(super) fn new(numbers: Vec<u16>) -> Self {
+        Self(numbers)
+    }
+
+    /// Notes that the server rejected the recipient at that place.
+    pub(super) fn reject(&mut self, place: usize) {
+        if let Some(domain) = self.0.get_mut(place) {
+            *domain |= REJECTED;
+        }
+    }
+
+    /// Counts the units as begun.
+    pub(super) fn count_created(&self, tally: &mut DomainTally) {
+        self.0.iter().for_each(|domain| tally.open(*domain).created += 1);
+    }
+
+    /// Counts each unit by its fate, which is that of its place unless the server rejected it before.
+    pub(super) fn count_ended(&self, tally: &mut DomainTally, fate: impl Fn(usize) -> UnitFate) {
+        for (place, domain) in self.0.iter().enumerate() {
+            let fates = tally.open(domain & !REJECTED);
+            let was_rejected = domain & REJECTED != 0;
+            match if was_rejected { UnitFate::Rejected } else { fate(place) } {
+                UnitFate::Accepted => fates.accepted += 1,
+                UnitFate::Rejected => fates.rejected += 1,
+                UnitFate::Failed => fates.failed += 1,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::addresses::RecipientNumbering;
+    use super::super::random::{RandomStream, SeededRng};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(typed: &[&str]) -> Option<RecipientDomains> {
+        let patterns: Vec<AddressPattern> = typed.iter().map(|typed| AddressPattern::parse(typed).unwrap()).collect();
+        RecipientDomains::of(&patterns)
+    }
+
+    #[test]
+    fn one_domain_needs_no_table() {
+        assert!(of(&["user{0..99}@example.org", "{a,b}@EXAMPLE.org"]).is_none());
+        assert!(of(&["postmaster"]).is_none());
+    }
+
+    #[test]
+    fn domains_are_numbered_in_the_order_of_the_patterns() {
+        let table = of(&["u{0..9}@{b.example:70,A.example:30}", "x@c.example", "y@a.example"]).unwrap();
+        assert_eq!(table.names(), ["b.example", "a.example", "c.example"]);
+        assert_eq!(table.number_of(b"u7@A.Example"), 1);
+        assert_eq!(table.number_of(b"u7@elsewhere.example"), 3, "of no name");
+        let words = of(&["{a@one.example,b@two.example}"]).unwrap();
+        assert_eq!(words.names(), ["one.example", "two.example"]);
+    }
+
+    #[test]
+    fn numbered_domains_are_bounded() {
+        let table = of(&["u@d{0..99999}.example"]).unwrap();
+        assert_eq!((table.names().len(), table.names()[7].as_str()), (MAX_DOMAINS, "d7.example"));
+        assert_eq!(table.number_of(b"u@d4711.example"), MAX_DOMAINS as u16);
+    }
+
+    #[test]
+    fn a_rejected_recipient_stays_rejected() {
+        let mut domains = MessageDomains::new(vec![0, 1, 1]);
+        let mut tally = DomainTally::default();
+        domains.count_created(&mut tally);
+        domains.reject(1);
+        domains.reject(99);
+        domains.count_ended(&mut tally, |place| if place == 0 { UnitFate::Accepted } else { UnitFate::Failed });
+        let rows = tally.rows(&["a".to_owned(), "b".to_owned()]);
+        let figures: Vec<_> = rows.iter().map(|row| (row.created, row.accepted, row.rejected, row.failed)).collect();
+        assert_eq!(figures, [(2, 0, 1, 1), (1, 1, 0, 0)]);
+    }
+
+    proptest! {
+        /// Checks that every address that a pattern gives has the number of its domain, or that there is only one.
+        #[test]
+        fn every_address_is_counted_under_its_domain(
+            typed in "(u|\\{0\\.\\.9\\}|\\{a,b\\}){1,2}@(x|\\{1\\.\\.3\\}|\\{c,D\\}){1,3}\\.(example|\\{e,F\\})",
+            seed: u64,
+        ) {
+            let pattern = AddressPattern::parse(&typed).unwrap();
+            let table = RecipientDomains::of(std::slice::from_ref(&pattern));
+            let mut seen = std::collections::BTreeSet::new();
+            for number in 0..20 {
+                let mut address = Vec::new();
+                let mut chance = SeededRng::new(seed, RandomStream::Recipient, number);
+                pattern.write(&mut chance, RecipientNumbering::Bare, 0, &mut address);
+                let address = String::from_utf8(address).unwrap();
+                let domain = address.split_once('@').unwrap().1.to_ascii_lowercase();
+                if let Some(table) = &table {
+                    prop_assert_eq!(&table.names()[usize::from(table.number_of(address.as_bytes()))], &domain);
+                }
+                seen.insert(domain);
+            }
+            prop_assert!(table.is_some() || seen.len() == 1, "{seen:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Processor time and resident memory of a process by second, from samples that come more often.
+use crate::process_usage;
+use journey::record::{PartyUsage, UsageRow};
+use std::time::Duration;
+
+/// Rows before the resolution is halved: 10 hours of seconds.
+const MAX_ROWS: usize = 36_000;
+
+/// Samples of a process so far. A sample belongs to the second in which the middle of its interval lies.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UsageSampler {
+    /// Time of the last sample, and the processor time at it.
+    last: Option<(Duration, f64)>,
+    /// Seconds that a row covers: 1, and twice as many each time that there are too many rows. 0 before the first row.
+    width_s: u64,
+    rows: Vec<UsageInterval>,
+}
+
+/// Usage in one second of the clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct UsageInterval {
+    second: u64,
+    used_s: f64,
+    /// Part of the second that samples covered.
+    covered_s: f64,
+    rss_bytes: u64,
+}
+
+impl UsageSampler {
+    /// Begins to sample this process.
+    pub fn of_own_process(now: Duration) -> Self {
+        let mut sampler = Self::default();
+        sampler.sample_own(now);
+        sampler
+    }
+
+    /// Samples this process.
+    pub fn sample_own(&mut self, now: Duration) {
+        let own = process_usage::own_sample();
+        self.add(now, own.used_s, own.rss_bytes);
+    }
+
+    /// Adds a sample: the processor time since the process began, and its resident memory if that is known.
+    pub fn add(&mut self, now: Duration, used_s: f64, rss_bytes: Option<u64>) {
+        let Some((before, used_before_s)) = self.last.replace((now, used_s)) else { return };
+        let covered = now.saturating_sub(before);
+        if covered.is_zero() {
+            return;
+        }
+        let known = self.rows.last().map_or(0, |row| row.rss_bytes);
+        self.append(UsageInterval {
+            second: (now - covered / 2).as_secs(),
+            used_s: (used_s - used_before_s).max(0.0),
+            covered_s: covered.as_secs_f64(),
+            rss_bytes: rss_bytes.unwrap_or(known),
+        });
+        if self.rows.len() > MAX_ROWS {
+            self.halve();
+        }
+    }
+
+    /// Adds the samples of the process that had the same role after this one.
+    #[must_use]
+    pub fn then(mut self, later: Self) -> Self {
+        while self.width() < later.width() {
+            self.halve();
+        }
+        later.rows.into_iter().for_each(|row| self.append(row));
+        Self { last: later.last, ..self }
+    }
+
+    /// Makes the rows of the run record for seconds since `origin_ns`; `None` if there are none.
+    pub fn party(&self, name: &str, origin_ns: u64) -> Option<PartyUsage> {
+        let origin_s = origin_ns / 1_000_000_000;
+        let row = |interval: &UsageInterval| {
+            Some(UsageRow {
+                second: interval.second.checked_sub(origin_s)?,
+                cores: interval.used_s / interval.covered_s,
+                rss_bytes: interval.rss_bytes,
+            })
+        };
+        let seconds: Vec<UsageRow> = self.rows.iter().filter_map(row).collect();
+        (!seconds.is_empty()).then(|| PartyUsage { party: name.to_owned(), seconds })
+    }
+
+    fn width(&self) -> u64 {
+        self.width_s.max(1)
+    }
+
+    fn append(&mut self, interval: UsageInterval) {
+        let second = interval.second / self.width() * self.width();
+        match self.rows.last_mut().filter(|last| last.second == second) {
+            Some(last) => {
+                last.used_s += interval.used_s;
+                last.covered_s += interval.covered_s;
+                last.rss_bytes = interval.rss_bytes;
+            }
+            None => self.rows.push(UsageInterval { second, ..interval }),
+        }
+    }
+
+    fn halve(&mut self) {
+        self.width_s = self.width() * 2;
+        for row in std::mem::take(&mut self.rows) {
+            self.append(row);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORIGIN_NS: u64 = 100_000_000_000;
+
+    fn ms(number: u64) -> Duration {
+        Duration::from_millis(100_000 + number)
+    }
+
+    #[test]
+    fn a_second_has_the_share_of_a_processor_that_its_samples_saw() {
+        let mut sampler = UsageSampler::default();
+        for (number, used_s, rss) in [
+            (500, 7.0, Some(1)),
+            (750, 7.25, Some(10)),
+            (1_000, 7.25, Some(20)),
+            (1_250, 7.75, None),
+            (2_001, 7.75, Some(30)),
+        ] {
+            sampler.add(ms(number), used_s, rss);
+        }
+        let usage = sampler.party("sink", ORIGIN_NS).unwrap();
+        let rows: Vec<_> = usage.seconds.iter().map(|row| (row.second, row.rss_bytes)).collect();
+        assert_eq!((usage.party.as_str(), rows), ("sink", vec![(0, 20), (1, 30)]));
+        assert!((usage.seconds[0].cores - 0.5).abs() < 1e-9 && (usage.seconds[1].cores - 0.5 / 1.001).abs() < 1e-9);
+        assert_eq!(
+            sampler.party("sink", ORIGIN_NS + 1_000_000_000).unwrap().seconds.len(),
+            1,
+            "what was before is left out"
+        );
+        assert_eq!(sampler.party("sink", 2 * ORIGIN_NS), None);
+    }
+
+    #[test]
+    fn a_process_that_took_over_continues_the_rows() {
+        let mut former = UsageSampler::default();
+        let mut later = UsageSampler::default();
+        former.add(ms(0), 5.0, Some(1));
+        former.add(ms(900), 5.9, Some(1));
+        later.add(ms(3_000), 0.0, Some(2));
+        later.add(ms(3_500), 0.5, Some(2));
+        let usage = former.then(later).party("relay", ORIGIN_NS).unwrap();
+        let rows: Vec<_> = usage.seconds.iter().map(|row| (row.second, row.cores.round())).collect();
+        assert_eq!(rows, [(0, 1.0), (3, 1.0)], "the start of the second process used no negative time");
+    }
+
+    #[test]
+    fn a_long_run_stays_bounded_and_keeps_its_mean() {
+        let mut sampler = UsageSampler::default();
+        for second in 0..3 * MAX_ROWS as u64 {
+            sampler.add(Duration::from_secs(second), second as f64 / 4.0, Some(second));
+        }
+        let usage = sampler.party("sink", 0).unwrap();
+        assert!(usage.seconds.len() <= MAX_ROWS + 1, "{}", usage.seconds.len());
+        assert!(usage.seconds.iter().all(|row| (row.cores - 0.25).abs() < 1e-9));
+        assert!(usage.seconds.windows(2).all(|pair| pair[0].second < pair[1].second));
+    }
+
+    #[test]
+    fn this_process_is_sampled() {
+        let mut sampler = UsageSampler::of_own_process(ms(0));
+        sampler.sample_own(ms(500));
+        let usage = sampler.party("source", ORIGIN_NS).unwrap();
+        assert!(usage.seconds[0].rss_bytes > 100_000, "{usage:?}");
+    }
+}

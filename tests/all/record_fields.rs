@@ -1,0 +1,140 @@
+//! The parts of a record that explain a run: by second, by domain, by message, against what was ordered.
+use crate::party::mailrun;
+use crate::secured::Files;
+use journey::record::{EventKind, Record, SlowMessage};
+use journey::{Latencies, Phase, Stage};
+use std::fs;
+
+/// Runs a bench that writes its record, whatever its verdict.
+fn bench(words: &[&str]) -> Record {
+    let files = Files::new();
+    let out = files.path("out");
+    let ended = mailrun(&[&["bench", "--out", &out, "--quiet"], words].concat());
+    assert!(matches!(ended.code, Some(0 | 1 | 3)), "{ended:?}");
+    serde_json::from_str(&fs::read_to_string(format!("{out}/run.json")).unwrap()).unwrap()
+}
+
+/// Two domains, an open loop, a warm-up, stages of the rate and a sink that rejects, repeats and stalls.
+fn faulted() -> Record {
+    bench(&[
+        "--relay",
+        "none",
+        "--to",
+        "user{0..9}@{a.example:70,B.example:30}",
+        "--recipients",
+        "2",
+        "--sessions",
+        "20",
+        "--stage",
+        "2s:200/s",
+        "--stage",
+        "2s:100/s",
+        "--warm-up",
+        "500ms",
+        "--fault",
+        "rcpt to @b.example: hard reject \"550 5.1.1 unknown\" 20%",
+        "--fault",
+        ".: duplicate 10%",
+        "--fault",
+        "data: stall 800ms..1500ms",
+    ])
+}
+
+#[test]
+fn each_part_of_the_record_agrees_with_what_was_ordered() {
+    let record = faulted();
+    domains_sum_to_the_ledger(&record);
+    slowest_are_sorted_and_whole(&record.slowest);
+    errors_have_times_and_a_recipient(&record);
+    seconds_add_up(&record);
+    service_is_shorter_than_latency(&record);
+    let duration_s = record.duration_s;
+    for party in &record.parties {
+        let usage = record.usage.iter().find(|usage| usage.party == party.name);
+        let seconds = &usage.unwrap_or_else(|| panic!("no usage of {}: {:?}", party.name, record.usage)).seconds;
+        assert!(seconds.len() as f64 >= duration_s - 2.0, "{}: {seconds:?}", party.name);
+        assert!(seconds.iter().all(|row| row.cores >= 0.0 && row.rss_bytes > 0), "{seconds:?}");
+        assert!(seconds.windows(2).all(|pair| pair[0].second < pair[1].second), "{seconds:?}");
+    }
+    let kinds: Vec<EventKind> = record.events.iter().map(|event| event.kind).collect();
+    for kind in [EventKind::WarmUpEnded, EventKind::RateStage, EventKind::FaultOn, EventKind::FaultOff] {
+        assert!(kinds.contains(&kind), "{kind:?} is missing: {:?}", record.events);
+    }
+    assert!(record.events.is_sorted_by(|one, other| one.at_s <= other.at_s), "{:?}", record.events);
+}
+
+fn domains_sum_to_the_ledger(record: &Record) {
+    let names: Vec<&str> = record.domains.iter().map(|row| row.domain.as_str()).collect();
+    assert_eq!(names, ["a.example", "b.example"], "the larger first");
+    let ledger = &record.ledger;
+    let sum = |part: fn(&journey::record::DomainRow) -> u64| Some(record.domains.iter().map(part).sum::<u64>());
+    assert_eq!(sum(|row| row.created), ledger.created);
+    assert_eq!(sum(|row| row.accepted), ledger.accepted);
+    assert_eq!(sum(|row| row.delivered.unwrap()), ledger.delivered);
+    assert_eq!(sum(|row| row.duplicates.unwrap()), ledger.duplicates);
+    assert!(ledger.duplicates > Some(0), "{ledger:?}");
+    for row in &record.domains {
+        assert_eq!(row.created, row.accepted + row.rejected + row.failed, "{row:?}");
+    }
+    assert_eq!(record.domains[0].rejected, 0, "only the other was to be rejected");
+    assert!(record.domains[1].rejected > 0, "{:?}", record.domains);
+}
+
+fn slowest_are_sorted_and_whole(slowest: &[SlowMessage]) {
+    assert_eq!(slowest.len(), 50);
+    assert!(slowest.is_sorted_by(|one, other| one.accepted_ms >= other.accepted_ms), "{slowest:?}");
+    assert!(slowest[0].accepted_ms > 300.0, "the stall shows: {:?}", slowest[0]);
+    for message in slowest {
+        let phases_ms: f64 = message.phases.iter().map(|phase| phase.ms).sum();
+        assert!(phases_ms + message.waited_ms <= message.accepted_ms + 1.0, "{message:?}");
+        assert!(message.phases.is_sorted_by_key(|phase| phase.name), "{message:?}");
+        assert!(!message.phases.is_empty() && message.phases.iter().all(|phase| phase.ms > 0.0), "{message:?}");
+        assert_eq!((message.recipients.len(), message.recipient_count), (2, 2));
+        assert!(message.recipients.iter().all(|recipient| recipient.ends_with(".example")), "{message:?}");
+        assert!(message.bytes > 0 && message.created_s > 0.0, "{message:?}");
+    }
+    let arrived = slowest.iter().filter_map(|message| message.delivered_ms);
+    assert!(arrived.clone().count() > 0, "the sink keeps its own slowest, which are mostly the same");
+    assert!(arrived.clone().all(|ms| ms > 100.0), "{:?}", arrived.collect::<Vec<_>>());
+}
+
+fn errors_have_times_and_a_recipient(record: &Record) {
+    let last_s = record.series.last().unwrap().second as f64 + 1.0;
+    let rejected = record.errors.iter().find(|row| row.code == 550 && row.phase == Phase::Rcpt).unwrap();
+    assert!(rejected.sample.as_ref().is_some_and(|sample| sample.ends_with("@B.example")), "{rejected:?}");
+    for row in &record.errors {
+        assert!(row.first_s <= row.last_s && row.first_s >= Some(0.0) && row.last_s <= Some(last_s), "{row:?}");
+    }
+}
+
+fn seconds_add_up(record: &Record) {
+    let created = record.stages.iter().find(|row| row.name == Stage::Created).unwrap().count;
+    assert_eq!(record.series.iter().map(|row| row.created).sum::<u64>(), created);
+    for row in &record.series {
+        let rising = [row.p50_ms, row.p95_ms, row.p99_ms, row.p999_ms, row.max_ms];
+        assert!(rising.is_sorted(), "{row:?}");
+    }
+    assert!(record.series.iter().any(|row| row.max_ms > 300.0), "the stall shows: {:?}", record.series);
+}
+
+fn service_is_shorter_than_latency(record: &Record) {
+    for row in record.stages.iter().filter(|row| matches!(row.name, Stage::Sent | Stage::Accepted)) {
+        let service = row.service_ms.unwrap_or_else(|| panic!("open loop: {row:?}"));
+        assert!(service.mean <= row.latency_ms.unwrap().mean, "{row:?}");
+        assert_eq!(Latencies::decode(row.service_histogram.as_ref().unwrap()).unwrap().count(), row.count);
+    }
+}
+
+#[test]
+fn a_run_with_one_domain_and_a_closed_loop_has_neither_domains_nor_service_times() {
+    let record = bench(&["--messages", "300", "--sessions", "5"]);
+    assert!(record.domains.is_empty() && record.events.is_empty(), "{:?} {:?}", record.domains, record.events);
+    assert!(record.stages.iter().all(|row| row.service_ms.is_none() && row.service_histogram.is_none()));
+    assert_eq!(record.slowest.len(), 50);
+    let phases: Vec<Phase> = record.slowest[0].phases.iter().map(|phase| phase.name).collect();
+    assert!(phases.contains(&Phase::Reply), "{phases:?}");
+    let parties: Vec<&str> = record.usage.iter().map(|usage| usage.party.as_str()).collect();
+    for party in &record.parties {
+        assert!(parties.contains(&party.name.as_str()), "{parties:?} has no {}", party.name);
+    }
+}
