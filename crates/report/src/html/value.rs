@@ -17,7 +17,7 @@ pub(super) fn compared(value: f64, text: &str, baseline: Option<f64>) -> String 
     format!("{}{ratio}", data(value, text))
 }
 
-/// `1.08×`; `None` if one of the values is no number.
+/// `1.08×`; `None` if one of the values is no number, or only one of them is negative.
 fn ratio(value: f64, other: f64) -> Option<String> {
     if !value.is_finite() || !other.is_finite() {
         return None;
@@ -26,7 +26,7 @@ fn ratio(value: f64, other: f64) -> Option<String> {
         return Some(if value == 0.0 { "1.00×" } else { "was 0" }.to_owned());
     }
     Some(match value / other {
-        ratio if ratio < 0.0 => format!("was {other:.3}"),
+        ratio if ratio < 0.0 => return None,
         ratio if ratio < 0.005 => "< 0.01×".to_owned(),
         ratio if ratio < 9.995 => format!("{ratio:.2}×"),
         ratio if ratio < 999.5 => format!("{ratio:.0}×"),
