@@ -243,9 +243,9 @@ fn a_source_that_dies_leaves_what_it_had_said() {
 
 #[test]
 fn a_record_that_could_not_be_written_is_reported_all_the_same() {
-    let mut source = serde_json::to_string(&source_record()).expect("JSON");
-    source = format!("{{\"event\":\"unwritten\",\"record\":{source}}}").replace('\'', "");
-    let source = format!("echo '{source}'; echo 'mailrun: cannot write source.json: disk full' >&2; exit 2");
+    let record = source_record().to_json().expect("JSON").replace('\'', "");
+    let event = serde_json::json!({ "event": "unwritten", "record": record });
+    let source = format!("printf '%s\\n' '{event}'; echo 'mailrun: cannot write source.json: disk full' >&2; exit 2");
     let outcome = BenchFixture::new(&source, GOOD_SINK, UNITS).run().expect("there is a report");
     let why = outcome.unwritten.expect("a file is missing").to_string();
     assert_eq!(why, "the source could not run: cannot write source.json: disk full");
