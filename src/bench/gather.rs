@@ -158,21 +158,7 @@ fn stage_from_progress(name: Stage, count: u64, rate_per_s: f64, duration_s: f64
 
 /// A party that left no record.
 pub(super) fn party_without_record(role: Role) -> Party {
-    Party {
-        role,
-        name: name(role).to_owned(),
-        command: Vec::new(),
-        user_s: None,
-        sys_s: None,
-        max_rss_bytes: None,
-        write_bytes: None,
-        durability: "none".to_owned(),
-        faults: Vec::new(),
-        workers: None,
-        failed_sessions: None,
-        ordered: None,
-        died: None,
-    }
+    Party::new(role, name(role))
 }
 
 /// The relay as it was started, with its own figures.

@@ -89,7 +89,7 @@ pub fn run<'a>(
     Box::pin(run_until(options, stop, ready, watch))
 }
 
-/// The run as a future of its own type. It is boxed, so that its code is made here and not in each program.
+/// Works until `stop`. [`run`] boxes this future: so it is compiled once, in this crate.
 async fn run_until(
     options: EndpointOptions,
     mut stop: LocalBoxFuture<'_, ()>,

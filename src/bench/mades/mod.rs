@@ -184,19 +184,10 @@ fn read_written<T>(path: &Path, parse: impl FnOnce(&[u8]) -> serde_json::Result<
 
 fn endpoint_party(options: &MadesBenchOptions) -> Party {
     Party {
-        role: Role::Relay,
-        name: "mades-endpoint".to_owned(),
-        command: Vec::new(),
-        user_s: None,
-        sys_s: None,
-        max_rss_bytes: None,
-        write_bytes: None,
         durability: "memory".to_owned(),
         faults: options.faults.clone(),
         workers: Some(1),
-        failed_sessions: None,
-        ordered: None,
-        died: None,
+        ..Party::new(Role::Relay, "mades-endpoint")
     }
 }
 

@@ -87,7 +87,7 @@ pub fn serve(
     Box::pin(accept_connections(listener, queues, options, counts))
 }
 
-/// The listener as a future of its own type. It is boxed, so that its code is made here and not in each program.
+/// Accepts connections. [`serve`] boxes this future: so it is compiled once, in this crate.
 async fn accept_connections(
     listener: TcpListener,
     queues: MemoryQueues,
