@@ -1,4 +1,4 @@
-//! A peer that says what is written, whatever it hears: the octets of a handshake, a link and a delivery.
+//! A peer that says what is written, when it is asked: the octets of a handshake, a link and a delivery.
 use fe2o3_amqp_types::definitions::{self, AmqpError, ReceiverSettleMode, Role, SenderSettleMode};
 use fe2o3_amqp_types::messaging::{Source, Target, TargetArchetype};
 use fe2o3_amqp_types::performatives::{Attach, Begin, Detach, Flow, Open, Transfer};
@@ -161,7 +161,71 @@ pub(crate) enum Then {
     Stay,
 }
 
-/// A peer that says those parts, each when something new has been heard: its port.
+/// Codes of the performatives that are answered with one of the same kind.
+const BEGIN: u8 = 0x11;
+const ATTACH: u8 = 0x12;
+
+/// Frames of a client that have been heard, however they were cut on the way.
+#[derive(Default)]
+struct HeardFrames {
+    bytes: Vec<u8>,
+    begins: usize,
+    attaches: usize,
+}
+
+impl HeardFrames {
+    /// Reads once. Returns whether there was something.
+    async fn read(&mut self, stream: &mut TcpStream) -> bool {
+        if !matches!(stream.read_buf(&mut self.bytes).await, Ok(1..)) {
+            return false;
+        }
+        while let Some(length) = first_length(&self.bytes).filter(|length| *length <= self.bytes.len()) {
+            match performative(&self.bytes) {
+                Some(BEGIN) => self.begins += 1,
+                Some(ATTACH) => self.attaches += 1,
+                _ => {}
+            }
+            self.bytes.drain(..length);
+        }
+        true
+    }
+
+    /// Waits until the client has asked for what `part` answers: a session or a link, if the part begins with one,
+    /// otherwise anything new. Returns whether it has.
+    async fn wait_for_question(&mut self, part: &[u8], stream: &mut TcpStream) -> bool {
+        let code = performative(part);
+        loop {
+            let asked = match code {
+                Some(BEGIN) => &mut self.begins,
+                Some(ATTACH) => &mut self.attaches,
+                _ => return self.read(stream).await,
+            };
+            if *asked > 0 {
+                *asked -= 1;
+                return true;
+            }
+            if !self.read(stream).await {
+                return false;
+            }
+        }
+    }
+}
+
+/// Length of the protocol header or frame at the beginning, once it is known.
+fn first_length(bytes: &[u8]) -> Option<usize> {
+    let size: [u8; 4] = bytes.get(..4)?.try_into().ok()?;
+    Some(if &size == b"AMQP" { 8 } else { (u32::from_be_bytes(size) as usize).max(8) })
+}
+
+/// Code of the AMQP performative in the frame at the beginning.
+fn performative(bytes: &[u8]) -> Option<u8> {
+    match bytes.get(4..11)? {
+        [_, 0, _, _, 0, 0x53, code] => Some(*code),
+        _ => None,
+    }
+}
+
+/// A peer that says those parts, each when the client has asked for it: its port.
 pub(crate) async fn say(parts: Vec<Vec<u8>>, then: Then) -> u16 {
     say_and(parts, move |mut stream| async move {
         // Until the client has had enough.
@@ -171,7 +235,7 @@ pub(crate) async fn say(parts: Vec<Vec<u8>>, then: Then) -> u16 {
     .await
 }
 
-/// A peer that says those parts, each when something new has been heard, and then does that: its port.
+/// A peer that says those parts, each when the client has asked for it, and then does that: its port.
 pub(crate) async fn say_and<F, Done>(parts: Vec<Vec<u8>>, then: F) -> u16
 where
     F: Fn(TcpStream) -> Done + Clone + Send + 'static,
@@ -183,9 +247,9 @@ where
             let parts = parts.clone();
             let then = then.clone();
             tokio::spawn(async move {
-                let mut heard = [0; 4096];
+                let mut heard = HeardFrames::default();
                 for part in &parts {
-                    if !matches!(stream.read(&mut heard).await, Ok(1..)) || stream.write_all(part).await.is_err() {
+                    if !heard.wait_for_question(part, &mut stream).await || stream.write_all(part).await.is_err() {
                         return;
                     }
                 }
