@@ -84,6 +84,10 @@ impl OutgoingMessage {
 
     /// Adds a phase of its dialogue that began at `since`, or after the phase before it.
     fn add_phase(&mut self, phase: Phase, since: Duration, now: Duration) {
+        // Replies that came in one read have one time: only the first of them took any.
+        if now == self.phase_ended_at {
+            return;
+        }
         self.phases.add(phase, now.saturating_sub(since.max(self.phase_ended_at)));
         self.phase_ended_at = now;
     }
