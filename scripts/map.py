@@ -49,6 +49,7 @@ GROUPS = [
     ("src/bench/tables", "The published tables as scenarios: smtp-source, go-smtp-source and mailrun side by side"),
     ("src/bench/mades", "`bench mades`: the bench and the stand-in, and a comparison of what both saw"),
     ("src/bench/mades_compare", "go-mades-bench and `mailrun mades` with the same work, in turns"),
+    ("src/bench/profiles", "Profiles of a server: rate and latency by size, and large messages"),
     ("src/bench/relays", "Relay scenarios: the published benchmark, with Postfix and others beside ours"),
     ("crates/report", "Reports of run records, for terminals and in Markdown"),
     ("tests/all", "Tests of the whole program"),

@@ -24,6 +24,9 @@ pub(crate) const BUILT_IN: &[BuiltInScenario] = &[
     BuiltInScenario { name: "relay-latency", text: include_str!("../../scenarios/relay-latency.toml") },
     BuiltInScenario { name: "relay-backlog", text: include_str!("../../scenarios/relay-backlog.toml") },
     BuiltInScenario { name: "relay-soak", text: include_str!("../../scenarios/relay-soak.toml") },
+    BuiltInScenario { name: "kotlin-profile", text: include_str!("../../scenarios/kotlin-profile.toml") },
+    BuiltInScenario { name: "sizes", text: include_str!("../../scenarios/sizes.toml") },
+    BuiltInScenario { name: "large-message", text: include_str!("../../scenarios/large-message.toml") },
     BuiltInScenario { name: "mades-compare", text: include_str!("../../scenarios/mades-compare.toml") },
 ];
 

@@ -1,5 +1,6 @@
 //! The party between source and sink, in the words of `--relay` and `--compare`.
 use journey::record::Role;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -15,8 +16,8 @@ pub(crate) enum Contestant {
     Mailrun(ContestantDurability),
     /// A private Postfix.
     Postfix,
-    /// A program of the user's, word by word; `{listen}`, `{to}` and `{spool}` are filled in.
-    Command(Vec<String>),
+    /// A program of the user's.
+    Command(RelayCommand),
     /// A server that is running already, at HOST:PORT, and hands on to `sink`.
     Running {
         /// Address at which it takes mail.
@@ -24,6 +25,22 @@ pub(crate) enum Contestant {
         /// Address that the bench's sink is to listen on.
         sink: String,
     },
+}
+
+/// The command line of a relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RelayCommand {
+    /// Word by word; `{listen}`, `{to}` and `{spool}` are filled in.
+    pub(super) words: Vec<String>,
+    /// Its name in reports: that of its file, and what tells it from others of the same name.
+    name: String,
+}
+
+impl RelayCommand {
+    fn new(words: Vec<String>) -> Self {
+        let name = words[0].rsplit('/').next().unwrap_or_default().to_owned();
+        Self { words, name }
+    }
 }
 
 /// The point at which our own relay answers 250.
@@ -80,6 +97,65 @@ impl Contestant {
     }
 }
 
+/// Names programs of one file name apart: by the part of their paths in which they differ, and those of one path by their
+/// numbers.
+pub(crate) fn name_apart(contestants: &mut [Contestant]) {
+    let names: Vec<String> = contestants.iter().map(Contestant::to_string).collect();
+    let is_shared = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
+    let shared: BTreeSet<&String> = names.iter().filter(|name| is_shared(name)).collect();
+    for name in shared {
+        let alike = contestants.iter_mut().filter_map(|contestant| match contestant {
+            Contestant::Command(command) if command.name == *name => Some(command),
+            _ => None,
+        });
+        let mut alike: Vec<&mut RelayCommand> = alike.collect();
+        let mut paths: Vec<String> = alike.iter().map(|command| command.words[0].clone()).collect();
+        let has_built_in = names.iter().filter(|other| *other == name).count() > paths.len();
+        paths.extend(has_built_in.then(|| name.clone()));
+        for (command, part) in alike.iter_mut().zip(differing_parts(&paths)) {
+            command.name = match part.as_str() {
+                "" if has_built_in => format!("{name} (command)"),
+                "" => name.clone(),
+                part => format!("{name} ({part})"),
+            };
+        }
+        number_equal_names(&mut alike);
+    }
+}
+
+/// Numbers those that still have one name: one program with other options.
+fn number_equal_names(commands: &mut [&mut RelayCommand]) {
+    let names: Vec<String> = commands.iter().map(|command| command.name.clone()).collect();
+    for (at, command) in commands.iter_mut().enumerate() {
+        let before = names[..at].iter().filter(|name| *name == &names[at]).count();
+        let all = names.iter().filter(|name| *name == &names[at]).count();
+        if all > 1 {
+            command.name = format!("{} #{}", names[at], before + 1);
+        }
+    }
+}
+
+/// Directories of paths of one file name, without those that all of them begin or end with.
+fn differing_parts(paths: &[String]) -> Vec<String> {
+    let directories = |path: &String| {
+        let mut parts: Vec<String> = path.split('/').map(str::to_owned).collect();
+        parts.pop();
+        parts
+    };
+    let mut all: Vec<Vec<String>> = paths.iter().map(directories).collect();
+    let is_shared = |all: &[Vec<String>], choose: fn(&Vec<String>) -> Option<&String>| {
+        let first = all.first().and_then(choose);
+        first.is_some() && all.iter().all(|parts| choose(parts) == first)
+    };
+    while is_shared(&all, |parts| parts.last()) {
+        all.iter_mut().for_each(|parts| _ = parts.pop());
+    }
+    while is_shared(&all, |parts| parts.first()) {
+        all.iter_mut().for_each(|parts| _ = parts.remove(0));
+    }
+    all.iter().map(|parts| parts.join("/")).collect()
+}
+
 impl FromStr for Contestant {
     type Err = String;
 
@@ -102,7 +178,7 @@ impl FromStr for Contestant {
                  directory"
             ));
         }
-        Ok(Self::Command(words))
+        Ok(Self::Command(RelayCommand::new(words)))
     }
 }
 
@@ -113,7 +189,7 @@ impl fmt::Display for Contestant {
             Self::Mailrun(ContestantDurability::Sync) => f.write_str("mailrun"),
             Self::Mailrun(durability) => write!(f, "mailrun:{}", durability.option_value()),
             Self::Postfix => f.write_str("postfix"),
-            Self::Command(words) => f.write_str(words[0].rsplit('/').next().unwrap_or_default()),
+            Self::Command(command) => f.write_str(&command.name),
             Self::Running { address, .. } => f.write_str(address),
         }
     }
@@ -146,6 +222,26 @@ mod tests {
         for wrong in ["sendmail", "", "mailrun:never", "  "] {
             assert!(wrong.parse::<Contestant>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn programs_of_one_name_are_named_apart() {
+        let named = |typed: &[&str]| {
+            let mut contestants: Vec<Contestant> = typed.iter().map(|typed| typed.parse().unwrap()).collect();
+            name_apart(&mut contestants);
+            contestants.iter().map(Contestant::to_string).collect::<Vec<String>>()
+        };
+        assert_eq!(named(&["/opt/v1/bin/mta {to}", "/opt/v2/bin/mta {to}"]), ["mta (v1)", "mta (v2)"]);
+        assert_eq!(named(&["/usr/sbin/mta {to}", "/opt/mta {to}", "b {to}"]), ["mta (usr/sbin)", "mta (opt)", "b"]);
+        assert_eq!(named(&["mta {to}", "/opt/mta {to}"]), ["mta", "mta (/opt)"]);
+        assert_eq!(named(&["/a/mta -x {to}", "/a/mta -y {to}"]), ["mta #1", "mta #2"]);
+        assert_eq!(
+            named(&["/a/mta -x {to}", "/b/mta {to}", "/a/mta -y {to}"]),
+            ["mta (a) #1", "mta (b)", "mta (a) #2"]
+        );
+        assert_eq!(named(&["mailrun", "./mailrun {to}", "/x/mta {to}"]), ["mailrun", "mailrun (.)", "mta"]);
+        assert_eq!(named(&["mailrun", "mailrun {to}"]), ["mailrun", "mailrun (command)"]);
+        assert_eq!(named(&[]), [""; 0]);
     }
 
     #[test]

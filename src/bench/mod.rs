@@ -16,6 +16,7 @@ pub(crate) mod mades;
 pub(crate) mod mades_compare;
 mod parties;
 mod plan;
+pub(crate) mod profiles;
 mod progress;
 pub(crate) mod relays;
 mod remote_sink;
@@ -221,6 +222,7 @@ fn collect_deliveries(
                 (None, Err(_)) if !supervisor.deaths().is_empty() => None,
                 (None, Err(error)) => return Err(complaint.unwrap_or(error)),
             };
+            let results = if options.has_trace() { results } else { results.map(SinkResults::without_deliveries) };
             Ok(RemoteEnd { results, completeness: arrived, exit_error: complaint, ..nobody })
         }
         (BenchTarget::Server { .. }, Some(sink)) => {

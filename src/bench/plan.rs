@@ -14,6 +14,9 @@ const RELAYED_DURATION_S: f64 = 8.0;
 /// Address of the bench's own sink: the kernel chooses the port.
 const ANY_PORT: &str = "127.0.0.1:0";
 
+/// Option of a source whose messages have no trace.
+pub(super) const NO_TRACE: &str = "--no-trace";
+
 /// All options of a bench.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchOptions {
@@ -115,6 +118,11 @@ impl BenchOptions {
         let workload = &self.workload;
         let default_s = if self.relay().is_some() { RELAYED_DURATION_S } else { DEFAULT_DURATION_S };
         workload.duration_limit_s.or(workload.messages.is_none().then_some(default_s))
+    }
+
+    /// Reports whether the messages have a trace, by which the sink knows them.
+    pub(super) fn has_trace(&self) -> bool {
+        !self.source_options.iter().any(|word| word == NO_TRACE)
     }
 
     /// The relay between source and sink.
@@ -250,6 +258,14 @@ mod tests {
         assert!(source_line(Workload::default()).contains("--duration 10000ms"));
         let counted = source_line(Workload { messages: Some(5), ..Workload::default() });
         assert!(counted.contains("--messages 5") && !counted.contains("--duration"), "{counted}");
+    }
+
+    #[test]
+    fn messages_have_a_trace_unless_the_source_is_told_otherwise() {
+        let mut options = options(Workload::default());
+        assert!(options.has_trace());
+        options.source_options.push(NO_TRACE.to_owned());
+        assert!(!options.has_trace());
     }
 
     #[test]

@@ -143,6 +143,19 @@ pub(crate) fn message_size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Bytes of the body of a message: a line at least, and no more than a source holds in memory with ease.
+pub(crate) fn body_size(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        bytes @ 2..=268_435_456 => Ok(bytes),
+        _ => Err(format!("{text:?}: the size of a body must be between 2 bytes and 256M")),
+    }
+}
+
+/// Cost that a large message may have.
+pub(crate) fn message_cost(text: &str) -> Result<MessageCost, String> {
+    MessageCost::read(text)
+}
+
 /// Number of outstanding sends.
 pub(crate) fn window(text: &str) -> Result<SendWindow, String> {
     match text {
@@ -178,6 +191,8 @@ values! {
     MessageCount(u64) = messages;
     /// Bytes of a message, header included.
     MessageBytes(u64) = message_size;
+    /// Bytes of the body of a message.
+    BodyBytes(u64) = body_size;
     /// Bytes of a payload; zero is one too.
     PayloadBytes(u64) = bytes;
     /// Bytes of memory or disk.
@@ -235,6 +250,10 @@ pub(crate) enum MeasureKind {
     SourceCheck,
     /// Programs that measure MADES.
     Mades,
+    /// Rate and latency at several sizes of a message.
+    Profile,
+    /// Large messages on one connection, and what dots, lines and tracing cost.
+    LargeMessage,
 }
 
 /// Order of the parties in a round.
@@ -275,6 +294,34 @@ pub(crate) enum MadesTool {
     Mailrun,
 }
 
+/// A cost that is added to, or taken from, the way of a large message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MessageCost {
+    /// BDAT: no dots, and no search for the end of the message.
+    Chunking,
+    /// Every line begins with a dot.
+    Dots,
+    /// Lines of four bytes.
+    ShortLines,
+    /// Writes of 4 KiB.
+    SmallWrites,
+    /// No trace line, and no check of the body.
+    NoTrace,
+}
+
+impl MessageCost {
+    /// Its name, as the file spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Chunking => "chunking",
+            Self::Dots => "dots",
+            Self::ShortLines => "short-lines",
+            Self::SmallWrites => "small-writes",
+            Self::NoTrace => "no-trace",
+        }
+    }
+}
+
 /// Path that the messages of MADES take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompareMode {
@@ -306,6 +353,8 @@ named_values! {
         "sources" => Self::Sources,
         "source-check" => Self::SourceCheck,
         "mades" => Self::Mades,
+        "profile" => Self::Profile,
+        "large-message" => Self::LargeMessage,
     }
     RoundOrder { "alternating" => Self::Alternating, "fixed" => Self::Fixed, }
     SourceTool {
@@ -320,6 +369,13 @@ named_values! {
         "endpoint" => Self::Endpoint,
         "toolbox" => Self::Toolbox,
         "tracing" => Self::Tracing,
+    }
+    MessageCost {
+        "chunking" => Self::Chunking,
+        "dots" => Self::Dots,
+        "short-lines" => Self::ShortLines,
+        "small-writes" => Self::SmallWrites,
+        "no-trace" => Self::NoTrace,
     }
     Pipelining { "off" => Self::Off, "group" => Self::Group, "stream" => Self::Stream, }
     Arrival { "constant" => Self::Constant, "poisson" => Self::Poisson, }
@@ -623,6 +679,76 @@ pub(crate) struct MadesMatrix {
     pub(crate) windows: Vec<ScenarioSetting<SendWindow>>,
 }
 
+/// A measurement of rate and latency at several sizes.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProfileScenario {
+    measure: ScenarioSetting<MeasureKind>,
+    title: Option<ScenarioSetting<ScenarioTitle>>,
+    #[serde(deserialize_with = "one_value")]
+    pub(crate) parties: ScenarioSetting<Contestant>,
+    pub(crate) rounds: Option<ScenarioSetting<RoundCount>>,
+    pub(crate) order: Option<ScenarioSetting<RoundOrder>>,
+    #[serde(default)]
+    pub(crate) thresholds: Vec<ScenarioSetting<ClosedLoopThreshold>>,
+    pub(crate) workload: ProfileWorkload,
+    pub(crate) matrix: ProfileMatrix,
+}
+
+/// The load of such a measurement: it ends after the messages or the time, whichever is over first.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [workload]")]
+pub(crate) struct ProfileWorkload {
+    pub(crate) messages: Option<ScenarioSetting<MessageCount>>,
+    pub(crate) duration: Option<ScenarioSetting<TimeLength>>,
+    pub(crate) warm_up: Option<ScenarioSetting<TimeLength>>,
+    pub(crate) sessions: Option<ScenarioSetting<SessionCount>>,
+    pub(crate) reuse: Option<ScenarioSetting<ConnectionMessages>>,
+    pub(crate) pipelining: Option<ScenarioSetting<Pipelining>>,
+}
+
+/// The rows of such a measurement.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [matrix]")]
+pub(crate) struct ProfileMatrix {
+    #[serde(deserialize_with = "some_values")]
+    pub(crate) body_sizes: Vec<ScenarioSetting<BodyBytes>>,
+}
+
+/// A measurement of large messages.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LargeMessageScenario {
+    measure: ScenarioSetting<MeasureKind>,
+    title: Option<ScenarioSetting<ScenarioTitle>>,
+    #[serde(deserialize_with = "one_value")]
+    pub(crate) parties: ScenarioSetting<Contestant>,
+    pub(crate) rounds: Option<ScenarioSetting<RoundCount>>,
+    pub(crate) order: Option<ScenarioSetting<RoundOrder>>,
+    #[serde(default)]
+    pub(crate) thresholds: Vec<ScenarioSetting<ClosedLoopThreshold>>,
+    pub(crate) workload: LargeMessageWorkload,
+    pub(crate) matrix: LargeMessageMatrix,
+}
+
+/// The load of such a measurement.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [workload]")]
+pub(crate) struct LargeMessageWorkload {
+    /// Bytes of all messages of a run together.
+    pub(crate) volume: ScenarioSetting<SpaceBytes>,
+}
+
+/// The rows of such a measurement: each size plain, and with each of the costs.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [matrix]")]
+pub(crate) struct LargeMessageMatrix {
+    #[serde(deserialize_with = "some_values")]
+    pub(crate) body_sizes: Vec<ScenarioSetting<BodyBytes>>,
+    #[serde(deserialize_with = "some_values")]
+    pub(crate) costs: Vec<ScenarioSetting<MessageCost>>,
+}
+
 /// A scenario's measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Measure {
@@ -633,6 +759,8 @@ pub(crate) enum Measure {
     Sources(SourcesScenario),
     SourceCheck(SourcesScenario),
     Mades(MadesScenario),
+    Profile(ProfileScenario),
+    LargeMessage(LargeMessageScenario),
 }
 
 /// A scenario.
@@ -670,6 +798,8 @@ impl Scenario {
             MeasureKind::Sources => Measure::Sources(parse(text, file)?),
             MeasureKind::SourceCheck => Measure::SourceCheck(parse(text, file)?),
             MeasureKind::Mades => Measure::Mades(parse(text, file)?),
+            MeasureKind::Profile => Measure::Profile(parse_profile(text, file)?),
+            MeasureKind::LargeMessage => Measure::LargeMessage(parse(text, file)?),
         };
         let mut values = BTreeMap::new();
         collect_values(parse(text, file)?, &mut values);
@@ -702,6 +832,15 @@ fn value_text(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
         number => number.to_string(),
+    }
+}
+
+/// Reads a profile, which has an end.
+fn parse_profile(text: &str, file: &Path) -> Result<ProfileScenario, String> {
+    let scenario: ProfileScenario = parse(text, file)?;
+    match (&scenario.workload.messages, &scenario.workload.duration) {
+        (None, None) => Err(format!("{}:1:1: [workload] needs the key messages or duration", file.display())),
+        _ => Ok(scenario),
     }
 }
 

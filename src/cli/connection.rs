@@ -13,6 +13,7 @@ use smtp::client::Chunking;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use smtp::server::Protocol;
 use smtp::xclient::{Attribute, XclientRequest};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// Beginning of TLS, as typed.
@@ -80,6 +81,10 @@ pub(super) struct ConnectionArgs {
     /// Declare messages as binary (BODY=BINARYMIME) if the server offers it.
     #[arg(long, requires = "chunking")]
     binarymime: bool,
+    /// Largest write of a message of more than 16 KiB: 4k shows what small buffers cost [default: as much as the
+    /// connection takes].
+    #[arg(long, value_name = "BYTES", value_parser = super::values::write_size)]
+    write_size: Option<NonZeroUsize>,
     /// Source addresses of connections, used in turn: 127.0.0.2-127.0.0.50.
     #[arg(long, value_name = "A[-B]", value_parser = AddressRange::parse)]
     bind: Option<AddressRange>,
@@ -152,6 +157,7 @@ impl ConnectionArgs {
             credentials: self.credentials()?,
             protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
             chunking: if self.chunking { Chunking::IfOffered } else { Chunking::Never },
+            write_size: self.write_size,
             bind: self.bind,
             proxy: self.proxy_protocol.map(|version| match version {
                 ProxyVersionArg::V1 => ProxyVersion::V1,
@@ -205,6 +211,7 @@ impl ConnectionArgs {
             ("--user", self.user.clone()),
             ("--password-file", self.password_file.as_ref().map(path)),
             ("--auth-mechanism", self.auth_mechanism.map(|mechanism| mechanism.name().to_owned())),
+            ("--write-size", self.write_size.map(|bytes| bytes.to_string())),
             ("--bind", self.bind.map(|bind| bind.to_string())),
             ("--proxy-protocol", self.proxy_protocol.map(|version| format!("{version:?}").to_lowercase())),
         ];

@@ -25,6 +25,7 @@ mod mades_queues;
 mod misuse;
 mod no_thresholds;
 mod other_names;
+mod profiles;
 mod queue;
 mod relay;
 mod relays;

@@ -10,6 +10,7 @@ pub(super) struct NoThresholdArgs {
 
 fn refused_threshold(_: &str) -> Result<String, String> {
     Err("this scenario has no runs that a threshold could be asked of; \
-         mailrun bench, bench mades, relay-400, relay-64k, relay-100k, relay-latency and relay-soak take it"
+         mailrun bench, bench mades, relay-400, relay-64k, relay-100k, relay-latency, relay-soak, kotlin-profile, sizes and large-message \
+         take it"
         .to_owned())
 }

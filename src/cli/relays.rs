@@ -147,7 +147,7 @@ Examples:
   mailrun bench relay-400 127.0.0.1:25 --sink-listen 127.0.0.1:2526     a relay that is running";
 
 /// Name and directory of a scenario, with the choice of tables.
-fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableReportArgs) -> ScenarioOptions {
+pub(super) fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableReportArgs) -> ScenarioOptions {
     let command = party::outputs::command_line();
     ScenarioOptions { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
 }
@@ -185,7 +185,12 @@ impl RelayComparisonArgs {
 
     /// The relay that was typed, or those of --compare, which the scenario has named.
     fn contestants(&self) -> Result<Vec<Contestant>> {
-        if self.relay.is_typed() { Ok(vec![self.relay.contestant()?]) } else { Ok(self.compare.clone()) }
+        if self.relay.is_typed() {
+            return Ok(vec![self.relay.contestant()?]);
+        }
+        let mut contestants = self.compare.clone();
+        relays::name_apart(&mut contestants);
+        Ok(contestants)
     }
 }
 

@@ -3,13 +3,14 @@
 use super::mades_bench::MadesBenchArgs;
 use super::mades_compare::MadesCompareArgs;
 use super::no_thresholds::NoThresholdArgs;
+use super::profiles::{LargeMessageArgs, ProfileArgs};
 use super::relays::{BacklogArgs, LatencyArgs, RelayComparisonArgs, SoakArgs};
 use super::results::TableReportArgs;
 use super::sink::SinkFaultArgs;
 use super::{Strictness, values};
 use crate::bench::scenario::{
-    BacklogScenario, LatencyScenario, MadesScenario, Measure, Scenario, SoakScenario, SourcesScenario,
-    ThroughputScenario,
+    BacklogScenario, LargeMessageScenario, LatencyScenario, MadesScenario, Measure, ProfileScenario, Scenario,
+    SoakScenario, SourcesScenario, ThroughputScenario,
 };
 use crate::bench::tables::{self, DeliveryCheck, TableOptions};
 use crate::bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_scenario_file, load_scenario};
@@ -55,6 +56,8 @@ enum MeasureArgs {
     Sources(SourcesScenario, TableArgs),
     SourceCheck(SourcesScenario, CheckArgs),
     Mades(MadesScenario, MadesCompareArgs),
+    Profile(ProfileScenario, ProfileArgs),
+    LargeMessage(LargeMessageScenario, LargeMessageArgs),
 }
 
 impl Subcommand for ScenarioCommand {
@@ -94,6 +97,10 @@ impl FromArgMatches for ScenarioCommand {
             Measure::Sources(scenario) => MeasureArgs::Sources(scenario, TableArgs::from_arg_matches(matches)?),
             Measure::SourceCheck(scenario) => MeasureArgs::SourceCheck(scenario, CheckArgs::from_arg_matches(matches)?),
             Measure::Mades(scenario) => MeasureArgs::Mades(scenario, MadesCompareArgs::from_arg_matches(matches)?),
+            Measure::Profile(scenario) => MeasureArgs::Profile(scenario, ProfileArgs::from_arg_matches(matches)?),
+            Measure::LargeMessage(scenario) => {
+                MeasureArgs::LargeMessage(scenario, LargeMessageArgs::from_arg_matches(matches)?)
+            }
         };
         let stem = Path::new(name).file_stem().filter(|_| is_scenario_file(name));
         let name = stem.map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
@@ -135,13 +142,17 @@ fn scenario_command(name: &str, scenario: &Scenario) -> Command {
         Measure::Sources(_) => TableArgs::augment_args(command),
         Measure::SourceCheck(_) => CheckArgs::augment_args(command),
         Measure::Mades(_) => MadesCompareArgs::augment_args(command),
+        Measure::Profile(_) => ProfileArgs::augment_args(command),
+        Measure::LargeMessage(_) => LargeMessageArgs::augment_args(command),
     };
+    let is_profile = matches!(scenario.measure, Measure::Profile(_) | Measure::LargeMessage(_));
     // Not one by one: that would change the order of the help text.
     let command = command.mut_args(|argument| {
         let option = argument.get_id().to_string();
         let Some(values) = preset(&option, scenario) else { return argument };
         // The text of --relay names the relay that is the default.
-        argument.required(false).hide_default_value(option == "relay").default_values(values)
+        let is_named = option == "relay" && !is_profile;
+        argument.required(false).hide_default_value(is_named).default_values(values)
     });
     match &scenario.title {
         Some(title) => command.about(title.clone()),
@@ -154,7 +165,9 @@ fn preset(option: &str, scenario: &Scenario) -> Option<Vec<String>> {
     let of_key = |key: &str| scenario.values.get(key).filter(|values| !values.is_empty()).cloned();
     match (option, &scenario.measure) {
         ("compare", Measure::Throughput(_)) => Some(vec![of_key("parties")?.join(",")]),
-        ("relay", Measure::Latency(_) | Measure::Soak(_)) => of_key("parties"),
+        ("relay", Measure::Latency(_) | Measure::Soak(_) | Measure::Profile(_) | Measure::LargeMessage(_)) => {
+            of_key("parties")
+        }
         ("durability", Measure::Backlog(scenario)) => Some(vec![scenario.parties.value.durability().to_owned()]),
         // Its option is refused where it would have no effect, so it has to be seen whether it was typed.
         ("max_in_transit", _) => None,
@@ -298,6 +311,8 @@ impl ChosenScenario {
                 typed.runs.run_table(&scenario, typed.messages, typed.recipients, check, faults)
             }
             MeasureArgs::Mades(scenario, typed) => typed.run(&scenario),
+            MeasureArgs::Profile(scenario, typed) => typed.run(name, scenario.order.as_ref()),
+            MeasureArgs::LargeMessage(scenario, typed) => typed.run(name, scenario.order.as_ref()),
         }?;
         tables.show(&report)?;
         let Conclusion { outcome, is_strict, is_interrupted, .. } = report.conclusion;
@@ -316,6 +331,8 @@ impl MeasureArgs {
             Self::Sources(_, typed) => &typed.runs.tables,
             Self::SourceCheck(_, typed) => &typed.runs.tables,
             Self::Mades(_, typed) => &typed.tables,
+            Self::Profile(_, typed) => &typed.tables,
+            Self::LargeMessage(_, typed) => &typed.tables,
         }
     }
 }

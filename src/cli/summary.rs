@@ -92,7 +92,8 @@ relay -> sink on this host.
 Usage: mailrun bench [OPTIONS] [SERVER]   HOST[:25], smtp://, smtps://, lmtp://
        mailrun bench SCENARIO [OPTIONS]     relay-400 relay-64k relay-100k
          relay-latency relay-backlog relay-soak mades mades-compare
-         smtp-source-table smtp-source-check; your own: FILE.toml (--list)
+         smtp-source-table smtp-source-check kotlin-profile sizes
+         large-message; your own: FILE.toml (--list)
 
   -m, -n, --messages N      number of messages    -s, -c, --sessions N  [100]
   -d, --duration TIME       length of the run   -l, --message-size BYTES [400]

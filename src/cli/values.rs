@@ -1,13 +1,14 @@
 //! Values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
 pub(super) use crate::bench::scenario::{
-    closed_loop_threshold, message_size, messages as scenario_messages, recipient_count, rounds, sessions, steps,
-    window,
+    body_size, closed_loop_threshold, message_cost, message_size, messages as scenario_messages, recipient_count,
+    rounds, sessions, steps, window,
 };
 use journey::quantities::{self, MAX_COUNT, count_up_to, interval, positive};
 pub(super) use journey::quantities::{bytes, count, duration, probability};
 use load::source::{AddressPattern, Distribution, RateStage};
 use net::Endpoint;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 /// Parses a time longer than zero.
@@ -137,6 +138,12 @@ pub(super) fn host_name(text: &str) -> Result<String, String> {
 /// Bytes, at least one.
 pub(super) fn some_bytes(text: &str) -> Result<u64, String> {
     positive(text, bytes)
+}
+
+/// The bytes of one write.
+pub(super) fn write_size(text: &str) -> Result<NonZeroUsize, String> {
+    let size = usize::try_from(some_bytes(text)?).ok().and_then(NonZeroUsize::new);
+    size.ok_or_else(|| format!("{text:?} is too large"))
 }
 
 /// A count of at least one.

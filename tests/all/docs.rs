@@ -32,6 +32,16 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("mailrun bench relay-backlog", RELAYS),
     ("mailrun bench relay-backlog --messages 1000000 --message-size 400", RELAYS),
     ("mailrun bench relay-soak", RELAYS),
+    ("mailrun bench kotlin-profile", "takes some seconds; profiles.rs runs it with small numbers"),
+    (
+        "mailrun bench kotlin-profile 127.0.0.1:2525 --to ann@a.example",
+        "takes some seconds; profiles.rs runs it with small numbers",
+    ),
+    ("mailrun bench sizes", "takes a minute; profiles.rs runs it with small numbers"),
+    ("mailrun bench large-message", "takes a minute; profiles.rs runs it with small numbers"),
+    ("cargo bench -p mailrun-smtp --bench protocol", BUILDS),
+    ("cargo bench -p mailrun-smtp --bench protocol -- stuff", BUILDS),
+    ("cargo bench -p mailrun-journey --bench recording", BUILDS),
     ("mailrun bench mades-compare", CONTESTS),
     (
         "mailrun bench mades-compare                                  # embedded listener; --mode endpoint: all stages",

@@ -54,6 +54,7 @@ mod own_certificate;
 mod party;
 mod peers;
 mod postfix;
+mod profiles;
 mod proxied;
 mod record_fields;
 mod recorder;

@@ -17,7 +17,7 @@ const WAYS: [&str; 9] = [
 ];
 
 /// Commands that end by themselves. `{sink}` is a sink that listens, `{}` a directory of the run's own.
-const COMMANDS: [&str; 30] = [
+const COMMANDS: [&str; 32] = [
     "",
     "--help",
     "--version",
@@ -31,6 +31,8 @@ const COMMANDS: [&str; 30] = [
     "bench smtp-source-check --messages 5 --sessions 1 --recipients 1",
     "bench relay-400 --messages 20 --sessions 2 --rounds 1 --out {}/out",
     "bench relay-soak --messages 20 --sessions 2 --out {}/out",
+    "bench sizes --messages 5 --warm-up 0s --sessions 1 --rounds 1 --out {}/out",
+    "bench large-message --body-sizes 1k --volume 1k --rounds 1 --out {}/out",
     "source --help",
     "source {sink} --messages 5 --sessions 1",
     "source {sink} --messages 5 --sessions 1 --live json",

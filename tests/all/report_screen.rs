@@ -231,7 +231,7 @@ fn scenarios_refuse_a_record_that_they_do_not_have() {
         "smtp-source-check",
     ]
     .into_iter()
-    .chain(["mades-compare"])
+    .chain(["mades-compare", "kotlin-profile", "sizes", "large-message"])
     {
         let ended = mailrun(&["bench", scenario, "--json", "-"]);
         assert_eq!((ended.code, ended.out.as_str(), ended.err.lines().count()), (Some(2), "", 1), "{ended:?}");

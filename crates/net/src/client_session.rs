@@ -11,6 +11,7 @@ use smtp::client::{ChunkPosition, Client, Event, GaveUp, Verb, Violation, Want};
 use smtp::envelope::Envelope;
 use std::future::poll_fn;
 use std::io;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -139,6 +140,13 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     #[must_use]
     pub fn with_security(self, security: Option<ClientSecurity>) -> Self {
         Self { security, ..self }
+    }
+
+    /// Limits the bytes of one write of a long message, as small buffers do; `None` for no limit.
+    #[must_use]
+    pub fn with_write_limit(mut self, limit: Option<NonZeroUsize>) -> Self {
+        self.stream.limit_writes(limit);
+        self
     }
 
     /// Runs it until it ends.

@@ -7,6 +7,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use smtp::proxy::ProxyHeader;
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::num::NonZeroUsize;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,11 +15,13 @@ use std::time::Duration;
 pub struct Stream {
     socket: Socket,
     tls: Option<Box<TlsLayer>>,
+    /// Most bytes of one write of a long message; `None` for as many as there are.
+    write_limit: Option<NonZeroUsize>,
 }
 
 impl From<Socket> for Stream {
     fn from(socket: Socket) -> Self {
-        Self { socket, tls: None }
+        Self { socket, tls: None, write_limit: None }
     }
 }
 
@@ -90,13 +93,18 @@ impl Stream {
     /// # Errors
     /// As [`Stream::try_write`].
     pub(crate) fn try_write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        match &mut self.tls {
-            None => self.socket.try_write_vectored(pieces),
-            Some(tls) => match pieces.iter().find(|piece| !piece.is_empty()) {
-                Some(piece) => tls.try_write(&self.socket, piece),
-                None => Ok(0),
-            },
+        let first = || pieces.iter().find(|piece| !piece.is_empty()).map(|piece| &**piece).unwrap_or_default();
+        match (&mut self.tls, self.write_limit) {
+            (None, None) => self.socket.try_write_vectored(pieces),
+            (None, Some(limit)) => self.socket.try_write_vectored(&[IoSlice::new(at_most(first(), limit))]),
+            (Some(_), _) if first().is_empty() => Ok(0),
+            (Some(tls), limit) => tls.try_write(&self.socket, limit.map_or(first(), |limit| at_most(first(), limit))),
         }
+    }
+
+    /// Limits the bytes of one write of a long message.
+    pub(crate) fn limit_writes(&mut self, limit: Option<NonZeroUsize>) {
+        self.write_limit = limit;
     }
 
     /// Sends waiting output; true once all of it has been handed to the kernel.
@@ -182,6 +190,11 @@ impl Drop for Stream {
             tls.send_close_notify(&self.socket);
         }
     }
+}
+
+/// The beginning of `bytes`.
+fn at_most(bytes: &[u8], limit: NonZeroUsize) -> &[u8] {
+    &bytes[..bytes.len().min(limit.get())]
 }
 
 impl fmt::Debug for Stream {

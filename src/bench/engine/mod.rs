@@ -20,7 +20,8 @@ pub(crate) use conclusion::Conclusion;
 pub(super) use conclusion::Defects;
 pub(super) use programs::{ComparedProgram, InstalledPrograms, missing_note, own_program};
 pub(super) use report::{
-    RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, ratio_table, rounds_text, table, two_places,
+    RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, distinct_remarks, ratio_table, rounds_text, table,
+    two_places,
 };
 pub(super) use runner::{CaseSeries, ComparedRun, Comparison, ComparisonResults, RunPlan, RunTurn, run_all};
 pub(super) use spread::{MISSING, MedianRange};

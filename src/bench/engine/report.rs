@@ -6,6 +6,7 @@ use super::spread::MedianRange;
 use super::text_report::TextReport;
 use report::numbers::counted;
 use report::table::{Align, Table, plain};
+use std::collections::BTreeSet;
 
 /// The text of a cell, from the row's runs.
 type CellText<'a, C, M> = Box<dyn Fn(&CaseSeries<C, M>) -> String + 'a>;
@@ -110,6 +111,14 @@ pub(in crate::bench) fn ratio_table<C, M>(
 /// A ratio as it is shown.
 pub(in crate::bench) fn two_places(value: f64) -> String {
     format!("{value:.2}")
+}
+
+/// Remarks on runs, each with the name of its run; the same remark with other figures is said once.
+pub(in crate::bench) fn distinct_remarks<'r>(remarks: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
+    let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    let new = remarks.filter(|(_, remark)| known.insert(without_figures(remark)));
+    new.map(|(name, remark)| plain(&format!("{name}: {remark}"))).collect()
 }
 
 /// Figures that a report's tables have.

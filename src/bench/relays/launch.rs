@@ -1,5 +1,5 @@
 //! The start of each relay: its command line and the directory of its mail.
-use super::contestant::Contestant;
+use super::contestant::{Contestant, RelayCommand};
 use super::ready_signal::{ReadySignal, RelayLaunch};
 use super::{port, postfix};
 use crate::bench::directory::RunDirectory;
@@ -42,7 +42,7 @@ pub(in crate::bench) fn prepare(
             RelayLaunch { command, ready_signal: ReadySignal::Reported }
         }
         Contestant::Postfix => postfix::prepare(directory, sink)?,
-        Contestant::Command(words) => {
+        Contestant::Command(RelayCommand { words, .. }) => {
             // It will hold mail.
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
             made.with_context(|| format!("cannot create {}", spool.display()))?;
@@ -72,7 +72,7 @@ fn fill_placeholders(words: &[String], listen: &SocketAddr, sink: &str, spool: &
 ///
 /// # Errors
 /// If not, with what to do.
-pub(super) fn check(contestant: &Contestant) -> Result<()> {
+pub(in crate::bench) fn check(contestant: &Contestant) -> Result<()> {
     match contestant {
         Contestant::Postfix => postfix::find().map(drop),
         _ => Ok(()),

@@ -144,14 +144,9 @@ fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String
 
 /// Remarks on the verdicts of its runs. The same remark with other figures, in another round, is shown once.
 fn remarks(series: &RelaySeries) -> Vec<String> {
-    let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
-    let mut known: Vec<String> = Vec::new();
-    for remark in measurements(series).flat_map(|(_, measured)| &measured.notes) {
-        if !known.iter().any(|before| without_figures(before) == without_figures(remark)) {
-            known.push(remark.clone());
-        }
-    }
-    known.into_iter().map(|remark| plain(&format!("{}: {remark}", series.name))).collect()
+    let named = measurements(series)
+        .flat_map(|(name, measured)| measured.notes.iter().map(move |remark| (name.as_str(), remark.as_str())));
+    engine::distinct_remarks(named)
 }
 
 #[cfg(test)]

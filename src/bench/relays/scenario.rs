@@ -63,7 +63,7 @@ impl LoadShape {
 
 /// A scenario on its way: its program, its directory, and the user's requests.
 #[derive(Debug)]
-pub(super) struct ScenarioRun {
+pub(in crate::bench) struct ScenarioRun {
     program: PathBuf,
     options: ScenarioOptions,
     directory: RunDirectory,
@@ -72,31 +72,31 @@ pub(super) struct ScenarioRun {
 
 impl ScenarioRun {
     /// Makes the directory, and hears Ctrl-C from now on.
-    pub(super) fn prepare(options: &ScenarioOptions) -> Result<Self> {
+    pub(in crate::bench) fn prepare(options: &ScenarioOptions) -> Result<Self> {
         let program = engine::own_program()?;
         let directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
         Ok(Self { program, options: options.clone(), directory, interrupt: Interrupt::watch()? })
     }
 
-    pub(super) fn program(&self) -> &Path {
+    pub(in crate::bench) fn program(&self) -> &Path {
         &self.program
     }
 
-    pub(super) fn directory(&self) -> &RunDirectory {
+    pub(in crate::bench) fn directory(&self) -> &RunDirectory {
         &self.directory
     }
 
-    pub(super) fn into_directory(self) -> RunDirectory {
+    pub(in crate::bench) fn into_directory(self) -> RunDirectory {
         self.directory
     }
 
     /// Reports whether the user wants no more runs.
-    pub(super) fn is_stopped(&self) -> bool {
+    pub(in crate::bench) fn is_stopped(&self) -> bool {
         self.interrupt.requested() != StopRequest::Nothing
     }
 
     /// Options of a run that is kept in its own directory below the scenario's.
-    pub(super) fn bench(
+    pub(in crate::bench) fn bench(
         &self,
         place: &str,
         contestant: &Contestant,
@@ -108,17 +108,17 @@ impl ScenarioRun {
     }
 
     /// Runs it; `None` if the user wants no more runs.
-    pub(super) fn run(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
+    pub(in crate::bench) fn run(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
         (!self.is_stopped()).then(|| ensure_complete(bench::run_with(&self.program, bench)?))
     }
 
     /// The same; `None` also if it was stopped in its middle: figures of half a run are none.
-    pub(super) fn run_complete(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
+    pub(in crate::bench) fn run_complete(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
         self.run(bench).filter(|_| !self.is_stopped())
     }
 
     /// Keeps the table beside the runs.
-    pub(super) fn save(&self, mut report: TextReport) -> Result<TextReport> {
+    pub(in crate::bench) fn save(&self, mut report: TextReport) -> Result<TextReport> {
         report.conclusion.is_interrupted |= self.is_stopped();
         self.directory.write("table.txt", &format!("{}\n\n{}\n", report.text, report.conclusion.line()))?;
         report.file = Some(self.directory.path().join("table.txt"));
@@ -127,7 +127,7 @@ impl ScenarioRun {
     }
 
     /// Prints a line on standard error, unless output is off.
-    pub(super) fn print_line(&self, line: &str) {
+    pub(in crate::bench) fn print_line(&self, line: &str) {
         if self.options.live == LiveMode::Line {
             party::tell!("{line}");
         }

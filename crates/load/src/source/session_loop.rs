@@ -34,6 +34,7 @@ pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerSt
                 let client = client(&context, &recorder);
                 let timeout = context.options.timeout;
                 let talk = ClientSession::new(socket, client, &mut sender, &mut timer, timeout, buffers.clone());
+                let talk = talk.with_write_limit(context.options.transport.write_size);
                 let ended = talk.with_security(context.transport.security.clone()).run().await;
                 sender.connection_ended(&ended);
             }

@@ -11,6 +11,7 @@ use smtp::xclient::XclientRequest;
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,6 +37,8 @@ pub struct TransportOptions {
     pub protocol: Protocol,
     /// Use of CHUNKING.
     pub chunking: Chunking,
+    /// Most bytes of one write of a long message; as many as the connection takes by default.
+    pub write_size: Option<NonZeroUsize>,
     /// Local addresses of connections.
     pub bind: Option<AddressRange>,
     /// Version of the PROXY header that is sent first, if one is.

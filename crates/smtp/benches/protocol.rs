@@ -1,0 +1,291 @@
+//! Criterion micro-benchmarks of the protocol core: commands, replies, dots, and whole sessions in memory, in ns and MB/s.
+//!
+//! `cargo bench -p mailrun-smtp --bench protocol`; a word after `--` selects benchmarks by name. Nothing here reads a clock, a socket
+//! or a disk but Criterion itself: the figures are the cost of the protocol alone.
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, measurement::WallTime};
+use mailrun_smtp::client::{Client, Outcome, PipelineMode, Want};
+use mailrun_smtp::command::Command;
+use mailrun_smtp::data::{DataPiece, DataReader, END_OF_DATA, stuff};
+use mailrun_smtp::reply::{Reply, ReplyReader};
+use mailrun_smtp::server::{Event, Server, ServerSettings};
+use mailrun_smtp::{Envelope, Extensions, Limits};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time in these sessions: none passes.
+const NOW: Duration = Duration::ZERO;
+/// Bytes of a line of a message, `<CRLF>` included.
+const LINE_BYTES: usize = 80;
+/// Bytes of the messages that are read and stuffed.
+const MESSAGE_BYTES: usize = 1 << 20;
+/// Bytes of the message of a session.
+const SESSION_MESSAGE_BYTES: usize = 4096;
+/// Bytes that a driver reads at a time.
+const BLOCK_BYTES: usize = 256 * 1024;
+/// Limit of the length of a line.
+const LINE_LIMIT: usize = 1000;
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    bench_commands(&mut criterion);
+    bench_replies(&mut criterion);
+    bench_stuffing(&mut criterion);
+    bench_reading(&mut criterion);
+    bench_sessions(&mut criterion);
+    criterion.final_summary();
+}
+
+/// Measures a benchmark that handles so many bytes in each iteration.
+fn measure<T>(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, bytes: usize, mut iteration: impl FnMut() -> T) {
+    group.throughput(Throughput::BytesDecimal(bytes as u64));
+    group.bench_function(BenchmarkId::from_parameter(name), |bencher| bencher.iter(|| black_box(iteration())));
+}
+
+/// Command lines, each read alone.
+fn bench_commands(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("command");
+    let lines: [(&str, &[u8]); 5] = [
+        ("HELO", b"HELO client.example.com"),
+        ("EHLO", b"EHLO client.example.com"),
+        ("MAIL", b"MAIL FROM:<from@example.com> SIZE=4096 BODY=8BITMIME"),
+        ("RCPT", b"RCPT TO:<recipient@example.com>"),
+        ("DATA", b"DATA"),
+    ];
+    for (name, line) in lines {
+        assert!(Command::parse(line).is_ok(), "{name}");
+        measure(&mut group, name, line.len() + 2, || Command::parse(black_box(line)).is_ok());
+    }
+    group.finish();
+}
+
+/// Replies, as a client gathers them.
+fn bench_replies(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("reply");
+    let offered = Reply::new(250, &Extensions::all(1 << 30).render("mx.example.com"));
+    let accepted = Reply::new(250, "2.0.0 Ok: queued as 4FzYxW1ZbVz9sQ");
+    for (name, wire) in [("250", accepted.wire()), ("EHLO", offered.wire())] {
+        measure(&mut group, name, wire.len(), || read_reply(black_box(wire)));
+    }
+    measure(&mut group, "EHLO, byte by byte", offered.wire().len(), || {
+        let mut reader = ReplyReader::default();
+        let mut pieces = offered.wire().chunks(1);
+        let last = pieces.next_back();
+        for mut piece in pieces {
+            assert!(matches!(reader.next(&mut piece), Ok(None)));
+        }
+        last.is_some_and(|mut piece| matches!(reader.next(&mut piece), Ok(Some(_))))
+    });
+    group.finish();
+}
+
+/// Reads one reply; its code.
+fn read_reply(mut wire: &[u8]) -> u16 {
+    let mut reader = ReplyReader::default();
+    let reply = reader.next(&mut wire).expect("it is a reply");
+    reply.expect("it is whole").code()
+}
+
+/// Messages by the beginning of their lines.
+fn messages() -> [(&'static str, Vec<u8>); 3] {
+    [
+        ("plain", message(b'X', LINE_BYTES, MESSAGE_BYTES)),
+        ("dotted", message(b'.', LINE_BYTES, MESSAGE_BYTES)),
+        ("short lines", message(b'X', 4, MESSAGE_BYTES)),
+    ]
+}
+
+/// A message of lines of `line` bytes that begin with `first`.
+fn message(first: u8, line: usize, bytes: usize) -> Vec<u8> {
+    let mut text = vec![b'X'; line - 2];
+    text[0] = first;
+    text.extend_from_slice(b"\r\n");
+    text.iter().copied().cycle().take(bytes / line * line).collect()
+}
+
+/// The message as it stands on the wire.
+fn on_the_wire(message: &[u8]) -> Vec<u8> {
+    let mut wire = Vec::new();
+    stuff(message, &mut wire);
+    wire.extend_from_slice(END_OF_DATA);
+    wire
+}
+
+/// Dot-stuffing by the sender.
+fn bench_stuffing(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("stuff");
+    for (name, message) in messages() {
+        let mut out = Vec::with_capacity(2 * message.len());
+        measure(&mut group, name, message.len(), || {
+            out.clear();
+            stuff(black_box(&message), &mut out);
+            out.len()
+        });
+    }
+    group.finish();
+}
+
+/// Un-stuffing by the receiver, with the search for the end of data and the check of the lines.
+fn bench_reading(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("unstuff");
+    for (name, message) in messages() {
+        let wire = on_the_wire(&message);
+        let expected = message.len() as u64;
+        for (cut, block) in [("", BLOCK_BYTES), (", blocks of 1 KB", 1024), (", byte by byte", 1)] {
+            assert_eq!(read_message(&wire, block), expected, "{name}{cut}");
+            measure(&mut group, &format!("{name}{cut}"), wire.len(), || read_message(black_box(&wire), block));
+        }
+    }
+    group.finish();
+}
+
+/// Reads a message in blocks of that length; the bytes of its content.
+fn read_message(wire: &[u8], block_bytes: usize) -> u64 {
+    let mut reader = DataReader::new(LINE_LIMIT);
+    let mut is_ended = false;
+    for mut block in wire.chunks(block_bytes) {
+        while let Some(piece) = reader.next(&mut block) {
+            is_ended |= matches!(black_box(piece), DataPiece::End);
+        }
+    }
+    assert!(is_ended && reader.fault().is_none());
+    reader.bytes()
+}
+
+/// Sessions of one message, from the greeting to QUIT.
+fn bench_sessions(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("session");
+    let settings = Arc::new(ServerSettings::new("mx.example.com", Limits::default()));
+    let content = message(b'X', LINE_BYTES, SESSION_MESSAGE_BYTES);
+    let commands: [&[u8]; 4] = [
+        b"EHLO client.example.com\r\n",
+        b"MAIL FROM:<from@example.com>\r\n",
+        b"RCPT TO:<to@example.com>\r\n",
+        b"DATA\r\n",
+    ];
+    let wire = on_the_wire(&content);
+    let lock_step = [commands.as_slice(), &[&wire, b"QUIT\r\n"]].concat();
+    let dialogue = lock_step.concat();
+    let expected = content.len() as u64;
+    assert_eq!(serve(&settings, &lock_step), expected);
+    measure(&mut group, "server, a read per command", dialogue.len(), || serve(&settings, black_box(&lock_step)));
+    measure(&mut group, "server, all in one read", dialogue.len(), || serve(&settings, black_box(&[&dialogue])));
+    measure(&mut group, "server, byte by byte", dialogue.len(), || {
+        let bytes: Vec<&[u8]> = black_box(&dialogue).chunks(1).collect();
+        serve(&settings, &bytes)
+    });
+    let transaction = [commands[1], commands[2], commands[3], &wire].concat();
+    let burst = [commands[0], &transaction.repeat(16), b"QUIT\r\n"].concat();
+    assert_eq!(serve(&settings, &[&burst]), 16 * expected);
+    measure(&mut group, "server, burst of 16 messages", burst.len(), || serve(&settings, black_box(&[&burst])));
+    for (name, mode) in [("client, lock-step", PipelineMode::Off), ("client, groups", PipelineMode::Group)] {
+        let session = ClientSession::new(mode, &settings, &wire);
+        measure(&mut group, name, session.sent_bytes, || session.run());
+    }
+    group.finish();
+}
+
+/// A server's side of a session that reads those blocks; the bytes of the messages that it took.
+fn serve(settings: &Arc<ServerSettings>, blocks: &[&[u8]]) -> u64 {
+    let mut server = Server::new(Arc::clone(settings), NOW);
+    let mut out = Vec::with_capacity(1024);
+    server.answer(None, NOW, &mut out);
+    let mut bytes = 0;
+    for block in blocks {
+        let mut input = *block;
+        while let Some(event) = server.next_event(&mut input, NOW, &mut out) {
+            match event {
+                Event::Block(block) => bytes += black_box(block).len() as u64,
+                event if event.asks() => server.answer(None, NOW, &mut out),
+                _ => {}
+            }
+        }
+    }
+    assert!(server.has_quit() && black_box(&out).starts_with(b"220 "));
+    bytes
+}
+
+/// A client's side of a session, with the replies that it awaits.
+struct ClientSession {
+    name: Arc<str>,
+    mode: PipelineMode,
+    envelope: Arc<Envelope>,
+    message: Vec<u8>,
+    /// Replies of the server, one for each time that the client waits.
+    replies: Vec<Vec<u8>>,
+    sent_bytes: usize,
+}
+
+impl ClientSession {
+    /// Learns the replies from a server that takes the same session.
+    fn new(mode: PipelineMode, settings: &Arc<ServerSettings>, message: &[u8]) -> Self {
+        let envelope = Envelope::new("from@example.com", "", ["to@example.com"]).expect("both are mailboxes");
+        let name = Arc::from("client.example.com");
+        let message = message.to_vec();
+        let mut session =
+            Self { name, mode, envelope: Arc::new(envelope), message, replies: Vec::new(), sent_bytes: 0 };
+        let mut server = Server::new(Arc::clone(settings), NOW);
+        let mut greeting = Vec::new();
+        server.answer(None, NOW, &mut greeting);
+        let mut replies = vec![greeting];
+        let mut sent_bytes = 0;
+        session.drive(|out| {
+            let mut answers = Vec::new();
+            let mut input = out;
+            sent_bytes += out.len();
+            while let Some(event) = server.next_event(&mut input, NOW, &mut answers) {
+                if event.asks() {
+                    server.answer(None, NOW, &mut answers);
+                }
+            }
+            if out.is_empty() {
+                answers = replies[0].clone()
+            } else {
+                replies.push(answers.clone())
+            }
+            answers
+        });
+        session.replies = replies;
+        session.sent_bytes = sent_bytes;
+        session
+    }
+
+    /// Runs the session on the replies that it knows.
+    fn run(&self) -> Outcome {
+        let mut replies = self.replies.iter();
+        self.drive(|_| replies.next().map(Vec::as_slice).unwrap_or_default())
+    }
+
+    /// Drives a client from the greeting to QUIT: `exchange` takes what it has sent and gives what it hears.
+    fn drive<R: AsRef<[u8]>>(&self, mut exchange: impl FnMut(&[u8]) -> R) -> Outcome {
+        let mut client = Client::new(Arc::clone(&self.name), self.mode, NOW);
+        let mut out = Vec::with_capacity(2 * SESSION_MESSAGE_BYTES);
+        let mut outcome = Outcome::Refused;
+        let mut has_begun = false;
+        loop {
+            match client.wants() {
+                Want::Transaction if has_begun => client.quit(NOW, &mut out),
+                Want::Transaction => {
+                    client.begin(Arc::clone(&self.envelope), NOW, &mut out);
+                    has_begun = true;
+                }
+                Want::Message => {
+                    out.extend_from_slice(&self.message);
+                    client.message_sent(NOW);
+                }
+                Want::Close => return outcome,
+                _ => {}
+            }
+            if client.wants() != Want::Replies {
+                continue;
+            }
+            let heard = exchange(&out);
+            out.clear();
+            let mut input = heard.as_ref();
+            assert!(!input.is_empty(), "the server fell silent");
+            while let Some(event) = client.next_event(&mut input, NOW, &mut out).expect("the server speaks SMTP") {
+                outcome = event.ends.unwrap_or(outcome);
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The messages of a profile, as files that the source sends: three header fields, and a body of so many bytes in lines of one
+//! length.
+use anyhow::{Context, Result};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// The header: as many fields as the Kotlin guide's messages have.
+const HEADER: &[u8] = b"From: <from@example.com>\r\nTo: <to@example.com>\r\nSubject: mailrun profile\r\n\r\n";
+
+/// Lines of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BodyLines {
+    /// The first byte of each.
+    first: u8,
+    /// Bytes of a line, `<CRLF>` included.
+    bytes: u64,
+    /// Its name in a file's name.
+    name: &'static str,
+}
+
+impl BodyLines {
+    /// The lines of the Kotlin guide's messages.
+    pub(super) const GUIDE: Self = Self { first: b'a', bytes: 514, name: "guide" };
+    /// Lines of text.
+    pub(super) const TEXT: Self = Self { first: b'a', bytes: 80, name: "text" };
+    /// The same, each with a dot before it that has to be doubled.
+    pub(super) const DOTTED: Self = Self { first: b'.', bytes: 80, name: "dotted" };
+    /// Lines of two letters.
+    pub(super) const SHORT: Self = Self { first: b'a', bytes: 4, name: "short" };
+
+    /// Name of the file of a message with such a body.
+    pub(super) fn file_name(self, body_bytes: u64) -> String {
+        format!("message-{body_bytes}-{}.eml", self.name)
+    }
+
+    /// Writes a message with a body of that many bytes, two at least, and waits until it is on disk: its writing must not disturb
+    /// a run.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(super) fn write_message(self, path: &Path, body_bytes: u64) -> Result<()> {
+        let write = || -> io::Result<()> {
+            let mut file = BufWriter::new(File::create(path)?);
+            file.write_all(HEADER)?;
+            self.write_body(&mut file, body_bytes)?;
+            file.into_inner()?.sync_all()
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn write_body(self, out: &mut impl Write, body_bytes: u64) -> io::Result<()> {
+        let mut left = body_bytes;
+        while left > 0 {
+            // No line is of one byte: it would have no room for its end.
+            let length = match left {
+                left if left <= self.bytes => left,
+                left if left == self.bytes + 1 => left,
+                _ => self.bytes,
+            };
+            self.write_line(out, length)?;
+            left -= length;
+        }
+        Ok(())
+    }
+
+    fn write_line(self, out: &mut impl Write, length: u64) -> io::Result<()> {
+        let mut line = vec![b'a'; length.saturating_sub(2) as usize];
+        if let Some(first) = line.first_mut() {
+            *first = self.first;
+        }
+        line.extend_from_slice(b"\r\n");
+        out.write_all(&line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_has_the_bytes_that_are_asked_for_in_whole_lines() {
+        for lines in [BodyLines::GUIDE, BodyLines::TEXT, BodyLines::DOTTED, BodyLines::SHORT] {
+            for bytes in (2..200).chain([512, 513, 514, 515, 516, 4_096, 65_536]) {
+                let mut body = Vec::new();
+                lines.write_body(&mut body, bytes).unwrap();
+                assert_eq!(body.len() as u64, bytes, "{lines:?}");
+                assert!(body.ends_with(b"\r\n"), "{lines:?} {bytes}");
+                let texts = body.strip_suffix(b"\r\n").unwrap().split(|byte| *byte == b'\n');
+                assert!(texts.clone().all(|text| text.len() as u64 <= lines.bytes), "{lines:?} {bytes}");
+                let firsts = texts.filter_map(|text| text.first()).filter(|first| **first != b'\r');
+                assert!(firsts.into_iter().all(|first| *first == lines.first), "{lines:?} {bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_is_a_file_with_a_header() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(BodyLines::DOTTED.file_name(100));
+        BodyLines::DOTTED.write_message(&path, 100).unwrap();
+        let text = std::fs::read(&path).unwrap();
+        let body = text.strip_prefix(HEADER).unwrap();
+        assert_eq!((body.len(), body[0]), (100, b'.'));
+        let nowhere = directory.path().join("no/such.eml");
+        assert!(BodyLines::TEXT.write_message(&nowhere, 100).unwrap_err().to_string().contains("no/such.eml"));
+    }
+}
