@@ -1,0 +1,249 @@
+//! The search for one goal: which load it wants to see next, given all trials of all goals.
+//!
+//! ```text
+//! no bound           the estimate, or the middle of the bounds of the level before
+//! a good load only   the upper bound of the level before, else upwards, each step twice the last
+//! a bad load only    the lower bound of the level before, else downwards likewise
+//! both, too far      the middle
+//! both, near         the next level; after the last the end
+//! ```
+//!
+//! Distances are those of logarithms: a step from 100 to 110 is one from 1,000 to 1,100.
+use crate::history::{LoadBounds, LoadClass, TrialHistory};
+use crate::result::{GoalFinding, GoalOutcome};
+use crate::settings::{SearchLevel, SearchSettings};
+
+/// The most doublings of a step.
+const MAX_DOUBLINGS: usize = 20;
+/// A middle is anything within the middle half: a load there that has trials already is preferred.
+const MIDDLE: f64 = 0.25;
+/// Share by which a width may be exceeded: rates are rounded to six digits.
+const ROUNDING: f64 = 1e-4;
+/// Lowest share of a load that one overloaded trial lets the search fall to.
+const MAX_FALL: f64 = 0.25;
+
+/// Facts that all goals of a search share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SearchView<'a> {
+    pub(crate) settings: &'a SearchSettings,
+    pub(crate) levels: &'a [SearchLevel],
+    pub(crate) history: &'a TrialHistory,
+    /// Load that cannot be offered.
+    pub(crate) ceiling: Option<f64>,
+    /// The first load, if there is an estimate.
+    pub(crate) estimate: Option<f64>,
+}
+
+/// Wish of a goal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum NextLoad {
+    /// A trial at that rate.
+    Measure(f64),
+    /// This level is done.
+    Settled(GoalFinding),
+}
+
+/// State of the search for one goal.
+#[derive(Clone, Debug)]
+pub(crate) struct GoalSearch {
+    goal: usize,
+    level: usize,
+    /// Bounds of the level before.
+    hint: LoadBounds,
+    finding: Option<GoalFinding>,
+}
+
+impl GoalSearch {
+    pub(crate) fn new(goal: usize, hint: LoadBounds) -> Self {
+        Self { goal, level: 0, hint, finding: None }
+    }
+
+    /// Goes as far as it can without another trial; the level and the load that it needs, or `None` at the end. The end
+    /// is not final: a trial of another goal's may find a bad load below all that this one has seen.
+    pub(crate) fn advance(&mut self, view: &SearchView) -> Option<(usize, f64)> {
+        loop {
+            let bounds = self.bounds(view);
+            self.finding = None;
+            match self.next_load(bounds, view) {
+                NextLoad::Measure(rate) => return Some((self.level, rate)),
+                NextLoad::Settled(finding) if self.level + 1 == view.levels.len() => {
+                    self.finding = Some(finding);
+                    return None;
+                }
+                NextLoad::Settled(_) => {
+                    self.hint = bounds;
+                    self.level += 1;
+                }
+            }
+        }
+    }
+
+    /// The result, at whatever point the search is.
+    pub(crate) fn outcome(&self, view: &SearchView) -> GoalOutcome {
+        let bounds = self.bounds(view);
+        // Where this level has no bound yet, that of the level before counts, unless this level contradicts it.
+        let is_tried = |rate: &f64| view.history.is_tried(*rate);
+        let is_above = |upper: &f64| bounds.lower.is_none_or(|lower| lower < *upper);
+        let upper = bounds.upper.or(self.hint.upper.filter(is_tried).filter(is_above));
+        let is_below = |lower: &f64| upper.is_none_or(|upper| *lower < upper);
+        let lower = bounds.lower.or(self.hint.lower.filter(is_tried).filter(is_below));
+        let throughput = |lower: f64| view.history.throughput(self.goal, lower, view.settings);
+        GoalOutcome {
+            finding: self.finding.unwrap_or(GoalFinding::Unfinished),
+            lower_per_s: lower,
+            upper_per_s: upper,
+            throughput_per_s: lower.and_then(throughput),
+        }
+    }
+
+    fn bounds(&self, view: &SearchView) -> LoadBounds {
+        view.history.bounds(self.goal, view.levels[self.level], view.settings.exceed_ratio)
+    }
+
+    fn next_load(&self, bounds: LoadBounds, view: &SearchView) -> NextLoad {
+        let lowest = view.settings.min_rate_per_s;
+        if bounds.upper.is_some_and(|upper| upper <= lowest) {
+            return NextLoad::Settled(GoalFinding::LowestRateMissed);
+        }
+        if view.ceiling.is_some_and(|ceiling| ceiling <= lowest) {
+            return NextLoad::Settled(GoalFinding::Void);
+        }
+        let ceiling = self.ceiling(bounds, view);
+        match (bounds.lower, bounds.upper) {
+            (lower, upper) if ceiling.is_some_and(|ceiling| upper.is_none_or(|upper| ceiling < upper)) => {
+                self.below_ceiling(lower, ceiling.unwrap_or(lowest), view)
+            }
+            (Some(lower), Some(upper)) => self.between(lower, upper, view),
+            (Some(lower), None) => self.above(lower, view),
+            (None, Some(upper)) => self.below(upper, view),
+            (None, None) => self.first(view),
+        }
+    }
+
+    /// The load that cannot be offered, unless a bad load of the level before lies below it and was not refuted.
+    fn ceiling(&self, bounds: LoadBounds, view: &SearchView) -> Option<f64> {
+        let is_open = |hint: f64| bounds.upper.is_none() && bounds.lower.is_none_or(|lower| lower < hint);
+        view.ceiling.filter(|ceiling| !self.hint.upper.is_some_and(|hint| hint < *ceiling && is_open(hint)))
+    }
+
+    /// The loads below one that cannot be offered. The coarsest width is enough there: no finer one says more.
+    fn below_ceiling(&self, lower: Option<f64>, ceiling: f64, view: &SearchView) -> NextLoad {
+        match lower {
+            Some(lower) if is_near(lower, ceiling, view.levels[0].width) => {
+                NextLoad::Settled(GoalFinding::GeneratorLimit)
+            }
+            Some(lower) => NextLoad::Measure(self.middle(lower, ceiling, view)),
+            None => match self.hint.lower.filter(|hint| *hint < ceiling) {
+                Some(hint) => NextLoad::Measure(hint),
+                None => self.step_down(ceiling, view),
+            },
+        }
+    }
+
+    fn between(&self, lower: f64, upper: f64, view: &SearchView) -> NextLoad {
+        if is_near(lower, upper, self.width(view)) {
+            NextLoad::Settled(GoalFinding::Found)
+        } else {
+            NextLoad::Measure(self.middle(lower, upper, view))
+        }
+    }
+
+    fn above(&self, lower: f64, view: &SearchView) -> NextLoad {
+        let highest = view.settings.max_rate_per_s;
+        match self.hint.upper.filter(|hint| *hint > lower) {
+            _ if lower >= highest => NextLoad::Settled(GoalFinding::HighestRateHeld),
+            Some(hint) if is_near(lower, hint, self.width(view)) => NextLoad::Measure(hint),
+            Some(hint) => NextLoad::Measure(self.middle(lower, hint, view)),
+            None => NextLoad::Measure(rounded(lower * self.step(LoadClass::Lower, view)).min(highest)),
+        }
+    }
+
+    fn below(&self, upper: f64, view: &SearchView) -> NextLoad {
+        match self.hint.lower.filter(|hint| *hint < upper) {
+            Some(hint) if is_near(hint, upper, self.width(view)) => NextLoad::Measure(hint),
+            Some(hint) => NextLoad::Measure(self.middle(hint, upper, view)),
+            None => self.step_down(upper, view),
+        }
+    }
+
+    /// The next load below all: what got through at the bad one, if that is lower than a step.
+    fn step_down(&self, upper: f64, view: &SearchView) -> NextLoad {
+        let step = upper / self.step(LoadClass::Upper, view);
+        let got_through = view.history.delivered_per_s(upper).filter(|_| self.level == 0);
+        let target = got_through.map_or(step, |rate| rate.clamp((upper * MAX_FALL).min(step), step));
+        NextLoad::Measure(rounded(target).max(view.settings.min_rate_per_s))
+    }
+
+    fn first(&self, view: &SearchView) -> NextLoad {
+        let settings = view.settings;
+        NextLoad::Measure(match (self.hint.lower, self.hint.upper) {
+            (Some(lower), Some(upper)) if is_near(lower, upper, self.width(view)) => lower,
+            (Some(lower), Some(upper)) => self.middle(lower, upper, view),
+            (Some(only), None) | (None, Some(only)) => only,
+            (None, None) => {
+                let middle = (settings.min_rate_per_s * settings.max_rate_per_s).sqrt();
+                let estimate = view.estimate.unwrap_or(middle);
+                let within = |rate: f64| rate.clamp(settings.min_rate_per_s, settings.max_rate_per_s);
+                within(rounded(within(estimate)))
+            }
+        })
+    }
+
+    /// Factor of a step: the level's width, doubled for each load of that class, so that a far bound is soon reached.
+    fn step(&self, class: LoadClass, view: &SearchView) -> f64 {
+        let level = view.levels[self.level];
+        let passed = view.history.count(self.goal, level, view.settings.exceed_ratio, class);
+        let doublings = passed.saturating_sub(1).min(MAX_DOUBLINGS);
+        let log = -(1.0 - self.width(view)).ln() * (1_u64 << doublings) as f64;
+        log.min(50.0).exp()
+    }
+
+    fn width(&self, view: &SearchView) -> f64 {
+        view.levels[self.level].width
+    }
+
+    /// The middle of two loads, or a load near it that another goal has tried.
+    fn middle(&self, lower: f64, upper: f64, view: &SearchView) -> f64 {
+        let span = (upper / lower).ln();
+        let distance = |rate: f64| ((rate / lower).ln() / span - 0.5).abs();
+        let level = view.levels[self.level];
+        let tried = view.history.undecided(self.goal, level, view.settings.exceed_ratio, (lower, upper));
+        let near = tried.filter(|rate| distance(*rate) <= MIDDLE);
+        let nearest = near.min_by(|one, other| distance(*one).total_cmp(&distance(*other)));
+        nearest.unwrap_or_else(|| rounded((lower * upper).sqrt()))
+    }
+}
+
+fn is_near(lower: f64, upper: f64, width: f64) -> bool {
+    1.0 - lower / upper <= width * (1.0 + ROUNDING)
+}
+
+/// Rounds a rate to six digits.
+fn rounded(rate: f64) -> f64 {
+    if !(rate.is_finite() && rate > 0.0) {
+        return rate;
+    }
+    let digits = 10.0_f64.powf(5.0 - rate.log10().floor());
+    (rate * digits).round() / digits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_six_digits() {
+        for (rate, expected) in
+            [(1.0, 1.0), (1_234.567_89, 1_234.57), (987_654.4, 987_654.0), (0.123_456_78, 0.123_457)]
+        {
+            assert!((rounded(rate) - expected).abs() < 1e-9, "{rate}: {}", rounded(rate));
+            assert_eq!(rounded(rounded(rate)).to_bits(), rounded(rate).to_bits());
+        }
+    }
+
+    #[test]
+    fn near_is_a_share_of_the_upper_bound() {
+        assert!(is_near(98.0, 100.0, 0.02) && is_near(100.0, 100.0, 0.02));
+        assert!(!is_near(97.9, 100.0, 0.02));
+    }
+}

@@ -1,0 +1,255 @@
+//! All trials of a search by their load, and the class of each load (RFC 9971 §6.4).
+use crate::settings::{CapacityGoal, SearchLevel, SearchSettings};
+use crate::trial::TrialFigures;
+
+/// Void trials in a row that show that a load cannot be offered.
+const MAX_VOIDS: u32 = 3;
+/// Share by which sums of seconds may differ and still be the same.
+const ROUNDING: f64 = 1e-9;
+
+/// Class of a load for a goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoadClass {
+    /// Enough of its trials are good.
+    Lower,
+    /// Too many of its trials are bad.
+    Upper,
+    /// It needs more trials.
+    Undecided,
+}
+
+/// The nearest loads on both sides of the capacity.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct LoadBounds {
+    /// The largest good load below `upper`.
+    pub(crate) lower: Option<f64>,
+    /// The smallest bad load.
+    pub(crate) upper: Option<f64>,
+}
+
+/// A trial, as one goal sees it.
+#[derive(Clone, Copy, Debug)]
+struct TrialGrade {
+    loss_ratio: f64,
+    is_good: bool,
+}
+
+/// A measured trial.
+#[derive(Clone, Debug)]
+struct MeasuredTrial {
+    duration_s: f64,
+    delivered_per_s: f64,
+    /// One for each goal.
+    grades: Vec<TrialGrade>,
+}
+
+/// All trials at a load.
+#[derive(Clone, Debug)]
+struct MeasuredLoad {
+    rate_per_s: f64,
+    trials: Vec<MeasuredTrial>,
+    voids_in_a_row: u32,
+}
+
+/// All loads, the smallest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TrialHistory {
+    loads: Vec<MeasuredLoad>,
+}
+
+impl TrialHistory {
+    /// Adds a trial; what each goal makes of it.
+    pub(crate) fn add(
+        &mut self,
+        rate_per_s: f64,
+        duration_s: f64,
+        figures: &TrialFigures,
+        goals: &[CapacityGoal],
+    ) -> Vec<bool> {
+        let is_backlogged = figures.is_backlogged(rate_per_s);
+        let grade = |(at, goal): (usize, &CapacityGoal)| {
+            let loss_ratio = figures.loss_ratio(at);
+            TrialGrade { loss_ratio, is_good: loss_ratio <= goal.loss_ratio && !is_backlogged }
+        };
+        let grades: Vec<TrialGrade> = goals.iter().enumerate().map(grade).collect();
+        let is_good = grades.iter().map(|grade| grade.is_good).collect();
+        let load = self.load(rate_per_s);
+        load.voids_in_a_row = 0;
+        load.trials.push(MeasuredTrial { duration_s, delivered_per_s: figures.delivered_per_s, grades });
+        is_good
+    }
+
+    /// Notes a void trial; true if the load cannot be offered.
+    pub(crate) fn add_void(&mut self, rate_per_s: f64) -> bool {
+        let load = self.load(rate_per_s);
+        load.voids_in_a_row += 1;
+        load.voids_in_a_row >= MAX_VOIDS
+    }
+
+    fn load(&mut self, rate_per_s: f64) -> &mut MeasuredLoad {
+        let at = self.loads.partition_point(|load| load.rate_per_s < rate_per_s);
+        if self.loads.get(at).is_none_or(|load| load.rate_per_s > rate_per_s) {
+            self.loads.insert(at, MeasuredLoad { rate_per_s, trials: Vec::new(), voids_in_a_row: 0 });
+        }
+        &mut self.loads[at]
+    }
+
+    /// Class of each load, the smallest first.
+    fn classes(
+        &self,
+        goal: usize,
+        level: SearchLevel,
+        exceed_ratio: f64,
+    ) -> impl DoubleEndedIterator<Item = (f64, LoadClass)> {
+        self.loads.iter().map(move |load| (load.rate_per_s, load.class(goal, level, exceed_ratio)))
+    }
+
+    /// The bounds of a goal. A good load above a bad one is no bound: the smallest bad load counts (loss inversion).
+    pub(crate) fn bounds(&self, goal: usize, level: SearchLevel, exceed_ratio: f64) -> LoadBounds {
+        let mut bounds = LoadBounds::default();
+        for (rate, class) in self.classes(goal, level, exceed_ratio) {
+            match class {
+                LoadClass::Lower => bounds.lower = Some(rate),
+                LoadClass::Upper => {
+                    bounds.upper = Some(rate);
+                    break;
+                }
+                LoadClass::Undecided => {}
+            }
+        }
+        bounds
+    }
+
+    /// Number of loads of that class.
+    pub(crate) fn count(&self, goal: usize, level: SearchLevel, exceed_ratio: f64, wanted: LoadClass) -> usize {
+        self.classes(goal, level, exceed_ratio).filter(|(_, class)| *class == wanted).count()
+    }
+
+    /// Loads strictly between two that have been tried and not decided.
+    pub(crate) fn undecided(
+        &self,
+        goal: usize,
+        level: SearchLevel,
+        exceed_ratio: f64,
+        between: (f64, f64),
+    ) -> impl Iterator<Item = f64> {
+        let is_meant = move |(rate, class): &(f64, LoadClass)| {
+            *class == LoadClass::Undecided && between.0 < *rate && *rate < between.1
+        };
+        self.classes(goal, level, exceed_ratio).filter(is_meant).map(|(rate, _)| rate)
+    }
+
+    /// Reports whether a load has a trial.
+    pub(crate) fn is_tried(&self, rate_per_s: f64) -> bool {
+        self.loads.iter().any(|load| load.rate_per_s == rate_per_s && !load.trials.is_empty())
+    }
+
+    /// Returns the most that got through at a load.
+    pub(crate) fn delivered_per_s(&self, rate_per_s: f64) -> Option<f64> {
+        let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;
+        let finite = load.trials.iter().map(|trial| trial.delivered_per_s).filter(|rate| rate.is_finite());
+        finite.reduce(f64::max)
+    }
+
+    /// The conditional throughput at a good load: the load less the losses that its trials had, the bad ones that the
+    /// exceed ratio grants left out.
+    pub(crate) fn throughput(&self, goal: usize, rate_per_s: f64, settings: &SearchSettings) -> Option<f64> {
+        let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;
+        let graded = load.trials.iter().map(|trial| (trial.grades[goal].loss_ratio, trial.duration_s));
+        let mut losses: Vec<(f64, f64)> = graded.collect();
+        losses.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let whole_s = losses.iter().map(|(_, duration_s)| duration_s).sum::<f64>().max(settings.sum_s);
+        let mut left_s = whole_s * (1.0 - settings.exceed_ratio);
+        let mut loss_ratio = losses.first()?.0;
+        for (ratio, duration_s) in losses {
+            if left_s <= whole_s * ROUNDING {
+                break;
+            }
+            loss_ratio = ratio;
+            left_s -= duration_s;
+        }
+        Some(rate_per_s * (1.0 - loss_ratio))
+    }
+}
+
+impl MeasuredLoad {
+    /// Sums good and bad seconds, and supposes of the missing ones the best and the worst: if the class is the same, it
+    /// is decided. So with half of 35 s granted, four good trials of 5 s are enough.
+    fn class(&self, goal: usize, level: SearchLevel, exceed_ratio: f64) -> LoadClass {
+        let sum = |is_good: bool| {
+            let meant = self.trials.iter().filter(move |trial| trial.grades[goal].is_good == is_good);
+            meant.map(|trial| trial.duration_s).sum::<f64>()
+        };
+        let good_s = sum(true);
+        let bad_s = sum(false);
+        let whole_s = (good_s + bad_s).max(level.sum_s);
+        let granted_s = whole_s * (exceed_ratio + ROUNDING);
+        let at_worst = whole_s - good_s <= granted_s;
+        let at_best = bad_s <= granted_s;
+        match (at_worst, at_best) {
+            (true, true) => LoadClass::Lower,
+            (false, false) => LoadClass::Upper,
+            _ => LoadClass::Undecided,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEVEL: SearchLevel = SearchLevel { sum_s: 35.0, width: 0.02 };
+
+    fn history(trials: &[(f64, f64)]) -> TrialHistory {
+        let goal = CapacityGoal::new(0.01).unwrap();
+        let mut history = TrialHistory::default();
+        for (rate, loss) in trials {
+            history.add(*rate, 5.0, &TrialFigures::new(vec![*loss], rate * (1.0 - loss)), &[goal]);
+        }
+        history
+    }
+
+    #[test]
+    fn a_load_is_decided_as_soon_as_the_rest_cannot_change_it() {
+        let class = |losses: &[f64]| {
+            let trials: Vec<_> = losses.iter().map(|loss| (100.0, *loss)).collect();
+            history(&trials).loads[0].class(0, LEVEL, 0.5)
+        };
+        assert_eq!(class(&[0.0; 3]), LoadClass::Undecided);
+        assert_eq!(class(&[0.0; 4]), LoadClass::Lower);
+        assert_eq!(class(&[1.0; 3]), LoadClass::Undecided);
+        assert_eq!(class(&[1.0; 4]), LoadClass::Upper);
+        assert_eq!(class(&[0.0, 1.0, 0.0, 1.0, 0.0, 1.0]), LoadClass::Undecided);
+        assert_eq!(class(&[0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]), LoadClass::Lower);
+        let one = SearchLevel { sum_s: 5.0, ..LEVEL };
+        assert_eq!(history(&[(1.0, 0.0)]).loads[0].class(0, one, 0.0), LoadClass::Lower);
+        assert_eq!(history(&[(1.0, 0.0), (1.0, 0.1)]).loads[0].class(0, one, 0.0), LoadClass::Upper);
+    }
+
+    #[test]
+    fn a_good_load_above_a_bad_one_is_no_bound() {
+        let one = SearchLevel { sum_s: 5.0, ..LEVEL };
+        let inverted = history(&[(100.0, 0.0), (200.0, 0.5), (300.0, 0.0), (400.0, 0.5)]);
+        assert_eq!(inverted.bounds(0, one, 0.0), LoadBounds { lower: Some(100.0), upper: Some(200.0) });
+    }
+
+    #[test]
+    fn the_throughput_is_what_got_through() {
+        let settings = SearchSettings::default();
+        let losses = [0.004, 0.0, 0.9, 0.002, 0.8, 0.006, 0.7];
+        let history = history(&losses.map(|loss| (1_000.0, loss)));
+        // 17.5 s are the four best trials.
+        let throughput = history.throughput(0, 1_000.0, &settings).unwrap();
+        assert!((throughput - 994.0).abs() < 1e-6, "{throughput}");
+        assert_eq!(history.throughput(0, 7.0, &settings), None);
+    }
+
+    #[test]
+    fn three_voids_in_a_row_are_a_ceiling() {
+        let mut history = TrialHistory::default();
+        assert!(!history.add_void(5.0) && !history.add_void(5.0));
+        history.add(5.0, 5.0, &TrialFigures::new(vec![0.0], 5.0), &[CapacityGoal::new(0.0).unwrap()]);
+        assert!(!history.add_void(5.0) && !history.add_void(5.0) && history.add_void(5.0));
+        assert_eq!(history.bounds(0, LEVEL, 0.5), LoadBounds::default());
+    }
+}

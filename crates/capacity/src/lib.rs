@@ -1,0 +1,57 @@
+//! The highest rate that meets a goal, found by trials; and the planning that follows from it.
+//!
+//! ```text
+//! CapacitySearch ── next_step ──→ SearchStep::Measure(PendingTrial) ── the caller loads the server ──┐
+//!       ↑                                                                                            │
+//!       └──────────────────────────── report(TrialOutcome) ──────────────────────────────────────────┘
+//!                                 SearchStep::Finished(SearchResult)
+//! ```
+//!
+//! The method is that of RFC 9971 (MLRsearch). A requirement on latency is a **loss ratio**: a message that is later than
+//! the limit is as good as lost, so `p99 < 1s` means "at most 1 % lost". A load is judged by several short trials, of which
+//! a share may be bad (the exceed ratio): a stall that has nothing to do with the load spoils a trial and not the search.
+//! A bisection by one trial per load finds a fifth of the true capacity under the same stalls. Several goals share all
+//! trials.
+//!
+//! Pure: no socket, no clock, no runtime, no random source. A trial is a value that the caller carries out.
+//!
+//! ```
+//! use mailrun_capacity::{CapacityGoal, CapacitySearch, SearchSettings, SearchStep, TrialFigures, TrialLoad, TrialOutcome};
+//!
+//! // A server that takes 800 messages per second: of more than that, the rest is late.
+//! let mut search = CapacitySearch::new(SearchSettings::default(), vec![CapacityGoal::new(0.01)?])?;
+//! let result = loop {
+//!     match search.next_step() {
+//!         SearchStep::Finished(result) => break result,
+//!         SearchStep::Measure(pending) => {
+//!             let rate = match pending.trial().load {
+//!                 TrialLoad::FlatOut => 800.0,
+//!                 TrialLoad::RatePerS(rate) => rate,
+//!             };
+//!             let loss = (1.0 - 800.0 / rate).max(0.0);
+//!             let figures = TrialFigures::new(vec![loss], rate.min(800.0));
+//!             search = pending.report(TrialOutcome::Measured(figures));
+//!         }
+//!     }
+//! };
+//! let rate = result.capacity_per_s().unwrap();
+//! assert!((780.0..=808.0).contains(&rate), "{rate}");
+//! # Ok::<(), mailrun_capacity::SearchError>(())
+//! ```
+mod confirmation;
+mod goal_search;
+mod history;
+mod planning;
+mod result;
+mod search;
+mod settings;
+mod trial;
+
+pub use confirmation::{CONFIRMATION_SHARES, ConfirmationTrial, confirmation_trials};
+pub use planning::{CapacityPlan, PlanningError, PlanningInputs};
+pub use result::{GoalFinding, GoalOutcome, SearchEnding, SearchResult, TrialEntry};
+pub use search::{CapacitySearch, PendingTrial, SearchStep};
+pub use settings::{CapacityGoal, SearchError, SearchLevel, SearchSettings, SearchStart};
+pub use trial::{
+    BACKLOG_GROWTH_LIMIT, BacklogSample, SearchTrial, TrialFigures, TrialLoad, TrialOutcome, VoidCause, backlog_growth,
+};

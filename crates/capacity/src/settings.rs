@@ -1,0 +1,262 @@
+//! Goals and settings of a search: its trials, its levels, its limits.
+use thiserror::Error;
+
+/// Longest search, in seconds of trials: RFC 9971's implementation has the same.
+const DEFAULT_TIME_LIMIT_S: f64 = 1_200.0;
+/// Lowest rate that is tried.
+const DEFAULT_MIN_RATE_PER_S: f64 = 1.0;
+/// Highest rate that is tried.
+const DEFAULT_MAX_RATE_PER_S: f64 = 1_000_000.0;
+/// Highest rate that can be asked for.
+const RATE_LIMIT_PER_S: f64 = 1e9;
+/// Messages that a trial has at least: a ratio of 1 % of fewer is chance.
+const DEFAULT_MIN_MESSAGES: f64 = 500.0;
+/// Trials that a trial of few messages may be lengthened to.
+const MAX_LENGTHENING: f64 = 4.0;
+/// Narrowest width: rates have six digits.
+const MIN_WIDTH: f64 = 0.001;
+/// Trials that a search may have in any case.
+const MAX_TRIALS: f64 = 100_000.0;
+
+/// A goal: the share of messages that may be missing or late.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CapacityGoal {
+    pub(crate) loss_ratio: f64,
+}
+
+impl CapacityGoal {
+    /// Makes a goal; `p99 < LIMIT` is 0.01, where a message later than the limit counts as lost.
+    ///
+    /// # Errors
+    ///
+    /// If the ratio is not from 0 to less than 1.
+    pub fn new(loss_ratio: f64) -> Result<Self, SearchError> {
+        if (0.0..1.0).contains(&loss_ratio) { Ok(Self { loss_ratio }) } else { Err(SearchError::LossRatio(loss_ratio)) }
+    }
+
+    /// The greatest share that may be missing or late.
+    pub fn loss_ratio(self) -> f64 {
+        self.loss_ratio
+    }
+}
+
+/// Beginning of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchStart {
+    /// With a trial at the pace that server and sessions allow: what got through is the first rate.
+    FlatOut,
+    /// Between the lowest and the highest rate (RFC 2544).
+    Bisection,
+}
+
+/// A step of precision: coarse levels cost little and spare the fine ones.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SearchLevel {
+    /// Seconds of trials that a load is judged by.
+    pub sum_s: f64,
+    /// Distance of the bounds, as a share of the upper one.
+    pub width: f64,
+}
+
+/// The settings of a search.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SearchSettings {
+    /// Length of a trial.
+    pub trial_s: f64,
+    /// Seconds of trials that a load is judged by at last.
+    pub sum_s: f64,
+    /// Share of those seconds that may be bad although the load is good.
+    pub exceed_ratio: f64,
+    /// Distance of the bounds at the end, as a share of the upper one.
+    pub width: f64,
+    /// The lowest rate that is tried.
+    pub min_rate_per_s: f64,
+    /// The highest rate that is tried.
+    pub max_rate_per_s: f64,
+    /// Messages that a trial has at least: at a low rate it takes longer for that, up to four times as long.
+    pub min_messages: f64,
+    /// Longest time of all trials.
+    pub time_limit_s: f64,
+    /// Levels before the last, each twice as wide as the next one.
+    pub coarse_levels: u32,
+    /// Beginning of the search.
+    pub start: SearchStart,
+}
+
+impl Default for SearchSettings {
+    /// Trials of 5 s, 35 s for each load, half of which may be bad, bounds within 2 %.
+    fn default() -> Self {
+        Self {
+            trial_s: 5.0,
+            sum_s: 35.0,
+            exceed_ratio: 0.5,
+            width: 0.02,
+            min_rate_per_s: DEFAULT_MIN_RATE_PER_S,
+            max_rate_per_s: DEFAULT_MAX_RATE_PER_S,
+            min_messages: DEFAULT_MIN_MESSAGES,
+            time_limit_s: DEFAULT_TIME_LIMIT_S,
+            coarse_levels: 2,
+            start: SearchStart::FlatOut,
+        }
+    }
+}
+
+impl SearchSettings {
+    /// Trials of 2 s, 10 s for each load, bounds within 5 %.
+    pub fn quick() -> Self {
+        Self { trial_s: 2.0, sum_s: 10.0, width: 0.05, ..Self::default() }
+    }
+
+    /// The manner of RFC 2544: one trial of 60 s for each load, none of which may be bad, by bisection.
+    pub fn rfc2544() -> Self {
+        Self {
+            trial_s: 60.0,
+            sum_s: 60.0,
+            exceed_ratio: 0.0,
+            time_limit_s: 3.0 * DEFAULT_TIME_LIMIT_S,
+            coarse_levels: 0,
+            start: SearchStart::Bisection,
+            ..Self::default()
+        }
+    }
+
+    /// The levels, the coarsest first: their sums rise from one trial to the whole, their widths halve.
+    pub fn levels(&self) -> Vec<SearchLevel> {
+        let coarse = self.coarse_levels.min(8);
+        let level = |at: u32| {
+            let share = if coarse == 0 { 1.0 } else { f64::from(at) / f64::from(coarse) };
+            let sum_s = self.trial_s * (self.sum_s / self.trial_s).powf(share);
+            let width = self.width * 2.0_f64.powi((coarse - at).cast_signed());
+            SearchLevel { sum_s, width: width.min(0.5).max(self.width) }
+        };
+        (0..=coarse).map(level).collect()
+    }
+
+    /// Length of a trial at that rate.
+    pub fn trial_length_s(&self, rate_per_s: f64) -> f64 {
+        (self.min_messages / rate_per_s).clamp(self.trial_s, self.trial_s * MAX_LENGTHENING)
+    }
+
+    /// The most trials that a search has.
+    pub fn max_trials(&self) -> u64 {
+        (self.time_limit_s / self.trial_s).min(MAX_TRIALS) as u64 + 1
+    }
+
+    /// Reports the first setting that no search can have.
+    pub(crate) fn check(&self) -> Result<(), SearchError> {
+        let is_length = |value: f64| value.is_finite() && value > 0.0;
+        let is_rate = |value: f64| value > 0.0 && value <= RATE_LIMIT_PER_S;
+        match () {
+            () if !is_length(self.trial_s) => Err(SearchError::TrialLength(self.trial_s)),
+            () if !(is_length(self.sum_s) && self.sum_s >= self.trial_s) => {
+                Err(SearchError::Sum { sum_s: self.sum_s, trial_s: self.trial_s })
+            }
+            () if !(0.0..1.0).contains(&self.exceed_ratio) => Err(SearchError::ExceedRatio(self.exceed_ratio)),
+            () if !(MIN_WIDTH..=0.5).contains(&self.width) => Err(SearchError::Width(self.width)),
+            () if !(is_rate(self.min_rate_per_s) && is_rate(self.max_rate_per_s))
+                || self.min_rate_per_s >= self.max_rate_per_s =>
+            {
+                Err(SearchError::Rates { min: self.min_rate_per_s, max: self.max_rate_per_s })
+            }
+            () if !(self.min_messages >= 0.0 && self.min_messages.is_finite()) => {
+                Err(SearchError::MinMessages(self.min_messages))
+            }
+            () if !is_length(self.time_limit_s) => Err(SearchError::TimeLimit(self.time_limit_s)),
+            () => Ok(()),
+        }
+    }
+}
+
+/// Settings or goals that no search can have.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+pub enum SearchError {
+    /// A share of messages.
+    #[error("a goal's loss ratio is from 0 to less than 1, and not {0}")]
+    LossRatio(f64),
+    /// No goal at all.
+    #[error("a search needs at least one goal")]
+    NoGoal,
+    /// A length in seconds.
+    #[error("a trial needs a length, and {0} s is none")]
+    TrialLength(f64),
+    /// A sum in seconds.
+    #[error("a load is judged by at least one trial: {sum_s} s is less than a trial of {trial_s} s")]
+    Sum {
+        /// The sum.
+        sum_s: f64,
+        /// The length of a trial.
+        trial_s: f64,
+    },
+    /// A share of trials.
+    #[error("the exceed ratio is from 0 to less than 1, and not {0}")]
+    ExceedRatio(f64),
+    /// A share of the rate.
+    #[error("the width is from 0.1 % to 50 %, and not {}", *.0 * 100.0)]
+    Width(f64),
+    /// Rates in the wrong order, or none.
+    #[error("the lowest rate ({min}/s) has to be above zero and below the highest ({max}/s, at most 1e9)")]
+    Rates {
+        /// The lowest.
+        min: f64,
+        /// The highest.
+        max: f64,
+    },
+    /// A number of messages.
+    #[error("a trial's least number of messages cannot be {0}")]
+    MinMessages(f64),
+    /// A time in seconds.
+    #[error("a search needs a time limit, and {0} s is none")]
+    TimeLimit(f64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_go_from_one_trial_to_the_whole() {
+        let levels = SearchSettings::default().levels();
+        let text: Vec<String> = levels.iter().map(|level| format!("{:.1} s {:.2}", level.sum_s, level.width)).collect();
+        assert_eq!(text, ["5.0 s 0.08", "13.2 s 0.04", "35.0 s 0.02"]);
+        let one = SearchSettings::rfc2544().levels();
+        assert_eq!(one, [SearchLevel { sum_s: 60.0, width: 0.02 }]);
+        let wide = SearchSettings { width: 0.4, ..SearchSettings::default() }.levels();
+        assert!(wide.iter().all(|level| level.width <= 0.5), "{wide:?}");
+    }
+
+    #[test]
+    fn a_trial_at_a_low_rate_is_longer() {
+        let settings = SearchSettings::default();
+        for (rate, length_s) in [(10_000.0, 5.0), (100.0, 5.0), (50.0, 10.0), (1.0, 20.0)] {
+            assert!((settings.trial_length_s(rate) - length_s).abs() < 1e-9, "{rate}");
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_be_are_refused() {
+        let changes: [fn(&mut SearchSettings); 12] = [
+            |s| s.trial_s = 0.0,
+            |s| s.trial_s = f64::NAN,
+            |s| s.sum_s = 4.0,
+            |s| s.sum_s = f64::INFINITY,
+            |s| s.exceed_ratio = 1.0,
+            |s| s.exceed_ratio = -0.1,
+            |s| s.width = 0.0,
+            |s| s.width = 0.6,
+            |s| s.min_rate_per_s = 0.0,
+            |s| s.max_rate_per_s = 1.0,
+            |s| s.max_rate_per_s = f64::NAN,
+            |s| s.time_limit_s = -1.0,
+        ];
+        for change in changes {
+            let mut settings = SearchSettings::default();
+            assert_eq!(settings.check(), Ok(()));
+            change(&mut settings);
+            let error = settings.check().expect_err(&format!("{settings:?}"));
+            assert!(error.to_string().len() > 20, "{error}");
+        }
+        for ratio in [1.0, -0.1, f64::NAN] {
+            assert!(CapacityGoal::new(ratio).is_err(), "{ratio}");
+        }
+    }
+}
