@@ -20,7 +20,9 @@ pub(super) struct InstallLinksArgs {
 const EXAMPLES: &str = "\
 Examples:
   mailrun install-links ~/mailrun-bin
-  PATH=~/mailrun-bin:$PATH smtp-source -m 100 127.0.0.1:2525";
+  PATH=~/mailrun-bin:$PATH smtp-source -m 100 127.0.0.1:2525
+
+Exit status: 0 done; 2 a link could not be made.";
 
 impl InstallLinksArgs {
     pub(super) fn run(self) -> Result<ExitCode> {

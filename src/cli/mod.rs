@@ -9,6 +9,7 @@
 //! ```
 mod bench;
 mod capabilities;
+mod completions;
 mod connection;
 mod dsn;
 #[cfg(test)]
@@ -22,6 +23,7 @@ mod mades_effects;
 mod mades_endpoint;
 mod mades_plan;
 mod mades_queues;
+mod man;
 mod misuse;
 mod no_thresholds;
 mod other_names;
@@ -115,6 +117,8 @@ enum Command {
     Queue(queue::QueueArgs),
     Spool(spool::SpoolArgs),
     InstallLinks(links::InstallLinksArgs),
+    Man(man::ManArgs),
+    Completions(completions::CompletionsArgs),
 }
 
 /// Result files of a source or a sink.
@@ -234,6 +238,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Queue(typed) => typed.run(),
         Command::Spool(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
+        Command::Man(typed) => typed.run(),
+        Command::Completions(typed) => typed.run(),
     };
     outcome.unwrap_or_else(|error| {
         // If that cannot be written, there is no other place to report it.

@@ -199,7 +199,11 @@ Lines of the alias file: NAME: TARGET, TARGET...
 
 Access: everyone may send to existing mailboxes and aliases in local domains
 (others: 550 5.1.1). Only clients in `networks` and authenticated clients may
-send to other domains (others: 554 5.7.1)."
+send to other domains (others: 554 5.7.1).
+
+Exit status:
+  0  stopped by Ctrl-C or SIGTERM, or --check found no fault
+  2  it could not start or go on, or the configuration has a fault"
 );
 
 /// Runs the relay, or checks a configuration file.

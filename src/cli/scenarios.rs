@@ -199,6 +199,7 @@ pub(super) struct ScenarioFileArgs {
 #[derive(Debug, Subcommand)]
 enum ScenarioFileCommand {
     /// Prints the file of a built-in scenario
+    #[command(after_help = SHOW_EXAMPLES)]
     Show {
         /// Its name: mailrun bench --list lists them.
         #[arg(value_name = "NAME")]
@@ -209,7 +210,9 @@ enum ScenarioFileCommand {
 const SHOW_EXAMPLES: &str = "\
 Examples:
   mailrun scenario show relay-400
-  mailrun scenario show relay-400 > my.toml    then: mailrun bench my.toml";
+  mailrun scenario show relay-400 > my.toml    then: mailrun bench my.toml
+
+Exit status: 0 done; 2 no such scenario.";
 
 impl ScenarioFileArgs {
     pub(super) fn run(&self) -> Result<ExitCode> {

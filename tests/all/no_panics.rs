@@ -17,7 +17,7 @@ const WAYS: [&str; 9] = [
 ];
 
 /// Commands that end by themselves. `{sink}` is a sink that listens, `{}` a directory of the run's own.
-const COMMANDS: [&str; 32] = [
+const COMMANDS: [&str; 35] = [
     "",
     "--help",
     "--version",
@@ -46,6 +46,9 @@ const COMMANDS: [&str; 32] = [
     "mades --broker amqp://127.0.0.1:1 --messages 5",
     "mades-endpoint --embedded --drop 2",
     "install-links {}/links",
+    "man",
+    "man {}/pages",
+    "completions zsh",
     "smtp-source -m 5 -s 1 {sink}",
     "smtp-sink -x",
     "go-smtp-source -n 5 {sink}",
@@ -149,6 +152,8 @@ fn no_command_panics_at_words_that_are_not_utf_8() {
         "mades --broker amqp://127.0.0.1:1 --out",
         "mades-endpoint --embedded --plan",
         "install-links",
+        "man",
+        "completions",
         "smtp-source",
         "smtp-source -m 1 -f",
         "smtp-sink",

@@ -28,6 +28,8 @@ const MIN_RATE_SHARE: f64 = 0.95;
 const MAX_BUSY_SHARE: f64 = 0.90;
 /// Shortest run for that rule: in less time, a process spends most of its work on beginning and ending.
 const MIN_BUSY_S: f64 = 1.0;
+/// In less time the first connections decide, and a rate that was missed says nothing of the server.
+const MIN_RATE_S: f64 = 1.0;
 /// Remark on a run without a server. It is true, but requires no action: a short report omits it.
 pub const NO_SERVER: &str = "There was no server: this is the limit of source and sink on this host.";
 /// Number of stalls that are listed one by one.
@@ -479,6 +481,11 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
         grouped(offered.round() as u64),
         grouped(asked.round() as u64)
     );
+    if created.duration_s < MIN_RATE_S {
+        let text =
+            format!("{missed}, in {:.2} s: too short a time to judge a rate. Send more messages.", created.duration_s);
+        return Some(Reason::new(Cause::RateNotOffered, text));
+    }
     let sessions = record.workload.sessions;
     Some(if is_our_fault || between == Topology::Direct {
         Reason::new(Cause::RateNotOffered, format!("{missed}. Use more --sessions or a lower --rate."))

@@ -18,6 +18,8 @@ const MIN_RATE_SHARE: f64 = 0.95;
 const MAX_BUSY_SHARE: f64 = 0.90;
 /// Below this time a process' start and end make up most of its CPU time.
 const MIN_BUSY_S: f64 = 1.0;
+/// In less time the first links decide, and a rate that was missed says nothing of the endpoint.
+const MIN_RATE_S: f64 = 1.0;
 /// Closed loop: from this share of the window in use on, the window determines the latency.
 const FULL_WINDOW_SHARE: f64 = 0.9;
 
@@ -139,11 +141,9 @@ fn validity(record: &Record) -> Vec<Reason> {
     }
     reasons.extend(cpu_validity(record).map(|text| Reason::new(Cause::Busy, text)));
     reasons.extend(limits(record));
-    // If the bench was not the limit, the endpoint did not take the rate.
-    let cause = if reasons.is_empty() { Cause::RateMissed } else { Cause::RateNotOffered };
     let is_whole = record.ending.is_none_or(|ending| ending == Ending::Complete);
     if record.workload.arrival != Arrival::Closed && is_whole {
-        reasons.extend(rate_validity(record).map(|text| Reason::new(cause, text)));
+        reasons.extend(rate_validity(record, !reasons.is_empty()));
     }
     reasons
 }
@@ -158,20 +158,26 @@ fn lag_validity(record: &Record) -> Option<String> {
     })
 }
 
-fn rate_validity(record: &Record) -> Option<String> {
+/// Reports a rate that was not offered. If the bench was not the limit, the endpoint did not take it.
+fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     let asked = record.workload.rate_per_s?;
     let created = record.stages.iter().find(|row| row.name == journey::Stage::Created)?;
     let offered = created.offered_rate_per_s.unwrap_or(created.rate_per_s);
     // A Poisson count of n scatters by √n: twice that is still chance.
     let is_poisson = record.workload.arrival == Arrival::Poisson;
     let chance = if is_poisson { 2.0 / (created.count as f64).sqrt() } else { 0.0 };
-    (created.duration_s > 0.0 && offered < asked * (MIN_RATE_SHARE - chance)).then(|| {
-        format!(
-            "The bench offered {:.0} messages per second of the {asked:.0} asked for: raise --max-in-transit and --max-unsettled, \
-             or use a lower --rate.",
-            offered
-        )
-    })
+    if created.duration_s <= 0.0 || offered >= asked * (MIN_RATE_SHARE - chance) {
+        return None;
+    }
+    let missed = format!("The bench offered {offered:.0} messages per second of the {asked:.0} asked for");
+    if created.duration_s < MIN_RATE_S {
+        let text =
+            format!("{missed}, in {:.2} s: too short a time to judge a rate. Send more messages.", created.duration_s);
+        return Some(Reason::new(Cause::RateNotOffered, text));
+    }
+    let cause = if is_our_fault { Cause::RateNotOffered } else { Cause::RateMissed };
+    let text = format!("{missed}: raise --max-in-transit and --max-unsettled, or use a lower --rate.");
+    Some(Reason::new(cause, text))
 }
 
 fn cpu_validity(record: &Record) -> Option<String> {
