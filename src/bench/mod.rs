@@ -10,6 +10,7 @@
 mod built_in;
 mod contestant;
 mod directory;
+pub(crate) mod disk;
 mod engine;
 mod gather;
 pub(crate) mod mades;

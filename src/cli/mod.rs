@@ -11,6 +11,7 @@ mod bench;
 mod capabilities;
 mod completions;
 mod connection;
+mod disk;
 mod dsn;
 #[cfg(test)]
 mod examples;
@@ -93,6 +94,7 @@ Examples:
   mailrun report DIR --format html -o FILE    shows a stored run again
   mailrun queue list --spool DIR              shows the queue of a relay
   mailrun spool check DIR                     checks the spool of a stopped relay
+  mailrun disk DIR                            what a disk can do for a relay
   mailrun bench mades                         MADES (ECP, EDX) over AMQP 1.0
 
 Exit status:
@@ -116,6 +118,7 @@ enum Command {
     Report(stored_runs::StoredRunsArgs),
     Queue(queue::QueueArgs),
     Spool(spool::SpoolArgs),
+    Disk(disk::DiskArgs),
     InstallLinks(links::InstallLinksArgs),
     Man(man::ManArgs),
     Completions(completions::CompletionsArgs),
@@ -237,6 +240,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Report(typed) => typed.run(),
         Command::Queue(typed) => typed.run(),
         Command::Spool(typed) => typed.run(),
+        Command::Disk(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
         Command::Man(typed) => typed.run(),
         Command::Completions(typed) => typed.run(),

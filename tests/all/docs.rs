@@ -88,6 +88,11 @@ const INSTEAD: &[(&str, &str)] = &[
     ("mailrun queue retry ID…", "mailrun queue retry \"$ID\" --spool standing-spool"),
     ("mailrun queue hold …", "mailrun queue hold all --spool standing-spool"),
     ("mailrun queue release …", "mailrun queue release \"$ID\" --spool standing-spool"),
+    ("mailrun disk /var/lib/mailrun", "mkdir -p var-lib-mailrun && mailrun disk var-lib-mailrun --duration 300ms"),
+    (
+        "mailrun disk /var/lib/mailrun --rate 500/s --message-size 16k",
+        "mkdir -p var-lib-mailrun && mailrun disk var-lib-mailrun --rate 1/s --message-size 16k --duration 300ms",
+    ),
     ("mailrun queue remove …", "mailrun queue remove all --spool standing-spool"),
 ];
 

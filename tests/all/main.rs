@@ -29,6 +29,7 @@ mod defects;
 #[path = "../dialogs/dialog.rs"]
 mod dialog;
 mod dialogs;
+mod disk;
 mod docs;
 mod docs_reference;
 mod docs_script;

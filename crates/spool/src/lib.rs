@@ -43,6 +43,7 @@
 //! | `message` | messages to store, receipts' content, unfinished messages |
 //! | `options` | sizes, and the durability that a receipt promises |
 //! | `preallocator` | the thread that keeps a free segment ready |
+//! | `probe` | a measurement of what a disk can do for a spool |
 //! | `quarantine` | copies of damaged bytes |
 //! | `receipt` | a future that resolves when a message is stored |
 //! | `recovery` | opening a directory |
@@ -72,6 +73,7 @@ mod memory;
 mod message;
 mod options;
 mod preallocator;
+mod probe;
 mod quarantine;
 mod receipt;
 mod recovery;
@@ -90,6 +92,7 @@ pub use error::Error;
 pub use inspect::{InspectedBody, InspectedMessage, InspectedMessages, Inspection, SegmentInfo, SegmentState, inspect};
 pub use message::{Id, NewMessage, RecoveredMessage, Stored, StoredEnvelope};
 pub use options::{Durability, OnDamage, Options};
+pub use probe::{DiskProbe, ProbeCommit};
 pub use receipt::{NotesReceipt, Receipt};
 #[doc(hidden)]
 pub use recovery::{try_octets, with_checksums};

@@ -1,0 +1,164 @@
+//! A measurement of a disk: batches as the commit thread writes them, into a segment as the spool makes it.
+use crate::Id;
+use crate::batch_builder::{BatchBuilder, RecordParts};
+use crate::disk::{Disk, DiskFile, RealDisk};
+use crate::format::{BATCHES_OFFSET, RecordHeader, RecordKind, checksum};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Envelope of a message of one recipient, about as the relay writes it.
+const ENVELOPE: [u8; 120] = [b'e'; 120];
+/// Seed of the checksums; a spool has one for each use of a segment.
+const SEED: u32 = 0x6d72_7031;
+
+/// A segment for measurements in a directory. It is removed when it is dropped.
+pub struct DiskProbe {
+    disk: RealDisk,
+    name: String,
+    file: Arc<dyn DiskFile>,
+    segment_bytes: u64,
+    end: u64,
+    synced: u64,
+    batch: BatchBuilder,
+    next_id: u64,
+}
+
+/// A batch that was written and synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeCommit {
+    /// Bytes that were written, whole blocks.
+    pub bytes: u64,
+    /// Time from the first byte to the end of the sync.
+    pub elapsed: Duration,
+}
+
+impl DiskProbe {
+    /// Makes the segment and fills it with zeros, as the spool does, in a directory that exists.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such directory, or it cannot be written to, or there is no room. Nothing is left there.
+    pub fn create(directory: &Path, name: &str, segment_bytes: u64) -> io::Result<Self> {
+        if !directory.metadata()?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        let disk = RealDisk::new(directory)?;
+        let file = disk.create(name)?;
+        // From here on the file is removed, whatever happens.
+        let probe = Self {
+            disk,
+            name: name.to_owned(),
+            file,
+            segment_bytes,
+            end: BATCHES_OFFSET,
+            synced: 0,
+            batch: BatchBuilder::default(),
+            next_id: 1,
+        };
+        probe.file.preallocate(segment_bytes, &|_| ())?;
+        probe.disk.sync_directory()?;
+        Ok(probe)
+    }
+
+    /// Bytes that further files may have in a directory.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such directory.
+    pub fn available_bytes(directory: &Path) -> io::Result<u64> {
+        let system = rustix::fs::statvfs(directory)?;
+        Ok(system.f_bavail.saturating_mul(system.f_frsize))
+    }
+
+    /// The file that is measured with.
+    pub fn path(&self) -> PathBuf {
+        self.disk.directory().join(&self.name)
+    }
+
+    /// Writes a batch of as many messages with that body, and syncs it. At the end of the segment it begins anew.
+    ///
+    /// # Errors
+    ///
+    /// If the disk fails, or the batch is larger than the segment.
+    pub fn commit(&mut self, messages: u32, body: &Arc<[u8]>) -> io::Result<ProbeCommit> {
+        let body_crc = checksum(body);
+        for _ in 0..messages {
+            let record = RecordHeader {
+                envelope_bytes: ENVELOPE.len() as u32,
+                body_bytes: body.len() as u32,
+                body_crc,
+                ..RecordHeader::bare(RecordKind::Stored, Id(self.next_id))
+            };
+            self.next_id += 1;
+            self.batch.push(&RecordParts { record, envelope: &ENVELOPE, notes: &[], body: Some(body) }, SEED);
+        }
+        let mut pieces = self.batch.finish(SEED, self.synced);
+        let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        if BATCHES_OFFSET + bytes > self.segment_bytes {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        if self.end + bytes > self.segment_bytes {
+            self.end = BATCHES_OFFSET;
+        }
+        let began = Instant::now();
+        self.file.write_at(&mut pieces, self.end)?;
+        self.file.sync_data()?;
+        let elapsed = began.elapsed();
+        self.batch.clear();
+        self.end += bytes;
+        self.synced = self.end;
+        Ok(ProbeCommit { bytes, elapsed })
+    }
+}
+
+impl Drop for DiskProbe {
+    fn drop(&mut self) {
+        // If it cannot be removed, the directory is no longer there or no longer writable, and nothing else helps.
+        _ = self.disk.remove(&self.name);
+    }
+}
+
+impl std::fmt::Debug for DiskProbe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DiskProbe").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_whole_blocks_and_begin_anew_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut probe = DiskProbe::create(directory.path(), "probe", 64 << 10).unwrap();
+        assert_eq!(probe.path().metadata().unwrap().len(), 64 << 10);
+        let body: Arc<[u8]> = vec![b'x'; 1024].into();
+        let mut highest = 0;
+        for _ in 0..40 {
+            assert_eq!(probe.commit(1, &body).unwrap().bytes, 4096);
+            highest = highest.max(probe.end);
+        }
+        assert_eq!(highest, 64 << 10, "the file is used to its end, and not beyond");
+        assert_eq!(probe.path().metadata().unwrap().len(), 64 << 10);
+        assert_eq!(probe.commit(8, &body).unwrap().bytes, (32_u64 + 8 * (40 + 120 + 1024)).next_multiple_of(4096));
+        let large: Arc<[u8]> = vec![b'x'; 64 << 10].into();
+        let error = probe.commit(1, &large).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        drop(probe);
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0, "nothing is left");
+    }
+
+    #[test]
+    fn a_directory_that_is_none_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = directory.path().join("missing");
+        assert_eq!(DiskProbe::create(&missing, "probe", 1 << 16).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!missing.exists());
+        let file = directory.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(DiskProbe::create(&file, "probe", 1 << 16).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+    }
+}
