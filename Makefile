@@ -1,5 +1,5 @@
 # What this project can do for a developer; CI runs `make test`, then `make test-slow` (.ci/run).
-.PHONY: check check-release test test-slow test-fast test-brokers test-browser gallery power-cut crash bench fuzz-smoke dependencies peers fmt
+.PHONY: check check-release test test-slow test-fast test-brokers test-browser test-dashboard gallery power-cut crash bench fuzz-smoke dependencies peers fmt
 
 # Peers that are built here and not installed.
 export PATH := $(CURDIR)/target/peers:$(PATH)
@@ -24,11 +24,11 @@ test: peers
 	$(forget_skipped)
 	@{ $(lint) && cargo test --workspace; }; status=$$?; $(say_skipped); exit $$status
 
-# What takes longer: 300 power cuts, fifty kills, report.html in a browser, every fuzz target built and run for some seconds; the same choices each
+# What takes longer: 300 power cuts, fifty kills, report.html in a browser, the dashboard in tmux, every fuzz target built and run for some seconds; the same choices each
 # time (`make power-cut` and `make fuzz-smoke` make new ones). Some ten minutes on two cores. Each goes on if another fails.
 test-slow: peers
 	$(forget_skipped)
-	@failed=; for one in check-release power-cut crash test-browser fuzz-smoke; do \
+	@failed=; for one in check-release power-cut crash test-browser test-dashboard fuzz-smoke; do \
 		MAILRUN_CUTS=300 MAILRUN_CUT_SEED=4242 FUZZ_OPTIONS=-seed=1 $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
 		$(say_skipped); if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi
 
@@ -52,10 +52,16 @@ test-browser:
 	@scripts/install-test-peers.sh browser
 	@scripts/test-browser.sh $(PAGES)
 
+# The dashboard on terminals of two sizes, in tmux; the screens are in tests/dashboard.
+test-dashboard:
+	@scripts/install-test-peers.sh dashboard
+	@scripts/test-dashboard.sh
+
 # The pictures of docs/gallery.md, made anew.
 gallery:
 	@scripts/install-test-peers.sh browser
 	@scripts/test-browser.sh $(PAGES) --gallery docs/gallery
+	@MAILRUN_WRITE_PICTURES=1 cargo test --quiet -p mailrun-dashboard picture::
 
 peers:
 	@scripts/install-test-peers.sh

@@ -9,6 +9,7 @@
 #   scripts/install-test-peers.sh             all of these
 #   scripts/install-test-peers.sh browser     Chromium, and from npm what tests/browser/package-lock.json names, for
 #                                             `make test-browser`
+#   scripts/install-test-peers.sh dashboard   tmux, for `make test-dashboard`
 #   scripts/install-test-peers.sh rabbitmq    RabbitMQ alone, for `make test-brokers`; no RabbitMQ is started by that, now or
 #                                             with the host
 set -eu
@@ -55,9 +56,10 @@ case "${1:-}" in
     install_go_program go-mades-bench github.com/vennekilde/go-mades-bench@b24380185c1b455c140a87fa399101698f3799a9
     ;;
 browser) pairs="chromium:chromium node:nodejs npm:npm" ;;
+dashboard) pairs="tmux:tmux" ;;
 rabbitmq) pairs="rabbitmq-server:rabbitmq-server" ;;
 *)
-    echo "usage: $0 [browser|rabbitmq]" >&2
+    echo "usage: $0 [browser|dashboard|rabbitmq]" >&2
     exit 2
     ;;
 esac

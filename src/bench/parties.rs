@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use journey::record::Role;
 use journey::trace::RunId;
 use party::live::LiveEvent;
+use party::live_figures::{PartyLoad, party_load};
 use party::outputs;
 use party::process_usage::{self, ProcessUsage};
 use party::usage_sampler::UsageSampler;
@@ -303,6 +304,11 @@ impl PartyProcess {
             None if is_full(&self.stderr) => format!("No space left on device: {}", self.stderr.display()),
             None => otherwise.to_owned(),
         }
+    }
+
+    /// Processors and memory that it uses now.
+    pub(super) fn load(&self) -> Option<PartyLoad> {
+        party_load(self.name, &self.usage_by_second)
     }
 
     /// Observations of it.

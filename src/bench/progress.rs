@@ -1,16 +1,24 @@
 //! Progress of a run, from what its parties report: the bench's line while load is sent, and while it waits.
 use super::plan::BenchOptions;
 use party::live::{LiveMode, LiveProgress};
+use party::live_figures::{PartyLoad, RunSnapshot, load_figures};
 use party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow, waiting_text};
 use report::numbers::count;
 use report::printable::printable;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Time after which a source that has not reported is taken to have ended.
+const MAX_REPORT_INTERVAL_S: f64 = 0.6;
 
 /// Latest reports of the parties.
 #[derive(Clone, Debug)]
 pub(super) struct LatestProgress {
     source: LiveProgress,
     sink: Option<LiveProgress>,
+    /// Time of the source's last report.
+    source_reported_at: Option<Instant>,
+    /// Text of the latest error that a party reported.
+    last_error: String,
     /// Rate of messages done, by the reporting party's own clock.
     rate: RateWindow,
 }
@@ -23,12 +31,13 @@ impl LatestProgress {
             goal_s: options.duration_limit_s().unwrap_or_default(),
             ..LiveProgress::default()
         };
-        Self { source, sink: None, rate: RateWindow::default() }
+        Self { source, sink: None, source_reported_at: None, last_error: String::new(), rate: RateWindow::default() }
     }
 
     /// Takes the source's progress.
     pub(super) fn update_source(&mut self, progress: LiveProgress) {
         self.source = progress;
+        self.source_reported_at = Some(Instant::now());
         if self.sink.is_none() {
             self.rate.add(progress.elapsed_s, progress.accepted);
         }
@@ -41,6 +50,21 @@ impl LatestProgress {
         }
         self.sink = Some(progress);
         self.rate.add(progress.elapsed_s, progress.delivered);
+    }
+
+    /// Takes the text of an error.
+    pub(super) fn update_error(&mut self, text: String) {
+        self.last_error = text;
+    }
+
+    /// The figures of the run for the dashboard, with those of the parties' processes.
+    pub(super) fn figures(&self, parties: Vec<PartyLoad>) -> RunSnapshot {
+        let silence_s = self.source_reported_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
+        // A source that has ended reports no time any more.
+        let beyond_s = if silence_s > MAX_REPORT_INTERVAL_S { silence_s } else { 0.0 };
+        let figures = load_figures(&self.source, self.sink.as_ref());
+        let elapsed_s = figures.elapsed_s + beyond_s;
+        RunSnapshot { elapsed_s, parties, last_error: self.last_error.clone(), ..figures }
     }
 
     /// Latest progress that the source reported.
@@ -78,11 +102,21 @@ pub(super) struct ProgressDisplay {
     display: LiveDisplay,
     /// Name of the run within a series: `run 3 of 16: postfix`.
     title: Option<String>,
+    /// Name of the run on the dashboard.
+    name: String,
 }
 
 impl ProgressDisplay {
-    pub(super) fn new(live: LiveMode, title: Option<String>) -> Self {
-        Self { display: LiveDisplay::on_stderr(live, NonTerminalOutput::Lines), title }
+    pub(super) fn new(live: LiveMode, title: Option<String>, name: &str) -> Self {
+        let name =
+            title.clone().unwrap_or_else(|| if name == "bench" { name.to_owned() } else { format!("bench · {name}") });
+        Self { display: LiveDisplay::on_stderr(live, NonTerminalOutput::Lines), title, name }
+    }
+
+    /// Takes the figures of the run, for a dashboard.
+    pub(super) fn update(&mut self, figures: impl FnOnce() -> RunSnapshot) {
+        let name = &self.name;
+        self.display.update(|| RunSnapshot { title: name.clone(), ..figures() });
     }
 
     /// Shows a line, if it is time for another.
@@ -93,7 +127,7 @@ impl ProgressDisplay {
 
     /// Prints a line that stays.
     pub(super) fn print_line(&mut self, line: &str) {
-        self.display.clear();
+        self.display.make_room();
         // It may contain text of an unknown server.
         let line = line.split('\n').map(printable).collect::<Vec<_>>().join("\n");
         party::tell!("mailrun: {line}");

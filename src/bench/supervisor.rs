@@ -112,7 +112,7 @@ impl Supervisor {
             events_tx,
             interrupt: Interrupt::watch()?,
             progress: LatestProgress::new(options),
-            display: ProgressDisplay::new(options.live, options.title.clone()),
+            display: ProgressDisplay::new(options.live, options.title.clone(), &options.name),
             listening: Vec::new(),
             has_relay: options.relay().is_some(),
             source: None,
@@ -362,12 +362,17 @@ impl Supervisor {
             self.handle_event(said);
             heard = self.events.try_recv().ok();
         }
+        let parties = [&self.source, &self.relay, &self.sink];
+        let progress = &self.progress;
+        self.display
+            .update(|| progress.figures(parties.into_iter().flatten().filter_map(PartyProcess::load).collect()));
     }
 
     fn handle_event(&mut self, (role, event): (Role, LiveEvent)) {
         match (role, event) {
             (Role::Source, LiveEvent::Progress(progress)) => self.progress.update_source(progress),
             (Role::Sink, LiveEvent::Progress(progress)) => self.progress.update_sink(progress),
+            (_, LiveEvent::Error { text }) => self.progress.update_error(text),
             (role, LiveEvent::Listening { smtp, http }) => self.listening.push(ListenAddresses { role, smtp, http }),
             (role, LiveEvent::Unwritten { record }) => {
                 self.unwritten.extend(Record::from_json(record.as_bytes()).map(|record| (role, record)));

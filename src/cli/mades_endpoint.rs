@@ -777,7 +777,7 @@ impl EndpointLimitArgs {
 /// Announces that the stand-in reads the outbox.
 fn announce(telling: &ProgressOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
     telling.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
-    if live == LiveMode::Line {
+    if live.is_shown() {
         match address {
             Some(address) => say(&format!("ready: AMQP 1.0 on {address}, outbox {outbox}\n")),
             None => say(&format!("ready: outbox {outbox}\n")),

@@ -39,6 +39,17 @@ pub(super) struct ReportArgs {
     /// It is one line at the end: there is no progress, and no report unless --report asks for one.
     #[arg(short, long)]
     quiet: bool,
+    /// Progress on standard error: auto is the dashboard where a person sits before a terminal of at least 80×24 and the
+    /// run takes over 2 s, else a line.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value = "auto",
+        conflicts_with = "quiet",
+        hide_short_help = true
+    )]
+    progress: ProgressKind,
     /// Print all tables, as --report full
     #[arg(short, long, conflicts_with_all = ["report", "quiet"])]
     verbose: bool,
@@ -58,15 +69,44 @@ pub(super) enum ReportKind {
     None,
 }
 
+/// Form of the progress, as typed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum ProgressKind {
+    /// The dashboard where it suits, else the line
+    #[default]
+    Auto,
+    /// The dashboard, wherever it can be drawn
+    Dashboard,
+    /// One line; elsewhere than on a terminal one every five seconds
+    Line,
+    /// Nothing
+    None,
+}
+
+impl From<ProgressKind> for LiveMode {
+    fn from(typed: ProgressKind) -> Self {
+        match typed {
+            ProgressKind::Auto => Self::Auto,
+            ProgressKind::Dashboard => Self::Dashboard,
+            ProgressKind::Line => Self::Line,
+            ProgressKind::None => Self::Off,
+        }
+    }
+}
+
 impl ReportArgs {
     /// The report that is asked for.
     fn report_kind(&self) -> Option<ReportKind> {
         if self.verbose { Some(ReportKind::Full) } else { self.report }
     }
 
-    /// The progress output: as `--live` asks, and none with `--quiet`.
+    /// The progress output: for a program as `--live` asks, for a person as `--progress` does, and none with `--quiet`.
     pub(super) fn live(&self, asked: LiveMode) -> LiveMode {
-        if self.quiet && asked == LiveMode::Line { LiveMode::Off } else { asked }
+        match asked {
+            LiveMode::Json | LiveMode::Off => asked,
+            _ if self.quiet => LiveMode::Off,
+            _ => self.progress.into(),
+        }
     }
 
     /// The file for the run record; `None` where none is asked for, or where it goes to standard output.
@@ -162,6 +202,17 @@ pub(super) struct TableReportArgs {
     /// It is one line at the end: there is no progress, and no tables unless --report asks for them.
     #[arg(short, long)]
     quiet: bool,
+    /// Progress on standard error: auto is the dashboard of a run that mailrun measures itself, where a person sits before a
+    /// terminal of at least 80×24 and the run takes over 2 s, else a line.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value = "auto",
+        conflicts_with = "quiet",
+        hide_short_help = true
+    )]
+    progress: ProgressKind,
     /// Print all tables, as --report full does.
     #[arg(short, long, conflicts_with_all = ["report", "quiet"])]
     verbose: bool,
@@ -184,7 +235,7 @@ impl TableReportArgs {
 
     /// The progress output while it runs.
     pub(super) fn live(&self) -> LiveMode {
-        if self.quiet { LiveMode::Off } else { LiveMode::Line }
+        if self.quiet { LiveMode::Off } else { self.progress.into() }
     }
 
     /// Shows the tables on standard output.
@@ -281,7 +332,13 @@ mod tests {
 
     #[test]
     fn quiet_ends_the_line_and_not_the_json() {
-        assert_eq!(parse("").live(LiveMode::Line), LiveMode::Line);
+        assert_eq!(parse("").live(LiveMode::Line), LiveMode::Auto);
+        assert_eq!(parse("").live(LiveMode::Off), LiveMode::Off);
+        for (how, live) in [("dashboard", LiveMode::Dashboard), ("line", LiveMode::Line), ("none", LiveMode::Off)] {
+            let typed = parse(&format!("--progress {how}"));
+            assert_eq!(typed.live(LiveMode::Line), live);
+            assert_eq!(typed.live(LiveMode::Json), LiveMode::Json, "a program reads it");
+        }
         assert_eq!(parse("--quiet").live(LiveMode::Line), LiveMode::Off);
         assert_eq!(parse("--quiet").live(LiveMode::Json), LiveMode::Json);
     }

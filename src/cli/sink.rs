@@ -1,9 +1,10 @@
 //! `mailrun sink`: what was typed, to what it means.
 use super::capabilities::CapabilityArgs;
 use super::{OutputArgs, Strictness, exit_with_parent, finish, values};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use load::sink::{self, DumpTarget, Rule, Rulebook, SinkOptions};
+use party::live::LiveMode;
 use smtp::Limits;
 use std::fs::File;
 use std::io::Read;
@@ -256,6 +257,10 @@ impl SinkArgs {
         let report = self.outputs.report.clone();
         let details = self.outputs.out.clone();
         let live = outputs.live;
+        ensure!(
+            live != LiveMode::Dashboard,
+            "a sink has no dashboard: use --progress line; its figures are at --http ADDRESS"
+        );
         exit_with_parent(live);
         let finished = sink::run(SinkOptions {
             name: self.label,

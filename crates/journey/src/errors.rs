@@ -81,6 +81,16 @@ impl Errors {
         self.kinds.values().map(|kind| kind.count.count).sum::<u64>() + self.other.map_or(0, |(_, other)| other.count)
     }
 
+    /// The kind of the latest error with the text of its first: `450 at rcpt: 4.2.0 Greylisted`.
+    pub fn latest(&self) -> Option<String> {
+        let (&(phase, code), kind) = self.kinds.iter().max_by_key(|(_, kind)| kind.count.last)?;
+        let name = phase.name();
+        Some(match code {
+            0 => format!("{name}: {}", kind.text),
+            code => format!("{code} at {name}: {}", kind.text),
+        })
+    }
+
     /// Makes the rows of the run record, in the order of a dialogue. `origin_ns` is that of the record.
     pub fn rows(&self, origin_ns: u64) -> Vec<ErrorRow> {
         let origin = Duration::from_nanos(origin_ns);

@@ -136,7 +136,12 @@ async fn count_signals(mut interrupts: Signal, mut terminations: Signal, count: 
             _ = interrupts.recv() => {}
             _ = terminations.recv() => terminated.store(true, Ordering::Relaxed),
         }
-        if count.fetch_add(1, Ordering::Relaxed) + 1 == 3 {
+        let number = count.fetch_add(1, Ordering::Relaxed) + 1;
+        if number >= 2 {
+            // Whoever asks twice has seen enough of a dashboard.
+            crate::alternate_screen::leave();
+        }
+        if number == 3 {
             tokio::time::sleep(QUIT_TIMEOUT).await;
             crate::tell!("mailrun: {}", Interrupted::WITHOUT_REPORT);
             std::process::exit(INTERRUPTED_STATUS.into());

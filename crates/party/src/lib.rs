@@ -1,20 +1,23 @@
 //! Parts that every process of a run has: interrupts, progress, result files, figures of the host, a log, HTTP.
 
-/// Writes a line on standard error. If that is full or closed, the line is lost; this is no reason to stop.
+/// Writes a line on standard error; while a dashboard is on the screen, after it. If standard error is full or closed, the
+/// line is lost; this is no reason to stop.
 #[macro_export]
 macro_rules! tell {
-    ($($words:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr().lock(), $($words)*);
-    }};
+    ($($words:tt)*) => {
+        $crate::alternate_screen::tell(format_args!($($words)*))
+    };
 }
 
+pub mod alternate_screen;
+mod dashboard_display;
 pub mod host;
 pub mod host_sampler;
 pub mod http_client;
 pub mod http_server;
 pub mod interrupt;
 pub mod live;
+pub mod live_figures;
 pub mod live_line;
 pub mod live_metrics;
 pub mod local_address;

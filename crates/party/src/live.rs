@@ -5,14 +5,20 @@
 //! {"event":"listening","smtp":["127.0.0.1:40001"],"http":null}     a sink, first
 //! {"event":"ready","amqp":["127.0.0.1:40002"]}                     a MADES endpoint, first
 //! {"event":"progress","elapsed_s":1.25,"accepted":67000,…}         both, every 250 ms
+//! {"event":"error","text":"450 at rcpt: 4.2.0 Greylisted"}         both, when another kind of error is the latest
 //! {"event":"unwritten","record":"{…}"}                             both, if the record cannot be written to its file
 //! {"event":"done"}                                                 both, last
 //! ```
+use journey::Latencies;
 use serde::{Deserialize, Serialize};
 
 /// Form of a party's progress reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LiveMode {
+    /// The dashboard where a person sits before a terminal that is large enough, else the line.
+    Auto,
+    /// The dashboard wherever it can be drawn, else the line.
+    Dashboard,
     /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
     #[default]
     Line,
@@ -40,6 +46,11 @@ pub enum LiveEvent {
     },
     /// Progress.
     Progress(LiveProgress),
+    /// The latest error.
+    Error {
+        /// Code, phase and text; the text is a peer's.
+        text: String,
+    },
     /// The record, which could not be written to its file.
     Unwritten {
         /// The text for that file. As a text it is parsed by whoever wants the record, and not with each event.
@@ -86,6 +97,50 @@ pub struct LiveProgress {
     pub p50_ms: f64,
     /// Recent 99th percentile of the latency.
     pub p99_ms: f64,
+    /// Messages rejected.
+    pub rejected: u64,
+    /// Messages whose session failed.
+    pub failed: u64,
+    /// Recent percentiles of the latency: all of them.
+    pub now: LiveTimes,
+    /// The same of the whole run.
+    pub run: LiveTimes,
+}
+
+/// Percentiles of a latency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LiveTimes {
+    /// Median.
+    pub p50_ms: f64,
+    /// 95th percentile.
+    pub p95_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// 99.9th percentile.
+    pub p999_ms: f64,
+    /// Longest.
+    pub max_ms: f64,
+}
+
+impl LiveTimes {
+    /// The percentiles of these latencies.
+    pub fn of(latencies: &Latencies) -> Self {
+        Self {
+            p50_ms: latencies.quantile_ms(0.5),
+            p95_ms: latencies.quantile_ms(0.95),
+            p99_ms: latencies.quantile_ms(0.99),
+            p999_ms: latencies.quantile_ms(0.999),
+            max_ms: latencies.quantile_ms(1.0),
+        }
+    }
+}
+
+impl LiveMode {
+    /// Reports whether a person is to see the progress.
+    pub fn is_shown(self) -> bool {
+        matches!(self, Self::Auto | Self::Dashboard | Self::Line)
+    }
 }
 
 impl LiveEvent {

@@ -8,9 +8,11 @@
 //! It is never wider than the terminal. If there is no room the bar becomes shorter, down to eight columns; then parts
 //! are left out in this order: the median, details, the bar, the 99th percentile, the rate, errors, the count. The
 //! rest, the goal or the wait, is cut.
+use crate::dashboard_display::DashboardDisplay;
 use crate::live::{LiveMode, LiveProgress};
 use crate::log_writer::LogWriter;
 use crate::terminal::CharacterSet;
+use dashboard::RunSnapshot;
 use report::numbers::{count, counted, latency, seconds};
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
@@ -128,6 +130,16 @@ impl LiveLine {
     /// All of it, without a bar, for a file.
     pub fn text(&self) -> String {
         self.joined(LinePart::Median, " · ")
+    }
+
+    /// The sentence, where it is one: a wait.
+    fn wait(&self) -> Option<String> {
+        match self.parts.iter().rfind(|(part, _)| *part == LinePart::Goal) {
+            Some((_, text)) if self.parts.iter().all(|(part, _)| matches!(part, LinePart::Goal | LinePart::Detail)) => {
+                Some(text.clone())
+            }
+            _ => None,
+        }
     }
 
     /// The parts from `least` on.
@@ -272,6 +284,8 @@ pub enum NonTerminalOutput {
 pub enum LiveDisplay {
     /// A terminal: one line that changes.
     Terminal(TerminalLine),
+    /// A terminal: the line until a run is long enough for the dashboard.
+    Dashboard(TerminalLine, Box<DashboardDisplay>),
     /// A file or a pipe: a line every five seconds.
     /// Lines at intervals, for what is no terminal.
     Lines {
@@ -296,18 +310,42 @@ pub struct TerminalLine {
 impl LiveDisplay {
     /// Writes to standard error, in the form that suits it.
     pub fn on_stderr(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
-        match (live, elsewhere) {
-            (LiveMode::Json | LiveMode::Off, _) => Self::Nothing,
-            (LiveMode::Line, _) if io::stderr().is_terminal() => Self::Terminal(TerminalLine::of_environment()),
-            (LiveMode::Line, NonTerminalOutput::Lines) => Self::Lines { written_at: Instant::now() },
-            (LiveMode::Line, NonTerminalOutput::Nothing) => Self::Nothing,
+        if !live.is_shown() {
+            return Self::Nothing;
+        }
+        if io::stderr().is_terminal() {
+            let line = TerminalLine::of_environment();
+            return match DashboardDisplay::new(live) {
+                Some(dashboard) => Self::Dashboard(line, Box::new(dashboard)),
+                None => Self::Terminal(line),
+            };
+        }
+        match elsewhere {
+            NonTerminalOutput::Lines => Self::Lines { written_at: Instant::now() },
+            NonTerminalOutput::Nothing => Self::Nothing,
+        }
+    }
+
+    /// Takes the figures of a run, for a dashboard. It is shown once the run is long enough.
+    pub fn update(&mut self, figures: impl FnOnce() -> RunSnapshot) {
+        let Self::Dashboard(line, dashboard) = self else { return };
+        dashboard.update(figures());
+        if dashboard.should_show() {
+            write(&line.erase(width()));
+            dashboard.show();
         }
     }
 
     /// Shows a line, if it is time for another.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         match self {
-            Self::Terminal(terminal) if terminal.drawn_at.is_none_or(|at| at.elapsed() >= DRAW_INTERVAL) => {
+            Self::Dashboard(terminal, dashboard) if dashboard.is_shown() => {
+                if terminal.is_due() {
+                    terminal.drawn_at = Some(Instant::now());
+                    dashboard.set_wait(line().wait());
+                }
+            }
+            Self::Dashboard(terminal, _) | Self::Terminal(terminal) if terminal.is_due() => {
                 terminal.drawn_at = Some(Instant::now());
                 let frame = terminal.frame(&line(), width());
                 write(&frame);
@@ -316,14 +354,22 @@ impl LiveDisplay {
                 *written_at = Instant::now();
                 crate::tell!("mailrun: {}", line().text());
             }
-            Self::Terminal(_) | Self::Lines { .. } | Self::Nothing => {}
+            Self::Terminal(_) | Self::Dashboard(..) | Self::Lines { .. } | Self::Nothing => {}
         }
     }
 
-    /// Removes the line from the terminal.
-    pub fn clear(&mut self) {
-        if let Self::Terminal(terminal) = self {
+    /// Removes the line from the terminal, so that another can be written there. A dashboard stays.
+    pub fn make_room(&mut self) {
+        if let Self::Terminal(terminal) | Self::Dashboard(terminal, _) = self {
             write(&terminal.erase(width()));
+        }
+    }
+
+    /// Removes the line, or the dashboard, from the terminal: it is as it was.
+    pub fn clear(&mut self) {
+        self.make_room();
+        if let Self::Dashboard(_, dashboard) = self {
+            dashboard.leave();
         }
     }
 }
@@ -338,6 +384,11 @@ impl TerminalLine {
     fn of_environment() -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         Self { charset: CharacterSet::of_environment(), is_dumb, columns: 0, drawn_at: None }
+    }
+
+    /// Reports whether it is time for another drawing.
+    fn is_due(&self) -> bool {
+        self.drawn_at.is_none_or(|at| at.elapsed() >= DRAW_INTERVAL)
     }
 
     /// The bytes that replace the line on the terminal by `line`. The last column stays free: a cursor after it would

@@ -7,6 +7,7 @@ use crate::live_metrics::LiveMetrics;
 use crate::process_usage;
 use crate::reason::reason;
 use anyhow::{Context, Result};
+use dashboard::RunSnapshot;
 use journey::record::{Party, Record, Role, Workload};
 use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
 use smtp::server::Protocol;
@@ -94,12 +95,20 @@ pub struct ProgressOutput {
     display: LiveDisplay,
     rate: RateWindow,
     metrics: Option<LiveMetrics>,
+    /// Text of the latest error.
+    last_error: String,
 }
 
 impl ProgressOutput {
     /// Creates it; `elsewhere` applies if standard error is no terminal.
     pub fn new(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
-        Self { live, display: LiveDisplay::on_stderr(live, elsewhere), rate: RateWindow::default(), metrics: None }
+        Self {
+            live,
+            display: LiveDisplay::on_stderr(live, elsewhere),
+            rate: RateWindow::default(),
+            metrics: None,
+            last_error: String::new(),
+        }
     }
 
     /// The same with live metrics on that address.
@@ -125,6 +134,19 @@ impl ProgressOutput {
         if let Ok(record) = record.to_json() {
             self.event(&LiveEvent::Unwritten { record });
         }
+    }
+
+    /// Reports the latest error, if it is another one than before.
+    pub fn latest_error(&mut self, text: Option<String>) {
+        let Some(text) = text.filter(|text| *text != self.last_error) else { return };
+        self.event(&LiveEvent::Error { text: text.clone() });
+        self.last_error = text;
+    }
+
+    /// Takes the run's figures, for a dashboard; they get the latest error.
+    pub fn figures(&mut self, figures: impl FnOnce() -> RunSnapshot) {
+        let last_error = &self.last_error;
+        self.display.update(|| RunSnapshot { last_error: last_error.clone(), ..figures() });
     }
 
     /// Reports the party's progress. `done` is the count that the rate is computed from.

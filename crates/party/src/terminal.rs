@@ -32,7 +32,7 @@ impl CharacterSet {
         Self::of(|name| env::var_os(name))
     }
 
-    fn of(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+    pub(crate) fn of(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
         let locale = locale.to_string_lossy().to_ascii_lowercase();

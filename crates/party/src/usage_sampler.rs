@@ -6,6 +6,9 @@ use std::time::Duration;
 /// Rows before the resolution is halved: 10 hours of seconds.
 const MAX_ROWS: usize = 36_000;
 
+/// Part of a second that must have been sampled before its usage is told: the kernel counts in ticks of 10 ms.
+const MIN_COVERED_S: f64 = 0.4;
+
 /// Samples of a process so far. A sample belongs to the second in which the middle of its interval lies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageSampler {
@@ -81,6 +84,14 @@ impl UsageSampler {
         };
         let seconds: Vec<UsageRow> = self.rows.iter().filter_map(row).collect();
         (!seconds.is_empty()).then(|| PartyUsage { party: name.to_owned(), seconds })
+    }
+
+    /// Usage in the latest second of which a good part has been sampled.
+    pub fn latest(&self) -> Option<UsageRow> {
+        let is_settled = |row: &&UsageInterval| row.covered_s >= MIN_COVERED_S;
+        let row = self.rows.iter().rev().take(2).find(is_settled)?;
+        let rss_bytes = self.rows.last().map_or(row.rss_bytes, |last| last.rss_bytes);
+        Some(UsageRow { second: row.second, cores: row.used_s / row.covered_s, rss_bytes })
     }
 
     fn width(&self) -> u64 {

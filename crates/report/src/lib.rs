@@ -39,6 +39,8 @@ pub mod wrap;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
 #[cfg(any(test, feature = "sample"))]
+mod sample_load;
+#[cfg(any(test, feature = "sample"))]
 pub mod sample_runs;
 
 pub use ending::outcome_word;

@@ -1,9 +1,10 @@
 //! Whole runs to test pages with: all fields that a record can have, for an hour, ten seconds or one.
 use crate::sample;
+use crate::sample_load::{RATE, SampleLoad, SampleTrouble, noise};
 use journey::Latencies;
 use journey::record::{
-    Arrival, Cause, DomainRow, ErrorRow, EventKind, EventRow, Outcome, PartyUsage, Record, SeriesRow, SlowMessage,
-    SlowPhase, StallRow, Surroundings, ThresholdRow, UsageRow, Verdict,
+    Arrival, Cause, DomainRow, ErrorRow, EventKind, EventRow, LedgerRow, Outcome, PartyUsage, Record, SeriesRow,
+    StallRow, Surroundings, ThresholdRow, UsageRow, Verdict,
 };
 use journey::stage::{Phase, Stage};
 use std::time::Duration;
@@ -23,78 +24,55 @@ pub fn kinds() -> Vec<(&'static str, Record)> {
 
 /// A minute at an open loop that met all its thresholds.
 pub fn passed() -> Record {
-    let mut record = open_loop(60);
+    let load = SampleLoad::new(60, 0.75, SampleTrouble::default());
+    let mut record = open_loop(&load);
+    let p99 = load.delivered.quantile_ms(0.99);
+    let rate = load.sum(|row| row.accepted) as f64 / record.duration_s;
     record.thresholds = vec![
-        threshold("delivered.p99 < 50ms", 50.0, 31.25, "ms", true),
-        threshold("accepted.rate > 900/s", 900.0, 1_012.5, "/s", true),
+        threshold("delivered.p99 < 50ms", 50.0, p99, "ms", p99 < 50.0),
+        threshold("accepted.rate > 900/s", 900.0, rate, "/s", rate > 900.0),
     ];
-    for row in &mut record.series {
-        row.queued /= 2;
-        for times in [&mut row.p50_ms, &mut row.p95_ms, &mut row.p99_ms, &mut row.p999_ms, &mut row.max_ms] {
-            *times *= 0.75;
-        }
-    }
-    for (stage, factor) in record.stages.iter_mut().zip([1, 2, 7]) {
-        let times = latencies(factor);
-        stage.latency_ms = times.summary();
-        stage.histogram = times.encoded();
-    }
     record.verdict = judged(Outcome::Pass, "60,000 delivered, none lost, 2 of 2 thresholds passed", &[]);
     record
 }
 
 /// A minute in which the server stood still, rejected mail and lost some.
 pub fn failed() -> Record {
-    let mut record = open_loop(60);
+    let trouble = SampleTrouble { stall: 20..24, rejected_per_s: 120, failed: 3, lost: 20 };
+    let load = SampleLoad::new(60, 1.0, trouble);
+    let mut record = open_loop(&load);
     record.name = "greylist at noon".to_owned();
-    for row in &mut record.series[20..24] {
-        row.accepted = 0;
-        row.delivered = 0;
-        row.errors = 120;
-        row.p50_ms = 0.0;
-        row.p95_ms = 0.0;
-        row.p99_ms = 0.0;
-        row.p999_ms = 0.0;
-        row.max_ms = 0.0;
-    }
-    record.stalls = vec![StallRow { from_s: 20.0, to_s: 24.1, rejected: 480, ..StallRow::default() }];
+    record.stalls = vec![StallRow { from_s: 20.0, to_s: 24.0, rejected: 480, failed: 3, ..StallRow::default() }];
     record.events = vec![
-        event(10.0, EventKind::RateStage, "rate: 1,000 to 2,000 msg/s"),
-        event(20.1, EventKind::FaultOn, "fault on: soft-reject-rcpt=80%"),
+        event(10.0, EventKind::RateStage, "rate: 1,000 msg/s"),
+        event(20.0, EventKind::FaultOn, "fault on: soft-reject-rcpt=80%"),
         event(24.0, EventKind::FaultOff, "fault off: soft-reject-rcpt"),
-        event(24.4, EventKind::ServerBack, "the server answered again"),
+        event(24.1, EventKind::ServerBack, "the server answered again"),
     ];
     record.errors = vec![
         error((Phase::Rcpt, 450), "4.2.0 Greylisted, try again in 300 seconds", 412, (20.1, 24.0)),
         error((Phase::Reply, 452), "4.3.1 Insufficient system storage", 68, (20.4, 23.7)),
         error((Phase::Connect, 0), "Connection refused", 3, (21.0, 21.2)),
     ];
+    let p99 = load.delivered.quantile_ms(0.99);
+    let share = 483.0 / 600.0;
     record.thresholds = vec![
-        threshold("delivered.p99 < 50ms", 50.0, 1_205.5, "ms", false),
-        threshold("errors < 1%", 1.0, 0.805, "%", true),
+        threshold("delivered.p99 < 50ms", 50.0, p99, "ms", p99 < 50.0),
+        threshold("errors < 1%", 1.0, share, "%", share < 1.0),
         ThresholdRow { expression: "notified.p99 < 1s".to_owned(), unit: "ms".to_owned(), ..ThresholdRow::default() },
     ];
-    for (stage, count) in record.stages.iter_mut().zip([60_000, 59_517, 59_497]) {
-        stage.count = count;
-    }
-    record.ledger.accepted = Some(59_517);
-    record.ledger.delivered = Some(59_497);
-    record.ledger.rejected = Some(480);
-    record.ledger.failed = Some(3);
-    record.ledger.lost = Some(20);
-    record.ledger.duplicates = Some(7);
     let why = "20 of 60,000 messages were accepted and never arrived";
     record.verdict = judged(
         Outcome::Fail,
         why,
-        &["480 messages were rejected (450 at rcpt, 452 at reply).", "Nothing was accepted from 20.0 s to 24.1 s."],
+        &["480 messages were rejected (450 at rcpt, 452 at reply).", "Nothing was accepted from 20.0 s to 24.0 s."],
     );
     record
 }
 
 /// A minute whose figures are the generator's.
 pub fn invalid() -> Record {
-    let mut record = open_loop(60);
+    let mut record = open_loop(&SampleLoad::new(60, 1.0, SampleTrouble::default()));
     let why = "The generator offered 612 of 1,000 msg/s. Use more --workers, or run the source on another machine.";
     record.verdict = judged(Outcome::Invalid, why, &["The hypervisor gave 22 % of the CPU to others."]);
     record
@@ -102,7 +80,7 @@ pub fn invalid() -> Record {
 
 /// A run of one second.
 pub fn second() -> Record {
-    let mut record = open_loop(1);
+    let mut record = open_loop(&SampleLoad::new(1, 1.0, SampleTrouble::default()));
     record.usage = Vec::new();
     record.events = Vec::new();
     record.duration_s = 0.82;
@@ -112,7 +90,7 @@ pub fn second() -> Record {
 
 /// A run of an hour with everything that a record may have.
 pub fn hour() -> Record {
-    let mut record = open_loop(3_600);
+    let mut record = open_loop(&SampleLoad::new(3_600, 1.0, SampleTrouble::default()));
     record.name = "soak".to_owned();
     let domain = |number: u64| DomainRow {
         domain: format!("customer-{number}.example"),
@@ -142,7 +120,7 @@ pub fn hour() -> Record {
 /// A run over MADES with its own stages and steps.
 pub fn mades() -> Record {
     let mut record = sample::mades();
-    record.series = series(30);
+    record.series = mades_series(30);
     record.usage = usage(30);
     record
 }
@@ -168,59 +146,85 @@ pub fn hostile() -> Record {
     record
 }
 
-/// A run through a relay at 1,000 messages per second.
-fn open_loop(length: u64) -> Record {
+/// A run through a relay at 1,000 messages per second: every figure is a sum of its load.
+fn open_loop(load: &SampleLoad) -> Record {
     let mut record = sample::relayed();
-    let messages = length * 1_000;
+    let length = load.series.len() as u64;
+    let created = load.sum(|row| row.created);
+    let accepted = load.sum(|row| row.accepted);
+    let delivered = load.sum(|row| row.delivered);
+    let failed = load.trouble.failed;
     record.name = "through the relay".to_owned();
     record.duration_s = length as f64 + 0.25;
     record.offered_s = Some(length as f64);
     record.workload.arrival = Arrival::Poisson;
-    record.workload.rate_per_s = Some(1_000.0);
-    record.workload.messages = Some(messages);
-    for (stage, factor) in record.stages.iter_mut().zip([1, 3, 9]) {
-        let times = latencies(factor);
-        stage.count = messages;
-        stage.bytes = messages * 400;
-        stage.rate_per_s = messages as f64 / record.duration_s;
+    record.workload.rate_per_s = Some(RATE as f64);
+    record.workload.messages = Some(created);
+    let counts = [accepted, accepted, delivered];
+    for ((stage, times), count) in
+        record.stages.iter_mut().zip([&load.sent, &load.accepted, &load.delivered]).zip(counts)
+    {
+        stage.count = count;
+        stage.bytes = count * 400;
+        stage.rate_per_s = count as f64 / record.duration_s;
         stage.bytes_per_s = stage.rate_per_s * 400.0;
         stage.duration_s = record.duration_s;
-        stage.offered_rate_per_s = Some(1_000.0);
+        stage.offered_rate_per_s = Some(RATE as f64);
         stage.since = Some(Stage::Scheduled);
         stage.latency_ms = times.summary();
         stage.histogram = times.encoded();
         if stage.name == Stage::Accepted {
-            let service = latencies(2);
-            stage.service_ms = service.summary();
-            stage.service_histogram = service.encoded();
+            stage.service_ms = load.accepted_service.summary();
+            stage.service_histogram = load.accepted_service.encoded();
         }
     }
     for (phase, factor) in record.phases.iter_mut().zip([7, 3, 2, 4, 3, 2, 12]) {
         let times = latencies(factor);
-        phase.count = messages;
+        phase.count = if phase.name == Phase::Reply { accepted } else { created - failed };
         phase.histogram = times.encoded();
         phase.latency_ms = times.summary().unwrap_or_default();
     }
-    record.series = series(length);
+    record.series.clone_from(&load.series);
     record.usage = usage(length);
-    record.slowest = (0..50).map(slow).collect();
+    record.slowest.clone_from(&load.slowest);
     record.surroundings = Some(Surroundings { other_busy_share: Some(0.04), ..Surroundings::default() });
-    record.ledger.created = Some(messages);
-    record.ledger.accepted = Some(messages);
-    record.ledger.delivered = Some(messages);
-    record.domains = [("example.com", messages / 2), ("example.net", messages - messages / 2)].map(domain).to_vec();
+    record.ledger = LedgerRow {
+        created: Some(created),
+        accepted: Some(accepted),
+        delivered: Some(delivered),
+        rejected: Some(load.sum(|row| row.errors) - failed),
+        failed: Some(failed),
+        lost: Some(load.trouble.lost),
+        ..record.ledger
+    };
+    record.domains = domains(&record.ledger);
     record
 }
 
-fn domain((name, number): (&str, u64)) -> DomainRow {
-    DomainRow {
-        domain: name.to_owned(),
-        created: number,
-        accepted: number,
-        delivered: Some(number),
+/// Recipients by domain: half of them each, and the trouble all in the first.
+fn domains(ledger: &LedgerRow) -> Vec<DomainRow> {
+    let known = |count: Option<u64>| count.unwrap_or_default();
+    let half = known(ledger.created) / 2;
+    let first = DomainRow {
+        domain: "example.com".to_owned(),
+        created: known(ledger.created) - half,
+        accepted: known(ledger.accepted) - half,
+        rejected: known(ledger.rejected),
+        failed: known(ledger.failed),
+        delivered: ledger.delivered.map(|delivered| delivered - half),
         duplicates: Some(0),
-        ..DomainRow::default()
-    }
+    };
+    vec![
+        first,
+        DomainRow {
+            domain: "example.net".to_owned(),
+            created: half,
+            accepted: half,
+            delivered: Some(half),
+            duplicates: Some(0),
+            ..DomainRow::default()
+        },
+    ]
 }
 
 /// A distribution with a tail, its times as long as `factor` says.
@@ -233,7 +237,8 @@ fn latencies(factor: u64) -> Latencies {
     times
 }
 
-fn series(length: u64) -> Vec<SeriesRow> {
+/// The seconds of the run over MADES, whose figures are a table of their own.
+fn mades_series(length: u64) -> Vec<SeriesRow> {
     let row = |second: u64| {
         let created = 800 + noise(second) % 400;
         let busy = created as f64 / 1_000.0;
@@ -266,38 +271,6 @@ fn usage(length: u64) -> Vec<PartyUsage> {
         seconds: (0..length).map(|second| row(second, base)).collect(),
     };
     [("source", 2), ("mailrun", 6), ("sink", 1)].map(party).to_vec()
-}
-
-/// A number that looks like chance and is the same each time (SplitMix64).
-fn noise(seed: u64) -> u64 {
-    let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (mixed ^ (mixed >> 27)) >> 16
-}
-
-fn slow(number: u64) -> SlowMessage {
-    let reply = 220.0 - number as f64 * 4.0;
-    let waited = (noise(number) % 90) as f64;
-    let phase = |name, ms| SlowPhase { name, ms };
-    let phases = vec![
-        phase(Phase::Mail, 0.8),
-        phase(Phase::Rcpt, 1.2 + (noise(number + 9) % 40) as f64),
-        phase(Phase::Data, 0.5),
-        phase(Phase::Body, 0.25),
-        phase(Phase::Reply, reply),
-    ];
-    let accepted_ms = waited + phases.iter().map(|phase| phase.ms).sum::<f64>();
-    SlowMessage {
-        message: 1_000 + number * 37,
-        created_s: 0.25 + number as f64 / 100.0,
-        accepted_ms,
-        delivered_ms: Some(accepted_ms + 3.5),
-        waited_ms: waited,
-        phases,
-        recipients: vec![format!("user-{number}@example.com")],
-        recipient_count: 1 + u32::from(number.is_multiple_of(5)) * 9,
-        bytes: 400,
-    }
 }
 
 fn threshold(expression: &str, limit: f64, value: f64, unit: &str, passed: bool) -> ThresholdRow {
@@ -336,5 +309,42 @@ fn judged(outcome: Outcome, why: &str, reasons: &[&str]) -> Verdict {
         valid: outcome != Outcome::Invalid,
         reasons: reasons.iter().map(|text| (*text).to_owned()).collect(),
         causes: vec![Cause::Remark; reasons.len()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A picture of a run that contradicts itself is no picture of a report.
+    #[test]
+    fn every_run_of_the_gallery_agrees_with_itself() {
+        for record in [passed(), failed(), invalid(), second()] {
+            let sum = |count: fn(&SeriesRow) -> u64| record.series.iter().map(count).sum::<u64>();
+            let ledger = &record.ledger;
+            assert_eq!(Some(sum(|row| row.created)), ledger.created, "{}", record.name);
+            assert_eq!(Some(sum(|row| row.accepted)), ledger.accepted);
+            assert_eq!(Some(sum(|row| row.delivered)), ledger.delivered);
+            assert_eq!(Some(sum(|row| row.errors)), ledger.rejected.zip(ledger.failed).map(|(one, other)| one + other));
+            assert_eq!(ledger.accepted, ledger.delivered.zip(ledger.lost).map(|(delivered, lost)| delivered + lost));
+            let ends = [ledger.accepted, ledger.rejected, ledger.failed];
+            assert_eq!(ledger.created, ends.into_iter().sum());
+            let domains = |count: fn(&DomainRow) -> u64| Some(record.domains.iter().map(count).sum::<u64>());
+            assert_eq!(domains(|row| row.created), ledger.created);
+            assert_eq!(domains(|row| row.delivered.unwrap()), ledger.delivered);
+            for (stage, count) in record.stages.iter().zip([ledger.accepted, ledger.accepted, ledger.delivered]) {
+                assert_eq!(Some(stage.count), count, "{:?}", stage.name);
+            }
+            let delivered = record.stages[2].latency_ms.unwrap();
+            let longest = record.series.iter().map(|row| row.max_ms).fold(0.0, f64::max);
+            assert!((longest / delivered.max - 1.0).abs() < 0.01, "{longest} {delivered:?}");
+            let slowest = record.slowest[0].accepted_ms;
+            assert!((slowest / record.stages[1].latency_ms.unwrap().max - 1.0).abs() < 0.01, "{slowest}");
+            for row in record.thresholds.iter().filter(|row| row.expression.starts_with("delivered.p99")) {
+                assert_eq!(row.value, Some(delivered.p99));
+            }
+            let errors: u64 = record.errors.iter().map(|row| row.count).sum();
+            assert_eq!(errors, if record.errors.is_empty() { 0 } else { sum(|row| row.errors) });
+        }
     }
 }

@@ -23,6 +23,7 @@ use party::host;
 use party::host_sampler::{self, HostSampler};
 use party::interrupt::{Interrupt, Interrupted, StopRequest};
 use party::live::{LiveEvent, LiveMode, LiveProgress};
+use party::live_figures::{RunSnapshot, mades_figures};
 use party::live_line::{LiveLine, RateWindow};
 use party::process_usage;
 use std::fs;
@@ -107,7 +108,7 @@ fn run_parties(
     words.extend(["--plan".to_owned(), path(&plan), "--summary".to_owned(), path(&totals)]);
     words.extend(options.endpoint_options.iter().cloned());
     let endpoint = PartyCommand::named("endpoint", program, words, directory, Role::Relay);
-    let mut supervisor = MadesBenchSupervisor::start(endpoint, options.live)?;
+    let mut supervisor = MadesBenchSupervisor::start(endpoint, options.live, &options.name)?;
     let address = supervisor.await_ready()?;
     let mut words = ["mades", "--live", "json", "--broker"].map(str::to_owned).to_vec();
     words.extend([format!("amqp://{address}"), "--out".to_owned(), path(directory.path())]);
@@ -203,6 +204,8 @@ struct MadesBenchSupervisor {
     address: Option<String>,
     /// Latest progress that the bench reported.
     progress: LiveProgress,
+    /// Text of the latest error that it reported.
+    last_error: String,
     /// The endpoint's end, if it had not been asked to end.
     death: Option<Death>,
     /// The record that the bench could not write to its file.
@@ -219,7 +222,7 @@ struct FinishedBench {
 }
 
 impl MadesBenchSupervisor {
-    fn start(endpoint: PartyCommand, live: LiveMode) -> Result<Self> {
+    fn start(endpoint: PartyCommand, live: LiveMode, name: &str) -> Result<Self> {
         let (events_tx, events) = channel();
         let interrupt = Interrupt::watch()?;
         let endpoint = PartyProcess::start(endpoint, events_tx.clone())?;
@@ -227,11 +230,12 @@ impl MadesBenchSupervisor {
             events,
             events_tx,
             interrupt,
-            display: ProgressDisplay::new(live, None),
+            display: ProgressDisplay::new(live, None, name),
             rate: RateWindow::default(),
             endpoint,
             address: None,
             progress: LiveProgress::default(),
+            last_error: String::new(),
             death: None,
             unwritten: None,
         })
@@ -263,6 +267,7 @@ impl MadesBenchSupervisor {
         let mut sent = (StopRequest::Nothing, began);
         loop {
             self.process_events();
+            self.update_dashboard(&mades);
             self.check_endpoint(began)?;
             if let Some(status) = mades.poll()? {
                 self.process_events();
@@ -289,6 +294,17 @@ impl MadesBenchSupervisor {
             let is_in_time = sent.0 == StopRequest::Nothing || sent.1.elapsed() < STOP_TIMEOUT;
             ensure!(is_in_time, "the bench did not stop within {} s", STOP_TIMEOUT.as_secs());
         }
+    }
+
+    fn update_dashboard(&mut self, mades: &PartyProcess) {
+        let endpoint = &self.endpoint;
+        let progress = &self.progress;
+        let last_error = &self.last_error;
+        self.display.update(|| RunSnapshot {
+            parties: [mades, endpoint].into_iter().filter_map(PartyProcess::load).collect(),
+            last_error: last_error.clone(),
+            ..mades_figures(progress)
+        });
     }
 
     fn check_endpoint(&mut self, began: Instant) -> Result<()> {
@@ -334,6 +350,7 @@ impl MadesBenchSupervisor {
                     self.rate.add(progress.elapsed_s, progress.delivered);
                     self.display.show(|| LiveLine::of_mades(&progress, self.rate.per_s()));
                 }
+                Ok((_, LiveEvent::Error { text })) => self.last_error = text,
                 Ok((Role::Source, LiveEvent::Unwritten { record })) => {
                     self.unwritten = Record::from_json(record.as_bytes()).ok();
                 }

@@ -128,7 +128,7 @@ impl ScenarioRun {
 
     /// Prints a line on standard error, unless output is off.
     pub(in crate::bench) fn print_line(&self, line: &str) {
-        if self.options.live == LiveMode::Line {
+        if self.options.live.is_shown() {
             party::tell!("{line}");
         }
     }

@@ -6,11 +6,11 @@ use super::report::{SinkReport, lock};
 use super::status::StatusServer;
 use super::worker_state::{SinkContext, TallyTransfer};
 use anyhow::Result;
-use journey::{Latencies, SinkTally};
+use journey::Latencies;
 use net::{Endpoint, clock};
 use party::http_server::HostNames;
 use party::interrupt::{Interrupt, StopRequest};
-use party::live::{LiveEvent, LiveProgress};
+use party::live::{LiveEvent, LiveProgress, LiveTimes};
 use party::live_line::{LiveLine, NonTerminalOutput};
 use party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
 use std::net::SocketAddr;
@@ -124,7 +124,8 @@ impl SinkCollector {
         self.next_tick = now + PROGRESS_INTERVAL;
         let mut view = lock(&self.report);
         view.tick(now, &self.recent, self.context.first_connection.get().copied());
-        let progress = progress(&view.total, &self.recent, now - view.began);
+        let progress = progress(&view, &self.recent, now);
+        self.progress_output.latest_error(view.total.errors.latest());
         drop(view);
         self.interval_recorder.log(now, &self.recent);
         self.progress_output.progress(&progress, progress.delivered, live_line);
@@ -132,15 +133,19 @@ impl SinkCollector {
     }
 }
 
-fn progress(total: &SinkTally, recent: &Latencies, elapsed: Duration) -> LiveProgress {
+fn progress(view: &SinkReport, recent: &Latencies, now: Duration) -> LiveProgress {
+    let total = &view.total;
+    let run = view.chosen_run().and_then(|run| total.runs.find(run));
     LiveProgress {
-        elapsed_s: elapsed.as_secs_f64(),
+        elapsed_s: (now - view.began).as_secs_f64(),
         delivered: total.messages,
         recipients: total.recipients,
         bytes: total.bytes,
         errors: total.errors.total(),
         p50_ms: recent.quantile_ms(0.5),
         p99_ms: recent.quantile_ms(0.99),
+        now: LiveTimes::of(recent),
+        run: run.map(|run| LiveTimes::of(&run.delivered)).unwrap_or_default(),
         ..LiveProgress::default()
     }
 }

@@ -11,7 +11,8 @@ use journey::{Latencies, RunId, SourceTally};
 use net::clock;
 use party::host_sampler::HostSampler;
 use party::interrupt::{Interrupt, StopRequest};
-use party::live::{LiveEvent, LiveProgress};
+use party::live::{LiveEvent, LiveProgress, LiveTimes};
+use party::live_figures::{RunSnapshot, load_figures, party_load};
 use party::live_line::{LiveLine, NonTerminalOutput};
 use party::outputs::{FinishedRun, IntervalRecorder, ProgressOutput};
 use party::usage_sampler::UsageSampler;
@@ -195,6 +196,7 @@ impl SourceCollector {
         };
         self.interval_recorder.series.add(now, counters, &self.recent);
         self.usage_sampler.sample_own(now);
+        self.progress_output.latest_error(total.errors.latest());
         let (first, last) = self.reply_span.take().unzip();
         self.stalls.add(Tick {
             now,
@@ -206,6 +208,13 @@ impl SourceCollector {
         });
         self.interval_recorder.log(now, &self.recent);
         let progress = self.progress(now);
+        let usage = &self.usage_sampler;
+        let name = &self.context.options.name;
+        self.progress_output.figures(|| RunSnapshot {
+            title: if name == "source" { name.clone() } else { format!("source · {name}") },
+            parties: party_load("source", usage).into_iter().collect(),
+            ..load_figures(&progress, None)
+        });
         let line = |progress: &LiveProgress, rate| LiveLine::of(progress, progress.accepted, "accepted", rate);
         self.progress_output.progress(&progress, progress.accepted, line);
         self.recent.clear();
@@ -224,6 +233,10 @@ impl SourceCollector {
             sessions: u64::from(self.context.options.sessions),
             p50_ms: self.recent.quantile_ms(0.5),
             p99_ms: self.recent.quantile_ms(0.99),
+            rejected: self.total.rejected,
+            failed: self.total.failed,
+            now: LiveTimes::of(&self.recent),
+            run: LiveTimes::of(&self.total.accepted_latency),
             goal_messages: self.context.options.messages.unwrap_or_default(),
             goal_s: self.context.options.time_limit().unwrap_or_default().as_secs_f64(),
             open: self.total.open_messages(),

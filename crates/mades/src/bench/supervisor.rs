@@ -10,7 +10,8 @@ use journey::series::SeriesCounters;
 use journey::stalls::{StallDetector, Tick};
 use net::clock;
 use party::interrupt::{Interrupt, StopRequest};
-use party::live::{LiveEvent, LiveProgress};
+use party::live::{LiveEvent, LiveProgress, LiveTimes};
+use party::live_figures::{RunSnapshot, mades_figures, party_load};
 use party::live_line::{LiveLine, NonTerminalOutput};
 use party::outputs::{IntervalRecorder, ProgressOutput};
 use party::usage_sampler::UsageSampler;
@@ -163,9 +164,20 @@ impl RunSupervisor {
             goal_s: run_state.options.limit().unwrap_or_default().as_secs_f64(),
             open: tracker.in_transit() as u64,
             waits_s: 0.0,
+            rejected: 0,
+            failed: 0,
+            now: LiveTimes::of(&self.recent),
+            run: LiveTimes::of(tracker.waterfall.latency(tracker.mode().arrival())),
         };
+        self.progress_output.latest_error(tracker.troubles.latest());
         drop(tracker);
         let progress = LiveProgress { waits_s: self.remaining_wait(run_state, now).as_secs_f64(), ..progress };
+        let usage = &self.usage_sampler;
+        self.progress_output.figures(|| RunSnapshot {
+            title: "mades".to_owned(),
+            parties: party_load("mades", usage).into_iter().collect(),
+            ..mades_figures(&progress)
+        });
         self.progress_output.progress(&progress, progress.delivered, LiveLine::of_mades);
         self.recent.clear();
     }

@@ -90,6 +90,16 @@ impl Troubles {
         self.counts.values().map(|kind| kind.count).sum::<u64>() + self.others
     }
 
+    /// The kind of the latest trouble with the text of its first: `error reply ECP-1034: no such receiver`.
+    pub(super) fn latest(&self) -> Option<String> {
+        let ((trouble, code), kind) = self.counts.iter().max_by_key(|(_, kind)| kind.times.last)?;
+        let name = trouble.name();
+        Some(match code.as_str() {
+            "" => format!("{name}: {}", kind.text),
+            code => format!("{name} {code}: {}", kind.text),
+        })
+    }
+
     /// The number of troubles of one kind, with any code.
     #[cfg(test)]
     pub(super) fn count(&self, trouble: TroubleKind) -> u64 {

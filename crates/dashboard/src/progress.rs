@@ -1,0 +1,71 @@
+//! Share of a run that is done, and the time that the rest takes: the bar and its text.
+use crate::palette::Ink;
+use crate::state::{Dashboard, DashboardView};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use report::numbers::{count, seconds};
+use report::printable::printable;
+
+/// Least time after which the rest of a run is estimated.
+const MIN_ESTIMATE_S: f64 = 1.0;
+const MIN_ESTIMATE_SHARE: f64 = 0.01;
+
+/// Draws the bar, and how much is done.
+pub(crate) fn draw_progress(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {
+    let view = dashboard.view();
+    let text = progress_text(view);
+    let width = usize::from(row.width);
+    let Some(share) = progress_share(view) else {
+        buffer.set_stringn(row.x + 1, row.y, text, width.saturating_sub(1), Style::new());
+        return;
+    };
+    let text = format!("{} %  {text}", (share * 100.0).floor());
+    let bar = width.saturating_sub(text.chars().count() + 3).clamp(0, 60);
+    let full = (share * bar as f64) as usize;
+    let palette = dashboard.palette;
+    let at = buffer.set_stringn(row.x + 1, row.y, "━".repeat(full), bar, palette.style(Ink::Delivered)).0;
+    let at = buffer.set_stringn(at, row.y, "─".repeat(bar - full), bar, palette.style(Ink::Border)).0;
+    buffer.set_stringn(at + 1, row.y, text, usize::from(row.right().saturating_sub(at + 1)), Style::new());
+}
+
+/// Share of the goal that is reached, by messages or by time, whichever is nearer to its end.
+fn progress_share(view: &DashboardView) -> Option<f64> {
+    let now = &view.now;
+    let messages = (now.goal_messages > 0).then(|| now.messages.done() as f64 / now.goal_messages as f64);
+    let time = (now.goal_s > 0.0).then(|| now.elapsed_s / now.goal_s);
+    messages.into_iter().chain(time).reduce(f64::max).map(|share| share.clamp(0.0, 1.0))
+}
+
+/// `30,207 / 100,000 delivered · about 17 s left`
+pub(crate) fn progress_text(view: &DashboardView) -> String {
+    let now = &view.now;
+    if let Some(wait) = &now.wait {
+        return printable(wait).into_owned();
+    }
+    let done = count(now.messages.done());
+    let word = now.messages.done_word();
+    let mut text = match (now.goal_messages, now.goal_s) {
+        (0, goal_s) if goal_s > 0.0 => {
+            format!("{:.0} / {goal_s:.0} s · {done} {word}", now.elapsed_s.min(goal_s).floor())
+        }
+        (0, _) => format!("{done} {word}"),
+        (goal, _) => format!("{done} / {} {word}", count(goal)),
+    };
+    if let Some(left_s) = remaining_s(view) {
+        text += &format!(" · about {} left", whole_seconds(left_s.ceil()));
+    }
+    text
+}
+
+/// Time that the rest takes if it takes as long as what is done.
+fn remaining_s(view: &DashboardView) -> Option<f64> {
+    let share = progress_share(view)?;
+    let is_known = view.now.elapsed_s >= MIN_ESTIMATE_S && (MIN_ESTIMATE_SHARE..1.0).contains(&share);
+    is_known.then(|| view.now.elapsed_s * (1.0 - share) / share)
+}
+
+/// `12 s`, `2 min 03 s`
+pub(crate) fn whole_seconds(value_s: f64) -> String {
+    if value_s < 99.5 { format!("{:.0} s", value_s.max(0.0).floor()) } else { seconds(value_s) }
+}

@@ -1,0 +1,402 @@
+//! The dashboard on the terminal of this process: when it is shown, and the thread that draws it and reads its keys.
+//!
+//! ```text
+//! the run ── RunSnapshot ─→ pending ─→ the thread: draws four times a second ─→ alternate_screen
+//!    ↑                                    │ reads keys; Ctrl-Z leaves the screen and comes back with fg
+//!    └──────────── SIGINT ←─ q ───────────┘
+//! ```
+use crate::alternate_screen;
+use crate::live::LiveMode;
+use crate::terminal::{CharacterSet, Color};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use dashboard::{Dashboard, DashboardAction, DashboardKey, MIN_COLUMNS, MIN_ROWS, Palette, RunSnapshot};
+use ratatui::layout::Rect;
+use ratatui::{Terminal, TerminalOptions, Viewport};
+use ratatui_crossterm::CrosstermBackend;
+use rustix::process::{Signal, getpgrp, getpid, kill_process};
+use rustix::termios::{tcgetpgrp, tcgetwinsize};
+use std::cell::RefCell;
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Interval of the drawings: more of them cost time that the run may need.
+const DRAW_INTERVAL: Duration = Duration::from_millis(250);
+/// Limit of the time until the thread sees that it is to end.
+const KEY_TIMEOUT: Duration = Duration::from_millis(50);
+/// Time in which a process stops that has sent itself the signal for that.
+const STOP_DELAY: Duration = Duration::from_millis(200);
+/// Age of a run from which it is shown: shorter ones would only flash.
+const SHOWN_AFTER_S: f64 = 2.0;
+/// Planned length of a run that is shown at once.
+const SHOWN_AT_ONCE_S: f64 = 5.0;
+/// A run that is this near to its end is not shown any more.
+const ALMOST_DONE: f64 = 0.9;
+
+/// Figures that wait for the thread at most: it takes them twenty times a second.
+const MAX_PENDING: usize = 1_000;
+
+/// The figures that the thread draws next: all of them have a place in the history.
+#[derive(Debug, Default)]
+struct PendingFigures {
+    figures: Mutex<Vec<RunSnapshot>>,
+    is_over: AtomicBool,
+}
+
+impl PendingFigures {
+    fn add(&self, now: &RunSnapshot) {
+        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_room = figures.len() < MAX_PENDING;
+        match figures.last_mut() {
+            Some(last) if !has_room || last.elapsed_s >= now.elapsed_s => last.clone_from(now),
+            _ => figures.push(now.clone()),
+        }
+    }
+
+    fn take(&self) -> Vec<RunSnapshot> {
+        std::mem::take(&mut self.figures.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A dashboard that may be shown, is shown, or was.
+#[derive(Debug, Default)]
+pub struct DashboardDisplay {
+    figures: RunSnapshot,
+    shared: Arc<PendingFigures>,
+    thread: Option<JoinHandle<()>>,
+    /// Set once it was shown, and if it cannot be.
+    is_done: bool,
+}
+
+impl DashboardDisplay {
+    /// The display, if the environment and the terminal allow what is asked for.
+    pub(crate) fn new(live: LiveMode) -> Option<Self> {
+        let terminals = Terminals {
+            stdin: io::stdin().is_terminal(),
+            stdout: io::stdout().is_terminal(),
+            stderr: io::stderr().is_terminal(),
+        };
+        let is_possible = match live {
+            LiveMode::Auto => suits(terminals, env::var_os("CI"), |name| env::var_os(name)),
+            LiveMode::Dashboard => terminals.stderr && CharacterSet::of_environment() == CharacterSet::Utf8,
+            LiveMode::Line | LiveMode::Json | LiveMode::Off => false,
+        };
+        (is_possible && is_in_foreground() && is_large_enough()).then(Self::default)
+    }
+
+    /// Takes figures of the run.
+    pub(crate) fn update(&mut self, figures: RunSnapshot) {
+        self.figures = RunSnapshot { wait: self.figures.wait.take(), ..figures };
+        self.publish();
+    }
+
+    /// Reports whether the run is now worth a dashboard.
+    pub(crate) fn should_show(&self) -> bool {
+        !self.is_done && is_long(&self.figures)
+    }
+
+    /// Sets or ends what is waited for.
+    pub(crate) fn set_wait(&mut self, wait: Option<String>) {
+        if self.figures.wait != wait {
+            self.figures.wait = wait;
+            self.publish();
+        }
+    }
+
+    /// Reports whether it is on the screen, so that nothing else may be.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Leaves the screen for good.
+    pub(crate) fn leave(&mut self) {
+        self.is_done = true;
+        if let Some(thread) = self.thread.take() {
+            self.shared.is_over.store(true, Ordering::Relaxed);
+            // A panic of its own has left the screen.
+            let _ = thread.join();
+            alternate_screen::leave();
+        }
+    }
+
+    /// Shows it until the end of the run.
+    pub(crate) fn show(&mut self) {
+        self.is_done = true;
+        if !is_in_foreground() || alternate_screen::enter().is_err() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let screen = move || DashboardScreen::new(&shared).run();
+        match thread::Builder::new().name("dashboard".to_owned()).spawn(screen) {
+            Ok(thread) => self.thread = Some(thread),
+            Err(_) => alternate_screen::leave(),
+        }
+    }
+
+    fn publish(&self) {
+        if !self.is_done || self.is_shown() {
+            self.shared.add(&self.figures);
+        }
+    }
+}
+
+impl Drop for DashboardDisplay {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Reports whether the run is worth a dashboard: it has lasted, or is planned to last, and is not about to end.
+fn is_long(figures: &RunSnapshot) -> bool {
+    let is_timed = figures.goal_messages == 0 && figures.goal_s > 0.0;
+    if is_timed && figures.goal_s >= SHOWN_AT_ONCE_S && figures.elapsed_s > 0.0 {
+        return true;
+    }
+    let messages = figures.messages.delivered.unwrap_or(figures.messages.accepted) as f64;
+    let is_almost_done = figures.goal_messages > 0 && messages >= figures.goal_messages as f64 * ALMOST_DONE
+        || is_timed && figures.elapsed_s >= figures.goal_s * ALMOST_DONE;
+    figures.elapsed_s >= SHOWN_AFTER_S && !is_almost_done
+}
+
+/// Streams that are terminals.
+#[derive(Clone, Copy, Debug)]
+struct Terminals {
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
+}
+
+/// Reports whether a dashboard is what a user would expect here: a person sits before the terminal, and nothing else
+/// reads what is written.
+fn suits(terminals: Terminals, ci: Option<OsString>, variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let is_ci = ci.is_some_and(|value| !value.is_empty() && value != "false" && value != "0");
+    let is_dumb = variable("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    let all = terminals.stdin && terminals.stdout && terminals.stderr;
+    all && !is_ci && !is_dumb && CharacterSet::of(variable) == CharacterSet::Utf8
+}
+
+/// Reports whether this process may read from and set up its terminal: another job would be stopped for that.
+fn is_in_foreground() -> bool {
+    tcgetpgrp(io::stderr()).is_ok_and(|group| group == getpgrp())
+}
+
+fn is_large_enough() -> bool {
+    let size = size();
+    size.width >= MIN_COLUMNS && size.height >= MIN_ROWS
+}
+
+/// The terminal's size.
+fn size() -> Rect {
+    let size = tcgetwinsize(io::stderr()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+    size.map_or(Rect::new(0, 0, MIN_COLUMNS, MIN_ROWS), |size| Rect::new(0, 0, size.ws_col, size.ws_row))
+}
+
+/// Clears the screen.
+const CLEAR: &[u8] = b"\x1b[0m\x1b[2J";
+
+/// Bytes of a drawing, which go to the terminal together.
+#[derive(Clone, Debug, Default)]
+struct FrameBytes(Rc<RefCell<Vec<u8>>>);
+
+impl Write for FrameBytes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The thread's own: the terminal and the dashboard.
+struct DashboardScreen<'a> {
+    shared: &'a PendingFigures,
+    dashboard: Dashboard,
+    area: Rect,
+    frame: FrameBytes,
+    /// `None` if it has to be drawn from the beginning.
+    terminal: Option<Terminal<CrosstermBackend<FrameBytes>>>,
+    drawn_at: Option<Instant>,
+    needs_drawing: bool,
+}
+
+impl<'a> DashboardScreen<'a> {
+    fn new(shared: &'a PendingFigures) -> Self {
+        let palette = if Color::Auto.is_enabled(true) { Palette::Colour } else { Palette::Plain };
+        Self {
+            shared,
+            dashboard: Dashboard::new(palette),
+            area: size(),
+            frame: FrameBytes::default(),
+            terminal: None,
+            drawn_at: None,
+            needs_drawing: true,
+        }
+    }
+
+    /// Draws and reads keys until the run is over, or the screen was left for another reason.
+    fn run(&mut self) {
+        while !self.shared.is_over.load(Ordering::Relaxed) {
+            for figures in self.shared.take() {
+                self.dashboard.update(figures);
+                self.needs_drawing |= !self.dashboard.is_paused();
+            }
+            let is_due = self.drawn_at.is_none_or(|at| at.elapsed() >= DRAW_INTERVAL);
+            if is_due && !self.draw() {
+                return;
+            }
+            if self.read_keys().is_err() {
+                // Without keys it still shows the run.
+                thread::sleep(KEY_TIMEOUT);
+            }
+        }
+    }
+
+    /// Draws what has changed. Reports whether the screen is still there.
+    fn draw(&mut self) -> bool {
+        let area = size();
+        if area != self.area {
+            self.area = area;
+            self.terminal = None;
+        }
+        if !self.needs_drawing && self.terminal.is_some() {
+            return true;
+        }
+        self.drawn_at = Some(Instant::now());
+        self.needs_drawing = false;
+        self.frame.0.borrow_mut().clear();
+        let terminal = match self.terminal.take() {
+            Some(terminal) => Ok(terminal),
+            None => self.new_terminal(),
+        };
+        let Ok(mut terminal) = terminal else { return false };
+        // Writing to memory cannot fail.
+        let _ = terminal.draw(|frame| dashboard::draw(&self.dashboard, frame));
+        self.terminal = Some(terminal);
+        alternate_screen::draw(&self.frame.0.borrow())
+    }
+
+    fn new_terminal(&self) -> io::Result<Terminal<CrosstermBackend<FrameBytes>>> {
+        let options = TerminalOptions { viewport: Viewport::Fixed(self.area) };
+        // `Terminal::clear` would ask the terminal for its cursor, on standard output.
+        self.frame.0.borrow_mut().extend_from_slice(CLEAR);
+        Terminal::with_options(CrosstermBackend::new(self.frame.clone()), options)
+    }
+
+    fn read_keys(&mut self) -> io::Result<()> {
+        if !event::poll(KEY_TIMEOUT)? {
+            return Ok(());
+        }
+        if let Event::Key(key) = event::read()? {
+            self.press(key);
+        }
+        Ok(())
+    }
+
+    fn press(&mut self, key: KeyEvent) {
+        if key.kind == KeyEventKind::Release {
+            return;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            if key.code == KeyCode::Char('z') {
+                self.suspend();
+            }
+            return;
+        }
+        let key = match key.code {
+            KeyCode::Char(letter) => DashboardKey::Character(letter),
+            KeyCode::Tab => DashboardKey::Tab,
+            KeyCode::BackTab => DashboardKey::BackTab,
+            KeyCode::Esc => DashboardKey::Escape,
+            _ => return,
+        };
+        match self.dashboard.press(key) {
+            DashboardAction::Nothing => {}
+            DashboardAction::Redraw => self.needs_drawing = true,
+            DashboardAction::Stop => {
+                self.needs_drawing = true;
+                // As Ctrl-C does: the first stops the run, the second does so at once.
+                let _ = kill_process(getpid(), Signal::INT);
+            }
+        }
+    }
+
+    /// Leaves the screen to the shell until the process is in the foreground again.
+    fn suspend(&mut self) {
+        alternate_screen::leave();
+        let _ = kill_process(getpid(), Signal::TSTP);
+        self.terminal = None;
+        // The signal stops all threads, and this one a little later than it was sent.
+        thread::sleep(STOP_DELAY);
+        while !self.shared.is_over.load(Ordering::Relaxed) {
+            if is_in_foreground() {
+                // If that fails the next drawing ends the thread.
+                let _ = alternate_screen::enter();
+                return;
+            }
+            thread::sleep(KEY_TIMEOUT);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dashboard::MessageCounts;
+
+    const ALL: Terminals = Terminals { stdin: true, stdout: true, stderr: true };
+
+    fn of<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsString> + 'a {
+        |name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+    }
+
+    #[test]
+    fn a_dashboard_is_for_a_person_before_a_terminal() {
+        let usual = [("TERM", "xterm"), ("LANG", "C.UTF-8")];
+        assert!(suits(ALL, None, of(&usual)));
+        for less in
+            [Terminals { stdin: false, ..ALL }, Terminals { stdout: false, ..ALL }, Terminals { stderr: false, ..ALL }]
+        {
+            assert!(!suits(less, None, of(&usual)), "{less:?}");
+        }
+        for other in
+            [&[("TERM", "dumb"), ("LANG", "C.UTF-8")][..], &[("LANG", "C.UTF-8")], &[("TERM", "xterm"), ("LANG", "C")]]
+        {
+            assert!(!suits(ALL, None, of(other)), "{other:?}");
+        }
+        for (ci, is_shown) in [("true", false), ("1", false), ("false", true), ("0", true), ("", true)] {
+            assert_eq!(suits(ALL, Some(OsString::from(ci)), of(&usual)), is_shown, "{ci}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_shown_if_it_lasts() {
+        let run = |elapsed_s, goal_s, goal_messages, accepted| RunSnapshot {
+            elapsed_s,
+            goal_s,
+            goal_messages,
+            messages: MessageCounts { accepted, ..MessageCounts::default() },
+            ..RunSnapshot::default()
+        };
+        assert!(!is_long(&run(1.9, 0.0, 1_000, 10)), "it may end soon");
+        assert!(is_long(&run(2.0, 0.0, 1_000, 10)));
+        assert!(!is_long(&run(2.0, 0.0, 1_000, 950)), "it is about to end");
+        assert!(is_long(&run(0.25, 10.0, 0, 10)), "it is known to last");
+        assert!(!is_long(&run(0.0, 10.0, 0, 0)), "nothing has begun");
+        assert!(!is_long(&run(2.0, 2.0, 0, 10)) && is_long(&run(2.0, 4.0, 0, 10)));
+        assert!(is_long(&run(2.0, 0.0, 0, 10)), "it has no planned end");
+    }
+
+    #[test]
+    fn no_other_form_has_a_dashboard() {
+        for live in [LiveMode::Line, LiveMode::Json, LiveMode::Off] {
+            assert!(DashboardDisplay::new(live).is_none());
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The load of a sample run, message by message: all figures of the run are sums of it, so that they agree with each
+//! other.
+use journey::Latencies;
+use journey::record::{SeriesRow, SlowMessage, SlowPhase};
+use journey::stage::Phase;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Messages that are due in a second, on average.
+pub(crate) const RATE: u64 = 1_000;
+/// Messages that the server takes in a second when it has to catch up.
+const MAX_RATE: u64 = 1_600;
+/// Shares of the latency to delivered after which a message is sent and accepted.
+const SENT_SHARE: f64 = 0.4;
+const ACCEPTED_SHARE: f64 = 0.7;
+/// Seconds above which not all messages are timed.
+const LONG_RUN_S: u64 = 600;
+/// Slowest messages that are kept.
+const SLOWEST: usize = 50;
+
+/// Seconds in which the server rejects mail or answers nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SampleTrouble {
+    /// Seconds in which nothing is accepted.
+    pub(crate) stall: Range<u64>,
+    /// Messages rejected in each second of the stall.
+    pub(crate) rejected_per_s: u64,
+    /// Messages whose connection failed, in the stall's second second.
+    pub(crate) failed: u64,
+    /// Messages that the server accepted and lost.
+    pub(crate) lost: u64,
+}
+
+/// A run's load.
+#[derive(Clone, Debug)]
+pub(crate) struct SampleLoad {
+    pub(crate) trouble: SampleTrouble,
+    /// Each so many messages are timed: all of them, but in a long run, which would take tests seconds.
+    timed_interval: u64,
+    pub(crate) series: Vec<SeriesRow>,
+    pub(crate) sent: Latencies,
+    pub(crate) accepted: Latencies,
+    /// The same since a session began the message.
+    pub(crate) accepted_service: Latencies,
+    pub(crate) delivered: Latencies,
+    /// The slowest messages by their latency to accepted, the slowest first.
+    pub(crate) slowest: Vec<SlowMessage>,
+}
+
+/// A message that was accepted.
+#[derive(Clone, Copy, Debug)]
+struct SampleMessage {
+    number: u64,
+    /// Time at which it was due.
+    due_s: f64,
+    /// Time for which it waited for a session: the server stood still.
+    waited_ms: f64,
+    /// Time from its session to the sink.
+    service_ms: f64,
+}
+
+impl SampleMessage {
+    fn at(&self, share: f64) -> Duration {
+        Duration::from_nanos(((self.waited_ms + self.service_ms * share) * 1e6) as u64)
+    }
+}
+
+impl SampleLoad {
+    /// So many seconds of it; messages take `pace` times as long as usual.
+    pub(crate) fn new(length: u64, pace: f64, trouble: SampleTrouble) -> Self {
+        let mut load = Self {
+            series: counts(length, &trouble),
+            trouble,
+            timed_interval: if length > LONG_RUN_S { 10 } else { 1 },
+            sent: Latencies::default(),
+            accepted: Latencies::default(),
+            accepted_service: Latencies::default(),
+            delivered: Latencies::default(),
+            slowest: Vec::new(),
+        };
+        let due: Vec<u64> = load.series.iter().map(|row| row.created - row.errors).collect();
+        let mut slowest = Vec::new();
+        let mut queue = DueQueue { due, second: 0, before: 0, taken: 0 };
+        for second in 0..length {
+            load.add_second(second, pace, &mut queue, &mut slowest);
+        }
+        load.slowest = slowest.iter().map(slow_message).collect();
+        load
+    }
+
+    /// The sum of a count over all seconds.
+    pub(crate) fn sum(&self, count: impl Fn(&SeriesRow) -> u64) -> u64 {
+        self.series.iter().map(count).sum()
+    }
+
+    /// Times the messages that are accepted in a second: those that were due first.
+    fn add_second(&mut self, second: u64, pace: f64, queue: &mut DueQueue, slowest: &mut Vec<SampleMessage>) {
+        let row = &mut self.series[second as usize];
+        let busy = row.created as f64 / RATE as f64;
+        let mut times = Latencies::default();
+        for index in 0..row.accepted {
+            let (number, due_s) = queue.take();
+            if !number.is_multiple_of(self.timed_interval) {
+                continue;
+            }
+            let began_s = second as f64 + index as f64 / row.accepted as f64;
+            let message = SampleMessage {
+                number,
+                due_s,
+                waited_ms: ((began_s - due_s) * 1e3).max(0.0),
+                service_ms: pace * quantile_ms(busy, noise(number) % 100_000),
+            };
+            self.sent.record(message.at(SENT_SHARE));
+            self.accepted.record(message.at(ACCEPTED_SHARE));
+            self.accepted_service.record(SampleMessage { waited_ms: 0.0, ..message }.at(ACCEPTED_SHARE));
+            times.record(message.at(1.0));
+            slowest.push(message);
+        }
+        // The messages that are lost have no latency to delivered; they are too few to be seen in it.
+        row.p50_ms = times.quantile_ms(0.5);
+        row.p95_ms = times.quantile_ms(0.95);
+        row.p99_ms = times.quantile_ms(0.99);
+        row.p999_ms = times.quantile_ms(0.999);
+        row.max_ms = times.quantile_ms(1.0);
+        self.delivered.merge(&times);
+        slowest.sort_by_key(|message| std::cmp::Reverse(message.at(ACCEPTED_SHARE)));
+        slowest.truncate(SLOWEST);
+    }
+}
+
+/// Messages by the second in which they were due.
+struct DueQueue {
+    due: Vec<u64>,
+    second: usize,
+    /// Messages due before that second.
+    before: u64,
+    /// Messages taken.
+    taken: u64,
+}
+
+impl DueQueue {
+    /// Number of the next message, and the time at which it was due.
+    fn take(&mut self) -> (u64, f64) {
+        while self.second + 1 < self.due.len() && self.taken >= self.before + self.due[self.second] {
+            self.before += self.due[self.second];
+            self.second += 1;
+        }
+        let share = (self.taken - self.before) as f64 / self.due[self.second].max(1) as f64;
+        self.taken += 1;
+        (self.taken, self.second as f64 + share)
+    }
+}
+
+/// The counts of each second.
+fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
+    let mut waiting = 0;
+    let mut queued = 0;
+    let mut rows = Vec::new();
+    for second in 0..length {
+        let is_stalled = trouble.stall.contains(&second);
+        let is_last = second + 1 == length;
+        // Two seconds together have twice the average.
+        let difference = if length % 2 == 1 && is_last { 0 } else { noise(second / 2) % 200 };
+        let created = if second % 2 == 0 { RATE + difference } else { RATE - difference };
+        let failed = if trouble.stall.start + 1 == second { trouble.failed } else { 0 };
+        let errors = if is_stalled { trouble.rejected_per_s + failed } else { 0 };
+        waiting += created - errors;
+        let accepted = if is_stalled { 0 } else { waiting.min(MAX_RATE.max(created)) };
+        waiting -= accepted;
+        let in_queue = queued + accepted;
+        queued = if is_last { 0 } else { in_queue.min(40 + noise(second + 4) % 200) };
+        let lost = if is_last { trouble.lost } else { 0 };
+        rows.push(SeriesRow {
+            second,
+            created,
+            sent: accepted,
+            accepted,
+            delivered: in_queue - queued - lost,
+            queued,
+            errors,
+            ..SeriesRow::default()
+        });
+    }
+    rows
+}
+
+/// The latency to delivered that so many of 100,000 messages do not exceed, in a second that is so busy.
+fn quantile_ms(busy: f64, rank: u64) -> f64 {
+    let curve = [
+        (0.0, 0.3),
+        (50_000.0, busy * 1.4),
+        (95_000.0, busy.powi(3) * 6.2),
+        (99_000.0, busy.powi(4) * 12.0),
+        (99_900.0, busy.powi(4) * 31.0),
+        (100_000.0, busy.powi(4) * 44.0),
+    ];
+    let rank = rank as f64;
+    let next = curve.iter().position(|(end, _)| rank < *end).unwrap_or(curve.len() - 1).max(1);
+    let (from, low) = curve[next - 1];
+    let (to, high) = curve[next];
+    low * (high / low).powf((rank - from) / (to - from))
+}
+
+fn slow_message(message: &SampleMessage) -> SlowMessage {
+    let phase = |name, share: f64| SlowPhase { name, ms: message.service_ms * ACCEPTED_SHARE * share };
+    let number = message.number;
+    SlowMessage {
+        message: number,
+        created_s: message.due_s,
+        accepted_ms: message.at(ACCEPTED_SHARE).as_secs_f64() * 1e3,
+        delivered_ms: Some(message.at(1.0).as_secs_f64() * 1e3),
+        waited_ms: message.waited_ms,
+        phases: vec![
+            phase(Phase::Mail, 0.04),
+            phase(Phase::Rcpt, 0.16),
+            phase(Phase::Data, 0.04),
+            phase(Phase::Body, 0.01),
+            phase(Phase::Reply, 0.75),
+        ],
+        recipients: vec![format!("user-{number}@example.com")],
+        recipient_count: 1,
+        bytes: 400,
+    }
+}
+
+/// A number that looks like chance and is the same each time (SplitMix64).
+pub(crate) fn noise(seed: u64) -> u64 {
+    let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ (mixed >> 27)) >> 16
+}
