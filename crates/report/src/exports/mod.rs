@@ -13,6 +13,7 @@ mod figures;
 mod github;
 mod hlog;
 mod junit;
+mod private_words;
 mod prometheus;
 #[cfg(test)]
 mod properties;

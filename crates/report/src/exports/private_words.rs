@@ -1,0 +1,169 @@
+//! What a publication leaves out of a command line and of a sentence: host names, addresses, paths and names of users.
+use std::net::{IpAddr, SocketAddr};
+
+/// Sign in place of what is left out.
+pub(super) const LEFT_OUT: &str = "…";
+
+/// Options whose value is left out, whatever it is.
+const PRIVATE_OPTIONS: [&str; 14] = [
+    "--user",
+    "--password",
+    "--from",
+    "--to",
+    "--rcpt",
+    "--ehlo",
+    "--hostname",
+    "--label",
+    "--subject",
+    "--header",
+    "--tls-name",
+    "--domain",
+    "--name",
+    "-u",
+];
+/// The longest unit of a quantity: `KiB`, `min`.
+const MAX_UNIT_LETTERS: usize = 3;
+
+/// A command line without what is private; `target` is the target of its load.
+pub(super) fn public_command(words: &[String], target: &str) -> String {
+    let public_value =
+        |value: &str| if names_target(value, target) { LEFT_OUT } else { public_value(value) }.to_owned();
+    let mut shown = Vec::with_capacity(words.len());
+    let mut is_private = false;
+    for (place, word) in words.iter().enumerate() {
+        if place == 0 {
+            shown.push(word.rsplit('/').next().unwrap_or(word).to_owned());
+        } else if let Some((option, value)) = word.split_once('=').filter(|_| word.starts_with('-')) {
+            let hides = PRIVATE_OPTIONS.contains(&option);
+            let value = if hides { LEFT_OUT.to_owned() } else { public_value(value) };
+            shown.push(format!("{option}={value}"));
+            is_private = false;
+        } else if word.starts_with('-') {
+            shown.push(word.clone());
+            is_private = PRIVATE_OPTIONS.contains(&word.as_str());
+        } else {
+            shown.push(if is_private { LEFT_OUT.to_owned() } else { public_value(word) });
+            is_private = false;
+        }
+    }
+    shown.join(" ")
+}
+
+/// A sentence without host names and addresses: without `target`, and without words that are addresses.
+pub(super) fn public_sentence(text: &str, target: &str) -> String {
+    let words = text.split(' ').map(|word| {
+        let bare = word.trim_matches(|c: char| !c.is_alphanumeric() && !"[]:/".contains(c)).trim_end_matches(':');
+        let is_private = bare.contains('@') || is_foreign_address(bare) || names_target(bare, target);
+        if is_private && !bare.is_empty() { word.replace(bare, LEFT_OUT) } else { word.to_owned() }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// The value of an option, or the sign for what is left out.
+fn public_value(value: &str) -> &str {
+    if is_loopback(value) || is_quantity(value) || is_keyword(value) { value } else { LEFT_OUT }
+}
+
+/// Reports whether it is a word such as `stream` or `relay-400`, which names nothing outside of mailrun.
+fn is_keyword(value: &str) -> bool {
+    value.chars().all(|c| c.is_ascii_alphabetic() || c.is_ascii_digit() || c == '-' || c == ',' || c == '_')
+}
+
+/// Reports whether it is a number with a unit, a range or a list of those: `64k`, `1s:50/s`, `10..2k`.
+fn is_quantity(value: &str) -> bool {
+    let is_plain = value.chars().all(|c| c.is_ascii_alphanumeric() || ".,%:/".contains(c));
+    let units = value.split(|c: char| !c.is_ascii_alphabetic());
+    let rates = value.split('/').skip(1);
+    value.starts_with(|c: char| c.is_ascii_digit())
+        && is_plain
+        && socket_ip(value).is_none()
+        && units.into_iter().all(|unit| unit.len() <= MAX_UNIT_LETTERS)
+        && rates.into_iter().all(|rest| {
+            matches!(rest.chars().nth(1), None | Some(':' | '.' | ',')) && rest.starts_with(['s', 'm', 'h'])
+        })
+}
+
+fn is_loopback(value: &str) -> bool {
+    let value = value.split_once("://").map_or(value, |(_, rest)| rest);
+    value == "localhost" || value.starts_with("localhost:") || socket_ip(value).is_some_and(|ip| ip.is_loopback())
+}
+
+fn is_foreign_address(word: &str) -> bool {
+    socket_ip(word).is_some_and(|ip| !ip.is_loopback())
+}
+
+/// The IP address of `192.0.2.1`, `192.0.2.1:25` or `[2001:db8::1]:25`.
+fn socket_ip(text: &str) -> Option<IpAddr> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    text.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| bare.parse()).ok()
+}
+
+/// Reports whether the word is the target of the load, or its host.
+fn names_target(word: &str, target: &str) -> bool {
+    let target = target.split_once("://").map_or(target, |(_, rest)| rest);
+    let host = target.rsplit_once(':').map_or(target, |(host, _)| host);
+    let word = word.split_once("://").map_or(word, |(_, rest)| rest);
+    let rest = word.strip_prefix(host).filter(|_| !host.is_empty() && !is_loopback(target));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '/']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shown(words: &str) -> String {
+        public_command(&words.split(' ').map(str::to_owned).collect::<Vec<_>>(), "mailhub:25")
+    }
+
+    #[test]
+    fn a_command_keeps_its_figures_and_leaves_out_names_and_places() {
+        for (words, expected) in [
+            (
+                "/home/ann/bin/mailrun bench mx.example:25 --messages 1.5k --message-size 64k --rate 50/s --to ann@b.example",
+                "mailrun bench … --messages 1.5k --message-size 64k --rate 50/s --to …",
+            ),
+            (
+                "mailrun bench 127.0.0.1:2525 --stage 1s:50/s..150/s",
+                "mailrun bench 127.0.0.1:2525 --stage 1s:50/s..150/s",
+            ),
+            ("mailrun source 192.0.2.1:25 --user ann", "mailrun source … --user …"),
+            ("mailrun source 192.0.2.1 --user=ann --sessions=5", "mailrun source … --user=… --sessions=5"),
+            ("mailrun mades --broker amqps://ann:secret@mx.example:5671/x", "mailrun mades --broker …"),
+            ("mailrun mades --broker amqp://127.0.0.1:5672", "mailrun mades --broker amqp://127.0.0.1:5672"),
+            (
+                "mailrun bench relay-400 --pipelining stream --out /home/ann/x",
+                "mailrun bench relay-400 --pipelining stream --out …",
+            ),
+            ("mailrun bench 1.example.com --think-time 10ms..2s", "mailrun bench … --think-time 10ms..2s"),
+            ("mailrun bench 2026/ann/x.toml", "mailrun bench …"),
+            ("mailrun bench mailhub --sessions 5", "mailrun bench … --sessions 5"),
+            ("mailrun bench [2001:db8::1]:25", "mailrun bench …"),
+        ] {
+            assert_eq!(shown(words), expected);
+        }
+    }
+
+    #[test]
+    fn a_sentence_does_not_name_the_server() {
+        for (text, target, expected) in [
+            ("mx.example:25 stopped answering", "mx.example:25", "… stopped answering"),
+            ("No reply from smtp://mx.example, at 1.4 s.", "smtp://mx.example:25", "No reply from …, at 1.4 s."),
+            ("192.0.2.9:25: refused for <ann@b.example>.", "mx", "…: refused for <…>."),
+            ("200,000 delivered, none lost", "127.0.0.1:2525", "200,000 delivered, none lost"),
+            ("127.0.0.1:2525 went away", "127.0.0.1:2525", "127.0.0.1:2525 went away"),
+        ] {
+            assert_eq!(public_sentence(text, target), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_of_a_foreign_record_panics_or_shows_an_address(words in prop::collection::vec(".{0,12}", 0..6), target in ".{0,9}") {
+            let mut words = words;
+            words.push("ann@private.example".to_owned());
+            prop_assert!(!public_command(&words, &target).contains("private") || words.len() == 1);
+            prop_assert!(!public_sentence(&words.join(" "), &target).contains("ann@private"));
+        }
+    }
+}
