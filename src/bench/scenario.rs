@@ -307,6 +307,8 @@ pub(crate) enum MessageCost {
     SmallWrites,
     /// No trace line, and no check of the body.
     NoTrace,
+    /// Python's smtplib in place of mailrun's source.
+    Smtplib,
 }
 
 impl MessageCost {
@@ -318,6 +320,7 @@ impl MessageCost {
             Self::ShortLines => "short-lines",
             Self::SmallWrites => "small-writes",
             Self::NoTrace => "no-trace",
+            Self::Smtplib => "smtplib",
         }
     }
 }
@@ -376,6 +379,7 @@ named_values! {
         "short-lines" => Self::ShortLines,
         "small-writes" => Self::SmallWrites,
         "no-trace" => Self::NoTrace,
+        "smtplib" => Self::Smtplib,
     }
     Pipelining { "off" => Self::Off, "group" => Self::Group, "stream" => Self::Stream, }
     Arrival { "constant" => Self::Constant, "poisson" => Self::Poisson, }

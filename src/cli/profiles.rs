@@ -111,7 +111,8 @@ pub(super) struct LargeMessageArgs {
     /// Bytes of the body of a message, a comma-separated list of sizes to run: 1M,10M,100M.
     #[arg(short = 'l', long, value_name = "BYTES,BYTES", value_delimiter = ',', value_parser = values::body_size)]
     body_sizes: Vec<u64>,
-    /// Costs to run beside the plain run, a comma-separated list: chunking, dots, short-lines, small-writes, no-trace.
+    /// Costs to run beside the plain run, a comma-separated list: chunking, dots, short-lines, small-writes, no-trace,
+    /// smtplib (Python's client).
     #[arg(long, value_name = "COST,COST", value_delimiter = ',', value_parser = values::message_cost)]
     costs: Vec<MessageCost>,
     /// Bytes of the bodies of a run together; a run has one message at least.

@@ -202,3 +202,28 @@ impl fmt::Debug for Stream {
         f.debug_tuple(if self.is_encrypted() { "Tls" } else { "Plain" }).field(&self.socket).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_write_of_several_pieces_has_at_most_the_bytes_that_are_allowed() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let work = move |_| async move {
+            let mut stream = Stream::from(Socket::connect(address).await.expect("connects"));
+            let body = [b'x'; 10_000];
+            let pieces = [IoSlice::new(b""), IoSlice::new(&body), IoSlice::new(b"end")];
+            let all = stream.try_write_vectored(&pieces).expect("an empty connection takes it");
+            stream.limit_writes(NonZeroUsize::new(4096));
+            let limited = stream.try_write_vectored(&pieces).expect("it takes more");
+            let short = stream.try_write_vectored(&[IoSlice::new(b"end")]).expect("it takes more");
+            [all, limited, short]
+        };
+        let thread = crate::worker::spawn("writer", crate::FdTable::Shared, work).expect("a thread");
+        let written = thread.join().expect("no panic").expect("a loop");
+        assert_eq!(written, [10_003, 4096, 3]);
+    }
+}

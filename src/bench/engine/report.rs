@@ -90,17 +90,20 @@ pub(in crate::bench) fn ratio_table<C, M>(
     let mut table = Table::new(names.chain(ratios.iter().map(|ratio| (ratio.title, Align::Right))));
     let mut notes = Vec::new();
     for RatioPair { cells: mut row, series, base } in pairs {
+        let mut undecided = Vec::new();
         for ratio in ratios {
             let values = ratio.of(series, base);
             row.push(values.render(two_places));
-            if values.straddles(1.0) {
-                notes.push(format!(
-                    "{} {}: some rounds are above 1 and some below: no significant difference.",
-                    series.name, ratio.title
-                ));
-            }
+            undecided.extend(values.straddles(1.0).then_some(ratio.title));
         }
         table.row(row);
+        if !undecided.is_empty() {
+            notes.push(format!(
+                "{} {}: some rounds are above 1 and some below: no significant difference.",
+                series.name,
+                undecided.join(", ")
+            ));
+        }
     }
     if !table.is_empty() {
         notes.push("Ratios compare the two runs of the same round.".to_owned());
@@ -208,8 +211,9 @@ mod tests {
             Column::spread("spread", |value| Some(*value), figure),
         ];
         let ratio = RatioColumn { title: "× speed", compare: |run, base| Some(run / base) };
+        let inverse = RatioColumn { title: "× time", compare: |run, base| Some(base / run) };
         let pair = RatioPair { cells: vec!["a".to_owned()], series: &results.series[0], base: &results.series[1] };
-        let (ratios, notes) = ratio_table(&["tool"], vec![pair], &[ratio]);
+        let (ratios, notes) = ratio_table(&["tool"], vec![pair], &[ratio, inverse]);
         results.report(ReportParts {
             title: "x: what".to_owned(),
             tables: vec![table(&results.series, &columns, &[]), ratios],
@@ -228,7 +232,11 @@ mod tests {
         let row = report.text.lines().find(|line| line.starts_with(" a")).unwrap();
         assert!(row.contains("4.000  4.000 (2.000–9.000)"), "{}", report.text);
         assert!(report.text.contains("2.00 (0.90–4.00)"), "{}", report.text);
-        assert!(report.text.contains("tool a × speed: some rounds are above 1 and some below"), "{}", report.text);
+        assert!(
+            report.text.contains("\ntool a × speed, × time: some rounds are above 1 and some below"),
+            "{}",
+            report.text
+        );
     }
 
     #[test]
@@ -241,6 +249,6 @@ mod tests {
         let below = "\nNOT OK: tool a: lost 1\nNOT OK: tool b: no luck\nStopped after 4 of 6 runs.\nRatios compare";
         assert!(report.text.contains(below), "{}", report.text);
         assert_eq!(report.conclusion.line(), "FAIL tool a: lost 1 (and 1 more)");
-        assert!(report.text.contains("  2.00\n") && !report.text.contains("1,000"), "{}", report.text);
+        assert!(report.text.contains("  2.00    0.50\n") && !report.text.contains("1,000"), "{}", report.text);
     }
 }

@@ -2,6 +2,7 @@
 use super::measurement::{self, ProfileMeasurement};
 use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
+use super::smtplib;
 use crate::bench::engine::{
     self, CaseSeries, Comparison, ComparisonResults, RatioColumn, RatioPair, ReportParts, RunPlan, RunTurn,
     ShownFigures, TableColumn, TextReport, ratio_table, rounds_text,
@@ -64,14 +65,16 @@ fn lines(cost: Option<MessageCost>) -> BodyLines {
     match cost {
         Some(MessageCost::Dots) => BodyLines::DOTTED,
         Some(MessageCost::ShortLines) => BodyLines::SHORT,
-        None | Some(MessageCost::Chunking | MessageCost::SmallWrites | MessageCost::NoTrace) => BodyLines::TEXT,
+        None | Some(MessageCost::Chunking | MessageCost::SmallWrites | MessageCost::NoTrace | MessageCost::Smtplib) => {
+            BodyLines::TEXT
+        }
     }
 }
 
 /// Option of the source that makes a row's cost.
 fn source_option(cost: Option<MessageCost>) -> Option<&'static str> {
     match cost {
-        None | Some(MessageCost::Dots | MessageCost::ShortLines) => None,
+        None | Some(MessageCost::Dots | MessageCost::ShortLines | MessageCost::Smtplib) => None,
         Some(MessageCost::Chunking) => Some("--chunking"),
         Some(MessageCost::SmallWrites) => Some("--write-size=4k"),
         Some(MessageCost::NoTrace) => Some(NO_TRACE),
@@ -92,6 +95,9 @@ fn meaning(cost: MessageCost) -> &'static str {
         MessageCost::SmallWrites => {
             "small-writes: writes of at most 4 KiB; plain writes as much as the connection takes"
         }
+        MessageCost::Smtplib => {
+            "smtplib: Python's smtplib sends the messages, without a trace, in place of mailrun's source"
+        }
         MessageCost::NoTrace => {
             "no-trace: no trace line, and no body is checked: plain without the cost of its account; what arrives is not known"
         }
@@ -103,6 +109,10 @@ fn meaning(cost: MessageCost) -> &'static str {
 /// # Errors
 /// If it could not run at all. A run that fails is named in the table.
 pub(crate) fn run(options: &LargeMessageOptions) -> Result<TextReport> {
+    let missing = smtplib::missing(&options.server.target).filter(|_| options.costs.contains(&MessageCost::Smtplib));
+    let mut options = options.clone();
+    options.costs.retain(|cost| *cost != MessageCost::Smtplib || missing.is_none());
+    let options = &options;
     let runs = ProfileRuns::prepare(&options.scenario, &options.server)?;
     let cases = cases(options, &runs)?;
     let plan = RunPlan {
@@ -115,7 +125,7 @@ pub(crate) fn run(options: &LargeMessageOptions) -> Result<TextReport> {
     let comparison = LargeMessageComparison { options, runs };
     let results = engine::run_all(&comparison, cases, plan, &|| comparison.runs.is_stopped());
     let files = results.series.iter().map(|series| &series.case.file);
-    comparison.runs.save(report(&results, options), files)
+    comparison.runs.save(report(&results, options, missing), files)
 }
 
 /// All rows, those of a size next to each other; their messages are written.
@@ -148,6 +158,9 @@ impl Comparison for LargeMessageComparison<'_> {
     }
 
     fn measure(&self, case: &LargeMessageCase, turn: &mut RunTurn<'_>) -> Result<Option<ProfileMeasurement>> {
+        if case.cost == Some(MessageCost::Smtplib) {
+            return self.runs.measure_smtplib(&case.file, messages(self.options.volume, case), turn);
+        }
         let load = ProfileLoad {
             place: format!("round-{}-{}-{}", turn.round + 1, case.body_bytes, case.cost_name()),
             file: &case.file,
@@ -168,9 +181,14 @@ fn messages(volume: u64, case: &LargeMessageCase) -> u64 {
     (volume / case.body_bytes).max(1)
 }
 
-fn report(results: &LargeMessageResults, options: &LargeMessageOptions) -> TextReport {
+fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing: Option<&str>) -> TextReport {
     let (ratios, ratio_notes) = ratios(results);
     let mut notes: Vec<String> = options.costs.iter().map(|cost| format!("{}.", meaning(*cost))).collect();
+    notes.extend(missing.map(str::to_owned));
+    notes.push(
+        "CPU: user and system time of the whole process; the source's includes the reading of the message, once."
+            .to_owned(),
+    );
     notes.extend(ratio_notes);
     notes.extend(remarks(results));
     let rounds = rounds_text(options.rounds, ShownFigures::Spreads);
@@ -219,7 +237,9 @@ fn measurements(series: &LargeMessageSeries) -> impl Iterator<Item = (&String, &
 
 /// Remarks on the runs; the same with other figures is said once.
 fn remarks(results: &LargeMessageResults) -> Vec<String> {
-    engine::distinct_remarks(results.series.iter().flat_map(|series| {
+    // Of a run without a trace the verdict says what it lacks, as the remark on its cost does.
+    let traced = results.series.iter().filter(|series| series.case.cost != Some(MessageCost::NoTrace));
+    engine::distinct_remarks(traced.flat_map(|series| {
         measurements(series).flat_map(|(name, run)| run.notes.iter().map(move |note| (name.as_str(), note.as_str())))
     }))
 }
@@ -231,12 +251,13 @@ mod tests {
     use crate::bench::plan::BenchTarget;
     use report::sample;
 
-    const COSTS: [MessageCost; 5] = [
+    const COSTS: [MessageCost; 6] = [
         MessageCost::Chunking,
         MessageCost::Dots,
         MessageCost::ShortLines,
         MessageCost::SmallWrites,
         MessageCost::NoTrace,
+        MessageCost::Smtplib,
     ];
 
     fn options() -> LargeMessageOptions {
@@ -271,7 +292,8 @@ mod tests {
         let plain = series(None, [1e9, 2e9]);
         let dots = series(Some(MessageCost::Dots), [0.5e9, 0.5e9]);
         let results = ComparisonResults { series: vec![plain, dots], done: 4, planned: 4 };
-        let report = report(&results, &options());
+        let report = report(&results, &options(), Some("smtplib: not run."));
+        assert!(report.text.contains("\nsmtplib: not run."), "{}", report.text);
         let row = report.text.lines().filter(|line| line.contains("dots")).nth(1).unwrap();
         assert!(row.contains("0.38 (0.25–0.50)"), "{}", report.text);
         assert!(report.text.contains("large-message: 500 MiB per run on one connection"), "{}", report.text);
@@ -289,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_cost_is_in_the_body_or_in_an_option_of_the_source() {
-        assert!(COSTS.into_iter().all(|cost| {
+        assert!(COSTS.into_iter().filter(|cost| *cost != MessageCost::Smtplib).all(|cost| {
             let has_own_lines = lines(Some(cost)) != lines(None);
             has_own_lines != source_option(Some(cost)).is_some()
         }));

@@ -16,7 +16,8 @@ pub(super) struct ProfileMeasurement {
     pub(super) rate_per_s: f64,
     pub(super) bytes_per_s: f64,
     /// Time from before the connection, or from the last answer, to the 250.
-    pub(super) accept: LatencyMs,
+    /// `None` where the client does not say.
+    pub(super) accept: Option<LatencyMs>,
     /// Mean time from QUIT to its reply.
     pub(super) quit_ms: Option<f64>,
     /// Milliseconds of processor time for a million bytes.
@@ -55,7 +56,7 @@ impl ProfileMeasurement {
             messages: row.count,
             rate_per_s: row.rate_per_s,
             bytes_per_s: row.bytes_per_s,
-            accept,
+            accept: Some(accept),
             quit_ms: quit.map(|quit| quit.latency_ms.mean),
             source_cpu_ms: cpu_ms_per_megabyte(record, Role::Source, row.bytes),
             sink_cpu_ms: cpu_ms_per_megabyte(record, Role::Sink, row.bytes),
@@ -65,6 +66,31 @@ impl ProfileMeasurement {
             unobserved: texts(unseen),
             notes: verdict.reasons.clone(),
         })
+    }
+
+    /// Figures of a client that is not mailrun's.
+    pub(super) fn of_client(
+        messages: u64,
+        bytes: u64,
+        elapsed_s: f64,
+        client_cpu_s: f64,
+        sink_cpu_s: Option<f64>,
+    ) -> Self {
+        let per_megabyte = |cpu_s: f64| cpu_s * 1e9 / bytes as f64;
+        Self {
+            messages,
+            rate_per_s: messages as f64 / elapsed_s,
+            bytes_per_s: bytes as f64 / elapsed_s,
+            accept: None,
+            quit_ms: None,
+            source_cpu_ms: Some(per_megabyte(client_cpu_s)),
+            sink_cpu_ms: sink_cpu_s.map(per_megabyte),
+            fault: None,
+            invalid: None,
+            missed: Vec::new(),
+            unobserved: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 }
 
@@ -125,7 +151,7 @@ mod tests {
         let measured = ProfileMeasurement::of(&record, Some(200_000)).unwrap();
         let accepted = record.stages.iter().find(|row| row.name == Stage::Accepted).unwrap();
         assert_eq!((measured.messages, measured.rate_per_s), (accepted.count, accepted.rate_per_s));
-        assert_eq!(Some(measured.accept), accepted.latency_ms);
+        assert_eq!(measured.accept, accepted.latency_ms);
         assert_eq!((measured.fault, measured.invalid), (None, None));
         assert!(measured.source_cpu_ms.is_some_and(|ms| ms > 0.0) && measured.sink_cpu_ms.is_some());
     }

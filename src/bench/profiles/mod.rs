@@ -11,6 +11,7 @@ mod measurement;
 mod message_file;
 mod profile;
 mod runs;
+mod smtplib;
 
 pub(crate) use large_message::{LargeMessageOptions, run as run_large_message};
 pub(crate) use profile::{ProfileOptions, run as run_profile};

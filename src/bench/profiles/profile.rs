@@ -148,11 +148,11 @@ fn figures(results: &ProfileResults) -> Table {
         Column::median("messages", |run| Some(run.messages as f64), |messages| count(messages.round() as u64)),
         Column::spread("msg/s", |run| Some(run.rate_per_s), rate),
         Column::median("MB/s", |run| Some(run.bytes_per_s), megabytes),
-        Column::median("avg", |run| Some(run.accept.mean), latency),
-        Column::median("p50", |run| Some(run.accept.p50), latency),
-        Column::median("p95", |run| Some(run.accept.p95), latency),
-        Column::median("p99", |run| Some(run.accept.p99), latency),
-        Column::median("max", |run| Some(run.accept.max), latency),
+        Column::median("avg", |run| Some(run.accept?.mean), latency),
+        Column::median("p50", |run| Some(run.accept?.p50), latency),
+        Column::median("p95", |run| Some(run.accept?.p95), latency),
+        Column::median("p99", |run| Some(run.accept?.p99), latency),
+        Column::median("max", |run| Some(run.accept?.max), latency),
     ];
     engine::table(&results.series, &columns, &["MB/s", "messages", "p99"])
 }
@@ -244,9 +244,15 @@ mod tests {
 
     fn run(rate_per_s: f64, p50: f64) -> ProfileMeasurement {
         let measured = ProfileMeasurement::of(&sample::held(), None).unwrap();
-        let accept =
-            LatencyMs { mean: 2.0 * p50, p50, p95: 3.0 * p50, p99: 4.0 * p50, max: 5.0 * p50, ..measured.accept };
-        ProfileMeasurement { messages: 1_600, rate_per_s, accept, quit_ms: Some(0.25), ..measured }
+        let accept = LatencyMs {
+            mean: 2.0 * p50,
+            p50,
+            p95: 3.0 * p50,
+            p99: 4.0 * p50,
+            max: 5.0 * p50,
+            ..measured.accept.unwrap_or_default()
+        };
+        ProfileMeasurement { messages: 1_600, rate_per_s, accept: Some(accept), quit_ms: Some(0.25), ..measured }
     }
 
     fn results(runs: Vec<ComparedRun<ProfileMeasurement>>) -> ProfileResults {

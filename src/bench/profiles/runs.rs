@@ -1,6 +1,7 @@
 //! The load of a profile's runs: each is a bench of its own, with a message from a file, against one server.
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
+use super::smtplib::SmtplibRun;
 use crate::bench::engine::{RunTurn, TextReport};
 use crate::bench::plan::{BenchOptions, BenchTarget};
 use crate::bench::relays::{Contestant, LoadShape, ScenarioOptions, ScenarioRun, check_relay};
@@ -73,6 +74,20 @@ impl ProfileRuns {
         self.scenario.save(report)
     }
 
+    /// Makes one run of smtplib's; `None` if the user ended it.
+    pub(super) fn measure_smtplib(
+        &self,
+        file: &Path,
+        messages: u64,
+        turn: &mut RunTurn<'_>,
+    ) -> Result<Option<ProfileMeasurement>> {
+        let ProfiledServer { target, recipient } = &self.server;
+        let measured = SmtplibRun { target, recipient, file, messages }.measure(turn).transpose();
+        let Some(measured) = measured.filter(|_| !self.is_stopped()) else { return Ok(None) };
+        self.scenario.print_line(&format!("mailrun: {}: {}", turn.title, description(&measured)));
+        measured.map(Some)
+    }
+
     /// Makes one run; `None` if the user ended it.
     pub(super) fn measure(&self, load: ProfileLoad<'_>, turn: &RunTurn<'_>) -> Result<Option<ProfileMeasurement>> {
         // A run that a time ends sends as many as it can.
@@ -100,13 +115,10 @@ impl ProfileRuns {
 fn description(measured: &Result<ProfileMeasurement>) -> String {
     match measured {
         Ok(measured) => {
-            let line = format!(
-                "{} msg/s, {} MB/s, p50 {}, p95 {}",
-                rate(measured.rate_per_s),
-                megabytes(measured.bytes_per_s),
-                latency(measured.accept.p50),
-                latency(measured.accept.p95)
-            );
+            let line = format!("{} msg/s, {} MB/s", rate(measured.rate_per_s), megabytes(measured.bytes_per_s));
+            let accept = measured.accept.iter();
+            let line = accept
+                .fold(line, |line, accept| format!("{line}, p50 {}, p95 {}", latency(accept.p50), latency(accept.p95)));
             measured.fault.iter().fold(line, |line, fault| format!("{line}; NOT OK: {fault}"))
         }
         Err(error) => format!("could not run: {error:#}"),

@@ -22,6 +22,7 @@ use cases::cases;
 use party::interrupt::{Interrupt, StopRequest};
 use party::live::LiveMode;
 use runs::TableComparison;
+pub(super) use sinks::{DumpMode, SinkLaunch, TableSink};
 use std::time::Duration;
 
 /// Checks that are made at the sink.

@@ -31,32 +31,32 @@ const SEPARATOR: &str = "== mailrun bench: the next message ==";
 
 /// Says whether a sink keeps the messages that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DumpMode {
+pub(in crate::bench) enum DumpMode {
     Nothing,
     Dump,
 }
 
 /// Options of a sink.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SinkLaunch<'a> {
-    pub(super) receiver: SinkTool,
-    pub(super) program: &'a Path,
-    pub(super) sessions: u32,
-    pub(super) dump_mode: DumpMode,
+pub(in crate::bench) struct SinkLaunch<'a> {
+    pub(in crate::bench) receiver: SinkTool,
+    pub(in crate::bench) program: &'a Path,
+    pub(in crate::bench) sessions: u32,
+    pub(in crate::bench) dump_mode: DumpMode,
     /// Fault options of mailrun's sink, word by word.
-    pub(super) faults: &'a [String],
+    pub(in crate::bench) faults: &'a [String],
 }
 
 /// Counts that a sink reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ReportedCounts {
-    pub(super) messages: u64,
-    pub(super) recipients: u64,
+pub(in crate::bench) struct ReportedCounts {
+    pub(in crate::bench) messages: u64,
+    pub(in crate::bench) recipients: u64,
 }
 
 /// A sink that takes mail.
 #[derive(Debug)]
-pub(super) struct TableSink {
+pub(in crate::bench) struct TableSink {
     receiver: SinkTool,
     process: TimedChild,
     address: SocketAddr,
@@ -65,7 +65,7 @@ pub(super) struct TableSink {
 
 impl TableSink {
     /// Starts it and waits until it listens.
-    pub(super) fn start(launch: SinkLaunch<'_>) -> Result<Self> {
+    pub(in crate::bench) fn start(launch: SinkLaunch<'_>) -> Result<Self> {
         match launch.receiver {
             SinkTool::Mailrun => Self::start_own(launch),
             SinkTool::SmtpSink => {
@@ -81,7 +81,7 @@ impl TableSink {
     }
 
     /// Address at which it takes mail.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(in crate::bench) fn address(&self) -> SocketAddr {
         self.address
     }
 
@@ -164,7 +164,7 @@ impl TableSink {
     }
 
     /// Stops it: its costs, and its counts, if it reports them.
-    pub(super) fn stop(mut self) -> Result<(Costs, Option<ReportedCounts>)> {
+    pub(in crate::bench) fn stop(mut self) -> Result<(Costs, Option<ReportedCounts>)> {
         self.process.ensure_running("the sink")?;
         let (_, costs) = self.process.stop(SINK_TIMEOUT)?;
         let output = fs::read_to_string(stdout_file(&self.directory)).unwrap_or_default();
