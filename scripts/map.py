@@ -28,6 +28,7 @@ GROUPS = [
     ("crates/workload", "Random choices, pacing, distributions and rates of a load; no I/O"),
     ("crates/dashboard", "The live dashboard of a run on a terminal: state and drawing. No terminal, no clock"),
     ("crates/capacity", "The search for the highest rate that meets a goal, by trials (RFC 9971), and planning. No I/O"),
+    ("crates/compare", "Statistics of comparisons: sizes, intervals, tests and verdicts. No I/O"),
     ("crates/mades/src/bench", "`mailrun mades`: pacing, account of messages, links, record"),
     ("crates/dropin/src/go", "Flags and output of programs written in Go"),
     ("crates/dropin/src/go_mades_bench", "go-mades-bench"),

@@ -1,0 +1,36 @@
+//! Statistics of comparisons: is B faster than A, by how much, and is that more than this host's noise?
+//!
+//! Runs of A and B in turn, a pair a round, are compared by their ratios ([`compare_rounds`]); stored runs of different
+//! times, by all their pairs ([`compare_runs`]).
+//!
+//! ```
+//! use mailrun_compare::{CompareSettings, ComparedMetric, Gain, RoundRatios, compare_rounds};
+//!
+//! let pairs: Vec<(f64, f64)> = (0..20).map(|round| (1000.0 + f64::from(round), 1100.0 + f64::from(round))).collect();
+//! let rate = ComparedMetric { name: "rate".to_owned(), gain: Gain::Higher };
+//! let ratios = RoundRatios::new(rate, &pairs).unwrap();
+//! let findings = compare_rounds(&[ratios], &CompareSettings::default());
+//! assert!((findings[0].ratio - 1.1).abs() < 0.01 && findings[0].is_better());
+//! ```
+//!
+//! What each step is for, and how it was chosen by 280 runs of one program against itself: `docs/compare.md` of mailrun.
+mod exact_count;
+mod finding;
+mod flip_test;
+mod label_test;
+mod metric;
+mod paired;
+mod rank_sum;
+mod ranks;
+mod round_order;
+mod settings;
+mod signed_rank;
+mod unpaired;
+
+pub use exact_count::{ExactChange, compare_counts};
+pub use finding::{MetricFinding, MetricVerdict};
+pub use metric::{ComparedMetric, Gain, RatioError, RoundRatios, RunValues};
+pub use paired::compare_rounds;
+pub use round_order::{RoundOrder, RoundPlan};
+pub use settings::{CompareSettings, Look};
+pub use unpaired::compare_runs;

@@ -1,0 +1,71 @@
+//! The size of a difference between runs that belong to no rounds, and its interval: Hodges and Lehmann's shift, and the
+//! interval that inverts the test of Mann and Whitney (Hollander, Wolfe, Chicken: Nonparametric statistical methods, §4).
+use crate::ranks::{inner_range, median};
+use crate::signed_rank::{largest_tail, normal_quantile};
+
+/// More pairs than these are counted by the normal approximation.
+const MAX_EXACT_PAIRS: usize = 2_500;
+
+/// The shift from `a` to `b`, and the interval that misses the truth with probability `risk` at most; `None` if there are
+/// too few numbers for one.
+pub(crate) fn shift(a: &[f64], b: &[f64], risk: f64) -> (f64, Option<(f64, f64)>) {
+    let mut differences: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b - a)).collect();
+    differences.sort_by(f64::total_cmp);
+    let interval = outside(a.len(), b.len(), risk).and_then(|outside| inner_range(&differences, outside));
+    (median(&differences), interval)
+}
+
+/// The number of differences to leave out on each side.
+fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
+    if a * b > MAX_EXACT_PAIRS {
+        let pairs = (a * b) as f64;
+        let spread = (pairs * (a + b + 1) as f64 / 12.0).sqrt();
+        return Some((pairs / 2.0 - normal_quantile(1.0 - risk / 2.0) * spread - 0.5).max(0.0) as usize);
+    }
+    largest_tail(&u_probabilities(a, b), risk)
+}
+
+/// The probability of each count of pairs in which B is the greater, if all orders of the numbers are equally likely.
+fn u_probabilities(a: usize, b: usize) -> Vec<f64> {
+    // `with_b[k][u]`: the chance of `u` after some of A and `k` of B. The greatest number is one of A or one of B.
+    let mut with_b = vec![vec![1.0]; b + 1];
+    for from_a in 1..=a {
+        for from_b in 1..=b {
+            let share_of_b = from_b as f64 / (from_a + from_b) as f64;
+            let mut next = vec![0.0; from_a * from_b + 1];
+            // It is one of B: above all of A so far.
+            with_b[from_b - 1].iter().enumerate().for_each(|(u, chance)| next[u + from_a] += chance * share_of_b);
+            // It is one of A: above all of B, and adds nothing.
+            with_b[from_b].iter().enumerate().for_each(|(u, chance)| next[u] += chance * (1.0 - share_of_b));
+            with_b[from_b] = next;
+        }
+    }
+    with_b.pop().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probabilities_are_those_of_the_tables() {
+        // Five and five: 252 orders, one with U = 0, one with U = 1, two with U = 2.
+        let probabilities = u_probabilities(5, 5);
+        assert!((probabilities[0] - 1.0 / 252.0).abs() < 1e-12);
+        assert!((probabilities[..=2].iter().sum::<f64>() - 4.0 / 252.0).abs() < 1e-12);
+        assert!((u_probabilities(7, 3).iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        assert_eq!(u_probabilities(7, 3).len(), 22);
+    }
+
+    #[test]
+    fn a_shift_is_found_with_an_interval_around_it() {
+        let a = [1.0, 2.0, 3.0, 4.0, 5.0];
+        let b = [11.0, 12.0, 13.0, 14.0, 15.0];
+        let (middle, interval) = shift(&a, &b, 0.05);
+        // R: wilcox.test(b, a, conf.int = TRUE): 95 percent from 7 to 13... the third difference from each end.
+        let (lower, upper) = interval.unwrap();
+        assert_eq!(middle, 10.0);
+        assert!(lower < 10.0 && upper > 10.0 && (upper - 10.0 - (10.0 - lower)).abs() < 1e-12);
+        assert_eq!(shift(&a[..2], &b[..2], 0.05).1, None);
+    }
+}

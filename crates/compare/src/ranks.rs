@@ -1,0 +1,51 @@
+//! Ranks of numbers; equal ones share the mean of their ranks.
+
+/// The rank of each number, from 1.
+pub(crate) fn midranks(values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|left, right| values[*left].total_cmp(&values[*right]));
+    let mut ranks = vec![0.0; values.len()];
+    let mut begin = 0;
+    while begin < order.len() {
+        let is_equal = |place: &&usize| values[**place] == values[order[begin]];
+        let end = begin + order[begin..].iter().take_while(is_equal).count().max(1);
+        // Ranks begin + 1 to end.
+        let mean = (begin + 1 + end) as f64 / 2.0;
+        order[begin..end].iter().for_each(|place| ranks[*place] = mean);
+        begin = end;
+    }
+    ranks
+}
+
+/// The middle of sorted numbers; 0 of none.
+pub(crate) fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+/// The ends of a distribution-free interval: the numbers at the places that leave out `outside` on each side. `None` if
+/// that leaves nothing.
+pub(crate) fn inner_range(sorted: &[f64], outside: usize) -> Option<(f64, f64)> {
+    let last = sorted.len().checked_sub(outside + 1)?;
+    (outside <= last).then(|| (sorted[outside], sorted[last]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_numbers_share_a_rank() {
+        assert_eq!(midranks(&[3.0, 1.0, 3.0, 2.0]), [3.5, 1.0, 3.5, 2.0]);
+        assert_eq!(midranks(&[]), Vec::<f64>::new());
+    }
+
+    #[test]
+    fn a_median_of_two_lies_between() {
+        assert_eq!([median(&[]), median(&[4.0]), median(&[1.0, 2.0]), median(&[1.0, 2.0, 9.0])], [0.0, 4.0, 1.5, 2.0]);
+    }
+}

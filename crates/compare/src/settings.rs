@@ -1,0 +1,53 @@
+//! Settings of a comparison: the risk of a false alarm, the margin, and how many rounds a verdict takes.
+
+/// The look at the data that a verdict is from: each look spends a part of the risk of a false alarm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Look {
+    /// The number of rounds was fixed beforehand.
+    #[default]
+    Only,
+    /// One of two looks, at n and at 2n rounds.
+    OneOfTwo,
+}
+
+/// Settings of a comparison.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompareSettings {
+    /// Greatest probability that anything is called different where nothing is.
+    pub risk: f64,
+    /// Share within which two are the same in practice: 0.02 for 2 %.
+    pub margin: f64,
+    /// Fewer rounds, or runs on a side, have no verdict.
+    pub min_rounds: usize,
+    /// Sign flips or divisions that are drawn where there are too many to try all.
+    pub draws: usize,
+    /// Seed of the draws.
+    pub seed: u64,
+    /// The look that this is.
+    pub look: Look,
+}
+
+impl Default for CompareSettings {
+    fn default() -> Self {
+        Self { risk: 0.05, margin: 0.02, min_rounds: 20, draws: 20_000, seed: 1, look: Look::Only }
+    }
+}
+
+/// Pocock's level of each of two looks that together have a risk of 5 %, as a share of that risk (Pocock: Group
+/// sequential methods in the design and analysis of clinical trials, Biometrika 64, 1977, table 1).
+const POCOCK_SHARE: f64 = 0.0294 / 0.05;
+
+impl CompareSettings {
+    /// The risk that this look may spend.
+    pub(crate) fn level(&self) -> f64 {
+        match self.look {
+            Look::Only => self.risk,
+            Look::OneOfTwo => self.risk * POCOCK_SHARE,
+        }
+    }
+
+    /// The margin as a log-ratio.
+    pub(crate) fn log_margin(&self) -> f64 {
+        self.margin.max(0.0).ln_1p()
+    }
+}
