@@ -14,6 +14,7 @@
 //! ```
 //!
 //! What each step is for, and how it was chosen by 280 runs of one program against itself: `docs/compare.md` of mailrun.
+mod block_order;
 mod exact_count;
 mod finding;
 mod flip_test;
@@ -22,15 +23,14 @@ mod metric;
 mod paired;
 mod rank_sum;
 mod ranks;
-mod round_order;
 mod settings;
 mod signed_rank;
 mod unpaired;
 
+pub use block_order::{BlockOrder, RoundPlan};
 pub use exact_count::{ExactChange, compare_counts};
 pub use finding::{MetricFinding, MetricVerdict};
 pub use metric::{ComparedMetric, Gain, RatioError, RoundRatios, RunValues};
 pub use paired::compare_rounds;
-pub use round_order::{RoundOrder, RoundPlan};
-pub use settings::{CompareSettings, Look};
+pub use settings::{CompareSettings, LookPlan};
 pub use unpaired::compare_runs;

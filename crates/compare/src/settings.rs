@@ -2,7 +2,7 @@
 
 /// The look at the data that a verdict is from: each look spends a part of the risk of a false alarm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Look {
+pub enum LookPlan {
     /// The number of rounds was fixed beforehand.
     #[default]
     Only,
@@ -24,12 +24,12 @@ pub struct CompareSettings {
     /// Seed of the draws.
     pub seed: u64,
     /// The look that this is.
-    pub look: Look,
+    pub look: LookPlan,
 }
 
 impl Default for CompareSettings {
     fn default() -> Self {
-        Self { risk: 0.05, margin: 0.02, min_rounds: 20, draws: 20_000, seed: 1, look: Look::Only }
+        Self { risk: 0.05, margin: 0.02, min_rounds: 20, draws: 20_000, seed: 1, look: LookPlan::Only }
     }
 }
 
@@ -41,8 +41,8 @@ impl CompareSettings {
     /// The risk that this look may spend.
     pub(crate) fn level(&self) -> f64 {
         match self.look {
-            Look::Only => self.risk,
-            Look::OneOfTwo => self.risk * POCOCK_SHARE,
+            LookPlan::Only => self.risk,
+            LookPlan::OneOfTwo => self.risk * POCOCK_SHARE,
         }
     }
 

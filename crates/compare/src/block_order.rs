@@ -18,7 +18,7 @@ pub struct RoundPlan {
 
 /// The order of the rounds of a comparison. An invalid round is repeated in the same order.
 #[derive(Clone, Debug)]
-pub struct RoundOrder {
+pub struct BlockOrder {
     contestants: usize,
     wanted: usize,
     seed: u64,
@@ -28,7 +28,7 @@ pub struct RoundOrder {
     max_repeated: usize,
 }
 
-impl RoundOrder {
+impl BlockOrder {
     /// Plans `wanted` rounds that count, of so many contestants.
     pub fn new(contestants: usize, wanted: usize, seed: u64) -> Self {
         Self { contestants, wanted, seed, done: 0, repeated: 0, max_repeated: wanted.max(BLOCK) }
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn two_contestants_run_abba_baab() {
-        let mut rounds = RoundOrder::new(2, 4, 1);
+        let mut rounds = BlockOrder::new(2, 4, 1);
         let mut shown = String::new();
         while let Some(round) = rounds.next_round() {
             shown.extend(round.order.iter().map(|place| ['A', 'B'][*place]));
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn an_invalid_round_is_repeated_in_the_same_order_and_not_for_ever() {
-        let mut rounds = RoundOrder::new(3, 4, 1);
+        let mut rounds = BlockOrder::new(3, 4, 1);
         let first = rounds.next_round().unwrap();
         rounds.finish_round(false);
         assert_eq!(rounds.next_round().unwrap(), first);
