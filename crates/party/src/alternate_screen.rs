@@ -58,7 +58,9 @@ pub(crate) fn enter() -> io::Result<()> {
 
 /// Leaves the screen, if it is shown: the terminal is as it was, with the lines below that were told meanwhile.
 pub(crate) fn leave() {
-    let Some(screen) = shown().take() else { return };
+    // Locked until all is written: nobody else's line comes between.
+    let mut shown = shown();
+    let Some(screen) = shown.take() else { return };
     write(LEAVE);
     // A terminal that is gone needs no modes.
     let _ = termios::tcsetattr(io::stderr(), OptionalActions::Drain, &screen.before);
@@ -80,12 +82,16 @@ pub(crate) fn draw(frame: &[u8]) -> bool {
 
 /// Writes a line on standard error, or keeps it until the screen is left.
 pub fn tell(line: Arguments<'_>) {
-    if let Some(screen) = &mut *shown() {
+    // What is formatted may panic, and the panic's hook takes the lock.
+    let line = line.to_string();
+    let mut shown = shown();
+    if let Some(screen) = shown.as_mut() {
         if screen.kept_lines.len() < MAX_KEPT_LINES {
-            screen.kept_lines.push(line.to_string());
+            screen.kept_lines.push(line);
         }
         return;
     }
+    drop(shown);
     // If standard error is full or closed, the line is lost; this is no reason to stop.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
