@@ -339,7 +339,7 @@ impl<H: Handler> ServerSession<H> {
                 self.end_reset();
             }
             Answer::Reply(reply) => {
-                self.server.answer(Some(&reply), now, out);
+                self.server.answer(&reply, now, out);
                 if reply.is_positive() {
                     self.end_reset();
                 }

@@ -189,14 +189,14 @@ fn bench_sessions(criterion: &mut Criterion) {
 fn serve(settings: &Arc<ServerSettings>, blocks: &[&[u8]]) -> u64 {
     let mut server = Server::new(Arc::clone(settings), NOW);
     let mut out = Vec::with_capacity(1024);
-    server.answer(None, NOW, &mut out);
+    server.grant(NOW, &mut out);
     let mut bytes = 0;
     for block in blocks {
         let mut input = *block;
         while let Some(event) = server.next_event(&mut input, NOW, &mut out) {
             match event {
                 Event::Block(block) => bytes += black_box(block).len() as u64,
-                event if event.asks() => server.answer(None, NOW, &mut out),
+                event if event.asks() => server.grant(NOW, &mut out),
                 _ => {}
             }
         }
@@ -226,7 +226,7 @@ impl ClientSession {
             Self { name, mode, envelope: Arc::new(envelope), message, replies: Vec::new(), sent_bytes: 0 };
         let mut server = Server::new(Arc::clone(settings), NOW);
         let mut greeting = Vec::new();
-        server.answer(None, NOW, &mut greeting);
+        server.grant(NOW, &mut greeting);
         let mut replies = vec![greeting];
         let mut sent_bytes = 0;
         session.drive(|out| {
@@ -235,7 +235,7 @@ impl ClientSession {
             sent_bytes += out.len();
             while let Some(event) = server.next_event(&mut input, NOW, &mut answers) {
                 if event.asks() {
-                    server.answer(None, NOW, &mut answers);
+                    server.grant(NOW, &mut answers);
                 }
             }
             if out.is_empty() {

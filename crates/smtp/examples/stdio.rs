@@ -1,6 +1,7 @@
 //! An SMTP server on standard input and output, as inetd or systemd would start it: no socket and no clock in the protocol.
 //! `printf 'EHLO a\r\nQUIT\r\n' | cargo run -p mailrun-smtp --example stdio`
 use mailrun_smtp::limits::Limits;
+use mailrun_smtp::reply_reason::ReplyReason;
 use mailrun_smtp::server::{Event, Server, ServerSettings};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ pub(crate) fn serve(mut input: impl Read, mut output: impl Write) -> io::Result<
     let mut server = Server::new(Arc::new(ServerSettings::new("stdio.example", Limits::default())), began.elapsed());
     let mut out = Vec::new();
     // The first question is the greeting.
-    server.answer(None, began.elapsed(), &mut out);
+    server.grant(began.elapsed(), &mut out);
     let mut content = Vec::new();
     let mut messages = Vec::new();
     let mut block = [0; 4096];
@@ -26,6 +27,8 @@ pub(crate) fn serve(mut input: impl Read, mut output: impl Write) -> io::Result<
         }
         let mut rest = &block[..count];
         while let Some(event) = server.next_event(&mut rest, began.elapsed(), &mut out) {
+            // Extensions that are not offered do not come; if they did, nobody would decide about them.
+            let is_served = !matches!(event, Event::Auth(_) | Event::Proof(_) | Event::Xclient(_) | Event::StartTls);
             match event {
                 Event::Block(bytes) => content.extend_from_slice(bytes),
                 // What came of a message that is over must not be part of the next.
@@ -33,8 +36,10 @@ pub(crate) fn serve(mut input: impl Read, mut output: impl Write) -> io::Result<
                 Event::Message { .. } => messages.push(std::mem::take(&mut content)),
                 _ => {}
             }
-            if server.awaits_answer() {
-                server.answer(None, began.elapsed(), &mut out);
+            if server.awaits_answer() && is_served {
+                server.grant(began.elapsed(), &mut out);
+            } else if server.awaits_answer() {
+                server.answer(ReplyReason::NotImplemented.reply(), began.elapsed(), &mut out);
             }
         }
     }

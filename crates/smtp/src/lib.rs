@@ -1,19 +1,22 @@
 //! SMTP as state: sans-IO client and server sessions. Bytes in, events and bytes out.
 //!
 //! ```
+//! use mailrun_smtp::reply_reason::ReplyReason;
 //! use mailrun_smtp::server::{Event, Server, ServerSettings};
 //! use std::{sync::Arc, time::Duration};
 //!
 //! let now = Duration::ZERO;
 //! let mut server = Server::new(Arc::new(ServerSettings::new("mx.example", mailrun_smtp::Limits::default())), now);
 //! let mut out = Vec::new();
-//! server.answer(None, now, &mut out); // the greeting
+//! server.grant(now, &mut out); // the greeting
 //! let mut input = b"EHLO a\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nhello\r\n.\r\nQUIT\r\n".as_slice();
 //! let mut message = Vec::new();
 //! while let Some(event) = server.next_event(&mut input, now, &mut out) {
 //!     match event {
 //!         Event::Block(block) => message.extend_from_slice(block),
-//!         event if event.asks() => server.answer(None, now, &mut out), // yes
+//!         Event::Hello(..) | Event::Mail(_) | Event::Recipient(_) | Event::Data => server.grant(now, &mut out),
+//!         Event::Message { .. } | Event::Quit => server.grant(now, &mut out),
+//!         event if event.asks() => server.answer(ReplyReason::NotImplemented.reply(), now, &mut out),
 //!         _ => {}
 //!     }
 //! }

@@ -113,13 +113,11 @@ impl LoginQuestion {
         }
     }
 
-    /// Takes a verdict. Without one nobody is let in.
+    /// Takes the application's answer; `None` is yes, which is no answer to the question for a secret.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match (self, answer) {
-            (Self::Check(_), Some(reply)) if reply.is_positive() => granted(reply, core, out),
-            (Self::Check(shown), answer) => {
-                check_refused(&shown, answer.unwrap_or(ReplyReason::NotAuthenticated.reply()), out)
-            }
+            (Self::Check(shown), Some(reply)) if !reply.is_positive() => check_refused(&shown, reply, out),
+            (Self::Check(_), answer) => granted(answer.unwrap_or(ReplyReason::Authenticated.reply()), core, out),
             (Self::Lookup(_), None) => refused(ReplyReason::AuthUnavailable.reply(), out),
             (Self::Proof(proof), None) => proof.check(core, out),
             (Self::Lookup(_) | Self::Proof(_), Some(reply)) if !reply.is_positive() => refused(reply, out),

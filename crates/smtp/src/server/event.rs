@@ -13,13 +13,13 @@ pub enum Event<'a> {
     Mail(Mail<'a>),
     /// Asks: RCPT.
     Recipient(Recipient<'a>),
-    /// Asks: DATA, or the first BDAT: a message begins. The default answer to DATA is 354; for a BDAT a positive answer
+    /// Asks: DATA, or the first BDAT: a message begins. The usual answer to DATA is 354; for a BDAT a positive answer
     /// is not sent, and any other is sent after its bytes have been read.
     Data,
     /// Bytes of the message, unstuffed.
     Block(&'a [u8]),
-    /// Asks: the message is complete; a positive answer takes responsibility for it (RFC 5321 §6.1). In LMTP any answer
-    /// but the default one is repeated for each recipient; after the default one [`Event::Delivery`] follows.
+    /// Asks: the message is complete; a positive answer takes responsibility for it (RFC 5321 §6.1). In LMTP a reply is
+    /// repeated for each recipient; after [`Server::grant`](super::Server::grant) [`Event::Delivery`] follows.
     Message {
         /// Bytes of the message, unstuffed.
         bytes: u64,
@@ -38,13 +38,13 @@ pub enum Event<'a> {
     Noop,
     /// Asks: QUIT; if granted, the session ends.
     Quit,
-    /// Asks: VRFY; the default answer is 252.
+    /// Asks: VRFY; the usual answer is 252.
     Verify(&'a [u8]),
     /// Asks: STARTTLS. If granted, the session [wants TLS](super::Server::wants_tls).
     StartTls,
     /// Asks: AUTH by a mechanism that needs a nonce: [`Server::answer_nonce`](super::Server::answer_nonce). Any other answer refuses.
     Nonce,
-    /// Asks: whether name and secret belong together, or for the secret; see [`Auth::proof`]. The default answer refuses.
+    /// Asks: whether name and secret belong together, or for the secret; see [`Auth::proof`].
     Auth(Auth<'a>),
     /// Asks, if a secret was looked up before the client's proof came: whether the proof may be checked. Any refusal
     /// ends the exchange, and does not reveal whether the proof was right.
@@ -53,7 +53,7 @@ pub enum Event<'a> {
     Authenticated,
     /// AUTH failed.
     NotAuthenticated,
-    /// Asks: XCLIENT, which names the real client; the default answer refuses. If granted, the session begins anew with
+    /// Asks: XCLIENT, which names the real client. If granted, the session begins anew with
     /// a greeting.
     Xclient(Xclient<'a>),
     /// The session took a step by itself, and answered if that was a command.
@@ -61,7 +61,7 @@ pub enum Event<'a> {
 }
 
 impl Event<'_> {
-    /// Reports whether it waits for [`Server::answer`](super::Server::answer).
+    /// Reports whether it waits for [`Server::grant`](super::Server::grant) or [`Server::answer`](super::Server::answer).
     pub fn asks(&self) -> bool {
         !matches!(
             self,

@@ -3,7 +3,7 @@
 //! [`State`](state::State) has the drawing. A step takes the state by value and gives the next, so that an ended session
 //! cannot go on; what outlasts the states is in [`ServerCore`](core::ServerCore).
 //!
-//! An event that [asks](Event::asks) waits for [`Server::answer`]; until then no further event comes, so that replies
+//! An event that [asks](Event::asks) waits for [`Server::grant`] or [`Server::answer`]; until then no further event comes, so that replies
 //! leave in the order of their commands (RFC 2920 §3.2). The session answers all other commands by itself.
 mod auth;
 mod command;
@@ -36,7 +36,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Creates a session: it asks for the greeting, so the first call is [`Server::answer`].
+    /// Creates a session: it asks for the greeting, so the first call is [`Server::grant`] or [`Server::answer`].
     pub fn new(settings: Arc<ServerSettings>, now: Duration) -> Self {
         let state = State::Answer(OpenQuestion::Greeting);
         Self { lines: LineReader::default(), state, core: ServerCore::new(settings, now) }
@@ -69,39 +69,34 @@ impl Server {
         std::mem::replace(&mut self.state, State::Closed)
     }
 
-    /// Answers the open question. `None` gives the answer that lets the session continue, except to [`Event::Auth`] and
-    /// [`Event::Xclient`], which it refuses: nobody is logged in unless the application says so. A 421 ends it. After
-    /// any other refusal to greet the session waits for QUIT and answers 503 to everything else (RFC 5321 §3.1), within
-    /// its limits.
-    pub fn answer(&mut self, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
-        let next = match (self.take_state(), answer) {
-            (State::Answer(_), Some(reply)) if reply.code() == 421 => {
-                out.extend_from_slice(reply.wire());
-                State::Closed
-            }
-            (State::Answer(question), answer) => {
-                self.core.application_answered(now);
-                question.answered(answer, now, &mut self.core, out)
-            }
-            (unasked, _) => unasked,
-        };
-        self.state.put(next);
+    /// Answers the open question with this reply. A 421 ends the session. After any other refusal to greet the session waits
+    /// for QUIT and answers 503 to everything else (RFC 5321 §3.1), within its limits. There is no answer without a decision:
+    /// what the application does not implement it refuses, for example with [`ReplyReason::NotImplemented`].
+    pub fn answer(&mut self, reply: &Reply, now: Duration, out: &mut Vec<u8>) {
+        if self.awaits_answer() && reply.code() == 421 {
+            self.hang_up(Some(reply), out);
+        } else {
+            self.decide(Some(reply), now, out);
+        }
     }
 
-    /// Says yes to the open question, with the usual reply: as [`Server::answer`] with `None`, and also to
-    /// [`Event::Auth`] with a shown secret and to [`Event::Xclient`]. Where a [secret is awaited](Server::awaits_secret)
-    /// there is nothing to say yes to, and the login is refused.
+    /// Says yes to the open question, with the usual reply; also to [`Event::Auth`] with a shown secret and to
+    /// [`Event::Xclient`]. Where a [secret](Server::awaits_secret) or a [nonce](Event::Nonce) is awaited there is nothing to
+    /// say yes to, and the login is refused.
     pub fn grant(&mut self, now: Duration, out: &mut Vec<u8>) {
-        match &self.state {
-            State::Answer(OpenQuestion::Login(LoginQuestion::Check(_))) => {
-                self.answer(Some(ReplyReason::Authenticated.reply()), now, out);
+        self.decide(None, now, out);
+    }
+
+    /// Takes the application's decision: a reply that is not 421, or yes with the usual one.
+    fn decide(&mut self, reply: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
+        let next = match self.take_state() {
+            State::Answer(question) => {
+                self.core.application_answered(now);
+                question.answered(reply, now, &mut self.core, out)
             }
-            State::Answer(OpenQuestion::Xclient { .. }) => {
-                let settings = Arc::clone(&self.core.settings);
-                self.answer(Some(&settings.greeting), now, out);
-            }
-            _ => self.answer(None, now, out),
-        }
+            unasked => unasked,
+        };
+        self.state.put(next);
     }
 
     /// Answers [`Event::Nonce`].
@@ -218,7 +213,7 @@ impl Server {
         self.core.has_quit
     }
 
-    /// Reports whether the session waits for [`Server::answer`].
+    /// Reports whether the session waits for [`Server::grant`] or [`Server::answer`].
     pub fn awaits_answer(&self) -> bool {
         matches!(self.state, State::Answer(_))
     }
@@ -246,7 +241,7 @@ mod tests {
         let mut offer = Offer::new(&limits);
         offer.extensions.auth = crate::sasl::Mechanisms::ALL;
         let mut server = Server::new(Arc::new(ServerSettings::with_offer("test", limits, offer)), NOW);
-        server.answer(None, NOW, &mut Vec::new());
+        server.grant(NOW, &mut Vec::new());
         server
     }
 
@@ -258,7 +253,7 @@ mod tests {
             let mut input = block;
             while let Some(event) = server.next_event(&mut input, NOW, &mut out) {
                 if event.asks() {
-                    server.answer(None, NOW, &mut out);
+                    server.grant(NOW, &mut out);
                 }
             }
             out.clear();

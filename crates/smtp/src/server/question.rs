@@ -1,4 +1,4 @@
-//! Questions to the application: their default replies, and the state after each answer.
+//! Questions to the application: their usual replies, and the state after each answer.
 use super::core::ServerCore;
 use super::event::Event;
 use super::state::{
@@ -23,9 +23,9 @@ impl DeliveryState {
     }
 }
 
-/// Sends the answer, or the reply that lets the session continue.
-fn send<'a>(answer: Option<&'a Reply>, default: &'a Reply, out: &mut Vec<u8>) -> &'a Reply {
-    let reply = answer.unwrap_or(default);
+/// Sends the answer, or the usual reply that says yes.
+fn send<'a>(answer: Option<&'a Reply>, usual: &'a Reply, out: &mut Vec<u8>) -> &'a Reply {
+    let reply = answer.unwrap_or(usual);
     out.extend_from_slice(reply.wire());
     reply
 }
@@ -36,7 +36,7 @@ fn after(reply: &Reply, granted: CommandState, refused: CommandState) -> State {
 }
 
 impl OpenQuestion {
-    /// Takes the application's answer, which is not 421.
+    /// Takes the application's answer, which is not 421; `None` is yes, with the usual reply.
     pub(super) fn answered(
         self,
         answer: Option<&Reply>,
@@ -80,7 +80,7 @@ impl OpenQuestion {
             Self::Nonce(request) => request.answered(answer, core, out),
             Self::Login(question) => question.answered(answer, core, out),
             Self::Xclient { is_logged_in, before } => {
-                let reply = send(answer, ReplyReason::XclientNotPermitted.reply(), out);
+                let reply = send(answer, &core.settings.greeting, out);
                 core.is_authenticated = if reply.is_positive() { is_logged_in } else { core.is_authenticated };
                 after(reply, CommandState::ExpectHello, before)
             }

@@ -24,7 +24,7 @@ fn silent_server() -> Server {
 fn server() -> (Server, Vec<u8>) {
     let mut server = silent_server();
     let mut out = Vec::new();
-    server.answer(None, at(0), &mut out);
+    server.grant(at(0), &mut out);
     (server, out)
 }
 
@@ -33,7 +33,7 @@ fn feed(server: &mut Server, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
     let mut input = bytes;
     while let Some(event) = server.next_event(&mut input, now, out) {
         if event.asks() {
-            server.answer(None, now, out);
+            server.grant(now, out);
         }
     }
 }
@@ -105,14 +105,14 @@ fn while_the_application_thinks_the_peer_is_not_to_blame() {
     assert!(server.awaits_answer());
     assert_eq!(server.deadline(), None, "the greeting is awaited");
     let mut out = Vec::new();
-    server.answer(None, at(1), &mut out);
+    server.grant(at(1), &mut out);
     let mut input = b"EHLO a\r\n".as_slice();
     assert!(server.next_event(&mut input, at(2), &mut out).is_some_and(|event| event.asks()));
     assert_eq!(server.deadline(), None);
     out.clear();
     server.tick(at(1_000_000), &mut out);
     assert!(out.is_empty() && !server.is_closed());
-    server.answer(None, at(1_000_000), &mut out);
+    server.grant(at(1_000_000), &mut out);
     assert_eq!(server.deadline(), Some(at(1_000_000) + IDLE));
 }
 
@@ -126,7 +126,7 @@ fn a_late_answer_does_not_reopen_a_session_that_was_closed() {
         assert!(server.next_event(&mut input, at(2), &mut out).is_some());
         out.clear();
         server.close(ReplyReason::ShuttingDown, &mut out);
-        server.answer(None, at(3), &mut out);
+        server.grant(at(3), &mut out);
         server.close(ReplyReason::ShuttingDown, &mut out);
         assert_eq!(text(&out), "421 4.3.2 Shutting down\r\n", "one last word");
         assert!(server.is_closed() && !server.awaits_answer());
@@ -142,9 +142,9 @@ fn commands_wait_behind_an_open_question() {
     assert_eq!(server.next_event(&mut input, at(1), &mut out), None);
     assert_eq!(input, b"NOOP\r\nWHAT\r\n", "what follows is left for later");
     assert!(out.is_empty());
-    server.answer(Some(&Reply::new(250, "slow")), at(2), &mut out);
+    server.answer(&Reply::new(250, "slow"), at(2), &mut out);
     assert_eq!(server.next_event(&mut input, at(2), &mut out), Some(Event::Noop));
-    server.answer(None, at(2), &mut out);
+    server.grant(at(2), &mut out);
     assert_eq!(server.next_event(&mut input, at(2), &mut out), Some(Event::Answered));
     assert_eq!(text(&out), "250 slow\r\n250 2.0.0 Ok\r\n500 5.5.1 Unknown command\r\n");
 }
@@ -158,7 +158,10 @@ fn a_refused_side_command_changes_nothing() {
     out.clear();
     while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
         assert!(event.asks() && !server.has_quit());
-        server.answer(answers.next().flatten(), at(1), &mut out);
+        match answers.next().flatten() {
+            Some(refusal) => server.answer(refusal, at(1), &mut out),
+            None => server.grant(at(1), &mut out),
+        }
     }
     let codes: Vec<String> = text(&out).split("\r\n").map(|line| line.chars().take(3).collect()).collect();
     assert!(codes.join(" ").ends_with("250 450 450 450 250 221 "), "{codes:?}");
@@ -175,7 +178,7 @@ fn a_session_may_be_hung_up_on_at_any_question() {
         server.hang_up(last_word, &mut out);
         assert!(server.is_closed() && !server.has_quit() && !server.awaits_answer());
         assert_eq!(server.next_event(&mut input, at(1), &mut out), None);
-        server.answer(None, at(1), &mut out);
+        server.grant(at(1), &mut out);
         assert_eq!(text(&out), last_word.map_or("", |_| "250 Ok\r\n"));
     }
 }
@@ -184,7 +187,7 @@ fn a_session_may_be_hung_up_on_at_any_question() {
 fn an_answer_to_no_question_is_not_said() {
     let (mut server, mut out) = server();
     out.clear();
-    server.answer(Some(&Reply::new(250, "what?")), at(1), &mut out);
+    server.answer(&Reply::new(250, "what?"), at(1), &mut out);
     assert!(out.is_empty());
 }
 
@@ -196,7 +199,7 @@ const QUESTIONS: [&[u8]; 6] =
 fn server_asking(question: usize, out: &mut Vec<u8>) -> Server {
     let mut server = silent_server();
     for bytes in &QUESTIONS[1..=question] {
-        server.answer(None, at(1), out);
+        server.grant(at(1), out);
         let mut input = *bytes;
         while !server.awaits_answer() {
             server.next_event(&mut input, at(1), out).expect("it asks");
@@ -212,7 +215,7 @@ fn a_421_ends_the_session_whatever_it_answers() {
     for question in 0..QUESTIONS.len() {
         let mut out = Vec::new();
         let mut server = server_asking(question, &mut out);
-        server.answer(Some(&Reply::new(421, "enough")), at(2), &mut out);
+        server.answer(&Reply::new(421, "enough"), at(2), &mut out);
         assert_eq!(text(&out), "421 enough\r\n");
         assert!(server.is_closed(), "question {question}");
     }
@@ -230,7 +233,7 @@ fn a_refusal_leaves_the_session_where_it_was() {
     for (question, next, reply) in rows {
         let mut out = Vec::new();
         let mut server = server_asking(question, &mut out);
-        server.answer(Some(&Reply::new(451, "not now")), at(2), &mut out);
+        server.answer(&Reply::new(451, "not now"), at(2), &mut out);
         assert_eq!(text(&out), "451 not now\r\n");
         out.clear();
         feed(&mut server, format!("{next}\r\n").as_bytes(), at(3), &mut out);
@@ -243,7 +246,7 @@ fn a_refused_greeting_waits_for_quit_and_not_for_ever() {
     let turned_away = || {
         let mut server = silent_server();
         let mut out = Vec::new();
-        server.answer(Some(&Reply::new(554, "no")), at(1), &mut out);
+        server.answer(&Reply::new(554, "no"), at(1), &mut out);
         assert_eq!(text(&out), "554 no\r\n");
         assert!(!server.is_closed());
         (server, Vec::new())
@@ -270,11 +273,11 @@ fn a_refused_greeting_waits_for_quit_and_not_for_ever() {
 fn a_client_that_is_turned_away_may_be_refused_its_quit_and_stays_turned_away() {
     let mut server = silent_server();
     let mut out = Vec::new();
-    server.answer(Some(&Reply::new(554, "no")), at(1), &mut out);
+    server.answer(&Reply::new(554, "no"), at(1), &mut out);
     let mut input = b"QUIT\r\nMAIL FROM:<a@b>\r\n".as_slice();
     out.clear();
     assert_eq!(server.next_event(&mut input, at(2), &mut out), Some(Event::Quit));
-    server.answer(Some(&Reply::new(450, "stay")), at(2), &mut out);
+    server.answer(&Reply::new(450, "stay"), at(2), &mut out);
     assert_eq!(server.next_event(&mut input, at(2), &mut out), Some(Event::Answered));
     assert_eq!(text(&out), "450 stay\r\n503 5.5.1 No service here: send QUIT\r\n");
 }
@@ -307,7 +310,7 @@ fn a_session_that_brings_no_message_ends_however_busy_it_is() {
     let limits = Limits { no_message_timeout: at(600), idle_commands: u32::MAX, ..Limits::default() };
     let mut server = Server::new(Arc::new(ServerSettings::new("test", limits)), at(0));
     let mut out = Vec::new();
-    server.answer(None, at(0), &mut out);
+    server.grant(at(0), &mut out);
     feed(&mut server, b"EHLO a\r\n", at(1), &mut out);
     let mut last_message = at(0);
     for second in (10..2000).step_by(10) {
@@ -337,7 +340,7 @@ fn a_message_that_has_begun_has_a_time_of_its_own() {
     let limits = Limits { no_message_timeout: at(600), message_timeout: MESSAGE, ..Limits::default() };
     let mut server = Server::new(Arc::new(ServerSettings::new("test", limits)), at(0));
     let mut out = Vec::new();
-    server.answer(None, at(0), &mut out);
+    server.grant(at(0), &mut out);
     feed(&mut server, TO_DATA, at(590), &mut out);
     assert_eq!(server.deadline(), Some(at(890)), "it may be silent for five minutes");
     feed(&mut server, b"x\r\n.\r\n", at(880), &mut out);

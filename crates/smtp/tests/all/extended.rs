@@ -21,7 +21,7 @@ fn server(protocol: Protocol, limits: Limits) -> Server {
     offer.extensions.auth = Mechanisms::ALL;
     offer.extensions.xclient = Attributes::ALL;
     let mut server = Server::new(Arc::new(ServerSettings::with_offer("test", limits, offer)), at(0));
-    server.answer(None, at(0), &mut Vec::new());
+    server.grant(at(0), &mut Vec::new());
     let hello: &[u8] = if protocol == Protocol::Lmtp { b"LHLO a\r\n" } else { b"EHLO a\r\n" };
     say(&mut server, hello, &[]);
     server
@@ -40,7 +40,7 @@ fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String 
     while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
         if event.asks() {
             match answers.next().copied().flatten() {
-                Some(reply) => server.answer(Some(reply), at(1), &mut out),
+                Some(reply) => server.answer(reply, at(1), &mut out),
                 None => server.grant(at(1), &mut out),
             }
         }
@@ -112,7 +112,7 @@ fn tls_may_be_on_before_the_greeting() {
     let mut server = Server::new(Arc::new(ServerSettings::with_offer("test", limits, offer)), at(0));
     server.tls_started(at(1));
     let mut out = Vec::new();
-    server.answer(None, at(1), &mut out);
+    server.grant(at(1), &mut out);
     assert_eq!(out, b"220 test ESMTP mailrun\r\n");
     let said = say(&mut server, b"EHLO a\r\nSTARTTLS\r\nMAIL FROM:<a@b>\r\n", &[]);
     assert!(said.ends_with("503 5.5.1 TLS is on\r\n250 2.1.0 Ok\r\n") && !said.contains("STARTTLS"), "{said}");
@@ -128,14 +128,14 @@ fn who_logs_in_is_told_with_the_secret_or_asks_for_it() {
     assert_eq!((auth.mechanism, auth.name), (Mechanism::Plain, "tim"));
     assert!(auth.proof == Proof::Shown(b"tan") && !auth.is_lookup());
     assert!(!format!("{auth:?}").contains("tan"), "secrets are not printed");
-    server.answer(Some(&Reply::new(454, "4.7.0 the directory is down")), at(1), &mut out);
+    server.answer(&Reply::new(454, "4.7.0 the directory is down"), at(1), &mut out);
     assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::NotAuthenticated));
     assert_eq!(out, b"454 4.7.0 the directory is down\r\n");
     let mut input = b"AUTH CRAM-MD5\r\nNOOP\r\n".as_slice();
     assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::Nonce));
     assert_eq!(server.next_event(&mut input, at(1), &mut out), None);
     out.clear();
-    server.answer(None, at(1), &mut out);
+    server.grant(at(1), &mut out);
     assert_eq!(out, b"454 4.7.0 Temporary authentication failure\r\n", "there is no nonce");
     assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::NotAuthenticated));
     assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::Noop));
@@ -165,34 +165,62 @@ fn anybody_is_let_in_where_any_proof_will_do() {
 }
 
 #[test]
-fn an_application_that_says_nothing_lets_nobody_in() {
-    let refused = [
-        (b"AUTH PLAIN AHRpbQB0YW4=\r\n".as_slice(), "535 5.7.8"),
-        (b"AUTH LOGIN dGlt\r\ndGFu\r\n", "535 5.7.8"),
-        (b"AUTH XOAUTH2 dXNlcj1hAWF1dGg9QmVhcmVyIGIBAQ==\r\n\r\n", "535 5.7.8"),
-        (b"AUTH CRAM-MD5\r\ndGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw\r\n", "454 4.7.0"),
-        (b"AUTH SCRAM-SHA-256 biwsbj10aW0scj1hYmNkZWZnaGlqa2xtbm9w\r\n", "454 4.7.0"),
-        (b"XCLIENT LOGIN=tim\r\n", "550 5.7.0"),
+fn an_application_that_implements_nothing_refuses_everything() {
+    let to_message = [TO_RCPT, b"DATA\r\n"].concat();
+    let refused: [(&[u8], &[u8]); 13] = [
+        (b"", b"AUTH PLAIN AHRpbQB0YW4=\r\n"),
+        (b"", b"AUTH LOGIN dGlt\r\ndGFu\r\n"),
+        (b"", b"AUTH XOAUTH2 dXNlcj1hAWF1dGg9QmVhcmVyIGIBAQ==\r\n\r\n"),
+        (b"", b"AUTH CRAM-MD5\r\ndGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw\r\n"),
+        (b"", b"AUTH SCRAM-SHA-256 biwsbj10aW0scj1hYmNkZWZnaGlqa2xtbm9w\r\n"),
+        (b"", b"XCLIENT LOGIN=tim\r\n"),
+        (b"", b"STARTTLS\r\n"),
+        (b"", b"VRFY tim\r\n"),
+        (b"", b"MAIL FROM:<a@b>\r\n"),
+        (b"MAIL FROM:<a@b>\r\n", b"RCPT TO:<c@d>\r\n"),
+        (TO_RCPT, b"DATA\r\n"),
+        (TO_RCPT, b"BDAT 3 LAST\r\na\r\n"),
+        (&to_message, b"x\r\n.\r\n"),
     ];
-    // What is no answer to the question for a secret is refused too.
-    for (is_granted, rows) in [(false, &refused[..]), (true, &refused[3..5])] {
-        for (lines, code) in rows {
-            let mut server = smtp();
-            let mut input = *lines;
-            let mut out = Vec::new();
-            while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
-                match event {
-                    Event::Nonce => server.answer_nonce(b"eighteen octets ok", at(1), &mut out),
-                    Event::Authenticated => panic!("{lines:?}"),
-                    event if event.asks() && is_granted => server.grant(at(1), &mut out),
-                    event if event.asks() => server.answer(None, at(1), &mut out),
-                    _ => {}
-                }
+    for (before, lines) in refused {
+        let mut server = smtp();
+        say(&mut server, before, &[]);
+        let mut input = lines;
+        let mut out = Vec::new();
+        while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
+            match event {
+                Event::Nonce => server.answer_nonce(b"eighteen octets ok", at(1), &mut out),
+                event if event.asks() => server.answer(ReplyReason::NotImplemented.reply(), at(1), &mut out),
+                _ => {}
             }
-            let said = String::from_utf8(out).unwrap();
-            assert!(said.lines().last().is_some_and(|last| last.starts_with(code)), "{lines:?}: {said}");
-            assert!(!server.is_authenticated());
         }
+        let said = String::from_utf8(out).unwrap();
+        assert!(said.ends_with("502 5.5.1 Command not implemented\r\n") && !said.contains("\n2"), "{lines:?}: {said}");
+        assert!(!said.starts_with('2') && !server.is_authenticated() && !server.wants_tls(), "{lines:?}: {said}");
+    }
+}
+
+#[test]
+fn a_yes_is_no_answer_to_the_question_for_a_secret() {
+    let rows: [&[u8]; 2] = [
+        b"AUTH CRAM-MD5\r\ndGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw\r\n",
+        b"AUTH SCRAM-SHA-256 biwsbj10aW0scj1hYmNkZWZnaGlqa2xtbm9w\r\n",
+    ];
+    for lines in rows {
+        let mut server = smtp();
+        let mut input = lines;
+        let mut out = Vec::new();
+        while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
+            match event {
+                Event::Nonce => server.answer_nonce(b"eighteen octets ok", at(1), &mut out),
+                Event::Authenticated => panic!("{lines:?}"),
+                event if event.asks() => server.grant(at(1), &mut out),
+                _ => {}
+            }
+        }
+        let said = String::from_utf8(out).unwrap();
+        assert!(said.lines().last().is_some_and(|last| last.starts_with("454 4.7.0")), "{lines:?}: {said}");
+        assert!(!server.is_authenticated());
     }
 }
 
@@ -325,7 +353,7 @@ fn chunks_are_handed_on_as_they_lie_and_end_with_one_message() {
     let mut input = block.as_slice();
     let mut out = Vec::new();
     assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::Data));
-    server.answer(None, at(1), &mut out);
+    server.grant(at(1), &mut out);
     let Some(Event::Block(content)) = server.next_event(&mut input, at(1), &mut out) else { panic!("a block") };
     assert!(std::ptr::eq(content, &block[13..]), "not copied");
 }
@@ -357,7 +385,7 @@ fn who_the_client_is_said_to_be_is_told() {
     let mut out = Vec::new();
     let Some(Event::Xclient(xclient)) = server.next_event(&mut input, at(1), &mut out) else { panic!("it asks") };
     assert_eq!(xclient.address(), Some("192.0.2.1".parse().unwrap()));
-    server.answer(Some(&Reply::new(550, "5.7.1 not you")), at(1), &mut out);
+    server.answer(&Reply::new(550, "5.7.1 not you"), at(1), &mut out);
     assert!(!server.is_authenticated());
     assert!(say(&mut server, b"XCLIENT LOGIN=tim\r\n", &[]).starts_with("220 test ESMTP"));
     assert!(server.is_authenticated(), "the proxy vouches for it");
@@ -384,9 +412,10 @@ fn logins_that_the_application_refuses_are_errors_too_and_the_last_is_told() {
         let mut input = lines.as_bytes();
         while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
             ended += u32::from(matches!(event, Event::NotAuthenticated));
-            let refusal = matches!(event, Event::Auth(_)).then_some(&no);
-            if event.asks() {
-                server.answer(refusal, at(1), &mut out);
+            match event {
+                Event::Auth(_) => server.answer(&no, at(1), &mut out),
+                event if event.asks() => server.grant(at(1), &mut out),
+                _ => {}
             }
         }
         let said = String::from_utf8(out).unwrap();
@@ -439,7 +468,10 @@ fn a_proof_by_scram_is_not_checked_before_the_application_says_so() {
         let (proof, _) = client.respond(&challenge).unwrap();
         out.clear();
         assert!(send(&mut server, &base64(&proof), &mut out) && out.is_empty(), "nothing is said yet");
-        server.answer(answer, at(1), &mut out);
+        match answer {
+            Some(reply) => server.answer(reply, at(1), &mut out),
+            None => server.grant(at(1), &mut out),
+        }
         match answer {
             None => assert!(out.starts_with(b"334 ")),
             Some(reply) => {

@@ -75,7 +75,10 @@ impl RecordingServer {
     ) -> Self {
         let mut server = Server::new(identity.clone(), Duration::ZERO);
         let mut out = Vec::new();
-        server.answer(instead, Duration::ZERO, &mut out);
+        match instead {
+            Some(reply) => server.answer(reply, Duration::ZERO, &mut out),
+            None => server.grant(Duration::ZERO, &mut out),
+        }
         Self { server, events: Vec::new(), out, refuse, message: Vec::new(), accepted: Vec::new() }
     }
 
@@ -101,7 +104,7 @@ impl RecordingServer {
             } else if asks {
                 let answer = heard.as_ref().and_then(|heard| wrong_password(heard).or_else(|| (self.refuse)(heard)));
                 match &answer {
-                    Some(refusal) => self.server.answer(Some(refusal), now, &mut self.out),
+                    Some(refusal) => self.server.answer(refusal, now, &mut self.out),
                     None => self.server.grant(now, &mut self.out),
                 }
                 self.keep(heard.as_ref(), answer.is_none());

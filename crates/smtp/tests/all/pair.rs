@@ -264,7 +264,7 @@ impl TestReceiver {
             let is_open = match event {
                 // RSET, NOOP and QUIT are granted: `clocks` tests the effect of a refused one.
                 Event::Reset | Event::Noop | Event::Quit | Event::Proof(_) => {
-                    self.server.answer(None, now, &mut self.out);
+                    self.server.grant(now, &mut self.out);
                     false
                 }
                 Event::Nonce => {
@@ -312,7 +312,7 @@ impl TestReceiver {
     fn answer(&mut self, answer: Option<&Reply>, asked: QuestionKind, now: Duration) {
         let yes = answer.is_none_or(Reply::is_positive);
         match answer {
-            Some(reply) => self.server.answer(Some(reply), now, &mut self.out),
+            Some(reply) => self.server.answer(reply, now, &mut self.out),
             None => self.server.grant(now, &mut self.out),
         }
         match asked {
