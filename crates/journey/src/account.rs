@@ -99,7 +99,8 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         converted: Some(arrivals.converted),
         foreign: Some(arrivals.foreign),
         untimed: Some(arrivals.untimed),
-        overflow: Some(state.overflow + arrivals.overflow + no_room),
+        // The counts of a sink on another host may be any numbers.
+        overflow: Some(state.overflow.saturating_add(arrivals.overflow).saturating_add(no_room)),
     }
 }
 
@@ -111,7 +112,7 @@ fn source_only_row(state: &AccountInputs) -> LedgerRow {
         accepted: Some(accepted),
         rejected: Some(state.rejected),
         failed: Some(state.failed),
-        in_flight: Some(accepted + state.open),
+        in_flight: Some(accepted.saturating_add(state.open)),
         overflow: Some(state.overflow),
         ..LedgerRow::default()
     }

@@ -141,13 +141,15 @@ pub fn join(source: Vec<DomainRow>, sink: &[DomainRow], is_observed: bool) -> Ve
     rows
 }
 
+/// Adds the counts of a row, which may be any numbers in the record of a sink on another host.
 fn add(row: &mut DomainRow, more: &DomainRow) {
-    row.created += more.created;
-    row.accepted += more.accepted;
-    row.rejected += more.rejected;
-    row.failed += more.failed;
-    row.delivered = Some(row.delivered.unwrap_or_default() + more.delivered.unwrap_or_default());
-    row.duplicates = Some(row.duplicates.unwrap_or_default() + more.duplicates.unwrap_or_default());
+    let sum = |one: Option<u64>, other: Option<u64>| one.unwrap_or_default().saturating_add(other.unwrap_or_default());
+    row.created = row.created.saturating_add(more.created);
+    row.accepted = row.accepted.saturating_add(more.accepted);
+    row.rejected = row.rejected.saturating_add(more.rejected);
+    row.failed = row.failed.saturating_add(more.failed);
+    row.delivered = Some(sum(row.delivered, more.delivered));
+    row.duplicates = Some(sum(row.duplicates, more.duplicates));
 }
 
 /// Sorts the rows by size, the others last.

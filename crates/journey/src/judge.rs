@@ -263,7 +263,7 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
 /// Reports the mail that our relay gave up on and sent notifications for.
 fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let expired = record.ledger.expired.filter(|expired| *expired > 0)?;
-    let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies + ordered.cuts > 0);
+    let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies.max(ordered.cuts) > 0);
     let noun = unit_noun(record);
     let text = format!("The relay gave up on {} {noun} and notified the sender.", grouped(expired));
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
@@ -288,7 +288,8 @@ impl OrderedBounds {
             ordered: circumstances.ordered,
             topology: circumstances.topology,
             each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
-            slack: others.into_iter().flatten().sum(),
+            // Records of others may have any numbers.
+            slack: others.into_iter().flatten().fold(0, u64::saturating_add),
         }
     }
 
@@ -315,12 +316,12 @@ impl OrderedBounds {
         match fate {
             Fate::Lost => ordered.lost,
             // A relay that receives no 250 sends the message again.
-            Fate::Duplicates => ordered.duplicates + ordered.unanswered,
+            Fate::Duplicates => ordered.duplicates.saturating_add(ordered.unanswered),
             Fate::Corrupt => ordered.corrupt,
             // With a relay between, the source does not speak to the sink.
             Fate::Rejected | Fate::Failed if self.topology == Topology::Server => 0,
-            Fate::Rejected => (ordered.replies + ordered.cuts) * self.each,
-            Fate::Failed => ordered.cuts * self.each,
+            Fate::Rejected => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
+            Fate::Failed => ordered.cuts.saturating_mul(self.each),
         }
     }
 
@@ -582,7 +583,7 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
 /// Reports the mail in the relay's queue, which is safe, but not delivered.
 fn queued_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let queued = record.ledger.queued.filter(|queued| *queued > 0)?;
-    let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies + ordered.cuts > 0);
+    let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies.max(ordered.cuts) > 0);
     let text = format!(
         "{}{} {} are safe in the relay's queue and not delivered yet.",
         grouped(queued),
@@ -630,7 +631,8 @@ fn wait_note(record: &Record) -> Option<String> {
 /// Reports units that arrived without a 250. They count as delivered, but the lost replies are worth a remark.
 fn unheard_note(record: &Record) -> Option<String> {
     let LedgerRow { delivered, lost, accepted, queued, expired, .. } = record.ledger;
-    let known = delivered? + lost? + queued.unwrap_or_default() + expired.unwrap_or_default();
+    let fates = [delivered?, lost?, queued.unwrap_or_default(), expired.unwrap_or_default()];
+    let known = fates.into_iter().fold(0, u64::saturating_add);
     let unheard = known.saturating_sub(accepted?);
     (unheard > 0).then(|| {
         format!(

@@ -11,8 +11,9 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// Time after the source's last second in which a relay may still deliver. Later rows come from another host's clock.
 const MAX_TAIL_S: u64 = 24 * 3600;
 
-/// Joins the records of source and sink into the run's record, with the settled ledger. The verdict is left open: the
-/// caller may still fill in parties that it watched, and then call `judge::judge`.
+/// Joins the records of source and sink into the run's record, with the settled ledger. A sink on another host may have
+/// written any numbers: none of them overflows. The verdict is left open: the caller may still fill in parties that it
+/// watched, and then call `judge::judge`.
 ///
 /// Identity, host, its surroundings and workload are taken from the source.
 pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
@@ -66,7 +67,7 @@ struct SinkClock {
 
 impl SinkClock {
     fn new(run: &Record, sink: &Record) -> Self {
-        let end = run.series.last().map_or(0, |row| row.second) + MAX_TAIL_S;
+        let end = tail_end_s(run);
         Self { shift_s: (i128::from(sink.origin_ns) - i128::from(run.origin_ns)) as f64 / 1e9, end_s: end as f64 }
     }
 
@@ -97,12 +98,17 @@ impl SinkClock {
     }
 }
 
+/// End of the seconds that can belong to the run.
+fn tail_end_s(run: &Record) -> u64 {
+    run.series.last().map_or(0, |row| row.second).saturating_add(MAX_TAIL_S)
+}
+
 fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec<ErrorRow> {
     for row in more {
         match errors.iter_mut().find(|known| (known.phase, known.code, &known.text) == (row.phase, row.code, &row.text))
         {
             Some(known) => {
-                known.count += row.count;
+                known.count = known.count.saturating_add(row.count);
                 known.first_s = known.first_s.into_iter().chain(row.first_s).reduce(f64::min);
                 known.last_s = known.last_s.into_iter().chain(row.last_s).reduce(f64::max);
                 known.sample = known.sample.take().or(row.sample);
@@ -135,17 +141,17 @@ pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> 
 fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let origin = source.origin_ns / NS_PER_S;
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
-    let end = source.series.last().map_or(0, |row| row.second) + MAX_TAIL_S;
+    let end = tail_end_s(source);
     let mut seconds: BTreeMap<u64, SeriesRow> = BTreeMap::new();
     for row in &source.series {
         seconds.insert(row.second, with_latencies_of(&SeriesRow::default(), SeriesRow { delivered: 0, ..row.clone() }));
     }
     for row in &sink.series {
-        let second = (sink.origin_ns / NS_PER_S + row.second).checked_sub(origin);
+        let second = (sink.origin_ns / NS_PER_S).saturating_add(row.second).checked_sub(origin);
         if let Some(second) = second.filter(|second| *second <= end && (*second >= begin || row.delivered > 0)) {
             let joined = seconds.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() });
-            joined.delivered += row.delivered;
-            joined.errors += row.errors;
+            joined.delivered = joined.delivered.saturating_add(row.delivered);
+            joined.errors = joined.errors.saturating_add(row.errors);
             *joined = with_latencies_of(row, std::mem::take(joined));
         }
     }
@@ -166,7 +172,9 @@ fn with_latencies_of(other: &SeriesRow, row: SeriesRow) -> SeriesRow {
 
 /// Removes the idle seconds after the last event (a sink continues to run).
 fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
-    let is_idle = |row: &SeriesRow| row.created + row.sent + row.accepted + row.delivered + row.errors == 0;
+    let is_idle = |row: &SeriesRow| {
+        [row.created, row.sent, row.accepted, row.delivered, row.errors].iter().all(|count| *count == 0)
+    };
     while rows.last().is_some_and(is_idle) {
         rows.pop();
     }
@@ -175,11 +183,11 @@ fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
 
 /// Fills in the messages that were accepted and not yet delivered at the end of each row.
 fn with_queue(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
-    let mut accepted = 0;
-    let mut delivered = 0;
+    let mut accepted: u64 = 0;
+    let mut delivered: u64 = 0;
     for row in &mut rows {
-        accepted += row.accepted;
-        delivered += row.delivered;
+        accepted = accepted.saturating_add(row.accepted);
+        delivered = delivered.saturating_add(row.delivered);
         row.queued = accepted.saturating_sub(delivered);
     }
     rows

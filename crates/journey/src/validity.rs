@@ -108,7 +108,7 @@ fn listen_queue_warning(around: &Surroundings) -> Option<String> {
     let [overflows, drops, syns] =
         [around.listen_overflows, around.listen_drops, around.syn_drops].map(Option::unwrap_or_default);
     let longest = around.somaxconn.map_or_else(String::new, |longest| format!(" (now {})", grouped(longest)));
-    (overflows + drops + syns > 0).then(|| {
+    (overflows.max(drops).max(syns) > 0).then(|| {
         format!(
             "Listen queues of this host were full {}; {} and {} were dropped (host-wide: of all servers). Dropped \
              connections are retried after 1 s; this adds to latency. Raise the sysctl net.core.somaxconn{longest} and the \

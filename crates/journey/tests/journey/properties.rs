@@ -1,11 +1,15 @@
 //! Properties that hold for every input, not just for the examples.
 use crate::sample;
-use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, fates_sum, reconcile};
+use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, Topology, fates_sum, reconcile};
+use mailrun_journey::judge::{VerdictInputs, judge};
+use mailrun_journey::merge::merge_records;
+use mailrun_journey::record::{DomainRow, ErrorRow, Ordered, Record, StallRow, Surroundings, WarmUp};
 use mailrun_journey::threshold::{RunProtocol, Threshold};
 use mailrun_journey::trace::{Checksum, MAX_RECIPIENTS, checksum, recipient_number};
 use mailrun_journey::{ClockId, Latencies, Ledger, MarkResult, RunId, Stage, Trace, TraceReader, TraceResult};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use serde_json::Value;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -65,6 +69,25 @@ fn read(message: &[u8], sizes: &[usize], reader: &mut TraceReader) -> TraceResul
 }
 
 proptest! {
+    /// A record may come from another host, or from a file that anybody wrote.
+    #[test]
+    fn no_numbers_of_others_overflow(
+        numbers in vec(prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(u64::MAX / 2), any::<u64>()], 1..60),
+    ) {
+        let source = record_of_numbers(&numbers);
+        let sink = record_of_numbers(&numbers[numbers.len() / 2..]);
+        let ledger = source.ledger.clone();
+        let record = merge_records(source, Some(sink), ledger);
+        for topology in [Topology::Direct, Topology::Server] {
+            for ordered in [None, record.parties.iter().find_map(|party| party.ordered)] {
+                judge(&record, &VerdictInputs { topology, ordered });
+            }
+        }
+        for text in ["lost < 1", "rejected < 1%", "accepted.rate > 1", "delivered.p99 < 1ms"] {
+            Threshold::parse(text, RunProtocol::Smtp).unwrap().evaluate(&record);
+        }
+    }
+
     #[test]
     fn a_trace_is_read_as_it_was_written(trace in trace()) {
         prop_assert_eq!(Trace::parse(&written(&trace)), Some(trace));
@@ -259,6 +282,38 @@ proptest! {
 }
 
 /// The fates of units, counted one by one.
+/// A record with a row of each kind, whose whole numbers are taken from `numbers` in turn.
+fn record_of_numbers(numbers: &[u64]) -> Record {
+    let mut record = sample::run();
+    record.series = vec![sample::second(0), sample::second(1)];
+    record.domains = ["a", "b"].map(|domain| DomainRow { domain: domain.to_owned(), ..DomainRow::default() }).to_vec();
+    record.errors = vec![ErrorRow::default()];
+    record.stalls = vec![StallRow { to_the_end: true, failed: 1, ..StallRow::default() }];
+    record.surroundings = Some(Surroundings { listen_drops: Some(1), syn_drops: Some(1), ..Surroundings::default() });
+    record.warm_up = Some(WarmUp::default());
+    record.parties[1].ordered = Some(Ordered::default());
+    for units in [&mut record.ledger.expired, &mut record.ledger.queued, &mut record.ledger.in_flight] {
+        *units = Some(0);
+    }
+    let mut next = numbers.iter().copied().cycle();
+    let mut json = serde_json::to_value(&record).unwrap();
+    set_numbers(&mut json, &mut next);
+    serde_json::from_value(json).unwrap()
+}
+
+/// Sets whole numbers, but for those that have less than 64 bits.
+fn set_numbers(json: &mut Value, next: &mut impl Iterator<Item = u64>) {
+    match json {
+        Value::Object(fields) => {
+            let is_wide = |name: &str| !["recipients", "sessions", "workers", "cores", "code"].contains(&name);
+            fields.iter_mut().filter(|(name, _)| is_wide(name)).for_each(|(_, value)| set_numbers(value, next));
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| set_numbers(value, next)),
+        Value::Number(number) if number.is_u64() => *json = next.next().expect("a cycle").into(),
+        _ => {}
+    }
+}
+
 #[derive(Default)]
 struct FateModel {
     delivered: u64,
