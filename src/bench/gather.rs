@@ -14,6 +14,7 @@ use journey::reason::Reason;
 use journey::record::{
     Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, Ordered, Party, Record, Role, StageRow, Surroundings,
 };
+use journey::series::Series;
 use journey::stage::Stage;
 use journey::trace::RunId;
 use party::host;
@@ -23,6 +24,7 @@ use party::outputs;
 use party::process_usage;
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::path::Path;
 use std::time::Duration;
 
 /// Files of a source.
@@ -89,6 +91,32 @@ pub(super) enum SinkOwner {
     Other,
 }
 
+/// The begin or the end of a fault that the bench itself made, as when it stops a relay.
+#[derive(Clone, Debug)]
+pub(super) struct BenchFault {
+    at: Duration,
+    kind: EventKind,
+    text: &'static str,
+}
+
+impl BenchFault {
+    /// A fault that begins now.
+    pub(super) fn begins(text: &'static str) -> Self {
+        Self { at: outputs::record_time(), kind: EventKind::FaultOn, text }
+    }
+
+    /// A fault that ends now.
+    pub(super) fn ends(text: &'static str) -> Self {
+        Self { at: outputs::record_time(), kind: EventKind::FaultOff, text }
+    }
+
+    /// The event of the record; what was before the run is at 0.
+    fn event(&self, origin_ns: u64) -> EventRow {
+        let at_s = self.at.saturating_sub(Duration::from_nanos(origin_ns)).as_secs_f64();
+        EventRow { at_s, kind: self.kind, text: self.text.to_owned() }
+    }
+}
+
 /// Everything that is left when the parties have ended.
 #[derive(Clone, Debug)]
 pub(super) struct RunResults {
@@ -109,6 +137,8 @@ pub(super) struct RunResults {
     pub(super) ending: Option<Ending>,
     /// Parties that ended without having been asked to.
     pub(super) deaths: Vec<(Role, Death)>,
+    /// Faults that the bench itself made.
+    pub(super) faults: Vec<BenchFault>,
     /// Time at which the load began, on the monotonic clock.
     pub(super) load_started_at: Duration,
     pub(super) observations: Vec<PartyObservation>,
@@ -126,19 +156,21 @@ pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyRe
     Ok(PartyResults { record, units: Some(units) })
 }
 
-/// Last progress of a source that left no files.
+/// Last progress of a source that left no files. `began` is when the load did, on the clock of run records.
 pub(super) fn source_from_progress(
     options: &BenchOptions,
     run: RunId,
     started_at: Timestamp,
+    began: Duration,
     progress: &LiveProgress,
 ) -> PartyResults {
-    let mut record = outputs::new_record(Some(run), &options.name, started_at, options.workload.clone());
+    let mut record = outputs::new_record(Some(run), &options.name, started_at, options.workload.clone(), None);
     let counts =
         [(Stage::Created, progress.created), (Stage::Sent, progress.sent), (Stage::Accepted, progress.accepted)];
     let rate = |count: u64| if progress.elapsed_s > 0.0 { count as f64 / progress.elapsed_s } else { 0.0 };
     record.stages =
         counts.map(|(name, count)| stage_from_progress(name, count, rate(count), progress.elapsed_s)).to_vec();
+    record.origin_ns = Series::new(began).origin_ns();
     record.duration_s = progress.elapsed_s;
     record.ledger = LedgerRow { accepted: Some(progress.recipients), ..LedgerRow::default() };
     record.parties = vec![party_without_record(Role::Source)];
@@ -194,7 +226,12 @@ pub(super) fn relay(
         );
     }
     let given_up = own.as_ref().map_or(0, |record| {
-        record.stages.iter().filter(|row| row.name == Stage::Delivered).map(|row| row.failed).sum()
+        record
+            .stages
+            .iter()
+            .filter(|row| row.name == Stage::Delivered)
+            .map(|row| row.failed)
+            .fold(0, u64::saturating_add)
     });
     Some(BenchRelayResults { party, queued: Ledger::default(), given_up, notes: remarks })
 }
@@ -205,8 +242,8 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
     counted + source.warm_up.map_or(0, |warm_up| warm_up.accepted)
 }
 
-/// The run's record.
-pub(super) fn record(options: &BenchOptions, started_at: Timestamp, results: RunResults) -> Record {
+/// The run's record. `directory` is that of its files.
+pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Timestamp, results: RunResults) -> Record {
     let RunResults {
         run,
         source,
@@ -218,12 +255,13 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, results: Run
         sink,
         ending,
         deaths,
+        faults,
         load_started_at,
         observations,
-        surroundings,
+        mut surroundings,
     } = results;
     let ledger = close_account(&source, arrivals.as_ref(), relay.as_ref());
-    let died = death_events(&deaths, load_started_at, source.record.origin_ns);
+    let events = bench_events(&deaths, &faults, load_started_at, source.record.origin_ns);
     let folded = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
         format: FORMAT.to_owned(),
@@ -232,12 +270,11 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, results: Run
         started_at: started_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         command: options.command.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        host: host::facts(),
-        events: join_events(folded.events, died),
+        host: host::facts(Some(directory)),
+        events: join_events(folded.events, events),
         ..folded
     };
     let mut remarks = Vec::new();
-    let mut surroundings = surroundings;
     if let Some(relay) = relay {
         surroundings.disk_written_bytes = disk_bytes;
         // Between those whose mail goes through it.
@@ -328,15 +365,21 @@ fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundin
     surroundings
 }
 
-/// Parties that ended without having been asked to. The time of a death counts from the begin of the load.
-fn death_events(deaths: &[(Role, Death)], load_started_at: Duration, origin_ns: u64) -> Vec<EventRow> {
+/// Events that the bench knows of: parties that ended without having been asked to, and its own faults. The time of a death
+/// counts from the begin of the load.
+fn bench_events(
+    deaths: &[(Role, Death)],
+    faults: &[BenchFault],
+    load_started_at: Duration,
+    origin_ns: u64,
+) -> Vec<EventRow> {
     let began_s = load_started_at.saturating_sub(Duration::from_nanos(origin_ns)).as_secs_f64();
     let row = |(role, death): &(Role, Death)| EventRow {
         at_s: began_s + death.at_s,
         kind: EventKind::Died,
         text: death_event_text(name(*role), death),
     };
-    deaths.iter().map(row).collect()
+    deaths.iter().map(row).chain(faults.iter().map(|fault| fault.event(origin_ns))).collect()
 }
 
 fn death_event_text(name: &str, death: &Death) -> String {

@@ -83,8 +83,7 @@ fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
     let disk_usage = results.disk_usage;
     let relay = results.observations.iter().find(|party| party.role == Role::Relay);
     let relay_memory = relay.map(|party| party.memory.clone()).unwrap_or_default();
-    let mut record = gather::record(options, started_at, results);
-    record.host.disk = party::host::disk_under(directory.path());
+    let record = gather::record(options, directory.path(), started_at, results);
     let unwritten = directory.save(&record).err().or(complaint);
     let directory = directory.path().to_owned();
     Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, disk_usage, unwritten })
@@ -143,6 +142,7 @@ fn run_parties(
         sink: sink_owner(&options.target),
         ending,
         deaths,
+        faults: Vec::new(),
         load_started_at,
         observations,
         surroundings,
@@ -184,9 +184,10 @@ fn source_results(
     match (gather::read_party(directory, Role::Source), complaint) {
         (Ok(results), complaint) => Ok((results, complaint)),
         (Err(_), _) if is_stopped && progress.created == 0 => Err(Interrupted::BEFORE_LOAD.into()),
-        (Err(_), complaint) if !supervisor.deaths().is_empty() => {
-            Ok((gather::source_from_progress(options, run, started_at, &progress), complaint))
-        }
+        (Err(_), complaint) if !supervisor.deaths().is_empty() => Ok((
+            gather::source_from_progress(options, run, started_at, supervisor.load_started_at(), &progress),
+            complaint,
+        )),
         (Err(_), Some(complaint)) => Err(complaint),
         (Err(error), None) => Err(error),
     }

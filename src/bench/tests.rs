@@ -4,7 +4,7 @@ use super::relays::{Contestant, ContestantDurability, ListenerOptions};
 use super::{BenchOutcome, run_with};
 use anyhow::Result;
 use journey::ledger::Ledger;
-use journey::record::{Cause, Death, Ending, LedgerRow, Outcome, Record, Role, StageRow, Workload};
+use journey::record::{Cause, Death, Ending, EventKind, LedgerRow, Outcome, Record, Role, StageRow, Workload};
 use party::live::LiveMode;
 use report::sample;
 use std::fs;
@@ -232,6 +232,8 @@ fn a_source_that_dies_leaves_what_it_had_said() {
         STOPPED_SOURCE.replace("while :; do sleep 0.02; done", "echo 'out of memory' >&2; sleep 0.2; kill -9 $$");
     let record = BenchFixture::new(&source, GOOD_SINK, UNITS).run().expect("there is a report").record;
     assert_eq!(death(&record, Role::Source).said, "out of memory");
+    let died = record.events.iter().find(|event| event.kind == EventKind::Died).expect("an event");
+    assert!((0.0..100.0).contains(&died.at_s), "its time counts from the begin of the run: {died:?}");
     let why = &record.verdict.why;
     assert!(
         why.starts_with("The source died at ") && why.ends_with("(SIGKILL); its last message: out of memory."),

@@ -4,6 +4,7 @@ use crate::party::{Ended, MAILRUN, Process, ended_so, mailrun, undisturbed, wait
 use crate::stand_in_endpoint::Endpoint;
 use journey::account::fates_sum;
 use journey::record::{Mades, MadesHop, MadesStage, Record};
+use journey::{Latencies, Stage};
 use mades::api::{OutgoingProperties, payload};
 use mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits, Writer};
 use mades::{Broker, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
@@ -103,6 +104,9 @@ fn every_mode_closes_its_account_at_a_closed_loop() {
         assert_eq!(run.report.contains("## Truth"), mode != "amqp");
         let parties: Vec<&str> = run.record.parties.iter().map(|party| party.name.as_str()).collect();
         assert_eq!(parties, ["mades", "mades-endpoint"]);
+        assert!(run.record.host.disk.is_some(), "{:?}", run.record.host);
+        assert!(run.record.stages.iter().all(|row| row.service_ms.is_none()), "closed loop: {:?}", run.record.stages);
+        slowest_took_longest(&run.record, mode);
     }
 }
 
@@ -170,6 +174,33 @@ fn an_open_loop_offers_what_it_says() {
     let created = run.record.ledger.created.unwrap();
     assert!((90..220).contains(&created), "{created} of some 150");
     assert!(run.record.lag_ms.is_some());
+    for row in run.record.stages.iter().filter(|row| row.name != Stage::Created) {
+        let service = row.service_ms.unwrap_or_else(|| panic!("open loop: {row:?}"));
+        assert!(service.mean <= row.latency_ms.unwrap().mean, "{row:?}");
+        assert_eq!(Latencies::decode(row.service_histogram.as_ref().unwrap()).unwrap().count(), created, "{row:?}");
+    }
+    assert!(
+        run.record.slowest.iter().all(|message| message.waited_ms <= message.accepted_ms),
+        "{:?}",
+        run.record.slowest
+    );
+}
+
+/// The 50 slowest of 150 messages, each with its times and its receiver.
+fn slowest_took_longest(record: &Record, mode: &str) {
+    let slowest = &record.slowest;
+    assert_eq!(slowest.len(), 50, "{mode}");
+    assert!(slowest.is_sorted_by(|one, other| one.delivered_ms >= other.delivered_ms), "{mode}: {slowest:?}");
+    let delivered = record.stages.iter().find(|row| row.name == Stage::Delivered).unwrap().latency_ms.unwrap();
+    // The histogram has three digits.
+    let longest_ms = slowest[0].delivered_ms.unwrap();
+    assert!((longest_ms - delivered.max).abs() <= longest_ms * 0.002 + 0.001, "{mode}: {longest_ms} {delivered:?}");
+    for message in slowest {
+        let phases_ms: f64 = message.phases.iter().map(|phase| phase.ms).sum();
+        assert!(phases_ms + message.waited_ms <= message.accepted_ms + 0.01, "{mode}: {message:?}");
+        assert!(message.message < 150 && message.bytes > 0 && message.created_s >= 0.0, "{mode}: {message:?}");
+        assert_eq!((message.recipients.len(), message.recipient_count), (1, 1), "{mode}: {message:?}");
+    }
 }
 
 #[test]

@@ -126,6 +126,74 @@ fn service_is_shorter_than_latency(record: &Record) {
 }
 
 #[test]
+fn all_times_of_a_run_with_a_warm_up_have_one_zero() {
+    let record = bench(&[
+        "--relay",
+        "none",
+        "--sessions",
+        "4",
+        "--rate",
+        "200",
+        "--duration",
+        "5s",
+        "--warm-up",
+        "1s",
+        "--fault",
+        "data: stall 1500ms..3200ms",
+        "--fault",
+        "mail: soft reject 5%",
+    ]);
+    let at = |kind| {
+        let event = record.events.iter().find(|event| event.kind == kind);
+        event.unwrap_or_else(|| panic!("no {kind:?}: {:?}", record.events)).at_s
+    };
+    let warm_up_ended = at(EventKind::WarmUpEnded);
+    assert!((1.0..2.0).contains(&warm_up_ended), "second 0 is the whole second before the run: {warm_up_ended}");
+    let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.2).expect("a stall");
+    // Both come from the source: the same times.
+    assert!(
+        record
+            .events
+            .iter()
+            .filter(|event| event.kind == EventKind::ServerLost)
+            .any(|event| event.at_s == stall.from_s)
+    );
+    assert!(
+        record.events.iter().filter(|event| event.kind == EventKind::ServerBack).any(|event| event.at_s == stall.to_s)
+    );
+    // The sink's times count from its first connection, after the begin of the run.
+    let fault_off = at(EventKind::FaultOff);
+    assert!(fault_off >= warm_up_ended + 2.2 - 0.001, "{:?}", record.events);
+    assert!(stall.to_s >= fault_off - 0.001, "accepted again while the sink stalls: {stall:?}, {fault_off}");
+    assert!(stall.from_s <= fault_off, "{stall:?}");
+    let first = record.series.first().unwrap().second as f64;
+    let last = record.series.last().unwrap().second as f64;
+    assert!(first + 1.0 > warm_up_ended, "the warm-up has no row: {first}");
+    assert!(record.slowest.iter().all(|message| message.created_s >= warm_up_ended - 0.001), "{:?}", record.slowest);
+    for row in &record.errors {
+        assert!(row.first_s >= Some(warm_up_ended - 1.001) && row.last_s <= Some(last + 1.0), "{row:?}");
+    }
+    assert!(record.usage.iter().all(|usage| usage.seconds.iter().all(|row| row.second as f64 <= last + 60.0)));
+}
+
+#[test]
+fn every_record_with_a_directory_names_its_disk() {
+    let files = Files::new();
+    let out = files.path("out");
+    let ended = mailrun(&["bench", "--out", &out, "--quiet", "--messages", "50"]);
+    assert!(matches!(ended.code, Some(0 | 1 | 3)), "{ended:?}");
+    let disk = |name: &str| {
+        let text = fs::read_to_string(format!("{out}/{name}.json")).unwrap();
+        serde_json::from_str::<Record>(&text).unwrap().host.disk
+    };
+    let of_run = disk("run");
+    assert!(of_run.as_ref().is_some_and(|disk| !disk.file_system.is_empty()), "{of_run:?}");
+    for party in ["source", "relay", "sink"] {
+        assert_eq!(disk(party), of_run, "{party}: all of them write below {out}");
+    }
+}
+
+#[test]
 fn a_run_with_one_domain_and_a_closed_loop_has_neither_domains_nor_service_times() {
     let record = bench(&["--messages", "300", "--sessions", "5"]);
     assert!(record.domains.is_empty() && record.events.is_empty(), "{:?} {:?}", record.domains, record.events);

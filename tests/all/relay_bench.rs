@@ -6,7 +6,7 @@ use crate::party::{
 };
 use crate::relay::MAILRUN;
 use journey::Stage;
-use journey::record::{Arrival, Party, Record, Role};
+use journey::record::{Arrival, EventKind, Party, Record, Role};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -384,6 +384,21 @@ fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
     assert!(delivered.duration_s > stage(&record, Stage::Accepted).duration_s, "{:?}", record.stages);
     let curve = fs::read_to_string(out.path().join("memory.tsv")).unwrap();
     assert!(curve.lines().count() > 2, "{curve}");
+    assert!(record.host.disk.is_some(), "{:?}", record.host);
+    let faults = record.events.iter().filter(|event| matches!(event.kind, EventKind::FaultOn | EventKind::FaultOff));
+    let faults: Vec<_> = faults.map(|event| (event.kind, event.text.as_str(), event.at_s)).collect();
+    let kinds_and_texts: Vec<_> = faults.iter().map(|(kind, text, _)| (*kind, *text)).collect();
+    let expected = [
+        (EventKind::FaultOn, "the next hop does not listen"),
+        (EventKind::FaultOn, "the relay is stopped"),
+        (EventKind::FaultOff, "the relay is ready again"),
+        (EventKind::FaultOff, "the next hop listens"),
+    ];
+    assert_eq!(kinds_and_texts, expected, "{faults:?}");
+    let first_delivered = record.series.iter().find(|row| row.delivered > 0).unwrap().second;
+    assert!(first_delivered as f64 + 1.0 > faults[3].2, "nothing was delivered before: {faults:?} {:?}", record.series);
+    let page = fs::read_to_string(out.path().join("report.html")).unwrap();
+    assert!(expected.iter().all(|(_, text)| page.contains(text)), "{page}");
     assert!(!out.path().join("relay.spool").exists() && out.path().join("relay-before.stderr").exists());
 }
 

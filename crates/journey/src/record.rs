@@ -79,7 +79,8 @@ pub struct Record {
     /// Changes during the run that explain its figures, in the order of time; empty in older records.
     #[serde(default)]
     pub events: Vec<EventRow>,
-    /// The slowest accepted messages, the slowest first, at most 50; empty in older records.
+    /// The slowest accepted messages, over MADES those that took longest to arrive, the slowest first, at most 50; empty in
+    /// older records.
     #[serde(default)]
     pub slowest: Vec<SlowMessage>,
     /// The ledger by domain of the recipients, the largest first; empty if there was only one, and in older records.
@@ -188,7 +189,7 @@ pub struct Host {
     pub cores: u32,
     /// Physical memory.
     pub memory_bytes: u64,
-    /// The disk under the run directory; `null` if the party keeps nothing there, and in older records.
+    /// The disk under the run directory; of a relay that under its spool. `null` without a directory, and in older records.
     #[serde(default)]
     pub disk: Option<HostDisk>,
 }
@@ -577,7 +578,8 @@ pub struct StageRow {
     /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
-    /// Service time of the stage, since a session began the message: without the time that it waited for a session.
+    /// Service time of the stage, since a session began the message, or over MADES since it was created: without the time
+    /// that it waited for a session, or for a place.
     /// `null` where it is the latency itself (closed loop), is unknown, and in older records.
     #[serde(default)]
     pub service_ms: Option<LatencyMs>,
@@ -608,7 +610,8 @@ pub struct StallRow {
     /// The stage that no message reached: accepted, or over MADES delivered too.
     #[serde(default = "accepted")]
     pub stage: Stage,
-    /// Time at which the last message before it reached the stage, in seconds since the run began.
+    /// Time at which the last message before it reached the stage, or the run began, in seconds since `origin_ns` of the
+    /// record.
     pub from_s: f64,
     /// Time at which the first message after it reached the stage, or the load ended.
     pub to_s: f64,

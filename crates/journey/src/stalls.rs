@@ -44,7 +44,7 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// Begins with a run: finds times in which no message reached that stage.
+    /// Begins with a run: finds times in which no message reached that stage. They count from `origin`, the begin of the run.
     pub fn new(stage: Stage, origin: Duration) -> Self {
         let latest = Tick { now: origin, ..Tick::default() };
         Self { stage, origin, since: origin, rejected: 0, failed: 0, latest, rows: Vec::new() }
@@ -107,6 +107,12 @@ impl StallDetector {
             failed: self.latest.failed.saturating_sub(self.failed),
         }
     }
+}
+
+/// Stalls of a run that began at `began`, with times that count from `origin`, as all times of a record do.
+pub fn counted_from(origin: Duration, began: Duration, rows: Vec<StallRow>) -> Vec<StallRow> {
+    let shift_s = began.saturating_sub(origin).as_secs_f64();
+    rows.into_iter().map(|row| StallRow { from_s: row.from_s + shift_s, to_s: row.to_s + shift_s, ..row }).collect()
 }
 
 fn is_long(row: &StallRow) -> bool {

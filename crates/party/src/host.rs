@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 /// Text if the host gives no information.
 const UNKNOWN: &str = "unknown";
 
-/// Facts about this host.
-pub fn facts() -> Host {
+/// Facts about this host, and about the disk under the directory that a party keeps its mail or its results in, if it has
+/// one.
+pub fn facts(directory: Option<&Path>) -> Host {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     Host {
         os: os_name(&text("/etc/os-release")),
@@ -15,7 +16,7 @@ pub fn facts() -> Host {
         cpu_model: cpu_model(&text("/proc/cpuinfo")),
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
         memory_bytes: memory_bytes(&text("/proc/meminfo")),
-        disk: None,
+        disk: directory.and_then(disk_under),
     }
 }
 
@@ -142,7 +143,9 @@ mod tests {
 
     #[test]
     fn this_host_has_cores_and_memory() {
-        let host = facts();
+        let host = facts(None);
         assert!(host.cores >= 1 && host.memory_bytes > 0 && !host.kernel.is_empty(), "{host:?}");
+        assert_eq!(host.disk, None);
+        assert_eq!(facts(Some(&std::env::temp_dir())).disk, disk_under(&std::env::temp_dir()));
     }
 }

@@ -49,6 +49,12 @@ impl Outputs {
         Some(unwritten)
     }
 
+    /// The directory of its files, if it has any.
+    pub fn directory(&self) -> Option<&Path> {
+        let parent = [&self.json, &self.ledger, &self.hlog].into_iter().flatten().next()?.parent()?;
+        Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+    }
+
     fn write(&self, record: &Record, units: &Ledger) -> Result<()> {
         if let Some(path) = &self.json {
             write_record(path, record)?;
@@ -276,8 +282,15 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
     }
 }
 
-/// A record of this process, with all fields that do not depend on its role.
-pub fn new_record(run: Option<RunId>, name: &str, started_at: jiff::Timestamp, workload: Workload) -> Record {
+/// A record of this process, with all fields that do not depend on its role. `directory` is where it keeps its mail or its
+/// results, if anywhere.
+pub fn new_record(
+    run: Option<RunId>,
+    name: &str,
+    started_at: jiff::Timestamp,
+    workload: Workload,
+    directory: Option<&Path>,
+) -> Record {
     Record {
         run_id: run.map(|run| run.to_string()).unwrap_or_default(),
         name: name.to_owned(),
@@ -285,7 +298,7 @@ pub fn new_record(run: Option<RunId>, name: &str, started_at: jiff::Timestamp, w
         command: command_line(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: option_env!("MAILRUN_COMMIT").map(str::to_owned),
-        host: host::facts(),
+        host: host::facts(directory),
         workload,
         ..Record::empty()
     }

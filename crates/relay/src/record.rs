@@ -116,7 +116,7 @@ impl RunRecorder {
             target: target.collect::<Vec<_>>().join(", "),
             ..Workload::default()
         };
-        let mut record = outputs::new_record(None, "relay", self.started_at, workload);
+        let mut record = outputs::new_record(None, "relay", self.started_at, workload, Some(&config.spool.directory));
         let mut own = outputs::own_party(Role::Relay, "relay", workers, Vec::new());
         own.durability = context.durability().to_owned();
         record.parties = vec![own];

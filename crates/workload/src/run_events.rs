@@ -13,7 +13,7 @@ pub struct RunCourse<'a> {
     pub began: Duration,
     /// Time at which no more messages were created.
     pub ended: Duration,
-    /// Times in which the server accepted nothing.
+    /// Times in which the server accepted nothing, as in the record: counted from the origin.
     pub stalls: &'a [StallRow],
     /// Reason why the load ended.
     pub ending: Ending,
@@ -55,14 +55,14 @@ impl RunCourse<'_> {
         if stall.rejected > 0 {
             return Vec::new();
         }
-        let time = |second: f64| self.began + Duration::try_from_secs_f64(second).unwrap_or_default();
+        let event = |at_s: f64, kind, text: &str| EventRow { at_s, kind, text: text.to_owned() };
         let lost = match stall.failed {
             0 => "the server accepted nothing more",
             _ => "the server accepted nothing more, and connections failed",
         };
-        let mut events = vec![self.event_at(time(stall.from_s), EventKind::ServerLost, lost)];
+        let mut events = vec![event(stall.from_s, EventKind::ServerLost, lost)];
         if !stall.to_the_end {
-            events.push(self.event_at(time(stall.to_s), EventKind::ServerBack, "the server accepted messages again"));
+            events.push(event(stall.to_s, EventKind::ServerBack, "the server accepted messages again"));
         }
         events
     }
@@ -133,9 +133,9 @@ mod tests {
         let stalls = [last, stall, busy];
         let events: Vec<_> = join_events(stalls.iter().flat_map(|row| course(&stalls, 9).stall(row)).collect(), vec![]);
         let expected = [
-            (2.5, EventKind::ServerLost, "the server accepted nothing more, and connections failed"),
-            (4.5, EventKind::ServerBack, "the server accepted messages again"),
-            (7.5, EventKind::ServerLost, "the server accepted nothing more"),
+            (2.0, EventKind::ServerLost, "the server accepted nothing more, and connections failed"),
+            (4.0, EventKind::ServerBack, "the server accepted messages again"),
+            (7.0, EventKind::ServerLost, "the server accepted nothing more"),
         ];
         assert_eq!(figures(&events), expected);
     }

@@ -51,7 +51,7 @@ impl TextReport {
 
 /// Host of the measurement, for a report's title: `AMD EPYC, 2 cores, Linux 6.18.44`.
 fn host_description() -> String {
-    let host = host::facts();
+    let host = host::facts(None);
     let cores = counted(u64::from(host.cores), "core");
     plain(&format!("{}, {cores}, Linux {}", host.cpu_model, host.kernel))
 }

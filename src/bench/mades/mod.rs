@@ -128,7 +128,7 @@ fn run_parties(
         (None, Err(error), None) => return Err(complaint.unwrap_or(error)),
     };
     record.command.clone_from(&options.command);
-    record.host = host::facts();
+    record.host = host::facts(Some(directory.path()));
     record.parties.push(Party { died: supervisor.death.clone(), ..endpoint_party(options) });
     fill_costs(&mut record, &mades.observation());
     fill_costs(&mut record, &supervisor.endpoint.observation());

@@ -19,7 +19,7 @@ pub(super) fn record(
 ) -> Record {
     let url = format!("amqp://{address}");
     let workload = Workload { target: url.clone(), ..options.workload.clone() };
-    let mut record = outputs::new_record(None, &options.name, started_at, workload);
+    let mut record = outputs::new_record(None, &options.name, started_at, workload, None);
     record.duration_s = progress.elapsed_s;
     record.ledger =
         LedgerRow { accepted: Some(progress.accepted), delivered: Some(progress.delivered), ..LedgerRow::default() };

@@ -16,7 +16,7 @@ use super::ready_signal::{ReadySignal, RelayLaunch};
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
 use crate::bench::directory::RunDirectory;
 use crate::bench::engine::{Defects, TextReport};
-use crate::bench::gather;
+use crate::bench::gather::{self, BenchFault};
 use crate::bench::parties::{PartyCommand, PartyProcess};
 use crate::bench::plan::BenchOptions;
 use crate::bench::supervisor::{Completeness, Supervisor};
@@ -152,6 +152,8 @@ struct BacklogRun<'g> {
     sink: SocketAddr,
     ready_timeout: Duration,
     results: BacklogResults,
+    /// Faults so far.
+    faults: Vec<BenchFault>,
 }
 
 impl<'g> BacklogRun<'g> {
@@ -162,7 +164,16 @@ impl<'g> BacklogRun<'g> {
         directory.write("relay.toml", &config(sink, bench, needed_bytes(options.messages, &options.shape)))?;
         let supervisor = Supervisor::new(bench)?;
         let ready_timeout = ready_timeout(options.ready_target);
-        Ok(Self { scenario, bench, directory, supervisor, sink, ready_timeout, results: BacklogResults::default() })
+        Ok(Self {
+            scenario,
+            bench,
+            directory,
+            supervisor,
+            sink,
+            ready_timeout,
+            results: BacklogResults::default(),
+            faults: Vec::new(),
+        })
     }
 
     /// Runs from the first message to the last, or until the user wants no more.
@@ -199,11 +210,16 @@ impl<'g> BacklogRun<'g> {
             sink: gather::SinkOwner::Own,
             ending,
             deaths: Vec::new(),
+            faults: self.faults,
             load_started_at: Duration::ZERO,
             observations,
             surroundings,
         };
-        Ok((self.results, gather::record(self.bench, started_at, results), memory.unwrap_or_default()))
+        Ok((
+            self.results,
+            gather::record(self.bench, self.directory.path(), started_at, results),
+            memory.unwrap_or_default(),
+        ))
     }
 
     /// Fills the relay while its next hop is not listening.
@@ -213,6 +229,7 @@ impl<'g> BacklogRun<'g> {
         let file = |name: &str| self.directory.path().join(name);
         (launch.command.stdout, launch.command.stderr) = (file("relay-before.stdout"), file("relay-before.stderr"));
         let relay = self.supervisor.start_relay(launch)?;
+        self.faults.push(BenchFault::begins("the next hop does not listen"));
         let command = PartyCommand::source(self.scenario.program(), self.bench, run, self.directory, &relay);
         let complaint = self.supervisor.follow_source(command)?;
         self.supervisor.ensure_all_alive()?;
@@ -234,6 +251,7 @@ impl<'g> BacklogRun<'g> {
             self.directory,
             &sink,
         ))?;
+        self.faults.push(BenchFault::ends("the next hop listens"));
         self.drain(accepted)
     }
 
@@ -275,6 +293,7 @@ impl<'g> BacklogRun<'g> {
     /// Stops the relay and starts it again on what it has kept.
     fn restart_relay(&mut self) -> Result<()> {
         let stopping = Instant::now();
+        self.faults.push(BenchFault::begins("the relay is stopped"));
         let complaint = self.supervisor.stop_relay(PartyProcess::terminate)?;
         self.supervisor.ensure_all_alive()?;
         complaint.map_or(Ok(()), Err)?;
@@ -285,6 +304,7 @@ impl<'g> BacklogRun<'g> {
         let status = self.status()?;
         self.supervisor.await_relay("the relay reads its spool", self.ready_timeout, || status.is_ready())?;
         let ready_s = restarted_at.elapsed().as_secs_f64();
+        self.faults.push(BenchFault::ends("the relay is ready again"));
         let usage = self.supervisor.sample_relay();
         let reopened = RestartPhase {
             stop_s,

@@ -37,6 +37,15 @@ pub enum DumpTarget {
     File(PathBuf),
 }
 
+impl DumpTarget {
+    /// Path of the directory or the file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Directory(path) | Self::Maildir(path) | Self::File(path) => path,
+        }
+    }
+}
+
 /// Stores messages, for all workers.
 #[derive(Debug)]
 pub(super) struct MessageDump {

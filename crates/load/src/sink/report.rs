@@ -1,4 +1,5 @@
 //! The sink's run record: of one run, or of all mail if none has traces.
+use super::DumpTarget;
 use super::active_rules::{self, ActiveRules, RuleChange};
 use super::options::{RESERVED_DESCRIPTORS, SinkOptions};
 use journey::record::{EventRow, LedgerRow, Record, Role, SlowMessage, StageRow, Workload};
@@ -84,7 +85,9 @@ impl SinkReport {
             seed: self.options.seed,
             ..Workload::default()
         };
-        let mut record = outputs::new_record(run, &self.options.name, self.started_at, workload);
+        let dump = self.options.dump.as_ref().map(DumpTarget::path);
+        let directory = dump.or_else(|| self.options.outputs.directory());
+        let mut record = outputs::new_record(run, &self.options.name, self.started_at, workload, directory);
         record.origin_ns = self.series.origin_ns();
         record.series = self.series.rows();
         record.errors = self.total.errors.rows(record.origin_ns);

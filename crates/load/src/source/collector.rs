@@ -6,7 +6,7 @@ use super::{SourceContext, report};
 use anyhow::{Result, bail};
 use journey::record::{Ending, ThresholdRow};
 use journey::series::SeriesCounters;
-use journey::stalls::{StallDetector, Tick};
+use journey::stalls::{self, StallDetector, Tick};
 use journey::{Latencies, RunId, SourceTally};
 use net::clock;
 use party::host_sampler::HostSampler;
@@ -126,16 +126,16 @@ impl SourceCollector {
         let unlogged = self.interval_recorder.finish(now);
         let series = &self.interval_recorder.series;
         let around = self.host_sampler.finish();
-        let stalls = self.stalls.rows();
+        let origin = Duration::from_nanos(series.origin_ns());
+        let stalls = stalls::counted_from(origin, self.began, self.stalls.rows());
         let known = report::SourceResults {
             tally: &self.total,
             series,
-            stalls: &stalls,
             ending: self.end.ending,
             offered_time: self.offered_time(now),
             is_abandoned: self.end.is_abandoned,
             course: RunCourse {
-                origin: Duration::from_nanos(series.origin_ns()),
+                origin,
                 began: self.began,
                 ended: self.total.last_created.unwrap_or(now),
                 stalls: &stalls,

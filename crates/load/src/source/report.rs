@@ -2,9 +2,7 @@
 use super::{RESERVED_DESCRIPTORS, SourceContext, SourceOptions};
 use journey::account::{self, AccountInputs, Topology};
 use journey::judge::{VerdictInputs, judge};
-use journey::record::{
-    Ending, MAX_SLOW_RECIPIENTS, Record, Role, SlowMessage, StallRow, Surroundings, ThresholdRow, WarmUp,
-};
+use journey::record::{Ending, MAX_SLOW_RECIPIENTS, Record, Role, SlowMessage, Surroundings, ThresholdRow, WarmUp};
 use journey::slowest::SlowTransaction;
 use journey::{RunId, Series, SourceTally, Stage};
 use party::host_sampler;
@@ -17,7 +15,6 @@ use workload::run_events::RunCourse;
 pub(super) struct SourceResults<'a> {
     pub(super) tally: &'a SourceTally,
     pub(super) series: &'a Series,
-    pub(super) stalls: &'a [StallRow],
     pub(super) ending: Ending,
     /// Time for which load was offered.
     pub(super) offered_time: Option<Duration>,
@@ -40,13 +37,14 @@ pub(super) fn record(
     let SourceResults { tally, series, .. } = known;
     let options = &context.options;
     let workload = options.workload(&context.summary);
-    let mut record = outputs::new_record(Some(run), &options.name, started_at, workload);
+    let directory = options.outputs.directory();
+    let mut record = outputs::new_record(Some(run), &options.name, started_at, workload, directory);
     record.origin_ns = series.origin_ns();
     record.series = series.rows();
     let since = if options.offered_rate.is_some() { Stage::Scheduled } else { Stage::Created };
     record.stages = tally.stages("source", since, known.offered_time);
     record.offered_s = known.offered_time.map(|offered| offered.as_secs_f64());
-    record.stalls = known.stalls.to_vec();
+    record.stalls = known.course.stalls.to_vec();
     record.ending = Some(known.ending);
     record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.phases = tally.phase_rows();

@@ -1,4 +1,5 @@
 //! The run record of the bench.
+use super::in_flight::InFlightEntry;
 use super::run_state::MadesRunState;
 use super::stages::{MadesMode, MessageStage};
 use super::tracker::ReceiveQueue;
@@ -6,9 +7,11 @@ use super::troubles::TroubleTimes;
 use super::verdict;
 use journey::merge::join_events;
 use journey::record::{
-    Ending, ErrorRow, EventKind, EventRow, LedgerRow, Mades, MadesQueue, MadesTrouble, Record, Role, StageRow,
-    StallRow, Surroundings, ThresholdRow, Workload,
+    Ending, ErrorRow, EventKind, EventRow, LedgerRow, Mades, MadesQueue, MadesTrouble, Record, Role, SlowMessage,
+    StageRow, StallRow, Surroundings, ThresholdRow, Workload,
 };
+use journey::slowest::MessagePhases;
+use journey::stalls;
 use journey::{Phase, Series};
 use net::clock;
 use party::outputs;
@@ -36,20 +39,23 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     let foreign = [ReceiveQueue::Reply, ReceiveQueue::Event, ReceiveQueue::Inbox].map(|queue| run_state.foreign(queue));
     let offered_s = run_state.offered().map(|offered| offered.as_secs_f64());
     let mades = mades(run_state, &balance.missing, offered_s, results.purged);
-    let mut record = outputs::new_record(Some(run_state.run), &options.name, results.started_at, workload(run_state));
+    let workload = workload(run_state);
+    let directory = options.out.as_deref();
+    let mut record = outputs::new_record(Some(run_state.run), &options.name, results.started_at, workload, directory);
     record.command.clone_from(&options.command);
     record.origin_ns = results.series.origin_ns();
     record.series = results.series.rows();
     record.usage = results.usage.party("mades", record.origin_ns).into_iter().collect();
     record.offered_s = offered_s;
-    record.stalls = results.stalls;
     record.stages = stages(run_state, &balance.ledger, offered_s);
     record.duration_s = mades.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.lag_ms = run_state.lag.borrow().summary();
     let origin = Duration::from_nanos(record.origin_ns);
+    record.stalls = stalls::counted_from(origin, run_state.began, results.stalls);
     let times: Vec<_> = run_state.tracker.borrow().troubles.times().collect();
     record.errors = mades.troubles.iter().zip(times).map(|(trouble, times)| error(trouble, times, origin)).collect();
     record.events = events(run_state, origin, results.ending, results.missed_threshold);
+    record.slowest = slowest(run_state, origin);
     record.surroundings = Some(results.surroundings);
     let mut party = outputs::own_party(Role::Source, "mades", 1, Vec::new());
     party.command.clone_from(&options.command);
@@ -205,8 +211,8 @@ fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>)
             since: latency_ms.map(|_| since),
             latency_ms,
             histogram: waterfall.latency(stage).encoded().filter(|_| is_timed),
-            service_ms: None,
-            service_histogram: None,
+            service_ms: waterfall.service(stage).summary(),
+            service_histogram: waterfall.service(stage).encoded(),
         }
     };
     let mut rows = vec![
@@ -219,6 +225,34 @@ fn stages(run_state: &MadesRunState, ledger: &LedgerRow, offered_s: Option<f64>)
         rows.push(row(journey::Stage::Notified, mode.last(), None));
     }
     rows
+}
+
+/// The messages that took longest to arrive, in the terms that all protocols share: the body is the transfer, and the reply
+/// the broker's.
+fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
+    let ms = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() * 1e3;
+    let row = |(took, entry): (Duration, InFlightEntry)| {
+        let arrived = entry.since + took;
+        let mut phases = MessagePhases::default();
+        if let Some(sent) = entry.time(MessageStage::Sent) {
+            phases.add(Phase::Body, sent.saturating_sub(entry.created));
+            let settled = entry.time(MessageStage::Settled).unwrap_or(sent);
+            phases.add(Phase::Reply, settled.saturating_sub(sent));
+        }
+        SlowMessage {
+            message: entry.sequence,
+            created_s: entry.since.saturating_sub(origin).as_secs_f64(),
+            // A connection may be cut before the broker has settled: then it is only known that it has arrived.
+            accepted_ms: ms(entry.since, entry.time(MessageStage::Settled).unwrap_or(arrived)),
+            delivered_ms: Some(ms(entry.since, arrived)),
+            waited_ms: ms(entry.since, entry.created),
+            phases: phases.rows(),
+            recipients: vec![run_state.options.receiver.clone()],
+            recipient_count: 1,
+            bytes: run_state.payloads.size(entry.sequence) as u64,
+        }
+    };
+    run_state.tracker.borrow().slowest().into_iter().map(row).collect()
 }
 
 /// A trouble in the terms that all protocols share: those have numeric codes, and phases of a dialogue.

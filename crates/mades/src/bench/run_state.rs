@@ -60,12 +60,14 @@ impl MadesRunState {
     pub(super) fn new(options: MadesOptions, run: RunId, payloads: Payloads, now: Duration) -> Self {
         let mut tracker = MessageTracker::new(options.mode, options.max_in_transit, options.timeout);
         tracker.waterfall.observer.clone_from(&options.observer);
+        let pacer = LoadPacer::new(&options, now);
+        tracker.waterfall.is_open_loop = pacer.is_open_loop();
         Self {
             run,
             run_uuid: Uuid::from_bytes(run.0),
             payloads,
             tracker: RefCell::new(tracker),
-            pacer: RefCell::new(LoadPacer::new(&options, now)),
+            pacer: RefCell::new(pacer),
             room_notify: Notify::new(),
             unsent: Cell::new(None),
             lag: RefCell::default(),

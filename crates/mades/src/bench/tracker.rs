@@ -12,6 +12,7 @@ use super::stages::{self, MadesFate, MadesMode, MessageFlags, MessageStage, Wait
 use super::troubles::{TroubleKind, Troubles};
 use super::waterfall::Waterfall;
 use journey::record::LedgerRow;
+use journey::slowest::Slowest;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub(super) struct MessageTracker {
     history: MessageHistory,
     pub(super) waterfall: Waterfall,
     pub(super) troubles: Troubles,
+    /// Finished messages that took longest to arrive.
+    slowest: Slowest<InFlightEntry>,
     next_sequence: u64,
     /// Every message below this number is finished.
     oldest_open: u64,
@@ -87,6 +90,7 @@ impl MessageTracker {
             history: MessageHistory::new(mode.complete_flags()),
             waterfall: Waterfall::new(mode),
             troubles: Troubles::default(),
+            slowest: Slowest::default(),
             next_sequence: 0,
             oldest_open: 0,
             unsettled: 0,
@@ -138,6 +142,14 @@ impl MessageTracker {
 
     pub(super) fn redelivered(&self) -> u64 {
         self.redelivered
+    }
+
+    /// The messages that took longest to arrive, the slowest first, with their times; those that are still under way
+    /// included, if they have arrived.
+    pub(super) fn slowest(&self) -> Vec<(Duration, InFlightEntry)> {
+        let mut slowest = self.slowest.clone();
+        self.in_flight.iter().for_each(|entry| add_arrived(&mut slowest, self.mode, entry));
+        slowest.sorted()
     }
 
     /// Messages that came out of the inbox after one that was created later.
@@ -376,8 +388,9 @@ impl MessageTracker {
     fn finish(&mut self, sequence: u64, now: Duration) {
         self.integrate_load(now);
         self.settle(sequence);
-        let left = self.in_flight.remove(sequence);
-        if let (Some(entry), Some(index)) = (left, &mut self.by_peer_id) {
+        let Some(entry) = self.in_flight.remove(sequence) else { return };
+        add_arrived(&mut self.slowest, self.mode, &entry);
+        if let Some(index) = &mut self.by_peer_id {
             index.remove(&entry.peer_id);
         }
     }
@@ -404,6 +417,14 @@ impl MessageTracker {
     fn integrate_load(&mut self, now: Duration) {
         self.load_s += self.in_flight.count() as f64 * now.saturating_sub(self.load_since).as_secs_f64();
         self.load_since = now;
+    }
+}
+
+/// Adds a message to the slowest, if it has arrived and is one of them.
+fn add_arrived(slowest: &mut Slowest<InFlightEntry>, mode: MadesMode, entry: &InFlightEntry) {
+    let took = entry.time(mode.arrival()).map(|arrived| arrived.saturating_sub(entry.since));
+    if let Some(took) = took.filter(|took| slowest.admits(*took)) {
+        slowest.insert(took, *entry);
     }
 }
 

@@ -24,6 +24,8 @@ struct StageStats {
     /// First arrivals after the time-out, which have no latency.
     late: u64,
     latency: Latencies,
+    /// Times since the messages were created, at open loop.
+    service: Latencies,
     last: Option<Duration>,
     /// Time at which it was first reached since the last interval.
     recent_first: Option<Duration>,
@@ -56,13 +58,23 @@ pub(super) struct Waterfall {
     /// Latencies to the last stage since the last interval.
     recent: Latencies,
     pub(super) observer: Option<Rc<dyn RunObserver>>,
+    /// Set at open loop, where a message may be created later than it was due.
+    pub(super) is_open_loop: bool,
 }
 
 impl Waterfall {
     pub(super) fn new(mode: MadesMode) -> Self {
         let reached = Default::default();
         let hops = Default::default();
-        Self { mode, stages: reached, hops, first_created: None, recent: Latencies::default(), observer: None }
+        Self {
+            mode,
+            stages: reached,
+            hops,
+            first_created: None,
+            recent: Latencies::default(),
+            observer: None,
+            is_open_loop: false,
+        }
     }
 
     /// Times a message that reaches a stage for the first time.
@@ -72,6 +84,9 @@ impl Waterfall {
         let reached = &mut self.stages[stage as usize];
         reached.count_at(now);
         reached.latency.record(latency);
+        if self.is_open_loop {
+            reached.service.record(now.saturating_sub(entry.created));
+        }
         if let Some(observer) = &self.observer {
             observer.stage_reached(stage, latency, now);
         }
@@ -118,6 +133,11 @@ impl Waterfall {
     /// Latencies of messages to a stage.
     pub(super) fn latency(&self, stage: MessageStage) -> &Latencies {
         &self.stages[stage as usize].latency
+    }
+
+    /// Times from their creation to a stage, of messages that may have been due before; empty at closed loop.
+    pub(super) fn service(&self, stage: MessageStage) -> &Latencies {
+        &self.stages[stage as usize].service
     }
 
     /// Time at which the stage was last reached.
