@@ -48,6 +48,7 @@ GROUPS = [
     ("crates/dropin/src/smtp_sink", "Postfix's smtp-sink"),
     ("crates/dropin/src/go_smtp_source", "The Go rewrite of smtp-source"),
     ("src/bench", "`mailrun bench`: starts, watches and stops source, relay and sink, and merges their results"),
+    ("src/bench/capacity", "`mailrun capacity`: each trial is a run of the bench; its record judged for the search"),
     ("src/bench/engine", "The engine of scenarios that compare: cases in rounds, and one writer for their tables"),
     ("src/bench/tables", "The published tables as scenarios: smtp-source, go-smtp-source and mailrun side by side"),
     ("src/bench/mades", "`bench mades`: the bench and the stand-in, and a comparison of what both saw"),

@@ -12,6 +12,8 @@ fuzz_target!(|data: &[u8]| {
             Ok(threshold) => {
                 assert_eq!(Threshold::parse(threshold.expression(), protocol).as_ref(), Ok(&threshold));
                 let _ = (threshold.is_of_delivery(), threshold.needs_the_end(), threshold.is_of_time());
+                let goal = threshold.loss_goal();
+                assert!(goal.is_none_or(|goal| (0.0..1.0).contains(&goal.loss_ratio())));
                 assert_eq!(threshold.source().is_none(), fate_of(threshold.expression()).is_some());
             }
             Err(why) => assert!(!why.is_empty()),

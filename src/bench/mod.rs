@@ -8,9 +8,9 @@
 //! A run never disturbs itself: the parties are processes of their own, measured by `party::process_usage` from outside, and this
 //! process does nothing but wait, draw a bar four times a second and, at the end, the sums.
 mod built_in;
+pub(crate) mod capacity;
 mod contestant;
 mod directory;
-pub(crate) mod disk;
 mod engine;
 mod gather;
 pub(crate) mod mades;

@@ -122,6 +122,41 @@ fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
 }
 
 impl BenchArgs {
+    /// The arguments of the trials of a capacity.
+    pub(super) fn of_trials(
+        server: Option<ServerArg>,
+        sink: Option<String>,
+        relay: BenchRelayArgs,
+        load: LoadArgs,
+        approach: ConnectionArgs,
+        (label, out): (String, Option<PathBuf>),
+        allow_public: bool,
+    ) -> Self {
+        Self {
+            scenario: None,
+            list: false,
+            server,
+            sink,
+            relay,
+            load,
+            approach,
+            faults: SinkFaultArgs::default(),
+            report: ReportArgs::default(),
+            out,
+            label,
+            allow_public,
+        }
+    }
+
+    /// Options of trials; each has its own rate, length and directory.
+    ///
+    /// # Errors
+    /// If an option has no effect, or the server's name is unknown.
+    pub(super) fn trial_options(self, live: LiveMode) -> Result<BenchOptions> {
+        self.check()?;
+        Ok(BenchOptions { live, ..self.options()? })
+    }
+
     pub(super) fn run(self) -> Result<ExitCode> {
         if let Some(scenario) = self.scenario {
             return scenario.run();

@@ -1,6 +1,5 @@
 //! `mailrun disk`: the rate that a durable relay can reach on a disk, by the spool's own writes.
 use super::values;
-use crate::bench::disk::{DiskTestOptions, DiskTestResult, measure};
 use anyhow::Result;
 use clap::Args;
 use journey::record::{HostDisk, Outcome};
@@ -8,6 +7,7 @@ use journey::threshold::format_value;
 use party::interrupt::INTERRUPTED_STATUS;
 use party::live::LiveMode;
 use party::terminal::CharacterSet;
+use relay::disk_test::{DiskTestOptions, DiskTestResult, measure};
 use report::numbers::{count, megabytes, memory, octets, rate};
 use report::printable::printable;
 use std::fmt::Write as _;

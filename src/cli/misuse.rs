@@ -220,7 +220,10 @@ mod tests {
             ("bench --reuse -5", "--reuse: \"-5\": must be positive. See --help."),
             ("bench --reuse 0..5", "--reuse \"0..5\": \"0\": must be more than zero. See --help."),
             ("bench a:1 b:1", "unexpected argument \"b:1\"; one server is measured at a time. See --help."),
-            ("source a:1 --sink http://a:1", "unknown option \"--sink\" here; mailrun bench has it. See --help."),
+            (
+                "source a:1 --sink http://a:1",
+                "unknown option \"--sink\" here; mailrun bench and capacity have it. See --help.",
+            ),
             ("source a:1 --strict=yes", "--strict takes no value. See --help."),
             ("sink -1", "\"-1\": a value must not be negative. See --help."),
             ("bench --seed 1 --seed 2", "--seed <N> must not be given more than once. See --help."),

@@ -9,6 +9,7 @@
 //! ```
 mod bench;
 mod capabilities;
+mod capacity;
 mod completions;
 mod connection;
 mod disk;
@@ -94,6 +95,7 @@ Examples:
   mailrun report DIR --format html -o FILE    shows a stored run again
   mailrun queue list --spool DIR              shows the queue of a relay
   mailrun spool check DIR                     checks the spool of a stopped relay
+  mailrun capacity SERVER                     the highest rate that meets a goal
   mailrun disk DIR                            what a disk can do for a relay
   mailrun bench mades                         MADES (ECP, EDX) over AMQP 1.0
 
@@ -118,6 +120,7 @@ enum Command {
     Report(stored_runs::StoredRunsArgs),
     Queue(queue::QueueArgs),
     Spool(spool::SpoolArgs),
+    Capacity(Box<capacity::CapacityArgs>),
     Disk(disk::DiskArgs),
     InstallLinks(links::InstallLinksArgs),
     Man(man::ManArgs),
@@ -240,6 +243,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Report(typed) => typed.run(),
         Command::Queue(typed) => typed.run(),
         Command::Spool(typed) => typed.run(),
+        Command::Capacity(typed) => typed.run(),
         Command::Disk(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
         Command::Man(typed) => typed.run(),

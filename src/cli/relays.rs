@@ -40,6 +40,11 @@ pub(super) struct BenchRelayArgs {
 }
 
 impl BenchRelayArgs {
+    /// The same with no relay where none was named.
+    pub(super) fn or_none(self) -> Self {
+        Self { relay: self.relay.or(Some(Contestant::None)), ..self }
+    }
+
     /// The relay that was asked for; `None` if no option names one.
     pub(super) fn named_contestant(&self) -> Option<Contestant> {
         self.relay.clone()

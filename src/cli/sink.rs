@@ -104,7 +104,7 @@ impl DumpArgs {
 }
 
 /// Faults of a sink, in the words that sink and bench share.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Faults, to test senders and mailrun itself: P is a probability, 1% or 0.01")]
 pub(super) struct SinkFaultArgs {
     /// Rule for a fault, repeatable: 'rcpt: soft reject 0.01'. `mailrun sink --help` lists all rules.

@@ -14,6 +14,7 @@ pub(super) fn of(command: &mut Command, words: &[&str]) -> String {
         ["bench"] => return BENCH.to_owned(),
         ["source"] => return SOURCE.to_owned(),
         ["sink"] => return SINK.to_owned(),
+        ["capacity"] => return CAPACITY.to_owned(),
         _ => {}
     }
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
@@ -160,6 +161,32 @@ Usage: mailrun sink [OPTIONS]
 All options and rules: mailrun sink --help
 ";
 
+const CAPACITY: &str = "\
+Finds the highest rate that a server takes and still meets its goals.
+
+Usage: mailrun capacity [OPTIONS] [SERVER]    HOST[:25], smtp://, smtps://,
+                                              lmtp://, unix:PATH
+      --goal EXPR           'delivered.p99 < 1s', 'rejected <= 0.1%'; repeatable
+      --quick               a fifth of the time: trials of 2 s, bounds of 5 %
+      --rfc2544             one trial of 60 s for each rate; needs --max-rate
+      --min-rate, --max-rate RATE   [10/s, 1M/s]
+      --trial TIME          length of a trial [5s]
+      --max-time TIME       longest time of all trials [20m]
+      --confirm TIME        trials at 80, 100 and 120 % [60s]; 0s for none
+      --peak RATE           plan: instances and headroom at --safety 0.6
+      --messages-per-user N plan: users in the busy hour
+  -s, -c, --sessions N      parallel sessions [100]
+  -l, --message-size BYTES  [400]
+      --reuse [N]           N messages per connection, without N no limit
+      --sink URL            mailrun sink that the server delivers to
+      --sink-listen ADDR    the same, started for each trial
+      --relay WHICH         without a server: mailrun, postfix, a command [none]
+      --out DIR, --json FILE|-   results;  -q, --quiet
+
+  mailrun capacity 127.0.0.1:25 --sink-listen :2526 --goal 'delivered.p99 < 1s'
+All options: mailrun capacity --help
+";
+
 #[cfg(test)]
 mod tests {
     use super::super::Cli;
@@ -193,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_summary_names_options_that_exist() {
-        for name in ["bench", "source", "sink"] {
+        for name in ["bench", "source", "sink", "capacity"] {
             let mut whole = Cli::command();
             let command = whole.find_subcommand_mut(name).unwrap();
             let text = of(command, &[name]);

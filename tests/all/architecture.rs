@@ -6,7 +6,10 @@ use std::path::Path;
 
 /// Each crate and the crates that it stands on, which are below it: docs/architecture.md has the same lines.
 const CRATES: [(&str, &[&str]); 18] = [
-    ("mailrun", &["dropin", "load", "relay", "mades", "party", "report", "net", "journey", "spool", "smtp"]),
+    (
+        "mailrun",
+        &["dropin", "load", "relay", "mades", "party", "report", "net", "journey", "spool", "smtp", "capacity"],
+    ),
     ("dropin", &["mades", "party", "workload", "net", "journey", "smtp"]),
     ("load", &["party", "workload", "report", "net", "journey", "smtp", "trust", "mime"]),
     ("relay", &["party", "report", "net", "journey", "spool", "smtp", "trust", "mime"]),
@@ -14,7 +17,7 @@ const CRATES: [(&str, &[&str]); 18] = [
     ("party", &["dashboard", "report", "net", "journey", "smtp"]),
     ("dashboard", &["report"]),
     ("workload", &["journey"]),
-    ("report", &["journey"]),
+    ("report", &["journey", "capacity"]),
     ("net", &["eventloop", "smtp", "trust"]),
     ("journey", &["mime"]),
     ("spool", &[]),

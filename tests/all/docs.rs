@@ -88,6 +88,20 @@ const INSTEAD: &[(&str, &str)] = &[
     ("mailrun queue retry ID…", "mailrun queue retry \"$ID\" --spool standing-spool"),
     ("mailrun queue hold …", "mailrun queue hold all --spool standing-spool"),
     ("mailrun queue release …", "mailrun queue release \"$ID\" --spool standing-spool"),
+    (
+        "mailrun capacity 127.0.0.1:25 --sink-listen 127.0.0.1:2526 --goal 'delivered.p99 < 1s'",
+        "mailrun capacity --goal 'delivered.p99 < 1s' --quick --trial 200ms --confirm 0s --min-rate 20/s --max-rate 40/s",
+    ),
+    (
+        "mailrun capacity --relay mailrun --quick --reuse --goal 'delivered.p99 < 1s' --peak 300/s --safety 0.6",
+        "mailrun capacity --quick --reuse --trial 200ms --confirm 200ms --min-rate 20/s --max-rate 40/s \
+         --goal 'delivered.p99 < 1s' --peak 300/s --safety 0.6",
+    ),
+    (
+        "mailrun capacity --quick --json - | jq .capacity.rate_per_s",
+        "mailrun capacity --quick --trial 200ms --confirm 0s --min-rate 20/s --max-rate 40/s --json - | \
+         jq .capacity.rate_per_s",
+    ),
     ("mailrun disk /var/lib/mailrun", "mkdir -p var-lib-mailrun && mailrun disk var-lib-mailrun --duration 300ms"),
     (
         "mailrun disk /var/lib/mailrun --rate 500/s --message-size 16k",

@@ -21,6 +21,7 @@ extern crate spool as mailrun_spool;
 mod architecture;
 mod bench;
 mod bench_modes;
+mod capacity;
 mod certificates;
 mod ci_gate;
 mod circles;

@@ -253,6 +253,33 @@ impl Threshold {
         matches!(self.subject, Subject::Figure(_, Metric::Count)) && !self.comparison.is_upper()
     }
 
+    /// The threshold as a share of messages that may be lost, if it can be one: a percentile, a maximum or `within` of a
+    /// stage, or a percentage of a fate. `delivered.p99 < 1s` is at most 1 % of what was due later than 1 s, or never.
+    pub fn loss_goal(&self) -> Option<LossGoal> {
+        let limit = Duration::try_from_secs_f64(self.limit / 1e3).ok();
+        let (subject, loss_ratio) = match self.subject {
+            Subject::Figure(MetricSource::Stage(Stage::Created), _) => return None,
+            Subject::Figure(MetricSource::Stage(stage), Metric::Quantile(share)) if self.comparison.is_upper() => {
+                (LossSubject::Late(stage, limit?), 1.0 - share)
+            }
+            Subject::Figure(MetricSource::Stage(stage), Metric::Max) if self.comparison.is_upper() => {
+                (LossSubject::Late(stage, limit?), 0.0)
+            }
+            Subject::Figure(MetricSource::Stage(stage), Metric::Within(time)) if !self.comparison.is_upper() => {
+                (LossSubject::Late(stage, time), 1.0 - self.limit / 100.0)
+            }
+            Subject::Fate(fate @ (Fate::Rejected | Fate::Failed))
+                if self.comparison.is_upper() && self.unit == LimitUnit::Percent =>
+            {
+                (LossSubject::Fate(fate), self.limit / 100.0)
+            }
+            Subject::Figure(..) | Subject::Fate(_) => return None,
+        };
+        // 1 - 0.99 is a little more than 0.01.
+        let loss_ratio = (loss_ratio * 1e9).round() / 1e9;
+        (0.0..1.0).contains(&loss_ratio).then(|| LossGoal { expression: self.expression.clone(), subject, loss_ratio })
+    }
+
     /// Evaluates it.
     pub fn evaluate(&self, figures: &impl MetricValues) -> ThresholdRow {
         let value = self.value(figures).filter(|value| value.is_finite());
@@ -278,6 +305,49 @@ impl Threshold {
                 }
             }
             Subject::Figure(place, metric) => metric_value(figures, place, metric),
+        }
+    }
+}
+
+/// A threshold as a share of messages that may be lost, or as good as lost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LossGoal {
+    expression: String,
+    subject: LossSubject,
+    loss_ratio: f64,
+}
+
+/// Messages that count as lost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum LossSubject {
+    /// Those that did not reach the stage in that time.
+    Late(Stage, Duration),
+    /// Those that met that fate.
+    Fate(Fate),
+}
+
+impl LossGoal {
+    /// The expression as it was typed.
+    pub fn expression(&self) -> &str {
+        &self.expression
+    }
+
+    /// The greatest share that may be lost.
+    pub fn loss_ratio(&self) -> f64 {
+        self.loss_ratio
+    }
+
+    /// Share of `due` messages that was lost; `None` if nobody could see it.
+    pub fn lost_share(&self, figures: &impl MetricValues, due: u64) -> Option<f64> {
+        match self.subject {
+            LossSubject::Fate(fate) => Some(figures.fate(fate)? as f64 / figures.created_units()?.max(1) as f64),
+            LossSubject::Late(stage, limit) => {
+                let place = MetricSource::Stage(stage);
+                let reached = figures.count(place)?;
+                let times = figures.times(place).filter(|times| times.count() > 0);
+                let in_time = if reached == 0 { 0 } else { times?.count_within(limit) };
+                Some((1.0 - in_time as f64 / due.max(1) as f64).max(0.0))
+            }
         }
     }
 }
@@ -567,6 +637,7 @@ fn unknown(what: &str, name: &str, known: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::StageRow;
 
     fn read(text: &str) -> Threshold {
         Threshold::parse(text, RunProtocol::Smtp).unwrap_or_else(|why| panic!("{text}: {why}"))
@@ -642,6 +713,56 @@ mod tests {
             (1234.5, "/s", "1,235/s"),
         ] {
             assert_eq!(format_value(value, unit), text);
+        }
+    }
+
+    #[test]
+    fn a_requirement_on_latency_is_a_share_that_may_be_lost() {
+        let goal = |text: &str| Threshold::parse(text, RunProtocol::Smtp).unwrap().loss_goal();
+        for (text, ratio) in [
+            ("delivered.p99 < 1s", 0.01),
+            ("accepted.p999 <= 50ms", 0.001),
+            ("delivered.within(60s) >= 100%", 0.0),
+            ("delivered.within(60s) >= 95%", 0.05),
+            ("accepted.max < 1s", 0.0),
+            ("rejected <= 0.5%", 0.005),
+        ] {
+            let goal = goal(text).unwrap_or_else(|| panic!("{text}"));
+            assert!((goal.loss_ratio() - ratio).abs() < 1e-9 && goal.expression() == text, "{goal:?}");
+        }
+        for text in
+            ["delivered.rate > 5000/s", "accepted.mean < 5ms", "created.p99 < 1s", "mail.p99 < 1s", "lost <= 1%"]
+        {
+            assert_eq!(goal(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_due_and_never_came_is_lost() {
+        let goal = Threshold::parse("accepted.p99 < 50ms", RunProtocol::Smtp).unwrap().loss_goal().unwrap();
+        let mut times = Latencies::default();
+        (1..=100).for_each(|ms| times.record(Duration::from_millis(ms)));
+        let mut record = Record::empty();
+        assert_eq!(goal.lost_share(&record, 100), None, "nobody saw it");
+        record.stages.push(StageRow {
+            name: Stage::Accepted,
+            party: "source".to_owned(),
+            count: 100,
+            failed: 0,
+            bytes: 0,
+            rate_per_s: 0.0,
+            bytes_per_s: 0.0,
+            duration_s: 1.0,
+            offered_rate_per_s: None,
+            since: None,
+            latency_ms: None,
+            histogram: times.encoded(),
+            service_ms: None,
+            service_histogram: None,
+        });
+        for (due, lost) in [(100, 0.5), (200, 0.75), (50, 0.0)] {
+            let share = goal.lost_share(&record, due).unwrap();
+            assert!((share - lost).abs() < 0.011, "{due}: {share}");
         }
     }
 }

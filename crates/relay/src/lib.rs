@@ -22,6 +22,7 @@
 //! | `record` | the record of a run | |
 //! | `blocking_pool` | threads for work that blocks | |
 //! | `descriptors` | the number of descriptors needed, and the limits if fewer are granted | |
+//! | `disk_test` | what a disk can do for a relay, before it is blamed | |
 //! | `spool_directory` | owner and permissions of the spool's directory | |
 //! | `log_target` | the target of the log's lines | |
 mod blocking_pool;
@@ -32,6 +33,7 @@ mod counters;
 mod delivery;
 mod delivery_log;
 mod descriptors;
+pub mod disk_test;
 mod dsn;
 mod log_target;
 mod message;

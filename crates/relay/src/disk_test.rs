@@ -27,60 +27,78 @@ const FAST_SYNC_MS: f64 = 0.02;
 
 /// Options of a measurement of a disk.
 #[derive(Clone, Debug)]
-pub(crate) struct DiskTestOptions {
+pub struct DiskTestOptions {
     /// The directory of the spool, or another one on the same disk.
-    pub(crate) directory: PathBuf,
+    pub directory: PathBuf,
     /// Time of the whole measurement.
-    pub(crate) duration: Duration,
+    pub duration: Duration,
     /// Size of the messages that the rate is asked for.
-    pub(crate) message_bytes: u64,
+    pub message_bytes: u64,
     /// Rate that the disk has to sustain.
-    pub(crate) rate_per_s: Option<f64>,
+    pub rate_per_s: Option<f64>,
     /// Progress output.
-    pub(crate) live: LiveMode,
+    pub live: LiveMode,
 }
 
 /// Result of a measurement; its JSON has the same names.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct DiskTestResult {
-    pub(crate) format: &'static str,
-    pub(crate) directory: String,
-    pub(crate) disk: Option<HostDisk>,
+pub struct DiskTestResult {
+    /// Form of the result: `mailrun-disk/1`.
+    pub format: &'static str,
+    /// The directory.
+    pub directory: String,
+    /// The disk below it.
+    pub disk: Option<HostDisk>,
     /// False if the file system is in memory: then the figures say nothing.
-    pub(crate) durable: bool,
-    pub(crate) segment_bytes: u64,
-    pub(crate) interrupted: bool,
-    pub(crate) rows: Vec<DiskTestRow>,
-    pub(crate) reachable: Option<ReachableRate>,
-    pub(crate) required_rate_per_s: Option<f64>,
+    pub durable: bool,
+    /// Size of the file that was written.
+    pub segment_bytes: u64,
+    /// True if the user ended it.
+    pub interrupted: bool,
+    /// Figures by size and group.
+    pub rows: Vec<DiskTestRow>,
+    /// The rate that follows; `None` if nothing of that size was measured.
+    pub reachable: Option<ReachableRate>,
+    /// Rate that was required.
+    pub required_rate_per_s: Option<f64>,
     /// `None` if no rate was required, or it was interrupted.
-    pub(crate) outcome: Option<Outcome>,
-    pub(crate) warnings: Vec<String>,
+    pub outcome: Option<Outcome>,
+    /// Doubts about the figures.
+    pub warnings: Vec<String>,
 }
 
 /// Figures of messages of one size in groups of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct DiskTestRow {
-    pub(crate) message_bytes: u64,
+pub struct DiskTestRow {
+    /// Size of a message.
+    pub message_bytes: u64,
     /// Messages of a sync.
-    pub(crate) group: u32,
-    pub(crate) syncs: u64,
-    pub(crate) syncs_per_s: f64,
-    pub(crate) messages_per_s: f64,
+    pub group: u32,
+    /// Number of syncs.
+    pub syncs: u64,
+    /// Syncs per second.
+    pub syncs_per_s: f64,
+    /// Messages per second.
+    pub messages_per_s: f64,
     /// Bytes that the disk took, whole blocks.
-    pub(crate) bytes_per_s: f64,
-    /// Time of a write with its sync.
-    pub(crate) p50_ms: f64,
-    pub(crate) p99_ms: f64,
-    pub(crate) max_ms: f64,
+    pub bytes_per_s: f64,
+    /// Median of the times of a write with its sync.
+    pub p50_ms: f64,
+    /// 99th percentile of the same.
+    pub p99_ms: f64,
+    /// Largest of the same.
+    pub max_ms: f64,
 }
 
 /// The rate that a durable relay can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct ReachableRate {
-    pub(crate) message_bytes: u64,
-    pub(crate) group: u32,
-    pub(crate) rate_per_s: f64,
+pub struct ReachableRate {
+    /// Size of a message.
+    pub message_bytes: u64,
+    /// Messages of a sync.
+    pub group: u32,
+    /// Messages per second.
+    pub rate_per_s: f64,
 }
 
 /// Measures until the time is over or the user stops it. The file is removed either way.
@@ -88,7 +106,7 @@ pub(crate) struct ReachableRate {
 /// # Errors
 ///
 /// If the directory cannot be written to, has no room, or its disk fails.
-pub(crate) fn measure(options: &DiskTestOptions) -> Result<DiskTestResult> {
+pub fn measure(options: &DiskTestOptions) -> Result<DiskTestResult> {
     let interrupt = Interrupt::watch()?;
     let directory = &options.directory;
     let available = DiskProbe::available_bytes(directory).map_err(|error| refusal(directory, &error))?;

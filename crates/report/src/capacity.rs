@@ -1,0 +1,435 @@
+//! The report of a capacity: goals with their bounds, compliance, knee, planning; as text and as JSON.
+use crate::numbers::{counted, latency, memory, rate, seconds};
+use ::capacity::{
+    CapacityPlan, GoalFinding, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
+    TrialOutcome,
+};
+use journey::record::{LatencyMs, Record};
+use journey::threshold::{LossGoal, format_value};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// Share of all processors from which they are the limit.
+const FULL: f64 = 0.9;
+
+/// Outcome of a trial, with its figures.
+#[derive(Clone, Debug)]
+pub struct JudgedTrial {
+    /// The outcome, as the search takes it.
+    pub outcome: TrialOutcome,
+    /// Latency to the last stage that was seen.
+    pub latency_ms: Option<LatencyMs>,
+    /// Messages per second that reached it, over the time in which load was offered.
+    pub delivered_per_s: f64,
+    /// Verdict of the run.
+    pub why: String,
+}
+
+/// A trial that was carried out.
+#[derive(Clone, Debug)]
+pub struct CapacityTrial {
+    /// The trial as it was asked for.
+    pub trial: SearchTrial,
+    /// Its outcome.
+    pub judged: JudgedTrial,
+    /// Its directory.
+    pub directory: PathBuf,
+}
+
+/// A trial of the confirmation.
+#[derive(Clone, Debug)]
+pub struct ConfirmedLoad {
+    /// Share of the capacity.
+    pub share: f64,
+    /// The trial.
+    pub trial: CapacityTrial,
+    /// Resources that were used.
+    pub resources: String,
+}
+
+/// A search with its trials.
+#[derive(Clone, Debug)]
+pub struct CapacityRun {
+    /// The command line.
+    pub command: Vec<String>,
+    /// The goals, in the order of those of the result.
+    pub goals: Vec<LossGoal>,
+    /// The lowest rate of the search.
+    pub min_rate_per_s: f64,
+    /// Demand that is planned for; its capacity is that of the result.
+    pub planning: PlanningInputs,
+    /// The result of the search.
+    pub result: SearchResult,
+    /// The trials of the search.
+    pub trials: Vec<CapacityTrial>,
+    /// Trials of the confirmation, sorted by load.
+    pub confirmation: Vec<ConfirmedLoad>,
+    /// Sentence of the verdict that ended it, where mail was lost.
+    pub lost: Option<String>,
+    /// True if the user ended it.
+    pub interrupted: bool,
+    /// Directory of the results.
+    pub directory: PathBuf,
+}
+
+/// Trials at one load.
+struct KneeRow {
+    rate_per_s: f64,
+    good: usize,
+    bad: usize,
+    void: usize,
+    delivered_per_s: f64,
+    p50_ms: Option<f64>,
+    p99_ms: Option<f64>,
+}
+
+impl CapacityRun {
+    /// The rate that meets every goal.
+    pub fn capacity_per_s(&self) -> Option<f64> {
+        self.result.capacity_per_s().filter(|_| self.lost.is_none())
+    }
+
+    fn plan(&self) -> Option<Result<CapacityPlan, String>> {
+        let planning = self.planning;
+        let is_asked = planning.peak_per_s.is_some() || planning.messages_per_user.is_some();
+        let capacity_per_s = self.capacity_per_s().filter(|_| is_asked)?;
+        Some(PlanningInputs { capacity_per_s, ..planning }.plan().map_err(|error| error.to_string()))
+    }
+
+    /// The loads of the search, the lowest first.
+    fn knee(&self) -> Vec<KneeRow> {
+        let mut rates: Vec<f64> = self.trials.iter().filter_map(rate_of).collect();
+        rates.sort_by(f64::total_cmp);
+        rates.dedup();
+        rates.into_iter().map(|rate| self.knee_row(rate)).collect()
+    }
+
+    fn knee_row(&self, rate_per_s: f64) -> KneeRow {
+        let at = || self.trials.iter().filter(|trial| rate_of(trial) == Some(rate_per_s));
+        let goodness = |trial: &CapacityTrial| self.is_good(trial);
+        KneeRow {
+            rate_per_s,
+            good: at().filter(|trial| goodness(trial) == Some(true)).count(),
+            bad: at().filter(|trial| goodness(trial) == Some(false)).count(),
+            void: at().filter(|trial| goodness(trial).is_none()).count(),
+            delivered_per_s: middle_of(at().map(|trial| trial.judged.delivered_per_s).collect()).unwrap_or_default(),
+            p50_ms: middle_of(at().filter_map(|trial| Some(trial.judged.latency_ms?.p50)).collect()),
+            p99_ms: middle_of(at().filter_map(|trial| Some(trial.judged.latency_ms?.p99)).collect()),
+        }
+    }
+
+    /// Tells that a trial met every goal; `None` if it does not count, or had no rate.
+    fn is_good(&self, trial: &CapacityTrial) -> Option<bool> {
+        let rate_per_s = rate_of(trial)?;
+        let TrialOutcome::Measured(figures) = &trial.judged.outcome else { return None };
+        let is_met = |(lost, goal): (&f64, &LossGoal)| *lost <= goal.loss_ratio();
+        let are_met = figures.loss_ratios.iter().zip(&self.goals).all(is_met);
+        Some(are_met && !figures.is_backlogged(rate_per_s))
+    }
+
+    /// Reports whether 80 and 100 % held, as far as they were tried.
+    fn is_confirmed(&self) -> Option<bool> {
+        let counting = self.confirmation.iter().filter(|load| load.share < 1.1);
+        let held: Vec<bool> = counting.filter_map(|load| self.is_good(&load.trial)).collect();
+        (!held.is_empty()).then(|| held.iter().all(|held| *held))
+    }
+}
+
+fn rate_of(trial: &CapacityTrial) -> Option<f64> {
+    match trial.trial.load {
+        TrialLoad::FlatOut => None,
+        TrialLoad::RatePerS(rate) => Some(rate),
+    }
+}
+
+fn middle_of(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+/// The report as text.
+pub fn capacity_text(run: &CapacityRun) -> String {
+    let mut text = String::new();
+    push_goals(&mut text, run);
+    push_compliance(&mut text, run);
+    push_knee(&mut text, run);
+    push_plan(&mut text, run);
+    let result = &run.result;
+    let trials = counted(result.trials.len() as u64, "trial");
+    let _ = writeln!(text, "{trials}, {}; {}", seconds(result.spent_s), run.directory.display());
+    text + &capacity_verdict(run)
+}
+
+fn push_goals(text: &mut String, run: &CapacityRun) {
+    text.push_str("goal                               lower bound  upper bound  throughput\n");
+    for (goal, found) in run.goals.iter().zip(&run.result.goals) {
+        let bound = |rate_per_s: Option<f64>| rate_per_s.map_or_else(|| "–".to_owned(), |per_s| rate(per_s) + "/s");
+        let _ = writeln!(
+            text,
+            "{:<34} {:>11}  {:>11}  {:>10}  {}",
+            goal.expression(),
+            bound(found.lower_per_s),
+            bound(found.upper_per_s),
+            bound(found.throughput_per_s),
+            finding_text(found.finding)
+        );
+    }
+    if let Some(per_s) = run.result.flat_out_per_s {
+        let _ = writeln!(text, "flat out (closed loop): {}/s", rate(per_s));
+    }
+    text.push('\n');
+}
+
+fn finding_text(finding: GoalFinding) -> &'static str {
+    match finding {
+        GoalFinding::Found => "",
+        GoalFinding::HighestRateHeld => "the highest rate of the search holds",
+        GoalFinding::GeneratorLimit => "above it source or sink are the limit",
+        GoalFinding::LowestRateMissed => "missed at the lowest rate",
+        GoalFinding::Void => "no rate could be offered",
+        GoalFinding::Unfinished => "not finished",
+    }
+}
+
+fn push_compliance(text: &mut String, run: &CapacityRun) {
+    if run.confirmation.is_empty() {
+        return;
+    }
+    text.push_str("load    offered  delivered        p50        p99  in time  complies\n");
+    for load in &run.confirmation {
+        let judged = &load.trial.judged;
+        let times = judged.latency_ms;
+        let _ = writeln!(
+            text,
+            "{:>4.0} %{:>9}  {:>9} {:>10} {:>10} {:>8}  {}",
+            load.share * 100.0,
+            rate(rate_of(&load.trial).unwrap_or_default()),
+            rate(judged.delivered_per_s),
+            times.map_or_else(|| "–".to_owned(), |times| latency(times.p50)),
+            times.map_or_else(|| "–".to_owned(), |times| latency(times.p99)),
+            in_time(&judged.outcome),
+            compliance(run, load)
+        );
+    }
+    text.push('\n');
+    for load in run.confirmation.iter().filter(|load| load.share > 0.9) {
+        let _ = writeln!(text, "at {:.0} %: {}", load.share * 100.0, load.resources);
+    }
+    text.push('\n');
+}
+
+/// Share of the mail due that met the hardest goal, `99.98 %`.
+fn in_time(outcome: &TrialOutcome) -> String {
+    let TrialOutcome::Measured(TrialFigures { loss_ratios, .. }) = outcome else { return "–".to_owned() };
+    let worst = loss_ratios.iter().copied().fold(0.0, f64::max);
+    // Not rounded into a false claim: a single late message is not 100 %.
+    match worst {
+        0.0 => "100 %".to_owned(),
+        worst => format!("{:.2} %", ((1.0 - worst) * 1e4).floor() / 1e2),
+    }
+}
+
+fn compliance(run: &CapacityRun, load: &ConfirmedLoad) -> String {
+    match (&load.trial.judged.outcome, run.is_good(&load.trial)) {
+        (_, Some(true)) => "yes".to_owned(),
+        (TrialOutcome::Measured(figures), _) => {
+            let is_backlogged = figures.is_backlogged(rate_of(&load.trial).unwrap_or(f64::MAX));
+            if is_backlogged { "no: the backlog grows".to_owned() } else { "no".to_owned() }
+        }
+        (TrialOutcome::MailLost, _) => format!("no: {}", load.trial.judged.why),
+        _ => format!("void: {}", load.trial.judged.why),
+    }
+}
+
+fn push_knee(text: &mut String, run: &CapacityRun) {
+    let rows = run.knee();
+    if rows.is_empty() {
+        return;
+    }
+    text.push_str("  offered  delivered        p50        p99  good  bad  void\n");
+    for row in rows {
+        let time = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), latency);
+        let _ = writeln!(
+            text,
+            "{:>9}  {:>9} {:>10} {:>10} {:>5} {:>4} {:>5}",
+            rate(row.rate_per_s),
+            rate(row.delivered_per_s),
+            time(row.p50_ms),
+            time(row.p99_ms),
+            row.good,
+            row.bad,
+            row.void
+        );
+    }
+    text.push('\n');
+}
+
+fn push_plan(text: &mut String, run: &CapacityRun) {
+    let Some(plan) = run.plan() else { return };
+    let planning = run.planning;
+    let _ = match plan {
+        Err(why) => writeln!(text, "No plan: {why}"),
+        Ok(plan) => {
+            let mut parts = vec![format!(
+                "stable {} ({:.0} % of the capacity)",
+                format_value(plan.stable_per_s, "/s"),
+                planning.safety * 100.0
+            )];
+            if let (Some(peak), Some(instances), Some(headroom)) = (planning.peak_per_s, plan.instances, plan.headroom)
+            {
+                let instances = counted(instances, "instance");
+                parts.push(format!(
+                    "{instances} for a peak of {}, headroom {:.0} %",
+                    format_value(peak, "/s"),
+                    headroom * 100.0
+                ));
+            }
+            parts.extend(plan.users.map(|users| format!("{} per instance in the busy hour", counted(users, "user"))));
+            let per_core = |per_s: f64| format!("{} per core of this host", format_value(per_s, "/s"));
+            parts.extend(plan.per_core_per_s.map(per_core));
+            writeln!(text, "Plan: {}", parts.join("; "))
+        }
+    };
+}
+
+/// The last line.
+pub fn capacity_verdict(run: &CapacityRun) -> String {
+    let result = &run.result;
+    let capacity = run.capacity_per_s().map(|per_s| format_value(per_s, "/s"));
+    let void = || run.trials.iter().rev().find(|trial| matches!(trial.judged.outcome, TrialOutcome::Void { .. }));
+    match (capacity, result.ending) {
+        _ if run.lost.is_some() => format!("FAIL  {}\n", run.lost.clone().unwrap_or_default()),
+        (Some(capacity), _) if run.interrupted && result.ending == SearchEnding::Stopped => {
+            format!("Interrupted: at least {capacity}, as far as it was searched.\n")
+        }
+        (None, SearchEnding::Stopped) => "Interrupted before a rate was found.\n".to_owned(),
+        (_, SearchEnding::Void) => {
+            let why = void().map_or_else(String::new, |trial| format!(": {}", trial.judged.why));
+            format!("INVALID  No rate could be offered{why}\n")
+        }
+        (Some(capacity), SearchEnding::TimeLimit) => format!("CAPACITY  at least {capacity}; the time was over\n"),
+        (Some(capacity), _) => {
+            let is_limit = result.goals.iter().any(|goal| goal.finding == GoalFinding::GeneratorLimit);
+            let least = if is_limit { "at least " } else { "" };
+            let confirmed = match run.is_confirmed() {
+                None => "",
+                Some(true) => ", confirmed at 80 and 100 %",
+                Some(false) => ", but longer trials did not hold: see the table",
+            };
+            format!("CAPACITY  {least}{capacity}{confirmed}\n")
+        }
+        (None, SearchEnding::TimeLimit) => "INVALID  The time was over before a rate was found.\n".to_owned(),
+        (None, _) => {
+            let missed = run.goals.iter().zip(&result.goals);
+            let missed = missed.filter(|(_, found)| !found.finding.has_capacity()).map(|(goal, _)| goal.expression());
+            let least = format_value(run.min_rate_per_s, "/s");
+            format!("FAIL  Missed at {least}: {}\n", missed.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// The report as JSON, of the form mailrun-capacity/1.
+pub fn capacity_json(run: &CapacityRun) -> Value {
+    let result = &run.result;
+    let goals = run.goals.iter().zip(&result.goals).map(|(goal, found)| {
+        json!({
+            "expression": goal.expression(),
+            "loss_ratio": goal.loss_ratio(),
+            "finding": snake(&format!("{:?}", found.finding)),
+            "lower_per_s": found.lower_per_s,
+            "upper_per_s": found.upper_per_s,
+            "throughput_per_s": found.throughput_per_s,
+        })
+    });
+    let plan = run.plan().and_then(Result::ok).map(|plan| {
+        json!({
+            "stable_per_s": plan.stable_per_s,
+            "instances": plan.instances,
+            "headroom": plan.headroom,
+            "users": plan.users,
+            "per_core_per_s": plan.per_core_per_s,
+        })
+    });
+    let confirmation = run.confirmation.iter().map(|load| {
+        let mut row = trial_json(run, &load.trial);
+        row["share"] = load.share.into();
+        row["resources"] = load.resources.clone().into();
+        row
+    });
+    json!({
+        "format": "mailrun-capacity/1",
+        "command": run.command,
+        "version": env!("CARGO_PKG_VERSION"),
+        "capacity": {
+            "rate_per_s": run.capacity_per_s(),
+            "confirmed": run.is_confirmed(),
+            "ending": snake(&format!("{:?}", result.ending)),
+            "verdict": capacity_verdict(run).trim_end(),
+        },
+        "goals": goals.collect::<Vec<_>>(),
+        "flat_out_per_s": result.flat_out_per_s,
+        "confirmation": confirmation.collect::<Vec<_>>(),
+        "plan": plan,
+        "trials": run.trials.iter().map(|trial| trial_json(run, trial)).collect::<Vec<_>>(),
+        "spent_s": result.spent_s,
+    })
+}
+
+fn trial_json(run: &CapacityRun, trial: &CapacityTrial) -> Value {
+    let judged = &trial.judged;
+    let figures = match &judged.outcome {
+        TrialOutcome::Measured(figures) => Some(figures),
+        _ => None,
+    };
+    let name = trial.directory.file_name().map(|name| name.to_string_lossy().into_owned());
+    json!({
+        "rate_per_s": rate_of(trial),
+        "duration_s": trial.trial.duration_s,
+        "good": run.is_good(trial),
+        "loss_ratios": figures.map(|figures| figures.loss_ratios.clone()),
+        "backlog_growth_per_s": figures.and_then(|figures| figures.backlog_growth_per_s),
+        "drained": figures.map(|figures| figures.is_drained),
+        "delivered_per_s": judged.delivered_per_s,
+        "p50_ms": judged.latency_ms.map(|times| times.p50),
+        "p99_ms": judged.latency_ms.map(|times| times.p99),
+        "why": judged.why,
+        "directory": name,
+    })
+}
+
+/// `HighestRateHeld` → `highest_rate_held`
+fn snake(name: &str) -> String {
+    let mut words = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !words.is_empty() {
+            words.push('_');
+        }
+        words.extend(letter.to_lowercase());
+    }
+    words
+}
+
+/// Resources that a run used, in a sentence: whose processor time, and whether the host had any left.
+pub fn resources_used(record: &Record) -> String {
+    let length_s = record.duration_s.max(f64::EPSILON);
+    let cores = f64::from(record.host.cores.max(1));
+    let mut parties: Vec<(&str, f64)> = Vec::new();
+    for party in &record.parties {
+        if let (Some(user_s), Some(sys_s)) = (party.user_s, party.sys_s) {
+            parties.push((&party.name, (user_s + sys_s) / length_s));
+        }
+    }
+    let others = record.surroundings.as_ref().and_then(|around| around.other_busy_share).unwrap_or_default() * cores;
+    let all = parties.iter().map(|(_, used)| used).sum::<f64>() + others;
+    parties.push(("others", others));
+    parties.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let named: Vec<String> = parties.iter().map(|(name, used)| format!("{name} {used:.2}")).collect();
+    let limit = if all >= cores * FULL { "processors are the limit" } else { "processors are free" };
+    let written: u64 = record.parties.iter().filter_map(|party| party.write_bytes).sum();
+    let written = match (written as f64 / length_s) as u64 {
+        0 => String::new(),
+        per_s => format!("; {} written per second", memory(per_s)),
+    };
+    format!("{limit}: {all:.2} of {cores:.0} cores ({}){written}", named.join(", "))
+}
