@@ -8,6 +8,7 @@
 //! own; these do not import each other.
 mod bench;
 mod cli;
+mod comparison;
 
 use std::process::ExitCode;
 

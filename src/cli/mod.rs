@@ -10,6 +10,7 @@
 mod bench;
 mod capabilities;
 mod capacity;
+mod compare;
 mod completions;
 mod connection;
 mod disk;
@@ -93,6 +94,7 @@ Examples:
   mailrun source 127.0.0.1:2525               sends mail and measures latency
   mailrun relay --to HOST --spool DIR         stores and forwards mail
   mailrun report DIR --format html -o FILE    shows a stored run again
+  mailrun compare DIR... --against DIR...     compares stored runs
   mailrun queue list --spool DIR              shows the queue of a relay
   mailrun spool check DIR                     checks the spool of a stopped relay
   mailrun capacity SERVER                     the highest rate that meets a goal
@@ -118,6 +120,7 @@ enum Command {
     Mades(Box<mades::MadesArgs>),
     MadesEndpoint(Box<mades_endpoint::MadesEndpointArgs>),
     Report(stored_runs::StoredRunsArgs),
+    Compare(compare::CompareArgs),
     Queue(queue::QueueArgs),
     Spool(spool::SpoolArgs),
     Capacity(Box<capacity::CapacityArgs>),
@@ -241,6 +244,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Mades(typed) => typed.run(),
         Command::MadesEndpoint(typed) => typed.run(),
         Command::Report(typed) => typed.run(),
+        Command::Compare(typed) => typed.run(),
         Command::Queue(typed) => typed.run(),
         Command::Spool(typed) => typed.run(),
         Command::Capacity(typed) => typed.run(),

@@ -183,7 +183,7 @@ fn on_terminal(records: &[Record], length: ReportLength) -> String {
 ///
 /// # Errors
 /// If there is none, or it is not one that this version reads.
-fn read_run(path: &Path) -> Result<Record> {
+pub(super) fn read_run(path: &Path) -> Result<Record> {
     let file = if path.is_dir() { record_in(path)? } else { path.to_owned() };
     let shown =
         if results::is_standard_output(&file) { "standard input".to_owned() } else { file.display().to_string() };

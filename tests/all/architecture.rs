@@ -8,7 +8,10 @@ use std::path::Path;
 const CRATES: [(&str, &[&str]); 18] = [
     (
         "mailrun",
-        &["dropin", "load", "relay", "mades", "party", "report", "net", "journey", "spool", "smtp", "capacity"],
+        &[
+            "dropin", "load", "relay", "mades", "party", "report", "net", "journey", "spool", "smtp", "capacity",
+            "compare",
+        ],
     ),
     ("dropin", &["mades", "party", "workload", "net", "journey", "smtp"]),
     ("load", &["party", "workload", "report", "net", "journey", "smtp", "trust", "mime"]),

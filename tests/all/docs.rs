@@ -19,6 +19,9 @@ const NOT_RUN: &[(&str, &str)] = &[
         "go-mades-bench -n 1000 -size 3000",
         "the original is not installed everywhere; go_mades_bench.rs compares with it",
     ),
+    ("for run in 1 2 3 4 5 6; do mailrun bench mx.example --duration 10s --out before/$run; done", COMPARISONS),
+    ("mailrun compare after/* --against before/*", COMPARISONS),
+    ("mailrun compare after/* --against before/* --fail-on-regression 5%", COMPARISONS),
     ("mailrun bench smtp-source-table", "takes minutes; tables.rs runs it with small numbers"),
     ("mailrun bench smtp-source-table --rounds 5", "takes minutes; tables.rs runs it with small numbers"),
     ("mailrun bench smtp-source-check", "takes a minute; tables.rs runs it with small numbers"),
@@ -71,6 +74,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("scripts/start-artemis.sh --stop ~/artemis-a      # and -b", BROKERS),
     ("sudo postsuper -d ID", "deletes a message of a queue that is empty here"),
 ];
+const COMPARISONS: &str = "compares runs of minutes; src/comparison is tested with records";
 const BUILDS: &str = "builds mailrun, as whoever runs the tests has done";
 const RELAYS: &str = "takes minutes, or gigabytes; relay_bench.rs runs it with small numbers";
 const CONTESTS: &str = "takes minutes; mades_compare.rs runs it with small numbers";

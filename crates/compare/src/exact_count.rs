@@ -18,7 +18,8 @@ pub enum ExactChange {
 
 /// Compares a count of runs of A and of B; `None` if a side has no run.
 pub fn compare_counts(a: &[f64], b: &[f64]) -> Option<ExactChange> {
-    let (first_a, first_b) = (*a.first()?, *b.first()?);
+    let first_a = *a.first()?;
+    let first_b = *b.first()?;
     if a.iter().any(|count| *count != first_a) || b.iter().any(|count| *count != first_b) {
         return Some(ExactChange::NotExact);
     }

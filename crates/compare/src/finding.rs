@@ -1,4 +1,4 @@
-//! What a comparison found of a metric: its size, its interval, and a verdict of three.
+//! The findings of a comparison: of each metric its size, its interval, and a verdict of three.
 use crate::metric::{ComparedMetric, Gain};
 use crate::settings::CompareSettings;
 
@@ -20,7 +20,7 @@ pub enum MetricVerdict {
     TooFew,
 }
 
-/// What a comparison found of a metric.
+/// The finding of a comparison about a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricFinding {
     /// The metric.

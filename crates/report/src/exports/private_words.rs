@@ -1,4 +1,4 @@
-//! What a publication leaves out of a command line and of a sentence: host names, addresses, paths and names of users.
+//! Words that a publication leaves out of a command line and of a sentence: host names, addresses, paths, names of users.
 use std::net::{IpAddr, SocketAddr};
 
 /// Sign in place of what is left out.
