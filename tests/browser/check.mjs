@@ -6,12 +6,15 @@ import fs from "node:fs";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 import puppeteer from "puppeteer-core";
+import { contradictions, copied } from "./copies.mjs";
 import { allowedNumbers, isShownAs } from "./numbers.mjs";
-import { brokenPanels, overlaps, sidewaysScroll, strangeElements } from "./seen.mjs";
+import { brokenPanels, overlaps, paperFaults, sidewaysScroll, strangeElements } from "./seen.mjs";
 
 const WIDTHS = [390, 1280, 1920];
 const SCHEMES = ["light", "dark"];
 const MAX_BYTES = 300_000;
+// A4 without the margins of 1 cm, at 96 px an inch.
+const PAPER_WIDTH = 718;
 // Cells that are sentences of another report: the time of a lost connection, and a difference of two counts.
 const OUTAGES = /^outages: [\d.]+ s$/;
 const TRUTH = /^truth: [+-]?\d+$/;
@@ -52,6 +55,53 @@ async function checkPage(name) {
       for (const scripts of [true, false]) await checkView(name, record, { width, scheme, scripts });
     }
   }
+  await checkPaper(name);
+  await checkCopies(name, record);
+}
+
+// The page on paper, as Chromium prints it to PDF: light, whatever the screen is.
+async function checkPaper(name) {
+  for (const scripts of [true, false]) {
+    const where = `${name} paper ${scripts ? "scripts" : "no scripts"}`;
+    const { page, said } = await open(name, { width: PAPER_WIDTH, scheme: "dark", scripts });
+    await page.emulateMediaType("print");
+    check(!(await page.evaluate(sidewaysScroll)), where, "the page is wider than the paper");
+    for (const fault of await page.evaluate(paperFaults)) check(false, where, fault);
+    for (const pair of await page.evaluate(overlaps)) check(false, where, `overlap: ${pair}`);
+    const margin = { top: "1cm", bottom: "1cm", left: "1cm", right: "1cm" };
+    const file = Buffer.from(await page.pdf({ format: "A4", margin })).toString("latin1");
+    check(file.startsWith("%PDF-") && /\/Type ?\/Page\b/.test(file), where, "no PDF with pages");
+    check(said.length === 0, where, `console: ${said.join(" | ")}`);
+    await page.close();
+  }
+}
+
+// The buttons copy report.md and run.json, as far as the page has room for them.
+async function checkCopies(name, record) {
+  const where = `${name} copies`;
+  const { page } = await open(name, { width: 1280, scheme: "light", scripts: true });
+  const markdown = await copied(page, "markdown");
+  check(markdown.status === "Copied.", where, `markdown: ${markdown.status}`);
+  const whole = fs.readFileSync(path.join(directory, `${name}.md`), "utf8");
+  // A page cuts texts of megabytes, as the sample of hostile texts has them.
+  if (name === "hostile") check(markdown.text.length < MAX_BYTES && !/(^|[^\\])<img/.test(markdown.text), where, "markdown with markup");
+  else check(markdown.text === whole, where, `markdown differs from report.md at ${firstDifference(markdown.text, whole)}`);
+  const json = await copied(page, "record");
+  const copy = JSON.parse(json.text);
+  const isWhole = ["series", "usage", "slowest"].every((key) => (copy[key] ?? []).length === (record[key] ?? []).length);
+  const said = isWhole ? /^Copied(, without .*)?\.$/ : /^Copied, without the seconds, .* which run\.json has\.$/;
+  check(said.test(json.status), where, `JSON: ${json.status}`);
+  for (const place of contradictions(copy, record).slice(0, 5)) check(false, where, `JSON: ${place}`);
+  for (const key of ["run_id", "verdict", "ledger", "stages", "phases", "thresholds", "errors", "parties", "host"]) {
+    const size = (value) => value && typeof value === "object" ? Object.keys(value).length : value;
+    check(size(copy[key]) === size(record[key]), where, `JSON without ${key}`);
+  }
+  await page.close();
+}
+
+function firstDifference(one, other) {
+  const at = [...one].findIndex((letter, place) => letter !== other[place]);
+  return `${at}: ${JSON.stringify(one.slice(at, at + 40))}, ${JSON.stringify(other.slice(at, at + 40))}`;
 }
 
 async function open(name, { width, scheme, scripts, height = 900 }) {

@@ -68,3 +68,30 @@ export function strangeElements() {
   const handlers = [...document.querySelectorAll("*")].filter((element) => [...element.attributes].some((one) => one.name.startsWith("on")));
   return strange.concat(handlers).map((element) => element.outerHTML.slice(0, 80));
 }
+
+// What is wrong with the page on paper: dark colours, controls, curves that are missing or twice, tables beyond the edge.
+export function paperFaults() {
+  const faults = [];
+  const light = (colour) => colour.match(/\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) / 765;
+  const { backgroundColor, color } = getComputedStyle(document.body);
+  if (light(backgroundColor) < 0.95 || light(color) > 0.2) faults.push(`${color} on ${backgroundColor}`);
+  for (const stroke of [...document.querySelectorAll("svg.plot path.k")].map((curve) => getComputedStyle(curve).stroke)) {
+    if (light(stroke) > 0.6) faults.push(`a curve of ${stroke}`);
+  }
+  for (const control of document.querySelectorAll("button, nav, .actions, .uplot, .u-legend")) {
+    if (control.checkVisibility()) faults.push(`${control.tagName} ${control.className} is printed`);
+  }
+  for (const panel of document.querySelectorAll("figure.panel")) {
+    const drawn = [...panel.querySelectorAll("svg.plot")].filter((plot) => plot.checkVisibility());
+    if (!drawn.length) faults.push(`${panel.id}: no drawing`);
+  }
+  const edge = document.documentElement.clientWidth + 1;
+  for (const table of document.querySelectorAll("table")) {
+    const cells = [table, ...table.querySelectorAll("th, td")].filter((part) => part.checkVisibility());
+    const beyond = Math.max(0, ...cells.map((part) => part.getBoundingClientRect().right));
+    if (beyond > edge) faults.push(`a table of ${table.closest("section")?.id} ends at ${beyond.toFixed(0)} of ${edge} px`);
+    const { overflowX } = getComputedStyle(table.parentElement);
+    if (overflowX !== "visible") faults.push(`a table of ${table.closest("section")?.id} is in a box that cuts (${overflowX})`);
+  }
+  return [...new Set(faults)].slice(0, 10);
+}

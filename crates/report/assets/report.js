@@ -195,8 +195,9 @@
       if (!what) return;
       var value = data(what);
       var text = typeof value === "string" ? value : JSON.stringify(value, null, 2) + "\n";
+      var without = document.getElementById(what).getAttribute("data-without");
       copy(text).then(
-        function () { status.textContent = "Copied."; },
+        function () { status.textContent = without ? "Copied, without " + without + "." : "Copied."; },
         function (error) { status.textContent = "Not copied: " + error.message; }
       );
     });

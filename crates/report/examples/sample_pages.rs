@@ -1,6 +1,7 @@
-//! Writes the pages of sample runs, each with its record, into a directory: `tests/browser` opens them.
-use mailrun_report::{page, sample, sample_runs};
-use std::path::PathBuf;
+//! Writes the pages of sample runs, each with its record and its Markdown, into a directory: `tests/browser` opens them.
+use journey::record::Record;
+use mailrun_report::{markdown, page, sample, sample_runs};
+use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
@@ -9,10 +10,13 @@ fn main() -> io::Result<()> {
     let mut runs = sample_runs::kinds();
     runs.extend([("sink", sample::sink_alone()), ("unwatched", sample::unwatched())]);
     for (name, record) in &runs {
-        fs::write(directory.join(format!("{name}.html")), page(record, None))?;
-        fs::write(directory.join(format!("{name}.json")), serde_json::to_vec(record)?)?;
+        write(&directory, name, record, None)?;
     }
-    let compared = page(&sample_runs::failed(), Some(&sample_runs::passed()));
-    fs::write(directory.join("against.html"), compared)?;
-    fs::write(directory.join("against.json"), serde_json::to_vec(&sample_runs::failed())?)
+    write(&directory, "against", &sample_runs::failed(), Some(&sample_runs::passed()))
+}
+
+fn write(directory: &Path, name: &str, record: &Record, baseline: Option<&Record>) -> io::Result<()> {
+    fs::write(directory.join(format!("{name}.html")), page(record, baseline))?;
+    fs::write(directory.join(format!("{name}.md")), markdown(record))?;
+    fs::write(directory.join(format!("{name}.json")), serde_json::to_vec(record)?)
 }

@@ -13,12 +13,14 @@ const OWN_STYLE: &str = include_str!("../../assets/report.css");
 
 /// SHA-256 of the scripts in base64, as the policy of the page names them.
 const UPLOT_HASH: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
-const OWN_HASH: &str = "ule+2cio86cQkv8rnpLKrFu4g8nkb9ZGdponhjuX6Pg=";
+const OWN_HASH: &str = "cm1LnOsKSoHfUErlKJP6ZYwWNU0glSayYtzkq3dv4sM=";
 
 /// Largest number of rows by second that the data for copies has; `run.json` has them all.
 const MAX_ROWS: usize = 300;
 /// Bytes of data above which the seconds, the slowest messages and the histograms are left out.
 const MAX_DATA_BYTES: usize = 60_000;
+/// Details that the data of a long run lacks, in the words of the page.
+const LEFT_OUT: &str = "the seconds, the slowest messages and the histograms, which run.json has";
 /// Largest number of characters of a text in the data.
 const MAX_TEXT_CHARS: usize = 1_000;
 /// Largest number of entries of a list in the data.
@@ -58,25 +60,27 @@ fn section(part: &PagePart) -> String {
 
 /// Texts that the buttons copy: the record, and the report in Markdown.
 fn copies(record: &Record) -> String {
-    let data = json(&data(record));
+    let (data, is_whole) = data(record);
+    let data = json(&data);
+    let without = if is_whole { String::new() } else { format!(" data-without=\"{LEFT_OUT}\"") };
     let markdown = crate::markdown(&with_short_texts(record));
     format!(
-        "<script type=\"application/json\" id=\"record\">{data}</script>\n\
+        "<script type=\"application/json\" id=\"record\"{without}>{data}</script>\n\
          <script type=\"application/json\" id=\"markdown\">{}</script>",
         json(&Value::from(markdown))
     )
 }
 
-/// The record as far as the page has room for it.
-fn data(record: &Record) -> Value {
+/// The record as far as the page has room for it; true if that is all of it.
+fn data(record: &Record) -> (Value, bool) {
     let seconds = |record: &Record| record.usage.iter().map(|party| party.seconds.len()).max().unwrap_or(0);
     if record.series.len() <= MAX_ROWS && seconds(record) <= MAX_ROWS {
         let data = short_value(record);
         if data.to_string().len() <= MAX_DATA_BYTES {
-            return data;
+            return (data, true);
         }
     }
-    short_value(&without_details(record))
+    (short_value(&without_details(record)), false)
 }
 
 /// The record without its seconds, its slowest messages and its histograms.
@@ -177,14 +181,21 @@ mod tests {
     #[test]
     fn the_data_of_a_short_run_is_its_record() {
         let record = sample::held();
-        assert_eq!(serde_json::from_value::<Record>(data(&record)).expect("it is a record"), record);
+        assert_eq!(serde_json::from_value::<Record>(data(&record).0).expect("it is a record"), record);
+        assert!(!crate::page(&record, None).contains("data-without=\""));
+    }
+
+    #[test]
+    fn the_copy_of_a_long_run_says_what_it_has_not() {
+        let page = crate::page(&crate::sample_runs::hour(), None);
+        assert!(page.contains(&format!("id=\"record\" data-without=\"{LEFT_OUT}\"")));
     }
 
     #[test]
     fn a_long_reply_is_cut_everywhere() {
         let mut record = sample::lossy();
         record.verdict.why = "x".repeat(10 << 20);
-        assert!(data(&record).to_string().len() < 20_000);
+        assert!(data(&record).0.to_string().len() < 20_000);
         assert!(crate::page(&record, None).len() < 150_000);
     }
 }
