@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use std::fmt::Write;
+use report::metrics_text::{Exposition, MetricsText};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -53,49 +53,30 @@ pub fn response(text: String) -> Response {
 }
 
 /// Counters, each with its name without the prefix, its meaning and its value.
-pub fn counters_text(prefix: &str, counters: &[(&str, &str, u64)]) -> String {
-    let mut text = String::new();
-    for (name, meaning, value) in counters {
-        family(&mut text, &format!("{prefix}{name}_total"), "counter", meaning);
-        // Writing to a String cannot fail, here and below.
-        let _ = writeln!(text, "{prefix}{name}_total {value}");
-    }
-    text
-}
-
-fn family(text: &mut String, name: &str, kind: &str, meaning: &str) {
-    let _ = writeln!(text, "# HELP {name} {meaning}\n# TYPE {name} {kind}");
+pub fn counters_text(prefix: &'static str, counters: &[(&str, &str, u64)]) -> String {
+    let mut text = MetricsText::new(prefix, Exposition::Prometheus);
+    counters.iter().for_each(|(name, meaning, value)| text.counter(name, meaning, *value));
+    text.finish()
 }
 
 fn source_text(progress: &LiveProgress) -> String {
-    let mut text = counters_text(
-        "mailrun_source_",
-        &[
-            ("created", "messages created", progress.created),
-            ("sent", "messages handed over", progress.sent),
-            ("accepted", "messages accepted", progress.accepted),
-            ("recipients", "recipients of accepted messages", progress.recipients),
-            ("bytes", "bytes of accepted messages", progress.bytes),
-            ("errors", "replies of 4xx and 5xx, cut connections, time-outs", progress.errors),
-        ],
-    );
-    let gauges = [
-        ("elapsed_seconds", "time since the load began", progress.elapsed_s),
-        ("sessions", "sessions that may be open", progress.sessions as f64),
-        ("open_messages", "messages under way", progress.open as f64),
-        ("goal_messages", "messages to create in all; 0: no limit", progress.goal_messages as f64),
-        ("goal_seconds", "time for which messages are created; 0: no limit", progress.goal_s),
-    ];
-    for (name, meaning, value) in gauges {
-        family(&mut text, &format!("mailrun_source_{name}"), "gauge", meaning);
-        let _ = writeln!(text, "mailrun_source_{name} {value}");
-    }
-    let name = "mailrun_source_latency_seconds";
-    family(&mut text, name, "summary", "recent latency from created to accepted");
+    let mut text = MetricsText::new("mailrun_source_", Exposition::Prometheus);
+    text.counter("created", "messages created", progress.created);
+    text.counter("sent", "messages handed over", progress.sent);
+    text.counter("accepted", "messages accepted", progress.accepted);
+    text.counter("recipients", "recipients of accepted messages", progress.recipients);
+    text.counter("bytes", "bytes of accepted messages", progress.bytes);
+    text.counter("errors", "replies of 4xx and 5xx, cut connections, time-outs", progress.errors);
+    text.gauge("elapsed_seconds", "time since the load began", progress.elapsed_s);
+    text.gauge("sessions", "sessions that may be open", progress.sessions);
+    text.gauge("open_messages", "messages under way", progress.open);
+    text.gauge("goal_messages", "messages to create in all; 0: no limit", progress.goal_messages);
+    text.gauge("goal_seconds", "time for which messages are created; 0: no limit", progress.goal_s);
+    text.family("latency_seconds", "summary", "recent latency from created to accepted");
     for (quantile, ms) in [("0.5", progress.p50_ms), ("0.99", progress.p99_ms)] {
-        let _ = writeln!(text, "{name}{{quantile=\"{quantile}\"}} {}", ms / 1e3);
+        text.sample("latency_seconds", &[("quantile", quantile)], ms / 1e3);
     }
-    text
+    text.finish()
 }
 
 #[cfg(test)]

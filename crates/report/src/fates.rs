@@ -42,38 +42,55 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
     })
 }
 
-/// The fates that occurred.
-pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
+/// The units of the ledger by their names in the record: created, accepted, the fates, the counts beside them.
+pub(crate) fn units(record: &Record) -> Vec<(&'static str, Option<u64>)> {
     let ledger = &record.ledger;
-    // Without a receiver under observation nothing is known after acceptance.
-    let on_the_way = if ledger.delivered.is_none() { "accepted" } else { "in flight" };
-    let fates = [
+    let first = [("created", ledger.created), ("accepted", ledger.accepted)];
+    [first.as_slice(), &units_by_fate(ledger), &units_beside(ledger)].concat()
+}
+
+fn units_by_fate(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 7] {
+    [
         ("delivered", ledger.delivered),
         ("rejected", ledger.rejected),
         ("failed", ledger.failed),
         ("expired", ledger.expired),
         ("queued", ledger.queued),
         ("lost", ledger.lost),
-        (on_the_way, ledger.in_flight),
-    ];
-    some(fates.to_vec())
+        ("in_flight", ledger.in_flight),
+    ]
+}
+
+fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 6] {
+    [
+        ("duplicates", ledger.duplicates),
+        ("corrupt", ledger.corrupt),
+        ("converted", ledger.converted),
+        ("foreign", ledger.foreign),
+        ("untimed", ledger.untimed),
+        ("overflow", ledger.overflow),
+    ]
+}
+
+/// The fates that occurred.
+pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
+    // Without a receiver under observation nothing is known after acceptance.
+    let on_the_way = if record.ledger.delivered.is_none() { "accepted" } else { "in flight" };
+    some(&units_by_fate(&record.ledger), |name| if name == "in_flight" { on_the_way } else { name })
 }
 
 /// The counts beside the fates that are not zero.
 fn beside(record: &Record) -> Vec<(&'static str, u64)> {
-    let ledger = &record.ledger;
-    some(vec![
-        ("duplicates", ledger.duplicates),
-        ("corrupt", ledger.corrupt),
-        ("foreign", ledger.foreign),
-        ("converted", ledger.converted),
-        ("untimed", ledger.untimed),
-        ("not recorded", ledger.overflow),
-    ])
+    some(&units_beside(&record.ledger), |name| if name == "overflow" { "not recorded" } else { name })
 }
 
-fn some(rows: Vec<(&'static str, Option<u64>)>) -> Vec<(&'static str, u64)> {
-    rows.into_iter().filter_map(|(name, number)| Some((name, number.filter(|number| *number > 0)?))).collect()
+/// The rows that are not zero, by the names that `shown` gives them.
+fn some(
+    rows: &[(&'static str, Option<u64>)],
+    shown: impl Fn(&'static str) -> &'static str,
+) -> Vec<(&'static str, u64)> {
+    let occurred = rows.iter().filter_map(|(name, number)| Some((*name, number.filter(|number| *number > 0)?)));
+    occurred.map(|(name, number)| (shown(name), number)).collect()
 }
 
 /// `created 15,145 · delivered 14,154 · failed 991`; `None` if all messages have one fate, and no error occurred.

@@ -20,6 +20,7 @@ mod headline;
 mod html;
 mod mades;
 mod markdown;
+pub mod metrics_text;
 pub mod numbers;
 pub mod part;
 mod parties;

@@ -1,7 +1,7 @@
 //! Numbers in the text format of Prometheus (version 0.0.4).
 use crate::control::protocol::HopRow;
 use crate::control::queue_stats::QueueStats;
-use std::fmt::{Display, Write};
+use report::metrics_text::{Exposition, MetricsText};
 
 /// Figures that are counted, besides those of the queues.
 pub(crate) struct RelayMetrics<'a> {
@@ -31,7 +31,7 @@ pub(crate) struct UntrustedClients {
 
 /// All of it, a family after the other.
 pub(crate) fn render(figures: &RelayMetrics<'_>) -> String {
-    let mut text = PrometheusText(String::with_capacity(8192));
+    let mut text = MetricsText::new("mailrun_relay_", Exposition::Prometheus);
     let totals = &figures.queues.totals;
     text.family("info", "gauge", "version, host name and durability");
     let labels =
@@ -51,89 +51,58 @@ pub(crate) fn render(figures: &RelayMetrics<'_>) -> String {
         "limit of incoming_bytes; above it messages wait, and then are answered 452",
         figures.incoming_limit,
     );
-    text.untrusted(&figures.untrusted);
+    clients(&mut text, &figures.untrusted);
     text.gauge("hops", "next hops in memory", totals.hops);
     text.gauge(
         "spool_failed",
         "1 if the spool has failed: no mail is accepted until a restart",
         u8::from(figures.has_failed),
     );
-    text.hops(&figures.queues.hops);
-    text.spool(figures.spool);
-    text.0
+    by_hop(&mut text, &figures.queues.hops);
+    spool_figures(&mut text, figures.spool);
+    text.finish()
 }
 
-struct PrometheusText(String);
-
-impl PrometheusText {
-    fn counter(&mut self, name: &str, meaning: &str, value: u64) {
-        let name = format!("{name}_total");
-        self.family(&name, "counter", meaning);
-        self.sample(&name, &[], value);
-    }
-
-    fn gauge(&mut self, name: &str, meaning: &str, value: impl Display) {
-        self.family(name, "gauge", meaning);
-        self.sample(name, &[], value);
-    }
-
-    fn untrusted(&mut self, untrusted: &UntrustedClients) {
-        let meaning = "current connections of clients outside networks";
-        self.gauge("limited_connections", meaning, untrusted.connections);
-        let meaning = "incoming_bytes of clients outside networks without a login";
-        self.gauge("incoming_strangers_bytes", meaning, untrusted.incoming_bytes);
-        let meaning = "limit of incoming_strangers_bytes; the rest is reserved for other clients";
-        self.gauge("incoming_strangers_limit_bytes", meaning, untrusted.incoming_limit);
-        let name = "client_refused_total";
-        self.family(name, "counter", "rejections because of limits.client, by limit");
-        untrusted.refused.iter().for_each(|(limit, count)| self.sample(name, &[("limit", limit)], count));
-    }
-
-    fn hops(&mut self, hops: &[HopRow]) {
-        self.family("queue_entries", "gauge", "entries (the recipients of a message at one hop) by hop and state");
-        for hop in hops {
-            for (state, count) in hop.by_state() {
-                self.sample("queue_entries", &[("hop", &hop.hop), ("state", state.name())], count);
-            }
-        }
-        self.family("hop_couriers", "gauge", "connections by hop");
-        hops.iter().for_each(|hop| self.sample("hop_couriers", &[("hop", &hop.hop)], hop.connections));
-        self.family("hop_shut_seconds", "gauge", "seconds until an unreachable hop is tried again");
-        hops.iter()
-            .for_each(|hop| self.sample("hop_shut_seconds", &[("hop", &hop.hop)], hop.shut_for_s.unwrap_or_default()));
-    }
-
-    fn spool(&mut self, usage: &spool::SpoolStats) {
-        self.gauge("spool_messages", "messages in the spool", usage.messages);
-        self.gauge("spool_bytes", "bytes of messages in the spool", usage.bytes);
-        self.gauge("spool_segments", "files in use", usage.segments);
-        self.gauge("spool_disk_bytes", "bytes of all files of the spool", usage.disk_bytes);
-        self.counter("spool_commits", "batches written", usage.commits);
-        self.counter("spool_syncs", "syncs of batches", usage.syncs);
-        self.counter("spool_stored", "messages stored, including notifications", usage.stored);
-        self.counter("spool_refused", "messages rejected because the spool was full", usage.refused);
-        self.counter("spool_moved", "messages moved by compaction", usage.moved);
-        self.counter("spool_unwritten", "state changes not stored because the spool was full", usage.unwritten);
-        self.gauge("spool_damaged", "damaged places with losses, found at the start", usage.damaged);
-        self.gauge("spool_lost_messages", "messages lost in damaged places, as far as is known", usage.lost_messages);
-        self.gauge("spool_cut_bytes", "bytes of an incomplete end, removed at the start", usage.cut_bytes);
-    }
-
-    fn family(&mut self, name: &str, kind: &str, meaning: &str) {
-        let _ = writeln!(self.0, "# HELP mailrun_relay_{name} {meaning}\n# TYPE mailrun_relay_{name} {kind}");
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        let _ = write!(self.0, "mailrun_relay_{name}");
-        for (number, (label, text)) in labels.iter().enumerate() {
-            let _ = write!(self.0, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, escaped(text));
-        }
-        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
-    }
+fn clients(text: &mut MetricsText, untrusted: &UntrustedClients) {
+    let meaning = "current connections of clients outside networks";
+    text.gauge("limited_connections", meaning, untrusted.connections);
+    let meaning = "incoming_bytes of clients outside networks without a login";
+    text.gauge("incoming_strangers_bytes", meaning, untrusted.incoming_bytes);
+    let meaning = "limit of incoming_strangers_bytes; the rest is reserved for other clients";
+    text.gauge("incoming_strangers_limit_bytes", meaning, untrusted.incoming_limit);
+    let name = "client_refused_total";
+    text.family(name, "counter", "rejections because of limits.client, by limit");
+    untrusted.refused.iter().for_each(|(limit, count)| text.sample(name, &[("limit", limit)], count));
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+fn by_hop(text: &mut MetricsText, hops: &[HopRow]) {
+    text.family("queue_entries", "gauge", "entries (the recipients of a message at one hop) by hop and state");
+    for hop in hops {
+        for (state, count) in hop.by_state() {
+            text.sample("queue_entries", &[("hop", &hop.hop), ("state", state.name())], count);
+        }
+    }
+    text.family("hop_couriers", "gauge", "connections by hop");
+    hops.iter().for_each(|hop| text.sample("hop_couriers", &[("hop", &hop.hop)], hop.connections));
+    text.family("hop_shut_seconds", "gauge", "seconds until an unreachable hop is tried again");
+    hops.iter()
+        .for_each(|hop| text.sample("hop_shut_seconds", &[("hop", &hop.hop)], hop.shut_for_s.unwrap_or_default()));
+}
+
+fn spool_figures(text: &mut MetricsText, usage: &spool::SpoolStats) {
+    text.gauge("spool_messages", "messages in the spool", usage.messages);
+    text.gauge("spool_bytes", "bytes of messages in the spool", usage.bytes);
+    text.gauge("spool_segments", "files in use", usage.segments);
+    text.gauge("spool_disk_bytes", "bytes of all files of the spool", usage.disk_bytes);
+    text.counter("spool_commits", "batches written", usage.commits);
+    text.counter("spool_syncs", "syncs of batches", usage.syncs);
+    text.counter("spool_stored", "messages stored, including notifications", usage.stored);
+    text.counter("spool_refused", "messages rejected because the spool was full", usage.refused);
+    text.counter("spool_moved", "messages moved by compaction", usage.moved);
+    text.counter("spool_unwritten", "state changes not stored because the spool was full", usage.unwritten);
+    text.gauge("spool_damaged", "damaged places with losses, found at the start", usage.damaged);
+    text.gauge("spool_lost_messages", "messages lost in damaged places, as far as is known", usage.lost_messages);
+    text.gauge("spool_cut_bytes", "bytes of an incomplete end, removed at the start", usage.cut_bytes);
 }
 
 #[cfg(test)]
@@ -211,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_label_cannot_break_out() {
-        let text = rendered("maildir:/a\"} 1\nx\\");
-        assert!(text.contains(r#"{hop="maildir:/a\"} 1\nx\\",state="ready"} 0"#), "{text}");
+        let text = rendered("maildir:/a\"} 1\nx\\\u{202e}");
+        assert!(text.contains(r#"{hop="maildir:/a\"} 1\nx\\\\u{202e}",state="ready"} 0"#), "{text}");
     }
 }

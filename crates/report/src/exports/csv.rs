@@ -2,10 +2,16 @@
 //!
 //! A spreadsheet takes a cell that begins with `=`, `+`, `-` or `@` for a formula. Text of peers that does so gets an
 //! apostrophe before it; figures stay as they are.
-use super::figures::{errors, stages, units};
+use super::figures::{errors, stages};
+use crate::fates::units;
 use crate::printable::printable;
 use journey::record::{EventKind, LatencyMs, Record};
 use journey::stage::Phase;
+
+/// Cells of a row, each from a value.
+macro_rules! cells {
+    ($($value:expr),+ $(,)?) => { vec![$(CsvCell::from($value)),+] };
+}
 
 /// Tables of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,9 +145,7 @@ impl CsvTable {
             Self::Phases => phases(record),
             Self::Errors => error_rows(record),
             Self::Thresholds => thresholds(record),
-            Self::Ledger => {
-                units(record).into_iter().map(|(fate, units)| vec![CsvCell::from(fate), CsvCell::from(units)]).collect()
-            }
+            Self::Ledger => units(record).into_iter().map(|(fate, units)| cells![fate, units]).collect(),
             Self::Slowest => slowest(record),
             Self::Domains => domains(record),
             Self::Usage => usage(record),
@@ -179,6 +183,12 @@ enum CsvCell<'a> {
 impl<'a> From<&'a str> for CsvCell<'a> {
     fn from(text: &'a str) -> Self {
         Self::Words(text)
+    }
+}
+
+impl From<String> for CsvCell<'_> {
+    fn from(text: String) -> Self {
+        Self::Owned(text)
     }
 }
 
@@ -232,16 +242,16 @@ fn series(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
 }
 
 fn stage<'a>(row: &super::figures::StageFigures<'a>) -> Vec<CsvCell<'a>> {
-    let mut cells = vec![
-        CsvCell::from(row.name),
-        CsvCell::from(row.party),
-        CsvCell::from(row.since),
-        CsvCell::from(row.count),
-        CsvCell::from(row.failed),
-        CsvCell::from(row.bytes),
-        CsvCell::from(row.duration_s),
-        CsvCell::from(row.rate_per_s),
-        CsvCell::from(row.offered_rate_per_s),
+    let mut cells = cells![
+        row.name,
+        row.party,
+        row.since,
+        row.count,
+        row.failed,
+        row.bytes,
+        row.duration_s,
+        row.rate_per_s,
+        row.offered_rate_per_s
     ];
     cells.extend(latency(row.latency));
     cells
@@ -263,36 +273,29 @@ fn latency<'a>(times: Option<LatencyMs>) -> [CsvCell<'a>; 8] {
 
 fn phases(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
     let rows = record.phases.iter().map(|row| {
-        let begin = [CsvCell::from(row.name.name()), CsvCell::from(row.count)];
-        begin.into_iter().chain(latency(Some(row.latency_ms))).collect()
+        let mut cells = cells![row.name.name(), row.count];
+        cells.extend(latency(Some(row.latency_ms)));
+        cells
     });
     rows.collect()
 }
 
 fn error_rows(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
-    let rows = errors(record).into_iter().map(|row| {
-        vec![
-            CsvCell::from(row.phase),
-            CsvCell::Owned(row.code),
-            CsvCell::from(row.text),
-            CsvCell::from(row.count),
-            CsvCell::from(row.first_s),
-            CsvCell::from(row.last_s),
-            CsvCell::from(row.sample),
-        ]
-    });
+    let rows = errors(record)
+        .into_iter()
+        .map(|row| cells![row.phase, row.code, row.text, row.count, row.first_s, row.last_s, row.sample]);
     rows.collect()
 }
 
 fn thresholds(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
     let rows = record.thresholds.iter().map(|row| {
-        vec![
-            CsvCell::from(row.expression.as_str()),
-            CsvCell::from(row.limit),
-            CsvCell::from(row.value),
-            CsvCell::from(row.margin),
-            CsvCell::from(row.unit.as_str()),
-            CsvCell::from(if row.passed { "true" } else { "false" }),
+        cells![
+            row.expression.as_str(),
+            row.limit,
+            row.value,
+            row.margin,
+            row.unit.as_str(),
+            if row.passed { "true" } else { "false" }
         ]
     });
     rows.collect()
@@ -300,15 +303,15 @@ fn thresholds(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
 
 fn slowest(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
     let rows = record.slowest.iter().map(|row| {
-        let mut cells = vec![
-            CsvCell::from(row.message),
-            CsvCell::from(row.created_s),
-            CsvCell::from(row.accepted_ms),
-            CsvCell::from(row.delivered_ms),
-            CsvCell::from(row.waited_ms),
-            CsvCell::from(row.bytes),
-            CsvCell::from(u64::from(row.recipient_count)),
-            CsvCell::Owned(row.recipients.join(" ")),
+        let mut cells = cells![
+            row.message,
+            row.created_s,
+            row.accepted_ms,
+            row.delivered_ms,
+            row.waited_ms,
+            row.bytes,
+            u64::from(row.recipient_count),
+            row.recipients.join(" ")
         ];
         let time = |phase: Phase| row.phases.iter().find(|row| row.name == phase).map(|row| row.ms);
         cells.extend(Phase::ALL.map(|phase| CsvCell::from(time(phase))));
@@ -319,37 +322,20 @@ fn slowest(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
 
 fn domains(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
     let rows = record.domains.iter().map(|row| {
-        vec![
-            CsvCell::from(row.domain.as_str()),
-            CsvCell::from(row.created),
-            CsvCell::from(row.accepted),
-            CsvCell::from(row.rejected),
-            CsvCell::from(row.failed),
-            CsvCell::from(row.delivered),
-            CsvCell::from(row.duplicates),
-        ]
+        cells![row.domain.as_str(), row.created, row.accepted, row.rejected, row.failed, row.delivered, row.duplicates]
     });
     rows.collect()
 }
 
 fn usage(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
     let rows = record.usage.iter().flat_map(|party| {
-        party.seconds.iter().map(|row| {
-            vec![
-                CsvCell::from(party.party.as_str()),
-                CsvCell::from(row.second),
-                CsvCell::from(row.cores),
-                CsvCell::from(row.rss_bytes),
-            ]
-        })
+        party.seconds.iter().map(|row| cells![party.party.as_str(), row.second, row.cores, row.rss_bytes])
     });
     rows.collect()
 }
 
 fn events(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
-    let rows = record.events.iter().map(|row| {
-        vec![CsvCell::from(row.at_s), CsvCell::from(event_kind(row.kind)), CsvCell::from(row.text.as_str())]
-    });
+    let rows = record.events.iter().map(|row| cells![row.at_s, event_kind(row.kind), row.text.as_str()]);
     rows.collect()
 }
 

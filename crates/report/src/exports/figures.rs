@@ -125,25 +125,3 @@ fn of_trouble(row: &MadesTrouble) -> ErrorFigures<'_> {
         sample: None,
     }
 }
-
-/// The fates of the ledger, and the counts beside them, by their names in the record.
-pub(super) fn units(record: &Record) -> Vec<(&'static str, Option<u64>)> {
-    let ledger = &record.ledger;
-    vec![
-        ("created", ledger.created),
-        ("accepted", ledger.accepted),
-        ("delivered", ledger.delivered),
-        ("rejected", ledger.rejected),
-        ("failed", ledger.failed),
-        ("expired", ledger.expired),
-        ("queued", ledger.queued),
-        ("lost", ledger.lost),
-        ("in_flight", ledger.in_flight),
-        ("duplicates", ledger.duplicates),
-        ("corrupt", ledger.corrupt),
-        ("converted", ledger.converted),
-        ("foreign", ledger.foreign),
-        ("untimed", ledger.untimed),
-        ("overflow", ledger.overflow),
-    ]
-}

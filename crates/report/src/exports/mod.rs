@@ -22,12 +22,12 @@ mod share;
 pub use csv::CsvTable;
 pub use github::annotations;
 
+use crate::metrics_text::Exposition;
 use crate::text_style::TextStyle;
 use crate::{ReportLength, markdown, page, render};
 use action_benchmark::Direction;
 use bounded::bounded;
 use journey::record::Record;
-use prometheus::Exposition;
 
 /// Columns of a report as plain text.
 const TEXT_WIDTH: usize = 100;

@@ -2,23 +2,14 @@
 //!
 //! Units are the base units of Prometheus: seconds and bytes. Texts of peers are in no label: a reply text as a label
 //! would make a time series for each server's mood.
-use super::figures::{StageFigures, errors, stages, units};
+use super::figures::{StageFigures, errors, stages};
+use crate::fates::units;
 use crate::headline::Headline;
-use crate::printable::printable;
+use crate::metrics_text::{Exposition, MetricsText, label_text};
 use journey::Latencies;
 use journey::record::{LatencyMs, Outcome, Party, Record, Role};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::time::Duration;
-
-/// The text format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Exposition {
-    /// Version 0.0.4 of Prometheus.
-    Prometheus,
-    /// Version 1.0 of OpenMetrics.
-    OpenMetrics,
-}
 
 /// Upper bounds of the buckets of latencies, in microseconds: three a decade from 100 µs to 10 min.
 const BUCKETS_US: [u64; 21] = [
@@ -61,7 +52,7 @@ const QUANTILES: [(&str, LatencyFigure); 7] = [
 
 /// The metrics of a run.
 pub(super) fn metrics(record: &Record, exposition: Exposition) -> String {
-    let mut out = MetricsText { text: String::new(), exposition };
+    let mut out = MetricsText::new("mailrun_run_", exposition);
     run(&mut out, record);
     verdict(&mut out, record);
     ledger(&mut out, record);
@@ -72,69 +63,27 @@ pub(super) fn metrics(record: &Record, exposition: Exposition) -> String {
     error_counts(&mut out, record);
     thresholds(&mut out, record);
     parties(&mut out, record);
-    if exposition == Exposition::OpenMetrics {
-        out.text.push_str("# EOF\n");
-    }
-    out.text
+    out.finish()
 }
 
-/// The text, family by family.
-struct MetricsText {
-    text: String,
-    exposition: Exposition,
+fn summary(out: &mut MetricsText, name: &str, labels: &[(&str, &str)], times: &LatencyMs, count: u64) {
+    for (quantile, of) in &QUANTILES {
+        out.sample(name, &[labels, &[("quantile", quantile)]].concat(), of(times) / 1e3);
+    }
+    out.sample(&format!("{name}_sum"), labels, times.mean / 1e3 * count as f64);
+    out.sample(&format!("{name}_count"), labels, count);
 }
 
-impl MetricsText {
-    fn family(&mut self, name: &str, kind: &str, meaning: &str) {
-        // OpenMetrics names the family of a counter without the end of its samples' names.
-        let family = match self.exposition {
-            Exposition::OpenMetrics if kind == "counter" => name.trim_end_matches("_total"),
-            _ => name,
-        };
-        // Writing to a String cannot fail, here and below.
-        let _ = writeln!(self.text, "# HELP mailrun_run_{family} {meaning}\n# TYPE mailrun_run_{family} {kind}");
+fn histogram(out: &mut MetricsText, name: &str, labels: &[(&str, &str)], times: &Latencies) {
+    let bucket = format!("{name}_bucket");
+    for bound in BUCKETS_US.map(Duration::from_micros) {
+        let le = bound.as_secs_f64().to_string();
+        out.sample(&bucket, &[labels, &[("le", le.as_str())]].concat(), times.count_within(bound));
     }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        let _ = write!(self.text, "mailrun_run_{name}");
-        for (number, (label, text)) in labels.iter().enumerate() {
-            let _ = write!(self.text, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, escaped(text));
-        }
-        let _ = writeln!(self.text, "{} {}", if labels.is_empty() { "" } else { "}" }, number(value));
-    }
-
-    fn summary(&mut self, name: &str, labels: &[(&str, &str)], times: &LatencyMs, count: u64) {
-        for (quantile, of) in &QUANTILES {
-            self.sample(name, &[labels, &[("quantile", quantile)]].concat(), of(times) / 1e3);
-        }
-        self.sample(&format!("{name}_sum"), labels, times.mean / 1e3 * count as f64);
-        self.sample(&format!("{name}_count"), labels, count as f64);
-    }
-
-    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], times: &Latencies) {
-        let bucket = format!("{name}_bucket");
-        for bound in BUCKETS_US.map(Duration::from_micros) {
-            let le = bound.as_secs_f64().to_string();
-            self.sample(&bucket, &[labels, &[("le", le.as_str())]].concat(), times.count_within(bound) as f64);
-        }
-        self.sample(&bucket, &[labels, &[("le", "+Inf")]].concat(), times.count() as f64);
-        let mean_ms = times.summary().map_or(0.0, |summary| summary.mean);
-        self.sample(&format!("{name}_sum"), labels, mean_ms / 1e3 * times.count() as f64);
-        self.sample(&format!("{name}_count"), labels, times.count() as f64);
-    }
-}
-
-fn number(value: f64) -> String {
-    match value {
-        v if v.is_nan() => "NaN".to_owned(),
-        v if v.is_infinite() => if v > 0.0 { "+Inf" } else { "-Inf" }.to_owned(),
-        v => v.to_string(),
-    }
-}
-
-/// A label's value, escaped as both formats ask for it; hidden characters are written out.
-fn escaped(text: &str) -> String {
-    printable(text).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    out.sample(&bucket, &[labels, &[("le", "+Inf")]].concat(), times.count());
+    let mean_ms = times.summary().map_or(0.0, |summary| summary.mean);
+    out.sample(&format!("{name}_sum"), labels, mean_ms / 1e3 * times.count() as f64);
+    out.sample(&format!("{name}_count"), labels, times.count());
 }
 
 fn run(out: &mut MetricsText, record: &Record) {
@@ -149,16 +98,13 @@ fn run(out: &mut MetricsText, record: &Record) {
         ("os", &record.host.os),
         ("cpu", &record.host.cpu_model),
     ];
-    out.sample("info", &info, 1.0);
+    out.sample("info", &info, 1);
     if let Ok(started) = record.started_at.parse::<jiff::Timestamp>() {
-        out.family("start_time_seconds", "gauge", "time at which the run began, in seconds since 1970");
-        out.sample("start_time_seconds", &[], started.as_second() as f64);
+        out.gauge("start_time_seconds", "time at which the run began, in seconds since 1970", started.as_second());
     }
-    out.family("duration_seconds", "gauge", "from the first message created to the last event");
-    out.sample("duration_seconds", &[], record.duration_s);
+    out.gauge("duration_seconds", "from the first message created to the last event", record.duration_s);
     if let Some(offered_s) = record.offered_s {
-        out.family("offered_seconds", "gauge", "time in which load was offered");
-        out.sample("offered_seconds", &[], offered_s);
+        out.gauge("offered_seconds", "time in which load was offered", offered_s);
     }
 }
 
@@ -172,7 +118,7 @@ fn verdict(out: &mut MetricsText, record: &Record) {
         ("inconclusive", Outcome::Inconclusive),
     ];
     for (word, other) in all {
-        out.sample("verdict", &[("outcome", word)], f64::from(u8::from(other == outcome)));
+        out.sample("verdict", &[("outcome", word)], u8::from(other == outcome));
     }
 }
 
@@ -180,7 +126,7 @@ fn ledger(out: &mut MetricsText, record: &Record) {
     out.family("units_total", "counter", "(message, recipient) pairs by fate, and the counts beside the fates");
     for (fate, units) in units(record) {
         if let Some(units) = units {
-            out.sample("units_total", &[("fate", fate)], units as f64);
+            out.sample("units_total", &[("fate", fate)], units);
         }
     }
 }
@@ -188,22 +134,22 @@ fn ledger(out: &mut MetricsText, record: &Record) {
 /// The stages without those that an earlier row has the name and party of: no time series is there twice.
 fn distinct_stages(record: &Record) -> Vec<StageFigures<'_>> {
     let mut seen = BTreeSet::new();
-    stages(record).into_iter().filter(|stage| seen.insert((escaped(stage.name), escaped(stage.party)))).collect()
+    stages(record).into_iter().filter(|stage| seen.insert((label_text(stage.name), label_text(stage.party)))).collect()
 }
 
 fn stage_counts(out: &mut MetricsText, stages: &[StageFigures<'_>]) {
     out.family("stage_messages_total", "counter", "messages that reached a stage");
     for row in stages {
-        out.sample("stage_messages_total", &[("stage", row.name), ("party", row.party)], row.count as f64);
+        out.sample("stage_messages_total", &[("stage", row.name), ("party", row.party)], row.count);
     }
     out.family("stage_failed_total", "counter", "messages that failed before a stage");
     for row in stages {
-        out.sample("stage_failed_total", &[("stage", row.name), ("party", row.party)], row.failed as f64);
+        out.sample("stage_failed_total", &[("stage", row.name), ("party", row.party)], row.failed);
     }
     out.family("stage_bytes_total", "counter", "message bytes that reached a stage");
     for row in stages {
         if let Some(bytes) = row.bytes {
-            out.sample("stage_bytes_total", &[("stage", row.name), ("party", row.party)], bytes as f64);
+            out.sample("stage_bytes_total", &[("stage", row.name), ("party", row.party)], bytes);
         }
     }
     out.family("stage_messages_per_second", "gauge", "messages per second over the time in which load was offered");
@@ -217,14 +163,14 @@ fn stage_times(out: &mut MetricsText, stages: &[StageFigures<'_>]) {
     for row in stages {
         if let Some(times) = row.latency {
             let labels = [("stage", row.name), ("party", row.party), ("since", row.since)];
-            out.summary("stage_latency_seconds", &labels, &times, row.count);
+            summary(out, "stage_latency_seconds", &labels, &times, row.count);
         }
     }
     out.family("stage_latency_distribution_seconds", "histogram", "latency of messages to a stage, by bucket");
     for row in stages {
         if let Some(times) = row.histogram.and_then(Latencies::decode) {
             let labels = [("stage", row.name), ("party", row.party), ("since", row.since)];
-            out.histogram("stage_latency_distribution_seconds", &labels, &times);
+            histogram(out, "stage_latency_distribution_seconds", &labels, &times);
         }
     }
 }
@@ -234,7 +180,7 @@ fn phases(out: &mut MetricsText, record: &Record) {
     let rows: Vec<_> = record.phases.iter().filter(|row| seen.insert(row.name)).collect();
     out.family("phase_duration_seconds", "summary", "duration of a phase of the dialogue");
     for row in &rows {
-        out.summary("phase_duration_seconds", &[("phase", row.name.name())], &row.latency_ms, row.count);
+        summary(out, "phase_duration_seconds", &[("phase", row.name.name())], &row.latency_ms, row.count);
     }
 }
 
@@ -247,16 +193,16 @@ fn error_counts(out: &mut MetricsText, record: &Record) {
     }
     out.family("errors_total", "counter", "errors by phase and reply code; no code: no reply");
     for ((phase, code), count) in counts {
-        out.sample("errors_total", &[("phase", phase), ("code", code)], count as f64);
+        out.sample("errors_total", &[("phase", phase), ("code", code)], count);
     }
 }
 
 fn thresholds(out: &mut MetricsText, record: &Record) {
     let mut seen = BTreeSet::new();
-    let rows: Vec<_> = record.thresholds.iter().filter(|row| seen.insert(escaped(&row.expression))).collect();
+    let rows: Vec<_> = record.thresholds.iter().filter(|row| seen.insert(label_text(&row.expression))).collect();
     out.family("threshold_passed", "gauge", "1 if the threshold was met");
     for row in &rows {
-        out.sample("threshold_passed", &[("expression", row.expression.as_str())], f64::from(u8::from(row.passed)));
+        out.sample("threshold_passed", &[("expression", row.expression.as_str())], u8::from(row.passed));
     }
     out.family("threshold_value", "gauge", "measured value, in the unit of the label");
     for row in &rows {
@@ -268,7 +214,7 @@ fn thresholds(out: &mut MetricsText, record: &Record) {
 
 fn parties(out: &mut MetricsText, record: &Record) {
     let mut seen = BTreeSet::new();
-    let rows: Vec<&Party> = record.parties.iter().filter(|party| seen.insert(escaped(&party.name))).collect();
+    let rows: Vec<&Party> = record.parties.iter().filter(|party| seen.insert(label_text(&party.name))).collect();
     out.family("party_cpu_seconds_total", "counter", "processor time of a party of the run");
     for party in &rows {
         for (mode, seconds) in [("user", party.user_s), ("system", party.sys_s)] {
@@ -282,7 +228,7 @@ fn parties(out: &mut MetricsText, record: &Record) {
     for party in &rows {
         if let Some(bytes) = party.max_rss_bytes {
             let labels = [("party", party.name.as_str()), ("role", role(party.role))];
-            out.sample("party_peak_memory_bytes", &labels, bytes as f64);
+            out.sample("party_peak_memory_bytes", &labels, bytes);
         }
     }
 }

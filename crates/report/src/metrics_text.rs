@@ -1,0 +1,115 @@
+//! Metrics in the text formats of Prometheus (0.0.4) and OpenMetrics (1.0): of stored runs, of running parties, of the
+//! relay.
+use crate::printable::printable;
+use std::fmt::{Display, Write};
+
+/// The text format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exposition {
+    /// Version 0.0.4 of Prometheus.
+    Prometheus,
+    /// Version 1.0 of OpenMetrics.
+    OpenMetrics,
+}
+
+/// The text, family by family.
+pub struct MetricsText {
+    text: String,
+    prefix: &'static str,
+    exposition: Exposition,
+}
+
+impl MetricsText {
+    /// An empty text whose names all begin with `prefix`.
+    pub fn new(prefix: &'static str, exposition: Exposition) -> Self {
+        Self { text: String::with_capacity(8192), prefix, exposition }
+    }
+
+    /// Begins a family.
+    pub fn family(&mut self, name: &str, kind: &str, meaning: &str) {
+        // OpenMetrics names the family of a counter without the end of its samples' names.
+        let family = match self.exposition {
+            Exposition::OpenMetrics if kind == "counter" => name.trim_end_matches("_total"),
+            _ => name,
+        };
+        let prefix = self.prefix;
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(self.text, "# HELP {prefix}{family} {meaning}\n# TYPE {prefix}{family} {kind}");
+    }
+
+    /// Adds a sample; the text of labels may be of peers.
+    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let _ = write!(self.text, "{}{name}", self.prefix);
+        for (number, (label, text)) in labels.iter().enumerate() {
+            let _ = write!(self.text, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, label_text(text));
+        }
+        let value = value.to_string();
+        // Infinities of Rust, as the formats write them.
+        let value = match value.as_str() {
+            "inf" => "+Inf",
+            "-inf" => "-Inf",
+            finite => finite,
+        };
+        let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    /// Adds a counter without labels; `name` is without the `_total` that it ends with.
+    pub fn counter(&mut self, name: &str, meaning: &str, value: u64) {
+        let name = format!("{name}_total");
+        self.family(&name, "counter", meaning);
+        self.sample(&name, &[], value);
+    }
+
+    /// Adds a gauge without labels.
+    pub fn gauge(&mut self, name: &str, meaning: &str, value: impl Display) {
+        self.family(name, "gauge", meaning);
+        self.sample(name, &[], value);
+    }
+
+    /// The whole text, with the end that its format asks for.
+    pub fn finish(mut self) -> String {
+        if self.exposition == Exposition::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+}
+
+/// A label's value, escaped as both formats ask for it; hidden characters are written out.
+pub(crate) fn label_text(text: &str) -> String {
+    let lines = text.split('\n').map(|line| printable(line).replace('\\', "\\\\").replace('"', "\\\""));
+    lines.collect::<Vec<_>>().join("\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_cannot_break_out_and_hides_nothing() {
+        let mut text = MetricsText::new("mailrun_", Exposition::Prometheus);
+        text.sample("x", &[("hop", "a\"} 1\nb\\\r\u{202e}")], 2);
+        assert_eq!(text.finish(), "mailrun_x{hop=\"a\\\"} 1\\nb\\\\\\\\r\\\\u{202e}\"} 2\n");
+    }
+
+    #[test]
+    fn values_and_families_are_in_the_words_of_their_format() {
+        let mut text = MetricsText::new("m_", Exposition::OpenMetrics);
+        text.counter("kept", "messages kept", 3);
+        text.gauge("least", "the least", f64::NEG_INFINITY);
+        text.sample("most", &[], f64::INFINITY);
+        text.sample("none", &[], f64::NAN);
+        let lines = [
+            "# HELP m_kept messages kept",
+            "# TYPE m_kept counter",
+            "m_kept_total 3",
+            "# HELP m_least the least",
+            "# TYPE m_least gauge",
+            "m_least -Inf",
+            "m_most +Inf",
+            "m_none NaN",
+            "# EOF",
+        ];
+        assert_eq!(text.finish().lines().collect::<Vec<_>>(), lines);
+    }
+}
