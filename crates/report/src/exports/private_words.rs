@@ -1,24 +1,62 @@
 //! Words that a publication leaves out of a command line and of a sentence: host names, addresses, paths, names of users.
+use journey::stage::Stage;
 use std::net::{IpAddr, SocketAddr};
 
 /// Sign in place of what is left out.
 pub(super) const LEFT_OUT: &str = "…";
 
-/// Options whose value is left out, whatever it is.
-const PRIVATE_OPTIONS: [&str; 14] = [
-    "--user",
-    "--password",
-    "--from",
-    "--to",
-    "--rcpt",
-    "--ehlo",
-    "--hostname",
-    "--label",
-    "--subject",
-    "--header",
-    "--tls-name",
+/// Options whose value is left out, whatever it is: names of people, hosts and queues, files, free text.
+const PRIVATE_OPTIONS: [&str; 51] = [
+    "--against",
+    "--auth-users",
+    "--cacert",
+    "--config",
+    "--control",
+    "--corpus",
     "--domain",
+    "--dsn-envid",
+    "--dump-dir",
+    "--dump-file",
+    "--ehlo",
+    "--file",
+    "--export",
+    "--from",
+    "--header",
+    "--hlog",
+    "--hop",
+    "--hostname",
+    "--inbox",
+    "--inbox-password-file",
+    "--inbox-user",
+    "--label",
+    "--ledger",
+    "--log-messages",
+    "--maildir",
     "--name",
+    "--out",
+    "--outbox",
+    "--outbox-reply",
+    "--password",
+    "--password-file",
+    "--plan",
+    "--prefix",
+    "--rcpt",
+    "--receiver",
+    "--reject-message",
+    "--rules",
+    "--send-event",
+    "--spool",
+    "--subject",
+    "--summary",
+    "--tls-cert",
+    "--tls-client-ca",
+    "--tls-key",
+    "--tls-name",
+    "--tls-write-cert",
+    "--to",
+    "--user",
+    "--xclient",
+    "-o",
     "-u",
 ];
 /// The longest unit of a quantity: `KiB`, `min`.
@@ -49,11 +87,15 @@ pub(super) fn public_command(words: &[String], target: &str) -> String {
     shown.join(" ")
 }
 
-/// A sentence without host names and addresses: without `target`, and without words that are addresses.
+/// A sentence without host names, addresses and paths: without `target`, and without words that look like one of those.
 pub(super) fn public_sentence(text: &str, target: &str) -> String {
     let words = text.split(' ').map(|word| {
-        let bare = word.trim_matches(|c: char| !c.is_alphanumeric() && !"[]:/".contains(c)).trim_end_matches(':');
-        let is_private = bare.contains('@') || is_foreign_address(bare) || names_target(bare, target);
+        let bare = word.trim_matches(|c: char| !c.is_alphanumeric() && !"[]:/~".contains(c)).trim_end_matches(':');
+        let is_private = bare.contains('@')
+            || is_foreign_address(bare)
+            || names_target(bare, target)
+            || is_host_name(bare)
+            || is_path(bare);
         if is_private && !bare.is_empty() { word.replace(bare, LEFT_OUT) } else { word.to_owned() }
     });
     words.collect::<Vec<_>>().join(" ")
@@ -90,6 +132,25 @@ fn is_loopback(value: &str) -> bool {
 
 fn is_foreign_address(word: &str) -> bool {
     socket_ip(word).is_some_and(|ip| !ip.is_loopback())
+}
+
+/// Reports whether it has the form of a host name with a domain: `mx.example.net`, `https://a.example:8443/x`. A quantity of
+/// the run, such as `delivered.p99` or `accepted.rate`, is none.
+fn is_host_name(word: &str) -> bool {
+    let rest = word.split_once("://").map_or(word, |(_, rest)| rest);
+    let host = rest.split(['/', ':']).next().unwrap_or_default().trim_end_matches('.');
+    let Some((begin, top)) = host.rsplit_once('.') else { return false };
+    let is_label =
+        |label: &str| !label.is_empty() && label.chars().all(|c| c.is_alphanumeric() || c == '-' || c == '_');
+    let is_top = top.chars().count() > 1 && (top.starts_with("xn--") || top.chars().all(char::is_alphabetic));
+    let names_stage = serde_json::from_value::<Stage>(begin.into()).is_ok();
+    is_top && !names_stage && begin.split('.').all(is_label)
+}
+
+/// Reports whether it is a path from the root, from the home or from above: `/var/spool`, `~/runs`, `../runs`.
+fn is_path(word: &str) -> bool {
+    let rest = word.strip_prefix("../").or_else(|| word.strip_prefix("~/")).or_else(|| word.strip_prefix('/'));
+    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_alphanumeric() || "._-".contains(c)))
 }
 
 /// The IP address of `192.0.2.1`, `192.0.2.1:25` or `[2001:db8::1]:25`.
@@ -139,6 +200,10 @@ mod tests {
             ("mailrun bench 2026/ann/x.toml", "mailrun bench …"),
             ("mailrun bench mailhub --sessions 5", "mailrun bench … --sessions 5"),
             ("mailrun bench [2001:db8::1]:25", "mailrun bench …"),
+            (
+                "mailrun mades --outbox acme --out=acme-run --user ann --prefix acme",
+                "mailrun mades --outbox … --out=… --user … --prefix …",
+            ),
         ] {
             assert_eq!(shown(words), expected);
         }
@@ -152,6 +217,14 @@ mod tests {
             ("192.0.2.9:25: refused for <ann@b.example>.", "mx", "…: refused for <…>."),
             ("200,000 delivered, none lost", "127.0.0.1:2525", "200,000 delivered, none lost"),
             ("127.0.0.1:2525 went away", "127.0.0.1:2525", "127.0.0.1:2525 went away"),
+            ("Deferred at mx3.corp.example.net, then at gw.intern.", "mx", "Deferred at …, then at …."),
+            (
+                "delivered.p99 < 50ms: it was 1.5 ms at 900 msg/s",
+                "mx",
+                "delivered.p99 < 50ms: it was 1.5 ms at 900 msg/s",
+            ),
+            ("accepted.rate > 900/s was missed. Lost: 20.", "mx", "accepted.rate > 900/s was missed. Lost: 20."),
+            ("The disk of /home/ann/spool (~/runs) is full", "mx", "The disk of … (…) is full"),
         ] {
             assert_eq!(public_sentence(text, target), expected);
         }

@@ -11,6 +11,8 @@ use journey::record::{Arrival, Host, HostDisk, Record};
 const MISSING: &str = "not recorded";
 /// Text of a record in place of a fact that the host did not give.
 const UNKNOWN: &str = "unknown";
+/// Characters by which a text is found that was cut.
+const CUT_TEXT_CHARS: usize = 12;
 /// Numbers of messages whose times are computed from the rate.
 const COMPUTED_FOR: [u64; 3] = [1_000, 10_000, 100_000];
 
@@ -51,14 +53,39 @@ pub(super) fn share_short(record: &Record) -> String {
         ),
         format!("{}; {}", command(record), workload(record)),
         format!("{}; {} (computed from the rate)", of(&["rate"], results.clone()), times.join(", ")),
-        format!("{}: {}", span(last.as_ref()), of(&["avg", "p50", "p95", "max"], results)),
+        format!("{}: {}; left out: {}", span(last.as_ref()), of(&["avg", "p50", "p95", "max"], results), left_out()),
     ];
     lines.map(|line| plain(&line) + "\n").concat()
 }
 
 fn outcome(record: &Record) -> String {
-    let why = public_sentence(&headline::why(record), &record.workload.target);
+    let why = without_others_texts(record, headline::why(record));
+    let why = public_sentence(&why, &record.workload.target);
     format!("{} {why}", Headline::of(record).name()).trim_end().to_owned()
+}
+
+/// The sentence without the replies of servers and the last words of programs: they may name recipients and users.
+fn without_others_texts(record: &Record, sentence: String) -> String {
+    let replies = record.errors.iter().filter(|row| row.code > 0).map(|row| &row.text);
+    let troubles = record.mades.iter().flat_map(|own| own.troubles.iter().map(|row| &row.text));
+    let last_words = record.parties.iter().filter_map(|party| Some(&party.died.as_ref()?.said));
+    replies.chain(troubles).chain(last_words).fold(sentence, |sentence, text| without(sentence, text))
+}
+
+/// The sentence without this text. Both may have been cut, which `…` at their end shows.
+fn without(sentence: String, text: &str) -> String {
+    let text = text.trim_end_matches(['…', '.']);
+    if text.is_empty() {
+        return sentence;
+    }
+    if sentence.contains(text) {
+        return sentence.replace(text, LEFT_OUT);
+    }
+    let begin: String = text.chars().take(CUT_TEXT_CHARS).collect();
+    match sentence.find(&begin) {
+        Some(place) if sentence.ends_with('…') => format!("{}{LEFT_OUT}", &sentence[..place]),
+        _ => sentence,
+    }
 }
 
 fn items(record: &Record) -> Vec<(&'static str, String)> {
@@ -74,8 +101,16 @@ fn items(record: &Record) -> Vec<(&'static str, String)> {
         ("File system", file_system(host.disk.as_ref())),
         ("Command", command(record)),
         ("Workload", workload(record)),
-        ("Left out", format!("host names, addresses, paths and names of users; shown as {LEFT_OUT}")),
+        ("Left out", left_out()),
     ]
+}
+
+/// Names what a publication does not have.
+fn left_out() -> String {
+    format!(
+        "names of hosts and users, addresses, paths and texts of servers, shown as {LEFT_OUT}; recipients, their domains, the \
+         slowest messages and samples of errors"
+    )
 }
 
 /// Figures by name.
@@ -186,6 +221,8 @@ fn workload(record: &Record) -> String {
 mod tests {
     use super::*;
     use crate::sample;
+    use journey::record::{Death, DomainRow, ErrorRow, EventKind, EventRow, SlowMessage};
+    use journey::stage::Phase;
 
     #[test]
     fn every_item_is_there_and_a_missing_one_is_named() {
@@ -230,6 +267,58 @@ mod tests {
         }
         let text = share_short(&sample::held());
         assert!(text.contains("disk not recorded") && text.contains("1,000 in 18.41 ms"), "{text}");
+    }
+
+    /// A record whose every text that could identify somebody has the word "private".
+    fn telling() -> Record {
+        let mut record = sample::relayed();
+        record.name = "private run".to_owned();
+        record.workload.target = "smtp://mx.private.example:25".to_owned();
+        let words = "/home/private/mailrun source mx.private.example:25 --user=private --to x@private.example --out /srv/private";
+        record.command = words.split(' ').map(str::to_owned).collect();
+        record.errors = vec![ErrorRow {
+            phase: Phase::Rcpt,
+            code: 550,
+            text: "5.1.1 no user private in the house of private".to_owned(),
+            count: 3,
+            sample: Some("private@a.example".to_owned()),
+            ..ErrorRow::default()
+        }];
+        record.slowest =
+            vec![SlowMessage { recipients: vec!["private@b.example".to_owned()], ..SlowMessage::default() }];
+        record.domains = vec![DomainRow { domain: "private.example".to_owned(), ..DomainRow::default() }];
+        record.events =
+            vec![EventRow { at_s: 1.0, kind: EventKind::ServerLost, text: "private.example went away".to_owned() }];
+        for party in &mut record.parties {
+            party.command = vec!["/home/private/mailrun".to_owned(), "--hostname".to_owned(), "private".to_owned()];
+        }
+        record
+    }
+
+    #[test]
+    fn no_text_that_identifies_somebody_is_published() {
+        let reply = "5.1.1 no user private in the house of private";
+        let whys = [
+            format!("The server rejected 3 of 200,000 messages (at rcpt: 550 {reply})."),
+            format!("The server rejected 3 of 200,000 messages (at rcpt: 550 {}…", &reply[..30]),
+            "The relay died at 1.5 s: signal 9; its last message: cannot open the mailbox of private.".to_owned(),
+            "No answer from gw.private.example at 1.4 s; see /var/private/log.".to_owned(),
+        ];
+        for why in whys {
+            let mut record = telling();
+            record.verdict.outcome = Some(journey::record::Outcome::Fail);
+            record.verdict.why.clone_from(&why);
+            record.parties[0].died = Some(Death {
+                at_s: 1.5,
+                how: "signal 9".to_owned(),
+                said: "cannot open the mailbox of private.".to_owned(),
+            });
+            for text in [share(&record), share_short(&record)] {
+                assert!(!text.contains("private"), "{why}\n{text}");
+                assert!(text.contains(&why[..12]) && text.to_lowercase().contains("left out"), "{why}\n{text}");
+                assert!(text.contains("samples of errors") && text.contains("domains"), "{text}");
+            }
+        }
     }
 
     #[test]
