@@ -316,3 +316,61 @@ fn csv_of_python_reads_the_seconds() {
     let record: Record = run.record();
     assert_eq!(said.trim(), format!("{} 300", record.series.len()));
 }
+
+const JSON_AND_CSV: &str = "\
+import csv, json, os, sys
+for name in sorted(os.listdir(sys.argv[1])):
+    text = open(os.path.join(sys.argv[1], name), newline='', encoding='utf-8')
+    if name.endswith('.json'):
+        json.load(text)
+    if name.endswith('.csv'):
+        rows = list(csv.reader(text, strict=True))
+        assert all(len(row) == len(rows[0]) for row in rows), name
+        assert not any(cell.lstrip()[:1] in ('=', '@') for row in rows for cell in row), name
+print('read')
+";
+
+/// Writes the files of a record whose texts try to be markup, commands of a terminal and megabytes long.
+fn hostile_files(place: &Path) {
+    let stored = place.join("run.json");
+    fs::write(&stored, report::sample_runs::hostile().to_json().unwrap()).unwrap();
+    let tables = CsvTable::ALL.map(|table| format!("csv:{}", table.name()));
+    let names = ExportFormat::NAMED.map(|format| format.name().to_owned());
+    for format in names.iter().filter(|name| name.as_str() != "csv").chain(&tables) {
+        let known = ExportFormat::named(format).unwrap();
+        let file = place.join(format!("{}.{}", format.replace(':', "-"), known.file_extension()));
+        let words = ["report", stored.to_str().unwrap(), "--format", format, "-o", file.to_str().unwrap()];
+        let ended = mailrun(&words);
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{format}");
+        let text = fs::read_to_string(&file).unwrap();
+        if format == "json" {
+            continue;
+        }
+        // The longest table has 50 messages of 10 recipients; a reply has 10 MB.
+        assert!(text.len() < 1_000_000, "{format}: {} bytes", text.len());
+        let hidden = text.chars().find(|letter| !"\r\n".contains(*letter) && report::printable::is_hidden(*letter));
+        assert!(format == "html" || hidden.is_none(), "{format} shows {hidden:?}");
+        let is_markup = ["html", "md", "github", "share", "junit"].contains(&format.as_str());
+        assert!(!is_markup || !text.replace("\\<", "").contains("<img"), "{format}:\n{text}");
+    }
+}
+
+#[test]
+fn texts_of_peers_do_nothing_to_the_programs_that_read_a_format() {
+    let place = tempfile::tempdir().unwrap();
+    hostile_files(place.path());
+    let file = |name: &str| place.path().join(name);
+    if let Some(said) = python("csv", JSON_AND_CSV, place.path()) {
+        assert_eq!(said.trim(), "read");
+    }
+    if let Some(said) = python("junitparser", JUNIT, &file("junit.xml")) {
+        assert_eq!(said.lines().count(), 1 + report::sample_runs::hostile().thresholds.len(), "{said}");
+    }
+    if let Some(said) = python("hdrh", HLOG, &file("hlog.hlog")) {
+        assert!(said.lines().any(|line| line.starts_with("accepted ")), "{said}");
+    }
+    let Some(promtool) = peer("promtool") else { return };
+    let line = format!("{promtool} check metrics < {}", file("prometheus.prom").display());
+    let ended = run("sh", &["-c", &line]);
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
+}
