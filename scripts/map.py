@@ -47,7 +47,6 @@ GROUPS = [
     ("crates/dropin/src/smtp_source", "Postfix's smtp-source"),
     ("crates/dropin/src/smtp_sink", "Postfix's smtp-sink"),
     ("crates/dropin/src/go_smtp_source", "The Go rewrite of smtp-source"),
-    ("src/comparison", "`mailrun compare`: which stored runs may be compared, and what came of it"),
     ("src/bench", "`mailrun bench`: starts, watches and stops source, relay and sink, and merges their results"),
     ("src/bench/capacity", "`mailrun capacity`: each trial is a run of the bench; its record judged for the search"),
     ("src/bench/engine", "The engine of scenarios that compare: cases in rounds, and one writer for their tables"),

@@ -8,7 +8,6 @@
 //! own; these do not import each other.
 mod bench;
 mod cli;
-mod comparison;
 
 use std::process::ExitCode;
 

@@ -1,25 +1,18 @@
 //! Any text as a plan of the stand-in: complaints that lie within it, or a plan that can be followed and is read again as the
 //! same.
 #![no_main]
-#[path = "../../crates/party/src/misspelling.rs"]
-mod misspelling;
-#[path = "../../src/cli/mades_plan.rs"]
-mod plan;
-#[path = "../../crates/party/src/position.rs"]
-mod position;
-
 use libfuzzer_sys::fuzz_target;
-use mades::simulator::SimulatorPlan;
+use mades::simulator::{SimulatorPlan, plan_file};
 use std::path::Path;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let preset = SimulatorPlan::preset("ecp-2022").expect("it is one");
-    match plan::read(text, Path::new("p"), &preset) {
+    match plan_file::read(text, Path::new("p"), &preset) {
         Ok(read) => {
             assert_eq!(read.check(), Ok(()));
             let written = toml::to_string(&read).expect("a plan is always TOML");
-            assert_eq!(plan::read(&written, Path::new("p"), &SimulatorPlan::default()), Ok(read));
+            assert_eq!(plan_file::read(&written, Path::new("p"), &SimulatorPlan::default()), Ok(read));
         }
         Err(why) => {
             let lines = text.split('\n').count();

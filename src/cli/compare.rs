@@ -1,7 +1,7 @@
 //! `mailrun compare`: stored runs against stored runs.
 use super::results::write_all;
 use super::stored_runs::read_run;
-use crate::comparison::{ComparisonOutcome, StoredComparison, StoredComparisonOptions, compare_stored};
+use ::compare::{ComparisonOutcome, StoredComparison, StoredComparisonOptions, compare_stored};
 use anyhow::Result;
 use clap::Args;
 use party::outputs::cannot_write;

@@ -1,7 +1,6 @@
 //! `mailrun mades-endpoint`: what was typed, to what it means.
 use super::mades::{password, password_from_env, restrict_to_local, url};
 use super::mades_effects as effects;
-use super::mades_plan;
 use super::mades_queues::{QueueNameArgs, QueueNaming};
 use super::results::is_standard_output;
 use super::{LiveArg, exit_with_parent, say, values};
@@ -466,7 +465,7 @@ pub(super) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
 pub(super) fn read_plan(path: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan> {
     let text =
         fs::read_to_string(path).map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))?;
-    mades_plan::read(&text, path, preset).map_err(|why| anyhow!(why))
+    ::mades::simulator::plan_file::read(&text, path, preset).map_err(|why| anyhow!(why))
 }
 
 fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {

@@ -24,7 +24,6 @@ mod mades_bench;
 mod mades_compare;
 mod mades_effects;
 mod mades_endpoint;
-mod mades_plan;
 mod mades_queues;
 mod man;
 mod misuse;

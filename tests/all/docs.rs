@@ -74,7 +74,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("scripts/start-artemis.sh --stop ~/artemis-a      # and -b", BROKERS),
     ("sudo postsuper -d ID", "deletes a message of a queue that is empty here"),
 ];
-const COMPARISONS: &str = "compares runs of minutes; src/comparison is tested with records";
+const COMPARISONS: &str = "compares runs of minutes; crates/compare is tested with records";
 const BUILDS: &str = "builds mailrun, as whoever runs the tests has done";
 const RELAYS: &str = "takes minutes, or gigabytes; relay_bench.rs runs it with small numbers";
 const CONTESTS: &str = "takes minutes; mades_compare.rs runs it with small numbers";

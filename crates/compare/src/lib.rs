@@ -23,8 +23,10 @@ mod metric;
 mod paired;
 mod rank_sum;
 mod ranks;
+mod run_figures;
 mod settings;
 mod signed_rank;
+mod stored_runs;
 mod unpaired;
 
 pub use block_order::{BlockOrder, RoundPlan};
@@ -33,4 +35,7 @@ pub use finding::{MetricFinding, MetricVerdict};
 pub use metric::{ComparedMetric, Gain, RatioError, RoundRatios, RunValues};
 pub use paired::compare_rounds;
 pub use settings::{CompareSettings, LookPlan};
+pub use stored_runs::{
+    ComparisonOutcome, MetricRow, NamedRun, StoredComparison, StoredComparisonOptions, compare_stored,
+};
 pub use unpaired::compare_runs;

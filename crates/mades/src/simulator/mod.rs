@@ -18,6 +18,7 @@ mod delay;
 mod model;
 mod outage;
 mod plan;
+pub mod plan_file;
 mod plan_time;
 pub mod quantity;
 mod truth;

@@ -2,7 +2,7 @@
 //! over a preset.
 //!
 //! Each value is read by itself, by the same code that reads a whole plan, so that one that is wrong hides no other.
-use ::mades::simulator::SimulatorPlan;
+use super::SimulatorPlan;
 use party::misspelling::is_misspelling;
 use party::position::line_and_column;
 use std::ops::Range;
@@ -87,7 +87,7 @@ const RENAMED: [(&str, &str); 9] = [
 ///
 /// # Errors
 /// All that is wrong with it, a line each, in the order of the file: `plan.toml:1:8: …`.
-pub(crate) fn read(text: &str, file: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan, String> {
+pub fn read(text: &str, file: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan, String> {
     let mut reader = PlanReader { text, errors: Vec::new(), merged: toml::Table::try_from(preset).unwrap_or_default() };
     if text.len() > MAX_PLAN_BYTES {
         reader.add_error(0..0, format!("a plan has at most {MAX_PLAN_BYTES} bytes"));

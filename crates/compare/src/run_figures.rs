@@ -1,5 +1,5 @@
 //! Runs of a comparison: whether their loads and hosts are the same, which of them count, and their figures.
-use compare::{ComparedMetric, Gain};
+use crate::metric::{ComparedMetric, Gain};
 use journey::record::{Ending, LatencyMs, Record};
 use journey::stage::Stage;
 

@@ -1,7 +1,10 @@
 //! The comparison of stored runs with stored runs.
-use super::runs::{RunFigure, defect, difference, figures};
+use crate::finding::{MetricFinding, MetricVerdict};
+use crate::metric::{ComparedMetric, Gain, RunValues};
+use crate::run_figures::{RunFigure, defect, difference, figures};
+use crate::settings::CompareSettings;
+use crate::unpaired::compare_runs;
 use anyhow::{Result, bail};
-use compare::{CompareSettings, ComparedMetric, Gain, MetricFinding, MetricVerdict, RunValues, compare_runs};
 use journey::record::Record;
 use report::printable::printable;
 use serde::Serialize;
@@ -13,16 +16,16 @@ const CONFIDENCE_PERCENT: f64 = 95.0;
 
 /// Options of the comparison.
 #[derive(Clone, Debug)]
-pub(crate) struct StoredComparisonOptions {
+pub struct StoredComparisonOptions {
     /// Share within which two are the same.
-    pub(crate) margin: f64,
+    pub margin: f64,
     /// Share by which a figure may get worse.
-    pub(crate) fail_on_regression: Option<f64>,
+    pub fail_on_regression: Option<f64>,
 }
 
 /// Outcome of a comparison that something was asked of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ComparisonOutcome {
+pub enum ComparisonOutcome {
     /// Nothing is known to be worse than allowed.
     NoRegression,
     /// A figure is worse than allowed.
@@ -33,50 +36,62 @@ pub(crate) enum ComparisonOutcome {
 
 /// A comparison, as it is written in JSON.
 #[derive(Debug, Serialize)]
-pub(crate) struct StoredComparison {
-    pub(crate) format: &'static str,
+pub struct StoredComparison {
+    /// Name of the format.
+    pub format: &'static str,
     /// Always false: the runs belong to no rounds.
-    pub(crate) paired: bool,
-    pub(crate) runs: usize,
-    pub(crate) against: usize,
-    pub(crate) margin: f64,
-    pub(crate) confidence_percent: f64,
+    pub paired: bool,
+    /// Runs that count.
+    pub runs: usize,
+    /// Runs that they are compared with.
+    pub against: usize,
+    /// Share within which two are the same.
+    pub margin: f64,
+    /// Confidence of the intervals.
+    pub confidence_percent: f64,
     /// Runs that do not count, with the reason.
-    pub(crate) left_out: Vec<String>,
+    pub left_out: Vec<String>,
     /// Figures that some of the runs do not have, or that are 0.
-    pub(crate) not_compared: Vec<String>,
-    pub(crate) metrics: Vec<MetricRow>,
+    pub not_compared: Vec<String>,
+    /// Metrics that all runs have.
+    pub metrics: Vec<MetricRow>,
 }
 
 /// A metric of the comparison.
 #[derive(Debug, Serialize)]
-pub(crate) struct MetricRow {
-    pub(crate) name: String,
-    pub(crate) higher_is_better: bool,
+pub struct MetricRow {
+    /// Name with the unit.
+    pub name: String,
+    /// The direction in which it gets better.
+    pub higher_is_better: bool,
     /// Median of the runs that are compared with.
-    pub(crate) against_median: f64,
-    pub(crate) median: f64,
+    pub against_median: f64,
+    /// Median of the runs.
+    pub median: f64,
     /// The runs divided by those that they are compared with: Hodges and Lehmann's estimate.
-    pub(crate) ratio: f64,
-    pub(crate) interval: Option<(f64, f64)>,
+    pub ratio: f64,
+    /// Interval of the ratio; `null` if there are too few runs.
+    pub interval: Option<(f64, f64)>,
     /// The probability of so clear a difference in any metric, if there is none in truth.
-    pub(crate) adjusted_p: f64,
-    pub(crate) verdict: &'static str,
-    pub(crate) is_beyond_margin: bool,
+    pub adjusted_p: f64,
+    /// better, worse, same, undecided, too few runs.
+    pub verdict: &'static str,
+    /// The whole interval is beyond the margin.
+    pub is_beyond_margin: bool,
     /// Runs to add on each side until it is decided, about.
-    pub(crate) more_runs: Option<usize>,
+    pub more_runs: Option<usize>,
     #[serde(skip)]
     finding: Option<MetricFinding>,
 }
 
 /// A run with the path that names it.
-type NamedRun = (String, Record);
+pub type NamedRun = (String, Record);
 
 /// Compares the runs with those of `against`.
 ///
 /// # Errors
 /// If they are of different loads or hosts, or no run of a side counts.
-pub(crate) fn compare_stored(
+pub fn compare_stored(
     runs: &[NamedRun],
     against: &[NamedRun],
     options: &StoredComparisonOptions,
@@ -212,7 +227,7 @@ fn word(verdict: MetricVerdict) -> &'static str {
 
 impl StoredComparison {
     /// The outcome for `--fail-on-regression`: whether a figure got worse by `limit`, 0.05 for 5 %.
-    pub(crate) fn outcome(&self, limit: f64) -> ComparisonOutcome {
+    pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
         let findings = || self.metrics.iter().filter_map(|row| row.finding.as_ref());
         if findings().any(|finding| finding.is_regression(limit)) {
             return ComparisonOutcome::Regression;
