@@ -80,13 +80,14 @@ impl GoalSearch {
 
     /// The result, at whatever point the search is.
     pub(crate) fn outcome(&self, view: &SearchView) -> GoalOutcome {
-        let bounds = self.bounds(view);
-        // Where this level has no bound yet, that of the level before counts, unless this level contradicts it.
-        let is_tried = |rate: &f64| view.history.is_tried(*rate);
-        let is_above = |upper: &f64| bounds.lower.is_none_or(|lower| lower < *upper);
-        let upper = bounds.upper.or(self.hint.upper.filter(is_tried).filter(is_above));
-        let is_below = |lower: &f64| upper.is_none_or(|upper| *lower < upper);
-        let lower = bounds.lower.or(self.hint.lower.filter(is_tried).filter(is_below));
+        // Where this level has no bound yet, that of the nearest level before counts that the later ones do not contradict.
+        let mut lower: Option<f64> = None;
+        let mut upper: Option<f64> = None;
+        for level in view.levels[..=self.level].iter().rev() {
+            let known = view.history.bounds(self.goal, *level, view.settings.exceed_ratio);
+            upper = upper.or(known.upper.filter(|upper| lower.is_none_or(|lower| lower < *upper)));
+            lower = lower.or(known.lower.filter(|lower| upper.is_none_or(|upper| *lower < upper)));
+        }
         let throughput = |lower: f64| view.history.throughput(self.goal, lower, view.settings);
         GoalOutcome {
             finding: self.finding.unwrap_or(GoalFinding::Unfinished),

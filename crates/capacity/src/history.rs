@@ -139,11 +139,6 @@ impl TrialHistory {
         self.classes(goal, level, exceed_ratio).filter(is_meant).map(|(rate, _)| rate)
     }
 
-    /// Reports whether a load has a trial.
-    pub(crate) fn is_tried(&self, rate_per_s: f64) -> bool {
-        self.loads.iter().any(|load| load.rate_per_s == rate_per_s && !load.trials.is_empty())
-    }
-
     /// Returns the most that got through at a load.
     pub(crate) fn delivered_per_s(&self, rate_per_s: f64) -> Option<f64> {
         let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;

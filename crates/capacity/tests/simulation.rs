@@ -275,3 +275,19 @@ fn endings_are_told_apart() {
     let known = cut.goals[0].lower_per_s.or(cut.goals[0].upper_per_s);
     assert!(known.is_some_and(|rate| (900.0..1_200.0).contains(&rate)), "what is known is given: {:?}", cut.goals);
 }
+
+#[test]
+fn a_lower_bound_that_was_known_is_in_every_later_result() {
+    let lower_after = |trials: usize| {
+        let mut dice = Dice(3);
+        let mut left = trials;
+        let result = search(&SearchSettings::default(), &[0.01], |trial| {
+            left = left.saturating_sub(1);
+            if left == 0 { TrialOutcome::Stopped } else { limited(trial, 1_000.0, 0.02, &mut dice) }
+        });
+        result.goals[0].lower_per_s
+    };
+    let known: Vec<bool> = (1..40).map(|trials| lower_after(trials).is_some()).collect();
+    let first = known.iter().position(|is_known| *is_known).expect("a bound is found");
+    assert!(first < 12 && known[first..].iter().all(|is_known| *is_known), "{known:?}");
+}

@@ -13,7 +13,7 @@
 //! assert!((findings[0].ratio - 1.1).abs() < 0.01 && findings[0].is_better());
 //! ```
 //!
-//! What each step is for, and how it was chosen by 280 runs of one program against itself: `docs/compare.md` of mailrun.
+//! The reasons for each step, from 280 runs of one program against itself, are in `docs/compare.md` of mailrun.
 mod block_order;
 mod exact_count;
 mod finding;

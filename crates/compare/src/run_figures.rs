@@ -16,7 +16,7 @@ pub(super) fn difference(left: &Record, right: &Record) -> Option<(&'static str,
     pairs.into_iter().find(|(left, right)| left.1 != right.1).map(|(left, right)| (left.0, left.1, right.1))
 }
 
-/// What must be the same for figures to be comparable.
+/// Facts that must be the same for figures to be comparable.
 fn traits(record: &Record) -> Vec<(&'static str, String)> {
     let load = &record.workload;
     let host = &record.host;
