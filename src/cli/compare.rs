@@ -51,7 +51,8 @@ Examples:
 
 Exit status:
   0  compared; with --fail-on-regression nothing is proven to be that much worse
-  1  a figure is worse by the share of --fail-on-regression
+  1  a figure is worse by the share of --fail-on-regression, or with it: a run
+     lost, duplicated or corrupted mail
   2  the runs could not be read, or are of different loads or hosts
   3  with --strict: a regression can neither be shown nor ruled out";
 
@@ -92,7 +93,7 @@ impl CompareArgs {
             super::say(&CharacterSet::of_environment().encode(&self.text(&comparison, outcome)));
         }
         Ok(match outcome {
-            Some(ComparisonOutcome::Regression) => ExitCode::from(1),
+            Some(ComparisonOutcome::Regression | ComparisonOutcome::MailLost) => ExitCode::from(1),
             Some(ComparisonOutcome::Undecided) if self.strict => ExitCode::from(3),
             _ => ExitCode::SUCCESS,
         })
@@ -141,6 +142,10 @@ impl CompareArgs {
         match (outcome, self.fail_on_regression) {
             (Some(ComparisonOutcome::Regression), Some(limit)) => {
                 let _ = writeln!(text, "FAIL a figure is worse by {} or more", shown_percent(limit));
+            }
+            (Some(ComparisonOutcome::MailLost), _) => {
+                let _ =
+                    writeln!(text, "FAIL {} of the runs lost, duplicated or corrupted mail", comparison.unsound_runs);
             }
             (Some(ComparisonOutcome::NoRegression), Some(limit)) => {
                 let _ = writeln!(text, "PASS no figure is worse by {} or more", shown_percent(limit));

@@ -38,17 +38,21 @@ fn traits(record: &Record) -> Vec<(&'static str, String)> {
 
 /// The reason why a run does not count; `None` if it does.
 pub(super) fn defect(record: &Record) -> Option<String> {
-    let ledger = &record.ledger;
-    let wrong = [("lost", ledger.lost), ("duplicated", ledger.duplicates), ("corrupt", ledger.corrupt)];
+    if let Some(wrong) = wrong_mail(record) {
+        return Some(wrong);
+    }
     if record.ending.is_some_and(|ending| ending != Ending::Complete) {
         return Some("it was interrupted".to_owned());
     }
-    if let Some((what, count)) =
-        wrong.into_iter().find_map(|(what, count)| Some((what, count.filter(|count| *count > 0)?)))
-    {
-        return Some(format!("{count} {what}"));
-    }
     (!record.verdict.valid).then(|| format!("INVALID: {}", record.verdict.why))
+}
+
+/// Mail that a run lost, duplicated or corrupted, in words.
+pub(super) fn wrong_mail(record: &Record) -> Option<String> {
+    let ledger = &record.ledger;
+    let wrong = [("lost", ledger.lost), ("duplicated", ledger.duplicates), ("corrupt", ledger.corrupt)];
+    let (what, count) = wrong.into_iter().find_map(|(what, count)| Some((what, count.filter(|count| *count > 0)?)))?;
+    Some(format!("{count} {what}"))
 }
 
 /// The figures of a run: rate and percentiles of the last stage that messages reached, the 99th percentile until 250, and

@@ -1,7 +1,7 @@
 //! The comparison of stored runs with stored runs.
 use crate::finding::{MetricFinding, MetricVerdict};
 use crate::metric::{ComparedMetric, Gain, RunValues};
-use crate::run_figures::{RunFigure, defect, difference, figures};
+use crate::run_figures::{RunFigure, defect, difference, figures, wrong_mail};
 use crate::settings::CompareSettings;
 use crate::unpaired::compare_runs;
 use anyhow::{Result, bail};
@@ -30,6 +30,8 @@ pub enum ComparisonOutcome {
     NoRegression,
     /// A figure is worse than allowed.
     Regression,
+    /// A run lost, duplicated or corrupted mail.
+    MailLost,
     /// It is not known.
     Undecided,
 }
@@ -51,6 +53,8 @@ pub struct StoredComparison {
     pub confidence_percent: f64,
     /// Runs that do not count, with the reason.
     pub left_out: Vec<String>,
+    /// Runs of the side that is judged that lost, duplicated or corrupted mail.
+    pub unsound_runs: usize,
     /// Figures that some of the runs do not have, or that are 0.
     pub not_compared: Vec<String>,
     /// Metrics that all runs have.
@@ -97,6 +101,7 @@ pub fn compare_stored(
     options: &StoredComparisonOptions,
 ) -> Result<StoredComparison> {
     let all: Vec<&NamedRun> = against.iter().chain(runs).collect();
+    refuse_repeated(&all)?;
     refuse_mixed(&all)?;
     let left_out =
         all.iter().filter_map(|(name, record)| Some(format!("{}: {}", printable(name), printable(&defect(record)?))));
@@ -120,9 +125,22 @@ pub fn compare_stored(
         margin: options.margin,
         confidence_percent: CONFIDENCE_PERCENT,
         left_out,
+        unsound_runs: runs.iter().filter(|(_, record)| wrong_mail(record).is_some()).count(),
         not_compared,
         metrics,
     })
+}
+
+/// Refuses a run that is named twice: it would count as two.
+fn refuse_repeated(all: &[&NamedRun]) -> Result<()> {
+    for (place, (name, record)) in all.iter().enumerate() {
+        let is_same = |(_, other): &&&NamedRun| !record.run_id.is_empty() && other.run_id == record.run_id;
+        let same = all[..place].iter().find(is_same);
+        if let Some((other, _)) = same {
+            bail!("{} and {} are one run: name each run once", printable(other), printable(name));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses runs whose loads or hosts differ.
@@ -228,6 +246,9 @@ fn word(verdict: MetricVerdict) -> &'static str {
 impl StoredComparison {
     /// The outcome for `--fail-on-regression`: whether a figure got worse by `limit`, 0.05 for 5 %.
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
+        if self.unsound_runs > 0 {
+            return ComparisonOutcome::MailLost;
+        }
         let findings = || self.metrics.iter().filter_map(|row| row.finding.as_ref());
         if findings().any(|finding| finding.is_regression(limit)) {
             return ComparisonOutcome::Regression;
@@ -258,6 +279,7 @@ mod tests {
                 row.rate_per_s = *per_s;
                 row.offered_rate_per_s = Some(*per_s);
             }
+            record.run_id = format!("{place}-{per_s}");
             (format!("run-{place}"), record)
         };
         rates.iter().enumerate().map(run).collect()
@@ -285,7 +307,8 @@ mod tests {
     #[test]
     fn four_runs_have_ratios_and_no_verdict() {
         let four = side(&[1000.0, 1010.0, 990.0, 1005.0]);
-        let comparison = compare_stored(&four, &four, &options()).unwrap();
+        let others = side(&[1001.0, 1011.0, 991.0, 1006.0]);
+        let comparison = compare_stored(&four, &others, &options()).unwrap();
         assert!(comparison.metrics.iter().all(|row| row.verdict == "too few runs"), "{comparison:?}");
         assert_eq!(comparison.outcome(0.05), ComparisonOutcome::Undecided);
     }
@@ -293,7 +316,7 @@ mod tests {
     #[test]
     fn runs_of_another_load_or_host_are_refused_in_a_line() {
         let against = side(&[1000.0; 5]);
-        let mut runs = side(&[1000.0; 5]);
+        let mut runs = side(&[1001.0; 5]);
         runs[3].1.workload.sessions = 7;
         let error = compare_stored(&runs, &against, &options()).unwrap_err().to_string();
         assert!(error.starts_with("the number of sessions of run-0 is ") && error.lines().count() == 1, "{error}");
@@ -302,13 +325,21 @@ mod tests {
     }
 
     #[test]
+    fn a_run_counts_once() {
+        let runs = side(&[1000.0; 5]);
+        let error = compare_stored(&runs, &runs, &options()).unwrap_err().to_string();
+        assert_eq!(error, "run-0 and run-0 are one run: name each run once");
+    }
+
+    #[test]
     fn a_run_that_lost_mail_does_not_count_and_is_named() {
         let against = side(&[1000.0; 6]);
-        let mut runs = side(&[1000.0; 6]);
+        let mut runs = side(&[1001.0; 6]);
         runs[2].1.ledger.lost = Some(3);
         let comparison = compare_stored(&runs, &against, &options()).unwrap();
         assert_eq!((comparison.runs, comparison.against), (5, 6));
         assert_eq!(comparison.left_out, ["run-2: 3 lost"]);
+        assert_eq!(comparison.outcome(5.0), ComparisonOutcome::MailLost);
         runs.iter_mut().for_each(|(_, record)| record.ledger.lost = Some(3));
         let error = compare_stored(&runs, &against, &options()).unwrap_err().to_string();
         assert!(error.starts_with("no run of RUN can be used: run-0: 3 lost"), "{error}");
