@@ -1,7 +1,7 @@
 //! `mailrun compare`: stored runs against stored runs.
 use super::results::write_all;
 use super::stored_runs::read_run;
-use ::compare::{ComparisonOutcome, StoredComparison, StoredComparisonOptions, compare_stored};
+use ::compare::{ComparisonOutcome, StoredComparison, compare_stored};
 use anyhow::Result;
 use clap::Args;
 use party::outputs::cannot_write;
@@ -78,9 +78,8 @@ impl CompareArgs {
         };
         let runs = read(&self.runs)?;
         let against = read(&self.against)?;
-        let options = StoredComparisonOptions { margin: self.margin, fail_on_regression: self.fail_on_regression };
-        let comparison = compare_stored(&runs, &against, &options)?;
-        let outcome = options.fail_on_regression.map(|limit| comparison.outcome(limit));
+        let comparison = compare_stored(&runs, &against, self.margin)?;
+        let outcome = self.fail_on_regression.map(|limit| comparison.outcome(limit));
         let is_json_out = self.json.as_deref().is_some_and(|path| path == Path::new("-"));
         if let Some(path) = &self.json {
             let json = serde_json::to_string_pretty(&comparison)? + "\n";

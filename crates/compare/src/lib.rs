@@ -35,7 +35,5 @@ pub use finding::{MetricFinding, MetricVerdict};
 pub use metric::{ComparedMetric, Gain, RatioError, RoundRatios, RunValues};
 pub use paired::compare_rounds;
 pub use settings::{CompareSettings, LookPlan};
-pub use stored_runs::{
-    ComparisonOutcome, MetricRow, NamedRun, StoredComparison, StoredComparisonOptions, compare_stored,
-};
+pub use stored_runs::{ComparisonOutcome, MetricRow, NamedRun, StoredComparison, compare_stored};
 pub use unpaired::compare_runs;

@@ -1,6 +1,7 @@
 //! The comparison of stored runs with stored runs.
 use crate::finding::{MetricFinding, MetricVerdict};
 use crate::metric::{ComparedMetric, Gain, RunValues};
+use crate::ranks::median;
 use crate::run_figures::{RunFigure, defect, difference, figures, wrong_mail};
 use crate::settings::CompareSettings;
 use crate::unpaired::compare_runs;
@@ -13,15 +14,6 @@ use serde::Serialize;
 const COMPARISON_FORMAT: &str = "mailrun-compare/1";
 /// Percent of the interval's confidence.
 const CONFIDENCE_PERCENT: f64 = 95.0;
-
-/// Options of the comparison.
-#[derive(Clone, Debug)]
-pub struct StoredComparisonOptions {
-    /// Share within which two are the same.
-    pub margin: f64,
-    /// Share by which a figure may get worse.
-    pub fail_on_regression: Option<f64>,
-}
 
 /// Outcome of a comparison that something was asked of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,21 +77,17 @@ pub struct MetricRow {
     /// Runs to add on each side until it is decided, about.
     pub more_runs: Option<usize>,
     #[serde(skip)]
-    finding: Option<MetricFinding>,
+    finding: MetricFinding,
 }
 
 /// A run with the path that names it.
 pub type NamedRun = (String, Record);
 
-/// Compares the runs with those of `against`.
+/// Compares the runs with those of `against`; `margin` is the share within which two figures are the same.
 ///
 /// # Errors
 /// If they are of different loads or hosts, or no run of a side counts.
-pub fn compare_stored(
-    runs: &[NamedRun],
-    against: &[NamedRun],
-    options: &StoredComparisonOptions,
-) -> Result<StoredComparison> {
+pub fn compare_stored(runs: &[NamedRun], against: &[NamedRun], margin: f64) -> Result<StoredComparison> {
     let all: Vec<&NamedRun> = against.iter().chain(runs).collect();
     refuse_repeated(&all)?;
     refuse_mixed(&all)?;
@@ -116,13 +104,13 @@ pub fn compare_stored(
         let side = if old.is_empty() { "--against" } else { "RUN" };
         bail!("no run of {side} can be used: {}", left_out.join("; "));
     }
-    let (metrics, not_compared) = metrics(&old, &new, options);
+    let (metrics, not_compared) = metrics(&old, &new, margin);
     Ok(StoredComparison {
         format: COMPARISON_FORMAT,
         paired: false,
         runs: new.len(),
         against: old.len(),
-        margin: options.margin,
+        margin,
         confidence_percent: CONFIDENCE_PERCENT,
         left_out,
         unsound_runs: runs.iter().filter(|(_, record)| wrong_mail(record).is_some()).count(),
@@ -145,16 +133,12 @@ fn refuse_repeated(all: &[&NamedRun]) -> Result<()> {
 
 /// Refuses runs whose loads or hosts differ.
 fn refuse_mixed(all: &[&NamedRun]) -> Result<()> {
-    let Some(((first_name, first), rest)) =
-        all.split_first().map(|(first, rest)| (*first, rest)).map(|(first, rest)| ((&first.0, &first.1), rest))
-    else {
-        return Ok(());
-    };
+    let Some((first, rest)) = all.split_first() else { return Ok(()) };
     for (name, record) in rest {
-        if let Some((what, left, right)) = difference(first, record) {
+        if let Some((what, left, right)) = difference(&first.1, record) {
             bail!(
                 "the {what} of {} is {}, that of {} is {}: runs of different loads or hosts cannot be compared",
-                printable(first_name),
+                printable(&first.0),
                 printable(&left),
                 printable(name),
                 printable(&right)
@@ -165,11 +149,7 @@ fn refuse_mixed(all: &[&NamedRun]) -> Result<()> {
 }
 
 /// The rows of the metrics that all runs have, and the names of the others.
-fn metrics(
-    old: &[Vec<RunFigure>],
-    new: &[Vec<RunFigure>],
-    options: &StoredComparisonOptions,
-) -> (Vec<MetricRow>, Vec<String>) {
+fn metrics(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> (Vec<MetricRow>, Vec<String>) {
     let mut names: Vec<&ComparedMetric> = Vec::new();
     for figure in old.iter().chain(new).flatten() {
         if !names.contains(&&figure.metric) {
@@ -187,7 +167,7 @@ fn metrics(
         };
         let both = values(old).zip(values(new));
         let ratios =
-            both.and_then(|(a, b)| Some((median(&a), median(&b), RunValues::new(metric.clone(), &a, &b).ok()?)));
+            both.and_then(|(a, b)| Some((median_of(&a), median_of(&b), RunValues::new(metric.clone(), &a, &b).ok()?)));
         match ratios {
             Some((of_old, of_new, ratios)) => {
                 medians.push((of_old, of_new));
@@ -196,20 +176,16 @@ fn metrics(
             None => not_compared.push(printable(&metric.name).into_owned()),
         }
     }
-    let settings = CompareSettings { margin: options.margin, ..CompareSettings::default() };
+    let settings = CompareSettings { margin, ..CompareSettings::default() };
     let findings = compare_runs(&family, &settings);
     let rows = findings.into_iter().zip(medians).map(|(finding, medians)| MetricRow::new(finding, medians));
     (rows.collect(), not_compared)
 }
 
-fn median(values: &[f64]) -> f64 {
+fn median_of(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() % 2 {
-        1 => sorted[middle],
-        _ => sorted.get(middle.wrapping_sub(1)).map_or(0.0, |lower| (lower + sorted[middle]) / 2.0),
-    }
+    median(&sorted)
 }
 
 impl MetricRow {
@@ -228,7 +204,7 @@ impl MetricRow {
                 MetricVerdict::Undecided { more_rounds } => Some(more_rounds),
                 _ => None,
             },
-            finding: Some(finding),
+            finding,
         }
     }
 }
@@ -249,7 +225,7 @@ impl StoredComparison {
         if self.unsound_runs > 0 {
             return ComparisonOutcome::MailLost;
         }
-        let findings = || self.metrics.iter().filter_map(|row| row.finding.as_ref());
+        let findings = || self.metrics.iter().map(|row| &row.finding);
         if findings().any(|finding| finding.is_regression(limit)) {
             return ComparisonOutcome::Regression;
         }
@@ -285,21 +261,17 @@ mod tests {
         rates.iter().enumerate().map(run).collect()
     }
 
-    fn options() -> StoredComparisonOptions {
-        StoredComparisonOptions { margin: 0.02, fail_on_regression: Some(0.05) }
-    }
-
     #[test]
     fn a_slower_server_is_worse_and_a_regression() {
         let against = side(&[1000.0, 1010.0, 990.0, 1005.0, 995.0, 1002.0]);
         let runs = side(&[800.0, 810.0, 790.0, 805.0, 795.0, 802.0]);
-        let comparison = compare_stored(&runs, &against, &options()).unwrap();
+        let comparison = compare_stored(&runs, &against, 0.02).unwrap();
         let row = &comparison.metrics[0];
         assert_eq!((row.name.as_str(), row.verdict, row.is_beyond_margin), ("delivered, msg/s", "worse", true));
         assert!((row.ratio - 0.8).abs() < 0.01, "{row:?}");
         assert_eq!(comparison.outcome(0.05), ComparisonOutcome::Regression);
         assert_eq!(comparison.outcome(0.30), ComparisonOutcome::NoRegression);
-        let back = compare_stored(&against, &runs, &options()).unwrap();
+        let back = compare_stored(&against, &runs, 0.02).unwrap();
         assert_eq!(back.metrics[0].verdict, "better");
         assert_eq!(back.outcome(0.05), ComparisonOutcome::NoRegression);
     }
@@ -308,7 +280,7 @@ mod tests {
     fn four_runs_have_ratios_and_no_verdict() {
         let four = side(&[1000.0, 1010.0, 990.0, 1005.0]);
         let others = side(&[1001.0, 1011.0, 991.0, 1006.0]);
-        let comparison = compare_stored(&four, &others, &options()).unwrap();
+        let comparison = compare_stored(&four, &others, 0.02).unwrap();
         assert!(comparison.metrics.iter().all(|row| row.verdict == "too few runs"), "{comparison:?}");
         assert_eq!(comparison.outcome(0.05), ComparisonOutcome::Undecided);
     }
@@ -318,16 +290,16 @@ mod tests {
         let against = side(&[1000.0; 5]);
         let mut runs = side(&[1001.0; 5]);
         runs[3].1.workload.sessions = 7;
-        let error = compare_stored(&runs, &against, &options()).unwrap_err().to_string();
+        let error = compare_stored(&runs, &against, 0.02).unwrap_err().to_string();
         assert!(error.starts_with("the number of sessions of run-0 is ") && error.lines().count() == 1, "{error}");
         runs[3].1 = report::sample::mades();
-        assert!(compare_stored(&runs, &against, &options()).unwrap_err().to_string().starts_with("the protocol of"));
+        assert!(compare_stored(&runs, &against, 0.02).unwrap_err().to_string().starts_with("the protocol of"));
     }
 
     #[test]
     fn a_run_counts_once() {
         let runs = side(&[1000.0; 5]);
-        let error = compare_stored(&runs, &runs, &options()).unwrap_err().to_string();
+        let error = compare_stored(&runs, &runs, 0.02).unwrap_err().to_string();
         assert_eq!(error, "run-0 and run-0 are one run: name each run once");
     }
 
@@ -336,12 +308,12 @@ mod tests {
         let against = side(&[1000.0; 6]);
         let mut runs = side(&[1001.0; 6]);
         runs[2].1.ledger.lost = Some(3);
-        let comparison = compare_stored(&runs, &against, &options()).unwrap();
+        let comparison = compare_stored(&runs, &against, 0.02).unwrap();
         assert_eq!((comparison.runs, comparison.against), (5, 6));
         assert_eq!(comparison.left_out, ["run-2: 3 lost"]);
         assert_eq!(comparison.outcome(5.0), ComparisonOutcome::MailLost);
         runs.iter_mut().for_each(|(_, record)| record.ledger.lost = Some(3));
-        let error = compare_stored(&runs, &against, &options()).unwrap_err().to_string();
+        let error = compare_stored(&runs, &against, 0.02).unwrap_err().to_string();
         assert!(error.starts_with("no run of RUN can be used: run-0: 3 lost"), "{error}");
     }
 }
