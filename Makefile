@@ -1,5 +1,6 @@
 # What this project can do for a developer; CI runs `make test`, then `make test-slow` (.ci/run).
-.PHONY: check check-release test test-slow test-fast test-brokers test-browser test-dashboard gallery power-cut crash bench fuzz-smoke dependencies peers fmt
+# `make package` makes what is published, `make test-packages` installs and runs it.
+.PHONY: check check-release package test-packages package-targets check-tag release-draft bench-packages test test-slow test-fast test-brokers test-locust test-browser test-dashboard gallery book test-book test-crates power-cut crash bench bench-locust fuzz-smoke dependencies peers fmt
 
 # Peers that are built here and not installed.
 export PATH := $(CURDIR)/target/peers:$(PATH)
@@ -11,7 +12,8 @@ export RUST_TEST_THREADS ?= $(shell echo $$(( 3 * $$(nproc) )))
 SKIPPED := target/skipped-peers.txt
 forget_skipped = @mkdir -p target && rm -f $(SKIPPED)
 say_skipped = if [ -s $(SKIPPED) ]; then echo "SKIPPED: $$(sort -u $(SKIPPED) | tr '\n' ';')"; else echo "nothing was skipped"; fi
-lint = cargo fmt --all --check && cargo clippy --workspace --all-targets -- -D warnings && $(MAKE) --no-print-directory dependencies
+lint = cargo fmt --all --check && cargo clippy --workspace --all-targets -- -D warnings && \
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet && $(MAKE) --no-print-directory dependencies
 
 # Everything a commit must pass that needs no other software. The fuzz targets are compiled with it: `tests/seeds`
 # includes them and replays their seeds.
@@ -24,17 +26,41 @@ test: peers
 	$(forget_skipped)
 	@{ $(lint) && cargo test --workspace; }; status=$$?; $(say_skipped); exit $$status
 
-# What takes longer: 300 power cuts, fifty kills, report.html in a browser, the dashboard in tmux, every fuzz target built and run for some seconds; the same choices each
-# time (`make power-cut` and `make fuzz-smoke` make new ones). Some ten minutes on two cores. Each goes on if another fails.
+# What takes longer: each crate from its package, the book, the packages in a clean Debian, 300 power cuts, fifty kills, report.html in a browser, the dashboard in tmux, every fuzz target built and run for some seconds; the same choices each
+# time (`make power-cut` and `make fuzz-smoke` make new ones). Some half an hour on two cores. Each goes on if another fails.
 test-slow: peers
 	$(forget_skipped)
-	@failed=; for one in check-release power-cut crash test-browser test-dashboard fuzz-smoke; do \
-		MAILRUN_CUTS=300 MAILRUN_CUT_SEED=4242 FUZZ_OPTIONS=-seed=1 $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
+	@failed=; for one in check-release test-crates test-book test-locust power-cut crash test-browser test-dashboard test-packages fuzz-smoke; do \
+		PACKAGE_PROFILE=release MAILRUN_CUTS=300 MAILRUN_CUT_SEED=4242 FUZZ_OPTIONS=-seed=1 $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
 		$(say_skipped); if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi
 
 # The profile that users build compiles: tests are built by another.
 check-release:
 	cargo check --release
+
+# Archives, Debian packages, the image and SHA256SUMS, in target/package. What this machine cannot build is said. Two builds
+# of the profile `dist`, which take some minutes each (PACKAGE_PROFILE=release: the tests' builds). The tools for it go to target/tools.
+package:
+	@packaging/package.sh
+
+# The packages where they will be: a clean Debian root, an empty root, the image in a container. Needs root.
+test-packages: package
+	@scripts/install-test-peers.sh packages
+	@packaging/tests/all.sh
+
+# The speed of the static program beside the dynamic one. The machine should be idle.
+bench-packages:
+	@packaging/speed.sh
+
+# The targets beside this machine's own that packages are made for, where rustup can install them.
+package-targets:
+	rustup target add aarch64-unknown-linux-gnu aarch64-unknown-linux-musl x86_64-unknown-linux-musl
+
+# A release's tag is its version: TAG=v0.1.0 in the environment. Then a draft of the release on GitHub, with the packages.
+check-tag:
+	@scripts/check-tag.sh "$$TAG"
+release-draft: check-tag
+	@gh release create "$$TAG" --draft --verify-tag --title "$$TAG" --notes-file CHANGELOG.md target/package/*
 
 # The suite without the brokers of MADES (Artemis takes a Java runtime, 67 MB and a minute).
 test-fast: peers
@@ -45,6 +71,14 @@ test-fast: peers
 test-brokers:
 	@scripts/install-test-peers.sh rabbitmq
 	cargo test --test all -- --include-ignored mades_brokers::
+
+# Workers under real Locust masters of three versions, which are installed from PyPI for it where they can be, and the web
+# page of the newest in Chromium. Some three minutes on two cores.
+test-locust:
+	@scripts/install-locust.sh
+	@scripts/install-test-peers.sh browser
+	@scripts/install-browser-modules.sh || true
+	cargo test --test all -- --include-ignored locust_masters::
 
 # report.html of each kind of run in Chromium: three widths, light and dark, with scripts and without.
 PAGES := target/pages
@@ -62,6 +96,23 @@ gallery:
 	@scripts/install-test-peers.sh browser
 	@scripts/test-browser.sh $(PAGES) --gallery docs/gallery
 	@MAILRUN_WRITE_PICTURES=1 cargo test --quiet -p mailrun-dashboard picture::
+
+# The documentation as a book, in target/book. mdBook is built for it the first time.
+book:
+	@scripts/install-mdbook.sh
+	@cargo build --quiet
+	@python3 scripts/book.py target/debug/mailrun target/book-src
+	@target/tools/bin/mdbook build target/book-src --dest-dir "$(CURDIR)/target/book"
+	@cp -r target/book-src/src/. target/book
+	@echo "the book is in target/book/index.html"
+
+test-book:
+	@if scripts/install-mdbook.sh; then $(MAKE) --no-print-directory book; else \
+		mkdir -p target && echo "mdbook: it cannot be installed, so no book is made" >> $(SKIPPED); fi
+
+# Each crate packed as for crates.io, and built from its package.
+test-crates:
+	@scripts/package-crates.sh
 
 peers:
 	@scripts/install-test-peers.sh
@@ -93,6 +144,12 @@ bench:
 	cargo bench -p mailrun-journey --bench ledger
 	cargo bench -p mailrun-report --features sample --bench page
 	cargo bench -p mailrun-spool --bench spool
+
+# A worker under Locust beside the same load run alone, in pairs; it reaches 0.97 of it. Some six minutes.
+bench-locust:
+	@scripts/install-locust.sh newest
+	cargo build --release
+	scripts/bench-locust.py
 
 # Every fuzz target, built and run for some seconds on any compiler.
 FUZZ_SECONDS ?= 3

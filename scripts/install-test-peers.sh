@@ -10,6 +10,7 @@
 #   scripts/install-test-peers.sh browser     Chromium, and from npm what tests/browser/package-lock.json names, for
 #                                             `make test-browser`
 #   scripts/install-test-peers.sh dashboard   tmux, for `make test-dashboard`
+#   scripts/install-test-peers.sh packages    debootstrap, crun, bubblewrap, QEMU's user mode, for `make test-packages`
 #   scripts/install-test-peers.sh rabbitmq    RabbitMQ alone, for `make test-brokers`; no RabbitMQ is started by that, now or
 #                                             with the host
 set -eu
@@ -48,7 +49,7 @@ install_python_modules() {
 case "${1:-}" in
 "")
     pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks perl-net-ssleay:libnet-ssleay-perl curl:curl msmtp:msmtp python3:python3
-        aiosmtpd:python3-aiosmtpd strace:strace"
+        aiosmtpd:python3-aiosmtpd strace:strace zsh:zsh fish:fish man:man-db"
     install_go_program go-smtp-source github.com/nabeken/go-smtp-source@v0.7.7
     install_cargo_program cargo-deny 0.20.2
     install_promtool
@@ -57,9 +58,10 @@ case "${1:-}" in
     ;;
 browser) pairs="chromium:chromium node:nodejs npm:npm" ;;
 dashboard) pairs="tmux:tmux" ;;
+packages) pairs="debootstrap:debootstrap crun:crun bwrap:bubblewrap qemu-aarch64-static:qemu-user-static objdump:binutils shellcheck:shellcheck" ;;
 rabbitmq) pairs="rabbitmq-server:rabbitmq-server" ;;
 *)
-    echo "usage: $0 [browser|dashboard|rabbitmq]" >&2
+    echo "usage: $0 [browser|dashboard|packages|rabbitmq]" >&2
     exit 2
     ;;
 esac

@@ -15,9 +15,7 @@ pages=$1
 browser=${CHROMIUM:-$(command -v chromium || command -v chromium-browser || true)}
 [ -n "$browser" ] || skip "no chromium"
 command -v node >/dev/null 2>&1 || skip "no node"
-if [ ! -d tests/browser/node_modules ]; then
-    (cd tests/browser && timeout 300 npm ci --silent --no-fund --no-audit --ignore-scripts) || skip "npm ci failed in tests/browser"
-fi
+scripts/install-browser-modules.sh || skip "npm ci failed in tests/browser"
 rm -rf "$pages"
 cargo run --quiet -p mailrun-report --features sample --example sample_pages -- "$pages"
 CHROMIUM=$browser exec node tests/browser/check.mjs "$@"

@@ -1,12 +1,11 @@
 //! mailrun: measures how fast mail really gets through, with every message accounted for.
 //!
 //! ```text
-//! main → { cli, dropin } → bench → { load, relay, mades, report } → { party, workload, net, spool }
+//! main → cli → { bench, dropin, load, relay, mades, compare } → { party, report, workload, net, spool }
 //!      → { eventloop, smtp, journey, trust } → mime
 //! ```
-//! Each is a crate but cli and bench, which are this program. `bench` starts source, sink and relay as processes of their
+//! Each is a crate but cli, which is this program. `bench` starts source, sink and relay as processes of their
 //! own; these do not import each other.
-mod bench;
 mod cli;
 
 use std::process::ExitCode;

@@ -1,14 +1,7 @@
 //! Any text as a scenario file: a mistake with a place within it, or a scenario that is read again as the same.
 #![no_main]
-#[path = "../../src/bench/contestant.rs"]
-#[allow(dead_code)] // a part of it is the bench's
-mod contestant;
-#[path = "../../src/bench/scenario.rs"]
-#[allow(dead_code)] // likewise
-mod scenario;
-
+use bench::scenario::Scenario;
 use libfuzzer_sys::fuzz_target;
-use scenario::Scenario;
 use std::path::Path;
 
 fuzz_target!(|data: &[u8]| {

@@ -5,12 +5,14 @@ use super::relays::{self, BenchRelayArgs};
 use super::results::ReportArgs;
 use super::scenarios::{self, ScenarioCommand};
 use super::server::ServerArg;
+use super::shard::{self, ShardArgs};
 use super::sink::SinkFaultArgs;
 use super::source::LoadArgs;
-use crate::bench::relays::{Contestant, ListenerOptions};
-use crate::bench::{self, BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_scenario_file};
+use ::bench::relays::{Contestant, ListenerOptions};
+use ::bench::{self, BenchOptions, BenchTarget, SyscallCounting, TrustedCertificate, is_scenario_file};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
+use journey::RunId;
 use journey::record::Workload;
 use load::source::{self, AllowedTargets, OfferedRate};
 use party::live::LiveMode;
@@ -42,13 +44,16 @@ pub(super) struct BenchArgs {
     /// unix:PATH. The default port is 25.
     #[arg(value_name = "SERVER", value_parser = server)]
     server: Option<ServerArg>,
-    /// HTTP address of the mailrun sink that SERVER delivers to, to check that every message arrives.
+    /// HTTP address of the mailrun sink that SERVER delivers to, to check that every message arrives. With --shard its clock
+    /// alone is compared with this host's.
     #[arg(long, value_name = "http://HOST:PORT", requires = "server", conflicts_with = "sink_listen")]
     sink: Option<String>,
     #[command(flatten)]
     relay: BenchRelayArgs,
     #[command(flatten)]
     load: LoadArgs,
+    #[command(flatten)]
+    shard: ShardArgs,
     #[command(flatten)]
     approach: ConnectionArgs,
     #[command(flatten)]
@@ -61,6 +66,10 @@ pub(super) struct BenchArgs {
     /// Name of the run in reports.
     #[arg(long, value_name = "NAME", default_value = "bench", help_heading = "Results")]
     label: String,
+    /// Run id, 32 hexadecimal digits, in the trace header of each message [default: random; with --shard a hash of the plan
+    /// and --start-at].
+    #[arg(long, value_name = "HEX", help_heading = "Results", hide_short_help = true)]
+    run_id: Option<RunId>,
     /// Allow public addresses. Use it only with a server of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           help_heading = "Connection")]
@@ -82,6 +91,7 @@ Examples:
   mailrun bench --drop 0.1%            checks that mailrun detects losses
   mailrun bench --rate 2000 --arrival poisson --duration 30s
   mailrun bench --tls starttls --reuse 10 --pipelining stream
+  mailrun bench mx.example --shard 0/3 --start-at 2026-11-23T12:00:00Z
   mailrun bench relay-400 --compare mailrun,postfix
   mailrun bench relay-latency          see also relay-backlog and relay-soak
   mailrun bench --list                 the scenarios; of your own: mailrun bench FILE.toml
@@ -139,11 +149,13 @@ impl BenchArgs {
             sink,
             relay,
             load,
+            shard: ShardArgs::default(),
             approach,
             faults: SinkFaultArgs::default(),
             report: ReportArgs::default(),
             out,
             label,
+            run_id: None,
             allow_public,
         }
     }
@@ -168,8 +180,10 @@ impl BenchArgs {
         self.check()?;
         let report = self.report.clone();
         let strictness = Strictness::of(self.load.is_strict());
+        let announced = self.shard.clone();
         let options = self.options()?;
         report.open(LiveMode::Line)?;
+        announced.announce();
         let outcome = bench::run(options)?;
         report.finish(&outcome.record, Some(&outcome.directory))?;
         outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
@@ -181,11 +195,27 @@ impl BenchArgs {
         if let Some(fault) = self.faults.arguments().first().filter(|_| !has_own_sink) {
             bail!("{fault} applies to the bench's own sink; give it to the sink that you start");
         }
+        if self.shard.is_part() {
+            self.check_shard()?;
+        }
         if self.server.is_none() && self.load.asked.preflight() == source::Preflight::Off {
             bail!("--no-preflight requires a server: the bench's own is not tried first");
         }
         if !self.load.has_trace() && (has_own_sink || self.sink.is_some()) {
             bail!("--no-trace cannot be used with a sink: without the trace header no delivery can be checked");
+        }
+        Ok(())
+    }
+
+    /// Refuses a part of a load where this bench would have to see the whole.
+    fn check_shard(&self) -> Result<()> {
+        if self.server.is_none() {
+            bail!("--shard requires a server: mailrun bench HOST:PORT --shard I/N");
+        }
+        if self.relay.has_own_sink() {
+            bail!(
+                "--sink-listen cannot be used with --shard: start a mailrun sink, and name it to mailrun merge --sink"
+            );
         }
         Ok(())
     }
@@ -201,11 +231,11 @@ impl BenchArgs {
             messages: load.messages,
             duration_limit_s: load.duration.or(staged).map(|limit| limit.as_secs_f64()),
             sessions: load.sessions,
-            pipelining: load.pipelining.into(),
+            pipelining: load.session.pipelining.into(),
             arrival: load.arrival(offer.as_ref())?,
             rate_per_s: load.rate,
             stages: offer.as_ref().map(OfferedRate::stages).unwrap_or_default(),
-            seed: load.seed,
+            seed: load.session.seed,
             ..Workload::default()
         })
     }
@@ -226,19 +256,25 @@ impl BenchArgs {
         // Behind a relay the sink is not who the source speaks to.
         let is_direct = target == BenchTarget::OwnSink;
         let mut sink_options = self.faults.arguments();
+        sink_options.extend(self.load.session.busy_poll.word());
         sink_options.extend(is_direct.then(|| approach.sink_arguments()).into_iter().flatten());
         let has_own_relay = matches!(target, BenchTarget::Relay(Contestant::Mailrun(_)));
         let mut source_options = self.load.arguments();
         source_options.extend(approach.arguments());
+        source_options.extend(self.shard.arguments());
+        let address = self.server.as_ref().map_or("", ServerArg::address);
+        let part = self.shard.part(self.load.whole(&approach, address))?;
         source_options.extend(self.allow_public.then(|| "--allow-public".to_owned()));
         Ok(BenchOptions {
             name: self.label,
             out: self.out,
+            run: self.run_id.or_else(|| part.as_ref().map(shard::run_id)),
             target,
             workload,
             source_options,
             sink_options,
             syscall_counting: SyscallCounting::Off,
+            server_cores: None,
             trusted: match approach.needs_trust() {
                 true if is_direct => TrustedCertificate::OwnSink,
                 true if has_own_relay => TrustedCertificate::OwnRelay,
@@ -250,6 +286,8 @@ impl BenchArgs {
                 source::Preflight::On => bench::BenchPreflight::On,
                 source::Preflight::Off => bench::BenchPreflight::Off,
             },
+            clock_sinks: self.sink.filter(|_| part.is_some()).into_iter().collect(),
+            lost_after: None,
             live: self.report.live(LiveMode::Line),
             title: None,
             command: party::outputs::command_line(),
@@ -261,8 +299,13 @@ impl BenchArgs {
         let Some(server) = &self.server else { return Ok(BenchTarget::of(self.contestant(approach)?)) };
         Ok(match self.relay.running(server) {
             Some(running) => BenchTarget::Relay(running),
-            None => BenchTarget::Server { address: server.address().to_owned(), sink: self.sink.clone() },
+            None => BenchTarget::Server { address: server.address().to_owned(), sink: self.delivery_sink() },
         })
+    }
+
+    /// The sink that this bench asks for deliveries; a part of a load asks one for its clock alone.
+    fn delivery_sink(&self) -> Option<String> {
+        self.sink.clone().filter(|_| !self.shard.is_part())
     }
 
     /// The relay between the bench's own source and sink.

@@ -1,7 +1,7 @@
 //! Options of a source's connection to the server: TLS, AUTH and what it declares, from the command line to the
 //! engine's values.
 use super::server::{Scheme, ServerArg};
-use crate::bench::relays::{ListenerOptions, OwnCertificate, RelayLogin};
+use ::bench::relays::{ListenerOptions, OwnCertificate, RelayLogin};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use load::source::{AddressRange, BodyParameter, ProxyVersion, TransportOptions};

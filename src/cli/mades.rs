@@ -6,7 +6,7 @@ use super::{ArrivalArg, LiveArg, Strictness, exit_code, exit_with_parent, values
 use ::mades::{Broker, BrokerSecurity, BrokerUrl, Password, SaslMechanism, TlsSetup, Verification};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
-use journey::record::{Mades, MadesStage, Workload};
+use journey::record::{Arrival, Mades, MadesStage, Workload};
 use journey::threshold::{MetricSource, RunProtocol, Threshold};
 use journey::{RunId, Stage};
 use load::source::{Distribution, OfferedRate, RateStage};
@@ -75,7 +75,7 @@ pub(super) struct MadesArgs {
 /// Limits of time, and what may be done to the queues.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits and safety")]
-struct TimeoutArgs {
+pub(super) struct TimeoutArgs {
     /// Time limit for each message; after that it counts as lost.
     #[arg(long, value_name = "TIME", default_value = "60s", hide_short_help = true, value_parser = values::some_duration)]
     message_timeout: Duration,
@@ -114,7 +114,7 @@ impl MadesModeArg {
     }
 
     /// The queues that it uses, as options.
-    fn queues(self) -> &'static [&'static str] {
+    pub(super) fn queues(self) -> &'static [&'static str] {
         match self {
             Self::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
             Self::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
@@ -220,12 +220,13 @@ pub(super) struct MadesLoadArgs {
 /// The brokers, and how they know us.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Brokers")]
-struct BrokerArgs {
+pub(super) struct BrokerArgs {
     /// Broker of the sending endpoint
     ///
-    /// amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
-    #[arg(long, value_name = "URL", default_value = DEFAULT_URL)]
-    broker: String,
+    /// amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS. Without it mailrun mades takes amqp://localhost:5672, and
+    /// mailrun capacity mades its stand-in.
+    #[arg(long, value_name = "URL")]
+    broker: Option<String>,
     /// Broker of the receiving endpoint, if it is another
     ///
     /// The inbox is there; the outbox, replies and events are at --broker.
@@ -384,7 +385,71 @@ impl MadesArgs {
     }
 }
 
+impl TimeoutArgs {
+    /// Time limit for each message.
+    pub(super) fn message_timeout(&self) -> Duration {
+        self.message_timeout
+    }
+
+    /// Reports whether messages of other senders are to be removed.
+    pub(super) fn purges(&self) -> bool {
+        self.purge
+    }
+
+    /// The same options as a command line.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let times = [
+            ("message-timeout", self.message_timeout),
+            ("linger-time", self.linger_time),
+            ("reconnect-timeout", self.reconnect_timeout),
+        ];
+        let mut words: Vec<String> =
+            times.map(|(name, time)| format!("--{name}={}us", time.as_micros())).into_iter().collect();
+        words.extend(self.purge.then(|| "--purge".to_owned()));
+        words.extend(self.allow_public.then(|| "--allow-public".to_owned()));
+        words
+    }
+}
+
 impl MadesLoadArgs {
+    /// Refuses options that a search chooses itself.
+    ///
+    /// # Errors
+    /// The first of them.
+    pub(super) fn check_search(&self) -> Result<()> {
+        let refused = [
+            (self.messages.is_some(), "--messages"),
+            (self.duration.is_some(), "--duration"),
+            (self.rate.is_some(), "--rate"),
+            (!self.stages.is_empty(), "--stage"),
+            (
+                self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty(),
+                "--threshold, --abort-on or --strict",
+            ),
+        ];
+        match refused.into_iter().find(|(is_set, _)| *is_set) {
+            Some((_, option)) => bail!(
+                "{option} has no effect on a search, which chooses rates and lengths itself; requirements are --goal"
+            ),
+            None => Ok(()),
+        }
+    }
+
+    /// Arrival of the messages in trials, whose rate is not known yet.
+    pub(super) fn arrival_of_trials(&self) -> Arrival {
+        match self.arrival() {
+            ArrivalArg::Poisson => Arrival::Poisson,
+            ArrivalArg::Constant => Arrival::Constant,
+        }
+    }
+
+    /// The options as those of each trial, without what differs from one to the next.
+    pub(super) fn trial_arguments(&self) -> Vec<String> {
+        let mut words = self.arguments();
+        words.retain(|word| !["--arrival=", "--seed="].iter().any(|option| word.starts_with(option)));
+        words
+    }
+
     /// Reports whether the run is asked for something that an invalid or inconclusive one does not give.
     pub(super) fn is_strict(&self) -> bool {
         let is_open = self.rate.is_some() || !self.stages.is_empty();
@@ -396,7 +461,6 @@ impl MadesLoadArgs {
     /// # Errors
     /// The first such threshold, and what there is.
     pub(super) fn check_thresholds(&self, mode: MadesModeArg) -> Result<()> {
-        let mode = MadesMode::from(mode);
         let is_closed = self.rate.is_none() && self.stages.is_empty();
         for threshold in self.thresholds.iter().chain(&self.abort_on) {
             let expression = threshold.expression();
@@ -405,17 +469,8 @@ impl MadesLoadArgs {
                     "{expression}: in a closed loop a message is due when it is created; say --rate, or ask for sent"
                 );
             }
-            let has = match threshold.source() {
-                Some(MetricSource::Stage(Stage::Notified)) => mode.last() != mode.arrival(),
-                Some(MetricSource::Mades(name)) => mode.path().iter().any(|stage| stage.name() == name),
-                _ => true,
-            };
-            if !has {
-                let names: Vec<&str> = mode.path().iter().map(|stage| stage.name()).collect();
-                bail!("{expression}: mode {} has no such stage; it has {}", mode.name(), names.join(", "));
-            }
         }
-        Ok(())
+        check_stages(mode, self.thresholds.iter().chain(&self.abort_on))
     }
 
     /// Messages in transit at most.
@@ -548,6 +603,27 @@ impl MadesLoadArgs {
     }
 }
 
+/// Refuses thresholds of stages that a run in that mode does not have.
+///
+/// # Errors
+/// The first such threshold, and what there is.
+pub(super) fn check_stages<'t>(mode: MadesModeArg, thresholds: impl IntoIterator<Item = &'t Threshold>) -> Result<()> {
+    let mode = MadesMode::from(mode);
+    for threshold in thresholds {
+        let has = match threshold.source() {
+            Some(MetricSource::Stage(Stage::Notified)) => mode.last() != mode.arrival(),
+            Some(MetricSource::Mades(name)) => mode.path().iter().any(|stage| stage.name() == name),
+            _ => true,
+        };
+        if !has {
+            let names: Vec<&str> = mode.path().iter().map(|stage| stage.name()).collect();
+            let expression = threshold.expression();
+            bail!("{expression}: mode {} has no such stage; it has {}", mode.name(), names.join(", "));
+        }
+    }
+    Ok(())
+}
+
 fn payload(typed: &str) -> PayloadKind {
     match typed {
         "random" => PayloadKind::Random,
@@ -557,12 +633,67 @@ fn payload(typed: &str) -> PayloadKind {
 }
 
 impl BrokerArgs {
+    /// URL of the sender's broker as typed, or the usual one.
+    pub(super) fn outbox_url(&self) -> &str {
+        self.broker.as_deref().unwrap_or(DEFAULT_URL)
+    }
+
+    /// Reports whether a broker was named.
+    pub(super) fn is_named(&self) -> bool {
+        self.broker.is_some()
+    }
+
+    /// Options that were typed and have no effect without a broker.
+    pub(super) fn given(&self) -> Vec<(&'static str, bool)> {
+        vec![
+            ("--inbox-broker", self.inbox_broker.is_some()),
+            ("--user", self.user.is_some()),
+            ("--password-file", self.password_file.is_some()),
+            ("--inbox-user", self.inbox_user.is_some()),
+            ("--inbox-password-file", self.inbox_password_file.is_some()),
+            ("--auth-mechanism", self.auth_mechanism.is_some()),
+            ("--cacert", self.cacert.is_some()),
+            ("--tls-cert", self.tls_cert.is_some()),
+            ("--tls-name", self.tls_name.is_some()),
+            ("--insecure", self.insecure),
+        ]
+    }
+
+    /// The same options as a command line.
+    ///
+    /// # Errors
+    /// If a URL has a password: every user of the host sees command lines.
+    pub(super) fn arguments(&self) -> Result<Vec<String>> {
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.to_string_lossy().into_owned());
+        let mechanism = self.auth_mechanism.as_ref().map(ToString::to_string);
+        let given = [
+            ("broker", Some(self.outbox_url().to_owned())),
+            ("inbox-broker", self.inbox_broker.clone()),
+            ("user", self.user.clone()),
+            ("password-file", path(&self.password_file)),
+            ("inbox-user", self.inbox_user.clone()),
+            ("inbox-password-file", path(&self.inbox_password_file)),
+            ("auth-mechanism", mechanism),
+            ("cacert", path(&self.cacert)),
+            ("tls-cert", path(&self.tls_cert)),
+            ("tls-key", path(&self.tls_key)),
+            ("tls-name", self.tls_name.clone()),
+            ("connect-timeout", Some(format!("{}us", self.connect_timeout.as_micros()))),
+        ];
+        let words: Vec<String> =
+            given.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?))).collect();
+        if words.iter().any(|word| without_login(word) != *word) {
+            bail!("a URL with a password is seen by all users of this host: use --password-file");
+        }
+        Ok(words.into_iter().chain(self.insecure.then(|| "--insecure".to_owned())).collect())
+    }
+
     /// Refuses what would have no effect.
     ///
     /// # Errors
     /// Names that option, and says what it needs.
-    fn check_effects(&self) -> Result<()> {
-        let outbox = url("--broker", &self.broker, None, None)?;
+    pub(super) fn check_effects(&self) -> Result<()> {
+        let outbox = url("--broker", self.outbox_url(), None, None)?;
         let inbox = self.inbox_broker.as_deref().map(|text| url("--inbox-broker", text, None, None)).transpose()?;
         let urls = || [Some(&outbox), inbox.as_ref()].into_iter().flatten();
         if !urls().any(BrokerUrl::is_tls) {
@@ -599,8 +730,8 @@ impl BrokerArgs {
         let security = self.security();
         let own = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);
         let theirs = password(self.inbox_password_file.as_deref())?.or(password_from_env(INBOX_PASSWORD_VARIABLE)?);
-        let inbox_broker = self.inbox_broker.as_deref().unwrap_or(&self.broker);
-        let outbox = url("--broker", &self.broker, self.user.as_deref(), own.clone())?;
+        let inbox_broker = self.inbox_broker.as_deref().unwrap_or(self.outbox_url());
+        let outbox = url("--broker", self.outbox_url(), self.user.as_deref(), own.clone())?;
         let inbox_user = self.inbox_user.as_deref().or(self.user.as_deref());
         let inbox = url("--inbox-broker", inbox_broker, inbox_user, theirs.or(own))?;
         let broker = |url, side: &str| Broker {
@@ -639,7 +770,7 @@ pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option
 
 /// The password in the first line of that file. It goes before one in the environment, which may be there for others.
 pub(super) fn password(file: Option<&Path>) -> Result<Option<Password>> {
-    Ok(file.map(Password::from_file).transpose()?)
+    Ok(file.map(::mades::password_from_file).transpose()?)
 }
 
 /// The password in the environment, under that name.
@@ -672,7 +803,7 @@ pub(super) fn ensure_local(url: &BrokerUrl) -> Result<()> {
 }
 
 /// A word of the command line as a report may show it: `amqp://user:password@host` → `amqp://user:***@host`.
-fn without_login(word: &str) -> String {
+pub(super) fn without_login(word: &str) -> String {
     let parts = word.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)));
     match parts {
         Some((scheme, (login, host))) => match login.split_once(':') {

@@ -4,7 +4,7 @@ use super::mades_effects as effects;
 use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
 use super::results::ReportArgs;
 use super::{Strictness, values};
-use crate::bench::mades::{self, MadesBenchOptions};
+use ::bench::mades::{self, MadesBenchOptions, MadesTarget};
 use ::mades::simulator::{EndpointMode, PRESETS, SimulatorPlan};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -49,6 +49,9 @@ pub(super) struct MadesBenchArgs {
     message_timeout: Duration,
     #[command(flatten)]
     stand_in: StandInArgs,
+    /// Write what the stand-in did with each message to FILE, one line of JSON per message.
+    #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = "Stand-in for the endpoints")]
+    log_messages: Option<PathBuf>,
     #[command(flatten)]
     way: NetworkArgs,
     #[command(flatten)]
@@ -68,7 +71,7 @@ pub(super) struct MadesBenchArgs {
 /// The stand-in for the endpoints.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Stand-in for the endpoints")]
-struct StandInArgs {
+pub(super) struct StandInArgs {
     /// ideal, ecp-2022 or custom-1563
     ///
     /// A built-in plan: ecp-2022 carries 10.8, 7.3 and 6.5 msg/s, custom-1563 1,563 msg/s, ideal all.
@@ -80,9 +83,6 @@ struct StandInArgs {
     /// mailrun mades-endpoint --help prints one.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// Write what the stand-in did with each message to FILE, one line of JSON per message.
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
-    log_messages: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
@@ -106,11 +106,11 @@ impl MadesBenchArgs {
         let mut bench_options = word("mode", self.mode.name().to_owned()).to_vec();
         bench_options.extend(word("message-timeout", format!("{}us", self.message_timeout.as_micros())));
         bench_options.extend(self.load.arguments());
-        let log =
-            self.stand_in.log_messages.as_ref().map(|path| word("log-messages", path.to_string_lossy().into_owned()));
+        let log = self.log_messages.as_ref().map(|path| word("log-messages", path.to_string_lossy().into_owned()));
         let outcome = mades::run(&MadesBenchOptions {
             name: self.label,
             out: self.out,
+            target: MadesTarget::StandIn,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
             faults: faults(&plan),
             endpoint_options: log.into_iter().flatten().collect(),
@@ -119,6 +119,7 @@ impl MadesBenchArgs {
             mades: self.load.mades_record(self.mode, self.message_timeout),
             thresholds: self.load.thresholds(),
             live: self.report.live(LiveMode::Line),
+            title: None,
             command: party::outputs::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
@@ -143,37 +144,53 @@ impl MadesBenchArgs {
         if self.mode != MadesModeArg::Amqp {
             return Ok(());
         }
-        let own = [
-            ("--preset", self.stand_in.preset.is_some()),
-            ("--plan", self.stand_in.plan.is_some()),
-            ("--log-messages", self.stand_in.log_messages.is_some()),
-        ];
-        let all = [own.as_slice(), &self.way.given(), &self.faults.given()].concat();
+        let own = [("--log-messages", self.log_messages.is_some())];
+        let all = [self.stand_in.given().as_slice(), &own, &self.way.given(), &self.faults.given()].concat();
         effects::refuse_without_effect(&all, "in mode amqp, which has no endpoint; add --mode endpoint")
     }
 
     fn plan(&self) -> Result<SimulatorPlan> {
-        let usual =
-            || toml::from_str::<SimulatorPlan>(DEFAULT_PLAN).expect("the plan is a constant, and a test reads it");
-        let preset = self.stand_in.preset.as_deref().map(|name| SimulatorPlan::preset(name).unwrap_or_default());
-        let mut plan = match (&self.stand_in.plan, preset) {
-            (Some(path), preset) => read_plan(path, &preset.unwrap_or_default())?,
-            (None, Some(preset)) => preset,
-            (None, None) => usual(),
-        };
-        plan.mode = match self.mode {
-            MadesModeArg::Endpoint | MadesModeArg::Amqp => EndpointMode::Endpoint,
-            MadesModeArg::Toolbox => EndpointMode::Toolbox,
-            MadesModeArg::Tracing => EndpointMode::Tracing,
-        };
-        self.way.apply_to(&mut plan);
-        self.faults.apply_to(&mut plan);
-        self.way.check_effects(&plan)?;
-        self.faults.check_effects(&plan)?;
-        plan.seed = self.load.seed;
-        resolve_files(&mut plan).map_err(|error| anyhow!("the plan of the stand-in: {error:#}"))?;
-        Ok(plan)
+        stand_in_plan(&self.stand_in, &self.way, &self.faults, self.mode, self.load.seed)
     }
+}
+
+impl StandInArgs {
+    /// Options that were typed.
+    pub(super) fn given(&self) -> [(&'static str, bool); 2] {
+        [("--preset", self.preset.is_some()), ("--plan", self.plan.is_some())]
+    }
+}
+
+/// The plan of the stand-in.
+///
+/// # Errors
+/// If the file cannot be read, or an option has no effect on the plan.
+pub(super) fn stand_in_plan(
+    stand_in: &StandInArgs,
+    way: &NetworkArgs,
+    faults: &EndpointFaultArgs,
+    mode: MadesModeArg,
+    seed: u64,
+) -> Result<SimulatorPlan> {
+    let usual = || toml::from_str::<SimulatorPlan>(DEFAULT_PLAN).expect("the plan is a constant, and a test reads it");
+    let preset = stand_in.preset.as_deref().map(|name| SimulatorPlan::preset(name).unwrap_or_default());
+    let mut plan = match (&stand_in.plan, preset) {
+        (Some(path), preset) => read_plan(path, &preset.unwrap_or_default())?,
+        (None, Some(preset)) => preset,
+        (None, None) => usual(),
+    };
+    plan.mode = match mode {
+        MadesModeArg::Endpoint | MadesModeArg::Amqp => EndpointMode::Endpoint,
+        MadesModeArg::Toolbox => EndpointMode::Toolbox,
+        MadesModeArg::Tracing => EndpointMode::Tracing,
+    };
+    way.apply_to(&mut plan);
+    faults.apply_to(&mut plan);
+    way.check_effects(&plan)?;
+    faults.check_effects(&plan)?;
+    plan.seed = seed;
+    resolve_files(&mut plan).map_err(|error| anyhow!("the plan of the stand-in: {error:#}"))?;
+    Ok(plan)
 }
 
 /// Describes in words the faults that the plan injects.

@@ -56,6 +56,17 @@ impl QueueNameArgs {
         effects::refuse_without_effect(&idle, &format!("in mode {mode}, which uses {}", listed(&used)))
     }
 
+    /// Names that were typed.
+    pub(super) fn given(&self) -> [(&'static str, Option<&str>); 5] {
+        [
+            ("--prefix", self.prefix.as_deref()),
+            ("--outbox", self.outbox.as_deref()),
+            ("--outbox-reply", self.outbox_reply.as_deref()),
+            ("--send-event", self.send_event.as_deref()),
+            ("--inbox", self.inbox.as_deref()),
+        ]
+    }
+
     /// The names as given, or the customary ones.
     pub(super) fn names(&self, custom: QueueNaming) -> EndpointQueueNames {
         let customary = match custom {

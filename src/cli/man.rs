@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 use party::outputs::cannot_write;
-use roff::{Inline, Roff, roman};
+use roff::{Roff, roman};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ fn push_section(page: &mut Roff, heading: &str, lines: &[String]) {
     page.control("SH", [heading]);
     page.control("nf", []);
     for line in lines {
-        page.text([Inline::Roman(line.clone()), Inline::LineBreak]);
+        page.text([roman(line.as_str())]);
     }
     page.control("fi", []);
 }
@@ -192,6 +192,8 @@ mod tests {
             assert!(text.contains(".SH \"EXIT STATUS\""), "{path}: no exit status\n{text}");
             assert!(text.contains(".SH EXAMPLES") || command.has_subcommands(), "{path}: no examples");
             assert!(!text.contains(".SH EXTRA"), "{path}");
+            let (_, end) = text.split_once(".nf\n").unwrap_or_else(|| panic!("{path}: no lines as they stand"));
+            assert!(!end.contains(".br\n"), "{path}: a line feed and a break are two\n{end}");
         }
     }
 

@@ -50,8 +50,9 @@ fn fallback(error: &clap::Error) -> String {
 
 fn unknown_command(error: &clap::Error) -> Option<String> {
     let name = one(error, ContextKind::InvalidSubcommand)?;
-    let known = one(error, ContextKind::SuggestedSubcommand);
-    Some(with_suggestion(format!("unknown command {name:?}"), &name, known.as_deref()))
+    let all = list(error, ContextKind::SuggestedSubcommand);
+    let known = all.iter().rfind(|known| is_misspelling(&name, known));
+    Some(with_suggestion(format!("unknown command {name:?}"), &name, known.map(String::as_str)))
 }
 
 fn unknown_argument(error: &clap::Error) -> Option<String> {
@@ -222,7 +223,7 @@ mod tests {
             ("bench a:1 b:1", "unexpected argument \"b:1\"; one server is measured at a time. See --help."),
             (
                 "source a:1 --sink http://a:1",
-                "unknown option \"--sink\" here; mailrun bench and capacity have it. See --help.",
+                "unknown option \"--sink\" here; mailrun bench, merge, compare and capacity have it. See --help.",
             ),
             ("source a:1 --strict=yes", "--strict takes no value. See --help."),
             ("sink -1", "\"-1\": a value must not be negative. See --help."),

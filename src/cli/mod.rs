@@ -7,10 +7,16 @@
 //!   3  INVALID or INCONCLUSIVE, where something was asked of the run: --threshold, --rate, --stage or --strict; else 0
 //! 130  interrupted; the report is printed all the same, unless it was interrupted three times
 //! ```
+mod baseline;
 mod bench;
+mod busy_poll;
 mod capabilities;
 mod capacity;
+mod capacity_arguments;
+mod capacity_mades;
 mod compare;
+mod compare_live;
+mod compare_output;
 mod completions;
 mod connection;
 mod disk;
@@ -18,7 +24,9 @@ mod dsn;
 #[cfg(test)]
 mod examples;
 mod exports;
+mod health;
 mod links;
+mod locustfile;
 mod mades;
 mod mades_bench;
 mod mades_compare;
@@ -26,6 +34,8 @@ mod mades_effects;
 mod mades_endpoint;
 mod mades_queues;
 mod man;
+mod master;
+mod merge;
 mod misuse;
 mod no_thresholds;
 mod other_names;
@@ -34,14 +44,17 @@ mod queue;
 mod relay;
 mod relays;
 mod results;
+mod run_sides;
 mod scenarios;
 mod server;
+mod shard;
 mod sink;
 mod source;
 mod spool;
 mod stored_runs;
 mod summary;
 mod values;
+mod worker;
 
 use anyhow::Result;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -93,11 +106,17 @@ Examples:
   mailrun source 127.0.0.1:2525               sends mail and measures latency
   mailrun relay --to HOST --spool DIR         stores and forwards mail
   mailrun report DIR --format html -o FILE    shows a stored run again
+  mailrun compare --self                      the noise of this host, in rounds
   mailrun compare DIR... --against DIR...     compares stored runs
+  mailrun baseline save NAME RUN...           keeps runs to compare others with
+  mailrun merge DIR... --sink URL             joins what several machines sent
   mailrun queue list --spool DIR              shows the queue of a relay
   mailrun spool check DIR                     checks the spool of a stopped relay
   mailrun capacity SERVER                     the highest rate that meets a goal
   mailrun disk DIR                            what a disk can do for a relay
+  mailrun worker SERVER --master-host HOST    sends mail for a Locust master
+  mailrun master FILE.toml                    runs Locust as that master
+  mailrun health URL                          whether a relay or sink works
   mailrun bench mades                         MADES (ECP, EDX) over AMQP 1.0
 
 Exit status:
@@ -119,11 +138,17 @@ enum Command {
     Mades(Box<mades::MadesArgs>),
     MadesEndpoint(Box<mades_endpoint::MadesEndpointArgs>),
     Report(stored_runs::StoredRunsArgs),
-    Compare(compare::CompareArgs),
+    Merge(merge::MergeArgs),
+    Compare(Box<compare::CompareArgs>),
+    Baseline(baseline::BaselineArgs),
     Queue(queue::QueueArgs),
     Spool(spool::SpoolArgs),
     Capacity(Box<capacity::CapacityArgs>),
     Disk(disk::DiskArgs),
+    Worker(Box<worker::WorkerArgs>),
+    Locustfile(locustfile::LocustfileArgs),
+    Master(master::MasterArgs),
+    Health(health::HealthArgs),
     InstallLinks(links::InstallLinksArgs),
     Man(man::ManArgs),
     Completions(completions::CompletionsArgs),
@@ -230,7 +255,7 @@ impl ArrivalArg {
 
 /// Reads the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
-    let typed = match Cli::parse_words(std::env::args_os()) {
+    let typed = match Cli::parse_words(as_locust_worker(std::env::args_os())) {
         Ok(typed) => typed,
         Err(error) => return report_misuse(&error),
     };
@@ -243,11 +268,17 @@ pub(crate) fn main() -> ExitCode {
         Command::Mades(typed) => typed.run(),
         Command::MadesEndpoint(typed) => typed.run(),
         Command::Report(typed) => typed.run(),
+        Command::Merge(typed) => typed.run(),
         Command::Compare(typed) => typed.run(),
+        Command::Baseline(typed) => typed.run(),
         Command::Queue(typed) => typed.run(),
         Command::Spool(typed) => typed.run(),
         Command::Capacity(typed) => typed.run(),
         Command::Disk(typed) => typed.run(),
+        Command::Worker(typed) => typed.run(),
+        Command::Locustfile(typed) => typed.run(),
+        Command::Master(typed) => typed.run(),
+        Command::Health(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
         Command::Man(typed) => typed.run(),
         Command::Completions(typed) => typed.run(),
@@ -258,6 +289,13 @@ pub(crate) fn main() -> ExitCode {
         let is_interrupted = error.downcast_ref::<Interrupted>().is_some();
         ExitCode::from(if is_interrupted { INTERRUPTED_STATUS } else { 2 })
     })
+}
+
+/// The same words, with `--worker` in the first place as the command `worker`: so begin the arguments that an operator of
+/// Locust gives to the image of a worker.
+fn as_locust_worker(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let as_command = |word: OsString| if word == "--worker" { "worker".into() } else { word };
+    words.enumerate().map(move |(place, word)| if place == 1 { as_command(word) } else { word })
 }
 
 /// The same words, with `--reuse 5` as `--reuse=5`, since anything else after --reuse is not a value, and `--share short`

@@ -317,8 +317,11 @@ mod tests {
 
     #[test]
     fn an_option_of_another_command_is_told() {
-        assert_eq!(commands_with("--sink").as_deref(), Some("mailrun bench and capacity have it"));
-        assert_eq!(commands_with("--recipients=5").as_deref(), Some("mailrun bench, source and capacity have it"));
+        assert_eq!(commands_with("--sink").as_deref(), Some("mailrun bench, merge, compare and capacity have it"));
+        assert_eq!(
+            commands_with("--recipients=5").as_deref(),
+            Some("mailrun bench, source, capacity and worker have it")
+        );
         assert_eq!((commands_with("--frobnicate"), commands_with("-x")), (None, None));
     }
 }

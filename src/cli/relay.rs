@@ -1,4 +1,5 @@
 //! `mailrun relay`: what was typed, to what it means.
+use super::busy_poll::BusyPollArg;
 use super::values;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
@@ -20,7 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 ///
 /// A message that was answered 250 is on disk. Runs until Ctrl-C or SIGTERM; SIGHUP reads FILE again.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = MANUAL, override_usage = USAGE)]
+#[command(after_help = manual(), override_usage = USAGE)]
 pub(super) struct RelayArgs {
     /// Next hop of all mail: HOST[:PORT] (default port 25), smtp://, smtps:// or lmtp://HOST[:PORT], lmtp:unix:PATH, or
     /// discard.
@@ -79,6 +80,8 @@ pub(super) struct RelayArgs {
     /// Worker threads [default: half of the processors].
     #[arg(long, value_name = "N", value_parser = values::workers, hide_short_help = true)]
     workers: Option<usize>,
+    #[command(flatten)]
+    busy_poll: BusyPollArg,
     /// Allow delivery to public addresses; also by the environment variable MAILRUN_ALLOW_PUBLIC=1.
     #[arg(
         long,
@@ -172,8 +175,7 @@ impl From<DurabilityArg> for DurabilityLevel {
 }
 
 /// Text after the options of `--help`.
-const MANUAL: &str = concat!(
-    "\
+const EXAMPLES: &str = "\
 Examples:
   mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
   mailrun relay --to lmtp:unix:/run/lmtp.sock --spool DIR --http 127.0.0.1:8025
@@ -183,14 +185,12 @@ Examples:
 
 A small FILE; it works as it is:
 
-",
-    include_str!("../../crates/relay/src/config/minimal.toml"),
-    "
+";
+const KEYS: &str = "
 Only spool.directory is required. All keys:
 
-",
-    include_str!("../../crates/relay/src/config/example.toml"),
-    "
+";
+const RULES: &str = "
 Lines of the alias file: NAME: TARGET, TARGET...
   sales: ann, bob@elsewhere.example        for all local domains
   sales@b.example: ann                     for this domain only
@@ -203,8 +203,12 @@ send to other domains (others: 554 5.7.1).
 
 Exit status:
   0  stopped by Ctrl-C or SIGTERM, or --check found no fault
-  2  it could not start or go on, or the configuration has a fault"
-);
+  2  it could not start or go on, or the configuration has a fault";
+
+/// The text after the options: examples, both files of keys, aliases, access and exit status.
+fn manual() -> String {
+    [EXAMPLES, relay::config::MINIMAL, KEYS, relay::config::EXAMPLE, RULES].concat()
+}
 
 /// Runs the relay, or checks a configuration file.
 ///
@@ -319,6 +323,7 @@ impl RelayArgs {
             (None, None) => LogLevel::Warn,
         };
         config.workers = self.workers.or(config.workers);
+        config.busy_poll = self.busy_poll.value();
         config.http = self.http.or(config.http);
         config.control = self.control.clone().unwrap_or(config.control);
         Ok(config)

@@ -4,12 +4,12 @@ use super::results::TableReportArgs;
 use super::server::{Scheme, ServerArg};
 use super::source::threshold;
 use super::{ArrivalArg, PipeliningArg, values};
-use crate::bench::TextReport;
-use crate::bench::relays::{
+use ::bench::TextReport;
+use ::bench::relays::{
     self, BacklogOptions, Contestant, ContestantDurability, LatencyOptions, MemoryGrowth, MemoryTarget, ReadyTarget,
     RelayComparisonOptions, ScenarioOptions, SoakOptions, SustainedLimits,
 };
-use crate::bench::scenario::{
+use ::bench::scenario::{
     BacklogTargets, LatencyScenario, MessageCount, RateSearch, ScenarioSetting, SoakTargets, ThroughputScenario,
 };
 use anyhow::{Context, Result, bail};

@@ -1,6 +1,6 @@
 //! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
 use super::exports::{self, AnnotationOutput, ExportTarget, export_target};
-use crate::bench::TextReport;
+use ::bench::TextReport;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use journey::record::Record;
@@ -15,25 +15,14 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// Report at the end of a command, as typed.
+/// Progress of a command and its report at the end, as typed.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
-pub(super) struct ReportArgs {
+struct DisplayArgs {
     /// The report at the end: short fits a terminal of 80×24, full has all tables, none prints nothing: the exit status
     /// then says how it went. Errors are printed all the same [default: short].
     #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true, hide_short_help = true)]
     report: Option<ReportKind>,
-    /// Write the run record to FILE
-    ///
-    /// Its form is mailrun-run/1. With - it goes to standard output, which then has nothing else: the
-    /// report goes to standard error.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the run in another format, repeatable: html=report.html, junit=mailrun.xml, csv=series.csv, csv:stages=FILE,
-    /// prometheus=FILE, openmetrics=FILE, hlog=FILE, github=FILE, action-benchmark-bigger=FILE, md=FILE, share=FILE. The
-    /// formats are those of mailrun report.
-    #[arg(long = "export", value_name = "FORMAT=FILE", value_parser = export_target, hide_short_help = true)]
-    exports: Vec<ExportTarget>,
     /// Print the verdict alone
     ///
     /// It is one line at the end: there is no progress, and no report unless --report asks for one.
@@ -56,6 +45,44 @@ pub(super) struct ReportArgs {
     /// Colours: auto is on a terminal, unless NO_COLOR is set or TERM is dumb.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_short_help = true)]
     color: Color,
+}
+
+impl DisplayArgs {
+    /// The progress output for a person.
+    fn live(&self) -> LiveMode {
+        if self.quiet { LiveMode::Off } else { self.progress.into() }
+    }
+
+    /// Extent of the report that is shown; `None` for no report.
+    fn extent(&self) -> Option<ReportLength> {
+        let asked = if self.verbose { Some(ReportKind::Full) } else { self.report };
+        match asked {
+            Some(ReportKind::Short) => Some(ReportLength::Short),
+            Some(ReportKind::Full) => Some(ReportLength::Full),
+            Some(ReportKind::None) => None,
+            None if self.quiet => Some(ReportLength::Verdict),
+            None => Some(ReportLength::Short),
+        }
+    }
+}
+
+/// Report at the end of a command, as typed.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Results")]
+pub(super) struct ReportArgs {
+    #[command(flatten)]
+    display: DisplayArgs,
+    /// Write the run record to FILE
+    ///
+    /// Its form is mailrun-run/1. With - it goes to standard output, which then has nothing else: the
+    /// report goes to standard error.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the run in another format, repeatable: html=report.html, junit=mailrun.xml, csv=series.csv, csv:stages=FILE,
+    /// prometheus=FILE, openmetrics=FILE, hlog=FILE, github=FILE, action-benchmark-bigger=FILE, md=FILE, share=FILE. The
+    /// formats are those of mailrun report.
+    #[arg(long = "export", value_name = "FORMAT=FILE", value_parser = export_target, hide_short_help = true)]
+    exports: Vec<ExportTarget>,
 }
 
 /// Form of the report.
@@ -95,17 +122,11 @@ impl From<ProgressKind> for LiveMode {
 }
 
 impl ReportArgs {
-    /// The report that is asked for.
-    fn report_kind(&self) -> Option<ReportKind> {
-        if self.verbose { Some(ReportKind::Full) } else { self.report }
-    }
-
     /// The progress output: for a program as `--live` asks, for a person as `--progress` does, and none with `--quiet`.
     pub(super) fn live(&self, asked: LiveMode) -> LiveMode {
         match asked {
             LiveMode::Json | LiveMode::Off => asked,
-            _ if self.quiet => LiveMode::Off,
-            _ => self.progress.into(),
+            _ => self.display.live(),
         }
     }
 
@@ -158,11 +179,11 @@ impl ReportArgs {
     fn print(&self, record: &Record, details: Option<&Path>) -> Result<()> {
         if !self.has_json_on_stdout() {
             let mut out = io::stdout().lock();
-            let reader = OutputFormat::of(&out, self.color);
+            let reader = OutputFormat::of(&out, self.display.color);
             return write_all(&mut out, &self.text(record, details, reader));
         }
         let mut errors = io::stderr().lock();
-        let reader = OutputFormat::of(&errors, self.color);
+        let reader = OutputFormat::of(&errors, self.display.color);
         // Where that cannot be written the record is still worth writing.
         let _ = write_all(&mut errors, &self.text(record, details, reader));
         write_all(&mut io::stdout().lock(), &json(record)?)
@@ -170,7 +191,7 @@ impl ReportArgs {
 
     /// The report as this reader sees it.
     fn text(&self, record: &Record, details: Option<&Path>, reader: OutputFormat) -> String {
-        let Some(extent) = extent(self.report_kind(), self.quiet) else { return String::new() };
+        let Some(extent) = self.display.extent() else { return String::new() };
         let details = details.map(|directory| printable(&relative_path(&directory.join("report.md"))).into_owned());
         reader.letters.encode(&report::render(record, extent, reader.width, reader.ink, details.as_deref()))
     }
@@ -191,34 +212,10 @@ impl ReportArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
 pub(super) struct TableReportArgs {
-    /// The tables at the end: short fits a terminal of 80×24 where table.txt has all of them, full shows all of them, none
-    /// prints nothing: the exit status then says how it went. Errors are printed all the same [default: short].
-    #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true, hide_short_help = true)]
-    report: Option<ReportKind>,
+    #[command(flatten)]
+    display: DisplayArgs,
     #[arg(long = "json", value_name = "FILE", hide = true, value_parser = refused_json)]
     _json: Option<String>,
-    /// Print the verdict alone
-    ///
-    /// It is one line at the end: there is no progress, and no tables unless --report asks for them.
-    #[arg(short, long)]
-    quiet: bool,
-    /// Progress on standard error: auto is the dashboard of a run that mailrun measures itself, where a person sits before a
-    /// terminal of at least 80×24 and the run takes over 2 s, else a line.
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOW",
-        default_value = "auto",
-        conflicts_with = "quiet",
-        hide_short_help = true
-    )]
-    progress: ProgressKind,
-    /// Print all tables, as --report full does.
-    #[arg(short, long, conflicts_with_all = ["report", "quiet"])]
-    verbose: bool,
-    /// Colours: auto is on a terminal, unless NO_COLOR is set or TERM is dumb.
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_short_help = true)]
-    color: Color,
 }
 
 fn refused_json(_: &str) -> Result<String, String> {
@@ -228,14 +225,9 @@ fn refused_json(_: &str) -> Result<String, String> {
 }
 
 impl TableReportArgs {
-    /// The report that is asked for.
-    fn report_kind(&self) -> Option<ReportKind> {
-        if self.verbose { Some(ReportKind::Full) } else { self.report }
-    }
-
     /// The progress output while it runs.
     pub(super) fn live(&self) -> LiveMode {
-        if self.quiet { LiveMode::Off } else { self.progress.into() }
+        self.display.live()
     }
 
     /// Shows the tables on standard output.
@@ -243,22 +235,11 @@ impl TableReportArgs {
     /// # Errors
     /// If it takes no more; a reader that went away is none.
     pub(super) fn show(&self, sheet: &TextReport) -> Result<()> {
-        let Some(extent) = extent(self.report_kind(), self.quiet) else { return Ok(()) };
+        let Some(extent) = self.display.extent() else { return Ok(()) };
         let mut out = io::stdout().lock();
-        let reader = OutputFormat::of(&out, self.color);
+        let reader = OutputFormat::of(&out, self.display.color);
         let text = sheet.render(terminal::width(&out), extent, reader.ink);
         write_all(&mut out, &reader.letters.encode(&text))
-    }
-}
-
-/// Extent of the report that is shown; `None` for no report.
-fn extent(asked: Option<ReportKind>, is_quiet: bool) -> Option<ReportLength> {
-    match asked {
-        Some(ReportKind::Short) => Some(ReportLength::Short),
-        Some(ReportKind::Full) => Some(ReportLength::Full),
-        Some(ReportKind::None) => None,
-        None if is_quiet => Some(ReportLength::Verdict),
-        None => Some(ReportLength::Short),
     }
 }
 
@@ -355,7 +336,7 @@ mod tests {
             ("--quiet --report none", None),
         ] {
             let typed = parse(words);
-            assert_eq!(super::extent(typed.report_kind(), typed.quiet), extent, "{words}");
+            assert_eq!(typed.display.extent(), extent, "{words}");
         }
     }
 

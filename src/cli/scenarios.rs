@@ -8,12 +8,12 @@ use super::relays::{BacklogArgs, LatencyArgs, RelayComparisonArgs, SoakArgs};
 use super::results::TableReportArgs;
 use super::sink::SinkFaultArgs;
 use super::{Strictness, values};
-use crate::bench::scenario::{
+use ::bench::scenario::{
     BacklogScenario, LargeMessageScenario, LatencyScenario, MadesScenario, Measure, ProfileScenario, Scenario,
     SoakScenario, SourcesScenario, ThroughputScenario,
 };
-use crate::bench::tables::{self, DeliveryCheck, TableOptions};
-use crate::bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_scenario_file, load_scenario};
+use ::bench::tables::{self, DeliveryCheck, TableOptions};
+use ::bench::{BUILT_IN, BuiltInScenario, Conclusion, TextReport, is_scenario_file, load_scenario};
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};

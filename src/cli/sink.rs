@@ -1,4 +1,5 @@
 //! `mailrun sink`: what was typed, to what it means.
+use super::busy_poll::BusyPollArg;
 use super::capabilities::CapabilityArgs;
 use super::{OutputArgs, Strictness, exit_with_parent, finish, values};
 use anyhow::{Context, Result, anyhow, ensure};
@@ -35,6 +36,8 @@ pub(super) struct SinkArgs {
     /// Worker threads [default: half of the processors].
     #[arg(long, value_name = "N", value_parser = values::workers)]
     workers: Option<usize>,
+    #[command(flatten)]
+    busy_poll: BusyPollArg,
     /// Name of the sink in reports.
     #[arg(long, value_name = "NAME", default_value = "sink")]
     label: String,
@@ -268,6 +271,7 @@ impl SinkArgs {
             http: self.http,
             messages: self.max_messages,
             workers: self.workers.unwrap_or_else(net::worker::default_count),
+            busy_poll: self.busy_poll.value(),
             sessions: self.bounds.max_sessions as usize,
             limits: Limits {
                 text_line_bytes: usize::try_from(self.bounds.max_line_length).unwrap_or(usize::MAX),

@@ -1,7 +1,9 @@
 //! `mailrun source`: what was typed, to what it means.
+use super::busy_poll::BusyPollArg;
 use super::connection::ConnectionArgs;
 use super::dsn::DsnArgs;
 use super::server::ServerArg;
+use super::shard::{self, ShardArgs, WholeLoad};
 use super::{ArrivalArg, OutputArgs, PipeliningArg, Strictness, exit_with_parent, finish, values};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -12,12 +14,15 @@ use load::source::{
     self, AddressPattern, AllowedTargets, CorpusOptions, Distribution, InvalidMessagePolicy, OfferedRate, Preflight,
     RateStage, SourceOptions, TraceHeaders,
 };
+use party::live::LiveMode;
 use party::outputs::Outputs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Time without a server after which a load ends where no other is typed: the default of `--give-up`.
+const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Messages where neither a number nor a time was given.
 const DEFAULT_MESSAGES: u64 = 10_000;
 
@@ -35,6 +40,8 @@ pub(super) struct SourceArgs {
     server: ServerArg,
     #[command(flatten)]
     load: LoadArgs,
+    #[command(flatten)]
+    shard: ShardArgs,
     /// Allow public addresses. Use it only with a server of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           help_heading = "Connection")]
@@ -61,14 +68,6 @@ pub(super) struct LoadArgs {
     /// Parallel sessions.
     #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "100", value_parser = values::sessions)]
     pub(super) sessions: u32,
-    /// Reuse connections for N messages each, or for a random number from a range (1..20). Without N, there is no limit
-    /// [default: a new connection for each message].
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0",
-          value_parser = values::reuse)]
-    reuse: Option<values::Reuse>,
-    /// Commands sent without waiting for replies.
-    #[arg(long, value_enum, default_value = "off")]
-    pub(super) pipelining: PipeliningArg,
     /// Open loop: messages per second, however slow the server is.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     pub(super) rate: Option<f64>,
@@ -80,33 +79,65 @@ pub(super) struct LoadArgs {
     /// Distribution of messages over time, with --rate or --stage [default: constant].
     #[arg(long, value_enum)]
     pub(super) arrival: Option<ArrivalArg>,
-    /// Pause of a session after each message: 100ms, 50ms..2s, lognormal:100ms,1.
-    #[arg(long, value_name = "TIME", value_parser = values::times)]
-    pub(super) think_time: Option<Distribution>,
     /// Leave messages of the first TIME out of rates, latencies and durations. They are sent and accounted for.
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     pub(super) warm_up: Option<Duration>,
+    #[command(flatten)]
+    pub(super) session: SessionArgs,
+    /// Serve live metrics of the load in the format of Prometheus: /metrics.
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::tcp_address, help_heading = "Results")]
+    http: Option<SocketAddr>,
+    #[command(flatten)]
+    message: MessageArgs,
+    #[command(flatten)]
+    pub(super) asked: CriteriaArgs,
+}
+
+/// Work of each session: options that source, bench and worker share.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Load")]
+pub(super) struct SessionArgs {
+    /// Reuse connections for N messages each, or for a random number from a range (1..20). Without N, there is no limit
+    /// [default: a new connection for each message].
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0",
+          value_parser = values::reuse)]
+    reuse: Option<values::Reuse>,
+    /// Commands sent without waiting for replies.
+    #[arg(long, value_enum, default_value = "off")]
+    pub(super) pipelining: PipeliningArg,
+    /// Pause of a session after each message: 100ms, 50ms..2s, lognormal:100ms,1.
+    #[arg(long, value_name = "TIME", value_parser = values::times)]
+    pub(super) think_time: Option<Distribution>,
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::seed)]
     pub(super) seed: u64,
     /// Worker threads of the source [default: half of the processors].
     #[arg(long, value_name = "N", value_parser = values::workers)]
     workers: Option<usize>,
+    #[command(flatten)]
+    pub(super) busy_poll: BusyPollArg,
     /// Time limit for connecting.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     connect_timeout: Duration,
     /// Time limit for each reply.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
     timeout: Duration,
-    /// Serve live metrics of the load in the format of Prometheus: /metrics.
-    #[arg(long, value_name = "HOST:PORT", value_parser = values::tcp_address, help_heading = "Results")]
-    http: Option<SocketAddr>,
+}
+
+impl SessionArgs {
+    /// Messages a connection carries; `None` for as many as there are.
+    pub(super) fn reuse(&self) -> Option<Distribution> {
+        self.reuse.as_ref().map_or_else(|| Some(Distribution::constant(1)), |reuse| reuse.0.clone())
+    }
+}
+
+/// Content and envelope of messages: options that source, bench and worker share.
+#[derive(Debug, Args)]
+pub(super) struct MessageArgs {
     #[command(flatten)]
     envelope: EnvelopeArgs,
     #[command(flatten)]
     content: ContentArgs,
-    #[command(flatten)]
-    pub(super) asked: CriteriaArgs,
     #[command(flatten)]
     notices: DsnArgs,
 }
@@ -164,8 +195,29 @@ struct ContentArgs {
     no_trace: bool,
 }
 
+/// Options that decide nothing of which messages are sent when, and that may differ from host to host.
+const HOST_OPTIONS: [&str; 9] = [
+    "--http=",
+    "--workers=",
+    "--busy-poll=",
+    "--cacert=",
+    "--tls-cert=",
+    "--tls-key=",
+    "--password-file=",
+    "--bind=",
+    "--give-up=",
+];
+
 /// Default limit of a corpus in memory.
 const DEFAULT_CORPUS_BYTES: u64 = 1 << 30;
+
+impl ContentArgs {
+    fn corpus(&self) -> Option<CorpusOptions> {
+        let unfit = if self.corpus_skip_bad { InvalidMessagePolicy::Skip } else { InvalidMessagePolicy::Reject };
+        let limit_bytes = self.max_corpus_size.unwrap_or(DEFAULT_CORPUS_BYTES);
+        self.corpus.clone().map(|path| CorpusOptions { path, limit_bytes, invalid_messages: unfit })
+    }
+}
 
 impl LoadArgs {
     /// Reports whether the run is asked for something that an invalid or inconclusive one does not give.
@@ -173,17 +225,12 @@ impl LoadArgs {
         self.asked.is_strict() || self.rate.is_some() || !self.stages.is_empty()
     }
 
-    /// Messages a connection carries; `None` for as many as there are.
-    pub(super) fn reuse(&self) -> Option<Distribution> {
-        self.reuse.as_ref().map_or_else(|| Some(Distribution::constant(1)), |reuse| reuse.0.clone())
-    }
-
     /// Refuses thresholds of what a run does not have, and recipients that were asked for in two ways.
     ///
     /// # Errors
     /// The first such threshold, and what there is.
     pub(super) fn check_thresholds(&self) -> Result<()> {
-        values::recipients_of(&self.envelope.to, &self.envelope.recipients)?;
+        values::recipients_of(&self.message.envelope.to, &self.message.envelope.recipients)?;
         let is_closed = self.rate.is_none() && self.stages.is_empty();
         let asked = self.asked.thresholds.iter().chain(&self.asked.abort_on);
         let created = Some(MetricSource::Stage(Stage::Created));
@@ -210,16 +257,9 @@ impl LoadArgs {
         Ok(Some(OfferedRate::Stages(self.stages.clone())))
     }
 
-    fn corpus(&self) -> Option<CorpusOptions> {
-        let content = &self.content;
-        let unfit = if content.corpus_skip_bad { InvalidMessagePolicy::Skip } else { InvalidMessagePolicy::Reject };
-        let limit_bytes = content.max_corpus_size.unwrap_or(DEFAULT_CORPUS_BYTES);
-        content.corpus.clone().map(|path| CorpusOptions { path, limit_bytes, invalid_messages: unfit })
-    }
-
     /// Reports whether messages have a trace header.
     pub(super) fn has_trace(&self) -> bool {
-        !self.content.no_trace
+        !self.message.content.no_trace
     }
 
     /// The spread of messages over time.
@@ -231,6 +271,19 @@ impl LoadArgs {
             bail!("--arrival requires --rate or --stage");
         }
         Ok(self.arrival.unwrap_or(ArrivalArg::Constant).with(offer))
+    }
+
+    /// Arrival of the messages in trials, whose rate is not known yet.
+    pub(super) fn arrival_of_trials(&self) -> Arrival {
+        match self.arrival {
+            Some(ArrivalArg::Poisson) => Arrival::Poisson,
+            Some(ArrivalArg::Constant) | None => Arrival::Constant,
+        }
+    }
+
+    /// The same load without an arrival.
+    pub(super) fn without_arrival(self) -> Self {
+        Self { arrival: None, ..self }
     }
 
     /// Refuses a warm-up that leaves nothing to measure.
@@ -249,12 +302,39 @@ impl LoadArgs {
         }
     }
 
+    /// The load that may be divided.
+    pub(super) fn whole(&self, approach: &ConnectionArgs, server: &str) -> WholeLoad {
+        WholeLoad {
+            words: self.plan(approach, server),
+            messages: self.messages,
+            sessions: self.sessions,
+            has_trace: self.has_trace(),
+        }
+    }
+
+    /// Everything that decides which messages are sent when, and to whom, in words.
+    fn plan(&self, approach: &ConnectionArgs, server: &str) -> Vec<String> {
+        let is_of_plan = |word: &String| !HOST_OPTIONS.iter().any(|option| word.starts_with(option));
+        let words = self.arguments().into_iter().chain(approach.arguments());
+        let mut words: Vec<String> = words.filter(is_of_plan).collect();
+        words.push(server.to_owned());
+        words.push(format!("--messages={:?}", self.messages));
+        words.push(format!("--duration={:?}", self.duration));
+        words.push(format!("--sessions={}", self.sessions));
+        words.push(format!("--rate={:?}", self.rate));
+        words.push(format!("--arrival={:?}", self.arrival));
+        words.push(format!("--pipelining={:?}", self.session.pipelining));
+        words.push(format!("--seed={}", self.session.seed));
+        words
+    }
+
     /// The load as options of a source, without those that a bench writes itself: number, duration, sessions, rate.
     pub(super) fn arguments(&self) -> Vec<String> {
         let mut words = Vec::new();
         let mut push = |option: &str, value: &str| words.push(format!("{option}={value}"));
-        let content = &self.content;
-        let envelope = &self.envelope;
+        let content = &self.message.content;
+        let envelope = &self.message.envelope;
+        let session = &self.session;
         if let Some(sizes) = &content.message_size {
             push("--message-size", sizes.expression());
         }
@@ -274,15 +354,16 @@ impl LoadArgs {
         envelope.to.iter().for_each(|pattern| push("--to", pattern.expression()));
         push("--recipients", envelope.recipients.expression());
         push("--ehlo", &envelope.ehlo);
-        match self.reuse() {
+        match session.reuse() {
             None => words.push("--reuse".to_owned()),
             Some(reuse) => words.push(format!("--reuse={}", reuse.expression())),
         }
         words.extend(self.http.map(|address| format!("--http={address}")));
-        words.extend(self.workers.map(|workers| format!("--workers={workers}")));
-        words.push(format!("--connect-timeout={}us", self.connect_timeout.as_micros()));
-        words.push(format!("--timeout={}us", self.timeout.as_micros()));
-        words.extend(self.think_time.iter().map(|think| format!("--think-time={}", think.expression())));
+        words.extend(session.workers.map(|workers| format!("--workers={workers}")));
+        words.extend(session.busy_poll.word());
+        words.push(format!("--connect-timeout={}us", session.connect_timeout.as_micros()));
+        words.push(format!("--timeout={}us", session.timeout.as_micros()));
+        words.extend(session.think_time.iter().map(|think| format!("--think-time={}", think.expression())));
         words.extend(self.stages.iter().map(|stage| format!("--stage={}", stage.expression())));
         words.extend(self.warm_up.map(|length| format!("--warm-up={}us", length.as_micros())));
         let flags = [
@@ -291,7 +372,7 @@ impl LoadArgs {
             (content.no_trace, "--no-trace"),
         ];
         words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
-        words.extend(self.notices.arguments());
+        words.extend(self.message.notices.arguments());
         // What the source can see, and can end for, it judges itself; the rest is for who sees both ends.
         words.extend(self.asked.abort_on.iter().map(|threshold| format!("--abort-on={}", threshold.expression())));
         words.push(format!("--give-up={}us", self.asked.give_up.as_micros()));
@@ -370,48 +451,89 @@ impl SourceArgs {
         self.load.check_thresholds()?;
         self.load.check_warm_up(offer.as_ref())?;
         let arrival = self.load.arrival(offer.as_ref())?;
+        let asked = &self.load.asked;
+        let reach = if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local };
+        let base = source_options(&self.server, &self.load.session, &self.load.message, &self.approach, reach)?;
         let approach = self.approach.for_server(&self.server)?;
+        let part = self.shard.part(self.load.whole(&approach, self.server.address()))?;
         let is_staged = matches!(offer, Some(OfferedRate::Stages(_)));
         let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
-        let LoadArgs { envelope, content, asked, .. } = &self.load;
+        if live != LiveMode::Json {
+            self.shard.announce();
+        }
         let finished = source::run(SourceOptions {
             name: self.label,
-            to: self.server.address().to_owned(),
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),
             duration: self.load.duration,
             sessions: self.load.sessions,
-            workers: self.load.workers.unwrap_or_else(net::worker::default_count),
-            sizes: content.message_size.clone(),
-            corpus: self.load.corpus(),
-            mime: content.mime,
-            recipients: values::recipients_of(&envelope.to, &envelope.recipients)?,
-            reuse: self.load.reuse(),
-            think: self.load.think_time.clone(),
             warm_up: self.load.warm_up,
-            pipelining: self.load.pipelining.into(),
-            from: envelope.from.clone(),
-            recipient_patterns: envelope.to.clone(),
-            body_parameter: approach.declaration(),
-            dsn_parameters: self.load.notices.notices(),
-            subject: content.subject.clone(),
-            file: content.file.clone(),
             arrival,
             offered_rate: offer,
-            connect_timeout: self.load.connect_timeout,
-            timeout: self.load.timeout,
-            seed: self.load.seed,
-            hello: envelope.ehlo.clone(),
-            trace_headers: if content.no_trace { TraceHeaders::Off } else { TraceHeaders::On },
-            run: self.outputs.run_id,
-            allowed_targets: if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local },
-            transport: approach.options()?,
+            run: self.outputs.run_id.or_else(|| part.as_ref().map(shard::run_id)),
+            shard: part,
             thresholds: asked.thresholds.clone(),
             abort_on: asked.abort_on.clone(),
             give_up_timeout: asked.give_up,
             preflight: asked.preflight(),
             outputs,
+            ..base
         })?;
         finish(finished, &report, live, strictness, details.as_deref())
     }
+}
+
+/// Options of a closed loop without an end that sends these messages to that server.
+///
+/// # Errors
+/// If they contradict each other.
+pub(super) fn source_options(
+    server: &ServerArg,
+    session: &SessionArgs,
+    message: &MessageArgs,
+    approach: &ConnectionArgs,
+    allowed_targets: AllowedTargets,
+) -> Result<SourceOptions> {
+    let approach = approach.for_server(server)?;
+    let MessageArgs { envelope, content, notices } = message;
+    Ok(SourceOptions {
+        name: "source".to_owned(),
+        to: server.address().to_owned(),
+        messages: None,
+        duration: None,
+        sessions: 1,
+        workers: session.workers.unwrap_or_else(net::worker::default_count),
+        busy_poll: session.busy_poll.value(),
+        sizes: content.message_size.clone(),
+        corpus: content.corpus(),
+        mime: content.mime,
+        recipients: values::recipients_of(&envelope.to, &envelope.recipients)?,
+        reuse: session.reuse(),
+        think: session.think_time.clone(),
+        warm_up: None,
+        pipelining: session.pipelining.into(),
+        from: envelope.from.clone(),
+        recipient_patterns: envelope.to.clone(),
+        body_parameter: approach.declaration(),
+        dsn_parameters: notices.notices(),
+        subject: content.subject.clone(),
+        file: content.file.clone(),
+        arrival: Arrival::Closed,
+        offered_rate: None,
+        connect_timeout: session.connect_timeout,
+        timeout: session.timeout,
+        seed: session.seed,
+        hello: envelope.ehlo.clone(),
+        trace_headers: if content.no_trace { TraceHeaders::Off } else { TraceHeaders::On },
+        run: None,
+        shard: None,
+        allowed_targets,
+        transport: approach.options()?,
+        thresholds: Vec::new(),
+        abort_on: Vec::new(),
+        give_up_timeout: GIVE_UP_TIMEOUT,
+        preflight: Preflight::On,
+        outputs: Outputs { json: None, ledger: None, hlog: None, live: LiveMode::Off, http: None },
+        control: None,
+    })
 }

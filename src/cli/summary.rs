@@ -15,6 +15,7 @@ pub(super) fn of(command: &mut Command, words: &[&str]) -> String {
         ["source"] => return SOURCE.to_owned(),
         ["sink"] => return SINK.to_owned(),
         ["capacity"] => return CAPACITY.to_owned(),
+        ["worker"] => return WORKER.to_owned(),
         _ => {}
     }
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
@@ -161,11 +162,36 @@ Usage: mailrun sink [OPTIONS]
 All options and rules: mailrun sink --help
 ";
 
+const WORKER: &str = "\
+Sends mail for a Locust master: each user is a session.
+
+Usage: mailrun worker [OPTIONS] SERVER    HOST[:25], smtp://, smtps://, lmtp://,
+                                          unix:PATH
+      --master-host HOST    the Locust master [127.0.0.1];  --master-port [5557]
+      --master-timeout TIME end if there is no master for this long [5m]
+      --allow-target SERVER server that the master may name, besides SERVER
+      --max-sessions N      most sessions that a master can ask for [1000]
+      --drain TIME          time for messages under way at a stop [5s]
+  -l, --message-size BYTES  400, 64k, 400..64k, lognormal:4k,1.2 [400]
+      --corpus PATH         mail from an mbox, a Maildir or .eml files
+      --reuse [N]           N messages per connection, without N no limit
+      --pipelining MODE     off, group, stream
+      --think-time TIME     pause of a session after each message
+      --to, --from ADDRESS  recipient and sender [to@example.com]
+      --recipients N        recipients per message [1]
+      --tls WHEN            none, starttls, implicit; --cacert FILE, --insecure
+      --user NAME           login; --password-file FILE or MAILRUN_PASSWORD
+
+  mailrun worker mx.example --master-host 192.0.2.1
+All options: mailrun worker --help
+";
+
 const CAPACITY: &str = "\
 Finds the highest rate that a server takes and still meets its goals.
 
 Usage: mailrun capacity [OPTIONS] [SERVER]    HOST[:25], smtp://, smtps://,
                                               lmtp://, unix:PATH
+       mailrun capacity mades [OPTIONS]       a MADES endpoint
       --goal EXPR           'delivered.p99 < 1s', 'rejected <= 0.1%'; repeatable
       --quick               a fifth of the time: trials of 2 s, bounds of 5 %
       --rfc2544             one trial of 60 s for each rate; needs --max-rate
@@ -220,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_summary_names_options_that_exist() {
-        for name in ["bench", "source", "sink", "capacity"] {
+        for name in ["bench", "source", "sink", "capacity", "worker"] {
             let mut whole = Cli::command();
             let command = whole.find_subcommand_mut(name).unwrap();
             let text = of(command, &[name]);

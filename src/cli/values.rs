@@ -1,5 +1,5 @@
 //! Values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
-pub(super) use crate::bench::scenario::{
+pub(super) use ::bench::scenario::{
     body_size, closed_loop_threshold, message_cost, message_size, messages as scenario_messages, recipient_count,
     rounds, sessions, steps, window,
 };

@@ -1,6 +1,7 @@
 //! `mailrun capacity`: trials of the bench find what a limited server takes, and lost mail, overload and Ctrl-C have their
 //! own endings.
 use crate::party::{Ended, MAILRUN, Process, Sink, mailrun, skip, wait_until};
+use crate::stand_in_endpoint::Endpoint;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -30,14 +31,88 @@ fn a_server_with_a_limit_reads_that_limit() {
     }
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let rate = result["capacity"]["rate_per_s"].as_f64().unwrap();
-    // Without the limit it is thousands. A machine that stands still now and then makes bursts, of which some are refused.
-    assert!((100.0..=800.0).contains(&rate), "{rate}: {result}");
+    // A trial of 0.8 s may have 320 messages and the burst of 40. A machine that stands still now and then makes bursts too, of which
+    // some are refused.
+    assert!((200.0..=600.0).contains(&rate), "{rate}: {result}");
     let plan = &result["plan"];
     assert!((plan["stable_per_s"].as_f64().unwrap() - rate * 0.6).abs() < 0.01, "{plan}");
     assert!(plan["instances"].as_u64().unwrap() >= 1, "{plan}");
     let text = fs::read_to_string(place.path().join("capacity.txt")).unwrap();
     assert!(text.contains("rejected <= 2%") && text.contains("good  bad  void") && text.contains("Plan: "), "{text}");
     assert!(text.lines().last().unwrap().starts_with("CAPACITY  "), "{text}");
+    let page = fs::read_to_string(place.path().join("capacity.html")).unwrap();
+    assert!(page.contains("</span> CAPACITY</strong>") && page.contains("id=\"knee\""), "{page}");
+}
+
+#[test]
+fn a_server_has_as_many_cores_as_each_search_gives_it() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let script = place.path().join("relay.sh");
+    let start = format!(
+        "grep Cpus_allowed_list /proc/self/status >> {}/cpus\nexec {MAILRUN} relay --listen \"$1\" --to \"$2\" --spool \"$3\"\n",
+        place.path().display()
+    );
+    fs::write(&script, start).unwrap();
+    let relay = format!("/bin/sh {} {{listen}} {{to}} {{spool}}", script.display());
+    let counts = if std::thread::available_parallelism().unwrap().get() > 1 { "2,1" } else { "1" };
+    let words = ["capacity", "--relay", &relay, "--server-cores", counts, "--max-rate", "40/s", "--min-rate", "20/s"];
+    let ended = mailrun(&[&words, &SHORT[..5], &["--json", "-", "--out", out.to_str().unwrap()]].concat());
+    let result: Value = serde_json::from_str(&ended.out).unwrap_or_else(|_| panic!("{ended:?}"));
+    let rows = result["by_cores"].as_array().unwrap();
+    assert_eq!(rows.len(), counts.split(',').count(), "{result}");
+    for (row, cores) in rows.iter().zip(1u32..) {
+        assert_eq!(row["cores"], cores, "{result}");
+        let per_core = row["rate_per_s"].as_f64().map(|per_s| per_s / f64::from(cores));
+        assert_eq!(row["per_core_per_s"].as_f64(), per_core, "{result}");
+        assert!(Path::new(row["directory"].as_str().unwrap()).join("capacity.json").is_file(), "{result}");
+    }
+    // The relay of the first trial had one processor.
+    let lists = fs::read_to_string(place.path().join("cpus")).unwrap();
+    let first = lists.lines().next().unwrap().trim_start_matches("Cpus_allowed_list:").trim();
+    assert!(first.parse::<u32>().is_ok(), "{lists}");
+}
+
+#[test]
+fn all_trials_have_one_relay() {
+    let place = tempfile::tempdir().unwrap();
+    let script = place.path().join("relay.sh");
+    let start = format!(
+        "echo $$ >> {}/pids\nexec {MAILRUN} relay --listen \"$1\" --to \"$2\" --spool \"$3\"\n",
+        place.path().display()
+    );
+    fs::write(&script, start).unwrap();
+    let relay = format!("/bin/sh {} {{listen}} {{to}} {{spool}}", script.display());
+    let words = ["--relay", &relay, "--min-rate", "20/s", "--max-rate", "40/s"];
+    let (ended, result) = capacity(&[&words, &SHORT[..]].concat(), &place.path().join("out"));
+    assert!(result["trials"].as_array().unwrap().len() > 1, "{ended:?}");
+    // On a busy machine a trial may leave mail in the queue, and then the relay is another.
+    let restarts = result["remarks"].as_array().unwrap().iter().filter_map(Value::as_str).find_map(|remark| {
+        let times = remark.strip_prefix("The relay was started anew ")?.split(' ').next()?;
+        Some(times.parse().unwrap_or(1))
+    });
+    let pids = fs::read_to_string(place.path().join("pids")).unwrap();
+    // The relay of the last trial may have been stopped for what it left.
+    let most = 1 + restarts.unwrap_or(0);
+    assert!((1..=most).contains(&pids.lines().count()), "{pids} {result}");
+    assert!(!place.path().join("out/relay-1/relay.spool").exists(), "{ended:?}");
+}
+
+#[test]
+fn trials_of_random_arrival_have_bursts_of_their_own() {
+    let place = tempfile::tempdir().unwrap();
+    let words = ["--arrival", "poisson", "--min-rate", "100/s", "--max-rate", "200/s"];
+    let (ended, result) = capacity(&[&words, &SHORT[..]].concat(), place.path());
+    let mut seeds = Vec::new();
+    for trial in result["trials"].as_array().unwrap().iter().filter(|trial| !trial["rate_per_s"].is_null()) {
+        let record = fs::read(place.path().join(trial["directory"].as_str().unwrap()).join("run.json")).unwrap();
+        let record: Value = serde_json::from_slice(&record).unwrap();
+        assert_eq!(record["workload"]["arrival"], "poisson", "{ended:?}");
+        seeds.push(record["workload"]["seed"].as_u64().unwrap());
+    }
+    assert!(!seeds.is_empty(), "{ended:?}");
+    seeds.sort_unstable();
+    assert!(seeds.windows(2).all(|pair| pair[0] != pair[1]), "{seeds:?}");
 }
 
 #[test]
@@ -72,6 +147,18 @@ fn changed_mail_ends_the_search() {
 }
 
 #[test]
+fn mail_that_a_server_of_others_lost_ends_the_search() {
+    let place = tempfile::tempdir().unwrap();
+    let sink = Sink::start(&["--drop", "20%"]);
+    let server = sink.address();
+    let words = [server.as_str(), "--sink", sink.url(), "--goal", "delivered.p99 < 1s", "--lost-after", "500ms"];
+    let (ended, result) = capacity(&[&words, &SHORT[..]].concat(), place.path());
+    assert_eq!((ended.code, result["trials"].as_array().map(Vec::len)), (Some(1), Some(1)), "{ended:?}");
+    assert_eq!(result["capacity"]["ending"], "mail_lost", "{result}");
+    assert!(ended.out.lines().last().unwrap().starts_with("FAIL  Lost: "), "{ended:?}");
+}
+
+#[test]
 fn ctrl_c_prints_what_is_known() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("out");
@@ -91,15 +178,88 @@ fn what_a_search_cannot_have_is_refused_in_one_line() {
     for (words, said) in [
         (vec!["--rate", "100/s"], "--rate has no effect on a search"),
         (vec!["--duration", "5s"], "--duration has no effect on a search"),
+        (vec!["--lost-after", "5s"], "--lost-after requires a server whose deliveries are seen"),
         (vec!["--goal", "delivered.rate > 5/s"], "a goal is a percentile, max or within()"),
         (vec!["127.0.0.1:1", "--goal", "delivered.p99 < 1s"], "nobody sees deliveries"),
         (vec!["--rfc2544"], "--max-rate"),
         (vec!["--min-rate", "50/s", "--max-rate", "50/s"], "--min-rate must be below --max-rate"),
         (vec!["--quick", "--rfc2544", "--max-rate", "9/s"], "cannot be used"),
         (vec!["--peak", "1/s", "--safety", "0"], "--safety must be above zero"),
+        (vec!["127.0.0.1:1", "--server-cores", "1"], "--server-cores requires a server that mailrun starts"),
+        (vec!["--server-cores", "1,100000"], "--server-cores 100000: mailrun may use "),
+        (vec!["--server-cores", "0"], "must be more than zero"),
     ] {
         let ended = mailrun(&[&["capacity"], &words[..]].concat());
         assert!(ended.code == Some(2) && ended.out.is_empty(), "{words:?}: {ended:?}");
         assert!(ended.err.lines().count() == 1 && ended.err.contains(said), "{words:?}: {ended:?}");
+    }
+}
+
+/// A search on a MADES endpoint that takes seconds.
+const MADES: [&str; 7] = ["mades", "--quick", "--trial", "300ms", "--confirm", "300ms", "--payload-size=100"];
+
+#[test]
+fn an_endpoint_with_a_limit_reads_that_limit() {
+    let place = tempfile::tempdir().unwrap();
+    let words =
+        ["--network-rate", "200/s", "--max-in-transit", "50", "--goal", "delivered.p99 < 1s", "--max-time", "20s"];
+    let (ended, result) = capacity(&[&MADES[..], &words].concat(), place.path());
+    if ended.code == Some(3) || result["goals"][0]["finding"] != "found" {
+        // A machine that is busy with other tests cannot always offer the rate.
+        return skip("mailrun capacity mades", &format!("{}", result["capacity"]["verdict"]));
+    }
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let rate = result["capacity"]["rate_per_s"].as_f64().unwrap();
+    // A trial of a second may begin with what the limit lets through at once.
+    assert!((60.0..=400.0).contains(&rate), "{rate}: {result}");
+    let trial = result["trials"][1]["directory"].as_str().unwrap();
+    let record = fs::read(place.path().join(trial).join("run.json")).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!((&record["mades"]["mode"], &record["workload"]["arrival"]), (&"endpoint".into(), &"constant".into()));
+    assert!(fs::read_to_string(place.path().join("capacity.html")).unwrap().contains("id=\"knee\""));
+}
+
+#[test]
+fn messages_that_an_endpoint_lost_end_the_search() {
+    let place = tempfile::tempdir().unwrap();
+    let words = ["--drop", "50%", "--message-timeout", "2s", "--max-in-transit", "20"];
+    let (ended, result) = capacity(&[&MADES[..], &words].concat(), place.path());
+    assert_eq!((ended.code, result["trials"].as_array().map(Vec::len)), (Some(1), Some(1)), "{ended:?}");
+    assert!(ended.out.lines().last().unwrap().starts_with("FAIL  Lost: "), "{ended:?}");
+}
+
+#[test]
+fn an_endpoint_that_is_running_is_searched_too() {
+    let place = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::embedded(&[]);
+    let words = ["--broker", &endpoint.url, "--min-rate", "20/s", "--max-rate", "40/s", "--arrival", "poisson"];
+    let (ended, result) = capacity(&[&MADES[..], &words].concat(), place.path());
+    assert!(result["trials"].as_array().unwrap().len() > 1, "{ended:?}");
+    assert!(!place.path().join("trial-001/plan.toml").exists(), "no stand-in was started");
+    let record = fs::read(place.path().join("trial-002/run.json")).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(
+        (&record["workload"]["arrival"], &record["workload"]["target"]),
+        (&"poisson".into(), &endpoint.url.as_str().into())
+    );
+    assert_eq!(endpoint.stop().code, Some(0));
+}
+
+#[test]
+fn what_a_search_on_an_endpoint_cannot_have_is_refused_in_one_line() {
+    for (words, said) in [
+        (vec!["--rate", "100/s"], "--rate has no effect on a search"),
+        (vec!["--threshold", "delivered.p99 < 1s"], "--threshold, --abort-on or --strict has no effect on a search"),
+        (vec!["--goal", "accepted.rate > 5/s"], "a goal is a percentile, max or within()"),
+        (vec!["--mode", "toolbox", "--goal", "received-event.p99 < 1s"], "mode toolbox has no such stage"),
+        (vec!["--user", "ann"], "--user has no effect without --broker"),
+        (vec!["--prefix", "x"], "--prefix has no effect without --broker"),
+        (vec!["--broker", "amqp://127.0.0.1:1", "--preset", "ideal"], "--preset has no effect with --broker"),
+        (vec!["--broker", "amqp://a:secret@127.0.0.1:1"], "use --password-file"),
+    ] {
+        let ended = mailrun(&[&["capacity", "mades"], &words[..]].concat());
+        assert!(ended.code == Some(2) && ended.out.is_empty(), "{words:?}: {ended:?}");
+        assert!(ended.err.lines().count() == 1 && ended.err.contains(said), "{words:?}: {ended:?}");
+        assert!(!ended.err.contains("secret"), "{ended:?}");
     }
 }

@@ -11,7 +11,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Options of other programs, which pages name beside ours.
-const OTHERS_OPTIONS: &[&str] = &["--profile"]; // of cargo
+const OTHERS_OPTIONS: &[&str] = &[
+    "--profile",        // of cargo, and of Locust with our locustfile:
+    "--no-healthcheck", // of Docker
+    "--enable-rebalancing",
+    "--reset-stats",
+    "--master",
+    "--worker", // of Locust, and so taken in place of the command
+    "--mailrun-drain",
+    "--mailrun-report",
+    "--mailrun-run-id",
+    "--mailrun-stages",
+    "--mailrun-thresholds",
+];
 
 /// The names in the first cells of the rows below a heading; a cell may have several.
 fn names(page: &Page, heading: &str) -> BTreeSet<String> {
@@ -235,7 +247,7 @@ fn script(yaml: &str) -> String {
             _ => {}
         }
     }
-    script.retain(|line| !line.starts_with("cargo "));
+    script.retain(|line| !["cargo ", "git ", "cp "].iter().any(|start| line.starts_with(start)));
     script.join("\n")
 }
 
@@ -243,9 +255,9 @@ fn script(yaml: &str) -> String {
 fn the_jobs_run_as_they_are_printed() {
     let Some(flags) = namespaces() else { return };
     let jobs = page("docs/ci.md").blocks("yaml");
-    assert_eq!(jobs.len(), 2);
-    for job in jobs {
-        let script = script(&job);
+    assert_eq!(jobs.len(), 5);
+    for job in &jobs[..2] {
+        let script = script(job);
         for part in ["mailrun sink ", "mailrun relay ", "mailrun bench ", "--threshold", "ready"] {
             assert!(script.contains(part), "{part}: {script}");
         }
@@ -258,5 +270,44 @@ fn the_jobs_run_as_they_are_printed() {
         // A busy machine may be the limit itself.
         let is_invalid = done[2].code == Some(3) && done[2].said.contains("INVALID ");
         assert!(is_invalid || (done[2].code == Some(0) && done[2].said.contains("PASS ")), "{script}: {done:?}");
+    }
+}
+
+/// Few messages in few runs and rounds, in place of a guard's.
+fn few(script: &str) -> String {
+    let short = script.replace("--messages 20000", "--messages 300").replace("1 2 3 4 5 6 7 8 9 10", "1 2");
+    short.replace("--budget 120s", "--budget 120s --rounds 2 --messages 200")
+}
+
+#[test]
+fn the_guards_of_a_branch_run_as_they_are_printed() {
+    let Some(flags) = namespaces() else { return };
+    let jobs = page("docs/ci.md").blocks("yaml");
+    let [in_turns, with_baseline, new_baseline] = [2, 3, 4].map(|place| few(&script(&jobs[place])));
+    assert!(
+        in_turns.contains("./mailrun-$side bench")
+            && in_turns.contains("--contestant")
+            && in_turns.contains("--fail-on-regression"),
+        "{in_turns}"
+    );
+    let (measure, _) = with_baseline.split_at(with_baseline.find("mailrun compare").unwrap());
+    let lines = [
+        "ln -s \"$(command -v mailrun)\" mailrun-head && ln -s mailrun-head mailrun-base".to_owned(),
+        format!("(set -e\n{in_turns}\n)"),
+        format!("rm -r runs\n(set -e\n{measure}\n)"),
+        new_baseline.clone(),
+        format!("rm -r runs\n(set -e\n{with_baseline}\n)"),
+    ];
+    let steps = lines.map(|text| Step { text, ports: Vec::new() });
+    let done = run_steps(&flags, &[], &steps);
+    for step in [0, 2] {
+        assert_eq!(done[step].code, Some(0), "{done:?}");
+    }
+    // Two runs a side have no verdict. A busy machine may be the limit itself: such a run does not count.
+    assert!(done[3].code == Some(0) || done[3].said.contains("INVALID"), "{done:?}");
+    let is_invalid = done.iter().any(|done| done.said.contains("INVALID"));
+    for step in [1, 4] {
+        let is_compared = done[step].code == Some(0) && done[step].said.contains("stored runs: ");
+        assert!(is_compared || is_invalid, "{done:?}");
     }
 }

@@ -224,16 +224,19 @@ fn a_source_without_descriptors_says_how_many_it_needs() {
 fn a_source_that_never_gets_a_descriptor_ends_and_says_why() {
     let sink = Sink::start(&[]);
     let command = format!("source {} --messages 50 --sessions 50 --workers 1", sink.address());
-    // With fewer there is no event loop, with more there is a connection: just between it is.
-    for number in 6..40 {
+    // With fewer there is no event loop, with more there is a connection: just between it is. A file that is open for a
+    // moment when the source begins can hide the number: it is looked for again.
+    let mut seen = Vec::new();
+    for number in (6..40).chain(6..40).chain(6..40) {
         let Some(words) = with_descriptors(number, &command) else { return };
         let ended = start(&words).finish();
         if ended.err.contains("cannot reach") {
             assert!(ended.code == Some(2) && ended.err.contains("open files. Raise `ulimit -n`."), "{ended:?}");
             return;
         }
-        assert!(ended.out.is_empty(), "with {number} it ran, and with one less it said: {ended:?}");
+        seen.push((number, ended.err));
     }
+    panic!("no number of descriptors at which nothing can be reached: {seen:#?}");
 }
 
 /// Whether it says in one line, and nothing else, that there are too few descriptors and what to do.

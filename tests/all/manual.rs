@@ -106,6 +106,15 @@ impl Page {
         blocks.collect()
     }
 
+    /// All its blocks: the first line of each, its mark and its text.
+    pub(crate) fn marked_blocks(&self) -> Vec<(usize, String, String)> {
+        let blocks = pieces(&self.text).into_iter().filter_map(|(line, piece)| match piece {
+            Piece::Block(mark, lines) => Some((line, mark, lines.join("\n") + "\n")),
+            _ => None,
+        });
+        blocks.collect()
+    }
+
     /// The rows of its tables below that heading, of whatever level: cells without the marks of code. The rows of headings
     /// are among them.
     pub(crate) fn rows(&self, heading: &str) -> Vec<Vec<String>> {

@@ -25,8 +25,8 @@ pub(crate) struct Postfix {
 }
 
 /// What every private Postfix has, the bench's too.
-const OWN: &str = include_str!("../../src/bench/relays/postfix/main.cf");
-const SERVICES: &str = include_str!("../../src/bench/relays/postfix/master.cf");
+const OWN: &str = include_str!("../../crates/bench/src/relays/postfix/main.cf");
+const SERVICES: &str = include_str!("../../crates/bench/src/relays/postfix/master.cf");
 
 /// The rest of main.cf: refusals by name, no delays, and room for hostile clients.
 const MAIN: &str = "

@@ -31,6 +31,25 @@ fn status_for(address: SocketAddr, path: &str, host: &str) -> String {
 }
 
 #[test]
+fn health_says_whether_a_relay_and_a_sink_work() {
+    let den = Den::new(&format!("{HTTP}{DISCARD}"));
+    let relay = den.open();
+    let address = http_address(&relay);
+    let sink = Sink::start(&[]);
+    for url in [format!("http://{address}/health"), format!("{address}/ready"), format!("{}/status", sink.url())] {
+        let works = run(MAILRUN, &["health", &url]);
+        assert_eq!((works.code, works.out.as_str()), (Some(0), "ok\n"), "{url}: {}", works.err);
+    }
+    let unknown = run(MAILRUN, &["health", &format!("http://{address}/nothing")]);
+    assert_eq!(unknown.code, Some(1));
+    assert!(unknown.err.starts_with("mailrun: ") && unknown.err.contains("404"), "{}", unknown.err);
+    relay.stop();
+    let gone = run(MAILRUN, &["health", &format!("http://{address}/health")]);
+    assert_eq!(gone.code, Some(1), "{}", gone.err);
+    assert_eq!(run(MAILRUN, &["health", "ftp://a.example"]).code, Some(2));
+}
+
+#[test]
 fn idle_connections_to_the_metrics_port_cost_no_mail() {
     net::open_files::raise(2_000);
     let den = Den::new(&format!("{HTTP}limits.max_sessions = 50\n{DISCARD}"));

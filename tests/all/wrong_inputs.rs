@@ -340,7 +340,7 @@ const NAMES: &[(&str, &[&str], &str)] = &[
     ("--rps", &["source 127.0.0.1:1"], "--rate"),
     ("--mail-from", &["source 127.0.0.1:1"], "--from"),
     ("--rcpt-to", &["source 127.0.0.1:1"], "--to"),
-    ("--sink", &["source 127.0.0.1:1"], "mailrun bench and capacity have it"),
+    ("--sink", &["source 127.0.0.1:1"], "mailrun bench, merge, compare and capacity have it"),
     ("--drop", &["source 127.0.0.1:1"], "mailrun bench, sink"),
     ("--sessoins", &["bench"], "did you mean \"--sessions\"?"),
     ("--frobnicate", &["bench", "source 127.0.0.1:1", "sink", "install-links"], "unknown option \"--frobnicate\""),

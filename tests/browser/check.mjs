@@ -49,6 +49,8 @@ if (!gallery) {
 async function checkPage(name) {
   const bytes = fs.statSync(path.join(directory, `${name}.html`)).size;
   check(bytes < MAX_BYTES, name, `${bytes} bytes`);
+  if (name.startsWith("compared-")) return checkComparison(name);
+  if (name.startsWith("capacity-")) return checkCapacity(name);
   const record = JSON.parse(fs.readFileSync(path.join(directory, `${name}.json`)));
   for (const width of WIDTHS) {
     for (const scheme of SCHEMES) {
@@ -57,6 +59,70 @@ async function checkPage(name) {
   }
   await checkPaper(name);
   await checkCopies(name, record);
+}
+
+// The page of a comparison, which has no record and no scripts of its own.
+async function checkComparison(name) {
+  for (const width of WIDTHS) {
+    for (const scheme of SCHEMES) {
+      const where = `${name} ${width} ${scheme}`;
+      const { page, said } = await open(name, { width, scheme, scripts: true });
+      await checkLook(page, said, where, false);
+      const shown = await page.evaluate(() => ({
+        numbers: [...document.querySelectorAll("data[value]")].map((element) => [element.value, element.textContent]),
+        verdicts: [...document.querySelectorAll("#figures tbody tr")].map((row) => row.lastElementChild.textContent),
+        bars: document.querySelectorAll("#figures svg.bar").length,
+        scripts: document.scripts.length,
+      }));
+      check(shown.numbers.length > 5, where, "hardly a number");
+      for (const [value, text] of shown.numbers) check(isShownAs(Number(value), text), where, `${value} is shown as ${text}`);
+      for (const text of shown.verdicts) check(/^(better|worse|same|undecided|too few)/.test(text), where, `verdict ${text}`);
+      check(shown.verdicts.length > 0 && shown.bars === shown.verdicts.length, where, `${shown.bars} bars`);
+      check(shown.scripts === 0, where, `${shown.scripts} scripts`);
+      await checkAccessibility(page, where);
+      await page.close();
+    }
+  }
+  await checkPaper(name);
+}
+
+// The page of a search for a capacity, which has no record and no scripts either.
+async function checkCapacity(name) {
+  const isFound = name !== "capacity-missed";
+  for (const width of WIDTHS) {
+    for (const scheme of SCHEMES) {
+      const where = `${name} ${width} ${scheme}`;
+      const { page, said } = await open(name, { width, scheme, scripts: true });
+      const panels = await checkLook(page, said, where, false);
+      const shown = await page.evaluate(() => ({
+        verdict: document.querySelector(".verdict").textContent,
+        numbers: [...document.querySelectorAll("data[value]")].map((element) => [element.value, element.textContent]),
+        sections: [...document.querySelectorAll("main section[id]")].map((section) => section.id),
+        rates: document.querySelectorAll("#knee tbody tr").length,
+        scripts: document.scripts.length,
+      }));
+      check((isFound ? /CAPACITY\s+1,000\/s/ : /FAIL\s+Missed at 10\/s/).test(shown.verdict), where, `verdict ${shown.verdict}`);
+      const sections = isFound ? "goals knee confirmation plan" : "goals";
+      check(shown.sections.join(" ") === sections, where, `sections ${shown.sections}`);
+      check(panels === (isFound ? 2 : 0) && shown.rates >= panels, where, `${panels} drawings, ${shown.rates} rates`);
+      for (const [value, text] of shown.numbers) check(isShownAs(Number(value), text), where, `${value} is shown as ${text}`);
+      check(shown.numbers.length > 0, where, "no number");
+      check(shown.scripts === 0, where, `${shown.scripts} scripts`);
+      await checkAccessibility(page, where);
+      await page.close();
+    }
+  }
+  await checkPaper(name);
+}
+
+async function checkLook(page, said, where, scripts) {
+  check(said.length === 0, where, `console: ${said.join(" | ")}`);
+  check(!(await page.evaluate(sidewaysScroll)), where, "the page scrolls sideways");
+  for (const pair of await page.evaluate(overlaps)) check(false, where, `overlap: ${pair}`);
+  const panels = await page.evaluate(brokenPanels, scripts);
+  check(panels.faults.length === 0, where, `panels: ${panels.faults.join(", ")}`);
+  for (const strange of await page.evaluate(strangeElements)) check(false, where, `strange element: ${strange}`);
+  return panels.count;
 }
 
 // The page on paper, as Chromium prints it to PDF: light, whatever the screen is.
@@ -121,13 +187,8 @@ async function open(name, { width, scheme, scripts, height = 900 }) {
 async function checkView(name, record, view) {
   const where = `${name} ${view.width} ${view.scheme} ${view.scripts ? "scripts" : "no scripts"}`;
   const { page, said } = await open(name, view);
-  check(said.length === 0, where, `console: ${said.join(" | ")}`);
-  check(!(await page.evaluate(sidewaysScroll)), where, "the page scrolls sideways");
-  for (const pair of await page.evaluate(overlaps)) check(false, where, `overlap: ${pair}`);
-  const panels = await page.evaluate(brokenPanels, view.scripts);
-  check(panels.faults.length === 0, where, `panels: ${panels.faults.join(", ")}`);
-  check(panels.count > 0 || name === "second", where, "no panel at all");
-  for (const strange of await page.evaluate(strangeElements)) check(false, where, `strange element: ${strange}`);
+  const panels = await checkLook(page, said, where, view.scripts);
+  check(panels > 0 || name === "second", where, "no panel at all");
   await checkNumbers(page, record, where);
   if (view.scripts) await checkAccessibility(page, where);
   await page.close();

@@ -6,6 +6,8 @@ pub(crate) mod address;
 pub(crate) mod addresses;
 #[path = "../../fuzz/fuzz_targets/aliases.rs"]
 pub(crate) mod aliases;
+#[path = "../../fuzz/fuzz_targets/amqp_client.rs"]
+pub(crate) mod amqp_client;
 #[path = "../../fuzz/fuzz_targets/bounce.rs"]
 pub(crate) mod bounce;
 #[path = "../../fuzz/fuzz_targets/chunk.rs"]
@@ -40,6 +42,8 @@ pub(crate) mod host_port;
 pub(crate) mod ledger_read;
 #[path = "../../fuzz/fuzz_targets/lines.rs"]
 pub(crate) mod lines;
+#[path = "../../fuzz/fuzz_targets/locust_master.rs"]
+pub(crate) mod locust_master;
 #[path = "../../fuzz/fuzz_targets/mades_letter.rs"]
 pub(crate) mod mades_letter;
 #[path = "../../fuzz/fuzz_targets/mades_listener.rs"]
@@ -60,6 +64,8 @@ pub(crate) mod proxy;
 pub(crate) mod quantities;
 #[path = "../../fuzz/fuzz_targets/record.rs"]
 pub(crate) mod record;
+#[path = "../../fuzz/fuzz_targets/record_union.rs"]
+pub(crate) mod record_union;
 #[path = "../../fuzz/fuzz_targets/reply.rs"]
 pub(crate) mod reply;
 #[path = "../../fuzz/fuzz_targets/rules.rs"]
@@ -99,6 +105,7 @@ pub(crate) const ALL: &[Target] = &[
     ("address", address::run),
     ("addresses", addresses::run),
     ("aliases", aliases::run),
+    ("amqp_client", amqp_client::run),
     ("bounce", bounce::run),
     ("chunk", chunk::run),
     ("client", client::run),
@@ -116,6 +123,7 @@ pub(crate) const ALL: &[Target] = &[
     ("host_port", host_port::run),
     ("ledger_read", ledger_read::run),
     ("lines", lines::run),
+    ("locust_master", locust_master::run),
     ("mades_letter", mades_letter::run),
     ("mades_listener", mades_listener::run),
     ("mades_message", mades_message::run),
@@ -126,6 +134,7 @@ pub(crate) const ALL: &[Target] = &[
     ("proxy", proxy::run),
     ("quantities", quantities::run),
     ("record", record::run),
+    ("record_union", record_union::run),
     ("reply", reply::run),
     ("rules", rules::run),
     ("sasl", sasl::run),

@@ -23,15 +23,15 @@ const ROUNDING: f64 = 1e-4;
 const MAX_FALL: f64 = 0.25;
 
 /// Facts that all goals of a search share.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SearchView<'a> {
-    pub(crate) settings: &'a SearchSettings,
-    pub(crate) levels: &'a [SearchLevel],
-    pub(crate) history: &'a TrialHistory,
+#[derive(Clone, Debug)]
+pub(crate) struct SearchFacts {
+    pub(crate) settings: SearchSettings,
+    pub(crate) levels: Vec<SearchLevel>,
+    pub(crate) history: TrialHistory,
     /// Load that cannot be offered.
     pub(crate) ceiling: Option<f64>,
-    /// The first load, if there is an estimate.
-    pub(crate) estimate: Option<f64>,
+    /// Rate that got through flat out: the first load to try.
+    pub(crate) flat_out_per_s: Option<f64>,
 }
 
 /// Wish of a goal.
@@ -60,13 +60,13 @@ impl GoalSearch {
 
     /// Goes as far as it can without another trial; the level and the load that it needs, or `None` at the end. The end
     /// is not final: a trial of another goal's may find a bad load below all that this one has seen.
-    pub(crate) fn advance(&mut self, view: &SearchView) -> Option<(usize, f64)> {
+    pub(crate) fn advance(&mut self, facts: &SearchFacts) -> Option<(usize, f64)> {
         loop {
-            let bounds = self.bounds(view);
+            let bounds = self.bounds(facts);
             self.finding = None;
-            match self.next_load(bounds, view) {
+            match self.next_load(bounds, facts) {
                 NextLoad::Measure(rate) => return Some((self.level, rate)),
-                NextLoad::Settled(finding) if self.level + 1 == view.levels.len() => {
+                NextLoad::Settled(finding) if self.level + 1 == facts.levels.len() => {
                     self.finding = Some(finding);
                     return None;
                 }
@@ -79,16 +79,16 @@ impl GoalSearch {
     }
 
     /// The result, at whatever point the search is.
-    pub(crate) fn outcome(&self, view: &SearchView) -> GoalOutcome {
+    pub(crate) fn outcome(&self, facts: &SearchFacts) -> GoalOutcome {
         // Where this level has no bound yet, that of the nearest level before counts that the later ones do not contradict.
         let mut lower: Option<f64> = None;
         let mut upper: Option<f64> = None;
-        for level in view.levels[..=self.level].iter().rev() {
-            let known = view.history.bounds(self.goal, *level, view.settings.exceed_ratio);
+        for level in facts.levels[..=self.level].iter().rev() {
+            let known = facts.history.bounds(self.goal, *level, facts.settings.exceed_ratio);
             upper = upper.or(known.upper.filter(|upper| lower.is_none_or(|lower| lower < *upper)));
             lower = lower.or(known.lower.filter(|lower| upper.is_none_or(|upper| *lower < upper)));
         }
-        let throughput = |lower: f64| view.history.throughput(self.goal, lower, view.settings);
+        let throughput = |lower: f64| facts.history.throughput(self.goal, lower, &facts.settings);
         GoalOutcome {
             finding: self.finding.unwrap_or(GoalFinding::Unfinished),
             lower_per_s: lower,
@@ -97,93 +97,93 @@ impl GoalSearch {
         }
     }
 
-    fn bounds(&self, view: &SearchView) -> LoadBounds {
-        view.history.bounds(self.goal, view.levels[self.level], view.settings.exceed_ratio)
+    fn bounds(&self, facts: &SearchFacts) -> LoadBounds {
+        facts.history.bounds(self.goal, facts.levels[self.level], facts.settings.exceed_ratio)
     }
 
-    fn next_load(&self, bounds: LoadBounds, view: &SearchView) -> NextLoad {
-        let lowest = view.settings.min_rate_per_s;
+    fn next_load(&self, bounds: LoadBounds, facts: &SearchFacts) -> NextLoad {
+        let lowest = facts.settings.min_rate_per_s;
         if bounds.upper.is_some_and(|upper| upper <= lowest) {
             return NextLoad::Settled(GoalFinding::LowestRateMissed);
         }
-        if view.ceiling.is_some_and(|ceiling| ceiling <= lowest) {
+        if facts.ceiling.is_some_and(|ceiling| ceiling <= lowest) {
             return NextLoad::Settled(GoalFinding::Void);
         }
-        let ceiling = self.ceiling(bounds, view);
+        let ceiling = self.ceiling(bounds, facts);
         match (bounds.lower, bounds.upper) {
             (lower, upper) if ceiling.is_some_and(|ceiling| upper.is_none_or(|upper| ceiling < upper)) => {
-                self.below_ceiling(lower, ceiling.unwrap_or(lowest), view)
+                self.below_ceiling(lower, ceiling.unwrap_or(lowest), facts)
             }
-            (Some(lower), Some(upper)) => self.between(lower, upper, view),
-            (Some(lower), None) => self.above(lower, view),
-            (None, Some(upper)) => self.below(upper, view),
-            (None, None) => self.first(view),
+            (Some(lower), Some(upper)) => self.between(lower, upper, facts),
+            (Some(lower), None) => self.above(lower, facts),
+            (None, Some(upper)) => self.below(upper, facts),
+            (None, None) => self.first(facts),
         }
     }
 
     /// The load that cannot be offered, unless a bad load of the level before lies below it and was not refuted.
-    fn ceiling(&self, bounds: LoadBounds, view: &SearchView) -> Option<f64> {
+    fn ceiling(&self, bounds: LoadBounds, facts: &SearchFacts) -> Option<f64> {
         let is_open = |hint: f64| bounds.upper.is_none() && bounds.lower.is_none_or(|lower| lower < hint);
-        view.ceiling.filter(|ceiling| !self.hint.upper.is_some_and(|hint| hint < *ceiling && is_open(hint)))
+        facts.ceiling.filter(|ceiling| !self.hint.upper.is_some_and(|hint| hint < *ceiling && is_open(hint)))
     }
 
     /// The loads below one that cannot be offered. The coarsest width is enough there: no finer one says more.
-    fn below_ceiling(&self, lower: Option<f64>, ceiling: f64, view: &SearchView) -> NextLoad {
+    fn below_ceiling(&self, lower: Option<f64>, ceiling: f64, facts: &SearchFacts) -> NextLoad {
         match lower {
-            Some(lower) if is_near(lower, ceiling, view.levels[0].width) => {
+            Some(lower) if is_near(lower, ceiling, facts.levels[0].width) => {
                 NextLoad::Settled(GoalFinding::GeneratorLimit)
             }
-            Some(lower) => NextLoad::Measure(self.middle(lower, ceiling, view)),
+            Some(lower) => NextLoad::Measure(self.middle(lower, ceiling, facts)),
             None => match self.hint.lower.filter(|hint| *hint < ceiling) {
                 Some(hint) => NextLoad::Measure(hint),
-                None => self.step_down(ceiling, view),
+                None => self.step_down(ceiling, facts),
             },
         }
     }
 
-    fn between(&self, lower: f64, upper: f64, view: &SearchView) -> NextLoad {
-        if is_near(lower, upper, self.width(view)) {
+    fn between(&self, lower: f64, upper: f64, facts: &SearchFacts) -> NextLoad {
+        if is_near(lower, upper, self.width(facts)) {
             NextLoad::Settled(GoalFinding::Found)
         } else {
-            NextLoad::Measure(self.middle(lower, upper, view))
+            NextLoad::Measure(self.middle(lower, upper, facts))
         }
     }
 
-    fn above(&self, lower: f64, view: &SearchView) -> NextLoad {
-        let highest = view.settings.max_rate_per_s;
+    fn above(&self, lower: f64, facts: &SearchFacts) -> NextLoad {
+        let highest = facts.settings.max_rate_per_s;
         match self.hint.upper.filter(|hint| *hint > lower) {
             _ if lower >= highest => NextLoad::Settled(GoalFinding::HighestRateHeld),
-            Some(hint) if is_near(lower, hint, self.width(view)) => NextLoad::Measure(hint),
-            Some(hint) => NextLoad::Measure(self.middle(lower, hint, view)),
-            None => NextLoad::Measure(rounded(lower * self.step(LoadClass::Lower, view)).min(highest)),
+            Some(hint) if is_near(lower, hint, self.width(facts)) => NextLoad::Measure(hint),
+            Some(hint) => NextLoad::Measure(self.middle(lower, hint, facts)),
+            None => NextLoad::Measure(rounded(lower * self.step(LoadClass::Lower, facts)).min(highest)),
         }
     }
 
-    fn below(&self, upper: f64, view: &SearchView) -> NextLoad {
+    fn below(&self, upper: f64, facts: &SearchFacts) -> NextLoad {
         match self.hint.lower.filter(|hint| *hint < upper) {
-            Some(hint) if is_near(hint, upper, self.width(view)) => NextLoad::Measure(hint),
-            Some(hint) => NextLoad::Measure(self.middle(hint, upper, view)),
-            None => self.step_down(upper, view),
+            Some(hint) if is_near(hint, upper, self.width(facts)) => NextLoad::Measure(hint),
+            Some(hint) => NextLoad::Measure(self.middle(hint, upper, facts)),
+            None => self.step_down(upper, facts),
         }
     }
 
     /// The next load below all: what got through at the bad one, if that is lower than a step.
-    fn step_down(&self, upper: f64, view: &SearchView) -> NextLoad {
-        let step = upper / self.step(LoadClass::Upper, view);
-        let got_through = view.history.delivered_per_s(upper).filter(|_| self.level == 0);
+    fn step_down(&self, upper: f64, facts: &SearchFacts) -> NextLoad {
+        let step = upper / self.step(LoadClass::Upper, facts);
+        let got_through = facts.history.delivered_per_s(upper).filter(|_| self.level == 0);
         let target = got_through.map_or(step, |rate| rate.clamp((upper * MAX_FALL).min(step), step));
-        NextLoad::Measure(rounded(target).max(view.settings.min_rate_per_s))
+        NextLoad::Measure(rounded(target).max(facts.settings.min_rate_per_s))
     }
 
-    fn first(&self, view: &SearchView) -> NextLoad {
-        let settings = view.settings;
+    fn first(&self, facts: &SearchFacts) -> NextLoad {
+        let settings = &facts.settings;
         NextLoad::Measure(match (self.hint.lower, self.hint.upper) {
-            (Some(lower), Some(upper)) if is_near(lower, upper, self.width(view)) => lower,
-            (Some(lower), Some(upper)) => self.middle(lower, upper, view),
+            (Some(lower), Some(upper)) if is_near(lower, upper, self.width(facts)) => lower,
+            (Some(lower), Some(upper)) => self.middle(lower, upper, facts),
             (Some(only), None) | (None, Some(only)) => only,
             (None, None) => {
                 let middle = (settings.min_rate_per_s * settings.max_rate_per_s).sqrt();
-                let estimate = view.estimate.unwrap_or(middle);
+                let estimate = facts.flat_out_per_s.unwrap_or(middle);
                 let within = |rate: f64| rate.clamp(settings.min_rate_per_s, settings.max_rate_per_s);
                 within(rounded(within(estimate)))
             }
@@ -191,24 +191,24 @@ impl GoalSearch {
     }
 
     /// Factor of a step: the level's width, doubled for each load of that class, so that a far bound is soon reached.
-    fn step(&self, class: LoadClass, view: &SearchView) -> f64 {
-        let level = view.levels[self.level];
-        let passed = view.history.count(self.goal, level, view.settings.exceed_ratio, class);
+    fn step(&self, class: LoadClass, facts: &SearchFacts) -> f64 {
+        let level = facts.levels[self.level];
+        let passed = facts.history.count(self.goal, level, facts.settings.exceed_ratio, class);
         let doublings = passed.saturating_sub(1).min(MAX_DOUBLINGS);
-        let log = -(1.0 - self.width(view)).ln() * (1_u64 << doublings) as f64;
+        let log = -(1.0 - self.width(facts)).ln() * (1_u64 << doublings) as f64;
         log.min(50.0).exp()
     }
 
-    fn width(&self, view: &SearchView) -> f64 {
-        view.levels[self.level].width
+    fn width(&self, facts: &SearchFacts) -> f64 {
+        facts.levels[self.level].width
     }
 
     /// The middle of two loads, or a load near it that another goal has tried.
-    fn middle(&self, lower: f64, upper: f64, view: &SearchView) -> f64 {
+    fn middle(&self, lower: f64, upper: f64, facts: &SearchFacts) -> f64 {
         let span = (upper / lower).ln();
         let distance = |rate: f64| ((rate / lower).ln() / span - 0.5).abs();
-        let level = view.levels[self.level];
-        let tried = view.history.undecided(self.goal, level, view.settings.exceed_ratio, (lower, upper));
+        let level = facts.levels[self.level];
+        let tried = facts.history.undecided(self.goal, level, facts.settings.exceed_ratio, (lower, upper));
         let near = tried.filter(|rate| distance(*rate) <= MIDDLE);
         let nearest = near.min_by(|one, other| distance(*one).total_cmp(&distance(*other)));
         nearest.unwrap_or_else(|| rounded((lower * upper).sqrt()))

@@ -55,6 +55,8 @@ struct MeasuredLoad {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TrialHistory {
     loads: Vec<MeasuredLoad>,
+    /// Goals that a trial of the confirmation missed, and the rate from which on they count as missed.
+    refuted: Vec<(usize, f64)>,
 }
 
 impl TrialHistory {
@@ -86,6 +88,13 @@ impl TrialHistory {
         load.voids_in_a_row >= MAX_VOIDS
     }
 
+    /// Refutes that load and all above it for the goals that were not met, whatever their trials say.
+    pub(crate) fn refute(&mut self, rate_per_s: f64, met: &[bool]) {
+        self.load(rate_per_s);
+        let missed = met.iter().enumerate().filter(|(_, met)| !**met);
+        self.refuted.extend(missed.map(|(goal, _)| (goal, rate_per_s)));
+    }
+
     fn load(&mut self, rate_per_s: f64) -> &mut MeasuredLoad {
         let at = self.loads.partition_point(|load| load.rate_per_s < rate_per_s);
         if self.loads.get(at).is_none_or(|load| load.rate_per_s > rate_per_s) {
@@ -101,7 +110,12 @@ impl TrialHistory {
         level: SearchLevel,
         exceed_ratio: f64,
     ) -> impl DoubleEndedIterator<Item = (f64, LoadClass)> {
-        self.loads.iter().map(move |load| (load.rate_per_s, load.class(goal, level, exceed_ratio)))
+        let refuted = self.refuted.iter().filter(move |(of, _)| *of == goal);
+        let refuted_from = refuted.map(|(_, rate)| *rate).fold(f64::INFINITY, f64::min);
+        self.loads.iter().map(move |load| match load.rate_per_s {
+            rate if rate >= refuted_from => (rate, LoadClass::Upper),
+            rate => (rate, load.class(goal, level, exceed_ratio)),
+        })
     }
 
     /// The bounds of a goal. A good load above a bad one is no bound: the smallest bad load counts (loss inversion).

@@ -1,22 +1,21 @@
 //! The search as a state machine by value: it asks for a trial, is told the outcome, and ends with a result.
-use crate::goal_search::{GoalSearch, SearchView};
+use crate::goal_search::{GoalSearch, SearchFacts};
 use crate::history::{LoadBounds, TrialHistory};
 use crate::result::{GoalFinding, SearchEnding, SearchResult, TrialEntry};
-use crate::settings::{CapacityGoal, SearchError, SearchLevel, SearchSettings, SearchStart};
+use crate::settings::{CapacityGoal, SearchError, SearchSettings, SearchStart};
 use crate::trial::{SearchTrial, TrialFigures, TrialLoad, TrialOutcome};
+
+/// Lowest share of a load that a trial of the confirmation refutes with it.
+const MAX_REFUTED: f64 = 0.8;
 
 /// A search that waits for nothing.
 #[derive(Clone, Debug)]
 pub struct CapacitySearch {
-    settings: SearchSettings,
-    levels: Vec<SearchLevel>,
     goals: Vec<CapacityGoal>,
+    facts: SearchFacts,
     searches: Vec<GoalSearch>,
-    history: TrialHistory,
     trials: Vec<TrialEntry>,
     is_started: bool,
-    ceiling: Option<f64>,
-    flat_out_per_s: Option<f64>,
     spent_s: f64,
     ending: Option<SearchEnding>,
 }
@@ -33,7 +32,7 @@ pub enum SearchStep {
 /// A search that waits for the outcome of its trial.
 #[derive(Clone, Debug)]
 pub struct PendingTrial {
-    search: CapacitySearch,
+    search: Box<CapacitySearch>,
     trial: SearchTrial,
 }
 
@@ -43,14 +42,14 @@ impl PendingTrial {
         self.trial
     }
 
-    /// The result as far as it is known.
+    /// The result of the trials so far.
     pub fn so_far(&self) -> SearchResult {
         self.search.result(SearchEnding::Stopped)
     }
 
     /// Takes the outcome.
     pub fn report(self, outcome: TrialOutcome) -> CapacitySearch {
-        let mut search = self.search;
+        let mut search = *self.search;
         search.take(self.trial, outcome);
         search
     }
@@ -74,15 +73,17 @@ impl CapacitySearch {
             }
         };
         Ok(Self {
-            levels: settings.levels(),
             searches: (0..goals.len()).map(|goal| GoalSearch::new(goal, hint)).collect(),
             is_started: settings.start == SearchStart::Bisection,
-            settings,
+            facts: SearchFacts {
+                levels: settings.levels(),
+                settings,
+                history: TrialHistory::default(),
+                ceiling: None,
+                flat_out_per_s: None,
+            },
             goals,
-            history: TrialHistory::default(),
             trials: Vec::new(),
-            ceiling: None,
-            flat_out_per_s: None,
             spent_s: 0.0,
             ending: None,
         })
@@ -90,8 +91,8 @@ impl CapacitySearch {
 
     /// Takes the next step.
     pub fn next_step(mut self) -> SearchStep {
-        let is_over =
-            self.spent_s >= self.settings.time_limit_s || self.trials.len() as u64 >= self.settings.max_trials();
+        let is_over = self.spent_s >= self.facts.settings.time_limit_s
+            || self.trials.len() as u64 >= self.facts.settings.max_trials();
         // Also at the end: so each goal's finding is that of all trials.
         let wanted = self.wanted_load();
         match (self.ending, wanted) {
@@ -103,12 +104,23 @@ impl CapacitySearch {
             (None, Some(_)) if is_over => SearchStep::Finished(self.result(SearchEnding::TimeLimit)),
             (None, Some(load)) => {
                 let duration_s = match load {
-                    TrialLoad::FlatOut => self.settings.trial_s,
-                    TrialLoad::RatePerS(rate) => self.settings.trial_length_s(rate),
+                    TrialLoad::FlatOut => self.facts.settings.trial_s,
+                    TrialLoad::RatePerS(rate) => self.facts.settings.trial_length_s(rate),
                 };
-                SearchStep::Measure(PendingTrial { trial: SearchTrial { load, duration_s }, search: self })
+                SearchStep::Measure(PendingTrial { trial: SearchTrial { load, duration_s }, search: Box::new(self) })
             }
         }
+    }
+
+    /// Takes a trial of the confirmation, which weighs more than all trials of the search: a goal that it misses has its
+    /// capacity below that load, and the search goes on there. True if it meets every goal.
+    pub fn take_confirmation(&mut self, trial: SearchTrial, figures: &TrialFigures) -> bool {
+        let TrialLoad::RatePerS(rate) = trial.load else { return true };
+        let met = self.facts.history.add(rate, trial.duration_s, figures, &self.goals);
+        // What got through in it is too much as well: above it a queue grows.
+        let got_through = Some(figures.delivered_per_s).filter(|delivered| delivered.is_finite()).unwrap_or(rate);
+        self.facts.history.refute(got_through.clamp(rate * MAX_REFUTED, rate), &met);
+        met.iter().all(|met| *met)
     }
 
     /// The load that the goals want next: the coarsest level first, in it the smallest load, which every goal learns from.
@@ -116,14 +128,7 @@ impl CapacitySearch {
         if !self.is_started {
             return Some(TrialLoad::FlatOut);
         }
-        let view = SearchView {
-            settings: &self.settings,
-            levels: &self.levels,
-            history: &self.history,
-            ceiling: self.ceiling,
-            estimate: self.flat_out_per_s,
-        };
-        let wishes = self.searches.iter_mut().filter_map(|search| search.advance(&view));
+        let wishes = self.searches.iter_mut().filter_map(|search| search.advance(&self.facts));
         let next = wishes.min_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
         next.map(|(_, rate)| TrialLoad::RatePerS(rate))
     }
@@ -135,18 +140,19 @@ impl CapacitySearch {
             TrialOutcome::MailLost | TrialOutcome::Stopped => 0.0,
         };
         // `max` takes the length of the trial for a time that is no number.
-        self.spent_s += trial.duration_s.max(spent_s.min(self.settings.time_limit_s));
+        self.spent_s += trial.duration_s.max(spent_s.min(self.facts.settings.time_limit_s));
         let met = match (&outcome, trial.load) {
             (TrialOutcome::MailLost, _) => self.end(SearchEnding::MailLost),
             (TrialOutcome::Stopped, _) => self.end(SearchEnding::Stopped),
             (TrialOutcome::Measured(TrialFigures { delivered_per_s, .. }), TrialLoad::FlatOut)
             | (TrialOutcome::Void { delivered_per_s, .. }, TrialLoad::FlatOut) => self.begin(*delivered_per_s),
             (TrialOutcome::Measured(figures), TrialLoad::RatePerS(rate)) => {
-                self.history.add(rate, trial.duration_s, figures, &self.goals)
+                self.facts.history.add(rate, trial.duration_s, figures, &self.goals)
             }
             (TrialOutcome::Void { .. }, TrialLoad::RatePerS(rate)) => {
-                if self.history.add_void(rate) {
-                    self.ceiling = Some(self.ceiling.map_or(rate, |ceiling| ceiling.min(rate)));
+                if self.facts.history.add_void(rate) {
+                    let ceiling = self.facts.ceiling.map_or(rate, |ceiling| ceiling.min(rate));
+                    self.facts.ceiling = Some(ceiling);
                 }
                 Vec::new()
             }
@@ -157,7 +163,7 @@ impl CapacitySearch {
     /// Takes what got through flat out: the first rate to try. Of a server that took nothing the lowest is tried.
     fn begin(&mut self, delivered_per_s: f64) -> Vec<bool> {
         self.is_started = true;
-        self.flat_out_per_s = Some(delivered_per_s).filter(|rate| rate.is_finite() && *rate >= 0.0);
+        self.facts.flat_out_per_s = Some(delivered_per_s).filter(|rate| rate.is_finite() && *rate >= 0.0);
         Vec::new()
     }
 
@@ -177,17 +183,10 @@ impl CapacitySearch {
     }
 
     fn result(&self, ending: SearchEnding) -> SearchResult {
-        let view = SearchView {
-            settings: &self.settings,
-            levels: &self.levels,
-            history: &self.history,
-            ceiling: self.ceiling,
-            estimate: self.flat_out_per_s,
-        };
         SearchResult {
             ending,
-            goals: self.searches.iter().map(|search| search.outcome(&view)).collect(),
-            flat_out_per_s: self.flat_out_per_s,
+            goals: self.searches.iter().map(|search| search.outcome(&self.facts)).collect(),
+            flat_out_per_s: self.facts.flat_out_per_s,
             trials: self.trials.clone(),
             spent_s: self.spent_s,
         }

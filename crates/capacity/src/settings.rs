@@ -13,6 +13,10 @@ const RATE_LIMIT_PER_S: f64 = 1e9;
 const DEFAULT_MIN_MESSAGES: f64 = 500.0;
 /// Trials that a trial of few messages may be lengthened to.
 const MAX_LENGTHENING: f64 = 4.0;
+/// Length of a trial, as a multiple of a goal's limit: a server that is overloaded by a twentieth misses the limit in it.
+const TRIAL_LIMITS: f64 = 20.0;
+/// Trials that a load is judged by at least when they are lengthened for a goal's limit.
+const MIN_TRIALS: f64 = 3.0;
 /// Narrowest width: rates have six digits.
 const MIN_WIDTH: f64 = 0.001;
 /// Trials that a search may have in any case.
@@ -75,6 +79,9 @@ pub struct SearchSettings {
     pub max_rate_per_s: f64,
     /// Messages that a trial has at least: at a low rate it takes longer for that, up to four times as long.
     pub min_messages: f64,
+    /// The longest limit of a goal, 0 for none: a trial takes twenty times as long, if a load is still judged by three
+    /// trials. Otherwise the growth of the backlog decides.
+    pub goal_limit_s: f64,
     /// Longest time of all trials.
     pub time_limit_s: f64,
     /// Levels before the last, each twice as wide as the next one.
@@ -94,6 +101,7 @@ impl Default for SearchSettings {
             min_rate_per_s: DEFAULT_MIN_RATE_PER_S,
             max_rate_per_s: DEFAULT_MAX_RATE_PER_S,
             min_messages: DEFAULT_MIN_MESSAGES,
+            goal_limit_s: 0.0,
             time_limit_s: DEFAULT_TIME_LIMIT_S,
             coarse_levels: 2,
             start: SearchStart::FlatOut,
@@ -134,7 +142,15 @@ impl SearchSettings {
 
     /// Length of a trial at that rate.
     pub fn trial_length_s(&self, rate_per_s: f64) -> f64 {
-        (self.min_messages / rate_per_s).clamp(self.trial_s, self.trial_s * MAX_LENGTHENING)
+        let longest_s = self.trial_s * MAX_LENGTHENING;
+        let for_limit_s = if self.holds_limit(self.goal_limit_s) { self.goal_limit_s * TRIAL_LIMITS } else { 0.0 };
+        (self.min_messages / rate_per_s).clamp(self.trial_s, longest_s).max(for_limit_s)
+    }
+
+    /// Reports whether a trial can be so long that a growing backlog reaches that limit in it: a load is still to be judged
+    /// by three trials, so that a stall spoils one and not the search.
+    pub fn holds_limit(&self, limit_s: f64) -> bool {
+        limit_s * TRIAL_LIMITS <= self.trial_s.max(self.sum_s / MIN_TRIALS)
     }
 
     /// The most trials that a search has.
@@ -229,6 +245,17 @@ mod tests {
         let settings = SearchSettings::default();
         for (rate, length_s) in [(10_000.0, 5.0), (100.0, 5.0), (50.0, 10.0), (1.0, 20.0)] {
             assert!((settings.trial_length_s(rate) - length_s).abs() < 1e-9, "{rate}");
+        }
+    }
+
+    #[test]
+    fn a_trial_is_twenty_limits_long_where_that_is_possible() {
+        for (goal_limit_s, length_s, is_held) in
+            [(0.1, 5.0, true), (0.5, 10.0, true), (0.6, 5.0, false), (1.0, 5.0, false), (60.0, 5.0, false)]
+        {
+            let settings = SearchSettings { goal_limit_s, ..SearchSettings::default() };
+            assert!((settings.trial_length_s(9_000.0) - length_s).abs() < 1e-9, "{goal_limit_s}");
+            assert_eq!(settings.holds_limit(goal_limit_s), is_held, "{goal_limit_s}");
         }
     }
 

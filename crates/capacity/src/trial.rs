@@ -4,6 +4,8 @@
 pub const BACKLOG_GROWTH_LIMIT: f64 = 0.01;
 /// Samples of the backlog that a growth is derived from at least.
 const MIN_SAMPLES: usize = 3;
+/// Samples that the growth is derived from where the second half of the load has fewer.
+const USUAL_SAMPLES: usize = 4;
 
 /// The load of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,21 +99,31 @@ pub struct BacklogSample {
     pub messages: f64,
 }
 
-/// Returns the growth of the backlog in messages per second: the slope of a straight line through the samples of the
-/// second half of the load. `None` if there are fewer than three.
+/// Returns the growth of the backlog in messages per second, from the samples of the second half of the load, or the last
+/// four if that half has fewer: of the slopes between each two of them the one that a third of them do not reach. So a queue
+/// that grows all the time shows in its whole steepness, and a stall that only one of the samples has seen does not, not even
+/// in the last one of three. `None` if there are fewer than three.
 pub fn backlog_growth(samples: &[BacklogSample], offered_s: f64) -> Option<f64> {
-    let is_meant =
-        |sample: &&BacklogSample| (offered_s / 2.0..=offered_s).contains(&sample.at_s) && sample.messages.is_finite();
-    let late: Vec<&BacklogSample> = samples.iter().filter(is_meant).collect();
+    let meant = |from_s: f64| {
+        let is_meant =
+            move |sample: &&BacklogSample| (from_s..=offered_s).contains(&sample.at_s) && sample.messages.is_finite();
+        samples.iter().filter(is_meant).collect::<Vec<_>>()
+    };
+    let whole = meant(0.0);
+    let mut late = meant(offered_s / 2.0);
+    if late.len() < USUAL_SAMPLES {
+        late = whole[whole.len().saturating_sub(USUAL_SAMPLES)..].to_vec();
+    }
     if late.len() < MIN_SAMPLES {
         return None;
     }
-    let count = late.len() as f64;
-    let mean_at = late.iter().map(|sample| sample.at_s).sum::<f64>() / count;
-    let mean_messages = late.iter().map(|sample| sample.messages).sum::<f64>() / count;
-    let spread: f64 = late.iter().map(|sample| (sample.at_s - mean_at).powi(2)).sum();
-    let common: f64 = late.iter().map(|sample| (sample.at_s - mean_at) * (sample.messages - mean_messages)).sum();
-    (spread > 0.0).then(|| common / spread)
+    let mut slopes = Vec::new();
+    for (at, one) in late.iter().enumerate() {
+        let later = late[at + 1..].iter().filter(|other| other.at_s > one.at_s);
+        slopes.extend(later.map(|other| (other.messages - one.messages) / (other.at_s - one.at_s)));
+    }
+    slopes.sort_by(f64::total_cmp);
+    slopes.get(slopes.len().checked_sub(1)? / 3).copied()
 }
 
 #[cfg(test)]
@@ -127,9 +139,79 @@ mod tests {
         // A wave of the beginning has passed.
         let falls: Vec<_> = (0..=20).map(|at| sample(at, if at < 10 { 1_000.0 } else { 3.0 })).collect();
         assert_eq!(backlog_growth(&falls, 5.0), Some(0.0));
-        assert_eq!(backlog_growth(&grows[..12], 5.0), None, "too few samples");
+        assert_eq!(backlog_growth(&grows[..2], 5.0), None, "too few samples");
         let alike: Vec<_> = (0..5).map(|_| sample(16, 1.0)).collect();
         assert_eq!(backlog_growth(&alike, 5.0), None, "all at one moment");
+    }
+
+    /// Name, length of the load in s, rows, and true if the backlog grew.
+    type RecordedTrial = (&'static str, f64, &'static [(f64, f64)], bool);
+
+    /// Trials through our relay on a host that was busy with builds, as (middle of a row in s, median time in ms).
+    const RECORDED: [RecordedTrial; 7] = [
+        (
+            "10 s, a stall in the second half",
+            10.0,
+            &[
+                (0.5, 39.6),
+                (1.5, 26.4),
+                (2.5, 8.4),
+                (3.5, 8.8),
+                (4.5, 7.2),
+                (5.5, 67.8),
+                (6.5, 8.5),
+                (7.5, 10.3),
+                (8.5, 9.1),
+                (9.5, 9.8),
+                (10.0, 2.2),
+            ],
+            false,
+        ),
+        (
+            "10 s, a stall near the end",
+            10.0,
+            &[
+                (0.3, 40.2),
+                (1.2, 127.1),
+                (2.2, 192.9),
+                (3.2, 13.4),
+                (4.2, 58.0),
+                (5.2, 78.9),
+                (6.2, 34.9),
+                (7.2, 46.2),
+                (8.2, 251.7),
+                (9.2, 126.0),
+                (9.9, 62.8),
+            ],
+            false,
+        ),
+        (
+            "5 s, a stall in the last second",
+            5.0,
+            &[(0.5, 8.0), (1.5, 9.0), (2.5, 8.5), (3.5, 9.1), (4.5, 151.0)],
+            false,
+        ),
+        ("2 s, slow at first", 2.0, &[(0.3, 139.2), (1.1, 67.6), (1.8, 11.2)], false),
+        ("2 s, slow all the time", 2.0, &[(0.3, 208.9), (1.1, 215.5), (1.9, 161.5)], false),
+        ("2 s, overloaded", 2.0, &[(0.4, 50.2), (1.3, 73.6), (1.9, 118.6)], true),
+        (
+            "5 s, overloaded by a tenth",
+            5.0,
+            &[(0.5, 48.0), (1.5, 151.0), (2.5, 245.0), (3.5, 356.0), (4.5, 448.0)],
+            true,
+        ),
+    ];
+
+    #[test]
+    fn a_stall_is_no_growth_and_overload_is() {
+        for (name, offered_s, rows, grows) in RECORDED {
+            let rate = 5_907.0;
+            let sample = |(at_s, ms): &(f64, f64)| BacklogSample { at_s: *at_s, messages: ms / 1e3 * rate };
+            let samples: Vec<BacklogSample> = rows.iter().map(sample).collect();
+            let growth = backlog_growth(&samples, offered_s);
+            let figures = TrialFigures { backlog_growth_per_s: growth, ..TrialFigures::new(vec![0.0], rate) };
+            assert_eq!(figures.is_backlogged(rate), grows, "{name}: {growth:?}");
+        }
     }
 
     #[test]

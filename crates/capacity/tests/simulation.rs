@@ -170,6 +170,35 @@ fn a_backlog_that_begins_after_ten_seconds_is_seen() {
 }
 
 #[test]
+fn a_confirmation_that_does_not_hold_sends_the_search_below() {
+    // Trials of 5 s see a cache that a minute does not.
+    let settings = SearchSettings::default();
+    let mut dice = Dice(7);
+    let mut search = CapacitySearch::new(settings, vec![CapacityGoal::new(0.01).unwrap()]).unwrap();
+    let mut found = Vec::new();
+    while found.len() < 3 {
+        match search.clone().next_step() {
+            SearchStep::Measure(pending) => {
+                let outcome = limited(pending.trial(), 1_000.0, 0.0, &mut dice);
+                search = pending.report(outcome);
+            }
+            SearchStep::Finished(result) => {
+                let capacity = result.capacity_per_s().unwrap();
+                found.push(capacity);
+                for share in [0.8, 1.0] {
+                    let trial = SearchTrial { load: TrialLoad::RatePerS(capacity * share), duration_s: 60.0 };
+                    let loss = (1.0 - 940.0 / (capacity * share)).max(0.0);
+                    let met = search.take_confirmation(trial, &TrialFigures::new(vec![loss], 940.0));
+                    assert_eq!(met, loss <= 0.01, "{capacity} {share}");
+                }
+            }
+        }
+    }
+    assert!((960.0..=1_040.0).contains(&found[0]), "{found:?}");
+    assert!(found[1] < found[0] && found[2] <= 952.0 && found[2] > 850.0, "{found:?}");
+}
+
+#[test]
 fn loss_that_falls_as_load_rises_gives_a_lower_bound_below_the_bad_loads() {
     // Bad from 600 to 700 (a timer of the server's that gets into step), good from there to 1,000.
     let loss = |rate: f64| if (600.0..700.0).contains(&rate) { 0.2 } else { (1.0 - 1_000.0 / rate).max(0.0) };

@@ -1,6 +1,7 @@
 //! The findings of a comparison: of each metric its size, its interval, and a verdict of three.
 use crate::metric::{ComparedMetric, Gain};
 use crate::settings::CompareSettings;
+use crate::signed_rank::normal_quantile;
 
 /// The verdict on a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,13 +12,34 @@ pub enum MetricVerdict {
     Worse,
     /// Both are the same within the margin.
     Same,
-    /// It is not known. About so many more rounds would decide it.
+    /// It is not known: more rounds are needed.
     Undecided {
-        /// Rounds to add, an estimate from the interval's width.
+        /// Rounds to add: an estimate from the interval's width and the number of metrics.
         more_rounds: usize,
     },
     /// There were too few rounds for a verdict.
     TooFew,
+}
+
+impl MetricVerdict {
+    /// The verdict in a word; `too_few` says what there are too few of.
+    pub(crate) fn word(self, too_few: &'static str) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::Same => "same",
+            Self::Undecided { .. } => "undecided",
+            Self::TooFew => too_few,
+        }
+    }
+
+    /// Rounds, or runs of each side, to add until it is decided, about.
+    pub(crate) fn more_rounds(self) -> Option<usize> {
+        match self {
+            Self::Undecided { more_rounds } => Some(more_rounds),
+            _ => None,
+        }
+    }
 }
 
 /// The finding of a comparison about a metric.
@@ -47,8 +69,13 @@ pub(crate) struct LogEstimate {
     pub(crate) rounds: usize,
     /// Fewer have no verdict.
     pub(crate) min_rounds: usize,
+    /// Metrics that are tested together.
+    pub(crate) metrics: usize,
 }
 
+/// Quantile of the standard normal distribution for four of five: as often the rounds that are asked for are enough, if the
+/// estimate is the truth.
+const ENOUGH_QUANTILE: f64 = 0.842;
 /// No estimate asks for more.
 const MAX_MORE_ROUNDS: usize = 10_000;
 
@@ -81,6 +108,17 @@ impl MetricFinding {
         };
         self.verdict == MetricVerdict::Worse && worse >= 1.0 + limit
     }
+
+    /// Reports whether it cannot be ruled out that B is worse than A by `limit` or more.
+    pub(crate) fn may_be_regression(&self, limit: f64) -> bool {
+        match (self.verdict, self.interval) {
+            (MetricVerdict::TooFew, _) | (_, None) => true,
+            (_, Some((lower, upper))) => match self.metric.gain {
+                Gain::Higher => 1.0 / lower >= 1.0 + limit,
+                Gain::Lower => upper >= 1.0 + limit,
+            },
+        }
+    }
 }
 
 fn verdict(gain: Gain, estimate: &LogEstimate, settings: &CompareSettings) -> MetricVerdict {
@@ -94,14 +132,20 @@ fn verdict(gain: Gain, estimate: &LogEstimate, settings: &CompareSettings) -> Me
     if lower > -margin && upper < margin {
         return MetricVerdict::Same;
     }
-    MetricVerdict::Undecided { more_rounds: more_rounds(estimate, (lower, upper), margin) }
+    MetricVerdict::Undecided { more_rounds: more_rounds(estimate, (lower, upper), settings) }
 }
 
-/// The rounds to add until the interval, which narrows with the root of their number, leaves 0 or stays in the margin.
-fn more_rounds(estimate: &LogEstimate, (lower, upper): (f64, f64), margin: f64) -> usize {
-    let half = (upper - lower) / 2.0;
+/// The rounds to add until the difference is proven for all metrics together, or the interval is within the margin,
+/// whichever takes fewer. The spread of the estimate falls with the root of the number of rounds.
+fn more_rounds(estimate: &LogEstimate, (lower, upper): (f64, f64), settings: &CompareSettings) -> usize {
+    let quantile = |risk: f64| normal_quantile(1.0 - risk / 2.0);
+    let alone = quantile(settings.level());
+    let together = quantile(settings.level() / estimate.metrics.max(1) as f64);
+    let spread = (upper - lower) / 2.0 / alone;
     let size = estimate.middle.abs();
-    let needed = size.max(margin - size).max(f64::EPSILON);
-    let rounds = estimate.rounds as f64 * (half / needed).powi(2);
-    ((rounds.min(MAX_MORE_ROUNDS as f64) as usize).saturating_sub(estimate.rounds)).max(2)
+    let rounds = |quantile: f64, distance: f64| {
+        estimate.rounds as f64 * ((quantile + ENOUGH_QUANTILE) * spread / distance.max(f64::EPSILON)).powi(2)
+    };
+    let needed = rounds(together, size).min(rounds(alone, settings.log_margin() - size));
+    (needed.min(MAX_MORE_ROUNDS as f64).ceil() as usize).saturating_sub(estimate.rounds).max(2)
 }

@@ -4,7 +4,7 @@
 use crate::ranks::midranks;
 use journey::seeded::SeededRng;
 
-/// Up to so many rounds all flips are tried.
+/// The most rounds whose flips are all tried; of more rounds, some flips are drawn.
 const MAX_EXACT_ROUNDS: usize = 14;
 /// Purpose of the draws, so that they differ from others of the same seed.
 const PURPOSE: u64 = 0x666c_6970;

@@ -3,7 +3,7 @@
 use crate::ranks::midranks;
 use journey::seeded::SeededRng;
 
-/// Up to so many divisions all are tried.
+/// The most divisions that are all tried; of more, some are drawn.
 const MAX_EXACT_DIVISIONS: u64 = 20_000;
 /// Purpose of the draws, so that they differ from others of the same seed.
 const PURPOSE: u64 = 0x6c61_6265;

@@ -16,6 +16,7 @@
 //! The reasons for each step, from 280 runs of one program against itself, are in `docs/compare.md` of mailrun.
 mod block_order;
 mod exact_count;
+mod exact_row;
 mod finding;
 mod flip_test;
 mod label_test;
@@ -23,7 +24,10 @@ mod metric;
 mod paired;
 mod rank_sum;
 mod ranks;
+mod round_comparison;
+mod rounds_page;
 mod run_figures;
+mod selection;
 mod settings;
 mod signed_rank;
 mod stored_runs;
@@ -31,9 +35,16 @@ mod unpaired;
 
 pub use block_order::{BlockOrder, RoundPlan};
 pub use exact_count::{ExactChange, compare_counts};
+pub use exact_row::ExactRow;
 pub use finding::{MetricFinding, MetricVerdict};
 pub use metric::{ComparedMetric, Gain, RatioError, RoundRatios, RunValues};
 pub use paired::compare_rounds;
+pub use ranks::middle;
+pub use round_comparison::{
+    ContestantComparison, ContestantRow, PairedMetric, RoundComparison, RoundContestant, RoundCourse, RoundLoad,
+};
+pub use run_figures::{NamedRun, RunFigure, defect, difference, figures, side_facts};
+pub use selection::RunSide;
 pub use settings::{CompareSettings, LookPlan};
-pub use stored_runs::{ComparisonOutcome, MetricRow, NamedRun, StoredComparison, compare_stored};
+pub use stored_runs::{ComparisonOutcome, MetricRow, StoredComparison, compare_stored};
 pub use unpaired::compare_runs;

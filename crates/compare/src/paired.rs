@@ -11,9 +11,10 @@ pub fn compare_rounds(family: &[RoundRatios], settings: &CompareSettings) -> Vec
     let rounds = family.iter().map(|ratios| ratios.logs.len()).min().unwrap_or_default();
     let logs: Vec<&[f64]> = family.iter().map(|ratios| &ratios.logs[..rounds]).collect();
     let all_p = flip_test::adjusted_p(&logs, settings.draws, settings.seed);
+    let metrics = family.len();
     let findings = family.iter().zip(logs).zip(all_p).map(|((ratios, logs), adjusted_p)| {
         let (middle, interval) = signed_rank::estimate(logs, settings.level());
-        let estimate = LogEstimate { middle, interval, adjusted_p, rounds, min_rounds: settings.min_rounds };
+        let estimate = LogEstimate { middle, interval, adjusted_p, rounds, min_rounds: settings.min_rounds, metrics };
         MetricFinding::new(ratios.metric.clone(), &estimate, settings)
     });
     findings.collect()

@@ -27,6 +27,13 @@ pub(crate) fn median(sorted: &[f64]) -> f64 {
     }
 }
 
+/// The middle of numbers in any order; 0 of none.
+pub fn middle(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    median(&sorted)
+}
+
 /// The ends of a distribution-free interval: the numbers at the places that leave out `outside` on each side. `None` if
 /// that leaves nothing.
 pub(crate) fn inner_range(sorted: &[f64], outside: usize) -> Option<(f64, f64)> {

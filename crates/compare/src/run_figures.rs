@@ -1,23 +1,32 @@
 //! Runs of a comparison: whether their loads and hosts are the same, which of them count, and their figures.
 use crate::metric::{ComparedMetric, Gain};
-use journey::record::{Ending, LatencyMs, Record};
+use journey::record::{Ending, Record};
 use journey::stage::Stage;
+use report::final_stage;
+
+/// A run with the path that names it.
+pub type NamedRun = (String, Record);
+
+/// A fact of a run that must be the same in all runs of a comparison: its name, and its value.
+pub(super) type RunTrait = (&'static str, String);
 
 /// A figure of a run.
 #[derive(Clone, Debug)]
-pub(super) struct RunFigure {
-    pub(super) metric: ComparedMetric,
-    pub(super) value: f64,
+pub struct RunFigure {
+    /// The metric.
+    pub metric: ComparedMetric,
+    /// Its value in the run.
+    pub value: f64,
 }
 
 /// The first difference between the loads or the hosts of two runs: its name, and both values.
-pub(super) fn difference(left: &Record, right: &Record) -> Option<(&'static str, String, String)> {
+pub fn difference(left: &Record, right: &Record) -> Option<(&'static str, String, String)> {
     let pairs = traits(left).into_iter().zip(traits(right));
     pairs.into_iter().find(|(left, right)| left.1 != right.1).map(|(left, right)| (left.0, left.1, right.1))
 }
 
 /// Facts that must be the same for figures to be comparable.
-fn traits(record: &Record) -> Vec<(&'static str, String)> {
+pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
     let load = &record.workload;
     let host = &record.host;
     let number = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), |value| value.to_string());
@@ -36,8 +45,34 @@ fn traits(record: &Record) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Facts of runs of one load and host, as a report shows them.
+pub fn side_facts(records: &[&Record]) -> Vec<(&'static str, String)> {
+    let Some(first) = records.first() else { return Vec::new() };
+    let mut times: Vec<&str> = records.iter().map(|record| record.started_at.as_str()).collect();
+    times.sort_unstable();
+    let mut versions: Vec<&str> = records.iter().map(|record| record.version.as_str()).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    let measured = match times.as_slice() {
+        [first, .., last] => format!("{first} to {last}"),
+        _ => times.concat(),
+    };
+    let host = &first.host;
+    let load: Vec<String> = traits(first)
+        .into_iter()
+        .filter(|(name, value)| !["processor", "number of cores"].contains(name) && value != "none")
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    vec![
+        ("measured", measured),
+        ("mailrun", versions.join(", ")),
+        ("host", format!("{}, {} cores, {}, {}", host.cpu_model, host.cores, host.os, host.kernel)),
+        ("load", load.join(", ")),
+    ]
+}
+
 /// The reason why a run does not count; `None` if it does.
-pub(super) fn defect(record: &Record) -> Option<String> {
+pub fn defect(record: &Record) -> Option<String> {
     if let Some(wrong) = wrong_mail(record) {
         return Some(wrong);
     }
@@ -57,14 +92,15 @@ pub(super) fn wrong_mail(record: &Record) -> Option<String> {
 
 /// The figures of a run: rate and percentiles of the last stage that messages reached, the 99th percentile until 250, and
 /// the processor time of each party.
-pub(super) fn figures(record: &Record) -> Vec<RunFigure> {
+pub fn figures(record: &Record) -> Vec<RunFigure> {
     let mut figures = Vec::new();
     let mut add = |name: String, gain: Gain, value: f64| {
         figures.push(RunFigure { metric: ComparedMetric { name, gain }, value });
     };
-    let Some((name, per_s, times, count)) = last_stage(record) else { return figures };
-    add(format!("{name}, msg/s"), Gain::Higher, per_s);
-    if let Some(times) = times {
+    let Some(last) = final_stage(record) else { return figures };
+    let name = last.name;
+    add(format!("{name}, msg/s"), Gain::Higher, last.rate());
+    if let Some(times) = last.latency {
         for (quantile, ms) in [("p50", times.p50), ("p90", times.p90), ("p99", times.p99)] {
             add(format!("{name} {quantile}, ms"), Gain::Lower, ms);
         }
@@ -75,19 +111,8 @@ pub(super) fn figures(record: &Record) -> Vec<RunFigure> {
     }
     for party in &record.parties {
         if let (Some(user_s), Some(sys_s)) = (party.user_s, party.sys_s) {
-            add(format!("{} CPU, µs/msg", party.name), Gain::Lower, (user_s + sys_s) * 1e6 / count as f64);
+            add(format!("{} CPU, µs/msg", party.name), Gain::Lower, (user_s + sys_s) * 1e6 / last.count as f64);
         }
     }
     figures
-}
-
-/// Name, rate, latency and count of the last stage that messages reached.
-fn last_stage(record: &Record) -> Option<(String, f64, Option<LatencyMs>, u64)> {
-    if let Some(mades) = &record.mades {
-        let row = mades.stages.iter().rev().find(|row| row.count > 0)?;
-        return Some((row.name.clone(), row.offered_rate_per_s.unwrap_or(row.rate_per_s), row.latency_ms, row.count));
-    }
-    let reached = |name: Stage| record.stages.iter().find(|row| row.name == name && row.count > 0);
-    let row = [Stage::Delivered, Stage::Accepted, Stage::Sent].into_iter().find_map(reached)?;
-    Some((row.name.name().to_owned(), row.offered_rate_per_s.unwrap_or(row.rate_per_s), row.latency_ms, row.count))
 }

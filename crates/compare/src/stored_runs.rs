@@ -1,12 +1,14 @@
 //! The comparison of stored runs with stored runs.
 use crate::finding::{MetricFinding, MetricVerdict};
 use crate::metric::{ComparedMetric, Gain, RunValues};
-use crate::ranks::median;
-use crate::run_figures::{RunFigure, defect, difference, figures, wrong_mail};
+use crate::ranks::middle;
+use crate::run_figures::{NamedRun, RunFigure, defect, figures, side_facts, wrong_mail};
+use crate::selection::{self, RunSide};
 use crate::settings::CompareSettings;
 use crate::unpaired::compare_runs;
 use anyhow::{Result, bail};
-use journey::record::Record;
+use journey::record::{Outcome, Record};
+use report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, FigureVerdict, RunCurves, percent};
 use report::printable::printable;
 use serde::Serialize;
 
@@ -14,6 +16,17 @@ use serde::Serialize;
 const COMPARISON_FORMAT: &str = "mailrun-compare/1";
 /// Percent of the interval's confidence.
 const CONFIDENCE_PERCENT: f64 = 95.0;
+
+/// The method in sentences.
+const METHOD: [&str; 4] = [
+    "The sides were measured at different times: a change of the host in between looks like a difference.",
+    "The ratio is the median of the ratios of all pairs of runs (Hodges and Lehmann), the 95 % interval that of the \
+     inverted test of Mann and Whitney.",
+    "Better and worse are proven for all figures together: chance alone would show so clear a difference in any of them in \
+     at most 5 of 100 comparisons (permutation of the runs, max-T).",
+    "A verdict takes five runs a side. Runs that lost, duplicated or corrupted mail, or were interrupted or INVALID, do not \
+     count.",
+];
 
 /// Outcome of a comparison that something was asked of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +56,8 @@ pub struct StoredComparison {
     pub margin: f64,
     /// Confidence of the intervals.
     pub confidence_percent: f64,
+    /// Runs that could not be read, or are of another load or host, or are named twice: a line for each.
+    pub refused: Vec<String>,
     /// Runs that do not count, with the reason.
     pub left_out: Vec<String>,
     /// Runs of the side that is judged that lost, duplicated or corrupted mail.
@@ -51,6 +66,20 @@ pub struct StoredComparison {
     pub not_compared: Vec<String>,
     /// Metrics that all runs have.
     pub metrics: Vec<MetricRow>,
+    /// Those that are compared with, and those that are judged, with their curves.
+    #[serde(skip)]
+    pub sides: Vec<ComparedSide>,
+}
+
+impl ComparisonOutcome {
+    /// The outcome of findings, of which none may be missing: a regression by `limit`, 0.05 for 5 %, or none, or undecided.
+    pub(crate) fn of_findings<'a, I: Iterator<Item = &'a MetricFinding>>(findings: impl Fn() -> I, limit: f64) -> Self {
+        if findings().any(|finding| finding.is_regression(limit)) {
+            return Self::Regression;
+        }
+        let is_open = findings().next().is_none() || findings().any(|finding| finding.may_be_regression(limit));
+        if is_open { Self::Undecided } else { Self::NoRegression }
+    }
 }
 
 /// A metric of the comparison.
@@ -60,6 +89,10 @@ pub struct MetricRow {
     pub name: String,
     /// The direction in which it gets better.
     pub higher_is_better: bool,
+    /// Values of the runs that are compared with.
+    pub against_values: Vec<f64>,
+    /// Values of the runs.
+    pub values: Vec<f64>,
     /// Median of the runs that are compared with.
     pub against_median: f64,
     /// Median of the runs.
@@ -80,31 +113,27 @@ pub struct MetricRow {
     finding: MetricFinding,
 }
 
-/// A run with the path that names it.
-pub type NamedRun = (String, Record);
-
-/// Compares the runs with those of `against`; `margin` is the share within which two figures are the same.
+/// Compares the runs of a side with those of the other; `margin` is the share within which two figures are the same. Runs
+/// that cannot be compared with most of the others are refused, and the others count.
 ///
 /// # Errors
-/// If they are of different loads or hosts, or no run of a side counts.
-pub fn compare_stored(runs: &[NamedRun], against: &[NamedRun], margin: f64) -> Result<StoredComparison> {
-    let all: Vec<&NamedRun> = against.iter().chain(runs).collect();
-    refuse_repeated(&all)?;
-    refuse_mixed(&all)?;
-    let left_out =
-        all.iter().filter_map(|(name, record)| Some(format!("{}: {}", printable(name), printable(&defect(record)?))));
-    let left_out: Vec<String> = left_out.collect();
-    let counted = |side: &[NamedRun]| {
-        let sound = side.iter().filter(|(_, record)| defect(record).is_none());
-        sound.map(|(_, record)| figures(record)).collect::<Vec<_>>()
+/// If no run of a side can be compared with one of the other, or none counts.
+pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Result<StoredComparison> {
+    let chosen = selection::choose(judged, reference)?;
+    let defect_line = |run: &&&NamedRun| Some(format!("{}: {}", printable(&run.0), printable(&defect(&run.1)?)));
+    let left_out: Vec<String> =
+        chosen.reference.iter().chain(&chosen.runs).filter_map(|run| defect_line(&run)).collect();
+    let sound = |side: &[&NamedRun]| -> Vec<Record> {
+        side.iter().filter(|run| defect(&run.1).is_none()).map(|run| run.1.clone()).collect()
     };
-    let old = counted(against);
-    let new = counted(runs);
+    let old = sound(&chosen.reference);
+    let new = sound(&chosen.runs);
     if old.is_empty() || new.is_empty() {
-        let side = if old.is_empty() { "--against" } else { "RUN" };
-        bail!("no run of {side} can be used: {}", left_out.join("; "));
+        let side = if old.is_empty() { reference } else { judged };
+        bail!("no run of {} can be used: {}", side.name, selection::reasons(&left_out));
     }
-    let (metrics, not_compared) = metrics(&old, &new, margin);
+    let of_side = |records: &[Record]| records.iter().map(figures).collect::<Vec<_>>();
+    let (metrics, not_compared) = metrics(&of_side(&old), &of_side(&new), margin);
     Ok(StoredComparison {
         format: COMPARISON_FORMAT,
         paired: false,
@@ -112,40 +141,23 @@ pub fn compare_stored(runs: &[NamedRun], against: &[NamedRun], margin: f64) -> R
         against: old.len(),
         margin,
         confidence_percent: CONFIDENCE_PERCENT,
+        refused: chosen.refused,
         left_out,
-        unsound_runs: runs.iter().filter(|(_, record)| wrong_mail(record).is_some()).count(),
+        unsound_runs: chosen.runs.iter().filter(|run| wrong_mail(&run.1).is_some()).count(),
         not_compared,
         metrics,
+        sides: vec![shown_side(reference, "against", &old), shown_side(judged, "runs", &new)],
     })
 }
 
-/// Refuses a run that is named twice: it would count as two.
-fn refuse_repeated(all: &[&NamedRun]) -> Result<()> {
-    for (place, (name, record)) in all.iter().enumerate() {
-        let is_same = |(_, other): &&&NamedRun| !record.run_id.is_empty() && other.run_id == record.run_id;
-        let same = all[..place].iter().find(is_same);
-        if let Some((other, _)) = same {
-            bail!("{} and {} are one run: name each run once", printable(other), printable(name));
-        }
+/// A side with its facts and curves.
+fn shown_side(side: &RunSide, other_name: &str, records: &[Record]) -> ComparedSide {
+    let all: Vec<&Record> = records.iter().collect();
+    ComparedSide {
+        name: if side.title.is_empty() { other_name.to_owned() } else { side.title.clone() },
+        facts: side_facts(&all),
+        runs: records.iter().map(RunCurves::of).collect(),
     }
-    Ok(())
-}
-
-/// Refuses runs whose loads or hosts differ.
-fn refuse_mixed(all: &[&NamedRun]) -> Result<()> {
-    let Some((first, rest)) = all.split_first() else { return Ok(()) };
-    for (name, record) in rest {
-        if let Some((what, left, right)) = difference(&first.1, record) {
-            bail!(
-                "the {what} of {} is {}, that of {} is {}: runs of different loads or hosts cannot be compared",
-                printable(&first.0),
-                printable(&left),
-                printable(name),
-                printable(&right)
-            );
-        }
-    }
-    Ok(())
 }
 
 /// The rows of the metrics that all runs have, and the names of the others.
@@ -157,7 +169,7 @@ fn metrics(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> (Vec<
         }
     }
     let mut family = Vec::new();
-    let mut medians = Vec::new();
+    let mut of_metrics = Vec::new();
     let mut not_compared = Vec::new();
     for metric in names {
         let values = |side: &[Vec<RunFigure>]| {
@@ -166,80 +178,115 @@ fn metrics(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> (Vec<
             side.iter().map(of_run).collect::<Option<Vec<f64>>>()
         };
         let both = values(old).zip(values(new));
-        let ratios =
-            both.and_then(|(a, b)| Some((median_of(&a), median_of(&b), RunValues::new(metric.clone(), &a, &b).ok()?)));
-        match ratios {
-            Some((of_old, of_new, ratios)) => {
-                medians.push((of_old, of_new));
-                family.push(ratios);
+        match both.and_then(|(a, b)| Some((RunValues::new(metric.clone(), &a, &b).ok()?, (a, b)))) {
+            Some((values, sides)) => {
+                family.push(values);
+                of_metrics.push(sides);
             }
             None => not_compared.push(printable(&metric.name).into_owned()),
         }
     }
     let settings = CompareSettings { margin, ..CompareSettings::default() };
     let findings = compare_runs(&family, &settings);
-    let rows = findings.into_iter().zip(medians).map(|(finding, medians)| MetricRow::new(finding, medians));
+    let rows = findings.into_iter().zip(of_metrics).map(|(finding, sides)| MetricRow::new(finding, sides));
     (rows.collect(), not_compared)
 }
 
-fn median_of(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    median(&sorted)
-}
-
 impl MetricRow {
-    fn new(finding: MetricFinding, (against_median, median): (f64, f64)) -> Self {
+    fn new(finding: MetricFinding, (against_values, values): (Vec<f64>, Vec<f64>)) -> Self {
         Self {
             name: printable(&finding.metric.name).into_owned(),
             higher_is_better: finding.metric.gain == Gain::Higher,
-            against_median,
-            median,
+            against_median: middle(&against_values),
+            median: middle(&values),
+            against_values,
+            values,
             ratio: finding.ratio,
             interval: finding.interval,
             adjusted_p: finding.adjusted_p,
-            verdict: word(finding.verdict),
+            verdict: finding.verdict.word("too few runs"),
             is_beyond_margin: finding.is_beyond_margin,
-            more_runs: match finding.verdict {
-                MetricVerdict::Undecided { more_rounds } => Some(more_rounds),
-                _ => None,
-            },
+            more_runs: finding.verdict.more_rounds(),
             finding,
         }
     }
 }
 
-fn word(verdict: MetricVerdict) -> &'static str {
-    match verdict {
-        MetricVerdict::Better => "better",
-        MetricVerdict::Worse => "worse",
-        MetricVerdict::Same => "same",
-        MetricVerdict::Undecided { .. } => "undecided",
-        MetricVerdict::TooFew => "too few runs",
+impl MetricRow {
+    /// The figure as a page and a table show it.
+    fn shown(&self) -> ComparedFigure {
+        ComparedFigure {
+            name: self.name.clone(),
+            side: 1,
+            higher_is_better: self.higher_is_better,
+            reference_values: self.against_values.clone(),
+            values: self.values.clone(),
+            reference_median: self.against_median,
+            median: self.median,
+            ratio: self.ratio,
+            interval: self.interval,
+            verdict: self.finding.verdict.into(),
+            is_beyond_margin: self.is_beyond_margin,
+        }
+    }
+}
+
+impl From<MetricVerdict> for FigureVerdict {
+    fn from(verdict: MetricVerdict) -> Self {
+        match verdict {
+            MetricVerdict::Better => Self::Better,
+            MetricVerdict::Worse => Self::Worse,
+            MetricVerdict::Same => Self::Same,
+            MetricVerdict::Undecided { more_rounds } => Self::Undecided { more: more_rounds },
+            MetricVerdict::TooFew => Self::TooFew,
+        }
     }
 }
 
 impl StoredComparison {
+    /// The comparison as a page and a table show it; with a `limit` it says whether a figure got worse by that share.
+    pub fn page(&self, limit: Option<f64>) -> ComparisonPage {
+        let left_out = self.left_out.iter().map(|run| format!("Left out: {run}"));
+        let missing = (!self.not_compared.is_empty())
+            .then(|| format!("Not compared, as not all runs have it: {}", self.not_compared.join(", ")));
+        ComparisonPage {
+            title: format!("stored runs: {}, against {}", self.runs, self.against),
+            outcome: limit.map(|limit| self.judged(limit)),
+            is_paired: false,
+            margin: self.margin,
+            sides: self.sides.clone(),
+            figures: self.metrics.iter().map(MetricRow::shown).collect(),
+            refused: self.refused.clone(),
+            remarks: left_out.chain(missing).collect(),
+            method: METHOD.map(str::to_owned).to_vec(),
+        }
+    }
+
+    /// The outcome in a word and a sentence.
+    fn judged(&self, limit: f64) -> (Outcome, String) {
+        let share = percent(limit);
+        match self.outcome(limit) {
+            ComparisonOutcome::Regression => {
+                let worse = self.metrics.iter().filter(|row| row.finding.is_regression(limit));
+                let names: Vec<&str> = worse.map(|row| row.name.as_str()).collect();
+                (Outcome::Fail, format!("worse by {share} or more: {}", names.join("; ")))
+            }
+            ComparisonOutcome::MailLost => {
+                (Outcome::Fail, format!("{} of the runs lost, duplicated or corrupted mail", self.unsound_runs))
+            }
+            ComparisonOutcome::NoRegression => (Outcome::Pass, format!("no figure is worse by {share} or more")),
+            ComparisonOutcome::Undecided => {
+                (Outcome::Inconclusive, format!("a figure may be worse by {share} or more: make more runs"))
+            }
+        }
+    }
+
     /// The outcome for `--fail-on-regression`: whether a figure got worse by `limit`, 0.05 for 5 %.
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
         if self.unsound_runs > 0 {
             return ComparisonOutcome::MailLost;
         }
-        let findings = || self.metrics.iter().map(|row| &row.finding);
-        if findings().any(|finding| finding.is_regression(limit)) {
-            return ComparisonOutcome::Regression;
-        }
-        let may_be_worse = |finding: &MetricFinding| match (finding.verdict, finding.interval) {
-            (MetricVerdict::TooFew, _) | (_, None) => true,
-            (_, Some((lower, upper))) => match finding.metric.gain {
-                Gain::Higher => 1.0 / lower >= 1.0 + limit,
-                Gain::Lower => upper >= 1.0 + limit,
-            },
-        };
-        if self.metrics.is_empty() || findings().any(may_be_worse) {
-            return ComparisonOutcome::Undecided;
-        }
-        ComparisonOutcome::NoRegression
+        ComparisonOutcome::of_findings(|| self.metrics.iter().map(|row| &row.finding), limit)
     }
 }
 
@@ -248,23 +295,28 @@ mod tests {
     use super::*;
 
     /// Runs of the sample's load whose rates are those, as a host would scatter them.
-    fn side(rates: &[f64]) -> Vec<NamedRun> {
+    fn side(name: &str, rates: &[f64]) -> RunSide {
         let run = |(place, per_s): (usize, &f64)| {
             let mut record = report::sample::held();
             for row in &mut record.stages {
                 row.rate_per_s = *per_s;
                 row.offered_rate_per_s = Some(*per_s);
             }
-            record.run_id = format!("{place}-{per_s}");
-            (format!("run-{place}"), record)
+            record.run_id = format!("{name}-{place}-{per_s}");
+            (format!("{name}/{place}"), record)
         };
-        rates.iter().enumerate().map(run).collect()
+        RunSide {
+            name: name.to_owned(),
+            title: String::new(),
+            runs: rates.iter().enumerate().map(run).collect(),
+            unreadable: Vec::new(),
+        }
     }
 
     #[test]
     fn a_slower_server_is_worse_and_a_regression() {
-        let against = side(&[1000.0, 1010.0, 990.0, 1005.0, 995.0, 1002.0]);
-        let runs = side(&[800.0, 810.0, 790.0, 805.0, 795.0, 802.0]);
+        let against = side("a", &[1000.0, 1010.0, 990.0, 1005.0, 995.0, 1002.0]);
+        let runs = side("b", &[800.0, 810.0, 790.0, 805.0, 795.0, 802.0]);
         let comparison = compare_stored(&runs, &against, 0.02).unwrap();
         let row = &comparison.metrics[0];
         assert_eq!((row.name.as_str(), row.verdict, row.is_beyond_margin), ("delivered, msg/s", "worse", true));
@@ -278,42 +330,81 @@ mod tests {
 
     #[test]
     fn four_runs_have_ratios_and_no_verdict() {
-        let four = side(&[1000.0, 1010.0, 990.0, 1005.0]);
-        let others = side(&[1001.0, 1011.0, 991.0, 1006.0]);
+        let four = side("b", &[1000.0, 1010.0, 990.0, 1005.0]);
+        let others = side("a", &[1001.0, 1011.0, 991.0, 1006.0]);
         let comparison = compare_stored(&four, &others, 0.02).unwrap();
         assert!(comparison.metrics.iter().all(|row| row.verdict == "too few runs"), "{comparison:?}");
         assert_eq!(comparison.outcome(0.05), ComparisonOutcome::Undecided);
     }
 
     #[test]
-    fn runs_of_another_load_or_host_are_refused_in_a_line() {
-        let against = side(&[1000.0; 5]);
-        let mut runs = side(&[1001.0; 5]);
-        runs[3].1.workload.sessions = 7;
+    fn a_run_of_another_load_protocol_or_host_is_refused_and_the_others_count() {
+        let against = side("a", &[1000.0; 6]);
+        let mut runs = side("b", &[1001.0; 8]);
+        runs.runs[0].1.workload.sessions = 7;
+        runs.runs[3].1 = report::sample::mades();
+        runs.runs[3].1.run_id = "another".to_owned();
+        runs.runs[5].1.host.cores = 99;
+        runs.unreadable.push("b/9 is damaged".to_owned());
+        let comparison = compare_stored(&runs, &against, 0.02).unwrap();
+        assert_eq!((comparison.runs, comparison.against), (5, 6));
+        assert_eq!(comparison.refused.len(), 4, "{:?}", comparison.refused);
+        assert_eq!(comparison.refused[0], "b/9 is damaged");
+        for (line, words) in comparison.refused[1..].iter().zip([
+            "number of sessions of b/0 is 7, that",
+            "protocol of b/3",
+            "number of cores of b/5",
+        ]) {
+            assert!(line.starts_with(&format!("the {words}")) && line.lines().count() == 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_load_of_most_runs_counts_and_not_that_of_the_first() {
+        let mut against = side("a", &[1000.0; 6]);
+        against.runs[0].1.workload.sessions = 7;
+        let comparison = compare_stored(&side("b", &[1001.0; 5]), &against, 0.02).unwrap();
+        assert_eq!((comparison.runs, comparison.against), (5, 5));
+        assert!(comparison.refused[0].starts_with("the number of sessions of a/0 is 7"), "{:?}", comparison.refused);
+    }
+
+    #[test]
+    fn sides_without_a_common_load_are_refused_in_a_line() {
+        let against = side("a", &[1000.0; 5]);
+        let mut runs = side("b", &[1001.0; 5]);
+        runs.runs.iter_mut().for_each(|(_, record)| record.workload.sessions = 7);
         let error = compare_stored(&runs, &against, 0.02).unwrap_err().to_string();
-        assert!(error.starts_with("the number of sessions of run-0 is ") && error.lines().count() == 1, "{error}");
-        runs[3].1 = report::sample::mades();
-        assert!(compare_stored(&runs, &against, 0.02).unwrap_err().to_string().starts_with("the protocol of"));
+        assert!(error.starts_with("no run of b is like one of a: the number of sessions of b/0 is 7"), "{error}");
+        assert!(error.ends_with("; and 2 more") && error.lines().count() == 1, "{error}");
+        runs.runs.clear();
+        runs.unreadable.push("cannot read b: no".to_owned());
+        let error = compare_stored(&runs, &against, 0.02).unwrap_err().to_string();
+        assert_eq!(error, "no run of b can be used: cannot read b: no");
     }
 
     #[test]
     fn a_run_counts_once() {
-        let runs = side(&[1000.0; 5]);
+        let mut runs = side("a", &[1000.0; 6]);
+        let again = runs.runs[2].clone();
+        runs.runs.push(again);
+        let against = side("b", &[1000.0; 5]);
+        let comparison = compare_stored(&runs, &against, 0.02).unwrap();
+        assert_eq!((comparison.runs, comparison.refused), (6, vec!["a/2 is the same run as a/2".to_owned()]));
         let error = compare_stored(&runs, &runs, 0.02).unwrap_err().to_string();
-        assert_eq!(error, "run-0 and run-0 are one run: name each run once");
+        assert!(error.starts_with("no run of a can be used: a/2 is the same run as a/2; a/0 is the same"), "{error}");
     }
 
     #[test]
     fn a_run_that_lost_mail_does_not_count_and_is_named() {
-        let against = side(&[1000.0; 6]);
-        let mut runs = side(&[1001.0; 6]);
-        runs[2].1.ledger.lost = Some(3);
+        let against = side("a", &[1000.0; 6]);
+        let mut runs = side("b", &[1001.0; 6]);
+        runs.runs[2].1.ledger.lost = Some(3);
         let comparison = compare_stored(&runs, &against, 0.02).unwrap();
         assert_eq!((comparison.runs, comparison.against), (5, 6));
-        assert_eq!(comparison.left_out, ["run-2: 3 lost"]);
+        assert_eq!(comparison.left_out, ["b/2: 3 lost"]);
         assert_eq!(comparison.outcome(5.0), ComparisonOutcome::MailLost);
-        runs.iter_mut().for_each(|(_, record)| record.ledger.lost = Some(3));
+        runs.runs.iter_mut().for_each(|(_, record)| record.ledger.lost = Some(3));
         let error = compare_stored(&runs, &against, 0.02).unwrap_err().to_string();
-        assert!(error.starts_with("no run of RUN can be used: run-0: 3 lost"), "{error}");
+        assert!(error.starts_with("no run of b can be used: b/0: 3 lost"), "{error}");
     }
 }

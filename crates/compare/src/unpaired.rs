@@ -16,10 +16,11 @@ pub fn compare_runs(family: &[RunValues], settings: &CompareSettings) -> Vec<Met
     let of_b = family.iter().map(|values| values.b.len()).min().unwrap_or_default();
     let logs: Vec<(&[f64], &[f64])> = family.iter().map(|values| (&values.a[..of_a], &values.b[..of_b])).collect();
     let all_p = label_test::adjusted_p(&logs, settings.draws, settings.seed);
+    let metrics = family.len();
     let findings = family.iter().zip(logs).zip(all_p).map(|((values, (a, b)), adjusted_p)| {
         let (middle, interval) = rank_sum::shift(a, b, settings.level());
         let rounds = of_a.min(of_b);
-        let estimate = LogEstimate { middle, interval, adjusted_p, rounds, min_rounds: MIN_RUNS };
+        let estimate = LogEstimate { middle, interval, adjusted_p, rounds, min_rounds: MIN_RUNS, metrics };
         MetricFinding::new(values.metric.clone(), &estimate, settings)
     });
     findings.collect()

@@ -1,7 +1,10 @@
 //! The method in simulation, with a seed: how often it calls two equal programs different, and how often it finds a
 //! difference that is there. The noise is a normal model, or that of 280 runs of one program against itself.
 use journey::seeded::SeededRng;
-use mailrun_compare::{CompareSettings, ComparedMetric, Gain, MetricVerdict, RoundRatios, compare_rounds};
+use mailrun_compare::{
+    CompareSettings, ComparedMetric, Gain, LookPlan, MetricFinding, MetricVerdict, RoundRatios, RunValues,
+    compare_rounds, compare_runs,
+};
 use serde_json::Value;
 
 const METRICS: [&str; 6] = ["rate", "p50", "p90", "p99", "src", "snk"];
@@ -44,39 +47,60 @@ fn normal(random: &mut SeededRng) -> f64 {
     (-2.0 * random.unit().ln()).sqrt() * (std::f64::consts::TAU * random.unit()).cos()
 }
 
-/// A simulated comparison: `rounds` in ABBA blocks, the rate of B multiplied by `factor`, and all figures of each run by
-/// (1 + drift) to the number of runs before it. Returns the verdicts.
-fn verdicts(
+/// A simulated comparison.
+#[derive(Clone, Copy)]
+struct Simulation {
     rounds: usize,
+    /// Factor of the rate of B.
     factor: f64,
+    /// All figures of a run are multiplied by (1 + drift) to the number of runs before it.
     drift: f64,
+    look: LookPlan,
     seed: u64,
-    pair: &mut dyn FnMut() -> (RunFigures, RunFigures),
-) -> Vec<MetricVerdict> {
-    let mut pairs = vec![Vec::with_capacity(rounds); METRICS.len()];
-    for round in 0..rounds {
-        let (first, second) = pair();
-        // ABBA BAAB: A comes first in rounds 0, 3, 4, 7 and so on.
-        let a_is_first = matches!(round % 4, 0 | 3);
-        let (a, b) = if a_is_first { (first, second) } else { (second, first) };
-        let drifted = |is_first: bool| (1.0 + drift).powi(2 * round as i32 + i32::from(!is_first));
-        for (metric, pairs) in pairs.iter_mut().enumerate() {
-            let effect = if metric == 0 { factor } else { 1.0 };
-            pairs.push((a[metric] * drifted(a_is_first), b[metric] * effect * drifted(!a_is_first)));
-        }
+}
+
+impl Simulation {
+    fn new(rounds: usize, seed: u64) -> Self {
+        Self { rounds, factor: 1.0, drift: 0.0, look: LookPlan::Only, seed }
     }
-    let family: Vec<RoundRatios> = METRICS.iter().zip(&pairs).map(|(name, pairs)| ratios(name, pairs)).collect();
-    let settings = CompareSettings { draws: DRAWS, seed, ..CompareSettings::default() };
-    compare_rounds(&family, &settings).iter().map(|finding| finding.verdict).collect()
+
+    /// Compares A and B in ABBA blocks.
+    fn findings(self, pair: &mut dyn FnMut() -> (RunFigures, RunFigures)) -> Vec<MetricFinding> {
+        let mut pairs = vec![Vec::with_capacity(self.rounds); METRICS.len()];
+        for round in 0..self.rounds {
+            let (first, second) = pair();
+            // ABBA BAAB: A comes first in rounds 0, 3, 4, 7 and so on.
+            let a_is_first = matches!(round % 4, 0 | 3);
+            let (a, b) = if a_is_first { (first, second) } else { (second, first) };
+            let drifted = |is_first: bool| (1.0 + self.drift).powi(2 * round as i32 + i32::from(!is_first));
+            for (metric, pairs) in pairs.iter_mut().enumerate() {
+                let effect = if metric == 0 { self.factor } else { 1.0 };
+                pairs.push((a[metric] * drifted(a_is_first), b[metric] * effect * drifted(!a_is_first)));
+            }
+        }
+        let family: Vec<RoundRatios> = METRICS.iter().zip(&pairs).map(|(name, pairs)| ratios(name, pairs)).collect();
+        let settings = CompareSettings { draws: DRAWS, seed: self.seed, look: self.look, ..CompareSettings::default() };
+        compare_rounds(&family, &settings)
+    }
+
+    /// The same on pairs of neighbours among measured runs; longer ones of the same seed begin with the same rounds.
+    fn of_neighbours(self, runs: &[RunFigures]) -> Vec<MetricFinding> {
+        let mut random = SeededRng::new(17, 1_u64, self.seed);
+        self.findings(&mut || real_pair(runs, &mut random))
+    }
+}
+
+fn metric(name: &str) -> ComparedMetric {
+    let gain = if name == "rate" { Gain::Higher } else { Gain::Lower };
+    ComparedMetric { name: name.to_owned(), gain }
 }
 
 fn ratios(name: &str, pairs: &[(f64, f64)]) -> RoundRatios {
-    let gain = if name == "rate" { Gain::Higher } else { Gain::Lower };
-    RoundRatios::new(ComparedMetric { name: name.to_owned(), gain }, pairs).expect("all are above 0")
+    RoundRatios::new(metric(name), pairs).expect("all are above 0")
 }
 
-fn is_different(verdict: &MetricVerdict) -> bool {
-    matches!(verdict, MetricVerdict::Better | MetricVerdict::Worse)
+fn is_different(finding: &MetricFinding) -> bool {
+    matches!(finding.verdict, MetricVerdict::Better | MetricVerdict::Worse)
 }
 
 /// The share of `count` comparisons of equal programs that call any metric different.
@@ -88,7 +112,8 @@ fn false_alarms(
 ) -> f64 {
     let alarms = (0..count).filter(|number| {
         let mut random = SeededRng::new(16, 1_u64, *number);
-        verdicts(rounds, 1.0, drift, *number, &mut || pair(&mut random)).iter().any(is_different)
+        let simulation = Simulation { drift, ..Simulation::new(rounds, *number) };
+        simulation.findings(&mut || pair(&mut random)).iter().any(is_different)
     });
     alarms.count() as f64 / count as f64
 }
@@ -96,8 +121,8 @@ fn false_alarms(
 /// The share of `count` comparisons that find the rate of B lower, which it is by `factor`.
 fn power(count: u64, rounds: usize, factor: f64, runs: &[RunFigures]) -> f64 {
     let found = (0..count).filter(|number| {
-        let mut random = SeededRng::new(17, 1_u64, *number);
-        verdicts(rounds, factor, 0.0, *number, &mut || real_pair(runs, &mut random))[0] == MetricVerdict::Worse
+        let simulation = Simulation { factor, ..Simulation::new(rounds, *number) };
+        simulation.of_neighbours(runs)[0].verdict == MetricVerdict::Worse
     });
     found.count() as f64 / count as f64
 }
@@ -126,5 +151,82 @@ fn a_difference_that_is_there_is_found() {
         let share = power(400, rounds, factor, &runs);
         println!("{rounds} rounds, {factor:.3}: {:.1} %", share * 100.0);
         assert!(share >= least, "{rounds} rounds, {factor}: {share}");
+    }
+}
+
+#[test]
+fn two_looks_cry_wolf_no_more_often_than_one() {
+    let runs = real_runs();
+    let alarms = |rounds: usize, look: LookPlan| {
+        let is_alarm = |seed: &u64| {
+            let at = |rounds| Simulation { look, ..Simulation::new(rounds, *seed) };
+            let differs = |rounds| at(rounds).of_neighbours(&runs).iter().any(is_different);
+            differs(rounds) || differs(2 * rounds)
+        };
+        (0..1_000).filter(is_alarm).count() as f64 / 1_000.0
+    };
+    for rounds in [20, 40] {
+        let share = alarms(rounds, LookPlan::OneOfTwo);
+        println!("looks at {rounds} and {}: {share:.3}", 2 * rounds);
+        assert!(share <= 0.06, "{rounds}: {share}");
+    }
+    let uncorrected = alarms(20, LookPlan::Only);
+    println!("the same at 20 and 40, uncorrected: {uncorrected:.3}");
+    assert!(uncorrected > 0.06, "two looks need the correction: {uncorrected}");
+}
+
+#[test]
+fn undecided_differences_are_decided_by_the_rounds_that_are_asked_for() {
+    let runs = real_runs();
+    let mut alone = Vec::new();
+    let mut all = Vec::new();
+    for seed in 0..600 {
+        let first = Simulation { factor: 1.0 / 1.06, ..Simulation::new(20, seed) };
+        let finding = first.of_neighbours(&runs).remove(0);
+        let MetricVerdict::Undecided { more_rounds } = finding.verdict else { continue };
+        let later = Simulation { rounds: 20 + more_rounds.min(400), ..first };
+        let is_decided = !matches!(later.of_neighbours(&runs)[0].verdict, MetricVerdict::Undecided { .. });
+        all.push(is_decided);
+        // The metric's own interval excludes 1: only the family of metrics left it undecided.
+        if finding.interval.is_some_and(|(_, upper)| upper < 1.0) {
+            alone.push(is_decided);
+        }
+    }
+    let share = |decided: &[bool]| decided.iter().filter(|decided| **decided).count() as f64 / decided.len() as f64;
+    println!("by the family alone: {:.3} of {}, all: {:.3} of {}", share(&alone), alone.len(), share(&all), all.len());
+    assert!(alone.len() >= 50 && share(&alone) >= 0.65, "{:.3} of {}", share(&alone), alone.len());
+    assert!(share(&all) >= 0.65, "{:.3} of {}", share(&all), all.len());
+}
+
+/// A simulated comparison of stored runs: `count` a side of any times, the rate of B multiplied by `factor`.
+fn stored_findings(count: usize, factor: f64, seed: u64, runs: &[RunFigures]) -> Vec<MetricFinding> {
+    let mut random = SeededRng::new(18, 1_u64, seed);
+    let mut side =
+        || -> Vec<RunFigures> { (0..count).map(|_| runs[random.below(runs.len() as u64) as usize]).collect() };
+    let a = side();
+    let b = side();
+    let family: Vec<RunValues> = METRICS
+        .iter()
+        .enumerate()
+        .map(|(place, name)| {
+            let effect = if place == 0 { factor } else { 1.0 };
+            let of_a: Vec<f64> = a.iter().map(|run| run[place]).collect();
+            let of_b: Vec<f64> = b.iter().map(|run| run[place] * effect).collect();
+            RunValues::new(metric(name), &of_a, &of_b).expect("all are above 0")
+        })
+        .collect();
+    compare_runs(&family, &CompareSettings { draws: DRAWS, seed, ..CompareSettings::default() })
+}
+
+#[test]
+fn stored_runs_of_equal_programs_are_seldom_called_different_and_twenty_a_side_find_ten_percent() {
+    let runs = real_runs();
+    for (count, least) in [(5, 0.20), (6, 0.25), (10, 0.55), (20, 0.90)] {
+        let share = |is_hit: &dyn Fn(u64) -> bool| (0..1_000).filter(|seed| is_hit(*seed)).count() as f64 / 1_000.0;
+        let alarms = share(&|seed| stored_findings(count, 1.0, seed, &runs).iter().any(is_different));
+        let found = share(&|seed| stored_findings(count, 1.0 / 1.10, seed, &runs)[0].verdict == MetricVerdict::Worse);
+        println!("{count} stored runs a side: {alarms:.3} false, 10 % found in {found:.3}");
+        assert!(alarms <= 0.06, "{count} a side: {alarms}");
+        assert!(found >= least, "{count} a side: {found}");
     }
 }

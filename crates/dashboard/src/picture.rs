@@ -127,7 +127,7 @@ impl Look {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Glyph {
     Blank,
-    /// A bar of so many eighths.
+    /// A bar; its length in eighths of a cell.
     Bar(u32),
     /// A horizontal line, so thick.
     Line(f64),

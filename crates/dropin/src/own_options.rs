@@ -1,5 +1,6 @@
 //! The options that every personality has besides those of its original program. They come first, so that the rest is
 //! read exactly as the original reads it.
+use net::{BusyPoll, WorkerOptions};
 
 /// The extra options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -8,13 +9,36 @@ pub(super) struct OwnOptions {
     pub(super) traces: bool,
     /// `--report`: prints a line with the rates at the end.
     pub(super) reports: bool,
+    /// `--busy-poll`: time for which the worker looks for events before it sleeps.
+    pub(super) busy_poll: BusyPoll,
 }
 
 impl OwnOptions {
     /// Reads the extra options at the beginning of a command line; returns the rest.
-    pub(super) fn parse_front<'w>(&mut self, words: &'w [String]) -> &'w [String] {
-        let count = words.iter().take_while(|word| self.parse_word(word)).count();
-        &words[count..]
+    ///
+    /// # Errors
+    /// A sentence about the value of an option.
+    pub(super) fn parse_front<'w>(&mut self, mut words: &'w [String]) -> Result<&'w [String], String> {
+        while let [word, rest @ ..] = words {
+            let (value, rest) = match (word.strip_prefix("--busy-poll="), rest) {
+                (Some(value), rest) => (value, rest),
+                (None, [value, rest @ ..]) if word == "--busy-poll" => (value.as_str(), rest),
+                (None, []) if word == "--busy-poll" => return Err(format!("{word} requires an argument")),
+                _ if self.parse_flag(word) => {
+                    words = rest;
+                    continue;
+                }
+                _ => break,
+            };
+            self.busy_poll = value.parse().map_err(|why| format!("bad time of --busy-poll: {why}"))?;
+            words = rest;
+        }
+        Ok(words)
+    }
+
+    /// Options of the worker.
+    pub(super) fn worker_options(self) -> WorkerOptions {
+        WorkerOptions { busy_poll: self.busy_poll, ..WorkerOptions::default() }
     }
 
     /// Reports whether the time at which a message was taken up is needed.
@@ -22,7 +46,7 @@ impl OwnOptions {
         self.traces || self.reports
     }
 
-    fn parse_word(&mut self, word: &str) -> bool {
+    fn parse_flag(&mut self, word: &str) -> bool {
         match word {
             "--trace" => self.traces = true,
             "--report" => self.reports = true,
@@ -40,10 +64,25 @@ mod tests {
     fn they_come_first() {
         let words = ["--report", "--trace", "-d", "--trace"].map(str::to_owned);
         let mut extras = OwnOptions::default();
-        assert_eq!(extras.parse_front(&words), ["-d", "--trace"]);
-        assert_eq!(extras, OwnOptions { traces: true, reports: true });
+        assert_eq!(extras.parse_front(&words), Ok(&words[2..]));
+        assert_eq!(extras, OwnOptions { traces: true, reports: true, ..OwnOptions::default() });
         let mut none = OwnOptions::default();
         let other = ["--trace=on", "--report"].map(str::to_owned);
-        assert_eq!((none.parse_front(&other).len(), none), (2, OwnOptions::default()));
+        assert_eq!(none.parse_front(&other), Ok(&other[..]));
+        assert_eq!(none, OwnOptions::default());
+    }
+
+    #[test]
+    fn busy_polling_has_a_value() {
+        for words in [&["--busy-poll", "auto", "-d"][..], &["--busy-poll=auto", "-d"]] {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            let mut extras = OwnOptions::default();
+            assert_eq!(extras.parse_front(&words).map(<[String]>::len), Ok(1));
+            assert_eq!(extras.worker_options().busy_poll, BusyPoll::Auto);
+        }
+        for words in [&["--busy-poll"][..], &["--busy-poll=soon"], &["--busy-poll", "-d"]] {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            assert!(OwnOptions::default().parse_front(&words).is_err());
+        }
     }
 }

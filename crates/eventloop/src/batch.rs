@@ -100,7 +100,7 @@ impl WriteBatch {
 #[cfg(test)]
 mod tests {
     use super::{MAX_BATCHED_WRITE, MAX_READ_AHEAD};
-    use crate::reactor::{FdTable, Reactor};
+    use crate::reactor::{Reactor, WorkerOptions};
     use crate::socket::Socket;
     use crate::timer::sleep;
     use proptest::prelude::*;
@@ -191,7 +191,7 @@ mod tests {
     fn conversations(lists: Vec<Vec<usize>>, room: usize) -> usize {
         let heard = Rc::new(RefCell::new(0));
         let count = Rc::clone(&heard);
-        Reactor::run(FdTable::Shared, async move {
+        Reactor::run(WorkerOptions::default(), async move {
             let all = lists.len();
             for (salt, lengths) in lists.into_iter().enumerate() {
                 let (one, other) = pair();
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn what_was_said_last_is_written_though_its_session_ended() {
         let (one, other) = pair();
-        let heard = Reactor::run(FdTable::Shared, async move {
+        let heard = Reactor::run(WorkerOptions::default(), async move {
             Reactor::current().spawn(async move {
                 let socket = Socket::from_accepted(one).expect("watched");
                 write_all(&socket, b"221 Bye\r\n").await;
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn a_write_that_fails_later_is_told_by_the_next_read() {
         let (one, other) = pair();
-        let outcome = Reactor::run(FdTable::Shared, async move {
+        let outcome = Reactor::run(WorkerOptions::default(), async move {
             let socket = Socket::from_accepted(one).expect("watched");
             drop(other);
             write_all(&socket, b"MAIL FROM:<>\r\n").await;

@@ -35,6 +35,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `batch` | input is read for all tasks of a batch before they are polled, and their output is written after |
+//! | `busy_poll` | looks for events before a worker sleeps |
 //! | `clock` | CLOCK_MONOTONIC, the time of everything measured |
 //! | `endpoint` | a TCP address, or a socket in the file system |
 //! | `listener` | listening sockets |
@@ -48,6 +49,7 @@
 //! | `wake_queue` | wakes tasks for other reasons than their own events |
 //! | `worker` | a thread with its event loop |
 mod batch;
+mod busy_poll;
 pub mod clock;
 mod endpoint;
 pub mod listener;
@@ -61,9 +63,10 @@ mod timers;
 mod wake_queue;
 pub mod worker;
 
+pub use busy_poll::BusyPoll;
 pub use endpoint::Endpoint;
 pub use page_aligned::PageAlignedBuffer;
-pub use reactor::FdTable;
+pub use reactor::{FdTable, WorkerOptions};
 pub use resource_exhausted::ResourceExhausted;
 pub use socket::{Acceptor, Socket};
 pub use timer::{Timer, sleep, sleep_until};

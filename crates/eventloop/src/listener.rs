@@ -1,7 +1,7 @@
 //! Listening sockets, with a queue long enough for a thousand clients that connect at once.
 use crate::endpoint::Endpoint;
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -61,6 +61,20 @@ pub fn listen_at(endpoint: &Endpoint) -> io::Result<(OwnedFd, Endpoint)> {
         }
         Endpoint::Unix(path) => Ok((listen_unix(path)?, endpoint.clone())),
     }
+}
+
+/// Prepares a listening socket that another process has opened: the options that [`listen`] gives its own.
+///
+/// # Errors
+/// Those of setting them.
+pub fn adopt(socket: &OwnedFd, endpoint: &Endpoint) -> io::Result<()> {
+    ioctl_fionbio(socket, true)?;
+    if matches!(endpoint, Endpoint::Tcp(_)) {
+        sockopt::set_tcp_nodelay(socket, true)?;
+    }
+    // A second call of listen changes only the length of the queue.
+    net::listen(socket, BACKLOG)?;
+    Ok(())
 }
 
 fn listen_unix(path: &Path) -> io::Result<OwnedFd> {

@@ -9,11 +9,13 @@
 //! tokio is not used here (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future and may
 //! await anything that wakes it.
 use crate::batch::{BATCH_EVENTS, MAX_READ_AHEAD, ReadAhead, WriteBatch};
+use crate::busy_poll::{BusyPoll, BusyPolling};
 use crate::clock;
 use crate::timers::Timers;
 use crate::wake_queue::WakeQueue;
 use nix::sched::{CloneFlags, unshare};
 use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
@@ -33,6 +35,8 @@ use std::time::Duration;
 
 /// Events taken at a time.
 const MAX_EVENTS: usize = 1024;
+/// No wait.
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Reads or accepts that a task may make before the others have their turn.
 const TASK_BUDGET: u32 = 64;
 /// The task that the loop was started for.
@@ -58,6 +62,7 @@ thread_local! {
 /// An event loop.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
+    busy_polling: BusyPolling,
     wake_queue: Arc<WakeQueue>,
     pub(crate) timers: Timers,
     sources: RefCell<Slab<IoSource>>,
@@ -221,6 +226,15 @@ pub enum FdTable {
     Private,
 }
 
+/// Options of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerOptions {
+    /// Owner of its table of descriptors.
+    pub fd_table: FdTable,
+    /// Time for which it looks for events before it sleeps.
+    pub busy_poll: BusyPoll,
+}
+
 /// Kinds of watched descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
@@ -239,8 +253,8 @@ impl Reactor {
     }
 
     /// Runs `work` and the tasks that it spawns on this thread; those that are left when `work` ends are dropped.
-    pub(crate) fn run<T: 'static>(fd_table: FdTable, work: impl Future<Output = T> + 'static) -> io::Result<T> {
-        let reactor = Rc::new(Self::new(fd_table)?);
+    pub(crate) fn run<T: 'static>(options: WorkerOptions, work: impl Future<Output = T> + 'static) -> io::Result<T> {
+        let reactor = Rc::new(Self::new(options)?);
         let before = CURRENT.replace(Some(Rc::clone(&reactor)));
         let done = Rc::new(Cell::new(None));
         let result = Rc::clone(&done);
@@ -255,10 +269,10 @@ impl Reactor {
         outcome
     }
 
-    fn new(fd_table: FdTable) -> io::Result<Self> {
+    fn new(options: WorkerOptions) -> io::Result<Self> {
         // Other threads write to the wake queue: its descriptor has to be in their table too.
         let wake_queue = Arc::new(WakeQueue::new()?);
-        if fd_table == FdTable::Private {
+        if options.fd_table == FdTable::Private {
             // If this is not allowed the table stays shared, which is only slower.
             let _ = unshare(CloneFlags::CLONE_FILES);
         }
@@ -269,6 +283,7 @@ impl Reactor {
         epoll::add(&epoll, timers.descriptor(), EventData::new_u64(TIMER_TOKEN), edge)?;
         Ok(Self {
             epoll,
+            busy_polling: BusyPolling::new(options.busy_poll),
             wake_queue,
             timers,
             sources: RefCell::default(),
@@ -326,9 +341,37 @@ impl Reactor {
     fn wait(&self, events: &mut Vec<Event>) -> io::Result<()> {
         self.timers.arm()?;
         let is_busy = self.wake_queue.has_woken() || !self.ready_tasks.borrow().is_empty();
-        let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(events), is_busy.then_some(&at_once)) {
+        if is_busy {
+            return self.take_events(events, Some(&AT_ONCE));
+        }
+        match self.busy_polling.limit(self.sources.borrow().len()) {
+            Some(limit) if self.look_for_events(events, limit)? => Ok(()),
+            _ => self.take_events(events, None),
+        }
+    }
+
+    /// Looks for events until there is one, or the time is over; true if there is something to do.
+    fn look_for_events(&self, events: &mut Vec<Event>, limit: Duration) -> io::Result<bool> {
+        self.take_events(events, Some(&AT_ONCE))?;
+        if !events.is_empty() {
+            return Ok(true);
+        }
+        let began = clock::now();
+        loop {
+            self.take_events(events, Some(&AT_ONCE))?;
+            let now = clock::now();
+            let has_found = !events.is_empty() || self.wake_queue.has_woken();
+            if has_found || now - began >= limit {
+                self.busy_polling.note(began, now, has_found);
+                return Ok(has_found);
+            }
+        }
+    }
+
+    /// Takes events; waits for one until `timeout` is over, or for ever.
+    fn take_events(&self, events: &mut Vec<Event>, timeout: Option<&Timespec>) -> io::Result<()> {
+        match epoll::wait(&self.epoll, spare_capacity(events), timeout) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }

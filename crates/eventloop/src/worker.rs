@@ -1,14 +1,20 @@
 //! A worker: a thread with an event loop.
-pub use crate::reactor::FdTable;
-use crate::reactor::{self, Reactor};
+use crate::busy_poll;
+use crate::reactor::{self, Reactor, WorkerOptions};
 use std::future::Future;
 use std::io;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Number of tasks of this process that ended by a panic: each is a defect, with details on standard error. The others
 /// continue, so a program that reports on its tasks has to ask for it.
 pub fn failed_tasks() -> u64 {
     reactor::failed_tasks()
+}
+
+/// Time that the workers of this process have spent in busy polling: on their processors, and not at work.
+pub fn busy_polled() -> Duration {
+    busy_poll::looked()
 }
 
 /// Starts a worker thread that runs the future of `work` and everything it spawns with [`spawn_local`]. Tasks that still
@@ -18,22 +24,30 @@ pub fn failed_tasks() -> u64 {
 /// Those of starting a thread; the thread's own are those of [`run`].
 pub fn spawn<T, W>(
     name: &str,
-    fd_table: FdTable,
+    options: WorkerOptions,
     work: impl FnOnce() -> W + Send + 'static,
 ) -> io::Result<JoinHandle<io::Result<T>>>
 where
     T: Send + 'static,
     W: Future<Output = T> + 'static,
 {
-    std::thread::Builder::new().name(name.to_owned()).spawn(move || Reactor::run(fd_table, work()))
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || Reactor::run(options, work()))
 }
 
 /// Runs `work` as a worker on this thread.
 ///
 /// # Errors
 /// Those of making an event loop: descriptors have run out.
+pub fn run_with<T: 'static>(options: WorkerOptions, work: impl Future<Output = T> + 'static) -> io::Result<T> {
+    Reactor::run(options, work)
+}
+
+/// Runs `work` as a worker with usual options on this thread.
+///
+/// # Errors
+/// Those of making an event loop: descriptors have run out.
 pub fn run<T: 'static>(work: impl Future<Output = T> + 'static) -> io::Result<T> {
-    Reactor::run(FdTable::Shared, work)
+    Reactor::run(WorkerOptions::default(), work)
 }
 
 /// Adds a task to the worker that runs on this thread.
@@ -51,12 +65,14 @@ pub fn default_count() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{FdTable, failed_tasks, spawn, spawn_local};
+    use super::{busy_polled, failed_tasks, run_with, spawn, spawn_local};
+    use crate::{Acceptor, BusyPoll, Socket, WorkerOptions, clock, listener, sleep};
+    use std::time::Duration;
 
     #[test]
     fn a_task_that_panics_ends_alone_and_is_counted() {
         let before = failed_tasks();
-        let thread = spawn("two", FdTable::Shared, || async {
+        let thread = spawn("two", WorkerOptions::default(), || async {
             let (give, mut take) = tokio::sync::mpsc::channel(2);
             let other = give.clone();
             spawn_local(async move {
@@ -68,5 +84,47 @@ mod tests {
         });
         assert_eq!(thread.expect("a thread").join().expect("no panic").expect("a loop"), [Some(7), None]);
         assert_eq!(failed_tasks() - before, 1);
+    }
+
+    /// Sends a byte there and back so often.
+    async fn exchange(count: usize) -> usize {
+        let listener = listener::listen("127.0.0.1:0".parse().expect("an address")).expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let acceptor = Acceptor::new(listener).expect("an acceptor");
+        spawn_local(async move {
+            let (descriptor, _) = acceptor.accept().await.expect("a connection");
+            let socket = Socket::from_accepted(descriptor).expect("a socket");
+            let mut room = [0; 8];
+            while let Ok(count @ 1..) = socket.read(&mut room).await {
+                socket.write_all(&room[..count]).await.expect("a peer");
+            }
+        });
+        let socket = Socket::connect(address).await.expect("a connection");
+        let mut room = [0; 8];
+        for _ in 0..count {
+            socket.write_all(b"x").await.expect("a peer");
+            assert_eq!(socket.read(&mut room).await.expect("a peer"), 1);
+        }
+        count
+    }
+
+    #[test]
+    fn busy_polling_changes_nothing_but_the_sleep() {
+        for busy_poll in [BusyPoll::Off, BusyPoll::Auto, BusyPoll::For(Duration::from_millis(1))] {
+            let options = WorkerOptions { busy_poll, ..WorkerOptions::default() };
+            assert_eq!(run_with(options, exchange(200)).expect("a loop"), 200, "{busy_poll:?}");
+        }
+    }
+
+    #[test]
+    fn the_time_of_busy_polling_is_counted_and_ends() {
+        let before = busy_polled();
+        let look = Duration::from_millis(5);
+        let options = WorkerOptions { busy_poll: BusyPoll::For(look), ..WorkerOptions::default() };
+        let began = clock::now();
+        let work = async { sleep(Duration::from_millis(100)).await };
+        run_with(options, work).expect("a loop");
+        let polled = busy_polled() - before;
+        assert!(polled >= look && clock::now() - began >= Duration::from_millis(100), "{polled:?}");
     }
 }

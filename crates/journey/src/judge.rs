@@ -11,8 +11,8 @@
 use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates};
 use crate::reason::Reason;
 use crate::record::{
-    Arrival, Cause, Death, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, StageRow, StallRow,
-    ThresholdRow, Verdict,
+    Arrival, Cause, Death, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, ShardRow, StageRow,
+    StallRow, ThresholdRow, Verdict,
 };
 use crate::stage::Stage;
 use crate::threshold::{self, Fate};
@@ -56,6 +56,7 @@ impl Cause {
             Self::RelayDefect
             | Self::RateNotOffered
             | Self::Late
+            | Self::Clocks
             | Self::Busy
             | Self::Exhausted
             | Self::Stolen
@@ -89,6 +90,9 @@ pub struct VerdictInputs {
 
 /// Returns the verdict on a run, from the other parts of its record.
 pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
+    if let Some(shard) = &record.shard {
+        return part_verdict(shard);
+    }
     let mut reasons = account_reasons(record);
     reasons.extend(death_reasons(record));
     reasons.extend(fate_reasons(record, circumstances));
@@ -103,6 +107,12 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
     let mut verdict = decide(reasons, &pass_text(record));
     verdict.closed &= is_closed;
     verdict
+}
+
+/// Returns the verdict on a part of a load: there is none before all parts are together.
+fn part_verdict(shard: &ShardRow) -> Verdict {
+    let why = format!("Part {}/{}: mailrun merge judges all parts together.", shard.index, shard.count);
+    Verdict { why: why.clone(), reasons: vec![why], causes: vec![Cause::Remark], ..Verdict::default() }
 }
 
 /// Makes a verdict from reasons: they are sorted, and the first decides. `pass` is the text for a run without any.
@@ -146,7 +156,10 @@ pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass
 /// Returns the outcome of a run. Older records do not have one: then it is derived from their other fields.
 pub fn outcome(record: &Record) -> Option<Outcome> {
     let verdict = &record.verdict;
-    if verdict.outcome.is_some() || !record.parties.iter().any(|party| party.role == Role::Source) {
+    if verdict.outcome.is_some()
+        || record.shard.is_some()
+        || !record.parties.iter().any(|party| party.role == Role::Source)
+    {
         return verdict.outcome;
     }
     let is_lossy = is_watched(&record.ledger) && !verdict.closed;
@@ -464,8 +477,17 @@ fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
     })
 }
 
-/// Reports a requested rate that was not offered: the generator's fault if it was the limit, else the server's.
-fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option<Reason> {
+/// A rate that was asked for and not offered.
+pub enum MissedRate {
+    /// It was asked for in so short a time that it says nothing: the reason.
+    TooShort(Reason),
+    /// The beginning of the sentence about it.
+    Missed(String),
+}
+
+/// The rate that was not offered in an open loop that was not cut short; `None` if it was. `party_offered` begins the
+/// sentence.
+pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let asked = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = stage(record, Stage::Created)?;
     let offered = created.offered_rate_per_s.or(Some(created.rate_per_s).filter(|rate| *rate > 0.0))?;
@@ -478,25 +500,32 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
         return None;
     }
     let missed = format!(
-        "The source offered {} messages per second of the {} asked for",
+        "{party_offered} {} messages per second of the {} asked for",
         grouped(offered.round() as u64),
         grouped(asked.round() as u64)
     );
-    if created.duration_s < MIN_RATE_S {
-        let text =
-            format!("{missed}, in {:.2} s: too short a time to judge a rate. Send more messages.", created.duration_s);
-        return Some(Reason::new(Cause::RateNotOffered, text));
+    if created.duration_s >= MIN_RATE_S {
+        return Some(MissedRate::Missed(missed));
     }
-    let sessions = record.workload.sessions;
-    Some(if is_our_fault || between == Topology::Direct {
-        Reason::new(Cause::RateNotOffered, format!("{missed}. Use more --sessions or a lower --rate."))
-    } else {
-        let text = format!(
-            "{missed}: all {} were waiting for the server. Use more --sessions if it can take more.",
-            counted(u64::from(sessions), "session")
-        );
-        Reason::new(Cause::RateMissed, text)
-    })
+    let text =
+        format!("{missed}, in {:.2} s: too short a time to judge a rate. Send more messages.", created.duration_s);
+    Some(MissedRate::TooShort(Reason::new(Cause::RateNotOffered, text)))
+}
+
+/// Reports a requested rate that was not offered: the generator's fault if it was the limit, else the server's.
+fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option<Reason> {
+    let missed = match missed_rate(record, "The source offered")? {
+        MissedRate::TooShort(reason) => return Some(reason),
+        MissedRate::Missed(missed) => missed,
+    };
+    if is_our_fault || between == Topology::Direct {
+        return Some(Reason::new(Cause::RateNotOffered, format!("{missed}. Use more --sessions or a lower --rate.")));
+    }
+    let text = format!(
+        "{missed}: all {} were waiting for the server. Use more --sessions if it can take more.",
+        counted(u64::from(record.workload.sessions), "session")
+    );
+    Some(Reason::new(Cause::RateMissed, text))
 }
 
 /// Finds thresholds that were missed, or that concern something unseen. A missed limit of a fate weighs as much as the

@@ -107,6 +107,12 @@ impl Latencies {
         self.recorded().map_or(0.0, |histogram| in_ms(histogram.value_at_quantile(quantile)))
     }
 
+    /// The recorded times in nanoseconds, to the histogram's digits, each with its number; in ascending order.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let recorded = self.recorded().into_iter().flat_map(|histogram| histogram.iter_recorded());
+        recorded.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
+    }
+
     /// Encodes it as interval logs do: HdrHistogram V2, deflated, base64. `None` if nothing was counted.
     pub fn encoded(&self) -> Option<String> {
         let mut bytes = Vec::new();
@@ -118,8 +124,11 @@ impl Latencies {
     pub fn decode(text: &str) -> Option<Self> {
         let text = Some(text).filter(|text| text.len() <= MAX_ENCODED_BYTES)?;
         let bytes = STANDARD.decode(text).ok()?;
-        let histogram: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).ok()?;
-        let digits = if histogram.sigfig() == Precision::Two.number() { Precision::Two } else { Precision::Three };
+        let mut histogram: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).ok()?;
+        let digits =
+            [Precision::Two, Precision::Three].into_iter().find(|digits| digits.number() == histogram.sigfig())?;
+        // What is added to it may be longer than all that it has.
+        histogram.auto(true);
         Some(Self { histogram: Some(Box::new(histogram)), digits })
     }
 
@@ -256,6 +265,15 @@ mod tests {
             let _ = Latencies::decode(nonsense);
         }
         assert_eq!(Latencies::decode(&"A".repeat(MAX_ENCODED_BYTES + 4)), None);
+    }
+
+    #[test]
+    fn buckets_have_every_time_once() {
+        let times = of([10, 20, 20, 30].map(Duration::from_millis));
+        let buckets: Vec<_> = times.buckets().collect();
+        assert_eq!(buckets.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [1, 2, 1]);
+        buckets.iter().zip([10.0, 20.0, 30.0]).for_each(|((ns, _), ms)| close(*ns as f64 / NS_PER_MS, ms));
+        assert_eq!(Latencies::default().buckets().count(), 0);
     }
 
     #[test]

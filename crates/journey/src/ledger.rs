@@ -7,13 +7,15 @@
 //! 100 million messages of one recipient cost 3,052 pages, 12.5 MB, and nothing else grows with the run. Badly or
 //! maliciously chosen sequence numbers cost a page each, so the number of pages is limited; units that do not fit are
 //! counted by the caller and reported in the verdict.
-use crate::trace::MAX_RECIPIENTS;
+use crate::trace::{MAX_RECIPIENTS, WARM_UP_SEQUENCE};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
+use std::ops::Range;
 
 const PAGE_WORDS: usize = 512;
 const PAGE_BYTES: usize = PAGE_WORDS * 8;
 const PAGE_BITS_LOG2: u32 = 15;
+const PAGE_BITS: u64 = 1 << PAGE_BITS_LOG2;
 const MAGIC: &[u8; 8] = b"MRLEDGR1";
 /// Pages that [`Ledger::clear`] keeps: 1 MB, enough for two ticks at any speed measured so far.
 const SPARE_PAGES: usize = 256;
@@ -123,6 +125,28 @@ impl Ledger {
     /// Number of its units that `other` does not have.
     pub fn count_without(&self, other: &Self) -> u64 {
         self.index.iter().map(|(&key, &page)| count_ones_without(&self.pages[page], other.page(key))).sum()
+    }
+
+    /// The units whose messages have these numbers, during the warm-up or after it.
+    pub fn within(&self, numbers: &[Range<u64>]) -> Self {
+        let mut found = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
+        for (&key, &page) in &self.index {
+            let sequence = key.number << PAGE_BITS_LOG2;
+            let first = sequence % WARM_UP_SEQUENCE;
+            let bits = |range: &Range<u64>| {
+                let begin = range.start.clamp(first, first + PAGE_BITS) - first;
+                begin..range.end.clamp(first, first + PAGE_BITS).saturating_sub(first)
+            };
+            let parts =
+                numbers.iter().map(bits).filter(|bits| bits.start < bits.end && sequence < 2 * WARM_UP_SEQUENCE);
+            for bits in parts {
+                if let Some(kept) = found.open_page(key) {
+                    copy_bits(&mut found.pages[kept], &self.pages[page], &bits);
+                }
+            }
+        }
+        found.count = found.pages.iter().map(count_ones).sum();
+        found
     }
 
     /// Memory that its pages take, spare ones included.
@@ -238,6 +262,19 @@ fn merge_page(ours: &mut LedgerPage, theirs: &LedgerPage) -> u64 {
     again
 }
 
+/// Sets in `kept` the bits of that range that `page` has.
+fn copy_bits(kept: &mut LedgerPage, page: &LedgerPage, bits: &Range<u64>) {
+    for (number, (kept, word)) in kept.iter_mut().zip(page.iter()).enumerate() {
+        let first = number as u64 * 64;
+        let below = |end: u64| match end.saturating_sub(first) {
+            0 => 0,
+            64.. => u64::MAX,
+            bits => (1 << bits) - 1,
+        };
+        *kept |= word & below(bits.end) & !below(bits.start);
+    }
+}
+
 fn count_ones(page: &LedgerPage) -> u64 {
     page.iter().map(|word| u64::from(word.count_ones())).sum()
 }
@@ -302,6 +339,27 @@ mod tests {
         assert_eq!(ours.count(), 15);
         assert_eq!(theirs.count_without(&ours), 3);
         assert_eq!(ours.count_without(&theirs), 5);
+    }
+
+    #[test]
+    fn the_units_of_some_messages_are_found_in_the_warm_up_too() {
+        let mut ledger = Ledger::default();
+        for sequence in (0..100_000).step_by(3) {
+            ledger.mark(sequence, 0);
+            ledger.mark(sequence | WARM_UP_SEQUENCE, 2);
+        }
+        ledger.mark(5 * WARM_UP_SEQUENCE, 0);
+        for (first, second) in
+            [(10..11, 0..0), (9..10, 0..0), (0..64, 0..0), (63..40_001, 40_000..99_999), (0..1 << 48, 0..9)]
+        {
+            let ranges = [first, second];
+            let found = ledger.within(&ranges);
+            let is_meant = |sequence: u64| ranges.iter().any(|range| range.contains(&sequence));
+            let expected: Vec<u64> = (0..100_000).step_by(3).filter(|sequence| is_meant(*sequence)).collect();
+            assert_eq!(found.count(), 2 * expected.len() as u64, "{ranges:?}");
+            assert!(expected.iter().all(|sequence| found.contains(*sequence, 0)));
+            assert!(expected.iter().all(|sequence| found.contains(sequence | WARM_UP_SEQUENCE, 2)));
+        }
     }
 
     #[test]

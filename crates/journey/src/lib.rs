@@ -47,10 +47,13 @@
 //! stalls     times in which a server accepted nothing
 //! seeded     random numbers from a seed
 //! merge      the parties' records joined into the run's
+//! time_axis  times of one record on the clock of another
+//! union      the records of parts of a load, or of several sinks, added
 //! record     the run record, `run.json`
 //! words      numbers in sentences
 //! ```
 pub mod account;
+pub mod clocks;
 mod delayed_acks;
 pub mod domains;
 pub mod errors;
@@ -71,7 +74,9 @@ pub mod stage;
 pub mod stalls;
 pub mod tally;
 pub mod threshold;
+mod time_axis;
 pub mod trace;
+pub mod union;
 pub mod validity;
 pub mod words;
 

@@ -5,6 +5,7 @@ use crate::record::{
 };
 use crate::rows::offered_rate;
 use crate::stage::Stage;
+use crate::time_axis::align;
 use std::collections::BTreeMap;
 
 const NS_PER_S: u64 = 1_000_000_000;
@@ -18,7 +19,8 @@ const MAX_TAIL_S: u64 = 24 * 3600;
 /// Identity, host, its surroundings and workload are taken from the source.
 pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     let mut run = Record { ledger, verdict: Verdict::default(), ..source };
-    if let Some(sink) = sink {
+    if let Some(mut sink) = sink {
+        align(&mut sink, &run);
         run.series = join_series(&run, &sink);
         let clock = SinkClock::new(&run, &sink);
         run.domains = domains::join(run.domains, &sink.domains, run.ledger.delivered.is_some());
@@ -103,7 +105,7 @@ fn tail_end_s(run: &Record) -> u64 {
     run.series.last().map_or(0, |row| row.second).saturating_add(MAX_TAIL_S)
 }
 
-fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec<ErrorRow> {
+pub(crate) fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec<ErrorRow> {
     for row in more {
         match errors.iter_mut().find(|known| (known.phase, known.code, &known.text) == (row.phase, row.code, &row.text))
         {

@@ -41,8 +41,14 @@ pub struct Record {
     pub commit: Option<String>,
     /// The machine that it ran on.
     pub host: Host,
+    /// Clock of `origin_ns`; `null` in older records.
+    #[serde(default)]
+    pub clock: Option<ClockRow>,
     /// The load that was offered.
     pub workload: Workload,
+    /// The part of a load that this is, where several machines sent it; `null` for a whole run, and in older records.
+    #[serde(default)]
+    pub shard: Option<ShardRow>,
     /// Processes that took part.
     pub parties: Vec<Party>,
     /// Messages that reached each stage, with their times.
@@ -133,7 +139,9 @@ impl Record {
             version: String::new(),
             commit: None,
             host: Host::default(),
+            clock: None,
             workload: Workload::default(),
+            shard: None,
             parties: Vec::new(),
             stages: Vec::new(),
             phases: Vec::new(),
@@ -157,6 +165,63 @@ impl Record {
             verdict: Verdict::default(),
         }
     }
+}
+
+/// The clock that the times of a record were read from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ClockRow {
+    /// The boot of the host, 8 hexadecimal digits: times of one boot can be compared exactly.
+    pub boot: String,
+    /// Unix time minus CLOCK_MONOTONIC, in nanoseconds, by the host's own clock: it joins times of several hosts, as exactly
+    /// as their clocks agree.
+    pub unix_offset_ns: u64,
+    /// Clocks of sinks on other hosts, as this one measured them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sinks: Vec<SinkClockRow>,
+}
+
+/// Clock of a sink's host, measured from another host by an exchange of messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SinkClockRow {
+    /// The boot of the sink's host, as in its own record.
+    pub boot: String,
+    /// The sink's Unix time minus this host's, in nanoseconds, by the exchange with the shortest round trip.
+    pub difference_ns: i64,
+    /// The most by which the difference may be wrong: half of that round trip, and what the difference changed from before
+    /// the load to after it.
+    pub error_ns: u64,
+    /// Number of exchanges.
+    pub exchanges: u32,
+}
+
+/// The part of a load that one of several machines sent (`--shard`).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ShardRow {
+    /// Number of the part, from 0.
+    pub index: u32,
+    /// Number of all parts.
+    pub count: u32,
+    /// Identity of the plan, 64 hexadecimal digits: parts of one run have the same.
+    pub plan: String,
+    /// Time at which all parts were to begin, RFC 3339.
+    pub start_at: String,
+    /// Time at which this part began, in seconds since `origin_ns` of the record.
+    pub began_s: f64,
+    /// Time by which that was too late, by the clock of its host.
+    pub late_s: f64,
+    /// Number of its first message.
+    pub first_message: u64,
+    /// Number of its messages; `null` if time ended the run.
+    pub messages: Option<u64>,
+    /// The load of all parts together.
+    pub workload: Workload,
+    /// Thresholds that all parts together must meet.
+    pub thresholds: Vec<String>,
+    /// `lag_ms` as an HdrHistogram of nanoseconds (V2, deflated, base64); `null` if nothing was measured.
+    pub lag_histogram: Option<String>,
 }
 
 /// TLS handshakes of one kind.
@@ -974,6 +1039,8 @@ pub enum Cause {
     RateNotOffered,
     /// The generator fell behind its schedule.
     Late,
+    /// A threshold judges times between clocks whose error is too large for it.
+    Clocks,
     /// Source or sink used all of its processor time.
     Busy,
     /// Descriptors or ports ran out.

@@ -14,7 +14,7 @@ const MAX_TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The rows of a run so far.
 ///
-/// After [`MAX_ROWS`] rows each two become one and from then on a row covers twice as long; `second` is its start.
+/// After `MAX_ROWS` rows each two become one and from then on a row covers twice as long; `second` is its start.
 /// Quantiles cannot be added, so such a row keeps the worse one.
 #[derive(Clone, Debug)]
 pub struct Series {

@@ -41,6 +41,8 @@ pub enum LatencyKind {
     SentService,
     /// Since a session began the message, until accepted (open loop).
     AcceptedService,
+    /// Since created (closed loop) or scheduled (open loop), until it was rejected or failed.
+    Ended,
     /// Delay of a message after its scheduled time (open loop).
     Slip,
     /// Delay by the source itself: after the due time of a message that a session was waiting for (open loop).
@@ -185,6 +187,8 @@ pub struct SourceTally {
     pub sent_service: Latencies,
     /// [`LatencyKind::AcceptedService`].
     pub accepted_service: Latencies,
+    /// [`LatencyKind::Ended`].
+    pub ended_latency: Latencies,
     /// [`LatencyKind::Phase`].
     pub phases: PhaseTimes,
     /// [`LatencyKind::Slip`].
@@ -227,7 +231,7 @@ pub struct SourceTally {
 }
 
 impl SourceTally {
-    /// Counts a time. It is in its histogram after [`SourceTally::settle`] at the latest.
+    /// Counts a time. It is in its histogram after [`SourceTally::flush_times`] at the latest.
     pub fn time(&mut self, what: LatencyKind, took: Duration) {
         self.pending_times.push((what, took));
         if self.pending_times.len() >= MAX_PENDING_TIMES {
@@ -251,6 +255,7 @@ impl SourceTally {
             LatencyKind::Accepted => &mut self.accepted_latency,
             LatencyKind::SentService => &mut self.sent_service,
             LatencyKind::AcceptedService => &mut self.accepted_service,
+            LatencyKind::Ended => &mut self.ended_latency,
             LatencyKind::Slip => &mut self.slip,
             LatencyKind::Lag => &mut self.lag,
         }
@@ -279,6 +284,7 @@ impl SourceTally {
         self.accepted_latency.merge(&other.accepted_latency);
         self.sent_service.merge(&other.sent_service);
         self.accepted_service.merge(&other.accepted_service);
+        self.ended_latency.merge(&other.ended_latency);
         self.slowest.merge(&other.slowest);
         self.domains.merge(&other.domains);
         for (ours, theirs) in self.phases.0.iter_mut().zip(&other.phases.0) {
@@ -313,6 +319,7 @@ impl SourceTally {
             &mut kept.accepted_latency,
             &mut kept.sent_service,
             &mut kept.accepted_service,
+            &mut kept.ended_latency,
             &mut kept.slip,
             &mut kept.lag,
         ] {
@@ -328,6 +335,7 @@ impl SourceTally {
         self.accepted_latency = kept.accepted_latency;
         self.sent_service = kept.sent_service;
         self.accepted_service = kept.accepted_service;
+        self.ended_latency = kept.ended_latency;
         self.slip = kept.slip;
         self.lag = kept.lag;
         self.phases = kept.phases;

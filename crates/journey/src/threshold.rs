@@ -259,13 +259,14 @@ impl Threshold {
         let limit = Duration::try_from_secs_f64(self.limit / 1e3).ok();
         let (subject, loss_ratio) = match self.subject {
             Subject::Figure(MetricSource::Stage(Stage::Created), _) => return None,
-            Subject::Figure(MetricSource::Stage(stage), Metric::Quantile(share)) if self.comparison.is_upper() => {
+            Subject::Figure(MetricSource::Phase(_), _) => return None,
+            Subject::Figure(stage, Metric::Quantile(share)) if self.comparison.is_upper() => {
                 (LossSubject::Late(stage, limit?), 1.0 - share)
             }
-            Subject::Figure(MetricSource::Stage(stage), Metric::Max) if self.comparison.is_upper() => {
+            Subject::Figure(stage, Metric::Max) if self.comparison.is_upper() => {
                 (LossSubject::Late(stage, limit?), 0.0)
             }
-            Subject::Figure(MetricSource::Stage(stage), Metric::Within(time)) if !self.comparison.is_upper() => {
+            Subject::Figure(stage, Metric::Within(time)) if !self.comparison.is_upper() => {
                 (LossSubject::Late(stage, time), 1.0 - self.limit / 100.0)
             }
             Subject::Fate(fate @ (Fate::Rejected | Fate::Failed))
@@ -321,7 +322,7 @@ pub struct LossGoal {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum LossSubject {
     /// Those that did not reach the stage in that time.
-    Late(Stage, Duration),
+    Late(MetricSource, Duration),
     /// Those that met that fate.
     Fate(Fate),
 }
@@ -337,12 +338,19 @@ impl LossGoal {
         self.loss_ratio
     }
 
+    /// Time that a message may take at most; `None` if the goal is not about time.
+    pub fn limit(&self) -> Option<Duration> {
+        match self.subject {
+            LossSubject::Late(_, limit) => Some(limit),
+            LossSubject::Fate(_) => None,
+        }
+    }
+
     /// Share of `due` messages that was lost; `None` if nobody could see it.
     pub fn lost_share(&self, figures: &impl MetricValues, due: u64) -> Option<f64> {
         match self.subject {
             LossSubject::Fate(fate) => Some(figures.fate(fate)? as f64 / figures.created_units()?.max(1) as f64),
-            LossSubject::Late(stage, limit) => {
-                let place = MetricSource::Stage(stage);
+            LossSubject::Late(place, limit) => {
                 let reached = figures.count(place)?;
                 let times = figures.times(place).filter(|times| times.count() > 0);
                 let in_time = if reached == 0 { 0 } else { times?.count_within(limit) };

@@ -1,7 +1,8 @@
 //! A broker and how to connect to it: address, security, limits, and the mechanism that authenticates us.
 use crate::error::Error;
 use crate::security::{BrokerSecurity, SaslMechanism};
-use crate::url::{BrokerUrl, Password};
+use crate::url::BrokerUrl;
+use amqp::Password;
 use fe2o3_amqp::sasl_profile::{SaslProfile, SaslScramSha1, SaslScramSha256, SaslScramSha512};
 use std::net::IpAddr;
 use std::time::Duration;

@@ -11,7 +11,7 @@
 //!
 //! **A write is never made to wait.** The engine is one task for both directions: if it waited for a peer that is
 //! itself waiting for us to read, both would wait for ever. Whoever hands over messages waits instead
-//! ([`StreamStats::room`]), so little is pending. [`FrameValidator`] checks what is read before the engine has it, and
+//! ([`StreamStats::writable`]), so little is pending. [`FrameValidator`] checks what is read before the engine has it, and
 //! `ErrorWatch` what the engine writes: an error of the peer that we report is the last thing that is written, and no
 //! more is read.
 use crate::error::Error;

@@ -8,8 +8,8 @@
 //! fe2o3-amqp 0.18.4 reports a breach of the protocol by a detach (an end, a close) with an error, and waits for the
 //! answer without a limit. A peer that breaks the protocol need not answer. So the report is passed on, and the stream
 //! ends after it: every waiting task gets an error.
-use crate::embedded::Elements;
 use crate::error::{self, Error};
+use amqp::Elements;
 use std::collections::{HashMap, HashSet};
 use std::{fmt, io};
 

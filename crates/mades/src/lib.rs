@@ -62,7 +62,8 @@ mod sender;
 pub mod simulator;
 mod url;
 
-pub use crate::url::{BrokerUrl, Password, UrlError};
+pub use crate::url::{BrokerUrl, UrlError, password_from_file};
+pub use amqp::Password;
 pub use broker::Broker;
 pub use bytes::Bytes;
 pub use coalescing::{Coalescing, StreamStats};

@@ -1,4 +1,5 @@
 //! URL of a broker and its user: `amqp://user:password@host:port`, with the password never shown.
+use amqp::Password;
 use party::password_file;
 use percent_encoding::percent_decode_str;
 use std::fmt;
@@ -11,36 +12,14 @@ const PLAIN_PORT: u16 = 5672;
 /// The port of AMQP under TLS (IANA `amqps`).
 const TLS_PORT: u16 = 5671;
 
-/// Something that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Password(String);
-
-impl Password {
-    /// Keeps `text`.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// The first line of a file.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub fn from_file(path: &Path) -> Result<Self, UrlError> {
-        let unreadable =
-            |error: std::io::Error| UrlError::PasswordFile { path: path.display().to_string(), why: error.to_string() };
-        password_file::read(path).map(Self).map_err(unreadable)
-    }
-
-    /// Gives the secret, for the code that sends it.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Password {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
+/// The password in the first line of a file.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn password_from_file(path: &Path) -> Result<Password, UrlError> {
+    let unreadable =
+        |error: std::io::Error| UrlError::PasswordFile { path: path.display().to_string(), why: error.to_string() };
+    password_file::read(path).map(Password::new).map_err(unreadable)
 }
 
 /// Address of a broker and the login. Shows neither password nor, in `Debug`, anything that `Display` does not.
@@ -159,7 +138,7 @@ impl FromStr for BrokerUrl {
             None => return Err(UrlError::Malformed("not a valid host".to_owned())),
         };
         let user = (!url.username().is_empty()).then(|| percent_decoded(url.username())).transpose()?;
-        let password = url.password().map(percent_decoded).transpose()?.map(Password);
+        let password = url.password().map(percent_decoded).transpose()?.map(Password::new);
         if user.is_none() && password.is_some() {
             return Err(UrlError::NoUser);
         }
@@ -260,8 +239,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("password");
         std::fs::write(&path, "with spaces \nand more").unwrap();
-        assert_eq!(Password::from_file(&path).unwrap().reveal(), "with spaces ");
-        let error = Password::from_file(&directory.path().join("nowhere")).unwrap_err();
+        assert_eq!(password_from_file(&path).unwrap().reveal(), "with spaces ");
+        let error = password_from_file(&directory.path().join("nowhere")).unwrap_err();
         assert!(error.to_string().contains("nowhere"), "{error}");
     }
 

@@ -438,7 +438,7 @@ mod tests {
             assert!(matches!(ended, SessionEnd::Closed), "{ended:?}");
             source
         };
-        let thread = crate::worker::spawn("notary", crate::FdTable::Shared, work).expect("a thread");
+        let thread = crate::worker::spawn("notary", crate::WorkerOptions::default(), work).expect("a thread");
         let notary = thread.join().expect("no panic").expect("a loop");
         assert_eq!((notary.accepted, notary.written.len()), (MESSAGES, MESSAGES));
         let pairs = notary.rendered.iter().zip(&notary.written);

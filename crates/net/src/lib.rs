@@ -70,7 +70,8 @@ pub use client::{AsyncClient, Client, ClientBuilder, Error, SendOutcome};
 pub use client_limits::{Admission, ClientKey, ClientLimit, ClientLimits, ClientRefusal, Clients};
 pub use client_session::{ClientSecurity, ClientSession, MessageSource, NextAction, SessionEnd};
 pub use eventloop::{
-    Acceptor, Endpoint, FdTable, ResourceExhausted, Socket, Timer, clock, listener, open_files, sleep, sleep_until,
+    Acceptor, BusyPoll, Endpoint, FdTable, ResourceExhausted, Socket, Timer, WorkerOptions, clock, listener,
+    open_files, sleep, sleep_until,
 };
 pub use handler::{Answer, CloseReason, Handler, LoginOutcome, Peer, ReadLimit};
 pub use message_handler::{BufferBudget, BufferingHandler, MessageHandler, MessageService, ReceivedMessage};

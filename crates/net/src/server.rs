@@ -8,11 +8,11 @@ use crate::service::Service;
 use crate::tls_setup::ServerSecurity;
 use crate::worker::{self, WorkerBuffers};
 use eventloop::Endpoint;
-use eventloop::FdTable;
 use eventloop::clock;
 use eventloop::listener;
 use eventloop::sleep;
 use eventloop::{Acceptor, Socket};
+use eventloop::{BusyPoll, FdTable, WorkerOptions};
 use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, send};
 use smtp::limits::Limits;
@@ -70,7 +70,7 @@ pub struct Server<S, M> {
     clients: Arc<Clients>,
     security: ServerSecurity,
     proxied: Proxied,
-    fd_table: FdTable,
+    worker_options: WorkerOptions,
     offer_change: Option<OfferChange>,
     service: PhantomData<fn() -> S>,
 }
@@ -101,7 +101,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
             clients: Arc::new(Clients::new(ClientLimits::default())),
             security: ServerSecurity::None,
             proxied: Proxied::No,
-            fd_table: FdTable::Shared,
+            worker_options: WorkerOptions::default(),
             offer_change: None,
             service: PhantomData,
         }
@@ -168,7 +168,14 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     /// started: for programs that only run a server.
     #[must_use]
     pub fn fd_table(mut self, files: FdTable) -> Self {
-        self.fd_table = files;
+        self.worker_options.fd_table = files;
+        self
+    }
+
+    /// Sets the time for which workers look for events before they sleep: less delay with few sessions, for a processor.
+    #[must_use]
+    pub fn busy_poll(mut self, busy_poll: BusyPoll) -> Self {
+        self.worker_options.busy_poll = busy_poll;
         self
     }
 
@@ -208,13 +215,27 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     ///
     /// # Errors
     /// As [`Server::start`].
-    pub fn start_at(mut self, endpoint: &Endpoint) -> io::Result<RunningServer> {
+    pub fn start_at(self, endpoint: &Endpoint) -> io::Result<RunningServer> {
         let (listener, endpoint) = listener::listen_at(endpoint)?;
-        let fd_table = self.fd_table;
+        self.serve_on(listener, endpoint, SocketOwner::Server)
+    }
+
+    /// Serves on a socket that listens already: one that a service manager has opened, as for systemd's socket activation.
+    /// A path of `endpoint` stays when the server ends.
+    ///
+    /// # Errors
+    /// As [`Server::start`]; and if the socket's options cannot be set.
+    pub fn start_on(self, listener: OwnedFd, endpoint: Endpoint) -> io::Result<RunningServer> {
+        listener::adopt(&listener, &endpoint)?;
+        self.serve_on(listener, endpoint, SocketOwner::Other)
+    }
+
+    fn serve_on(mut self, listener: OwnedFd, endpoint: Endpoint, owner: SocketOwner) -> io::Result<RunningServer> {
+        let options = self.worker_options;
         let settings = Arc::new(self.settings());
         let (stop, stopped) = watch::channel(false);
         let sessions = Arc::new(SessionSlots { open: AtomicUsize::new(0), limit: self.sessions });
-        let mut running = RunningServer { endpoint, stop, workers: Vec::new() };
+        let mut running = RunningServer { endpoint, owner, stop, workers: Vec::new() };
         let begins = (0..self.workers)
             .map(|number| {
                 let settings = settings.clone();
@@ -228,7 +249,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
                 let stopped = stopped.clone();
                 let (begun, begins) = channel();
                 let serve = move |worker_buffers| serve(listener, context, make, stopped, begun, worker_buffers);
-                running.workers.push(worker::spawn(&format!("serve-{number}"), fd_table, serve)?);
+                running.workers.push(worker::spawn(&format!("serve-{number}"), options, serve)?);
                 Ok(begins)
             })
             .collect::<io::Result<Vec<_>>>()?;
@@ -259,10 +280,18 @@ fn startup_error(worker: WorkerHandle) -> io::Error {
 /// A worker's thread. Its results are those of its event loop, and then of listening.
 type WorkerHandle = JoinHandle<io::Result<io::Result<()>>>;
 
+/// The party that opened a listening socket, and that removes its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SocketOwner {
+    Server,
+    Other,
+}
+
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct RunningServer {
     endpoint: Endpoint,
+    owner: SocketOwner,
     stop: watch::Sender<bool>,
     workers: Vec<WorkerHandle>,
 }
@@ -296,7 +325,7 @@ impl RunningServer {
 
 impl Drop for RunningServer {
     fn drop(&mut self) {
-        if let Endpoint::Unix(path) = &self.endpoint {
+        if let (Endpoint::Unix(path), SocketOwner::Server) = (&self.endpoint, self.owner) {
             // The socket may be gone already.
             let _ = std::fs::remove_file(path);
         }

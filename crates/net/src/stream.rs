@@ -222,7 +222,7 @@ mod tests {
             let short = stream.try_write_vectored(&[IoSlice::new(b"end")]).expect("it takes more");
             [all, limited, short]
         };
-        let thread = crate::worker::spawn("writer", crate::FdTable::Shared, work).expect("a thread");
+        let thread = crate::worker::spawn("writer", crate::WorkerOptions::default(), work).expect("a thread");
         let written = thread.join().expect("no panic").expect("a loop");
         assert_eq!(written, [10_003, 4096, 3]);
     }

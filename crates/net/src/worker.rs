@@ -1,7 +1,7 @@
 //! A worker that serves sessions: a thread of [`eventloop`], and the buffers that all its sessions share.
 use crate::outbox::Outbox;
-pub use eventloop::worker::{default_count, failed_tasks as failed_sessions, spawn_local};
-use eventloop::{FdTable, PageAlignedBuffer};
+pub use eventloop::worker::{busy_polled, default_count, failed_tasks as failed_sessions, spawn_local};
+use eventloop::{PageAlignedBuffer, WorkerOptions};
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -48,14 +48,14 @@ impl WorkerBuffers {
 /// Those of starting a thread.
 pub fn spawn<T, W>(
     name: &str,
-    fd_table: FdTable,
+    options: WorkerOptions,
     work: impl FnOnce(WorkerBuffers) -> W + Send + 'static,
 ) -> io::Result<JoinHandle<io::Result<T>>>
 where
     T: Send + 'static,
     W: Future<Output = T> + 'static,
 {
-    eventloop::worker::spawn(name, fd_table, || work(WorkerBuffers::default()))
+    eventloop::worker::spawn(name, options, || work(WorkerBuffers::default()))
 }
 
 /// Runs `work` as a worker on this thread ([`eventloop::worker::run`]), with buffers for its sessions.
@@ -63,5 +63,16 @@ where
 /// # Errors
 /// Those of making an event loop: descriptors have run out.
 pub fn run<T: 'static, W: Future<Output = T> + 'static>(work: impl FnOnce(WorkerBuffers) -> W) -> io::Result<T> {
-    eventloop::worker::run(work(WorkerBuffers::default()))
+    run_with(WorkerOptions::default(), work)
+}
+
+/// Runs `work` as a worker with these options on this thread.
+///
+/// # Errors
+/// Those of making an event loop: descriptors have run out.
+pub fn run_with<T: 'static, W: Future<Output = T> + 'static>(
+    options: WorkerOptions,
+    work: impl FnOnce(WorkerBuffers) -> W,
+) -> io::Result<T> {
+    eventloop::worker::run_with(options, work(WorkerBuffers::default()))
 }

@@ -1,11 +1,11 @@
-//! HTTP client of a bench: asks a mailrun sink or relay for its state, one GET a connection.
+//! HTTP client of a bench: asks a mailrun sink or relay for its state, by GET.
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow, bail};
 use axum::http::Request;
 use axum::http::header::HOST;
 use axum::http::uri::Authority;
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -72,11 +72,46 @@ impl HttpClient {
         answer.with_context(|| format!("no answer within {:?}", self.response_timeout))?
     }
 
+    /// Asks for `path` so many times, one after the other on one connection; calls `take` with each answer at once, after
+    /// `begin` when the question is about to be sent.
+    ///
+    /// # Errors
+    /// As of [`Self::get`].
+    pub fn get_repeatedly<T>(
+        &self,
+        path: &str,
+        count: u32,
+        begin: impl Fn() -> T,
+        mut take: impl FnMut(T, HttpAnswer),
+    ) -> Result<()> {
+        let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let asked = async {
+            let mut sender = self.handshake().await?;
+            for _ in 0..count {
+                let begun = begin();
+                take(begun, self.ask(&mut sender, path).await?);
+            }
+            Ok(())
+        };
+        let asked = runtime.block_on(async { timeout(self.response_timeout, asked).await });
+        asked.with_context(|| format!("no answer within {:?}", self.response_timeout))?
+    }
+
     async fn exchange(&self, path: &str) -> Result<HttpAnswer> {
-        let (mut sender, connection) = http1::handshake(TokioIo::new(self.connect().await?)).await?;
+        let mut sender = self.handshake().await?;
+        self.ask(&mut sender, path).await
+    }
+
+    async fn handshake(&self) -> Result<SendRequest<Empty<Bytes>>> {
+        let (sender, connection) = http1::handshake(TokioIo::new(self.connect().await?)).await?;
         // An error of the connection reaches the request; it ends with the runtime.
         tokio::spawn(connection);
+        Ok(sender)
+    }
+
+    async fn ask(&self, sender: &mut SendRequest<Empty<Bytes>>, path: &str) -> Result<HttpAnswer> {
         let request = Request::get(format!("{}{path}", self.prefix)).header(HOST, self.authority.as_str());
+        sender.ready().await?;
         let answer = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), self.max_response_bytes).collect().await;

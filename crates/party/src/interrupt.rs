@@ -1,9 +1,14 @@
 //! SIGINT and SIGTERM as a number: the first asks for an end with a report, the second for an immediate report of what
 //! is known, the third for an end without one. SIGHUP as a request to read files again, for those who watch for it.
-use anyhow::{Context, Result};
+use crate::reason::reason;
+use anyhow::{Context, Result, anyhow};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The user's requests so far.
@@ -25,6 +30,18 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time after the third signal for the rest of the process, and for processes that it started, to end by themselves.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Descriptors of a runtime that watches for signals, at most.
+const RUNTIME_DESCRIPTORS: usize = 8;
+
+/// Signals that ask for an end: SIGINT and SIGTERM.
+const USER_SIGNALS: [i32; 2] = [2, 15];
+
+/// Time between a process's end by a signal and the count of the same signal here, at most.
+const SHARED_SIGNAL_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Interval of looking for it.
+const SHARED_SIGNAL_POLL: Duration = Duration::from_millis(5);
+
 /// The exit status of an interrupted command: 128 + SIGINT.
 pub const INTERRUPTED_STATUS: u8 = 130;
 
@@ -35,6 +52,8 @@ pub struct Interrupted(pub(crate) &'static str);
 impl Interrupted {
     /// The end came before there was anything to report.
     pub const BEFORE_LOAD: Self = Self("interrupted before the first message");
+    /// The end came before there was a report.
+    pub const BEFORE_REPORT: Self = Self("interrupted before the report");
     /// The end came with the third signal.
     pub const WITHOUT_REPORT: Self = Self("interrupted three times: ended without a report");
 }
@@ -57,6 +76,7 @@ pub struct Interrupt {
 impl Interrupt {
     /// Starts watching, for the rest of the process's life.
     pub fn watch() -> Result<Self> {
+        check_descriptors()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot watch for signals")?;
         let count = Arc::new(AtomicU32::new(0));
@@ -86,6 +106,19 @@ impl Interrupt {
         }
     }
 
+    /// Reports whether the user's request ended a process that shares this one's terminal or control group: a signal for
+    /// all of them ends one that does not take signals yet. This process may learn of it a moment later.
+    pub fn has_ended(&self, status: ExitStatus) -> bool {
+        if !status.signal().is_some_and(|signal| USER_SIGNALS.contains(&signal)) {
+            return false;
+        }
+        let limit = Instant::now() + SHARED_SIGNAL_TIMEOUT;
+        while self.requested() == StopRequest::Nothing && Instant::now() < limit {
+            std::thread::sleep(SHARED_SIGNAL_POLL);
+        }
+        self.requested() != StopRequest::Nothing
+    }
+
     /// Waits until the user has asked for that, or more.
     pub async fn wait_for(&self, least: StopRequest) {
         while self.requested() < least {
@@ -99,6 +132,12 @@ impl Interrupt {
     }
 }
 
+/// Makes sure that a runtime finds the descriptors that it needs: tokio panics without those of its signals.
+fn check_descriptors() -> Result<()> {
+    let opened: io::Result<Vec<_>> = (0..RUNTIME_DESCRIPTORS / 2).map(|_| UnixStream::pair()).collect();
+    opened.map(drop).map_err(|error| anyhow!("cannot watch for signals: {}. Raise `ulimit -n`.", reason(&error)))
+}
+
 /// Notes SIGHUPs that arrive after its creation.
 #[derive(Clone, Debug)]
 pub struct SighupWatch(Arc<AtomicBool>);
@@ -106,6 +145,7 @@ pub struct SighupWatch(Arc<AtomicBool>);
 impl SighupWatch {
     /// Starts watching, for the rest of the process's life: SIGHUP no longer ends the process.
     pub fn watch() -> Result<Self> {
+        check_descriptors()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let runtime = runtime.context("cannot watch for signals")?;
         let mut hangups = {

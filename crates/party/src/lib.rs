@@ -10,12 +10,14 @@ macro_rules! tell {
 }
 
 pub mod alternate_screen;
+pub mod clock_exchange;
 mod dashboard_display;
 pub mod host;
 pub mod host_sampler;
 pub mod http_client;
 pub mod http_server;
 pub mod interrupt;
+mod journal;
 pub mod live;
 pub mod live_figures;
 pub mod live_line;
@@ -29,6 +31,7 @@ pub mod planned_panic;
 pub mod position;
 pub mod process_usage;
 pub mod reason;
+pub mod server_cores;
 pub mod terminal;
 pub mod tls_mode;
 pub mod usage_sampler;

@@ -7,6 +7,7 @@
 //! ```
 //! A line without room is dropped and counted, and the next line that can be written gives the number of dropped ones.
 //! Text of peers cannot control a terminal: hidden characters are escaped.
+use crate::journal;
 use jiff::Timestamp;
 use report::printable::printable;
 use std::fs::File;
@@ -37,8 +38,18 @@ struct LogBuffer {
     /// Signals that something has been written.
     emptied: Condvar,
     limit: usize,
+    form: LogForm,
     /// Number of lines that were not written.
     dropped: AtomicU64,
+}
+
+/// Form of the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogForm {
+    /// As they come.
+    Lines,
+    /// For systemd's journal.
+    Journal,
 }
 
 #[derive(Default)]
@@ -61,7 +72,8 @@ impl LogWriter {
     /// If the thread cannot be started, or the descriptor not copied.
     pub fn to_stderr() -> io::Result<Self> {
         let stderr = io::stderr().as_fd().try_clone_to_owned()?;
-        Self::start(File::from(stderr), BUFFER_LIMIT)
+        let form = if journal::is_stderr() { LogForm::Journal } else { LogForm::Lines };
+        Self::start_in_form(File::from(stderr), BUFFER_LIMIT, form)
     }
 
     /// Starts the thread, which writes to `out` and buffers `limit` bytes meanwhile.
@@ -69,9 +81,13 @@ impl LogWriter {
     /// # Errors
     /// If the thread cannot be started.
     pub fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
+        Self::start_in_form(out, limit, LogForm::Lines)
+    }
+
+    fn start_in_form(out: impl Write + Send + 'static, limit: usize, form: LogForm) -> io::Result<Self> {
         let filled = Condvar::new();
         let emptied = Condvar::new();
-        let shared = LogBuffer { state: Mutex::default(), filled, emptied, limit, dropped: AtomicU64::new(0) };
+        let shared = LogBuffer { state: Mutex::default(), filled, emptied, limit, form, dropped: AtomicU64::new(0) };
         let writer = Self(Arc::new(shared));
         let shared = Arc::clone(&writer.0);
         std::thread::Builder::new().name("log".to_owned()).spawn(move || shared.run(out))?;
@@ -179,6 +195,7 @@ impl LogBuffer {
 
     fn run(&self, mut out: impl Write) {
         let mut batch = Vec::new();
+        let mut for_journal = Vec::new();
         let mut is_below_shown = false;
         loop {
             let mut state = self.lock();
@@ -206,7 +223,14 @@ impl LogBuffer {
             }
             is_below_shown = !below.is_empty();
             batch.extend_from_slice(below.as_bytes());
-            self.write(&batch, &mut out);
+            match self.form {
+                LogForm::Lines => self.write(&batch, &mut out),
+                LogForm::Journal => {
+                    journal::append_lines(&batch, &mut for_journal);
+                    self.write(&for_journal, &mut out);
+                    for_journal.clear();
+                }
+            }
             batch.clear();
         }
     }

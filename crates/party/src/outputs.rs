@@ -8,7 +8,7 @@ use crate::process_usage;
 use crate::reason::reason;
 use anyhow::{Context, Result};
 use dashboard::RunSnapshot;
-use journey::record::{Party, Record, Role, Workload};
+use journey::record::{ClockRow, Party, Record, Role, Workload};
 use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
 use smtp::server::Protocol;
 use std::fs::{self, File, OpenOptions};
@@ -299,8 +299,20 @@ pub fn new_record(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: option_env!("MAILRUN_COMMIT").map(str::to_owned),
         host: host::facts(directory),
+        clock: Some(clock_row()),
         workload,
         ..Record::empty()
+    }
+}
+
+/// The clock of this process's times.
+pub(crate) fn clock_row() -> ClockRow {
+    let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let offset = unix.saturating_sub(net::clock::now());
+    ClockRow {
+        boot: format!("{:08x}", monotonic_clock().0),
+        unix_offset_ns: u64::try_from(offset.as_nanos()).unwrap_or_default(),
+        sinks: Vec::new(),
     }
 }
 

@@ -42,6 +42,17 @@ impl ProcessUsage {
         }
     }
 
+    /// Resources used after `earlier`, a reading of the same process. The peak of memory is that since it began.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            user_s: (self.user_s - earlier.user_s).max(0.0),
+            sys_s: (self.sys_s - earlier.sys_s).max(0.0),
+            write_bytes: self.write_bytes.zip(earlier.write_bytes).map(|(all, before)| all.saturating_sub(before)),
+            ..self
+        }
+    }
+
     /// `later`, with the figures that only an earlier reading could still see.
     pub fn followed_by(self, later: Self) -> Self {
         Self {
@@ -176,6 +187,15 @@ mod tests {
             early.followed_by(late),
             ProcessUsage { user_s: 2.0, max_rss_bytes: Some(7), ..ProcessUsage::default() }
         );
+    }
+
+    #[test]
+    fn what_was_used_before_is_another_runs() {
+        let early = ProcessUsage { user_s: 1.0, write_bytes: Some(3), ..ProcessUsage::default() };
+        let late =
+            ProcessUsage { user_s: 1.5, sys_s: 2.0, max_rss_bytes: Some(9), write_bytes: Some(7), rss_bytes: None };
+        let between = ProcessUsage { user_s: 0.5, write_bytes: Some(4), ..late };
+        assert_eq!(late.since(early), between);
     }
 
     #[test]

@@ -22,6 +22,8 @@
 //! | `record` | the record of a run | |
 //! | `blocking_pool` | threads for work that blocks | |
 //! | `descriptors` | the number of descriptors needed, and the limits if fewer are granted | |
+//! | `service_manager` | tells systemd that the relay is ready, reloads, stops, lives | |
+//! | `inherited_sockets` | sockets that systemd has opened | |
 //! | `disk_test` | what a disk can do for a relay, before it is blamed | |
 //! | `spool_directory` | owner and permissions of the spool's directory | |
 //! | `log_target` | the target of the log's lines | |
@@ -35,6 +37,7 @@ mod delivery_log;
 mod descriptors;
 pub mod disk_test;
 mod dsn;
+mod inherited_sockets;
 mod log_target;
 mod message;
 pub mod offline;
@@ -43,6 +46,7 @@ mod record;
 mod recovery;
 mod reload;
 mod routing;
+mod service_manager;
 mod smtpd;
 mod spool_directory;
 mod worker;
@@ -56,6 +60,7 @@ use context::RelayContext;
 use control::server::ControlSocket;
 use delivery::resolver::Resolver;
 use delivery_log::DeliveryLogWriter;
+use inherited_sockets::InheritedSockets;
 use log_target::LOG_TARGET;
 use net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service};
 use party::interrupt::{Interrupt, StopRequest};
@@ -128,13 +133,18 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
         tracing::warn!(target: LOG_TARGET, "{warning}");
     }
     config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
+    // Before the workers start: it changes the environment.
+    let mut inherited = InheritedSockets::from_environment()?;
+    service_manager::notify_status("opening the spool");
     let context = Arc::new(build_context(config, &options.log)?);
     let relay = Arc::new(RunningRelay { context: Arc::clone(&context), workers: WorkerCalls::default() });
     reload::watch(&context, options.reread)?;
     let control = control::server::open(&context.initial_config().control, &relay)?;
     let http = context.initial_config().http.map(|address| control::http::serve(address, &relay)).transpose()?;
-    let running = listen(&relay)?;
+    let running = listen(&relay, &mut inherited)?;
+    inherited.refuse_unused()?;
     context.set_listening();
+    service_manager::start_watchdog(&relay)?;
     let output = ProgressOutput::new(options.live, NonTerminalOutput::Nothing);
     let mut line = ServerLiveLine::new(options.live, &options.log);
     let mut report = RunRecorder::start();
@@ -142,6 +152,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     if options.live != LiveMode::Off {
         announce(&options.log, &output, smtp, http);
     }
+    service_manager::notify_ready("takes mail");
     let mut certificates = CertificateReloader::new(&context);
     while interrupt.requested() == StopRequest::Nothing && !context.has_failed() {
         std::thread::sleep(STOP_POLL_INTERVAL);
@@ -154,6 +165,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     drop(line);
     // Read before the spool is closed: a closed one does not report an earlier failure.
     let failed = context.spool.failure();
+    service_manager::notify_stopping();
     shut_down(&context, running, control);
     let failed = failed.or_else(|| context.spool.failure());
     let unwritten =
@@ -225,7 +237,7 @@ fn explain_damage(error: spool::Error, directory: &std::path::Path) -> String {
 }
 
 /// A server for each address, each with its workers.
-fn listen(relay: &Arc<RunningRelay>) -> Result<Vec<RunningServer>> {
+fn listen(relay: &Arc<RunningRelay>, inherited: &mut InheritedSockets) -> Result<Vec<RunningServer>> {
     let config = relay.context.config();
     let tls = config.tls.as_ref().map(|tls| tls.setup.clone());
     let offered = tls.clone().map_or(ServerSecurity::None, ServerSecurity::Offered);
@@ -234,16 +246,24 @@ fn listen(relay: &Arc<RunningRelay>) -> Result<Vec<RunningServer>> {
     let encrypted = config.listen_tls.iter().map(|endpoint| (endpoint, &implicit, Protocol::Smtp));
     let lmtp = config.listen_lmtp.iter().map(|endpoint| (endpoint, &offered, Protocol::Lmtp));
     let all = plain.chain(encrypted).chain(lmtp);
-    all.map(|(endpoint, security, protocol)| serve(relay, &config, endpoint, security.clone(), protocol)).collect()
+    all.map(|(endpoint, security, protocol)| {
+        let server = server(relay, &config, endpoint, security.clone(), protocol);
+        let started = match inherited.take(endpoint) {
+            Some(socket) => server.start_on(socket, endpoint.clone()),
+            None => server.start_at(endpoint),
+        };
+        started.map_err(|error| anyhow!("cannot listen on {endpoint}: {}", reason(&error)))
+    })
+    .collect()
 }
 
-fn serve(
+fn server(
     relay: &Arc<RunningRelay>,
     config: &Config,
     endpoint: &Endpoint,
     security: ServerSecurity,
     protocol: Protocol,
-) -> Result<RunningServer> {
+) -> Server<WorkerService, impl Fn() -> WorkerService + Clone + Send + 'static> {
     let make = {
         let relay = Arc::clone(relay);
         move || WorkerService::start(&relay)
@@ -258,6 +278,7 @@ fn serve(
         .sessions(config.limits.sessions)
         .clients(Arc::clone(&relay.context.clients))
         .workers(config.workers_per_listener())
+        .busy_poll(config.busy_poll)
         .security(security)
         .proxied(if config.proxy_protocol { Proxied::Yes } else { Proxied::No })
         .offer(move |offer| {
@@ -268,8 +289,6 @@ fn serve(
             offer.extensions.auth = if has_users { Mechanisms::ALL } else { Mechanisms::NONE };
             offer.requires.tls_for_auth = has_users && !is_inside;
         })
-        .start_at(endpoint)
-        .map_err(|error| anyhow!("cannot listen on {endpoint}: {}", reason(&error)))
 }
 
 /// A worker, to which sessions bring mail.

@@ -3,6 +3,7 @@ use crate::config::Config;
 use crate::context::RelayContext;
 use crate::descriptors;
 use crate::log_target::LOG_TARGET;
+use crate::service_manager;
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -32,18 +33,23 @@ pub(super) fn watch(context: &Arc<RelayContext>, reread: Option<ConfigLoader>) -
 async fn reload_on_hangup(mut hangups: Signal, context: &RelayContext, reread: Option<&ConfigLoader>) {
     while hangups.recv().await.is_some() {
         match reread {
-            Some(reread) => apply_reload(context, reread()),
+            Some(reread) => {
+                service_manager::notify_reloading();
+                service_manager::notify_reloaded(apply_reload(context, reread()));
+            }
             None => tracing::warn!(target: LOG_TARGET, "SIGHUP: no configuration file to reload"),
         }
     }
 }
 
-fn apply_reload(context: &RelayContext, read: Result<Config>) {
+/// Puts a configuration into force, if it has no errors; the result in a few words.
+fn apply_reload(context: &RelayContext, read: Result<Config>) -> &'static str {
     match read {
         Err(error) => {
             // A line for each complaint, with line and column.
             format!("{error:#}").lines().for_each(|complaint| tracing::error!(target: LOG_TARGET, "{complaint}"));
             tracing::error!(target: LOG_TARGET, "the configuration is unchanged");
+            "takes mail; the last reload failed, and the configuration is unchanged"
         }
         Ok(mut config) => {
             descriptors::fit_config(&mut config);
@@ -59,6 +65,7 @@ fn apply_reload(context: &RelayContext, read: Result<Config>) {
             if !later.is_empty() {
                 tracing::warn!(target: LOG_TARGET, keys = later.join(", "), "these keys require a restart");
             }
+            "takes mail"
         }
     }
 }

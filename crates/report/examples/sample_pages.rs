@@ -1,6 +1,8 @@
 //! Writes the pages of sample runs, each with its record and its Markdown, into a directory: `tests/browser` opens them.
 use journey::record::Record;
-use mailrun_report::{markdown, page, sample, sample_runs};
+use mailrun_report::{
+    capacity_page, comparison_page, markdown, page, sample, sample_capacity, sample_comparison, sample_runs,
+};
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
@@ -11,6 +13,12 @@ fn main() -> io::Result<()> {
     runs.extend([("sink", sample::sink_alone()), ("unwatched", sample::unwatched())]);
     for (name, record) in &runs {
         write(&directory, name, record, None)?;
+    }
+    for (name, comparison) in sample_comparison::comparisons() {
+        fs::write(directory.join(format!("{name}.html")), comparison_page(&comparison))?;
+    }
+    for (name, search) in sample_capacity::searches() {
+        fs::write(directory.join(format!("{name}.html")), capacity_page(&search))?;
     }
     write(&directory, "against", &sample_runs::failed(), Some(&sample_runs::passed()))
 }

@@ -1,5 +1,6 @@
 //! The report of a capacity: goals with their bounds, compliance, knee, planning; as text and as JSON.
 use crate::numbers::{counted, latency, memory, rate, seconds};
+use crate::table::{Align, Cell, Table, right};
 use ::capacity::{
     CapacityPlan, GoalFinding, PlanningInputs, SearchEnding, SearchResult, SearchTrial, TrialFigures, TrialLoad,
     TrialOutcome,
@@ -65,6 +66,8 @@ pub struct CapacityRun {
     pub trials: Vec<CapacityTrial>,
     /// Trials of the confirmation, sorted by load.
     pub confirmation: Vec<ConfirmedLoad>,
+    /// Remarks on its goals.
+    pub remarks: Vec<String>,
     /// Sentence of the verdict that ended it, where mail was lost.
     pub lost: Option<String>,
     /// True if the user ended it.
@@ -97,6 +100,91 @@ impl CapacityRun {
         Some(PlanningInputs { capacity_per_s, ..planning }.plan().map_err(|error| error.to_string()))
     }
 
+    /// The plan in a line; `None` without a demand or a capacity.
+    pub(crate) fn plan_line(&self) -> Option<String> {
+        let planning = self.planning;
+        let plan = match self.plan()? {
+            Err(why) => return Some(format!("No plan: {why}")),
+            Ok(plan) => plan,
+        };
+        let stable = format_value(plan.stable_per_s, "/s");
+        let mut parts = vec![format!("stable {stable} ({:.0} % of the capacity)", planning.safety * 100.0)];
+        if let (Some(peak), Some(instances), Some(headroom)) = (planning.peak_per_s, plan.instances, plan.headroom) {
+            let instances = counted(instances, "instance");
+            let peak = format_value(peak, "/s");
+            parts.push(format!("{instances} for a peak of {peak}, headroom {:.0} %", headroom * 100.0));
+        }
+        parts.extend(plan.users.map(|users| format!("{} per instance in the busy hour", counted(users, "user"))));
+        let per_core = |per_s: f64| format!("{} per core", format_value(per_s, "/s"));
+        parts.extend(plan.per_core_per_s.map(per_core));
+        Some(format!("Plan: {}", parts.join("; ")))
+    }
+
+    /// The goals with their bounds.
+    pub(crate) fn goal_table(&self) -> Table {
+        let mut table = Table::new([
+            ("goal", Align::Left),
+            right("lower bound"),
+            right("upper bound"),
+            right("throughput"),
+            ("", Align::Left),
+        ]);
+        for (goal, found) in self.goals.iter().zip(&self.result.goals) {
+            let bound =
+                |per_s: Option<f64>| per_s.map_or(Cell::from("–"), |per_s| Cell::Number(per_s, rate(per_s) + "/s"));
+            let bounds = [found.lower_per_s, found.upper_per_s, found.throughput_per_s].map(bound);
+            let name = [Cell::from(goal.expression())];
+            table.row(name.into_iter().chain(bounds).chain([Cell::from(finding_text(found.finding))]).collect());
+        }
+        table
+    }
+
+    /// The loads of the search, the lowest first.
+    pub(crate) fn knee_table(&self) -> Table {
+        let titles = ["offered", "delivered", "p50 ms", "p99 ms", "good", "bad", "void"];
+        let mut table = Table::new(titles.map(right));
+        for row in self.knee() {
+            let time = |ms: Option<f64>| ms.map_or(Cell::from("–"), Cell::Millis);
+            let rates = [row.rate_per_s, row.delivered_per_s].map(|per_s| Cell::Number(per_s, rate(per_s)));
+            let counts = [row.good, row.bad, row.void].map(|number| Cell::Count(number as u64));
+            table.row(rates.into_iter().chain([time(row.p50_ms), time(row.p99_ms)]).chain(counts).collect());
+        }
+        table
+    }
+
+    /// The loads of the confirmation: what was asked for, what came, and whether it complies.
+    pub(crate) fn compliance_table(&self) -> Table {
+        let mut table = Table::new([
+            right("load"),
+            right("offered"),
+            right("delivered"),
+            right("p50 ms"),
+            right("p99 ms"),
+            right("in time"),
+            ("complies", Align::Wrapped),
+        ]);
+        for load in &self.confirmation {
+            let judged = &load.trial.judged;
+            let time = |ms: Option<f64>| ms.map_or(Cell::from("–"), Cell::Millis);
+            let offered = rate_of(&load.trial).unwrap_or_default();
+            table.row(vec![
+                Cell::Text(format!("{:.0} %", load.share * 100.0)),
+                Cell::Number(offered, rate(offered)),
+                Cell::Number(judged.delivered_per_s, rate(judged.delivered_per_s)),
+                time(judged.latency_ms.map(|times| times.p50)),
+                time(judged.latency_ms.map(|times| times.p99)),
+                Cell::Text(in_time(&judged.outcome)),
+                Cell::Text(compliance(self, load)),
+            ]);
+        }
+        table
+    }
+
+    /// Rate that a trial was offered; `None` flat out.
+    pub(crate) fn offered_per_s(trial: &CapacityTrial) -> Option<f64> {
+        rate_of(trial)
+    }
+
     /// The loads of the search, the lowest first.
     fn knee(&self) -> Vec<KneeRow> {
         let mut rates: Vec<f64> = self.trials.iter().filter_map(rate_of).collect();
@@ -120,7 +208,7 @@ impl CapacityRun {
     }
 
     /// Tells that a trial met every goal; `None` if it does not count, or had no rate.
-    fn is_good(&self, trial: &CapacityTrial) -> Option<bool> {
+    pub(crate) fn is_good(&self, trial: &CapacityTrial) -> Option<bool> {
         let rate_per_s = rate_of(trial)?;
         let TrialOutcome::Measured(figures) = &trial.judged.outcome else { return None };
         let is_met = |(lost, goal): (&f64, &LossGoal)| *lost <= goal.loss_ratio();
@@ -133,6 +221,11 @@ impl CapacityRun {
         let counting = self.confirmation.iter().filter(|load| load.share < 1.1);
         let held: Vec<bool> = counting.filter_map(|load| self.is_good(&load.trial)).collect();
         (!held.is_empty()).then(|| held.iter().all(|held| *held))
+    }
+
+    /// Reports whether more than the capacity held too.
+    fn is_exceeded(&self) -> bool {
+        self.confirmation.iter().any(|load| load.share > 1.1 && self.is_good(&load.trial) == Some(true))
     }
 }
 
@@ -155,6 +248,9 @@ pub fn capacity_text(run: &CapacityRun) -> String {
     push_compliance(&mut text, run);
     push_knee(&mut text, run);
     push_plan(&mut text, run);
+    for remark in &run.remarks {
+        let _ = writeln!(text, "{remark}");
+    }
     let result = &run.result;
     let trials = counted(result.trials.len() as u64, "trial");
     let _ = writeln!(text, "{trials}, {}; {}", seconds(result.spent_s), run.directory.display());
@@ -266,31 +362,9 @@ fn push_knee(text: &mut String, run: &CapacityRun) {
 }
 
 fn push_plan(text: &mut String, run: &CapacityRun) {
-    let Some(plan) = run.plan() else { return };
-    let planning = run.planning;
-    let _ = match plan {
-        Err(why) => writeln!(text, "No plan: {why}"),
-        Ok(plan) => {
-            let mut parts = vec![format!(
-                "stable {} ({:.0} % of the capacity)",
-                format_value(plan.stable_per_s, "/s"),
-                planning.safety * 100.0
-            )];
-            if let (Some(peak), Some(instances), Some(headroom)) = (planning.peak_per_s, plan.instances, plan.headroom)
-            {
-                let instances = counted(instances, "instance");
-                parts.push(format!(
-                    "{instances} for a peak of {}, headroom {:.0} %",
-                    format_value(peak, "/s"),
-                    headroom * 100.0
-                ));
-            }
-            parts.extend(plan.users.map(|users| format!("{} per instance in the busy hour", counted(users, "user"))));
-            let per_core = |per_s: f64| format!("{} per core of this host", format_value(per_s, "/s"));
-            parts.extend(plan.per_core_per_s.map(per_core));
-            writeln!(text, "Plan: {}", parts.join("; "))
-        }
-    };
+    if let Some(line) = run.plan_line() {
+        let _ = writeln!(text, "{line}");
+    }
 }
 
 /// The last line.
@@ -311,9 +385,10 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
         (Some(capacity), SearchEnding::TimeLimit) => format!("CAPACITY  at least {capacity}; the time was over\n"),
         (Some(capacity), _) => {
             let is_limit = result.goals.iter().any(|goal| goal.finding == GoalFinding::GeneratorLimit);
-            let least = if is_limit { "at least " } else { "" };
+            let least = if is_limit || run.is_exceeded() { "at least " } else { "" };
             let confirmed = match run.is_confirmed() {
                 None => "",
+                Some(true) if run.is_exceeded() => ", confirmed at 80, 100 and 120 %",
                 Some(true) => ", confirmed at 80 and 100 %",
                 Some(false) => ", but longer trials did not hold: see the table",
             };
@@ -371,6 +446,7 @@ pub fn capacity_json(run: &CapacityRun) -> Value {
         "flat_out_per_s": result.flat_out_per_s,
         "confirmation": confirmation.collect::<Vec<_>>(),
         "plan": plan,
+        "remarks": run.remarks,
         "trials": run.trials.iter().map(|trial| trial_json(run, trial)).collect::<Vec<_>>(),
         "spent_s": result.spent_s,
     })

@@ -73,7 +73,7 @@ fn colour(headline: Headline) -> &'static str {
         Headline::Judged(Outcome::Pass) => "1;32",
         Headline::Judged(Outcome::Fail) => "1;31",
         Headline::Judged(Outcome::Invalid | Outcome::Inconclusive) => "1;33",
-        Headline::Received => "1",
+        Headline::Received | Headline::Sent => "1",
     }
 }
 

@@ -11,12 +11,15 @@ pub(crate) enum Headline {
     Judged(Outcome),
     /// A sink's own view: it has the messages that came, but not the number that was sent.
     Received,
+    /// A part of a load, which is not judged by itself.
+    Sent,
 }
 
 impl Headline {
     /// The headline of a record.
     pub(crate) fn of(record: &Record) -> Self {
-        journey::judge::outcome(record).map_or(Self::Received, Self::Judged)
+        let unjudged = if record.shard.is_some() { Self::Sent } else { Self::Received };
+        journey::judge::outcome(record).map_or(unjudged, Self::Judged)
     }
 
     /// Its word.
@@ -27,6 +30,7 @@ impl Headline {
             Self::Judged(Outcome::Invalid) => "INVALID",
             Self::Judged(Outcome::Inconclusive) => "INCONCLUSIVE",
             Self::Received => "RECEIVED",
+            Self::Sent => "SENT",
         }
     }
 }
@@ -35,7 +39,7 @@ impl Headline {
 pub(crate) fn why(record: &Record) -> String {
     let verdict = &record.verdict;
     match Headline::of(record) {
-        Headline::Received => verdict.why.clone(),
+        Headline::Received | Headline::Sent => verdict.why.clone(),
         // Records of earlier versions have no such sentence.
         Headline::Judged(_) if verdict.why.is_empty() => journey::judge::pass_text(record),
         Headline::Judged(_) => verdict.why.clone(),

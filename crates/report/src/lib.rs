@@ -11,11 +11,14 @@
 //! `headline` and the sections decide the content once; `terminal` and `markdown` only lay it out. A record may be one
 //! party's own (a sink's or a source's), and then has fewer sections.
 pub mod capacity;
+pub mod comparison;
+pub mod core_capacity;
 mod disturbances;
 mod encryption;
 mod ending;
 pub mod exports;
 mod fates;
+mod figures;
 mod headline;
 mod html;
 mod mades;
@@ -41,12 +44,17 @@ pub mod wrap;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
 #[cfg(any(test, feature = "sample"))]
+pub mod sample_capacity;
+#[cfg(any(test, feature = "sample"))]
+pub mod sample_comparison;
+#[cfg(any(test, feature = "sample"))]
 mod sample_load;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample_runs;
 
 pub use ending::outcome_word;
-pub use html::page;
+pub use figures::{StageFigures, final_stage};
+pub use html::{capacity_page, comparison_page, page};
 pub use markdown::markdown;
 #[cfg(test)]
 pub(crate) use terminal::terminal;

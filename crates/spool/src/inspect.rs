@@ -79,7 +79,7 @@ pub enum InspectedBody {
 /// Reads a spool without changing it. It reads everything, as opening does.
 ///
 /// # Errors
-/// [`Error::Held`] if a relay has it open; [`Error::Newer`] if a later version has written it; [`Error::Disk`] if it
+/// [`Error::Locked`] if a relay has it open; [`Error::NewerVersion`] if a later version has written it; [`Error::Disk`] if it
 /// cannot be read.
 pub fn inspect(directory: &Path) -> Result<Inspection, Error> {
     let disk = ReadOnlyDisk::new(directory);

@@ -6,3 +6,4 @@ pub mod offered_rate;
 pub mod pacing;
 pub mod random;
 pub mod run_events;
+pub mod shard;

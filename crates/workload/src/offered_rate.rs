@@ -96,6 +96,22 @@ impl OfferedRate {
         begins_s
     }
 
+    /// Messages due in the first `time_s`.
+    pub(crate) fn due_by(&self, time_s: f64) -> f64 {
+        let stages = match self {
+            Self::Constant(rate_per_s) => return rate_per_s * time_s,
+            Self::Stages(stages) => stages,
+        };
+        let mut left_s = time_s;
+        let mut due = 0.0;
+        for stage in stages {
+            let length_s = stage.length.as_secs_f64();
+            due += stage.due_within(left_s.clamp(0.0, length_s));
+            left_s -= length_s;
+        }
+        due
+    }
+
     /// Length of the offer, if it has an end.
     pub fn length(&self) -> Option<Duration> {
         match self {

@@ -9,13 +9,15 @@ use super::offered_rate::OfferedRate;
 use journey::record::Arrival;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The times at which messages are due.
 #[derive(Debug)]
 pub struct ArrivalSchedule {
     began: Duration,
-    offered_rate: OfferedRate,
+    /// The offer, and its changes that are not passed yet; at least one.
+    offers: VecDeque<OfferSegment>,
     /// Messages given out.
     issued: u64,
     /// Position of the next message in the whole run.
@@ -24,7 +26,17 @@ pub struct ArrivalSchedule {
     next_s: f64,
     worker: usize,
     workers: usize,
+    /// Share of a position by which constant arrivals are late, so that schedules on several hosts do not beat.
+    phase: f64,
     random: Option<StdRng>,
+}
+
+/// An offer that holds from a time on, and the position of the whole run that is reached then.
+#[derive(Debug)]
+struct OfferSegment {
+    from_s: f64,
+    from_position: f64,
+    offer: OfferedRate,
 }
 
 impl ArrivalSchedule {
@@ -39,21 +51,43 @@ impl ArrivalSchedule {
     ) -> Self {
         let mut schedule = Self {
             began,
-            offered_rate: offer,
+            offers: VecDeque::from([OfferSegment { from_s: 0.0, from_position: 0.0, offer }]),
             issued: 0,
             position: 0.0,
             next_s: 0.0,
             worker: number,
             workers,
+            phase: 0.0,
             random: (arrival == Arrival::Poisson).then(|| StdRng::seed_from_u64(seed.wrapping_add(number as u64))),
         };
         schedule.compute_next();
         schedule
     }
 
-    /// Time at which the next message is due.
+    /// The same schedule, with constant arrivals late by a share of a position.
+    #[must_use]
+    pub fn with_phase(mut self, phase: f64) -> Self {
+        if self.random.is_none() {
+            self.phase = phase;
+            self.position += phase;
+            self.next_s = self.due_s();
+        }
+        self
+    }
+
+    /// Offers another rate from `at` on. What was due before stays due when it was.
+    pub fn change(&mut self, at: Duration, offer: OfferedRate) {
+        let at_s = at.saturating_sub(self.began).as_secs_f64();
+        let last = &self.offers[self.offers.len() - 1];
+        let from_s = at_s.max(last.from_s);
+        let from_position = last.from_position + last.offer.due_by(from_s - last.from_s);
+        self.offers.push_back(OfferSegment { from_s, from_position, offer });
+        self.next_s = self.due_s();
+    }
+
+    /// Time at which the next message is due; the end of time if the rate is zero.
     pub fn due(&self) -> Duration {
-        self.began + Duration::from_secs_f64(self.next_s)
+        self.began.saturating_add(Duration::try_from_secs_f64(self.next_s).unwrap_or(Duration::MAX))
     }
 
     /// Advances to the next message after one was given out.
@@ -67,9 +101,18 @@ impl ArrivalSchedule {
         self.position = match self.exponential_gap() {
             Some(gap) => self.position + gap,
             // Computed from the count and not by adding: a sum of a million rounded gaps would drift.
-            None => (self.issued * self.workers as u64 + self.worker as u64) as f64,
+            None => (self.issued * self.workers as u64 + self.worker as u64) as f64 + self.phase,
         };
-        self.next_s = self.offered_rate.due_s(self.position);
+        self.next_s = self.due_s();
+    }
+
+    /// Time at which the present position is due, in seconds since `began`. Offers that it has passed are forgotten.
+    fn due_s(&mut self) -> f64 {
+        while self.offers.get(1).is_some_and(|next| next.from_position <= self.position) {
+            self.offers.pop_front();
+        }
+        let now = &self.offers[0];
+        now.from_s + now.offer.due_s(self.position - now.from_position)
     }
 
     /// An exponentially distributed gap in positions, for a Poisson process.
@@ -120,6 +163,44 @@ mod tests {
             // 1,000 in all, a quarter of them in the first half; a Poisson count scatters by its root.
             let early = all.iter().filter(|due| **due < 5.0).count();
             assert!(all.len().abs_diff(1_000) < 100 && early.abs_diff(250) < 50, "{} {early}", all.len());
+        }
+    }
+
+    #[test]
+    fn a_changed_rate_keeps_every_position_and_what_is_overdue() {
+        let changes = [(2.0, 100.0), (4.0, 0.0), (5.0, 30.0)].map(|(at_s, rate)| (Duration::from_secs_f64(at_s), rate));
+        let mut all = Vec::new();
+        for number in 0..3 {
+            let mut schedule =
+                ArrivalSchedule::new(Arrival::Constant, OfferedRate::Constant(10.0), Duration::ZERO, number, 3, 7)
+                    .with_phase(0.5);
+            // One worker learns of each change when it comes; the others have slept, and learn of all at the end.
+            for (at, rate) in changes {
+                while number == 0 && schedule.due() < at {
+                    all.push(schedule.due().as_secs_f64());
+                    schedule.advance();
+                }
+                schedule.change(at, OfferedRate::Constant(rate));
+            }
+            while schedule.due() < Duration::from_secs(6) {
+                all.push(schedule.due().as_secs_f64());
+                schedule.advance();
+            }
+        }
+        all.sort_by(f64::total_cmp);
+        let within = |from: f64, to: f64| all.iter().filter(|due| (from..to).contains(*due)).count();
+        assert_eq!([within(0.0, 2.0), within(2.0, 4.0), within(4.0, 5.0), within(5.0, 6.0)], [20, 200, 0, 30]);
+        assert!((all[0] - 0.05).abs() < 1e-9 && (all[20] - 2.005).abs() < 1e-9, "{:?}", &all[..21]);
+    }
+
+    #[test]
+    fn nothing_is_due_at_a_rate_of_zero() {
+        for arrival in [Arrival::Constant, Arrival::Poisson] {
+            let offer = OfferedRate::Constant(0.0);
+            let mut schedule = ArrivalSchedule::new(arrival, offer, Duration::from_secs(9), 0, 1, 7);
+            assert_eq!(schedule.due(), Duration::MAX);
+            schedule.change(Duration::from_secs(10), OfferedRate::Constant(1.0));
+            assert!(schedule.due() >= Duration::from_secs(10) && schedule.due() < Duration::from_secs(60));
         }
     }
 

@@ -5,6 +5,9 @@ use super::numbers::BadNumber;
 /// Errors of a command line, in Go's words.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadFlag {
+    /// A mistake in an option of mailrun's own.
+    #[error("{0}")]
+    OwnOption(String),
     #[error("bad flag syntax: {0}")]
     Syntax(String),
     #[error("flag provided but not defined: -{0}")]

@@ -46,6 +46,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
 
 fn send(options: Options) -> Result<(), GoFatalError> {
     let sessions = options.active_sessions();
+    let worker_options = options.own_options.worker_options();
     let run = Rc::new(GoSourceRun::new(options, PublicTargets::from_environment())?);
     net::open_files::raise(sessions.saturating_add(RESERVED_DESCRIPTORS));
     let shared = Rc::clone(&run);
@@ -56,7 +57,8 @@ fn send(options: Options) -> Result<(), GoFatalError> {
         shared.verbose(|| "Waiting for the messages to be sent....".to_owned());
         shared.wait_for_sessions().await
     };
-    net::worker::run(work).map_err(|error| GoFatalError(format!("event loop: {}", reason::reason(&error))))??;
+    net::worker::run_with(worker_options, work)
+        .map_err(|error| GoFatalError(format!("event loop: {}", reason::reason(&error))))??;
     print_end(&run)
 }
 

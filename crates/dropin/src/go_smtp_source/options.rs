@@ -59,7 +59,7 @@ impl Options {
     /// [`BadFlag`].
     pub(super) fn parse(words: &[String]) -> Result<Self, BadFlag> {
         let mut options = Self::default();
-        let words = options.own_options.parse_front(words);
+        let words = options.own_options.parse_front(words).map_err(BadFlag::OwnOption)?;
         let rest = flags::parse(words, kind, |name, value| options.set(name, value))?;
         options.target = rest.first().cloned().unwrap_or_default();
         options.check()
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(read(""), Ok(Options::default()));
         let all = "--report --trace -m 2 -l 3 -s 4 -f a -S %d -d -v -t b -r 5 -tls -resolve-once -q 6.5 -F g h:1 i";
         let expected = Options {
-            own_options: OwnOptions { traces: true, reports: true },
+            own_options: OwnOptions { traces: true, reports: true, ..OwnOptions::default() },
             messages: 2,
             body_bytes: 3,
             sessions: 4,

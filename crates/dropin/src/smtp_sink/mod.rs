@@ -65,7 +65,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
         Ok(interrupt) => interrupt,
         Err(error) => return refused(StartupError::fatal(format!("{error:#}"))),
     };
-    match worker::run(|_| run_sink(settings, listener, interrupt)) {
+    match worker::run_with(settings.own_options.worker_options(), |_| run_sink(settings, listener, interrupt)) {
         Ok(SinkExit::Done) => ExitCode::SUCCESS,
         Ok(SinkExit::Failed(why)) => refused(StartupError::fatal(why)),
         Err(error) => refused(StartupError::fatal(reason(&error))),

@@ -106,7 +106,7 @@ impl Settings {
     /// Reads the command line. Letters are processed one by one, so that the first wrong one is reported.
     pub(super) fn read(call: &Invocation) -> Result<Self, StartupError> {
         let mut settings = Self::new(&call.program);
-        let words = settings.own_options.parse_front(&call.arguments);
+        let words = settings.own_options.parse_front(&call.arguments).map_err(StartupError::fatal)?;
         let (arguments, bad) = getopt::parse_until_error(OPTION_LETTERS, words);
         let mut builder = SettingsBuilder {
             settings,

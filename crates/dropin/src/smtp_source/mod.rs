@@ -49,6 +49,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
 
 fn send(options: Options, stderr: StderrWriter) -> Result<(), FatalError> {
     net::open_files::raise(u64::from(options.sessions.min(options.messages)) + RESERVED_DESCRIPTORS);
+    let worker_options = options.own_options.worker_options();
     let run = Rc::new(SmtpSourceRun::new(options, stderr, PublicTargets::from_environment())?);
     let sessions = run.assign_first_messages();
     let shared = Rc::clone(&run);
@@ -58,7 +59,8 @@ fn send(options: Options, stderr: StderrWriter) -> Result<(), FatalError> {
         }
         shared.wait_for_sessions().await
     };
-    net::worker::run(work).map_err(|error| FatalError(format!("event loop: {}", reason(&error))))??;
+    net::worker::run_with(worker_options, work)
+        .map_err(|error| FatalError(format!("event loop: {}", reason(&error))))??;
     run.print_end();
     Ok(())
 }

@@ -120,7 +120,7 @@ impl Options {
     /// report, as in the original.
     fn parse_own_options<'w>(&mut self, mut words: &'w [String]) -> Result<&'w [String], CommandLineError> {
         loop {
-            words = self.own_options.parse_front(words);
+            words = self.own_options.parse_front(words).map_err(CommandLineError::bad_argument)?;
             let [word, rest @ ..] = words else { return Ok(words) };
             let (name, joined) =
                 word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn our_own_options_come_first() {
         let read_own = read("--trace --dialect 3.8 --report --timeout=0.5 -r 2 host").unwrap();
-        assert_eq!(read_own.own_options, OwnOptions { traces: true, reports: true });
+        assert_eq!(read_own.own_options, OwnOptions { traces: true, reports: true, ..OwnOptions::default() });
         assert_eq!(read_own.dialect, Dialect::Before39);
         assert_eq!((read_own.timeout, read_own.numbers_recipients), (Duration::from_millis(500), false));
         assert!(read("-r 2 host").unwrap().numbers_recipients, "since 3.9, -r implies -N");

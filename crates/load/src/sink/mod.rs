@@ -74,6 +74,7 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
         .security(security)
         .proxied(capabilities.proxy_header)
         .fd_table(FdTable::Private)
+        .busy_poll(options.busy_poll)
         .offer(move |offer| capabilities.apply(offer))
         .limits(options.limits.clone())
         .workers(options.workers)

@@ -3,6 +3,7 @@ use super::capabilities::CapabilityOptions;
 use super::dump::DumpTarget;
 use super::rulebook::Rulebook;
 use journey::RunId;
+use net::BusyPoll;
 use party::outputs::Outputs;
 use smtp::Limits;
 
@@ -22,6 +23,8 @@ pub struct SinkOptions {
     pub messages: Option<u64>,
     /// Threads.
     pub workers: usize,
+    /// Time for which they look for events before they sleep.
+    pub busy_poll: BusyPoll,
     /// Largest number of concurrent sessions.
     pub sessions: usize,
     /// Limits of a session.

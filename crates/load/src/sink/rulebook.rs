@@ -59,7 +59,7 @@ impl Rulebook {
         Self::read_file("rules", text)
     }
 
-    /// Like [`Rulebook::read`], for the text of a file.
+    /// Like `Rulebook::read`, for the text of a file.
     ///
     /// # Errors
     /// Place and cause, in a line: `NAME:3:7: …`.
@@ -106,7 +106,7 @@ impl Rulebook {
         Ok(Self { seed: written.seed, rules })
     }
 
-    /// JSON that [`Rulebook::read`] reads.
+    /// JSON that `Rulebook::read` reads.
     pub(super) fn to_json(&self) -> serde_json::Value {
         let rules = self.rules.iter().map(|rule| rule.text().to_owned()).collect();
         serde_json::to_value(RulebookFile { seed: self.seed, rules }).expect("numbers and texts are JSON")

@@ -19,6 +19,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use journey::{RunId, RunTally};
+use party::clock_exchange::ClockAnswer;
 use party::http_server::{self, HostNames};
 use party::live_metrics;
 use serde_json::{Value, json};
@@ -38,6 +39,7 @@ impl StatusServer {
         let routes = Router::new()
             .route("/", get(status))
             .route("/status", get(status))
+            .route("/clock", get(clock))
             .route("/ledger", get(ledgers))
             .route("/ledger/{run}", get(ledger))
             .route("/ledger/{run}/units", get(units))
@@ -76,6 +78,11 @@ async fn status(State(view): ReportState) -> Json<Value> {
         "rules_version": view.active_rules.version(),
         "runs": total.runs.iter().map(|(run, _)| run.to_string()).collect::<Vec<_>>(),
     }))
+}
+
+/// The clock of this host, for whoever compares it with another.
+async fn clock() -> Json<ClockAnswer> {
+    Json(ClockAnswer::now())
 }
 
 async fn metrics(State(view): ReportState) -> Response {

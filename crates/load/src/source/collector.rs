@@ -154,6 +154,9 @@ impl SourceCollector {
     }
 
     fn merge(&mut self, tally: &SourceTally) {
+        if let Some(control) = &self.context.options.control {
+            control.add(tally);
+        }
         self.recent.merge(&tally.accepted_latency);
         if let Some((first, last)) = tally.first_reply.zip(tally.last_reply) {
             let (known_first, known_last) = self.reply_span.unwrap_or((first, last));
@@ -222,7 +225,7 @@ impl SourceCollector {
 
     fn progress(&self, now: Duration) -> LiveProgress {
         LiveProgress {
-            elapsed_s: (now - self.began).as_secs_f64(),
+            elapsed_s: now.saturating_sub(self.began).as_secs_f64(),
             created: self.total.created,
             sent: self.total.sent,
             accepted: self.total.accepted,
@@ -258,11 +261,17 @@ impl SourceCollector {
     /// Reports whether the workers need not be waited for any longer.
     fn should_abandon(&mut self, interrupt: &Interrupt) -> bool {
         let now = clock::now();
+        let control = self.context.options.control.clone();
+        if let Some(limit) = control.as_ref().and_then(|control| control.drain_limit()) {
+            self.stop(Ending::Complete, now, limit);
+        }
         match interrupt.requested() {
+            // Who controls a load ends it, in its own time.
+            StopRequest::Stop if control.is_some() => {}
             StopRequest::Nothing => self.end_early(now),
-            StopRequest::Stop => self.stop(Ending::Interrupted, now),
+            StopRequest::Stop => self.stop(Ending::Interrupted, now, DRAIN_TIMEOUT),
             StopRequest::StopNow | StopRequest::Quit => {
-                self.stop(Ending::Interrupted, now);
+                self.stop(Ending::Interrupted, now, DRAIN_TIMEOUT);
                 return true;
             }
         }
@@ -275,7 +284,7 @@ impl SourceCollector {
         let stall = self.stalls.current();
         let is_gone = stall.failed > 0 && stall.rejected == 0;
         if is_gone && stall.to_s - stall.from_s >= options.give_up_timeout.as_secs_f64() {
-            return self.stop(Ending::GaveUp, now);
+            return self.stop(Ending::GaveUp, now, DRAIN_TIMEOUT);
         }
         let begins = self.began.max(self.context.warm_up_until) + ABORT_DELAY;
         if self.missed_threshold.is_none() && now >= begins {
@@ -283,16 +292,16 @@ impl SourceCollector {
             let rows = options.abort_on.iter().map(|threshold| threshold.evaluate(&figures));
             self.missed_threshold = rows.into_iter().find(|row| row.value.is_some() && !row.passed);
             if self.missed_threshold.is_some() {
-                self.stop(Ending::Aborted, now);
+                self.stop(Ending::Aborted, now, DRAIN_TIMEOUT);
             }
         }
     }
 
-    /// Stops giving out messages, if any are left.
-    fn stop(&mut self, ending: Ending, now: Duration) {
+    /// Stops giving out messages, if any are left, and waits no longer than `drain` for those under way.
+    fn stop(&mut self, ending: Ending, now: Duration, drain: Duration) {
         if self.end.stopped_at.is_none() {
             self.end = LoadEnd { ending, stopped_at: Some(now), ..self.end };
-            self.drain_deadline = Some(now + DRAIN_TIMEOUT);
+            self.drain_deadline = Some(now + drain);
         }
         self.context.plan.stop();
     }

@@ -12,7 +12,7 @@ pub struct DsnParameters {
     pub notify: Option<Notify>,
     /// RET.
     pub returns: Option<Return>,
-    /// ENVID, by [`envelope_id`].
+    /// ENVID; each message's own by the pattern.
     pub envelope_id: Option<AddressPattern>,
     /// ORCPT: every recipient unchanged.
     pub original_recipient: bool,

@@ -317,6 +317,7 @@ impl LoadSession {
             for job in self.messages.drain(..) {
                 let warm_up = u64::from(job.claim.is_warm_up);
                 let all = u64::from(job.claim.recipients);
+                tally.time(LatencyKind::Ended, now.saturating_sub(job.since));
                 // Recipients that the server has refused stay refused, whatever happens to the connection.
                 let refused = if why == MessageFailure::Rejected { all } else { u64::from(job.rejected).min(all) };
                 tally.recipients_rejected += refused;
@@ -350,6 +351,7 @@ impl LoadSession {
             if outcome == Outcome::Refused {
                 tally.rejected += 1;
                 tally.warm_up.rejected += u64::from(job.claim.is_warm_up);
+                tally.time(LatencyKind::Ended, now.saturating_sub(job.since));
                 tally.recipients_rejected += all as u64;
                 job.domains.count_ended(&mut tally.domains, |_| UnitFate::Rejected);
                 return;
@@ -435,6 +437,7 @@ impl LoadSession {
 impl Drop for LoadSession {
     /// Records a panic of the session among the errors, and gives up its messages under way.
     fn drop(&mut self) {
+        self.worker.session_ended(&self.park_entry);
         if !std::thread::panicking() {
             return;
         }

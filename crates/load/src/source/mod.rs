@@ -8,6 +8,7 @@
 //! ```
 mod addresses;
 mod collector;
+mod control;
 mod corpus;
 mod domains;
 mod dsn_parameters;
@@ -22,28 +23,33 @@ mod plan;
 mod preflight;
 mod report;
 mod session_loop;
+mod shard_start;
 mod transport;
 mod worker;
 mod worker_state;
 
 pub use addresses::AddressPattern;
+pub(crate) use control::NUMBERS_LOG2;
+pub use control::{LoadControl, LoadCounts};
 pub use corpus::{CorpusOptions, InvalidMessagePolicy};
 pub use dsn_parameters::{DsnParameters, parse_envelope_id};
 pub use envelopes::BodyParameter;
+pub use shard_start::SourceShard;
 pub use transport::{AddressRange, ProxyVersion, TransportOptions};
 pub use workload::distribution::Distribution;
 pub use workload::offered_rate::{OfferedRate, RateStage};
+pub use workload::shard::{PlanHash, Shard};
 
 use anyhow::{Context, Result, anyhow, bail};
 use collector::SourceCollector;
 use domains::RecipientDomains;
 use envelopes::Envelopes;
 use journey::RunId;
-use journey::record::{Arrival, Pipelining, Workload};
+use journey::record::{Arrival, OfferedStage, Pipelining, Workload};
 use journey::threshold::Threshold;
 use message::TraceStamp;
 use message_set::{MessageSet, MessageSetSummary, PreparedMessages};
-use net::{Endpoint, clock};
+use net::{BusyPoll, Endpoint, clock};
 use party::interrupt::Interrupt;
 use party::local_address::is_local_address;
 use party::outputs::{FinishedRun, Outputs};
@@ -52,6 +58,7 @@ use party::tls_mode::TlsMode;
 use plan::LoadPlan;
 use preflight::PreflightCheck;
 use random::RandomStream;
+use shard_start::ShardStart;
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -79,6 +86,8 @@ pub struct SourceOptions {
     pub sessions: u32,
     /// Threads.
     pub workers: usize,
+    /// Time for which they look for events before they sleep.
+    pub busy_poll: BusyPoll,
     /// Size of a message in bytes; `None` for the default. Ignored with `file` and `corpus`.
     pub sizes: Option<Distribution>,
     /// Number of recipients of a message: addresses of the one pattern, or as many as there are patterns.
@@ -123,6 +132,9 @@ pub struct SourceOptions {
     pub trace_headers: TraceHeaders,
     /// Identifier of the run; a new one if `None`.
     pub run: Option<RunId>,
+    /// The part of a load that several machines send; `None` for the whole of it. Number of messages, sessions and rate are
+    /// those of all parts together until the run begins.
+    pub shard: Option<SourceShard>,
     /// Addresses that may be loaded.
     pub allowed_targets: AllowedTargets,
     /// TLS, login and the way to the server.
@@ -137,6 +149,8 @@ pub struct SourceOptions {
     pub preflight: Preflight,
     /// Result files.
     pub outputs: Outputs,
+    /// Control of the load while it runs; without it, `sessions` and the plan decide.
+    pub control: Option<Arc<LoadControl>>,
 }
 
 /// Trial of one connection before the load.
@@ -178,6 +192,8 @@ struct SourceContext {
     /// Domains of the recipients; `None` if there is only one.
     domains: Option<RecipientDomains>,
     plan: LoadPlan,
+    /// Begin of a part of a load.
+    shard_start: Option<ShardStart>,
     /// Messages created before this time are accounted for and not timed.
     warm_up_until: Duration,
 }
@@ -187,6 +203,11 @@ struct SourceContext {
 /// # Errors
 /// If it could not run: nothing listens, a file cannot be read, the arguments contradict each other.
 pub fn run(options: SourceOptions) -> Result<FinishedRun> {
+    let numbers = match &options.control {
+        Some(control) => control.first_message()..u64::MAX,
+        None => options.part().numbers(options.messages),
+    };
+    let options = options.divided()?;
     let run = options.run.map_or_else(party::outputs::new_run_id, Ok)?;
     let server = resolve(&options.to, options.allowed_targets)?;
     options.check(&server)?;
@@ -196,7 +217,10 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let stamp = TraceStamp::new(run, options.trace_headers, clock_for(&server));
     let PreparedMessages { messages: mail, summary: about } = PreparedMessages::new(&options, stamp, run, started_at)?;
     let envelopes = Envelopes::new(&options, &mail)?;
-    let interrupt = Interrupt::watch()?;
+    let interrupt = match &options.control {
+        Some(control) => control.interrupt().clone(),
+        None => Interrupt::watch()?,
+    };
     let approach = Transport::new(&options.transport, options.pipelining, host_part(&options.to))?;
     let approach = approach.with_notifications(options.dsn_parameters.notifications());
     let trial = Arc::new(PreflightCheck { options, server, transport: approach, messages: mail, envelopes });
@@ -205,8 +229,9 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     }
     let PreflightCheck { options, server, transport: approach, messages: mail, envelopes } =
         Arc::into_inner(trial).context("the test connection has not ended")?;
-    let now = clock::now();
-    let plan = LoadPlan::new(options.messages, options.time_limit().map(|limit| now + limit));
+    let shard_start = options.shard.as_ref().map(|shard| shard.wait(&interrupt)).transpose()?;
+    let now = shard_start.map_or_else(clock::now, |start| start.began);
+    let plan = LoadPlan::new(numbers, options.time_limit().map(|limit| now + limit));
     let warm_until = options.warm_up.map_or(Duration::ZERO, |length| now + length);
     let domains = RecipientDomains::of(&options.recipient_patterns);
     let setting = Arc::new(SourceContext {
@@ -218,8 +243,12 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
         envelopes,
         domains,
         plan,
+        shard_start,
         warm_up_until: warm_until,
     });
+    if let Some(control) = &setting.options.control {
+        control.attach(&setting);
+    }
     let mut collector = SourceCollector::begin(&setting, run, started_at, now)?;
     let workers = worker::start(&setting)?;
     collector.collect(workers, &interrupt)?;
@@ -315,12 +344,24 @@ impl SourceOptions {
     fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offered_rate.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.time_limit() == offer.length());
-        is_whole.then(|| offer.mean_per_s(self.warm_up.unwrap_or_default().as_secs_f64()))
+        is_whole.then(|| self.part().rate(offer.mean_per_s(self.warm_up.unwrap_or_default().as_secs_f64())))
+    }
+
+    /// The stages, each with this part's rates.
+    fn own_stages(&self) -> Vec<OfferedStage> {
+        let part = self.part();
+        let own = |stage: OfferedStage| OfferedStage {
+            from_per_s: part.rate(stage.from_per_s),
+            to_per_s: part.rate(stage.to_per_s),
+            ..stage
+        };
+        self.offered_rate.as_ref().map(OfferedRate::stages).unwrap_or_default().into_iter().map(own).collect()
     }
 
     /// Time at which the message after that many would be due at open loop, since the run began.
     fn due_after(&self, messages: u64) -> Duration {
-        let due_s = self.offered_rate.as_ref().map_or(0.0, |offer| offer.due_s(messages as f64));
+        let position = self.part().position(messages);
+        let due_s = self.offered_rate.as_ref().map_or(0.0, |offer| offer.due_s(position as f64));
         Duration::try_from_secs_f64(due_s).unwrap_or_default()
     }
 
@@ -349,7 +390,7 @@ impl SourceOptions {
             rcpt: addresses::expressions(&self.recipient_patterns),
             corpus: about.corpus.clone(),
             mime_messages: about.mime_messages,
-            stages: self.offered_rate.as_ref().map(OfferedRate::stages).unwrap_or_default(),
+            stages: self.own_stages(),
             dsn: self.dsn_parameters.description(),
         }
     }

@@ -1,5 +1,6 @@
 //! The number of messages and the end of the run: the only state that all workers share, and the only atomic per
 //! message.
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,7 +8,8 @@ use std::time::Duration;
 /// The messages left to send.
 #[derive(Debug)]
 pub(super) struct LoadPlan {
-    messages: u64,
+    /// The number after the last message's.
+    end: u64,
     until: Option<Duration>,
     next: AtomicU64,
     stopped: AtomicBool,
@@ -22,12 +24,12 @@ pub(super) struct LoadPlan {
 }
 
 impl LoadPlan {
-    /// Creates a plan; `until` is on the monotonic clock.
-    pub(super) fn new(messages: Option<u64>, until: Option<Duration>) -> Self {
+    /// Creates a plan of messages with these numbers; `until` is on the monotonic clock.
+    pub(super) fn new(numbers: Range<u64>, until: Option<Duration>) -> Self {
         Self {
-            messages: messages.unwrap_or(u64::MAX),
+            end: numbers.end,
             until,
-            next: AtomicU64::new(0),
+            next: AtomicU64::new(numbers.start),
             stopped: AtomicBool::new(false),
             connected: AtomicBool::new(false),
             failure: Mutex::new(None),
@@ -41,19 +43,24 @@ impl LoadPlan {
             return None;
         }
         let sequence = self.next.fetch_add(1, Ordering::Relaxed);
-        (sequence < self.messages).then_some(sequence)
+        (sequence < self.end).then_some(sequence)
     }
 
     /// Reports whether no message will be given out any more.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         self.stopped.load(Ordering::Relaxed)
             || self.until.is_some_and(|until| now >= until)
-            || self.next.load(Ordering::Relaxed) >= self.messages
+            || self.next.load(Ordering::Relaxed) >= self.end
     }
 
     /// Reports whether all requested messages have been given out.
     pub(super) fn is_exhausted(&self) -> bool {
-        self.next.load(Ordering::Relaxed) >= self.messages
+        self.next.load(Ordering::Relaxed) >= self.end
+    }
+
+    /// The number of the first message that has not been given out.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
     }
 
     /// Time at which messages stop being given out in any case.
@@ -107,29 +114,29 @@ mod tests {
 
     #[test]
     fn every_number_is_given_once_and_no_more_than_asked_for() {
-        let plan = LoadPlan::new(Some(3), None);
+        let plan = LoadPlan::new(7..10, None);
         let claimed: Vec<_> = (0..5).map(|_| plan.claim(NOW)).collect();
-        assert_eq!(claimed, [Some(0), Some(1), Some(2), None, None]);
+        assert_eq!(claimed, [Some(7), Some(8), Some(9), None, None]);
         assert!(plan.is_over(NOW));
     }
 
     #[test]
     fn time_and_stop_end_it() {
-        let plan = LoadPlan::new(None, Some(NOW * 2));
+        let plan = LoadPlan::new(0..u64::MAX, Some(NOW * 2));
         assert!(plan.claim(NOW).is_some());
         assert_eq!(plan.claim(NOW * 2), None);
-        let plan = LoadPlan::new(None, None);
+        let plan = LoadPlan::new(0..u64::MAX, None);
         plan.stop();
         assert_eq!(plan.claim(NOW), None);
     }
 
     #[test]
     fn only_a_first_connection_that_fails_is_hopeless() {
-        let plan = LoadPlan::new(None, None);
+        let plan = LoadPlan::new(0..u64::MAX, None);
         plan.record_connected();
         plan.record_unreachable("refused");
         assert_eq!(plan.failure(), None);
-        let plan = LoadPlan::new(None, None);
+        let plan = LoadPlan::new(0..u64::MAX, None);
         plan.record_unreachable("refused");
         assert_eq!(plan.failure().as_deref(), Some("refused"));
         assert!(plan.is_over(NOW));
@@ -137,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_one_session_lacks_is_hopeless_only_where_no_other_had_it() {
-        let plan = LoadPlan::new(None, None);
+        let plan = LoadPlan::new(0..u64::MAX, None);
         plan.record_resource_failure("too many open files");
         assert!(!plan.is_over(NOW), "another session may do better");
         assert_eq!(plan.failure().as_deref(), Some("too many open files"));

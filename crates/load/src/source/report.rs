@@ -75,7 +75,10 @@ pub(super) fn record(
         arrivals: None,
         relay: None,
     });
-    record.thresholds = thresholds(&record, options, known.missed_threshold);
+    record.shard = options.shard_row(context.shard_start, tally.lag.encoded(), &record);
+    if record.shard.is_none() {
+        record.thresholds = thresholds(&record, options, known.missed_threshold);
+    }
     record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None });
     record
 }

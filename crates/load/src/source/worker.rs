@@ -4,14 +4,18 @@ use super::session_loop;
 use super::worker_state::{SourceWorkerArgs, SourceWorkerState};
 use anyhow::{Context as _, Result, bail};
 use journey::SourceTally;
-use net::{FdTable, WorkerBuffers, clock};
+use net::{FdTable, WorkerBuffers, WorkerOptions, clock};
 use party::reason::reason;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::mpsc;
+
+/// Interval at which the number of sessions is compared with the number that is wanted.
+const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The collector's ends of the workers' channels.
 pub(super) struct SourceWorkers {
@@ -37,9 +41,10 @@ impl SourceWorkers {
 /// # Errors
 /// If one could not start, because descriptors have run out. The others end with the process.
 pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
+    let worker_options = WorkerOptions { fd_table: FdTable::Private, busy_poll: setting.options.busy_poll };
     let workers = setting.options.workers.min(setting.options.sessions as usize).max(1);
     let (full, tallies) = channel();
-    let began = clock::now();
+    let began = setting.shard_start.map_or_else(clock::now, |start| start.began);
     let started = (0..workers)
         .map(|number| {
             let (give, emptied) = channel();
@@ -57,7 +62,7 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
                 let _ = begun.send(());
                 run(post, buffers).await;
             };
-            let thread = net::worker::spawn(&format!("load-{number}"), FdTable::Private, work);
+            let thread = net::worker::spawn(&format!("load-{number}"), worker_options, work);
             Ok((give, thread.context("cannot start a thread")?, begins))
         })
         .collect::<Result<Vec<_>>>()?;
@@ -88,21 +93,35 @@ async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     let recorder = Rc::new(SourceWorkerState::new(arguments));
     // Each session holds a sender; when the last is dropped, all sessions are over.
     let (presence, mut everybody) = mpsc::channel::<()>(1);
-    for _ in 0..recorder.session_share() {
-        let setting = Arc::clone(recorder.context());
-        let recorder = Rc::clone(&recorder);
-        let buffers = buffers.clone();
-        let presence = presence.clone();
-        net::worker::spawn_local(async move {
-            session_loop::run(setting, recorder, buffers).await;
-            drop(presence);
-        });
-    }
-    drop(presence);
     tokio::select! {
         _ = everybody.recv() => {}
+        () = keep_sessions(&recorder, &buffers, presence) => {}
         () = recorder.tick() => {}
         () = recorder.wake_on_schedule() => {}
     }
     recorder.send_tally();
+}
+
+/// Starts the sessions: all at once, or as many as the control of the load asks for, as long as it gives out messages.
+async fn keep_sessions(recorder: &Rc<SourceWorkerState>, buffers: &WorkerBuffers, presence: mpsc::Sender<()>) {
+    let context = recorder.context();
+    loop {
+        for _ in 0..recorder.missing_sessions() {
+            let setting = Arc::clone(context);
+            let recorder = Rc::clone(recorder);
+            let buffers = buffers.clone();
+            let presence = presence.clone();
+            net::worker::spawn_local(async move {
+                session_loop::run(setting, recorder, buffers).await;
+                drop(presence);
+            });
+        }
+        if context.options.control.is_none() || context.plan.is_over(clock::now()) {
+            break;
+        }
+        net::sleep(CONTROL_INTERVAL).await;
+        recorder.wake_surplus();
+    }
+    drop(presence);
+    std::future::pending().await
 }

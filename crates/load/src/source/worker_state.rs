@@ -1,7 +1,8 @@
 //! State that the sessions of a worker share: the schedule, the sessions that wait for it, and the tally, handed to the
 //! collector four times per second.
-use super::SourceContext;
+use super::control::{NUMBERS_LOG2, UserTarget};
 use super::pacing::ArrivalSchedule;
+use super::{OfferedRate, SourceContext};
 use journey::{LatencyKind, SourceTally};
 use net::clock;
 use std::cell::{Cell, RefCell};
@@ -15,6 +16,11 @@ use std::time::Duration;
 
 /// Interval at which a worker hands over its tally.
 pub(super) const TALLY_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Interval at which a schedule looks for other users of a control.
+const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
+/// Multiples of it, modulo 1, are spread as evenly as any.
+const GOLDEN_RATIO: f64 = 0.618_033_988_749_894_9;
 
 /// A message that a session has taken up.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +46,28 @@ pub(super) struct SourceWorkerArgs {
     pub(super) empty_rx: Receiver<Box<SourceTally>>,
 }
 
+impl SourceWorkerArgs {
+    /// This worker's schedule of the offer, which is a single user's where the load is controlled.
+    fn schedule(&self, offer: OfferedRate, users: Option<UserTarget>) -> ArrivalSchedule {
+        let options = &self.context.options;
+        let part = options.part();
+        let position = part.position(self.number as u64) as usize;
+        let workers = self.workers * part.count() as usize;
+        let Some(target) = users else {
+            return ArrivalSchedule::new(options.arrival, offer, self.began, position, workers, options.seed);
+        };
+        let offer = match offer {
+            OfferedRate::Constant(per_user) => OfferedRate::Constant(per_user * f64::from(target.users)),
+            stages @ OfferedRate::Stages(_) => stages,
+        };
+        // Other hosts have the same seed and begin at the same time; their numbers of messages are their own.
+        let first = options.control.as_ref().map_or(0, |control| control.first_message());
+        let seed = options.seed.wrapping_add(first);
+        let phase = ((first >> NUMBERS_LOG2) as f64 * GOLDEN_RATIO).fract();
+        ArrivalSchedule::new(options.arrival, offer, self.began, position, workers, seed).with_phase(phase)
+    }
+}
+
 /// A session's entry among those that wait until a message is due: it is listed once, however often it asks.
 #[derive(Debug, Default)]
 pub(super) struct ParkEntry(Rc<Cell<ParkState>>);
@@ -53,6 +81,8 @@ enum ParkState {
     Parked,
     /// Woken for one.
     Woken,
+    /// Told to end: there are more sessions than are wanted.
+    Surplus,
 }
 
 /// A session that waits.
@@ -75,30 +105,27 @@ pub(super) struct SourceWorkerState {
     tally: RefCell<Box<SourceTally>>,
     /// The schedule, at open loop only.
     schedule: Option<RefCell<ArrivalSchedule>>,
+    /// Users that the schedule is for, where the load is controlled.
+    scheduled_users: Cell<Option<UserTarget>>,
     parked: RefCell<VecDeque<ParkedSession>>,
     /// Sessions that pause between messages; each is in it once.
     pausing: RefCell<Vec<Waker>>,
+    /// Sessions that were started and not told to end.
+    live_sessions: Cell<usize>,
 }
 
 impl SourceWorkerState {
     pub(super) fn new(post: SourceWorkerArgs) -> Self {
         let options = &post.context.options;
-        let schedule = options.offered_rate.clone().map(|offer| {
-            RefCell::new(ArrivalSchedule::new(
-                options.arrival,
-                offer,
-                post.began,
-                post.number,
-                post.workers,
-                options.seed,
-            ))
-        });
+        let users = options.control.as_ref().map(|control| control.users());
         Self {
             name: options.hello.as_str().into(),
             tally: RefCell::default(),
-            schedule,
+            schedule: options.offered_rate.clone().map(|offer| RefCell::new(post.schedule(offer, users))),
+            scheduled_users: Cell::new(users),
             parked: RefCell::default(),
             pausing: RefCell::default(),
+            live_sessions: Cell::new(0),
             args: post,
         }
     }
@@ -119,10 +146,44 @@ impl SourceWorkerState {
     }
 
     /// This worker's share of all sessions.
-    pub(super) fn session_share(&self) -> usize {
-        let all = self.args.context.options.sessions as usize;
+    fn session_share(&self) -> usize {
+        let options = &self.args.context.options;
+        let control = options.control.as_ref().filter(|_| self.schedule.is_none());
+        let all = control.map_or(options.sessions, |control| control.sessions()) as usize;
         let workers = self.args.workers;
         all / workers + usize::from(self.args.number < all % workers)
+    }
+
+    /// Number of sessions that are to be started now, which are counted as started.
+    pub(super) fn missing_sessions(&self) -> usize {
+        let missing = self.session_share().saturating_sub(self.live_sessions.get());
+        self.live_sessions.update(|live| live + missing);
+        missing
+    }
+
+    /// Wakes waiting sessions if there are more than are wanted; those that look for a message then end.
+    pub(super) fn wake_surplus(&self) {
+        if self.live_sessions.get() > self.session_share() {
+            self.parked.borrow_mut().drain(..).for_each(ParkedSession::wake);
+        }
+    }
+
+    /// Tells a session to end if there are more than are wanted; it is told so again whenever it asks.
+    fn is_surplus(&self, entry: &ParkEntry) -> bool {
+        let is_told = entry.0.get() == ParkState::Surplus;
+        if !is_told && self.args.context.options.control.is_some() && self.live_sessions.get() > self.session_share() {
+            entry.0.set(ParkState::Surplus);
+            self.live_sessions.update(|live| live - 1);
+            return true;
+        }
+        is_told
+    }
+
+    /// Counts the end of a session.
+    pub(super) fn session_ended(&self, entry: &ParkEntry) {
+        if entry.0.get() != ParkState::Surplus {
+            self.live_sessions.update(|live| live.saturating_sub(1));
+        }
     }
 
     /// The next message for a session: at once at closed loop, when it is due at open loop; `None` if there are no
@@ -133,6 +194,9 @@ impl SourceWorkerState {
         entry: &ParkEntry,
         now: Duration,
     ) -> Poll<Option<ClaimedMessage>> {
+        if self.is_surplus(entry) {
+            return Poll::Ready(None);
+        }
         let plan = &self.args.context.plan;
         let since = match &self.schedule {
             None => now,
@@ -201,7 +265,12 @@ impl SourceWorkerState {
     pub(super) async fn wake_on_schedule(&self) {
         let Some(schedule) = &self.schedule else { return std::future::pending().await };
         loop {
-            let due = schedule.borrow().due();
+            let due = self.due_as_controlled(schedule);
+            let looks_again = clock::now() + CONTROL_INTERVAL;
+            if self.scheduled_users.get().is_some() && due > looks_again {
+                net::sleep_until(looks_again).await;
+                continue;
+            }
             net::sleep_until(due).await;
             let session = self.parked.borrow_mut().pop_front();
             match session {
@@ -211,6 +280,18 @@ impl SourceWorkerState {
             }
             poll_fn(yield_once()).await;
         }
+    }
+
+    /// Time at which the next message is due, at the rate for the users that are wanted now.
+    fn due_as_controlled(&self, schedule: &RefCell<ArrivalSchedule>) -> Duration {
+        let options = &self.args.context.options;
+        let wanted = options.control.as_ref().map(|control| control.users());
+        if let (Some(target), Some(OfferedRate::Constant(per_user))) = (wanted, &options.offered_rate)
+            && self.scheduled_users.replace(wanted) != wanted
+        {
+            schedule.borrow_mut().change(target.since, OfferedRate::Constant(per_user * f64::from(target.users)));
+        }
+        schedule.borrow().due()
     }
 
     /// Hands the tally over periodically, and wakes waiting sessions at the end.

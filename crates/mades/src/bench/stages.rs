@@ -8,7 +8,7 @@
 //! ```
 //! The order is the one in which an honest endpoint reports them. Nothing relies on it: events may overtake the reply.
 
-/// A stage of the journey. Its number is the bit that it has in a [`MessageFlags`].
+/// A stage of the journey. Its number is the bit that it has in a `MessageFlags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MessageStage {
     /// The bench created the message.

@@ -3,7 +3,7 @@
 use super::stages::MessageStage;
 use super::troubles::TroubleKind;
 use journey::account::fates_sum;
-use journey::judge::{decide, has_threshold, pass_text, stall_reasons, threshold_reasons};
+use journey::judge::{MissedRate, decide, has_threshold, missed_rate, pass_text, stall_reasons, threshold_reasons};
 use journey::reason::Reason;
 use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
 use journey::threshold::Fate;
@@ -12,14 +12,10 @@ use journey::words::{counted, grouped, listed};
 
 /// Open loop: largest 99th percentile of the lag of messages that had room.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// Open loop: the share of the requested rate that must have been offered.
-const MIN_RATE_SHARE: f64 = 0.95;
 /// The share of its thread's time that the bench may use before it counts as the limit itself.
 const MAX_BUSY_SHARE: f64 = 0.90;
 /// Below this time a process' start and end make up most of its CPU time.
 const MIN_BUSY_S: f64 = 1.0;
-/// In less time the first links decide, and a rate that was missed says nothing of the endpoint.
-const MIN_RATE_S: f64 = 1.0;
 /// Closed loop: from this share of the window in use on, the window determines the latency.
 const FULL_WINDOW_SHARE: f64 = 0.9;
 
@@ -141,10 +137,7 @@ fn validity(record: &Record) -> Vec<Reason> {
     }
     reasons.extend(cpu_validity(record).map(|text| Reason::new(Cause::Busy, text)));
     reasons.extend(limits(record));
-    let is_whole = record.ending.is_none_or(|ending| ending == Ending::Complete);
-    if record.workload.arrival != Arrival::Closed && is_whole {
-        reasons.extend(rate_validity(record, !reasons.is_empty()));
-    }
+    reasons.extend(rate_validity(record, !reasons.is_empty()));
     reasons
 }
 
@@ -160,21 +153,12 @@ fn lag_validity(record: &Record) -> Option<String> {
 
 /// Reports a rate that was not offered. If the bench was not the limit, the endpoint did not take it.
 fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
-    let asked = record.workload.rate_per_s?;
-    let created = record.stages.iter().find(|row| row.name == journey::Stage::Created)?;
-    let offered = created.offered_rate_per_s.unwrap_or(created.rate_per_s);
-    // A Poisson count of n scatters by √n: twice that is still chance.
-    let is_poisson = record.workload.arrival == Arrival::Poisson;
-    let chance = if is_poisson { 2.0 / (created.count as f64).sqrt() } else { 0.0 };
-    if created.duration_s <= 0.0 || offered >= asked * (MIN_RATE_SHARE - chance) {
-        return None;
-    }
-    let missed = format!("The bench offered {offered:.0} messages per second of the {asked:.0} asked for");
-    if created.duration_s < MIN_RATE_S {
-        let text =
-            format!("{missed}, in {:.2} s: too short a time to judge a rate. Send more messages.", created.duration_s);
-        return Some(Reason::new(Cause::RateNotOffered, text));
-    }
+    // A single message has no rate.
+    record.stages.iter().find(|row| row.name == journey::Stage::Created && row.duration_s > 0.0)?;
+    let missed = match missed_rate(record, "The bench offered")? {
+        MissedRate::TooShort(reason) => return Some(reason),
+        MissedRate::Missed(missed) => missed,
+    };
     let cause = if is_our_fault { Cause::RateNotOffered } else { Cause::RateMissed };
     let text = format!("{missed}: raise --max-in-transit and --max-unsettled, or use a lower --rate.");
     Some(Reason::new(cause, text))

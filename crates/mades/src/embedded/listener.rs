@@ -1,9 +1,8 @@
 //! The listener: sockets, TLS, time limits. Input goes to a `BrokerSession`, whose output goes out in one write a
 //! turn.
 use super::queues::MemoryQueues;
-use super::sasl::ListenerAuth;
-use super::server_connection::IDLE_TIMEOUT_MS;
 use super::session::BrokerSession;
+use amqp::{ConnectionError, IDLE_TIMEOUT_MS, ListenerAuth};
 use bytes::{Buf, BytesMut};
 use futures_util::future::BoxFuture;
 use std::io;
@@ -260,11 +259,12 @@ fn on_timer(session: &mut BrokerSession, times: &ConnectionTimes) -> Option<Inst
 async fn close_with_error(
     writer: &mut (impl AsyncWrite + Unpin),
     session: &mut BrokerSession,
-    fault: &super::server_connection::ConnectionError,
+    fault: &ConnectionError,
 ) -> io::Result<ConnectionEnd> {
-    use super::server_connection::ConnectionError;
     let end = match fault {
-        ConnectionError::Refused | ConnectionError::Unauthenticated => ConnectionEnd::Unauthenticated,
+        ConnectionError::Refused | ConnectionError::Unauthenticated | ConnectionError::Login(_) => {
+            ConnectionEnd::Unauthenticated
+        }
         ConnectionError::Header(_) | ConnectionError::Malformed(_) | ConnectionError::Protocol(_) => {
             ConnectionEnd::ProtocolError
         }

@@ -6,9 +6,7 @@
 //!
 //! Consumers of one queue take turns: while another one waits for a message, each gets its share and no more, and what
 //! it gave back goes to another first. Otherwise one that gives back what is not its own would get it again, and again.
-use super::buffers::EncodedMessage;
-use super::codec::{Reader, Writer};
-use super::frame::DeliveryOutcome;
+use amqp::{DeliveryOutcome, EncodedMessage, Reader, Writer};
 use bytes::{Buf, Bytes};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

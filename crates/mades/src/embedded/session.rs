@@ -1,9 +1,8 @@
 //! A connection at the queues: what its links bring is put in, what they may have is taken out. No socket, no clock.
-use super::buffers::OutputBuffer;
-use super::frame::{DeliveryOutcome, LinkRole};
 use super::queues::{ConsumerId, EnqueuedMessage, MemoryQueues, QueueIndex, TakeResult};
-use super::sasl::ListenerAuth;
-use super::server_connection::{ConnectionError, ConnectionEvent, LinkId, ServerConnection};
+use amqp::{
+    AmqpConnection, ConnectionError, ConnectionEvent, DeliveryOutcome, LinkId, LinkRole, ListenerAuth, OutputBuffer,
+};
 use bytes::{Buf, BytesMut};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +39,7 @@ impl ConsumerLink {
 
 /// One connection's dealings.
 pub(super) struct BrokerSession {
-    connection: ServerConnection<EnqueuedMessage>,
+    connection: AmqpConnection<EnqueuedMessage>,
     queues: MemoryQueues,
     notify: Arc<Notify>,
     producers: HashMap<LinkId, ProducerLink>,
@@ -52,7 +51,7 @@ pub(super) struct BrokerSession {
 impl BrokerSession {
     pub(super) fn new(queues: MemoryQueues, mechanisms: ListenerAuth, container: &str, max_message_bytes: u64) -> Self {
         Self {
-            connection: ServerConnection::new(mechanisms, container, max_message_bytes),
+            connection: AmqpConnection::server(mechanisms, container, max_message_bytes),
             queues,
             notify: Arc::default(),
             producers: HashMap::new(),
@@ -71,7 +70,7 @@ impl BrokerSession {
         self.connection.output()
     }
 
-    pub(super) fn connection(&mut self) -> &mut ServerConnection<EnqueuedMessage> {
+    pub(super) fn connection(&mut self) -> &mut AmqpConnection<EnqueuedMessage> {
         &mut self.connection
     }
 
@@ -109,7 +108,7 @@ impl BrokerSession {
 
     fn handle_event(&mut self, event: ConnectionEvent<EnqueuedMessage>) {
         match event {
-            ConnectionEvent::Attached { link, peer, address } => self.attach(link, peer, &address),
+            ConnectionEvent::Attached { link, peer, address, .. } => self.attach(link, peer, &address),
             ConnectionEvent::MessageReceived { link, delivery, message, settled } => {
                 let Some(producer) = self.producers.get_mut(&link) else { return };
                 producer.last_bytes = message.bytes();
@@ -119,16 +118,21 @@ impl BrokerSession {
                     self.connection.settle(link, delivery, outcome);
                 }
             }
-            ConnectionEvent::Settled { sent, outcome } => match outcome {
+            ConnectionEvent::Settled { sent, outcome, .. } => match outcome {
                 DeliveryOutcome::Accepted | DeliveryOutcome::Rejected => self.queues.settle(sent, outcome),
                 DeliveryOutcome::Released | DeliveryOutcome::Modified { .. } => self.returned.push((sent, outcome)),
             },
-            ConnectionEvent::Detached { link, unsettled } => {
+            ConnectionEvent::Detached { link, unsettled, .. } => {
                 let failed = DeliveryOutcome::Modified { failed: true };
                 self.returned.extend(unsettled.into_iter().map(|queued| (queued, failed)));
                 self.detach(link);
             }
-            ConnectionEvent::CreditChanged | ConnectionEvent::Closed => {}
+            ConnectionEvent::Opened
+            | ConnectionEvent::CreditChanged
+            | ConnectionEvent::Drained { .. }
+            | ConnectionEvent::TooLong { .. }
+            | ConnectionEvent::Ended { .. }
+            | ConnectionEvent::Closed { .. } => {}
         }
     }
 

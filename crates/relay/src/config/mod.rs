@@ -20,7 +20,7 @@ use crate::routing::{Access, DomainPattern, Route, Router};
 use crate::routing::{LocalDomains, Mx, RouteTarget};
 pub use document::{ConfigError, ConfigErrors};
 use ipnet::IpNet;
-use net::{ClientLimits, Endpoint, ServerTls, TlsFiles};
+use net::{BusyPoll, ClientLimits, Endpoint, ServerTls, TlsFiles};
 use party::reason::reason;
 use party::users::Users;
 use std::fs::File;
@@ -79,6 +79,8 @@ pub struct Config {
     pub control: PathBuf,
     /// `None` for half of the processors.
     pub workers: Option<usize>,
+    /// Time for which they look for events before they sleep; no key, for it is for measurements.
+    pub busy_poll: BusyPoll,
     /// Level of the log.
     pub log: LogLevel,
 }
@@ -494,6 +496,7 @@ impl Config {
             http_name: None,
             control: spool.join("control.sock"),
             workers: None,
+            busy_poll: BusyPoll::Off,
             log: LogLevel::default(),
         }
     }
@@ -550,9 +553,10 @@ pub(crate) enum LoggedIn {
     No,
 }
 
+/// A small file that works as it is, as the manual shows it.
+pub const MINIMAL: &str = include_str!("minimal.toml");
 /// A file with every key, as the manual shows it.
-#[cfg(test)]
-pub(crate) const EXAMPLE: &str = include_str!("example.toml");
+pub const EXAMPLE: &str = include_str!("example.toml");
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! JSON of github-action-benchmark: a list of `{name, unit, value, range, extra}`, one for rates and one for latencies,
 //! since a list of that tool has one direction.
-use super::figures::stages;
+use crate::figures::stages;
 use crate::headline::{self, Headline};
 use crate::printable::printable;
 use journey::record::Record;

@@ -2,8 +2,8 @@
 //!
 //! A spreadsheet takes a cell that begins with `=`, `+`, `-` or `@` for a formula. Text of peers that does so gets an
 //! apostrophe before it; figures stay as they are.
-use super::figures::{errors, stages};
 use crate::fates::units;
+use crate::figures::{errors, stages};
 use crate::printable::printable;
 use journey::record::{EventKind, LatencyMs, Record};
 use journey::stage::Phase;
@@ -241,7 +241,7 @@ fn series(record: &Record) -> Vec<Vec<CsvCell<'_>>> {
     rows.collect()
 }
 
-fn stage<'a>(row: &super::figures::StageFigures<'a>) -> Vec<CsvCell<'a>> {
+fn stage<'a>(row: &crate::figures::StageFigures<'a>) -> Vec<CsvCell<'a>> {
     let mut cells = cells![
         row.name,
         row.party,

@@ -38,7 +38,7 @@ pub fn annotations(record: &Record) -> String {
     let level = match Headline::of(record) {
         Headline::Judged(Outcome::Fail) => "error",
         Headline::Judged(Outcome::Invalid | Outcome::Inconclusive) => "warning",
-        Headline::Judged(Outcome::Pass) | Headline::Received => return String::new(),
+        Headline::Judged(Outcome::Pass) | Headline::Received | Headline::Sent => return String::new(),
     };
     let title = format!("mailrun {}: {}", record.name, Headline::of(record).name());
     let missed = record.thresholds.iter().filter(|row| !row.passed);

@@ -1,6 +1,6 @@
 //! An HdrHistogram interval log of the stored distributions, so that any HDR tool reads them: a line for each stage and
 //! phase, tagged with its name, over the whole run.
-use super::figures::stages;
+use crate::figures::stages;
 use journey::record::Record;
 use journey::{IntervalLog, Latencies};
 use std::collections::BTreeSet;

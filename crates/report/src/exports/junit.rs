@@ -160,7 +160,7 @@ fn cases(record: &Record) -> Vec<JunitCase> {
 fn verdict(record: &Record) -> Option<JunitProblem> {
     let headline = Headline::of(record);
     let kind = match headline {
-        Headline::Judged(Outcome::Pass) | Headline::Received => return None,
+        Headline::Judged(Outcome::Pass) | Headline::Received | Headline::Sent => return None,
         Headline::Judged(Outcome::Fail) => ProblemKind::Failure,
         Headline::Judged(Outcome::Invalid | Outcome::Inconclusive) => ProblemKind::Error,
     };

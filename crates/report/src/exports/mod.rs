@@ -9,7 +9,6 @@
 mod action_benchmark;
 mod bounded;
 mod csv;
-mod figures;
 mod github;
 mod hlog;
 mod junit;

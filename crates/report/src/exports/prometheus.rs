@@ -2,8 +2,8 @@
 //!
 //! Units are the base units of Prometheus: seconds and bytes. Texts of peers are in no label: a reply text as a label
 //! would make a time series for each server's mood.
-use super::figures::{StageFigures, errors, stages};
 use crate::fates::units;
+use crate::figures::{StageFigures, errors, stages};
 use crate::headline::Headline;
 use crate::metrics_text::{Exposition, MetricsText, label_text};
 use journey::Latencies;

@@ -1,7 +1,7 @@
 //! The description of a run that is to be published: everything that a reader needs to judge a figure. What is missing is
 //! named.
-use super::figures::{StageFigures, final_stage};
 use super::private_words::{LEFT_OUT, public_command, public_sentence};
+use crate::figures::{StageFigures, final_stage};
 use crate::headline::{self, Headline};
 use crate::numbers::{count, latency, memory, octets, rate, seconds};
 use crate::table::{markdown_text, plain};

@@ -26,30 +26,46 @@ const MAX_TEXT_CHARS: usize = 1_000;
 /// Largest number of entries of a list in the data.
 const MAX_ENTRIES: usize = 1_000;
 
-/// The whole page around its parts.
+/// The whole page of a run around its parts.
 pub(super) fn page(runs: PageRuns<'_>, top: &str, parts: &[PagePart]) -> String {
-    let links: String = parts.iter().map(|part| format!("<a href=\"#{}\">{}</a> ", part.id, part.title)).collect();
-    let sections: String = parts.iter().map(section).collect();
     let record = runs.record;
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{}\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{} – mailrun</title>\n\
-         <style>{UPLOT_STYLE}\n{OWN_STYLE}</style>\n</head>\n<body>\n{top}\n<nav aria-label=\"Parts of the report\">{links}</nav>\n\
-         <main>\n{sections}</main>\n<footer>Run {} · made by mailrun {}</footer>\n{}\n\
-         <script>{UPLOT_SCRIPT}</script>\n<script>{OWN_SCRIPT}</script>\n</body>\n</html>\n",
-        policy(),
-        escaped(&record.name),
-        escaped(&record.run_id),
-        env!("CARGO_PKG_VERSION"),
-        copies(record),
-    )
+    let scripts = format!("{}\n<script>{UPLOT_SCRIPT}</script>\n<script>{OWN_SCRIPT}</script>\n", copies(record));
+    let head = PageHead {
+        title: &record.name,
+        policy: format!("; script-src 'sha256-{UPLOT_HASH}' 'sha256-{OWN_HASH}'"),
+        styles: [UPLOT_STYLE, OWN_STYLE].join("\n"),
+    };
+    frame(&head, top, parts, &format!("Run {} · ", escaped(&record.run_id)), &scripts)
 }
 
-fn policy() -> String {
+/// A page without scripts around its parts.
+pub(super) fn plain_page(title: &str, top: &str, parts: &[PagePart]) -> String {
+    let head = PageHead { title, policy: String::new(), styles: OWN_STYLE.to_owned() };
+    frame(&head, top, parts, "", "")
+}
+
+/// The head of a page.
+struct PageHead<'a> {
+    title: &'a str,
+    /// Scripts that the page allows.
+    policy: String,
+    styles: String,
+}
+
+fn frame(head: &PageHead<'_>, top: &str, parts: &[PagePart], source: &str, scripts: &str) -> String {
+    let links: String = parts.iter().map(|part| format!("<a href=\"#{}\">{}</a> ", part.id, part.title)).collect();
+    let sections: String = parts.iter().map(section).collect();
     format!(
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
-         script-src 'sha256-{UPLOT_HASH}' 'sha256-{OWN_HASH}'\">\n"
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'{}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{} – mailrun</title>\n\
+         <style>{}</style>\n</head>\n<body>\n{top}\n<nav aria-label=\"Parts of the report\">{links}</nav>\n\
+         <main>\n{sections}</main>\n<footer>{source}made by mailrun {}</footer>\n{scripts}</body>\n</html>\n",
+        head.policy,
+        escaped(head.title),
+        head.styles,
+        env!("CARGO_PKG_VERSION"),
     )
 }
 

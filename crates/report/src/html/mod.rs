@@ -4,6 +4,8 @@
 //! Record ─→ PageRuns ─→ verdict · thresholds · over_time · percentiles · … ─→ PagePart ─→ document ─→ report.html
 //!                          └ words and numbers of the other reports (Section, Table), drawings by plot
 //! ```
+mod capacity;
+mod comparison;
 mod disclosure;
 mod document;
 mod environment;
@@ -22,6 +24,9 @@ mod tables;
 mod time_axis;
 mod value;
 mod verdict;
+
+pub use capacity::capacity_page;
+pub use comparison::comparison_page;
 
 use journey::record::Record;
 use runs::{PagePart, PageRuns};
@@ -66,7 +71,7 @@ mod tests {
     use serde_json::{Value, json};
 
     /// Fails unless each element ends where it should, and nothing has a handler.
-    fn check_balance(page: &str) -> Result<(), String> {
+    pub(super) fn check_balance(page: &str) -> Result<(), String> {
         const VOID: [&str; 2] = ["meta", "!doctype"];
         let mut open: Vec<&str> = Vec::new();
         let mut rest = page;

@@ -251,7 +251,8 @@ fn background(record: &Record, x: &PlotScale) -> String {
     stalls.chain(events).collect()
 }
 
-fn time_scale(last: f64) -> PlotScale {
+/// The scale of a time axis with five labels.
+pub(super) fn time_scale(last: f64) -> PlotScale {
     let labels = (0..=4).map(|quarter| last * f64::from(quarter) / 4.0);
     let labels = labels.map(|at| if last >= 8.0 { at.round() } else { at });
     PlotScale::labelled(0.0, last, labels.map(|at| (at, plot::clock_label(at))).collect())

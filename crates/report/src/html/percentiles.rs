@@ -12,10 +12,10 @@ const MAX_NINES: f64 = 5.0;
 const HEIGHT: u32 = 280;
 
 /// A distribution: places on the axis, and milliseconds.
-struct PercentileCurve {
-    name: String,
-    style: CurveStyle,
-    points: Vec<(f64, f64)>,
+pub(super) struct PercentileCurve {
+    pub(super) name: String,
+    pub(super) style: CurveStyle,
+    pub(super) points: Vec<(f64, f64)>,
 }
 
 /// The plot and the table of latencies; `None` if no latency is known.
@@ -34,24 +34,27 @@ fn drawing(runs: PageRuns<'_>) -> String {
     if own.is_empty() {
         return String::new();
     }
-    let ghosts = runs.baseline.map(curves).unwrap_or_default();
-    let all = || own.iter().chain(&ghosts).flat_map(|curve| curve.points.iter());
+    let mut shown: Vec<PercentileCurve> = runs.baseline.map(curves).unwrap_or_default();
+    shown.iter_mut().for_each(|ghost| ghost.style = CurveStyle::GHOST);
+    let names: Vec<&str> = own.iter().map(|curve| curve.name.as_str()).collect();
+    let label =
+        format!("Latency by percentile, both scales logarithmic: {}. The table has the figures.", names.join(", "));
+    let legend = plot::legend(own.iter().map(|curve| (curve.name.as_str(), curve.style)));
+    shown.extend(own);
+    figure(&label, &shown, &legend)
+}
+
+/// Distributions over each other, the first behind.
+pub(super) fn figure(label: &str, curves: &[PercentileCurve], legend: &str) -> String {
+    let all = || curves.iter().flat_map(|curve| curve.points.iter());
     let y = PlotScale::log(all().map(|(_, ms)| *ms), plot::time_label);
     let most = all().map(|(at, _)| *at).fold(2.0, f64::max);
     let labels = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9"), (0.9999, "p99.99")];
     let labels = labels.into_iter().map(|(share, text)| (nines(share), text.to_owned()));
     let x = PlotScale::labelled(0.0, most, labels.filter(|(at, _)| *at <= most + 1e-6).collect());
-    let draw = |curve: &PercentileCurve, style| plot::curve(curve.points.iter().copied(), &x, &y, style);
-    let mut shapes: String = ghosts.iter().map(|curve| draw(curve, CurveStyle::GHOST)).collect();
-    shapes.extend(own.iter().map(|curve| draw(curve, curve.style)));
-    let names: Vec<&str> = own.iter().map(|curve| curve.name.as_str()).collect();
-    let label =
-        format!("Latency by percentile, both scales logarithmic: {}. The table has the figures.", names.join(", "));
-    format!(
-        "<figure class=\"panel\">{}{}</figure>",
-        plot::plot(&label, HEIGHT, &x, &y, &shapes),
-        plot::legend(own.iter().map(|curve| (curve.name.as_str(), curve.style)))
-    )
+    let draw = |curve: &PercentileCurve| plot::curve(curve.points.iter().copied(), &x, &y, curve.style);
+    let shapes: String = curves.iter().map(draw).collect();
+    format!("<figure class=\"panel\">{}{legend}</figure>", plot::plot(label, HEIGHT, &x, &y, &shapes))
 }
 
 /// The distributions of a record, in the order of the stages.
@@ -89,12 +92,9 @@ fn curves(record: &Record) -> Vec<PercentileCurve> {
 
 /// Points of a distribution: from its histogram, or from the figures of the summary alone.
 fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64, f64)> {
-    let end = (count.max(2) as f64).log10().min(MAX_NINES);
+    let end = last_place(count);
     let mut points = match histogram.and_then(|text| Latencies::decode(text)).filter(|times| times.count() > 0) {
-        Some(all) => {
-            let places = (0..).map(|at| f64::from(at) * 0.05).take_while(|at| *at < end);
-            places.map(|at| (at, all.quantile_ms(1.0 - 10_f64.powf(-at)))).collect::<Vec<_>>()
-        }
+        Some(all) => histogram_points(&all, end),
         None => {
             let known = [(0.0, times.min), (0.5, times.p50), (0.9, times.p90), (0.95, times.p95), (0.99, times.p99)];
             let known = known.into_iter().chain([(0.999, times.p999)]);
@@ -104,6 +104,17 @@ fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64
     points.push((end, times.max));
     points.retain(|(_, ms)| *ms > 0.0);
     points
+}
+
+/// Points of a histogram at regular places, up to that one.
+pub(super) fn histogram_points(all: &Latencies, end: f64) -> Vec<(f64, f64)> {
+    let places = (0..).map(|at| f64::from(at) * 0.05).take_while(|at| *at < end);
+    places.map(|at| (at, all.quantile_ms(1.0 - 10_f64.powf(-at)))).collect()
+}
+
+/// The last place that so many messages say something about.
+pub(super) fn last_place(count: u64) -> f64 {
+    (count.max(2) as f64).log10().min(MAX_NINES)
 }
 
 /// Place of a percentile: 0.9 is 1, 0.99 is 2.

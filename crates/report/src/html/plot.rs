@@ -71,6 +71,16 @@ impl PlotScale {
         Self { least, most, is_log: false, labels }
     }
 
+    /// Round values around both.
+    pub(super) fn between(least: f64, most: f64, label: impl Fn(f64) -> String) -> Self {
+        let span = (most - least).max(least.abs().max(most.abs()) * 1e-3).clamp(f64::MIN_POSITIVE, 1e18);
+        let step = round_step(span / 3.0);
+        let first = (least / step).floor();
+        let steps = ((most / step).ceil() - first).clamp(1.0, 10.0);
+        let labels = (0..=steps as u32).map(|at| (first + f64::from(at)) * step).map(|value| (value, label(value)));
+        Self { least: first * step, most: (first + steps) * step, is_log: false, labels: labels.collect() }
+    }
+
     /// Whole decades around the positive values.
     pub(super) fn log(values: impl Iterator<Item = f64>, label: impl Fn(f64) -> String) -> Self {
         let positive: Vec<f64> = values.filter(|value| value.is_finite() && *value > 0.0).collect();
@@ -207,6 +217,14 @@ pub(super) fn bar(from: f64, to: f64, colour: &str) -> String {
     let width = ((limits[1] - limits[0]) * VIEW).max(4.0);
     let left = (limits[0] * VIEW).min(VIEW - 4.0);
     format!("<path class=\"f {}\" d=\"M{left:.0} 0h{width:.0}v10h-{width:.0}\"/>", escaped(colour))
+}
+
+/// A rectangle from `from` to `to`, shares of the whole width, between two heights of ten.
+pub(super) fn band(from: f64, to: f64, (top, bottom): (u32, u32), colour: &str) -> String {
+    let [from, to] = [from, to].map(|share| if share.is_finite() { share.clamp(0.0, 1.0) * VIEW } else { 0.0 });
+    let width = (to - from).max(2.0);
+    let height = bottom.saturating_sub(top);
+    format!("<path class=\"f {}\" d=\"M{from:.0} {top}h{width:.0}v{height}h-{width:.0}\"/>", escaped(colour))
 }
 
 /// Bars on a line.

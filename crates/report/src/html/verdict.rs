@@ -3,13 +3,14 @@ use super::escape::{escaped, isolated};
 use super::runs::PageRuns;
 use super::value;
 use crate::ending::{first_sentence, notes};
+use crate::figures::final_stage;
 use crate::headline::{self, Headline};
 use crate::numbers::{count, latency, rate, seconds};
-use journey::record::{LatencyMs, Outcome, Record};
+use journey::record::{Outcome, Record};
 
 /// A figure at the top.
-struct KeyFigure {
-    name: &'static str,
+struct KeyFigure<'a> {
+    name: &'a str,
     value: f64,
     text: String,
 }
@@ -20,16 +21,14 @@ pub(super) fn top(runs: PageRuns<'_>) -> String {
     let headline = Headline::of(record);
     let why = headline::why(record);
     let (sentence, _) = first_sentence(&why);
+    let (class, stamp) = stamp(headline, headline.name());
     format!(
-        "<header class=\"top {}\"><p class=\"eyebrow\">mailrun {} · started {}</p><h1>{}</h1>\
-         <p class=\"verdict\"><strong class=\"stamp\"><span aria-hidden=\"true\">{}</span> {}</strong> \
+        "<header class=\"top {class}\"><p class=\"eyebrow\">mailrun {} · started {}</p><h1>{}</h1>\
+         <p class=\"verdict\">{stamp} \
          <span class=\"why\">{}</span></p><p class=\"counts\">{}</p>{}{}{}{BUTTONS}</header>",
-        class(headline),
         escaped(&record.version),
         escaped(&record.started_at),
         isolated(&record.name),
-        mark(headline),
-        headline.name(),
         isolated(sentence),
         isolated(&headline::counts(record)),
         advice(record),
@@ -48,7 +47,7 @@ fn class(headline: Headline) -> &'static str {
         Headline::Judged(Outcome::Fail) => "fail",
         Headline::Judged(Outcome::Invalid) => "invalid",
         Headline::Judged(Outcome::Inconclusive) => "inconclusive",
-        Headline::Received => "received",
+        Headline::Received | Headline::Sent => "received",
     }
 }
 
@@ -58,13 +57,28 @@ fn mark(headline: Headline) -> &'static str {
         Headline::Judged(Outcome::Fail) => "✗",
         Headline::Judged(Outcome::Invalid) => "!",
         Headline::Judged(Outcome::Inconclusive) => "?",
-        Headline::Received => "·",
+        Headline::Received | Headline::Sent => "·",
     }
+}
+
+/// The stamp of an outcome, with the class of the top that it stands in.
+pub(super) fn stamp(headline: Headline, word: &str) -> (&'static str, String) {
+    let stamp = format!(
+        "<strong class=\"stamp\"><span aria-hidden=\"true\">{}</span> {}</strong>",
+        mark(headline),
+        escaped(word)
+    );
+    (class(headline), stamp)
 }
 
 /// Advice and remarks besides the reason.
 fn advice(record: &Record) -> String {
-    let rows: String = notes(record).iter().map(|text| format!("<li>{}</li>", isolated(text))).collect();
+    remark_list(&notes(record))
+}
+
+/// Remarks in a list; nothing if there are none.
+pub(super) fn remark_list(remarks: &[String]) -> String {
+    let rows: String = remarks.iter().map(|text| format!("<li>{}</li>", isolated(text))).collect();
     if rows.is_empty() { rows } else { format!("<ul class=\"remarks\">{rows}</ul>") }
 }
 
@@ -85,7 +99,7 @@ fn baseline_line(runs: PageRuns<'_>) -> String {
 
 fn tiles(runs: PageRuns<'_>) -> String {
     let others = runs.baseline.map(key_figures).unwrap_or_default();
-    let tile = |own: KeyFigure| {
+    let tile = |own: KeyFigure<'_>| {
         let other = others.iter().find(|other| other.name == own.name).map(|other| other.value);
         let number = value::compared(own.value, &own.text, other);
         format!("<div><dt>{}</dt><dd>{number}</dd></div>", own.name)
@@ -95,13 +109,14 @@ fn tiles(runs: PageRuns<'_>) -> String {
 }
 
 /// The figures of the last stage that was observed, and of the run.
-fn key_figures(record: &Record) -> Vec<KeyFigure> {
+fn key_figures(record: &Record) -> Vec<KeyFigure<'_>> {
     let mut figures = Vec::new();
     let mut add = |name, value, text| figures.push(KeyFigure { name, value, text });
-    if let Some((name, number, per_s, times)) = last_stage(record) {
-        add(name, number as f64, count(number));
-        add("msg/s", per_s, rate(per_s));
-        if let Some(times) = times {
+    if let Some(last) = final_stage(record) {
+        let name = if record.mades.is_some() { "messages" } else { last.name };
+        add(name, last.count as f64, count(last.count));
+        add("msg/s", last.rate(), rate(last.rate()));
+        if let Some(times) = last.latency {
             add("p50", times.p50, latency(times.p50));
             add("p99", times.p99, latency(times.p99));
             add("max", times.max, latency(times.max));
@@ -114,14 +129,4 @@ fn key_figures(record: &Record) -> Vec<KeyFigure> {
     let length = record.offered_s.unwrap_or(record.duration_s);
     add("duration", length, seconds(length));
     figures
-}
-
-/// Name, count, rate and latency of the last stage that was observed.
-fn last_stage(record: &Record) -> Option<(&'static str, u64, f64, Option<LatencyMs>)> {
-    if let Some(mades) = &record.mades {
-        let last = mades.stages.iter().rev().find(|row| row.count > 0)?;
-        return Some(("messages", last.count, last.offered_rate_per_s.unwrap_or(last.rate_per_s), last.latency_ms));
-    }
-    let last = headline::final_stage(record)?;
-    Some((last.name.name(), last.count, last.offered_rate_per_s.unwrap_or(last.rate_per_s), last.latency_ms))
 }

@@ -1,7 +1,7 @@
 //! The client's side of a session: replies in, commands out.
 //!
-//! [`ClientState`](state::ClientState) has the drawing. A step takes the state by value and gives the next, so that an
-//! ended session cannot go on; what outlasts the states is in [`ClientCore`](core::ClientCore).
+//! `ClientState` has the drawing. A step takes the state by value and gives the next, so that an
+//! ended session cannot go on; what outlasts the states is in `ClientCore`.
 //!
 //! The session keeps the queue of replies that its transactions await, so pipelined and lock-step dialogues are one
 //! machine: they differ only in the number of commands that [`Client::begin`] writes at once. The caller asks

@@ -1,7 +1,7 @@
 //! The server's side of a session: commands in, events out, answers back in.
 //!
-//! [`State`](state::State) has the drawing. A step takes the state by value and gives the next, so that an ended session
-//! cannot go on; what outlasts the states is in [`ServerCore`](core::ServerCore).
+//! `State` has the drawing. A step takes the state by value and gives the next, so that an ended session
+//! cannot go on; what outlasts the states is in `ServerCore`.
 //!
 //! An event that [asks](Event::asks) waits for [`Server::grant`] or [`Server::answer`]; until then no further event comes, so that replies
 //! leave in the order of their commands (RFC 2920 §3.2). The session answers all other commands by itself.

@@ -1,0 +1,563 @@
+//! Encoding of AMQP 1.0's types: reads values in place, and writes them.
+//!
+//! A value is a constructor (a format code, before it perhaps a descriptor) and what it announces; the high half of the
+//! format code says how long that is (AMQP 1.0 §1.2), so whatever is of no interest is stepped over in one addition,
+//! however deeply it is nested. Nothing here recurses: no peer can exhaust the stack.
+use thiserror::Error;
+
+/// Bytes that are not valid AMQP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// The bytes end before the announced length.
+    #[error("the value ends before it is complete")]
+    Truncated,
+    /// A format code that AMQP 1.0 does not have, or a descriptor of a descriptor.
+    #[error("there is no type with the format code {0:#04x}")]
+    NoSuchType(u8),
+    /// Something else was due here.
+    #[error("expected {0}")]
+    Expected(&'static str),
+}
+
+/// The format code of null.
+const NULL: u8 = 0x40;
+/// Constructor of a described type.
+const DESCRIBED: u8 = 0x00;
+
+/// One value, where it lies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Value<'a> {
+    /// The descriptor, if it is a number or one of AMQP's own names.
+    descriptor: Option<u64>,
+    code: u8,
+    /// The bytes without constructor, size and count.
+    body: &'a [u8],
+    /// Elements of a list, map or array.
+    count: u32,
+    /// All of it, as it was sent.
+    octets: &'a [u8],
+}
+
+/// Reads values from the rest of the input.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the first byte.
+    pub fn new(octets: &'a [u8]) -> Self {
+        Self { rest: octets }
+    }
+
+    /// The part that has not been read.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Truncated)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn octet(&mut self) -> Result<u8, DecodeError> {
+        self.take(1).map(|taken| taken[0])
+    }
+
+    fn length(&mut self, width: usize) -> Result<usize, DecodeError> {
+        self.take(width).map(|taken| number(taken) as usize)
+    }
+
+    /// The next value.
+    pub fn value(&mut self) -> Result<Value<'a>, DecodeError> {
+        let start = self.rest;
+        let mut code = self.octet()?;
+        let mut descriptor = None;
+        if code == DESCRIBED {
+            let described_by = self.octet()?;
+            descriptor = self.plain(described_by)?.as_descriptor();
+            code = self.octet()?;
+        }
+        let value = self.plain(code)?;
+        let octets = &start[..start.len() - self.rest.len()];
+        Ok(Value { descriptor, octets, ..value })
+    }
+
+    /// Reads the value after a format code.
+    fn plain(&mut self, code: u8) -> Result<Value<'a>, DecodeError> {
+        let (body, count) = match code >> 4 {
+            0x4 => (self.take(0)?, 0),
+            0x5 => (self.take(1)?, 0),
+            0x6 => (self.take(2)?, 0),
+            0x7 => (self.take(4)?, 0),
+            0x8 => (self.take(8)?, 0),
+            0x9 => (self.take(16)?, 0),
+            0xa => (self.sized(1)?, 0),
+            0xb => (self.sized(4)?, 0),
+            0xc | 0xe => self.counted(1)?,
+            0xd | 0xf => self.counted(4)?,
+            _ => return Err(DecodeError::NoSuchType(code)),
+        };
+        Ok(Value { descriptor: None, code, body, count, octets: &[] })
+    }
+
+    fn sized(&mut self, width: usize) -> Result<&'a [u8], DecodeError> {
+        let length = self.length(width)?;
+        self.take(length)
+    }
+
+    /// A size that includes the count, the count, the elements.
+    fn counted(&mut self, width: usize) -> Result<(&'a [u8], u32), DecodeError> {
+        let all = self.sized(width)?;
+        let (count, body) = all.split_at_checked(width).ok_or(DecodeError::Truncated)?;
+        Ok((body, number(count) as u32))
+    }
+}
+
+fn number(octets: &[u8]) -> u64 {
+    octets.iter().fold(0, |number, octet| number << 8 | u64::from(*octet))
+}
+
+impl<'a> Value<'a> {
+    /// The number that describes it.
+    pub fn descriptor(&self) -> Option<u64> {
+        self.descriptor
+    }
+
+    /// All of it, constructor and all, as it was sent.
+    pub fn octets(&self) -> &'a [u8] {
+        self.octets
+    }
+
+    /// Reports whether the value is null.
+    pub fn is_null(&self) -> bool {
+        self.code == NULL
+    }
+
+    /// A number that has no sign.
+    pub fn as_number(&self) -> Option<u64> {
+        match self.code {
+            0x43 | 0x44 => Some(0),
+            0x50 | 0x52 | 0x53 | 0x60 | 0x70 | 0x80 => Some(number(self.body)),
+            _ => None,
+        }
+    }
+
+    /// True or false.
+    pub fn as_bool(&self) -> Option<bool> {
+        match (self.code, self.body) {
+            (0x41, _) => Some(true),
+            (0x42, _) => Some(false),
+            (0x56, [octet]) => Some(*octet != 0),
+            _ => None,
+        }
+    }
+
+    /// A string.
+    pub fn as_string(&self) -> Option<&'a str> {
+        match self.code {
+            0xa1 | 0xb1 => std::str::from_utf8(self.body).ok(),
+            _ => None,
+        }
+    }
+
+    /// A string or a symbol.
+    pub fn as_text(&self) -> Option<&'a str> {
+        match self.code {
+            0xa1 | 0xb1 | 0xa3 | 0xb3 => std::str::from_utf8(self.body).ok(),
+            _ => None,
+        }
+    }
+
+    /// Symbols: one, or an array of them.
+    pub fn as_symbols(&self) -> Option<Vec<&'a str>> {
+        if !matches!(self.code, 0xe0 | 0xf0) {
+            return self.as_text().map(|symbol| vec![symbol]);
+        }
+        let mut reader = Reader::new(self.body);
+        let code = reader.octet().ok()?;
+        let mut symbols = Vec::new();
+        for _ in 0..self.count {
+            // Each has at least the byte of its length: a count that lies ends here.
+            symbols.push(reader.plain(code).ok()?.as_text()?);
+        }
+        Some(symbols)
+    }
+
+    /// The bytes of a binary value.
+    pub fn as_binary(&self) -> Option<&'a [u8]> {
+        matches!(self.code, 0xa0 | 0xb0).then_some(self.body)
+    }
+
+    /// The elements of a list.
+    pub fn as_list(&self) -> Option<Elements<'a>> {
+        matches!(self.code, 0x45 | 0xc0 | 0xd0).then(|| self.elements())
+    }
+
+    /// The keys and values of a map, in turns.
+    pub fn as_map(&self) -> Option<Elements<'a>> {
+        matches!(self.code, 0xc1 | 0xd1).then(|| self.elements())
+    }
+
+    fn elements(&self) -> Elements<'a> {
+        Elements { reader: Reader::new(self.body), left: self.count }
+    }
+
+    fn as_descriptor(&self) -> Option<u64> {
+        self.as_number().or_else(|| self.as_text().and_then(descriptor_named))
+    }
+}
+
+/// Descriptors that some peers send by name.
+fn descriptor_named(name: &str) -> Option<u64> {
+    Some(match name {
+        "amqp:error:list" => 0x1d,
+        "amqp:open:list" => 0x10,
+        "amqp:begin:list" => 0x11,
+        "amqp:attach:list" => 0x12,
+        "amqp:flow:list" => 0x13,
+        "amqp:transfer:list" => 0x14,
+        "amqp:disposition:list" => 0x15,
+        "amqp:detach:list" => 0x16,
+        "amqp:end:list" => 0x17,
+        "amqp:close:list" => 0x18,
+        "amqp:received:list" => 0x23,
+        "amqp:accepted:list" => 0x24,
+        "amqp:rejected:list" => 0x25,
+        "amqp:released:list" => 0x26,
+        "amqp:modified:list" => 0x27,
+        "amqp:source:list" => 0x28,
+        "amqp:target:list" => 0x29,
+        "amqp:coordinator:list" => 0x30,
+        "amqp:sasl-mechanisms:list" => 0x40,
+        "amqp:sasl-init:list" => 0x41,
+        "amqp:sasl-challenge:list" => 0x42,
+        "amqp:sasl-response:list" => 0x43,
+        "amqp:sasl-outcome:list" => 0x44,
+        "amqp:header:list" => 0x70,
+        "amqp:delivery-annotations:map" => 0x71,
+        "amqp:message-annotations:map" => 0x72,
+        "amqp:properties:list" => 0x73,
+        "amqp:application-properties:map" => 0x74,
+        "amqp:data:binary" => 0x75,
+        "amqp:amqp-sequence:list" => 0x76,
+        "amqp:amqp-value:*" => 0x77,
+        "amqp:footer:map" => 0x78,
+        _ => return None,
+    })
+}
+
+/// The elements of a list or a map, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Elements<'a> {
+    reader: Reader<'a>,
+    left: u32,
+}
+
+impl<'a> Elements<'a> {
+    /// The elements of a described list of which only the beginning may be there, and what describes it: elements are
+    /// read one by one, and those that are not there are an error then.
+    pub fn parse_prefix(octets: &'a [u8]) -> Option<(u64, Self)> {
+        let mut reader = Reader::new(octets);
+        if reader.octet().ok()? != DESCRIBED {
+            return None;
+        }
+        let described_by = reader.octet().ok()?;
+        let descriptor = reader.plain(described_by).ok()?.as_descriptor()?;
+        let width = match reader.octet().ok()? {
+            0x45 => return Some((descriptor, Self { reader, left: 0 })),
+            0xc0 => 1,
+            0xd0 => 4,
+            _ => return None,
+        };
+        reader.length(width).ok()?;
+        let left = reader.length(width).ok()? as u32;
+        Some((descriptor, Self { reader, left }))
+    }
+
+    /// The next element, if it is there and not null. Fields at the end of a list may be left out (AMQP 1.0 §1.4).
+    pub fn field(&mut self) -> Result<Option<Value<'a>>, DecodeError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        self.reader.value().map(|value| Some(value).filter(|value| !value.is_null()))
+    }
+
+    /// Skips this many elements.
+    pub fn skip(&mut self, count: u32) -> Result<(), DecodeError> {
+        (0..count).try_for_each(|_| self.field().map(drop))
+    }
+
+    /// The bytes of the elements that are left; none at the end.
+    pub fn rest(&self) -> Option<&'a [u8]> {
+        (self.left > 0).then(|| self.reader.rest())
+    }
+
+    /// The next element, null or not; none at the end.
+    pub fn element(&mut self) -> Result<Option<Value<'a>>, DecodeError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        self.reader.value().map(Some)
+    }
+
+    /// A number, or what stands for an absent one.
+    pub fn number_or(&mut self, absent: u64) -> Result<u64, DecodeError> {
+        self.number().map(|number| number.unwrap_or(absent))
+    }
+
+    /// A number.
+    pub fn number(&mut self) -> Result<Option<u64>, DecodeError> {
+        self.field()?.map(|value| value.as_number().ok_or(DecodeError::Expected("a number"))).transpose()
+    }
+
+    /// A truth, or false where it is absent.
+    pub fn boolean(&mut self) -> Result<bool, DecodeError> {
+        let value = self.field()?;
+        value.map_or(Ok(false), |value| value.as_bool().ok_or(DecodeError::Expected("true or false")))
+    }
+}
+
+/// Writes values to the end of a buffer.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+    count: u32,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes behind what is there.
+    pub fn new(out: &'a mut Vec<u8>) -> Self {
+        Self { out, count: 0 }
+    }
+
+    fn octets(&mut self, octets: &[u8]) {
+        self.out.extend_from_slice(octets);
+        self.count += 1;
+    }
+
+    /// Writes null.
+    pub fn null(&mut self) {
+        self.octets(&[NULL]);
+    }
+
+    /// True or false.
+    pub fn boolean(&mut self, truth: bool) {
+        self.octets(&[if truth { 0x41 } else { 0x42 }]);
+    }
+
+    /// A ubyte.
+    pub fn ubyte(&mut self, number: u8) {
+        self.octets(&[0x50, number]);
+    }
+
+    /// A ushort.
+    pub fn ushort(&mut self, number: u16) {
+        let [a, b] = number.to_be_bytes();
+        self.octets(&[0x60, a, b]);
+    }
+
+    /// A uint.
+    pub fn uint(&mut self, number: u32) {
+        match number {
+            0 => self.octets(&[0x43]),
+            1..=255 => self.octets(&[0x52, number as u8]),
+            _ => {
+                let [a, b, c, d] = number.to_be_bytes();
+                self.octets(&[0x70, a, b, c, d]);
+            }
+        }
+    }
+
+    /// A ulong.
+    pub fn ulong(&mut self, number: u64) {
+        self.out.push(0x80);
+        self.octets(&number.to_be_bytes());
+    }
+
+    /// A timestamp, in milliseconds since 1970.
+    pub fn timestamp(&mut self, milliseconds: i64) {
+        self.out.push(0x83);
+        self.octets(&milliseconds.to_be_bytes());
+    }
+
+    /// A string.
+    pub fn string(&mut self, text: &str) {
+        self.variable(0xa1, text.as_bytes());
+    }
+
+    /// A symbol.
+    pub fn symbol(&mut self, text: &str) {
+        self.variable(0xa3, text.as_bytes());
+    }
+
+    /// Writes a binary value.
+    pub fn binary(&mut self, octets: &[u8]) {
+        self.variable(0xa0, octets);
+    }
+
+    /// Writes a value with its length, in one octet if that is enough.
+    fn variable(&mut self, short: u8, octets: &[u8]) {
+        match u8::try_from(octets.len()) {
+            Ok(length) => self.out.extend_from_slice(&[short, length]),
+            Err(_) => {
+                self.out.push(short + 0x10);
+                self.out.extend_from_slice(&(octets.len() as u32).to_be_bytes());
+            }
+        }
+        self.octets(octets);
+    }
+
+    /// A value that was read from somewhere, as it was.
+    pub fn raw(&mut self, octets: &[u8]) {
+        self.octets(octets);
+    }
+
+    /// A described list.
+    pub fn described_list(&mut self, descriptor: u8, fields: impl FnOnce(&mut Writer<'_>)) {
+        self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
+        self.compound(0xd0, fields);
+    }
+
+    /// A described map; the keys and values in turns.
+    pub fn described_map(&mut self, descriptor: u8, entries: impl FnOnce(&mut Writer<'_>)) {
+        self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
+        self.compound(0xd1, entries);
+    }
+
+    /// A described string.
+    pub fn described_string(&mut self, descriptor: u8, text: &str) {
+        self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
+        self.string(text);
+    }
+
+    /// A described binary.
+    pub fn described_binary(&mut self, descriptor: u8, octets: &[u8]) {
+        self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
+        self.binary(octets);
+    }
+
+    /// An array of symbols.
+    pub fn symbols(&mut self, names: &[&str]) {
+        let length: usize = names.iter().map(|name| name.len() + 1).sum();
+        self.out.push(0xf0);
+        self.out.extend_from_slice(&(length as u32 + 5).to_be_bytes());
+        self.out.extend_from_slice(&(names.len() as u32).to_be_bytes());
+        self.out.push(0xa3);
+        for name in names {
+            self.out.push(name.len() as u8);
+            self.out.extend_from_slice(name.as_bytes());
+        }
+        self.count += 1;
+    }
+
+    /// Size and count are known when the fields are written: they are put in then.
+    fn compound(&mut self, code: u8, fields: impl FnOnce(&mut Writer<'_>)) {
+        self.out.push(code);
+        let at = self.out.len();
+        self.out.extend_from_slice(&[0; 8]);
+        let mut inner = Writer::new(self.out);
+        fields(&mut inner);
+        let count = inner.count;
+        let size = (self.out.len() - at - 4) as u32;
+        self.out[at..at + 4].copy_from_slice(&size.to_be_bytes());
+        self.out[at + 4..at + 8].copy_from_slice(&count.to_be_bytes());
+        self.count += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn written(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut Writer::new(&mut out));
+        out
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let octets = written(|out| {
+            out.described_list(0x10, |fields| {
+                fields.string("a");
+                fields.null();
+                fields.uint(0);
+                fields.uint(7);
+                fields.uint(70_000);
+                fields.ulong(u64::MAX);
+                fields.boolean(true);
+                fields.binary(&[1; 300]);
+                fields.symbols(&["queue", "shared"]);
+                fields.symbol("s");
+            });
+        });
+        let mut reader = Reader::new(&octets);
+        let list = reader.value().unwrap();
+        assert!(reader.rest().is_empty());
+        assert_eq!((list.descriptor(), list.octets()), (Some(0x10), &octets[..]));
+        let mut fields = list.as_list().unwrap();
+        assert_eq!(fields.field().unwrap().and_then(|value| value.as_string()), Some("a"));
+        assert_eq!(fields.field(), Ok(None));
+        assert_eq!(fields.number(), Ok(Some(0)));
+        assert_eq!(fields.number_or(1), Ok(7));
+        assert_eq!(fields.number(), Ok(Some(70_000)));
+        assert_eq!(fields.number(), Ok(Some(u64::MAX)));
+        assert_eq!(fields.boolean(), Ok(true));
+        assert_eq!(fields.field().unwrap().and_then(|value| value.as_binary()), Some(&[1; 300][..]));
+        let symbols = fields.element().unwrap().and_then(|value| value.as_symbols());
+        assert_eq!(symbols, Some(vec!["queue", "shared"]));
+        assert_eq!(fields.field().unwrap().and_then(|value| value.as_text()), Some("s"));
+        assert_eq!((fields.field(), fields.number_or(3), fields.boolean()), (Ok(None), Ok(3), Ok(false)));
+    }
+
+    #[test]
+    fn what_is_no_value_is_said_to_be_none() {
+        for (octets, why) in [
+            (&[][..], DecodeError::Truncated),
+            (&[0x70, 1, 2][..], DecodeError::Truncated),
+            (&[0xa1, 5, b'a'][..], DecodeError::Truncated),
+            (&[0xb0, 0xff, 0xff, 0xff, 0xff, 1][..], DecodeError::Truncated),
+            (&[0xc0, 0][..], DecodeError::Truncated),
+            (&[0x00, 0x53][..], DecodeError::Truncated),
+            (&[0x00, 0x00, 0x53, 1, 0x40][..], DecodeError::NoSuchType(0)),
+            (&[0x00, 0x53, 1, 0x00, 0x53, 1, 0x40][..], DecodeError::NoSuchType(0)),
+            (&[0x13][..], DecodeError::NoSuchType(0x13)),
+        ] {
+            assert_eq!(Reader::new(octets).value(), Err(why), "{octets:x?}");
+        }
+    }
+
+    #[test]
+    fn nesting_costs_nothing() {
+        // 200,000 lists, each in the next: a reader that recursed would have run out of stack.
+        let mut octets = vec![0x45];
+        for _ in 0..200_000 {
+            let size = (octets.len() as u32 + 4).to_be_bytes();
+            octets.extend_from_slice(&[1, 0, 0, 0]);
+            octets.extend(size.iter().rev());
+            octets.push(0xd0);
+        }
+        octets.reverse();
+        // Reversed as a whole so that it could be built from the inside.
+        let list = Reader::new(&octets).value().unwrap();
+        assert_eq!(list.octets().len(), octets.len());
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_are_read_or_refused(octets in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut reader = Reader::new(&octets);
+            while let Ok(value) = reader.value() {
+                prop_assert!(!value.octets().is_empty());
+                let _ = value.as_symbols();
+                let mut elements = value.as_list().or_else(|| value.as_map());
+                while let Some(Ok(Some(_))) = elements.as_mut().map(Elements::element) {}
+            }
+        }
+    }
+}

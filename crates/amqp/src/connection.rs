@@ -1,0 +1,1541 @@
+//! One connection, of either role, as state: bytes in, events and bytes out. No socket, no clock.
+//!
+//! ```text
+//! server   ExpectHeader ── AMQP3 ──▶ ExpectSaslInit ── ok ──▶ ExpectHeader ── AMQP0 ──▶ ExpectOpen ─┐
+//! client   ExpectHeader ── AMQP3 ──▶ ExpectSasl ────── ok ──▶ ExpectHeader ── AMQP0 ──▶ ExpectOpen ─┤ open
+//!                                                                                                    ▼
+//!                    Closed ◀── close ── CloseSent ◀── we close ───────────────────────────────── Opened
+//!                       ▲                                                                            │
+//!                       └────────────────────────── the peer closes ─────────────────────────────────┘
+//! ```
+//! | | server | client |
+//! |---|---|---|
+//! | begins sessions, attaches links | the peer; the answer has the peer's numbers | we, with our numbers (`connection/client.rs`) |
+//! | a begin or an attach that answers nothing | is a request | is an error |
+//! | a detach of no link | is an error | is passed over: some brokers detach twice |
+//! | flow, transfer, disposition, detach, end, close | the same | the same |
+//!
+//! Deliveries are settled at their first disposition (rcv-settle-mode first). Nothing is resumed after a detach.
+mod client;
+
+use crate::buffers::{EncodedMessage, OutputBuffer};
+use crate::codec::{DecodeError, Writer};
+use crate::frame::{
+    self, AMQP_HEADER, Attach, DeliveryOutcome, DispositionFrame, Flow, HEADER_BYTES, Layer, LinkRole, Performative,
+    SASL_HEADER, Transfer,
+};
+use crate::peer_error::PeerError;
+use crate::sasl::{AuthOutcome, ListenerAuth};
+use crate::sasl_client::{LoginError, LoginStep, SaslClient};
+use bytes::{Buf, Bytes, BytesMut};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use thiserror::Error;
+
+pub use client::{ConnectionOptions, LinkRequest};
+
+/// Limit of a frame that we accept. A message of 1 MB then comes in a few frames.
+const MAX_FRAME_SIZE: u32 = 256 << 10;
+/// The smallest limit of a frame that a peer may have (AMQP 1.0 §2.3.1).
+const MIN_MAX_FRAME_SIZE: u32 = 512;
+/// Limit of a frame that we send, even if the peer would accept a larger one: other links get their turn between
+/// frames. A message of 1 MiB goes in one frame: a fe2o3-amqp at the other end reads every byte of one that comes in
+/// several.
+const MAX_SENT_FRAME_SIZE: u32 = (1 << 20) + (64 << 10);
+/// Interval in which we want to hear something, in milliseconds. A peer that is silent for twice as long counts as
+/// gone (AMQP 1.0 §2.4.5).
+pub const IDLE_TIMEOUT_MS: u32 = 30_000;
+/// Frames that a session may have on the way to us.
+const INCOMING_WINDOW: u32 = 4096;
+/// Sessions of a connection, and links of a session.
+const MAX_SESSIONS: usize = 64;
+const MAX_LINKS: usize = 64;
+/// The longest name of a link.
+const MAX_LINK_NAME_BYTES: usize = 1024;
+
+/// A link: the session's number and the link's in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinkId {
+    channel: u16,
+    handle: u32,
+}
+
+/// A session that we have begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId(u16);
+
+/// An event on a connection. `T` is the type of what the caller sends.
+#[derive(Debug, PartialEq)]
+pub enum ConnectionEvent<T> {
+    /// The peer has answered our open: sessions can be begun.
+    Opened,
+    /// The peer has ended a session, or has answered its end. Its links have been reported as detached.
+    Ended {
+        /// The session.
+        session: SessionId,
+        /// The peer's reason.
+        error: Option<PeerError>,
+    },
+    /// Server: a peer asks for a link; the answer is `accept` or `refuse`. Client: the peer has accepted a link.
+    Attached {
+        /// The link.
+        link: LinkId,
+        /// The peer's end of it.
+        peer: LinkRole,
+        /// The node that it asks for, or has given us.
+        address: String,
+        /// The largest message that the peer takes.
+        max_message_bytes: Option<u64>,
+    },
+    /// A message came. Unless it was sent settled, it is answered by `settle`.
+    MessageReceived {
+        /// The link over which it came.
+        link: LinkId,
+        /// Its number in the session.
+        delivery: u32,
+        /// The message.
+        message: EncodedMessage,
+        /// Set if its sender expects no answer.
+        settled: bool,
+    },
+    /// A message that was sent is settled.
+    Settled {
+        /// The token with which it was sent.
+        sent: T,
+        /// Its outcome.
+        outcome: DeliveryOutcome,
+        /// The peer's reason of a rejection.
+        error: Option<Arc<PeerError>>,
+    },
+    /// A link has credit, or a session has room, again.
+    CreditChanged,
+    /// The peer has sent all that it had, and has given the rest of its credit back, as `drain` has asked for.
+    Drained {
+        /// The link.
+        link: LinkId,
+    },
+    /// A message was longer than the limit of its link, which we have detached. `Detached` follows if the peer answers.
+    TooLong {
+        /// The link.
+        link: LinkId,
+    },
+    /// A link is no more; what was sent over it and not settled comes back.
+    Detached {
+        /// The link.
+        link: LinkId,
+        /// Tokens of what was not settled, in the order in which it was sent.
+        unsettled: Vec<T>,
+        /// The peer's reason.
+        error: Option<PeerError>,
+    },
+    /// The peer closed the connection, and was answered; or it has answered our close.
+    Closed {
+        /// The peer's reason.
+        error: Option<PeerError>,
+    },
+}
+
+/// Reason why a connection cannot go on. The peer reads it in a close, if the connection is open already.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConnectionError {
+    /// It begins with something else.
+    #[error("not AMQP 1.0: the connection begins with {0:02x?}")]
+    Header([u8; 8]),
+    /// It skips SASL, which is required.
+    #[error("the peer does not authenticate itself")]
+    Unauthenticated,
+    /// Its login is wrong.
+    #[error("user or password is wrong")]
+    Refused,
+    /// We are not let in.
+    #[error("{0}")]
+    Login(#[from] LoginError),
+    /// It sends what is no AMQP.
+    #[error("{0}")]
+    Malformed(#[from] DecodeError),
+    /// It breaks a rule of the protocol.
+    #[error("{0}")]
+    Protocol(&'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConnectionState {
+    ExpectHeader { authenticated: bool },
+    ExpectSaslInit,
+    ExpectSasl,
+    ExpectOpen,
+    Opened,
+    CloseSent,
+    Closed,
+}
+
+#[derive(Debug)]
+enum ConnectionRole {
+    Server(ListenerAuth),
+    Client(Box<SaslClient>),
+}
+
+#[derive(Debug)]
+struct LinkState {
+    peer: LinkRole,
+    /// Messages that may still go over the link: to us or from us.
+    credit: u32,
+    delivery_count: u32,
+    /// Set by drain: all available messages are to be sent, and the rest of the credit given back.
+    draining: bool,
+    /// Messages are sent settled.
+    presettled: bool,
+    name: String,
+    /// Pieces of a message that is not complete, and its number.
+    incomplete: Option<(u32, bool, EncodedMessage)>,
+    /// The peer's number of the link; none until it has answered our attach.
+    remote_handle: Option<u32>,
+    /// Messages may pass. Not so before the link is accepted, and after we have detached it.
+    accepted: bool,
+    detach_sent: bool,
+    /// The peer was asked to give credit back that it does not use.
+    drain_sent: bool,
+    max_message_bytes: u64,
+}
+
+#[derive(Debug)]
+struct UnsettledDelivery<T> {
+    handle: u32,
+    token: T,
+}
+
+/// A message whose other frames wait for the session's window.
+#[derive(Debug)]
+struct BlockedTransfer {
+    handle: u32,
+    rest: EncodedMessage,
+}
+
+#[derive(Debug)]
+struct Session<T> {
+    /// The peer's number of the session; none until it has answered our begin.
+    remote_channel: Option<u16>,
+    end_sent: bool,
+    /// Links in the order of their handles: when a session ends, its links end in that order. There are few.
+    links: BTreeMap<u32, LinkState>,
+    next_incoming_id: u32,
+    incoming_window: u32,
+    next_outgoing_id: u32,
+    remote_incoming_window: u32,
+    /// The next delivery's number; the peer sees its lower half.
+    next_delivery: i64,
+    /// Unsettled deliveries by number. A settled one is dropped, even if earlier ones are still unsettled.
+    unsettled: BTreeMap<i64, UnsettledDelivery<T>>,
+    blocked: Option<BlockedTransfer>,
+    /// Deliveries with the same outcome that are not reported yet: the first, the last, the outcome.
+    pending_disposition: Option<(u32, u32, DeliveryOutcome)>,
+}
+
+/// The connection.
+#[derive(Debug)]
+pub struct AmqpConnection<T> {
+    state: ConnectionState,
+    role: ConnectionRole,
+    options: ConnectionOptions,
+    /// The highest number of a session that the peer allows.
+    peer_channel_max: u16,
+    /// The largest frame that the peer takes.
+    peer_max_frame_size: u32,
+    peer_idle_timeout_ms: Option<u32>,
+    sessions: BTreeMap<u16, Session<T>>,
+    output: OutputBuffer,
+    events: VecDeque<ConnectionEvent<T>>,
+}
+
+impl<T> AmqpConnection<T> {
+    /// A connection to a client that authenticates itself by `mechanisms`; messages of more than `max_message_bytes` end
+    /// their link.
+    pub fn server(mechanisms: ListenerAuth, container: &str, max_message_bytes: u64) -> Self {
+        let options = ConnectionOptions {
+            container: container.to_owned(),
+            hostname: None,
+            max_frame_size: MAX_FRAME_SIZE,
+            idle_timeout_ms: IDLE_TIMEOUT_MS,
+            max_message_bytes,
+        };
+        Self::new(ConnectionRole::Server(mechanisms), options)
+    }
+
+    fn new(role: ConnectionRole, options: ConnectionOptions) -> Self {
+        Self {
+            state: ConnectionState::ExpectHeader { authenticated: false },
+            role,
+            options,
+            peer_channel_max: 0,
+            peer_max_frame_size: MIN_MAX_FRAME_SIZE,
+            peer_idle_timeout_ms: None,
+            sessions: BTreeMap::new(),
+            output: OutputBuffer::default(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Output buffer.
+    pub fn output(&mut self) -> &mut OutputBuffer {
+        &mut self.output
+    }
+
+    /// Reports whether links can be attached.
+    pub fn is_open(&self) -> bool {
+        self.state == ConnectionState::Opened
+    }
+
+    /// Reports whether the peer has closed the connection.
+    pub fn is_closed(&self) -> bool {
+        self.state == ConnectionState::Closed
+    }
+
+    /// Interval in which the peer wants to hear something, in milliseconds.
+    pub fn peer_idle_timeout_ms(&self) -> Option<u32> {
+        self.peer_idle_timeout_ms
+    }
+
+    /// Sends a heartbeat.
+    pub fn send_heartbeat(&mut self) {
+        if self.is_open() {
+            frame::write(self.output.tail(), Layer::Amqp, 0, |_| {});
+        }
+    }
+
+    /// The next event in what was read; none: more must be read.
+    pub fn next_event(&mut self, input: &mut BytesMut) -> Result<Option<ConnectionEvent<T>>, ConnectionError> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(event));
+            }
+            if !self.step(input)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads one header or one frame; false if there is none.
+    fn step(&mut self, input: &mut BytesMut) -> Result<bool, ConnectionError> {
+        match self.state {
+            ConnectionState::Closed => Ok(false),
+            ConnectionState::ExpectHeader { authenticated } => self.read_header(input, authenticated),
+            _ => {
+                let Some(frame) = frame::decode(input, self.options.max_frame_size as usize)? else { return Ok(false) };
+                self.read_frame(&frame)?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn read_header(&mut self, input: &mut BytesMut, authenticated: bool) -> Result<bool, ConnectionError> {
+        let Some(&header) = input.first_chunk::<8>() else { return Ok(false) };
+        input.advance(8);
+        match &self.role {
+            ConnectionRole::Server(_) => self.read_client_header(header, authenticated)?,
+            ConnectionRole::Client(_) => self.read_server_header(header, authenticated)?,
+        }
+        Ok(true)
+    }
+
+    fn read_client_header(&mut self, header: [u8; 8], authenticated: bool) -> Result<(), ConnectionError> {
+        let ConnectionRole::Server(mechanisms) = &self.role else { return Ok(()) };
+        let out = self.output.tail();
+        match header {
+            SASL_HEADER if !authenticated => {
+                out.extend_from_slice(&SASL_HEADER);
+                mechanisms.write_offer(out);
+                self.state = ConnectionState::ExpectSaslInit;
+                Ok(())
+            }
+            AMQP_HEADER if authenticated || mechanisms.is_optional() => {
+                out.extend_from_slice(&AMQP_HEADER);
+                self.state = ConnectionState::ExpectOpen;
+                Ok(())
+            }
+            // A peer that skips SASL where it is required gets the header that we accept (AMQP 1.0 §2.2).
+            AMQP_HEADER => {
+                out.extend_from_slice(&SASL_HEADER);
+                Err(ConnectionError::Unauthenticated)
+            }
+            _ => {
+                out.extend_from_slice(&SASL_HEADER);
+                Err(ConnectionError::Header(header))
+            }
+        }
+    }
+
+    fn read_frame(&mut self, frame: &frame::Frame) -> Result<(), ConnectionError> {
+        match (self.state, frame.layer) {
+            (ConnectionState::ExpectSaslInit | ConnectionState::ExpectSasl, Layer::Sasl) => self.read_sasl(&frame.body),
+            (_, Layer::Amqp) if self.expects_performatives() && frame.body.is_empty() => Ok(()),
+            (ConnectionState::ExpectOpen, Layer::Amqp) => self.read_open(&frame.body),
+            (ConnectionState::Opened | ConnectionState::CloseSent, Layer::Amqp) => {
+                self.read_performative(frame.channel, &frame.body)
+            }
+            _ => Err(ConnectionError::Protocol("a frame of the wrong layer")),
+        }
+    }
+
+    fn expects_performatives(&self) -> bool {
+        matches!(self.state, ConnectionState::ExpectOpen | ConnectionState::Opened | ConnectionState::CloseSent)
+    }
+
+    fn read_sasl(&mut self, body: &[u8]) -> Result<(), ConnectionError> {
+        let mechanisms = match &mut self.role {
+            ConnectionRole::Server(mechanisms) => mechanisms,
+            ConnectionRole::Client(login) => {
+                if login.read(body, self.output.tail())? == LoginStep::Authenticated {
+                    self.write_client_open();
+                }
+                return Ok(());
+            }
+        };
+        let outcome = mechanisms.check_init(body)?;
+        outcome.write(self.output.tail());
+        match outcome {
+            AuthOutcome::Accepted => {
+                self.state = ConnectionState::ExpectHeader { authenticated: true };
+                Ok(())
+            }
+            AuthOutcome::Refused => Err(ConnectionError::Refused),
+        }
+    }
+
+    fn read_open(&mut self, body: &[u8]) -> Result<(), ConnectionError> {
+        match Performative::read(body)? {
+            Performative::Open { max_frame_size, channel_max, idle_ms } => {
+                self.peer_max_frame_size = max_frame_size.clamp(MIN_MAX_FRAME_SIZE, MAX_SENT_FRAME_SIZE);
+                self.peer_channel_max = channel_max;
+                self.peer_idle_timeout_ms = idle_ms.filter(|idle| *idle > 0);
+            }
+            // A server that refuses a connection closes it; some have not opened it first.
+            Performative::Close { error } if matches!(self.role, ConnectionRole::Client(_)) => {
+                self.read_close(error);
+                return Ok(());
+            }
+            _ => return Err(ConnectionError::Protocol("the first frame is no open")),
+        }
+        match self.role {
+            ConnectionRole::Server(_) => self.write_open(),
+            ConnectionRole::Client(_) => self.events.push_back(ConnectionEvent::Opened),
+        }
+        self.state = ConnectionState::Opened;
+        Ok(())
+    }
+
+    fn write_open(&mut self) {
+        let options = &self.options;
+        frame::write(self.output.tail(), Layer::Amqp, 0, |out| {
+            out.described_list(0x10, |fields| {
+                fields.string(&options.container);
+                match &options.hostname {
+                    Some(hostname) => fields.string(hostname),
+                    None => fields.null(),
+                }
+                fields.uint(options.max_frame_size);
+                fields.ushort(MAX_SESSIONS as u16 - 1); // channel-max
+                fields.uint(options.idle_timeout_ms);
+            });
+        });
+    }
+
+    fn read_close(&mut self, error: Option<PeerError>) {
+        if self.state != ConnectionState::CloseSent {
+            self.write_close(None);
+        }
+        self.events.push_back(ConnectionEvent::Closed { error });
+        self.state = ConnectionState::Closed;
+    }
+
+    /// The session that the peer means by its number; none if we have ended it: what still comes over it is dropped.
+    fn local_channel(&self, remote: u16, performative: &Performative<'_>) -> Result<Option<u16>, ConnectionError> {
+        let found = match self.role {
+            ConnectionRole::Server(_) => self.sessions.get_key_value(&remote),
+            ConnectionRole::Client(_) => {
+                self.sessions.iter().find(|(_, session)| session.remote_channel == Some(remote))
+            }
+        };
+        let (channel, session) = found.ok_or(ConnectionError::Protocol("a frame of a session that was not begun"))?;
+        let is_dropped = session.end_sent && !matches!(performative, Performative::End { .. });
+        Ok((!is_dropped).then_some(*channel))
+    }
+
+    fn read_performative(&mut self, remote: u16, body: &Bytes) -> Result<(), ConnectionError> {
+        let performative = Performative::read(body)?;
+        match performative {
+            Performative::Close { error } => {
+                self.read_close(error);
+                return Ok(());
+            }
+            // What was on its way when we closed.
+            _ if self.state == ConnectionState::CloseSent => return Ok(()),
+            Performative::Open { .. } => return Err(ConnectionError::Protocol("a second open")),
+            Performative::Begin { remote_channel, next_outgoing_id, incoming_window } => {
+                return match (&self.role, remote_channel) {
+                    (ConnectionRole::Server(_), None) => self.begin(remote, next_outgoing_id, incoming_window),
+                    (ConnectionRole::Client(_), Some(ours)) => {
+                        self.read_begin(remote, ours, (next_outgoing_id, incoming_window))
+                    }
+                    (ConnectionRole::Server(_), Some(_)) => Err(ConnectionError::Protocol("an answer to no begin")),
+                    (ConnectionRole::Client(_), None) => Err(ConnectionError::Protocol("a begin of a server")),
+                };
+            }
+            _ => {}
+        }
+        match self.local_channel(remote, &performative)? {
+            Some(channel) => self.read_in_session(channel, performative, body),
+            None => Ok(()),
+        }
+    }
+
+    fn read_in_session(
+        &mut self,
+        channel: u16,
+        performative: Performative<'_>,
+        body: &Bytes,
+    ) -> Result<(), ConnectionError> {
+        match performative {
+            Performative::Open { .. } | Performative::Begin { .. } | Performative::Close { .. } => Ok(()),
+            Performative::End { error } => self.end(channel, error),
+            Performative::Attach(attach) => match self.role {
+                ConnectionRole::Server(_) => self.attach(channel, &attach),
+                ConnectionRole::Client(_) => self.read_attach(channel, &attach),
+            },
+            Performative::Detach { handle, error } => match self.local_link(channel, handle) {
+                Some(link) => self.detach(link, error),
+                None if matches!(self.role, ConnectionRole::Client(_)) => Ok(()),
+                None => Err(ConnectionError::Protocol("a detach of no link")),
+            },
+            Performative::Flow(flow) => self.flow(channel, flow),
+            Performative::Transfer(transfer) => {
+                let payload = body.slice_ref(transfer.payload);
+                self.transfer(channel, &transfer, &payload)
+            }
+            // A sender's disposition brings no news: we settled its deliveries when they came.
+            Performative::Disposition(disposition) if disposition.role == LinkRole::Sender => Ok(()),
+            Performative::Disposition(disposition) => self.disposition(channel, disposition),
+        }
+    }
+
+    /// The link that the peer means by its number.
+    fn local_link(&self, channel: u16, remote: u32) -> Option<LinkId> {
+        let links = &self.sessions.get(&channel)?.links;
+        let handle = match self.role {
+            ConnectionRole::Server(_) => links.contains_key(&remote).then_some(remote)?,
+            ConnectionRole::Client(_) => *links.iter().find(|(_, link)| link.remote_handle == Some(remote))?.0,
+        };
+        Some(LinkId { channel, handle })
+    }
+
+    fn session(&mut self, channel: u16) -> Result<&mut Session<T>, ConnectionError> {
+        self.sessions.get_mut(&channel).ok_or(ConnectionError::Protocol("a frame of a session that was not begun"))
+    }
+
+    fn begin(&mut self, channel: u16, next_incoming_id: u32, remote_window: u32) -> Result<(), ConnectionError> {
+        if usize::from(channel) >= MAX_SESSIONS || self.sessions.contains_key(&channel) {
+            return Err(ConnectionError::Protocol("too many sessions, or one begun twice"));
+        }
+        let answered = Some((channel, next_incoming_id, remote_window));
+        self.sessions.insert(channel, Session::new(answered));
+        self.write_begin(channel, Some(channel));
+        Ok(())
+    }
+
+    fn write_begin(&mut self, channel: u16, remote_channel: Option<u16>) {
+        frame::write(self.output.tail(), Layer::Amqp, channel, |out| {
+            out.described_list(0x11, |fields| {
+                match remote_channel {
+                    Some(remote) => fields.ushort(remote),
+                    None => fields.null(),
+                }
+                fields.uint(0); // next-outgoing-id
+                fields.uint(INCOMING_WINDOW);
+                fields.uint(u32::MAX >> 1); // outgoing-window
+                fields.uint(MAX_LINKS as u32 - 1); // handle-max
+            });
+        });
+    }
+
+    fn end(&mut self, channel: u16, error: Option<PeerError>) -> Result<(), ConnectionError> {
+        self.write_dispositions();
+        let session = self.sessions.remove(&channel).ok_or(ConnectionError::Protocol("an end of no session"))?;
+        if !session.end_sent {
+            frame::write(self.output.tail(), Layer::Amqp, channel, |out| out.described_list(0x17, |_| {}));
+        }
+        self.events.extend(session.into_detached(channel, error.as_ref()));
+        self.events.push_back(ConnectionEvent::Ended { session: SessionId(channel), error });
+        Ok(())
+    }
+
+    fn attach(&mut self, channel: u16, attach: &Attach<'_>) -> Result<(), ConnectionError> {
+        let max_message_bytes = self.options.max_message_bytes;
+        let session = self.session(channel)?;
+        let taken = session.links.contains_key(&attach.handle)
+            || session.links.values().any(|link| link.name == attach.name && link.peer == attach.role);
+        if taken || attach.handle >= MAX_LINKS as u32 || attach.name.len() > MAX_LINK_NAME_BYTES {
+            return Err(ConnectionError::Protocol("too many links, or one attached twice"));
+        }
+        let terminus = match attach.role {
+            LinkRole::Receiver => attach.source,
+            LinkRole::Sender => attach.target,
+        };
+        let address = frame::address(terminus).map(str::to_owned);
+        session.links.insert(
+            attach.handle,
+            LinkState {
+                delivery_count: if attach.role == LinkRole::Sender { attach.initial_delivery_count } else { 0 },
+                presettled: attach.role == LinkRole::Receiver && attach.sender_settle_mode == 1,
+                remote_handle: Some(attach.handle),
+                ..LinkState::new(attach.role, attach.name, max_message_bytes)
+            },
+        );
+        write_attach(self.output.tail(), channel, attach, max_message_bytes, address.is_some());
+        let link = LinkId { channel, handle: attach.handle };
+        match address {
+            Some(address) => {
+                let max_message_bytes = attach.max_message_bytes;
+                self.events.push_back(ConnectionEvent::Attached {
+                    link,
+                    peer: attach.role,
+                    address,
+                    max_message_bytes,
+                });
+            }
+            None => self.refuse(
+                link,
+                "amqp:not-found",
+                "an address is required: dynamic nodes and coordinators are not supported",
+            ),
+        }
+        Ok(())
+    }
+
+    /// Answers an attach: the link stands.
+    pub fn accept(&mut self, id: LinkId) {
+        if let Some(link) = self.link(id) {
+            link.accepted = true;
+        }
+    }
+
+    /// Answers an attach, or ends a link: detaches it, and gives the peer the reason.
+    pub fn refuse(&mut self, id: LinkId, condition: &str, why: &str) {
+        let Some(session) = self.sessions.get_mut(&id.channel) else { return };
+        if let Some(link) = session.links.get_mut(&id.handle) {
+            link.accepted = false;
+            link.detach_sent = true;
+            link.credit = 0;
+            link.incomplete = None;
+            write_detach(self.output.tail(), id, Some((condition, why)));
+        }
+    }
+
+    fn detach(&mut self, id: LinkId, error: Option<PeerError>) -> Result<(), ConnectionError> {
+        self.write_dispositions();
+        let session = self.session(id.channel)?;
+        let Some(link) = session.links.remove(&id.handle) else {
+            return Err(ConnectionError::Protocol("a detach of no link"));
+        };
+        if session.blocked.as_ref().is_some_and(|held| held.handle == id.handle) {
+            // The rest of a message for which no link waits.
+            session.blocked = None;
+        }
+        let unsettled = session.take_unsettled(id.handle);
+        if !link.detach_sent {
+            write_detach(self.output.tail(), id, None);
+        }
+        self.events.push_back(ConnectionEvent::Detached { link: id, unsettled, error });
+        Ok(())
+    }
+
+    fn flow(&mut self, channel: u16, flow: Flow) -> Result<(), ConnectionError> {
+        // A flow may cross a detach of ours.
+        let id = flow.handle.and_then(|handle| self.local_link(channel, handle));
+        let session = self.session(channel)?;
+        // A peer that has not yet received our begin counts from our first transfer (AMQP 1.0 §2.5.6).
+        let seen = flow.next_incoming_id.unwrap_or(0);
+        session.remote_incoming_window = remaining_credit(flow.incoming_window, seen, session.next_outgoing_id);
+        let mut drained = None;
+        if let Some((id, link)) = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?))) {
+            match link.peer {
+                LinkRole::Receiver => {
+                    let seen = flow.delivery_count.unwrap_or(0);
+                    link.credit = remaining_credit(flow.link_credit.unwrap_or(0), seen, link.delivery_count);
+                    link.draining = flow.drain;
+                }
+                LinkRole::Sender if link.drain_sent && flow.link_credit.unwrap_or(0) == 0 => {
+                    link.drain_sent = false;
+                    link.credit = 0;
+                    link.delivery_count = flow.delivery_count.unwrap_or(link.delivery_count);
+                    drained = Some(ConnectionEvent::Drained { link: id });
+                }
+                LinkRole::Sender => {}
+            }
+        }
+        if flow.echo {
+            self.write_flow(channel, id.map(|id| id.handle));
+        }
+        self.resume_blocked(channel);
+        self.events.push_back(drained.unwrap_or(ConnectionEvent::CreditChanged));
+        Ok(())
+    }
+
+    fn transfer(&mut self, channel: u16, transfer: &Transfer<'_>, payload: &Bytes) -> Result<(), ConnectionError> {
+        let max_incomplete_bytes = self.options.max_message_bytes.saturating_mul(2);
+        let sharing = match self.role {
+            ConnectionRole::Server(_) => PayloadSharing::Long,
+            ConnectionRole::Client(_) => PayloadSharing::Whole,
+        };
+        let id = self.local_link(channel, transfer.handle);
+        let session = self.session(channel)?;
+        if session.incoming_window == 0 {
+            return Err(ConnectionError::Protocol("a transfer beyond the session's window"));
+        }
+        session.incoming_window -= 1;
+        session.next_incoming_id = session.next_incoming_id.wrapping_add(1);
+        let low = session.incoming_window < INCOMING_WINDOW / 2;
+        let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
+        let Some((id, link)) = link.filter(|(_, link)| link.peer == LinkRole::Sender) else {
+            return Err(ConnectionError::Protocol("a transfer over no link"));
+        };
+        // What still comes over a link that was refused is dropped; its sender has it unsettled.
+        if link.accepted {
+            match link.add_transfer(transfer, payload, sharing)? {
+                TransferResult::Incomplete if self.incomplete_bytes() > max_incomplete_bytes => {
+                    self.refuse(id, "amqp:resource-limit-exceeded", "too many bytes of incomplete messages");
+                    self.report_too_long(id);
+                }
+                TransferResult::Incomplete => {}
+                TransferResult::TooLong => {
+                    let why = "the message is longer than max-message-size";
+                    self.refuse(id, "amqp:link:message-size-exceeded", why);
+                    self.report_too_long(id);
+                }
+                TransferResult::Message { delivery, settled, message } => {
+                    self.events.push_back(ConnectionEvent::MessageReceived { link: id, delivery, message, settled });
+                }
+            }
+        }
+        if low {
+            self.session(channel)?.incoming_window = INCOMING_WINDOW;
+            self.write_flow(channel, None);
+        }
+        Ok(())
+    }
+
+    /// Reports to a client that its link is lost. A server's peer is told why, and that is enough.
+    fn report_too_long(&mut self, link: LinkId) {
+        if matches!(self.role, ConnectionRole::Client(_)) {
+            self.events.push_back(ConnectionEvent::TooLong { link });
+        }
+    }
+
+    fn disposition(&mut self, channel: u16, disposition: DispositionFrame) -> Result<(), ConnectionError> {
+        let DispositionFrame { first, last, settled, outcome, error, .. } = disposition;
+        // Settled without a state: the receiver forgets the message without confirming that it has it.
+        let Some(outcome) = outcome.or(settled.then_some(DeliveryOutcome::Released)) else { return Ok(()) };
+        let error = error.map(Arc::new);
+        let session = self.sessions.get_mut(&channel);
+        let session = session.ok_or(ConnectionError::Protocol("a frame of a session that was not begun"))?;
+        let from = session.number_of(first).max(0);
+        let to = session.number_of(last);
+        let mut any = false;
+        while from <= to
+            && let Some((&number, _)) = session.unsettled.range(from..=to).next()
+        {
+            let sent = session.unsettled.remove(&number).expect("it was just seen");
+            let error = error.clone();
+            self.events.push_back(ConnectionEvent::Settled { sent: sent.token, outcome, error });
+            any = true;
+        }
+        if !settled && any {
+            frame::write_disposition(self.output.tail(), channel, LinkRole::Sender, (first, last), outcome);
+        }
+        Ok(())
+    }
+
+    /// Bytes of messages that are not complete.
+    pub fn incomplete_bytes(&self) -> u64 {
+        let links = self.sessions.values().flat_map(|session| session.links.values());
+        links.filter_map(|link| link.incomplete.as_ref()).map(|(_, _, message)| message.bytes() as u64).sum()
+    }
+
+    fn link(&mut self, id: LinkId) -> Option<&mut LinkState> {
+        self.sessions.get_mut(&id.channel)?.links.get_mut(&id.handle)
+    }
+
+    /// Messages that the peer may still send over a link.
+    pub fn credit(&mut self, id: LinkId) -> u32 {
+        self.link(id).map_or(0, |link| link.credit)
+    }
+
+    /// Grants the peer credit for this many messages.
+    pub fn grant(&mut self, id: LinkId, credit: u32) {
+        if let Some(link) = self.link(id).filter(|link| link.accepted) {
+            link.credit = credit;
+            self.write_flow(id.channel, Some(id.handle));
+        }
+    }
+
+    /// Settles a message that came. The next write reports it, in one disposition with others.
+    pub fn settle(&mut self, id: LinkId, delivery: u32, outcome: DeliveryOutcome) {
+        let is_open = self.is_open();
+        let Some(session) = self.sessions.get_mut(&id.channel).filter(|session| is_open && !session.end_sent) else {
+            return;
+        };
+        match &mut session.pending_disposition {
+            Some((_, last, same)) if *same == outcome && last.wrapping_add(1) == delivery => *last = delivery,
+            unsaid => {
+                if let Some((first, last, outcome)) = unsaid.replace((delivery, delivery, outcome)) {
+                    frame::write_disposition(
+                        self.output.tail(),
+                        id.channel,
+                        LinkRole::Receiver,
+                        (first, last),
+                        outcome,
+                    );
+                }
+            }
+        }
+    }
+
+    /// Rejects a message that came, with a condition and a description.
+    pub fn reject(&mut self, id: LinkId, delivery: u32, condition: &str, description: &str) {
+        self.write_dispositions();
+        let is_open = self.is_open();
+        if self.sessions.get(&id.channel).is_some_and(|session| is_open && !session.end_sent) {
+            frame::write_rejection(self.output.tail(), id.channel, delivery, (condition, description));
+        }
+    }
+
+    /// Writes the dispositions of what was settled since the last time. To be called before the output is written.
+    pub fn write_dispositions(&mut self) {
+        if !self.is_open() {
+            return;
+        }
+        for (channel, session) in &mut self.sessions {
+            if let Some((first, last, outcome)) = session.pending_disposition.take() {
+                frame::write_disposition(self.output.tail(), *channel, LinkRole::Receiver, (first, last), outcome);
+            }
+        }
+    }
+
+    /// Reports whether a message may go over a link now.
+    pub fn may_send(&self, id: LinkId) -> bool {
+        self.is_open()
+            && self.sessions.get(&id.channel).is_some_and(|session| {
+                let ready = session.blocked.is_none() && session.remote_incoming_window > 0;
+                let link =
+                    session.links.get(&id.handle).filter(|link| link.accepted && link.peer == LinkRole::Receiver);
+                ready && link.is_some_and(|link| link.credit > 0)
+            })
+    }
+
+    /// Sends a message over a link on which `may_send` is true; `token` comes back with the settlement, or with the end
+    /// of the link. If the peer wants messages settled, it comes back at once.
+    ///
+    /// # Panics
+    /// If `may_send` is false.
+    pub fn send(&mut self, id: LinkId, message: EncodedMessage, token: T) {
+        let head = self.begin_delivery(id, token);
+        let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
+        session.write_transfers((&mut self.output, self.peer_max_frame_size), id, Some(head), message);
+    }
+
+    /// Sends, as `send` does, a message whose payload lies elsewhere than what precedes it. If both fit into one frame,
+    /// nothing is allocated, and a long payload is not copied.
+    ///
+    /// # Panics
+    /// If `may_send` is false.
+    pub fn send_parts(&mut self, id: LinkId, sections: &[u8], payload: Bytes, token: T) {
+        let room = self.peer_max_frame_size as usize - HEADER_BYTES - MAX_TRANSFER_BYTES;
+        if sections.len() + payload.len() > room {
+            let mut message = EncodedMessage::from(sections.to_vec());
+            message.push(payload);
+            return self.send(id, message, token);
+        }
+        let head = self.begin_delivery(id, token);
+        let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
+        session.count_transfer();
+        let out = self.output.tail();
+        let start = frame::begin(out, Layer::Amqp, id.channel);
+        write_transfer(&mut Writer::new(out), id.handle, Some(head), false);
+        out.extend_from_slice(sections);
+        frame::finish(out, start, payload.len());
+        self.output.push_piece(payload);
+    }
+
+    /// Counts a delivery that is to be sent, and returns its number and whether it is settled.
+    fn begin_delivery(&mut self, id: LinkId, token: T) -> (u32, bool) {
+        let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
+        let link = session.links.get_mut(&id.handle).expect("may_send found it");
+        link.credit -= 1;
+        link.delivery_count = link.delivery_count.wrapping_add(1);
+        let settled = link.presettled;
+        let number = session.next_delivery;
+        session.next_delivery += 1;
+        if settled {
+            let outcome = DeliveryOutcome::Accepted;
+            self.events.push_back(ConnectionEvent::Settled { sent: token, outcome, error: None });
+        } else {
+            session.unsettled.insert(number, UnsettledDelivery { handle: id.handle, token });
+        }
+        (number as u32, settled)
+    }
+
+    fn resume_blocked(&mut self, channel: u16) {
+        let Some(session) = self.sessions.get_mut(&channel) else { return };
+        if let Some(BlockedTransfer { handle, rest }) = session.blocked.take() {
+            let id = LinkId { channel, handle };
+            session.write_transfers((&mut self.output, self.peer_max_frame_size), id, None, rest);
+        }
+    }
+
+    /// Gives back the credit of links that drain, after everything that there was has been sent over them.
+    pub fn complete_drain(&mut self, id: LinkId) {
+        if let Some(link) = self.link(id).filter(|link| link.draining) {
+            link.delivery_count = link.delivery_count.wrapping_add(link.credit);
+            link.credit = 0;
+            link.draining = false;
+            self.write_flow(id.channel, Some(id.handle));
+        }
+    }
+
+    fn write_flow(&mut self, channel: u16, handle: Option<u32>) {
+        let Some(session) = self.sessions.get(&channel).filter(|_| self.is_open()) else { return };
+        let link = handle.and_then(|handle| session.links.get(&handle));
+        frame::write(self.output.tail(), Layer::Amqp, channel, |out| {
+            out.described_list(0x13, |fields| {
+                // Not known before the peer has answered the begin.
+                match session.remote_channel {
+                    Some(_) => fields.uint(session.next_incoming_id),
+                    None => fields.null(),
+                }
+                fields.uint(session.incoming_window);
+                fields.uint(session.next_outgoing_id);
+                fields.uint(u32::MAX >> 1);
+                if let (Some(handle), Some(link)) = (handle, link) {
+                    fields.uint(handle);
+                    fields.uint(link.delivery_count);
+                    fields.uint(link.credit);
+                    if link.drain_sent {
+                        fields.null(); // available
+                        fields.boolean(true);
+                    }
+                }
+            });
+        });
+    }
+
+    /// Ends the connection from our side.
+    pub fn write_close(&mut self, error: Option<(&str, &str)>) {
+        self.write_dispositions();
+        if matches!(self.state, ConnectionState::Opened | ConnectionState::ExpectOpen) {
+            if self.state == ConnectionState::ExpectOpen && matches!(self.role, ConnectionRole::Server(_)) {
+                let container = &self.options.container;
+                frame::write(self.output.tail(), Layer::Amqp, 0, |out| {
+                    out.described_list(0x10, |fields| fields.string(container));
+                });
+            }
+            frame::write(self.output.tail(), Layer::Amqp, 0, |out| {
+                out.described_list(0x18, |fields| frame::write_error(fields, error));
+            });
+        }
+        self.state = ConnectionState::Closed;
+    }
+
+    /// All that was sent and not settled, when the connection is no more.
+    pub fn into_unsettled(self) -> Vec<T> {
+        let settled = self.events.into_iter().filter_map(|event| match event {
+            ConnectionEvent::Detached { unsettled, .. } => Some(unsettled),
+            _ => None,
+        });
+        let sessions = self.sessions.into_values().flat_map(|session| session.unsettled);
+        let in_sessions: Vec<T> = sessions.map(|(_, sent)| sent.token).collect();
+        settled.flatten().chain(in_sessions).collect()
+    }
+}
+
+/// Credit that is left of a grant: the peer had seen `seen` messages when it granted, and `sent` have been sent now.
+/// A peer that takes its credit back while messages are on their way to it has granted less than zero.
+fn remaining_credit(granted: u32, seen: u32, sent: u32) -> u32 {
+    granted.saturating_sub(sent.wrapping_sub(seen))
+}
+
+/// Result of a transfer for its message.
+enum TransferResult {
+    Incomplete,
+    TooLong,
+    Message { delivery: u32, settled: bool, message: EncodedMessage },
+}
+
+/// Payloads that stay in the buffer in which they were read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PayloadSharing {
+    /// Long ones: the queues of a server keep a message for long, and a short one would keep the whole buffer.
+    Long,
+    /// All that came in one frame: a client is done with them soon.
+    Whole,
+}
+
+impl LinkState {
+    fn new(peer: LinkRole, name: &str, max_message_bytes: u64) -> Self {
+        Self {
+            peer,
+            credit: 0,
+            delivery_count: 0,
+            draining: false,
+            presettled: false,
+            name: name.to_owned(),
+            incomplete: None,
+            remote_handle: None,
+            accepted: false,
+            detach_sent: false,
+            drain_sent: false,
+            max_message_bytes,
+        }
+    }
+
+    /// Puts the pieces of a message together.
+    fn add_transfer(
+        &mut self,
+        transfer: &Transfer<'_>,
+        payload: &Bytes,
+        sharing: PayloadSharing,
+    ) -> Result<TransferResult, ConnectionError> {
+        let (delivery, settled, mut message) = match self.incomplete.take() {
+            Some(begun) => begun,
+            None => {
+                if self.credit == 0 {
+                    return Err(ConnectionError::Protocol("a transfer beyond the link's credit"));
+                }
+                self.credit -= 1;
+                self.delivery_count = self.delivery_count.wrapping_add(1);
+                let delivery =
+                    transfer.delivery_id.ok_or(ConnectionError::Protocol("a transfer without delivery-id"))?;
+                (delivery, false, EncodedMessage::default())
+            }
+        };
+        if transfer.aborted {
+            return Ok(TransferResult::Incomplete);
+        }
+        let settled = settled || transfer.settled.unwrap_or(false);
+        match sharing {
+            PayloadSharing::Whole if message.bytes() == 0 && !transfer.more => message.push(payload.clone()),
+            PayloadSharing::Whole | PayloadSharing::Long => message.append(payload),
+        }
+        if message.bytes() as u64 > self.max_message_bytes {
+            return Ok(TransferResult::TooLong);
+        }
+        if transfer.more {
+            self.incomplete = Some((delivery, settled, message));
+            return Ok(TransferResult::Incomplete);
+        }
+        Ok(TransferResult::Message { delivery, settled, message })
+    }
+}
+
+impl<T> Session<T> {
+    /// A session; `answered` has the peer's number, its next-outgoing-id and its window, if they are known already.
+    fn new(answered: Option<(u16, u32, u32)>) -> Self {
+        let (remote_channel, next_incoming_id, remote_incoming_window) =
+            answered.map_or((None, 0, 0), |(channel, next, window)| (Some(channel), next, window));
+        Self {
+            remote_channel,
+            end_sent: false,
+            links: BTreeMap::new(),
+            next_incoming_id,
+            incoming_window: INCOMING_WINDOW,
+            next_outgoing_id: 0,
+            remote_incoming_window,
+            next_delivery: 0,
+            unsettled: BTreeMap::new(),
+            blocked: None,
+            pending_disposition: None,
+        }
+    }
+
+    /// Counts a frame of a message against the peer's window.
+    fn count_transfer(&mut self) {
+        self.remote_incoming_window -= 1;
+        self.next_outgoing_id = self.next_outgoing_id.wrapping_add(1);
+    }
+
+    /// The delivery that a peer names by the lower half of its number: the nearest to the next one.
+    fn number_of(&self, id: u32) -> i64 {
+        self.next_delivery + i64::from(id.wrapping_sub(self.next_delivery as u32) as i32)
+    }
+
+    /// Takes what was sent over a link and not settled, in order.
+    fn take_unsettled(&mut self, handle: u32) -> Vec<T> {
+        let all = std::mem::take(&mut self.unsettled).into_iter();
+        let (back, others): (Vec<_>, Vec<_>) = all.partition(|(_, sent)| sent.handle == handle);
+        self.unsettled = others.into_iter().collect();
+        back.into_iter().map(|(_, sent)| sent.token).collect()
+    }
+
+    fn into_detached(mut self, channel: u16, error: Option<&PeerError>) -> Vec<ConnectionEvent<T>> {
+        let handles: Vec<u32> = self.links.keys().copied().collect();
+        let detached = handles.into_iter().map(|handle| {
+            let unsettled = self.take_unsettled(handle);
+            ConnectionEvent::Detached { link: LinkId { channel, handle }, unsettled, error: error.cloned() }
+        });
+        detached.collect()
+    }
+
+    /// Writes the frames of a message that the window allows and holds back the others. `head` is what the first frame
+    /// says of the delivery: its number, and whether it is settled.
+    fn write_transfers(
+        &mut self,
+        (out, most): (&mut OutputBuffer, u32),
+        id: LinkId,
+        head: Option<(u32, bool)>,
+        mut rest: EncodedMessage,
+    ) {
+        let mut head = head;
+        loop {
+            if self.remote_incoming_window == 0 {
+                self.blocked = Some(BlockedTransfer { handle: id.handle, rest });
+                return;
+            }
+            self.count_transfer();
+            let room = most as usize - HEADER_BYTES - MAX_TRANSFER_BYTES;
+            let part = if rest.bytes() > room { rest.cut(room) } else { std::mem::take(&mut rest) };
+            let more = rest.bytes() > 0;
+            let start = frame::begin(out.tail(), Layer::Amqp, id.channel);
+            write_transfer(&mut Writer::new(out.tail()), id.handle, head.take(), more);
+            frame::finish(out.tail(), start, part.bytes());
+            out.push(part);
+            if !more {
+                return;
+            }
+        }
+    }
+}
+
+/// No transfer performative of ours is longer.
+const MAX_TRANSFER_BYTES: usize = 64;
+
+fn write_transfer(out: &mut Writer<'_>, handle: u32, head: Option<(u32, bool)>, more: bool) {
+    out.described_list(0x14, |fields| {
+        fields.uint(handle);
+        match head {
+            Some((delivery, settled)) => {
+                fields.uint(delivery);
+                fields.binary(&delivery.to_be_bytes());
+                fields.uint(0); // message-format
+                fields.boolean(settled);
+            }
+            None => (0..4).for_each(|_| fields.null()),
+        }
+        fields.boolean(more);
+    });
+}
+
+/// Answers an attach: source and target as the peer wishes them, or none, which announces a detach (AMQP 1.0 §2.6.3).
+fn write_attach(out: &mut Vec<u8>, channel: u16, attach: &Attach<'_>, max_message_bytes: u64, found: bool) {
+    let ours = match attach.role {
+        LinkRole::Sender => LinkRole::Receiver,
+        LinkRole::Receiver => LinkRole::Sender,
+    };
+    frame::write(out, Layer::Amqp, channel, |out| {
+        out.described_list(0x12, |fields| {
+            fields.string(attach.name);
+            fields.uint(attach.handle);
+            fields.boolean(ours == LinkRole::Receiver);
+            fields.ubyte(attach.sender_settle_mode.min(2));
+            fields.ubyte(0); // rcv-settle-mode: first
+            for terminus in [attach.source, attach.target] {
+                match terminus.filter(|_| found) {
+                    Some(terminus) => fields.raw(terminus.octets()),
+                    None => fields.null(),
+                }
+            }
+            fields.null(); // unsettled
+            fields.null(); // incomplete-unsettled
+            match ours {
+                LinkRole::Sender => fields.uint(0), // initial-delivery-count
+                LinkRole::Receiver => fields.null(),
+            }
+            fields.ulong(max_message_bytes);
+        });
+    });
+}
+
+fn write_detach(out: &mut Vec<u8>, id: LinkId, error: Option<(&str, &str)>) {
+    frame::write(out, Layer::Amqp, id.channel, |out| {
+        out.described_list(0x16, |fields| {
+            fields.uint(id.handle);
+            fields.boolean(true); // closed
+            frame::write_error(fields, error);
+        });
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Reader;
+    use crate::sasl::PlainCredentials;
+    use proptest::prelude::*;
+
+    type TestConnection = AmqpConnection<u32>;
+
+    fn frame_of(channel: u16, write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut octets = Vec::new();
+        frame::write(&mut octets, Layer::Amqp, channel, write);
+        octets
+    }
+
+    fn open() -> Vec<u8> {
+        let mut octets = AMQP_HEADER.to_vec();
+        octets.extend(frame_of(0, |out| {
+            out.described_list(0x10, |fields| {
+                fields.string("peer");
+                fields.null();
+                fields.uint(512);
+            });
+        }));
+        octets
+    }
+
+    fn begin(window: u32) -> Vec<u8> {
+        frame_of(0, |out| {
+            out.described_list(0x11, |fields| {
+                fields.null();
+                fields.uint(0);
+                fields.uint(window);
+                fields.uint(window);
+            });
+        })
+    }
+
+    fn attach(handle: u32, role: LinkRole, address: &str) -> Vec<u8> {
+        frame_of(0, |out| {
+            out.described_list(0x12, |fields| {
+                fields.string(&format!("link {handle}"));
+                fields.uint(handle);
+                fields.boolean(role == LinkRole::Receiver);
+                fields.null();
+                fields.null();
+                for terminus in [0x28, 0x29] {
+                    fields.described_list(terminus, |fields| fields.string(address));
+                }
+                fields.null();
+                fields.null();
+                fields.uint(0);
+            });
+        })
+    }
+
+    fn flow(window: u32, handle: u32, credit: u32) -> Vec<u8> {
+        frame_of(0, |out| {
+            out.described_list(0x13, |fields| {
+                [0, window, 0, 100, handle, 0, credit].iter().for_each(|number| fields.uint(*number));
+            });
+        })
+    }
+
+    fn transfer(handle: u32, delivery: u32, more: bool, payload: &[u8]) -> Vec<u8> {
+        let mut octets = Vec::new();
+        let start = frame::begin(&mut octets, Layer::Amqp, 0);
+        write_transfer(&mut Writer::new(&mut octets), handle, Some((delivery, false)), more);
+        octets.extend_from_slice(payload);
+        frame::finish(&mut octets, start, 0);
+        octets
+    }
+
+    fn settled(first: u32, last: u32, outcome: DeliveryOutcome) -> Vec<u8> {
+        let mut octets = Vec::new();
+        frame::write_disposition(&mut octets, 0, LinkRole::Receiver, (first, last), outcome);
+        octets
+    }
+
+    fn new_connection() -> TestConnection {
+        AmqpConnection::server(ListenerAuth::Any, "server", 1000)
+    }
+
+    /// Feeds all of it, and grants 10 messages to each link that wants to send.
+    fn feed(connection: &mut TestConnection, octets: &[u8]) -> Result<Vec<ConnectionEvent<u32>>, ConnectionError> {
+        let mut input = BytesMut::from(octets);
+        let mut events = Vec::new();
+        while let Some(event) = connection.next_event(&mut input)? {
+            if let ConnectionEvent::Attached { link, peer, .. } = &event {
+                connection.accept(*link);
+                if *peer == LinkRole::Sender {
+                    connection.grant(*link, 10);
+                }
+            }
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    fn opened(then: &[Vec<u8>]) -> TestConnection {
+        let mut connection = new_connection();
+        feed(&mut connection, &[open(), begin(1000), then.concat()].concat()).unwrap();
+        let said = connection.output.remaining();
+        connection.output.advance(said);
+        connection
+    }
+
+    /// The descriptors of the frames that it writes, with their payloads' lengths.
+    fn written_frames(connection: &mut TestConnection) -> Vec<(u64, usize)> {
+        connection.write_dispositions();
+        let length = connection.output.remaining();
+        let mut octets = BytesMut::from(&connection.output.copy_to_bytes(length)[..]);
+        let mut said = Vec::new();
+        while let Some(frame) = frame::decode(&mut octets, 1 << 20).unwrap() {
+            let mut reader = Reader::new(&frame.body);
+            said.push((reader.value().unwrap().descriptor().unwrap(), reader.rest().len()));
+        }
+        assert!(octets.is_empty());
+        said
+    }
+
+    const LINK: LinkId = LinkId { channel: 0, handle: 1 };
+
+    #[test]
+    fn a_message_comes_in_pieces_and_is_settled_with_others_in_one_breath() {
+        let mut connection = opened(&[attach(1, LinkRole::Sender, "q")]);
+        let octets = [transfer(1, 0, true, b"ab"), transfer(1, 0, false, b"cd"), transfer(1, 1, false, b"ef")].concat();
+        let events = feed(&mut connection, &octets).unwrap();
+        let arrived = |delivery, text: &[u8]| {
+            let message = EncodedMessage::from(Bytes::copy_from_slice(text));
+            ConnectionEvent::MessageReceived { link: LINK, delivery, message, settled: false }
+        };
+        assert_eq!(events, [arrived(0, b"abcd"), arrived(1, b"ef")]);
+        assert_eq!(connection.credit(LINK), 8);
+        connection.settle(LINK, 0, DeliveryOutcome::Accepted);
+        connection.settle(LINK, 1, DeliveryOutcome::Accepted);
+        assert_eq!(written_frames(&mut connection), [(0x15, 0)]);
+    }
+
+    #[test]
+    fn nothing_is_sent_beyond_credit_and_window_and_what_was_held_goes_on() {
+        let mut connection = opened(&[attach(1, LinkRole::Receiver, "q")]);
+        assert!(!connection.may_send(LINK), "no credit");
+        feed(&mut connection, &flow(2, 1, 5)).unwrap();
+        assert!(connection.may_send(LINK));
+        // Frames of 512 octets: three of them, and the window is two.
+        connection.send(LINK, EncodedMessage::from(vec![7; 1000]), 42);
+        let first = written_frames(&mut connection);
+        assert_eq!(first.len(), 2);
+        assert!(!connection.may_send(LINK), "the rest of the message is held");
+        feed(&mut connection, &flow(100, 1, 5)).unwrap();
+        let rest = written_frames(&mut connection);
+        assert_eq!(first.iter().chain(&rest).map(|(_, length)| length).sum::<usize>(), 1000);
+        let events = feed(&mut connection, &settled(0, 0, DeliveryOutcome::Accepted)).unwrap();
+        assert_eq!(events, [ConnectionEvent::Settled { sent: 42, outcome: DeliveryOutcome::Accepted, error: None }]);
+    }
+
+    #[test]
+    fn what_is_not_settled_comes_back_with_the_link_the_session_or_the_connection() {
+        let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
+        (0..3).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
+        let modified = DeliveryOutcome::Modified { failed: true };
+        let events = feed(&mut connection, &settled(1, 1, modified)).unwrap();
+        assert_eq!(events, [ConnectionEvent::Settled { sent: 1, outcome: modified, error: None }]);
+        assert!(feed(&mut connection, &settled(1, u32::MAX / 2, DeliveryOutcome::Accepted)).is_ok(), "a range may lie");
+        let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
+        (0..3).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
+        let detach = frame_of(0, |out| out.described_list(0x16, |fields| fields.uint(1)));
+        let events = feed(&mut connection, &detach).unwrap();
+        assert_eq!(events, [ConnectionEvent::Detached { link: LINK, unsettled: vec![0, 1, 2], error: None }]);
+        assert_eq!(written_frames(&mut connection).last(), Some(&(0x16, 0)), "the detach is answered");
+        let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
+        connection.send(LINK, EncodedMessage::from(vec![1]), 7);
+        assert_eq!(connection.into_unsettled(), [7]);
+    }
+
+    #[test]
+    fn credit_that_is_taken_back_while_messages_are_on_their_way_is_none() {
+        let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
+        (0..3).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
+        // The peer has seen none of the three, and wants no more than one.
+        feed(&mut connection, &flow(100, 1, 1)).unwrap();
+        assert!(!connection.may_send(LINK));
+        assert_eq!(connection.credit(LINK), 0);
+        feed(&mut connection, &flow(100, 1, u32::MAX)).unwrap();
+        assert_eq!(connection.credit(LINK), u32::MAX - 3);
+        // The window: three frames are beyond it.
+        feed(&mut connection, &flow(2, 1, 10)).unwrap();
+        assert!(!connection.may_send(LINK));
+    }
+
+    #[test]
+    fn one_that_is_never_settled_costs_no_more_for_those_behind_it() {
+        let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(u32::MAX, 1, u32::MAX)]);
+        for number in 0..10_000 {
+            connection.send(LINK, EncodedMessage::from(vec![1]), number);
+            if number > 0 {
+                let events = feed(&mut connection, &settled(number, number, DeliveryOutcome::Accepted)).unwrap();
+                assert_eq!(
+                    events,
+                    [ConnectionEvent::Settled { sent: number, outcome: DeliveryOutcome::Accepted, error: None }]
+                );
+            }
+            written_frames(&mut connection);
+        }
+        assert_eq!(connection.sessions[&0].unsettled.len(), 1);
+        // Ranges that lie: upside down, ahead of what was sent, and all the world.
+        for (first, last) in [(5, 0), (10_000, 10_005), (u32::MAX, u32::MAX - 1)] {
+            assert_eq!(
+                feed(&mut connection, &settled(first, last, DeliveryOutcome::Accepted)).unwrap(),
+                [],
+                "{first}..{last}"
+            );
+        }
+        assert_eq!(feed(&mut connection, &settled(u32::MAX - 7, 70_000, DeliveryOutcome::Accepted)).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn numbers_go_on_after_the_last_of_32_bits() {
+        let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(u32::MAX, 1, u32::MAX)]);
+        connection.sessions.get_mut(&0).unwrap().next_delivery = i64::from(u32::MAX) - 1;
+        (0..4).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
+        let heard = feed(&mut connection, &settled(u32::MAX, 0, DeliveryOutcome::Accepted)).unwrap();
+        assert_eq!(
+            heard,
+            [1, 2].map(|sent| ConnectionEvent::Settled { sent, outcome: DeliveryOutcome::Accepted, error: None })
+        );
+        assert_eq!(connection.into_unsettled(), [0, 3]);
+    }
+
+    #[test]
+    fn messages_that_never_end_are_bounded_all_together() {
+        let mut connection = opened(&[]);
+        for handle in 0..10 {
+            feed(&mut connection, &attach(handle, LinkRole::Sender, "q")).unwrap();
+        }
+        written_frames(&mut connection);
+        for handle in 0..10 {
+            // One byte per frame is the most expensive case: only the bytes are kept, not the frames.
+            let frames: Vec<u8> = (0..900).flat_map(|_| transfer(handle, handle, true, b"x")).collect();
+            feed(&mut connection, &frames).unwrap();
+        }
+        assert!(connection.incomplete_bytes() <= 2000, "{}", connection.incomplete_bytes());
+        let refused = written_frames(&mut connection).iter().filter(|(what, _)| *what == 0x16).count();
+        assert_eq!(refused, 8, "two links have all that there may be");
+        let pieces = |link: &LinkState| link.incomplete.as_ref().map_or(0, |(_, _, message)| message.pieces().len());
+        assert!(connection.sessions[&0].links.values().all(|link| pieces(link) <= 1));
+    }
+
+    #[test]
+    fn draining_gives_the_credit_back() {
+        let drain = frame_of(0, |out| {
+            out.described_list(0x13, |fields| {
+                [0, 100, 0, 100, 1, 0, 5].iter().for_each(|number| fields.uint(*number));
+                fields.null();
+                fields.boolean(true);
+            });
+        });
+        let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), drain]);
+        connection.complete_drain(LINK);
+        assert_eq!(written_frames(&mut connection), [(0x13, 0)]);
+        assert!(!connection.may_send(LINK));
+    }
+
+    #[test]
+    fn who_misbehaves_is_told_and_dropped() {
+        let sender = attach(1, LinkRole::Sender, "q");
+        let many = (0..11).map(|number| transfer(1, number, false, b"x")).collect::<Vec<_>>().concat();
+        for (what, octets) in [
+            ("another protocol", b"GET / HTTP/1.1\r\n".to_vec()),
+            ("a header of another version", b"AMQP\x00\x00\x09\x01".to_vec()),
+            ("no open first", [AMQP_HEADER.to_vec(), begin(5)].concat()),
+            ("two opens", [open(), open()[8..].to_vec()].concat()),
+            ("a session twice", [open(), begin(5), begin(5)].concat()),
+            ("a link without a session", [open(), sender.clone()].concat()),
+            ("a link twice", [open(), begin(5), sender.clone(), sender.clone()].concat()),
+            ("a transfer over no link", [open(), begin(5), transfer(1, 0, false, b"x")].concat()),
+            (
+                "a transfer to a receiver",
+                [open(), begin(5), attach(1, LinkRole::Receiver, "q"), transfer(1, 0, false, b"x")].concat(),
+            ),
+            ("more than the credit", [open(), begin(5), sender.clone(), many].concat()),
+            ("a frame of SASL", [open(), vec![0, 0, 0, 8, 2, 1, 0, 0]].concat()),
+            ("octets that are no performative", [open(), vec![0, 0, 0, 10, 2, 0, 0, 0, 0xff, 0xff]].concat()),
+        ] {
+            assert!(feed(&mut new_connection(), &octets).is_err(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_ends_its_link_only() {
+        let mut connection = opened(&[attach(1, LinkRole::Sender, "q")]);
+        let long = (0..4).map(|_| transfer(1, 0, true, &[0; 400])).collect::<Vec<_>>().concat();
+        assert_eq!(feed(&mut connection, &long).unwrap(), []);
+        assert_eq!(written_frames(&mut connection), [(0x16, 0)]);
+        assert!(connection.is_open());
+    }
+
+    #[test]
+    fn a_link_to_nowhere_is_answered_and_detached() {
+        let mut connection = opened(&[]);
+        assert_eq!(feed(&mut connection, &attach(1, LinkRole::Sender, "")).unwrap(), []);
+        assert_eq!(written_frames(&mut connection), [(0x12, 0), (0x16, 0)]);
+    }
+
+    #[test]
+    fn nobody_comes_in_without_the_password() {
+        let login = PlainCredentials { user: "u".to_owned(), password: crate::password::Password::new("p") };
+        let init = |response: &[u8]| {
+            let mut octets = SASL_HEADER.to_vec();
+            frame::write(&mut octets, Layer::Sasl, 0, |out| {
+                out.described_list(0x41, |fields| {
+                    fields.symbol("PLAIN");
+                    fields.binary(response);
+                });
+            });
+            octets
+        };
+        let with = || TestConnection::server(ListenerAuth::Plain(login.clone()), "server", 1000);
+        assert_eq!(feed(&mut with(), &open()), Err(ConnectionError::Unauthenticated));
+        assert_eq!(feed(&mut with(), &init(b"\0u\0x")), Err(ConnectionError::Refused));
+        let mut connection = with();
+        feed(&mut connection, &[init(b"\0u\0p"), open()].concat()).unwrap();
+        assert!(connection.is_open());
+    }
+
+    proptest! {
+        #[test]
+        fn however_it_is_cut_it_is_heard_alike(cuts in proptest::collection::vec(1usize..40, 1..200)) {
+            let octets = [
+                open(), begin(1000), attach(1, LinkRole::Sender, "q"), transfer(1, 0, true, b"ab"),
+                transfer(1, 0, false, b"cd"), frame_of(0, |out| out.described_list(0x18, |_| {})),
+            ].concat();
+            let whole = feed(&mut new_connection(), &octets).unwrap();
+            let mut connection = new_connection();
+            let mut input = BytesMut::new();
+            let mut heard = Vec::new();
+            let mut rest = &octets[..];
+            for cut in cuts.iter().cycle() {
+                let (piece, left) = rest.split_at(rest.len().min(*cut));
+                input.extend_from_slice(piece);
+                while let Some(event) = connection.next_event(&mut input).unwrap() {
+                    if let ConnectionEvent::Attached { link, .. } = &event {
+                        connection.accept(*link);
+                        connection.grant(*link, 10);
+                    }
+                    heard.push(event);
+                }
+                rest = left;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!(heard, whole);
+        }
+
+        #[test]
+        fn no_octets_are_too_much(octets in proptest::collection::vec(any::<u8>(), 0..300), keep in 0usize..200) {
+            // A good beginning, cut somewhere, and anything behind it.
+            let good = [open(), begin(1000), attach(1, LinkRole::Sender, "q"), attach(2, LinkRole::Receiver, "q"), flow(9, 2, 9)].concat();
+            let mut all = good[..keep.min(good.len())].to_vec();
+            all.extend(octets);
+            let mut connection = new_connection();
+            let _ = feed(&mut connection, &all);
+            prop_assert!(connection.output().remaining() < 10_000);
+        }
+    }
+}

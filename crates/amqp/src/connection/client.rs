@@ -1,0 +1,696 @@
+//! The client's part of a connection: its login, and the sessions and links that it begins.
+use super::{
+    AmqpConnection, ConnectionError, ConnectionEvent, ConnectionRole, ConnectionState, LinkId, LinkState,
+    MAX_LINK_NAME_BYTES, MAX_LINKS, MAX_SESSIONS, MIN_MAX_FRAME_SIZE, Session, SessionId, write_detach,
+};
+use crate::codec::Writer;
+use crate::frame::{self, AMQP_HEADER, Attach, Layer, LinkRole, SASL_HEADER};
+use crate::sasl_client::{ClientLogin, LoginError, SaslClient};
+
+/// Options of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionOptions {
+    /// Our container-id.
+    pub container: String,
+    /// The host that we think we speak to.
+    pub hostname: Option<String>,
+    /// Limit of a frame that we accept; 512 at least.
+    pub max_frame_size: u32,
+    /// Interval in which we want to hear something, in milliseconds.
+    pub idle_timeout_ms: u32,
+    /// Limit of a message, for links that have none of their own; and half of what all incomplete ones may take.
+    pub max_message_bytes: u64,
+}
+
+/// A link that we ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkRequest<'a> {
+    /// Its name: no other link of the container has it.
+    pub name: &'a str,
+    /// Our end of it.
+    pub role: LinkRole,
+    /// The node at the other end.
+    pub address: &'a str,
+    /// Capabilities that the node must have.
+    pub capabilities: &'a [&'a str],
+    /// Messages are sent settled: nobody waits for an outcome.
+    pub settled: bool,
+    /// The largest message that we take, as a receiver.
+    pub max_message_bytes: u64,
+}
+
+impl<T> AmqpConnection<T> {
+    /// A connection to a server. Its first bytes are in the output.
+    pub fn client(login: ClientLogin, options: ConnectionOptions) -> Self {
+        let hostname = options.hostname.as_deref().unwrap_or_default();
+        let role = ConnectionRole::Client(Box::new(SaslClient::new(login, hostname)));
+        let max_frame_size = options.max_frame_size.max(MIN_MAX_FRAME_SIZE);
+        let mut connection = Self::new(role, ConnectionOptions { max_frame_size, ..options });
+        connection.output.tail().extend_from_slice(&SASL_HEADER);
+        connection
+    }
+
+    pub(super) fn read_server_header(&mut self, header: [u8; 8], authenticated: bool) -> Result<(), ConnectionError> {
+        self.state = match (header, authenticated) {
+            (SASL_HEADER, false) => ConnectionState::ExpectSasl,
+            (AMQP_HEADER, true) => ConnectionState::ExpectOpen,
+            // A server may let anybody in, and ask those without rights for SASL again.
+            (SASL_HEADER, true) => return Err(LoginError::Rejected.into()),
+            (AMQP_HEADER, false) => return Err(LoginError::NotOffered.into()),
+            _ => return Err(ConnectionError::Header(header)),
+        };
+        Ok(())
+    }
+
+    pub(super) fn write_client_open(&mut self) {
+        self.output.tail().extend_from_slice(&AMQP_HEADER);
+        self.write_open();
+        self.state = ConnectionState::ExpectHeader { authenticated: true };
+    }
+
+    /// Begins a session. None if the connection is not open, or has as many sessions as both sides allow.
+    pub fn begin_session(&mut self) -> Option<SessionId> {
+        let most = (MAX_SESSIONS as u16 - 1).min(self.peer_channel_max);
+        let channel = (0..=most).find(|channel| !self.sessions.contains_key(channel)).filter(|_| self.is_open())?;
+        self.sessions.insert(channel, Session::new(None));
+        self.write_begin(channel, None);
+        Some(SessionId(channel))
+    }
+
+    /// Reads the answer to a begin of ours; `rest` is its next-outgoing-id and its incoming-window.
+    pub(super) fn read_begin(&mut self, remote: u16, ours: u16, rest: (u32, u32)) -> Result<(), ConnectionError> {
+        let is_taken = self.sessions.values().any(|session| session.remote_channel == Some(remote));
+        if is_taken || usize::from(remote) >= MAX_SESSIONS {
+            return Err(ConnectionError::Protocol("a session on a number that is taken or too high"));
+        }
+        let session = self.sessions.get_mut(&ours).filter(|session| session.remote_channel.is_none());
+        let session = session.ok_or(ConnectionError::Protocol("an answer to no begin"))?;
+        session.remote_channel = Some(remote);
+        session.next_incoming_id = rest.0;
+        session.remote_incoming_window = rest.1;
+        Ok(())
+    }
+
+    /// Asks for a link. `Attached` or `Detached` follows. None if the session has ended, has as many links as it may
+    /// have, or one of that name and role, or if the name is too long.
+    pub fn attach_link(&mut self, session: SessionId, request: &LinkRequest<'_>) -> Option<LinkId> {
+        let peer = match request.role {
+            LinkRole::Sender => LinkRole::Receiver,
+            LinkRole::Receiver => LinkRole::Sender,
+        };
+        let is_open = self.is_open();
+        let links = &mut self.sessions.get_mut(&session.0).filter(|session| is_open && !session.end_sent)?.links;
+        if request.name.len() > MAX_LINK_NAME_BYTES
+            || links.values().any(|link| link.name == request.name && link.peer == peer)
+        {
+            return None;
+        }
+        let handle = (0..MAX_LINKS as u32).find(|handle| !links.contains_key(handle))?;
+        let link = LinkState::new(peer, request.name, request.max_message_bytes);
+        links.insert(handle, LinkState { presettled: request.settled && peer == LinkRole::Receiver, ..link });
+        write_request(self.output.tail(), session.0, handle, request);
+        Some(LinkId { channel: session.0, handle })
+    }
+
+    /// Reads the answer to an attach of ours. One without the node announces a detach (AMQP 1.0 §2.6.3).
+    pub(super) fn read_attach(&mut self, channel: u16, attach: &Attach<'_>) -> Result<(), ConnectionError> {
+        let session = self.session(channel)?;
+        let is_taken = session.links.values().any(|link| link.remote_handle == Some(attach.handle));
+        if is_taken || attach.handle >= MAX_LINKS as u32 {
+            return Err(ConnectionError::Protocol("a link on a number that is taken or too high"));
+        }
+        let is_answered =
+            |link: &LinkState| link.name == attach.name && link.peer == attach.role && link.remote_handle.is_none();
+        let found = session.links.iter_mut().find(|(_, link)| is_answered(link));
+        let (handle, link) = found.ok_or(ConnectionError::Protocol("an answer to no attach"))?;
+        link.remote_handle = Some(attach.handle);
+        let node = match attach.role {
+            LinkRole::Receiver => attach.target,
+            LinkRole::Sender => attach.source,
+        };
+        if node.is_none() || link.detach_sent {
+            return Ok(());
+        }
+        link.accepted = true;
+        match attach.role {
+            LinkRole::Receiver => link.presettled |= attach.sender_settle_mode == 1,
+            LinkRole::Sender => link.delivery_count = attach.initial_delivery_count,
+        }
+        let link = LinkId { channel, handle: *handle };
+        let address = frame::address(node).unwrap_or_default().to_owned();
+        let max_message_bytes = attach.max_message_bytes;
+        self.events.push_back(ConnectionEvent::Attached { link, peer: attach.role, address, max_message_bytes });
+        Ok(())
+    }
+
+    /// Detaches a link; `Detached` follows when the peer has answered. What still comes over it is dropped.
+    pub fn detach_link(&mut self, id: LinkId) {
+        self.write_dispositions();
+        if !self.is_open() {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&id.channel).filter(|session| !session.end_sent) else { return };
+        let Some(link) = session.links.get_mut(&id.handle).filter(|link| !link.detach_sent) else { return };
+        link.accepted = false;
+        link.detach_sent = true;
+        link.incomplete = None;
+        // The rest of a message that is half sent goes with its link.
+        session.blocked.take_if(|blocked| blocked.handle == id.handle);
+        write_detach(self.output.tail(), id, None);
+    }
+
+    /// Ends a session; `Detached` of its links and `Ended` follow when the peer has answered.
+    pub fn end_session(&mut self, id: SessionId) {
+        self.write_dispositions();
+        if !self.is_open() {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&id.0).filter(|session| !session.end_sent) else { return };
+        session.end_sent = true;
+        session.blocked = None;
+        session.links.values_mut().for_each(|link| {
+            link.accepted = false;
+            link.incomplete = None;
+        });
+        frame::write(self.output.tail(), Layer::Amqp, id.0, |out| out.described_list(0x17, |_| {}));
+    }
+
+    /// Closes the connection; `Closed` follows when the peer has answered.
+    pub fn close(&mut self, error: Option<(&str, &str)>) {
+        let is_answered = self.expects_performatives() && self.state != ConnectionState::CloseSent;
+        if is_answered {
+            self.write_close(error);
+            self.state = ConnectionState::CloseSent;
+        } else if self.state != ConnectionState::CloseSent {
+            self.state = ConnectionState::Closed;
+        }
+    }
+
+    /// Asks the peer to send what it has, within the link's credit, and to give back the rest of it. `Drained` follows.
+    pub fn drain(&mut self, id: LinkId) {
+        if let Some(link) = self.link(id).filter(|link| link.accepted && link.peer == LinkRole::Sender) {
+            link.drain_sent = true;
+            self.write_flow(id.channel, Some(id.handle));
+        }
+    }
+}
+
+fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkRequest<'_>) {
+    frame::write(out, Layer::Amqp, channel, |out| {
+        out.described_list(0x12, |fields| {
+            fields.string(request.name);
+            fields.uint(handle);
+            fields.boolean(request.role == LinkRole::Receiver);
+            fields.ubyte(if request.settled { 1 } else { 2 }); // snd-settle-mode: settled or mixed
+            fields.ubyte(0); // rcv-settle-mode: first
+            match request.role {
+                LinkRole::Sender => {
+                    fields.described_list(0x28, |source| write_node(source, request.name));
+                    fields.described_list(0x29, |target| {
+                        write_node(target, request.address);
+                        // expiry-policy, timeout, dynamic, dynamic-node-properties
+                        (0..4).for_each(|_| target.null());
+                        target.symbols(request.capabilities);
+                    });
+                }
+                LinkRole::Receiver => {
+                    fields.described_list(0x28, |source| {
+                        write_node(source, request.address);
+                        // As of a target, and: distribution-mode, filter, default-outcome, outcomes
+                        (0..8).for_each(|_| source.null());
+                        source.symbols(request.capabilities);
+                    });
+                    fields.described_list(0x29, |_| {});
+                }
+            }
+            fields.null(); // unsettled
+            fields.null(); // incomplete-unsettled
+            match request.role {
+                LinkRole::Sender => fields.uint(0), // initial-delivery-count
+                LinkRole::Receiver => {
+                    fields.null();
+                    fields.ulong(request.max_message_bytes);
+                }
+            }
+        });
+    });
+}
+
+/// Writes the first fields of a terminus: its address, and that it keeps what is not settled (unsettled-state).
+fn write_node(terminus: &mut Writer<'_>, address: &str) {
+    terminus.string(address);
+    terminus.uint(2);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffers::EncodedMessage;
+    use crate::frame::DeliveryOutcome;
+    use crate::password::Password;
+    use crate::sasl::{ListenerAuth, PlainCredentials};
+    use bytes::{Buf, Bytes, BytesMut};
+    use proptest::prelude::*;
+
+    type Events = Vec<ConnectionEvent<u32>>;
+
+    fn options() -> ConnectionOptions {
+        ConnectionOptions {
+            container: "client".to_owned(),
+            hostname: Some("host".to_owned()),
+            max_frame_size: 512,
+            idle_timeout_ms: 1000,
+            max_message_bytes: 100_000,
+        }
+    }
+
+    fn request<'a>(name: &'a str, role: LinkRole) -> LinkRequest<'a> {
+        LinkRequest { name, role, address: "q", capabilities: &["queue"], settled: false, max_message_bytes: 100_000 }
+    }
+
+    /// A client and a server, joined by two buffers.
+    struct Pair {
+        client: AmqpConnection<u32>,
+        server: AmqpConnection<u32>,
+        to_server: BytesMut,
+        to_client: BytesMut,
+    }
+
+    impl Pair {
+        fn new(login: ClientLogin, mechanisms: ListenerAuth) -> Self {
+            Self {
+                client: AmqpConnection::client(login, options()),
+                server: AmqpConnection::server(mechanisms, "server", 100_000),
+                to_server: BytesMut::new(),
+                to_client: BytesMut::new(),
+            }
+        }
+
+        /// Carries at most that many bytes at a time each way until both are silent; gives the events of both. The
+        /// server accepts each link and grants 10 messages.
+        fn run(&mut self, step: usize) -> Result<(Events, Events), ConnectionError> {
+            let mut heard = Events::new();
+            let mut served = Events::new();
+            loop {
+                let moved = carry(&mut self.client, &mut self.to_server, step)
+                    + carry(&mut self.server, &mut self.to_client, step);
+                while let Some(event) = self.server.next_event(&mut self.to_server)? {
+                    if let ConnectionEvent::Attached { link, peer, .. } = &event {
+                        self.server.accept(*link);
+                        if *peer == LinkRole::Sender {
+                            self.server.grant(*link, 10);
+                        }
+                    }
+                    served.push(event);
+                }
+                while let Some(event) = self.client.next_event(&mut self.to_client)? {
+                    heard.push(event);
+                }
+                if moved == 0 {
+                    return Ok((heard, served));
+                }
+            }
+        }
+    }
+
+    fn carry(from: &mut AmqpConnection<u32>, to: &mut BytesMut, step: usize) -> usize {
+        from.write_dispositions();
+        let count = from.output().remaining().min(step);
+        to.extend_from_slice(&from.output().copy_to_bytes(count));
+        count
+    }
+
+    fn plain(password: &str) -> ClientLogin {
+        ClientLogin::Plain { user: "u".to_owned(), password: Password::new(password) }
+    }
+
+    /// A pair with a session and a link of each role: to send and to receive.
+    fn opened(step: usize) -> (Pair, LinkId, LinkId) {
+        let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
+        assert_eq!(pair.run(step).unwrap().0, [ConnectionEvent::Opened]);
+        let session = pair.client.begin_session().unwrap();
+        let sender = pair.client.attach_link(session, &request("out", LinkRole::Sender)).unwrap();
+        let receiver = pair.client.attach_link(session, &request("in", LinkRole::Receiver)).unwrap();
+        let (heard, served) = pair.run(step).unwrap();
+        let attached = |event: &&ConnectionEvent<u32>| matches!(event, ConnectionEvent::Attached { address, .. } if address == "q");
+        assert_eq!(heard.iter().filter(attached).count(), 2, "{heard:?}");
+        assert_eq!(served.iter().filter(attached).count(), 2, "{served:?}");
+        pair.client.grant(receiver, 5);
+        pair.run(step).unwrap();
+        (pair, sender, receiver)
+    }
+
+    fn exchange(step: usize) -> (Events, Events) {
+        let (mut pair, sender, receiver) = opened(step);
+        for (number, length) in [10, 3000, 511].into_iter().enumerate() {
+            assert!(pair.client.may_send(sender));
+            pair.client.send_parts(sender, b"head", Bytes::from(vec![number as u8; length]), number as u32);
+        }
+        // The peer's numbers of the links are its own: they are those that it was asked for.
+        pair.server.send(receiver, EncodedMessage::from(vec![9; 1500]), 77);
+        let (mut heard, mut served) = pair.run(step).unwrap();
+        for event in &served {
+            if let ConnectionEvent::MessageReceived { link, delivery, .. } = event {
+                match delivery {
+                    1 => pair.server.reject(*link, *delivery, "test:no", "never"),
+                    _ => pair.server.settle(*link, *delivery, DeliveryOutcome::Accepted),
+                }
+            }
+        }
+        for event in &heard {
+            if let ConnectionEvent::MessageReceived { link, delivery, message, settled } = event {
+                assert_eq!((*link, message.bytes(), settled), (receiver, 1500, &false));
+                pair.client.settle(*link, *delivery, DeliveryOutcome::Released);
+            }
+        }
+        let more = pair.run(step).unwrap();
+        heard.extend(more.0);
+        served.extend(more.1);
+        pair.client.drain(receiver);
+        pair.run(step).unwrap();
+        pair.server.complete_drain(receiver);
+        heard.extend(pair.run(step).unwrap().0);
+        pair.client.detach_link(sender);
+        pair.client.end_session(SessionId(0));
+        pair.client.close(None);
+        let more = pair.run(step).unwrap();
+        heard.extend(more.0);
+        served.extend(more.1);
+        assert!(pair.client.is_closed() && pair.server.is_closed());
+        (heard, served)
+    }
+
+    /// Settlements, in the order of the messages: the order in which they are heard depends on the cut.
+    fn outcomes(heard: &Events) -> Vec<String> {
+        let is_settled = |event: &&ConnectionEvent<u32>| matches!(event, ConnectionEvent::Settled { .. });
+        let mut settled: Vec<String> = heard.iter().filter(is_settled).map(|event| format!("{event:?}")).collect();
+        settled.sort();
+        settled
+    }
+
+    #[test]
+    fn a_client_and_a_server_understand_each_other() {
+        let (heard, served) = exchange(usize::MAX);
+        let lengths: Vec<usize> = served
+            .iter()
+            .filter_map(|event| match event {
+                ConnectionEvent::MessageReceived { message, .. } => Some(message.bytes()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(lengths, [14, 3004, 515]);
+        let settled: Vec<(u32, DeliveryOutcome, Option<String>)> = heard
+            .iter()
+            .filter_map(|event| match event {
+                ConnectionEvent::Settled { sent, outcome, error } => {
+                    Some((*sent, *outcome, error.as_ref().map(ToString::to_string)))
+                }
+                _ => None,
+            })
+            .collect();
+        assert_eq!(settled.len(), 3, "{heard:?}");
+        let why = Some("test:no: never".to_owned());
+        assert!(settled.contains(&(1, DeliveryOutcome::Rejected, why)), "{settled:?}");
+        assert!(settled.contains(&(2, DeliveryOutcome::Accepted, None)), "{settled:?}");
+        let released = ConnectionEvent::Settled { sent: 77, outcome: DeliveryOutcome::Released, error: None };
+        assert!(served.contains(&released), "{served:?}");
+        assert!(heard.iter().any(|event| matches!(event, ConnectionEvent::Drained { .. })), "{heard:?}");
+        assert_eq!(heard.last(), Some(&ConnectionEvent::Closed { error: None }));
+    }
+
+    #[test]
+    fn a_login_is_checked_by_both() {
+        let server = || ListenerAuth::Plain(PlainCredentials { user: "u".to_owned(), password: Password::new("p") });
+        assert_eq!(Pair::new(plain("p"), server()).run(7).unwrap().0, [ConnectionEvent::Opened]);
+        assert_eq!(Pair::new(plain("x"), server()).run(7).unwrap_err(), ConnectionError::Refused);
+        let error = Pair::new(ClientLogin::Anonymous, server()).run(7).unwrap_err();
+        assert_eq!(error, ConnectionError::Login(LoginError::NotOffered));
+    }
+
+    /// Bytes of a server, written by our own: until a client has a link to send and one to receive.
+    fn recorded() -> Vec<u8> {
+        let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
+        let mut said = Vec::new();
+        let mut turn = |pair: &mut Pair| {
+            carry(&mut pair.client, &mut pair.to_server, usize::MAX);
+            while let Some(event) = pair.server.next_event(&mut pair.to_server).unwrap() {
+                if let ConnectionEvent::Attached { link, .. } = event {
+                    pair.server.accept(link);
+                }
+            }
+            let from = pair.to_client.len();
+            carry(&mut pair.server, &mut pair.to_client, usize::MAX);
+            said.extend_from_slice(&pair.to_client[from..]);
+            while pair.client.next_event(&mut pair.to_client).unwrap().is_some() {}
+        };
+        (0..3).for_each(|_| turn(&mut pair));
+        let session = pair.client.begin_session().unwrap();
+        pair.client.attach_link(session, &request("out", LinkRole::Sender)).unwrap();
+        pair.client.attach_link(session, &request("in", LinkRole::Receiver)).unwrap();
+        turn(&mut pair);
+        said
+    }
+
+    /// A client that begins a session and two links as soon as it may, and what it makes of those bytes.
+    fn hear(octets: &[u8], cut: usize) -> (Result<Events, ConnectionError>, AmqpConnection<u32>) {
+        let mut client = AmqpConnection::client(ClientLogin::Anonymous, options());
+        let mut input = BytesMut::new();
+        let mut events = Events::new();
+        for piece in octets.chunks(cut) {
+            input.extend_from_slice(piece);
+            loop {
+                match client.next_event(&mut input) {
+                    Ok(None) => break,
+                    Err(error) => return (Err(error), client),
+                    Ok(Some(event)) => {
+                        if event == ConnectionEvent::Opened {
+                            let session = client.begin_session().unwrap();
+                            client.attach_link(session, &request("out", LinkRole::Sender)).unwrap();
+                            client.attach_link(session, &request("in", LinkRole::Receiver)).unwrap();
+                        }
+                        events.push(event);
+                    }
+                }
+            }
+        }
+        (Ok(events), client)
+    }
+
+    fn performative(channel: u16, write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut octets = Vec::new();
+        frame::write(&mut octets, Layer::Amqp, channel, write);
+        octets
+    }
+
+    fn answer_to_begin(channel: u16, ours: u16) -> Vec<u8> {
+        performative(channel, |out| {
+            out.described_list(0x11, |fields| {
+                fields.ushort(ours);
+                (0..3).for_each(|_| fields.uint(100));
+            });
+        })
+    }
+
+    fn answer_to_attach(channel: u16, handle: u32, name: &str, node: Option<&str>) -> Vec<u8> {
+        performative(channel, |out| {
+            out.described_list(0x12, |fields| {
+                fields.string(name);
+                fields.uint(handle);
+                fields.boolean(true);
+                fields.null();
+                fields.null();
+                fields.null();
+                match node {
+                    Some(node) => fields.described_list(0x29, |fields| fields.string(node)),
+                    None => fields.null(),
+                }
+            });
+        })
+    }
+
+    fn ended(descriptor: u8, channel: u16, handle: Option<u32>, condition: &str) -> Vec<u8> {
+        performative(channel, |out| {
+            out.described_list(descriptor, |fields| {
+                if let Some(handle) = handle {
+                    fields.uint(handle);
+                    fields.boolean(true);
+                }
+                frame::write_error(fields, Some((condition, "says the test")));
+            });
+        })
+    }
+
+    /// The server's bytes until the connection is open, and those.
+    fn after_open(then: &[Vec<u8>]) -> Vec<u8> {
+        let mut pair = Pair::new(ClientLogin::Anonymous, ListenerAuth::Any);
+        let mut said = Vec::new();
+        for _ in 0..3 {
+            carry(&mut pair.client, &mut pair.to_server, usize::MAX);
+            while pair.server.next_event(&mut pair.to_server).unwrap().is_some() {}
+            let from = pair.to_client.len();
+            carry(&mut pair.server, &mut pair.to_client, usize::MAX);
+            said.extend_from_slice(&pair.to_client[from..]);
+            while pair.client.next_event(&mut pair.to_client).unwrap().is_some() {}
+        }
+        said.extend(then.concat());
+        said
+    }
+
+    #[test]
+    fn a_peer_has_numbers_of_its_own() {
+        let octets = after_open(&[answer_to_begin(7, 0), answer_to_attach(7, 9, "out", Some("there"))]);
+        let (events, client) = hear(&octets, 3);
+        let link = LinkId { channel: 0, handle: 0 };
+        let events = events.unwrap();
+        let expected = ConnectionEvent::Attached {
+            link,
+            peer: LinkRole::Receiver,
+            address: "there".to_owned(),
+            max_message_bytes: None,
+        };
+        assert_eq!(events.last(), Some(&expected));
+        assert!(!client.may_send(link), "no credit yet");
+        let detached = ended(0x16, 7, Some(9), "amqp:not-found");
+        let events = hear(&[octets, detached.clone(), detached].concat(), 1000).0.unwrap();
+        let Some(ConnectionEvent::Detached { link: of, error: Some(error), .. }) = events.last() else {
+            panic!("{events:?}");
+        };
+        assert_eq!((*of, error.to_string().as_str()), (link, "amqp:not-found: says the test"));
+    }
+
+    #[test]
+    fn a_link_that_is_refused_ends_with_the_reason() {
+        let refusal = [answer_to_begin(0, 0), answer_to_attach(0, 0, "out", None), ended(0x16, 0, Some(0), "test:no")];
+        let events = hear(&after_open(&refusal), 1000).0.unwrap();
+        assert!(!events.iter().any(|event| matches!(event, ConnectionEvent::Attached { .. })), "{events:?}");
+        assert!(matches!(events.last(), Some(ConnectionEvent::Detached { error: Some(_), .. })), "{events:?}");
+    }
+
+    #[test]
+    fn an_end_and_a_close_say_why() {
+        let octets = after_open(&[answer_to_begin(3, 0), ended(0x17, 3, None, "amqp:session:window-violation")]);
+        let events = hear(&octets, 1000).0.unwrap();
+        assert!(matches!(events.last(), Some(ConnectionEvent::Ended { error: Some(_), .. })), "{events:?}");
+        let detached = events.iter().filter(|event| matches!(event, ConnectionEvent::Detached { error: Some(_), .. }));
+        assert_eq!(detached.count(), 2, "{events:?}");
+        let octets = after_open(&[ended(0x18, 0, None, "amqp:connection:forced")]);
+        let (events, client) = hear(&octets, 1000);
+        assert!(matches!(events.unwrap().last(), Some(ConnectionEvent::Closed { error: Some(_) })));
+        assert!(client.is_closed());
+    }
+
+    #[test]
+    fn a_server_that_breaks_the_rules_is_an_error() {
+        let begun = answer_to_begin(0, 0);
+        let out = answer_to_attach(0, 0, "out", Some("q"));
+        for (what, then) in [
+            (
+                "a begin of its own",
+                vec![performative(1, |out| {
+                    out.described_list(0x11, |fields| {
+                        fields.null();
+                        (0..3).for_each(|_| fields.uint(1));
+                    });
+                })],
+            ),
+            ("an answer to another begin", vec![answer_to_begin(0, 5)]),
+            ("two answers to a begin", vec![begun.clone(), answer_to_begin(1, 0)]),
+            ("a number that is too high", vec![answer_to_begin(64, 0)]),
+            ("an attach before its begin", vec![out.clone()]),
+            ("an answer to no attach", vec![begun.clone(), answer_to_attach(0, 0, "other", Some("q"))]),
+            ("two answers to an attach", vec![begun.clone(), out.clone(), out.clone()]),
+            ("a handle that is too high", vec![begun.clone(), answer_to_attach(0, 64, "out", Some("q"))]),
+            ("an end of no session", vec![ended(0x17, 9, None, "x")]),
+            (
+                "an error that is none",
+                vec![performative(0, |out| {
+                    out.described_list(0x18, |fields| fields.uint(7));
+                })],
+            ),
+        ] {
+            assert!(hear(&after_open(&then), 1000).0.is_err(), "{what}");
+        }
+        for header in [*b"HTTP/1.1", AMQP_HEADER] {
+            assert!(hear(&header, 1000).0.is_err());
+        }
+        let asked_again = after_open(&[]);
+        let at = asked_again.windows(8).position(|octets| octets == AMQP_HEADER).unwrap();
+        let again = [&asked_again[..at], &SASL_HEADER].concat();
+        assert_eq!(hear(&again, 1000).0, Err(ConnectionError::Login(LoginError::Rejected)));
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_ends_its_link_and_is_reported() {
+        let (mut pair, _, receiver) = opened(usize::MAX);
+        pair.client.link(receiver).unwrap().max_message_bytes = 1000;
+        pair.server.send(receiver, EncodedMessage::from(vec![0; 1001]), 1);
+        let (heard, served) = pair.run(usize::MAX).unwrap();
+        assert_eq!(heard[0], ConnectionEvent::TooLong { link: receiver });
+        assert!(matches!(&heard[1], ConnectionEvent::Detached { link, .. } if *link == receiver), "{heard:?}");
+        let detached = served.iter().find_map(|event| match event {
+            ConnectionEvent::Detached { unsettled, error, .. } => Some((unsettled.clone(), error.clone())),
+            _ => None,
+        });
+        let (unsettled, error) = detached.unwrap();
+        assert_eq!((unsettled, error.unwrap().condition.as_str()), (vec![1], "amqp:link:message-size-exceeded"));
+    }
+
+    #[test]
+    fn nothing_is_said_after_a_close() {
+        let (mut pair, sender, receiver) = opened(usize::MAX);
+        pair.client.close(None);
+        let said = pair.client.output().remaining();
+        assert!(!pair.client.may_send(sender) && pair.client.begin_session().is_none());
+        pair.client.grant(receiver, 5);
+        pair.client.settle(receiver, 0, DeliveryOutcome::Accepted);
+        pair.client.reject(receiver, 1, "x", "y");
+        pair.client.write_dispositions();
+        pair.client.detach_link(sender);
+        pair.client.end_session(SessionId(0));
+        pair.client.drain(receiver);
+        pair.client.close(None);
+        pair.client.send_heartbeat();
+        assert_eq!(pair.client.output().remaining(), said);
+    }
+
+    #[test]
+    fn sessions_and_links_are_bounded_on_our_side_too() {
+        let (mut pair, ..) = opened(usize::MAX);
+        let sessions = std::iter::from_fn(|| pair.client.begin_session()).count();
+        assert_eq!(sessions, MAX_SESSIONS - 1);
+        let names: Vec<String> = (0..100).map(|number| format!("link {number}")).collect();
+        let links =
+            names.iter().filter_map(|name| pair.client.attach_link(SessionId(1), &request(name, LinkRole::Sender)));
+        assert_eq!(links.count(), MAX_LINKS);
+        assert!(pair.client.attach_link(SessionId(2), &request("out", LinkRole::Sender)).is_some());
+        assert!(pair.client.attach_link(SessionId(2), &request("out", LinkRole::Sender)).is_none(), "a name twice");
+        let long = "x".repeat(MAX_LINK_NAME_BYTES + 1);
+        assert!(pair.client.attach_link(SessionId(2), &request(&long, LinkRole::Sender)).is_none());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn however_it_is_cut_it_is_heard_alike(step in 1usize..700) {
+            prop_assert_eq!(outcomes(&exchange(step).0), outcomes(&exchange(usize::MAX).0));
+            let octets = recorded();
+            let whole = hear(&octets, octets.len()).0;
+            prop_assert_eq!(&hear(&octets, step).0, &whole);
+            let attached = |event: &&ConnectionEvent<u32>| matches!(event, ConnectionEvent::Attached { .. });
+            prop_assert_eq!(whole.unwrap().iter().filter(attached).count(), 2);
+        }
+
+        #[test]
+        fn a_hostile_server_is_bounded(
+            octets in proptest::collection::vec(any::<u8>(), 0..300), keep in 0usize..500, cut in 1usize..50,
+        ) {
+            // A good beginning, cut somewhere, and anything behind it.
+            let good = recorded();
+            let all = [&good[..keep.min(good.len())], &octets].concat();
+            let (whole, mut client) = hear(&all, all.len().max(1));
+            prop_assert!(client.output().remaining() < 10_000);
+            prop_assert_eq!(&hear(&all, cut).0, &whole);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A connection that answers each event at once, for fuzz targets: takes bytes, and gives events, output and what is kept.
+use crate::buffers::EncodedMessage;
+use crate::connection::{AmqpConnection, ConnectionError, ConnectionEvent, LinkId};
+use crate::frame::{DeliveryOutcome, LinkRole};
+use crate::sasl::ListenerAuth;
+use bytes::{Buf, BytesMut};
+
+/// Credit that a session grants a peer.
+const CREDIT: u32 = 10;
+/// Size of the messages that it sends: two frames where the peer takes the smallest.
+const SENT_BYTES: usize = 600;
+
+/// A connection that answers each event at once, and alike each time.
+#[derive(Debug)]
+pub struct FuzzConnection {
+    connection: AmqpConnection<u64>,
+    input: BytesMut,
+    receivers: Vec<LinkId>,
+    next: u64,
+    outcome: FuzzOutcome,
+}
+
+/// Events and output. They are the same however the input is split.
+#[derive(Debug, Default, PartialEq)]
+pub struct FuzzOutcome {
+    /// Events, in order.
+    pub events: Vec<ConnectionEvent<u64>>,
+    /// Reason why the connection could not go on.
+    pub error: Option<ConnectionError>,
+    /// Output bytes.
+    pub output: Vec<u8>,
+    /// Messages that were sent and have not come back. There are never any.
+    pub lost: u64,
+}
+
+impl FuzzOutcome {
+    /// Messages that were sent and have come back by an event.
+    pub(crate) fn returned(&self) -> usize {
+        let returned = self.events.iter().map(|event| match event {
+            ConnectionEvent::Settled { .. } => 1,
+            ConnectionEvent::Detached { unsettled, .. } => unsettled.len(),
+            _ => 0,
+        });
+        returned.sum()
+    }
+}
+
+impl FuzzConnection {
+    /// A session with a peer that authenticates itself by `mechanisms`; messages of more than `most_bytes` end
+    /// their link.
+    pub fn new(mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
+        Self {
+            connection: AmqpConnection::server(mechanisms, "rehearsal", max_message_bytes),
+            input: BytesMut::new(),
+            receivers: Vec::new(),
+            next: 0,
+            outcome: FuzzOutcome::default(),
+        }
+    }
+
+    /// Feeds these bytes after those that it has received already.
+    pub fn feed(&mut self, octets: &[u8]) {
+        if self.outcome.error.is_some() || self.connection.is_closed() {
+            return;
+        }
+        self.input.extend_from_slice(octets);
+        loop {
+            match self.connection.next_event(&mut self.input) {
+                Ok(None) => return,
+                Ok(Some(event)) => {
+                    self.respond(&event);
+                    self.outcome.events.push(event);
+                }
+                Err(fault) => {
+                    self.connection.write_close(Some(("amqp:connection:framing-error", &fault.to_string())));
+                    self.outcome.error = Some(fault);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn respond(&mut self, event: &ConnectionEvent<u64>) {
+        match event {
+            ConnectionEvent::Attached { link, address, .. } if address.starts_with("refuse") => {
+                self.connection.refuse(*link, "amqp:not-found", "told to");
+            }
+            ConnectionEvent::Attached { link, peer, .. } => {
+                self.connection.accept(*link);
+                match peer {
+                    LinkRole::Sender => self.connection.grant(*link, CREDIT),
+                    LinkRole::Receiver => self.receivers.push(*link),
+                }
+            }
+            ConnectionEvent::MessageReceived { link, delivery, settled, .. } => {
+                if !settled {
+                    let outcomes = [DeliveryOutcome::Accepted, DeliveryOutcome::Released, DeliveryOutcome::Rejected];
+                    self.connection.settle(*link, *delivery, outcomes[*delivery as usize % outcomes.len()]);
+                }
+                if self.connection.credit(*link) <= CREDIT / 2 {
+                    self.connection.grant(*link, CREDIT);
+                }
+            }
+            ConnectionEvent::CreditChanged => self.send(),
+            ConnectionEvent::Detached { link, .. } => self.receivers.retain(|receiver| receiver != link),
+            ConnectionEvent::Opened
+            | ConnectionEvent::Ended { .. }
+            | ConnectionEvent::Drained { .. }
+            | ConnectionEvent::TooLong { .. }
+            | ConnectionEvent::Settled { .. }
+            | ConnectionEvent::Closed { .. } => {}
+        }
+    }
+
+    /// Sends one message, over the first link that may have one; the others have all there is.
+    fn send(&mut self) {
+        for link in &self.receivers {
+            if self.connection.may_send(*link) {
+                self.next += 1;
+                return self.connection.send(*link, EncodedMessage::from(vec![0; SENT_BYTES]), self.next);
+            }
+            self.connection.complete_drain(*link);
+        }
+    }
+
+    /// Bytes that it keeps of messages that are not complete.
+    pub fn incomplete_bytes(&self) -> u64 {
+        self.connection.incomplete_bytes()
+    }
+
+    /// Ends the session and gives its result.
+    pub fn finish(mut self) -> FuzzOutcome {
+        self.connection.write_dispositions();
+        let waiting = self.connection.output().remaining();
+        self.outcome.output = self.connection.output().copy_to_bytes(waiting).to_vec();
+        let returned = self.outcome.returned();
+        let unsettled = self.connection.into_unsettled().len();
+        self.outcome.lost = self.next - (returned + unsettled) as u64;
+        self.outcome
+    }
+}

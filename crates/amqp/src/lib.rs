@@ -1,0 +1,40 @@
+//! AMQP 1.0 as state, both roles: bytes in, events and bytes out. No runtime, no sockets, no clock.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `buffers` | messages in pieces, and what is to be written |
+//! | `codec` | AMQP's types, read where they lie, and written |
+//! | `connection` | a connection, of either role; `connection/client` is what only a client does |
+//! | `frame` | frames and performatives |
+//! | `fuzz_client`, `fuzz_support` | connections that answer each event at once, for fuzz targets |
+//! | `password` | a password that is not printed |
+//! | `peer_error` | errors that a peer reports, redirects among them |
+//! | `sasl`, `sasl_client`, `scram` | who may log in, and how a client does |
+mod buffers;
+mod codec;
+mod connection;
+mod frame;
+mod fuzz_client;
+mod fuzz_support;
+mod password;
+mod peer_error;
+mod sasl;
+mod sasl_client;
+mod scram;
+
+pub use buffers::{EncodedMessage, OutputBuffer};
+pub use codec::{DecodeError, Elements, Reader, Value, Writer};
+pub use connection::{
+    AmqpConnection, ConnectionError, ConnectionEvent, ConnectionOptions, IDLE_TIMEOUT_MS, LinkId, LinkRequest,
+    SessionId,
+};
+pub use frame::{DeliveryOutcome, LinkRole};
+#[doc(hidden)]
+pub use fuzz_client::FuzzClient;
+#[doc(hidden)]
+pub use fuzz_support::{FuzzConnection, FuzzOutcome};
+pub use password::Password;
+pub use peer_error::{PeerError, RedirectTarget};
+pub use sasl::{ListenerAuth, PlainCredentials};
+pub use sasl_client::{ClientLogin, LoginError};
+pub use scram::ScramHash;

@@ -1,0 +1,138 @@
+//! SASL of the listener: PLAIN with one user and password, ANONYMOUS, or either (AMQP 1.0 §5.3).
+use crate::codec::{DecodeError, Reader};
+use crate::frame::{self, Layer};
+use crate::password::Password;
+
+/// A user and its password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlainCredentials {
+    /// The user's name.
+    pub user: String,
+    /// The password.
+    pub password: Password,
+}
+
+/// Mechanisms by which a peer may authenticate itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenerAuth {
+    /// Any name and password, ANONYMOUS, or no SASL at all: for a listener that only this host reaches.
+    Any,
+    /// PLAIN with this user and password.
+    Plain(PlainCredentials),
+}
+
+/// Verdict on a peer's authentication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AuthOutcome {
+    Accepted,
+    Refused,
+}
+
+impl ListenerAuth {
+    /// Reports whether SASL may be left out.
+    pub(crate) fn is_optional(&self) -> bool {
+        *self == Self::Any
+    }
+
+    /// Writes the frame that offers them.
+    pub(crate) fn write_offer(&self, out: &mut Vec<u8>) {
+        let names: &[&str] = match self {
+            Self::Any => &["PLAIN", "ANONYMOUS"],
+            Self::Plain(_) => &["PLAIN"],
+        };
+        frame::write(out, Layer::Sasl, 0, |out| out.described_list(0x40, |fields| fields.symbols(names)));
+    }
+
+    /// Judges a sasl-init.
+    pub(crate) fn check_init(&self, body: &[u8]) -> Result<AuthOutcome, DecodeError> {
+        let init = Reader::new(body).value()?;
+        let expected = DecodeError::Expected("a sasl-init");
+        let mut fields = init.as_list().filter(|_| init.descriptor() == Some(0x41)).ok_or(expected)?;
+        let mechanism = fields.field()?.and_then(|name| name.as_text()).ok_or(expected)?;
+        let response = fields.field()?.and_then(|response| response.as_binary()).unwrap_or_default();
+        Ok(match (self, mechanism) {
+            (Self::Any, "PLAIN" | "ANONYMOUS") => AuthOutcome::Accepted,
+            (Self::Plain(login), "PLAIN") if login.matches(response) => AuthOutcome::Accepted,
+            _ => AuthOutcome::Refused,
+        })
+    }
+}
+
+impl PlainCredentials {
+    /// Reports whether a response of PLAIN names this login: `[authzid] NUL authcid NUL password` (RFC 4616 §2). It
+    /// compares all bytes, wherever the first difference is, so that its duration reveals nothing.
+    fn matches(&self, response: &[u8]) -> bool {
+        let mut parts = response.split(|octet| *octet == 0).skip(1);
+        let user = parts.next().unwrap_or_default();
+        let password = parts.next().unwrap_or_default();
+        let same_user = constant_time_eq(user, self.user.as_bytes());
+        let same_password = constant_time_eq(password, self.password.reveal().as_bytes());
+        same_user & same_password & parts.next().is_none()
+    }
+}
+
+fn constant_time_eq(given: &[u8], right: &[u8]) -> bool {
+    let differences = given.iter().zip(right.iter().cycle()).fold(0, |differences, (a, b)| differences | (a ^ b));
+    differences == 0 && given.len() == right.len()
+}
+
+impl AuthOutcome {
+    /// Writes the frame with this outcome.
+    pub(crate) fn write(self, out: &mut Vec<u8>) {
+        let code = match self {
+            Self::Accepted => 0,
+            Self::Refused => 1,
+        };
+        frame::write(out, Layer::Sasl, 0, |out| out.described_list(0x44, |fields| fields.ubyte(code)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Writer;
+
+    fn outcome_of(mechanisms: &ListenerAuth, mechanism: &str, response: &[u8]) -> AuthOutcome {
+        let mut octets = Vec::new();
+        Writer::new(&mut octets).described_list(0x41, |fields| {
+            fields.symbol(mechanism);
+            fields.binary(response);
+        });
+        mechanisms.check_init(&octets).unwrap()
+    }
+
+    #[test]
+    fn nobody_gets_in_without_the_password() {
+        let plain =
+            ListenerAuth::Plain(PlainCredentials { user: "endpoint".to_owned(), password: Password::new("secret") });
+        for (mechanism, response, verdict) in [
+            ("PLAIN", &b"\0endpoint\0secret"[..], AuthOutcome::Accepted),
+            ("PLAIN", b"other\0endpoint\0secret", AuthOutcome::Accepted),
+            ("PLAIN", b"\0endpoint\0secre", AuthOutcome::Refused),
+            ("PLAIN", b"\0endpoint\0secretsecret", AuthOutcome::Refused),
+            ("PLAIN", b"\0endpoint\0secret\0", AuthOutcome::Refused),
+            ("PLAIN", b"\0endpoint\0", AuthOutcome::Refused),
+            ("PLAIN", b"\0\0secret", AuthOutcome::Refused),
+            ("PLAIN", b"", AuthOutcome::Refused),
+            ("ANONYMOUS", b"", AuthOutcome::Refused),
+            ("EXTERNAL", b"\0endpoint\0secret", AuthOutcome::Refused),
+        ] {
+            assert_eq!(outcome_of(&plain, mechanism, response), verdict, "{mechanism} {response:?}");
+        }
+        assert_eq!(outcome_of(&ListenerAuth::Any, "ANONYMOUS", b""), AuthOutcome::Accepted);
+        assert_eq!(outcome_of(&ListenerAuth::Any, "SCRAM-SHA-1", b""), AuthOutcome::Refused);
+    }
+
+    #[test]
+    fn a_password_is_not_printed() {
+        let credentials = PlainCredentials { user: "endpoint".to_owned(), password: Password::new("secret") };
+        assert!(!format!("{:?}", ListenerAuth::Plain(credentials)).contains("secret"));
+    }
+
+    #[test]
+    fn what_is_no_init_is_refused() {
+        for octets in [&b""[..], &[0x40], &[0, 0x53, 0x43, 0x45], &[0, 0x53, 0x41, 0x45]] {
+            assert!(ListenerAuth::Any.check_init(octets).is_err(), "{octets:x?}");
+        }
+    }
+}

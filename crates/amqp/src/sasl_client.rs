@@ -1,0 +1,299 @@
+//! SASL of the client: ANONYMOUS, PLAIN, EXTERNAL and SCRAM (AMQP 1.0 §5.3).
+//!
+//! ```text
+//! ExpectMechanisms ── sasl-init ──▶ ExpectOutcome ─────────────────────────────┐
+//!                  └─ client-first ▶ ExpectServerFirst ─ proof ▶ ExpectServerFinal ─▶ authenticated
+//! ```
+use crate::codec::{DecodeError, Elements, Reader, Value};
+use crate::frame::{self, Layer};
+use crate::password::Password;
+use crate::scram::{ScramFirst, ScramHash, ScramProof};
+use thiserror::Error;
+
+/// Identity of a client, and how it proves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientLogin {
+    /// No identity (RFC 4505).
+    Anonymous,
+    /// User and password as they are (RFC 4616).
+    Plain {
+        /// The user's name.
+        user: String,
+        /// The password.
+        password: Password,
+    },
+    /// The identity in the TLS certificate (RFC 4422 appendix A).
+    External,
+    /// A proof of the password (RFC 5802).
+    Scram {
+        /// The hash function.
+        hash: ScramHash,
+        /// The user's name.
+        user: String,
+        /// The password.
+        password: Password,
+        /// A random text, another one at each connection: printable ASCII without a comma.
+        nonce: String,
+    },
+}
+
+impl ClientLogin {
+    /// Name of the mechanism.
+    pub fn mechanism(&self) -> &'static str {
+        match self {
+            Self::Anonymous => "ANONYMOUS",
+            Self::Plain { .. } => "PLAIN",
+            Self::External => "EXTERNAL",
+            Self::Scram { hash, .. } => hash.mechanism(),
+        }
+    }
+}
+
+/// Reason why a client is not authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum LoginError {
+    /// The peer does not offer the mechanism.
+    #[error("the peer does not offer the mechanism")]
+    NotOffered,
+    /// The peer does not accept the login.
+    #[error("the peer rejected the login")]
+    Rejected,
+    /// The peer cannot decide now.
+    #[error("the peer cannot check the login now")]
+    Unavailable,
+    /// The peer's part of SCRAM is wrong: it does not know the password, or its challenge is not acceptable.
+    #[error("the peer does not prove that it knows the password")]
+    Unproven,
+    /// The name, the password or the nonce has characters that the mechanism forbids.
+    #[error("user or password has forbidden characters")]
+    Forbidden,
+    /// The peer sends what is no SASL frame.
+    #[error("{0}")]
+    Malformed(#[from] DecodeError),
+}
+
+/// Result of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoginStep {
+    Continue,
+    Authenticated,
+}
+
+#[allow(clippy::enum_variant_names, reason = "a state is named by what it waits for")]
+#[derive(Clone, Debug)]
+enum LoginState {
+    ExpectMechanisms,
+    ExpectOutcome,
+    ExpectServerFirst(ScramFirst),
+    ExpectServerFinal(ScramProof),
+}
+
+/// The client's side of the exchange.
+#[derive(Clone, Debug)]
+pub(crate) struct SaslClient {
+    login: ClientLogin,
+    hostname: String,
+    state: LoginState,
+}
+
+impl SaslClient {
+    pub(crate) fn new(login: ClientLogin, hostname: &str) -> Self {
+        Self { login, hostname: hostname.to_owned(), state: LoginState::ExpectMechanisms }
+    }
+
+    /// Reads a frame of the peer, and writes the answer.
+    pub(crate) fn read(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<LoginStep, LoginError> {
+        let value = Reader::new(body).value()?;
+        let mut fields = value.as_list().ok_or(DecodeError::Expected("a SASL frame"))?;
+        match (value.descriptor(), &self.state) {
+            (Some(0x40), LoginState::ExpectMechanisms) => self.read_mechanisms(&mut fields, out),
+            (Some(0x42), _) => self.read_challenge(&mut fields, out),
+            (Some(0x44), _) => self.read_outcome(&mut fields),
+            _ => Err(DecodeError::Expected("another SASL frame").into()),
+        }
+    }
+
+    fn read_mechanisms(&mut self, fields: &mut Elements<'_>, out: &mut Vec<u8>) -> Result<LoginStep, LoginError> {
+        let offered = fields.field()?.and_then(|value| value.as_symbols()).unwrap_or_default();
+        if !offered.contains(&self.login.mechanism()) {
+            return Err(LoginError::NotOffered);
+        }
+        let mut state = LoginState::ExpectOutcome;
+        let response = match &self.login {
+            // An empty response of EXTERNAL means the identity in the certificate; without a response the server would
+            // ask for one by a challenge.
+            ClientLogin::Anonymous | ClientLogin::External => Vec::new(),
+            ClientLogin::Plain { user, password } => plain_response(user, password.reveal())?,
+            ClientLogin::Scram { hash, user, nonce, .. } => {
+                let first = ScramFirst::new(*hash, user, nonce).ok_or(LoginError::Forbidden)?;
+                let message = first.message().into_bytes();
+                state = LoginState::ExpectServerFirst(first);
+                message
+            }
+        };
+        let mechanism = self.login.mechanism();
+        let hostname = &self.hostname;
+        frame::write(out, Layer::Sasl, 0, |out| {
+            out.described_list(0x41, |fields| {
+                fields.symbol(mechanism);
+                fields.binary(&response);
+                fields.string(hostname);
+            });
+        });
+        self.state = state;
+        Ok(LoginStep::Continue)
+    }
+
+    fn read_challenge(&mut self, fields: &mut Elements<'_>, out: &mut Vec<u8>) -> Result<LoginStep, LoginError> {
+        let challenge = fields.field()?.and_then(|value| value.as_binary()).unwrap_or_default();
+        let response = match (&self.state, &self.login) {
+            (LoginState::ExpectServerFirst(first), ClientLogin::Scram { password, .. }) => {
+                let (message, proof) = first.prove(password.reveal(), challenge).ok_or(LoginError::Unproven)?;
+                self.state = LoginState::ExpectServerFinal(proof);
+                message
+            }
+            // Some servers send server-final as a challenge, and the outcome after an empty response.
+            (LoginState::ExpectServerFinal(proof), _) if proof.is_answered_by(challenge) => {
+                self.state = LoginState::ExpectOutcome;
+                String::new()
+            }
+            (LoginState::ExpectServerFinal(_), _) => return Err(LoginError::Unproven),
+            _ => return Err(DecodeError::Expected("no challenge").into()),
+        };
+        frame::write(out, Layer::Sasl, 0, |out| {
+            out.described_list(0x43, |fields| fields.binary(response.as_bytes()));
+        });
+        Ok(LoginStep::Continue)
+    }
+
+    fn read_outcome(&mut self, fields: &mut Elements<'_>) -> Result<LoginStep, LoginError> {
+        let code = fields.number()?.ok_or(DecodeError::Expected("the code of an outcome"))?;
+        let server_final = fields.field()?.and_then(|value: Value<'_>| value.as_binary()).unwrap_or_default();
+        match (code, &self.state) {
+            (4, _) => Err(LoginError::Unavailable),
+            (1.., _) => Err(LoginError::Rejected),
+            (0, LoginState::ExpectOutcome) => Ok(LoginStep::Authenticated),
+            (0, LoginState::ExpectServerFinal(proof)) if proof.is_answered_by(server_final) => {
+                Ok(LoginStep::Authenticated)
+            }
+            (0, LoginState::ExpectServerFinal(_) | LoginState::ExpectServerFirst(_)) => Err(LoginError::Unproven),
+            (0, LoginState::ExpectMechanisms) => Err(DecodeError::Expected("the mechanisms").into()),
+        }
+    }
+}
+
+/// The response of PLAIN: `NUL user NUL password`.
+fn plain_response(user: &str, password: &str) -> Result<Vec<u8>, LoginError> {
+    if user.contains('\0') || password.contains('\0') {
+        return Err(LoginError::Forbidden);
+    }
+    Ok(format!("\0{user}\0{password}").into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Writer;
+
+    fn list(descriptor: u8, fields: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut octets = Vec::new();
+        Writer::new(&mut octets).described_list(descriptor, fields);
+        octets
+    }
+
+    fn outcome(code: u8, server_final: &[u8]) -> Vec<u8> {
+        list(0x44, |fields| {
+            fields.ubyte(code);
+            fields.binary(server_final);
+        })
+    }
+
+    fn plain() -> SaslClient {
+        let login = ClientLogin::Plain { user: "u".to_owned(), password: Password::new("p") };
+        SaslClient::new(login, "host")
+    }
+
+    fn scram() -> SaslClient {
+        let login = ClientLogin::Scram {
+            hash: ScramHash::Sha256,
+            user: "user".to_owned(),
+            password: Password::new("pencil"),
+            nonce: "rOprNGfwEbeRWgbNEkqO".to_owned(),
+        };
+        SaslClient::new(login, "host")
+    }
+
+    fn offer(names: &[&str]) -> Vec<u8> {
+        list(0x40, |fields| fields.symbols(names))
+    }
+
+    fn challenge(text: &str) -> Vec<u8> {
+        list(0x42, |fields| fields.binary(text.as_bytes()))
+    }
+
+    const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+    const SERVER_FINAL: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
+
+    #[test]
+    fn the_mechanism_is_one_that_is_offered() {
+        let mut out = Vec::new();
+        for names in [&[][..], &["ANONYMOUS"], &["PLAINER"]] {
+            assert_eq!(plain().read(&offer(names), &mut out), Err(LoginError::NotOffered), "{names:?}");
+        }
+        assert!(out.is_empty(), "nothing is said to a peer that does not offer it");
+        let single = list(0x40, |fields| fields.symbol("PLAIN"));
+        for octets in [offer(&["EXTERNAL", "PLAIN"]), single] {
+            let mut client = plain();
+            assert_eq!(client.read(&octets, &mut out), Ok(LoginStep::Continue));
+            let init = Reader::new(&out[8..]).value().unwrap();
+            let mut fields = init.as_list().unwrap();
+            assert_eq!(fields.field().unwrap().and_then(|value| value.as_text()), Some("PLAIN"));
+            assert_eq!(fields.field().unwrap().and_then(|value| value.as_binary()), Some(&b"\0u\0p"[..]));
+            assert_eq!(fields.field().unwrap().and_then(|value| value.as_string()), Some("host"));
+            assert_eq!(client.read(&outcome(0, b""), &mut out), Ok(LoginStep::Authenticated));
+            out.clear();
+        }
+    }
+
+    #[test]
+    fn an_outcome_that_is_not_ok_lets_nobody_in() {
+        for (code, why) in [(1, LoginError::Rejected), (2, LoginError::Rejected), (4, LoginError::Unavailable)] {
+            let mut client = plain();
+            client.read(&offer(&["PLAIN"]), &mut Vec::new()).unwrap();
+            assert_eq!(client.read(&outcome(code, b""), &mut Vec::new()), Err(why));
+        }
+        let out_of_turn = plain().read(&outcome(0, b""), &mut Vec::new());
+        assert!(matches!(out_of_turn, Err(LoginError::Malformed(_))), "{out_of_turn:?}");
+        let mut client = plain();
+        client.read(&offer(&["PLAIN"]), &mut Vec::new()).unwrap();
+        assert!(client.read(&challenge("more"), &mut Vec::new()).is_err(), "PLAIN has no challenge");
+    }
+
+    #[test]
+    fn a_server_proves_that_it_knows_the_password() {
+        let begun = || {
+            let mut client = scram();
+            client.read(&offer(&["SCRAM-SHA-256"]), &mut Vec::new()).unwrap();
+            client
+        };
+        let mut out = Vec::new();
+        assert_eq!(begun().read(&outcome(0, b""), &mut out), Err(LoginError::Unproven), "without any proof");
+        assert_eq!(begun().read(&challenge("r=x,s=AAAA,i=4096"), &mut out), Err(LoginError::Unproven));
+        let mut proved = begun();
+        proved.read(&challenge(SERVER_FIRST), &mut out).unwrap();
+        assert_eq!(proved.clone().read(&outcome(0, b""), &mut out), Err(LoginError::Unproven));
+        assert_eq!(proved.clone().read(&challenge("v=AAAA"), &mut out), Err(LoginError::Unproven));
+        let at_once = proved.clone().read(&outcome(0, SERVER_FINAL.as_bytes()), &mut out);
+        assert_eq!(at_once, Ok(LoginStep::Authenticated));
+        assert_eq!(proved.read(&challenge(SERVER_FINAL), &mut out), Ok(LoginStep::Continue));
+        assert_eq!(proved.read(&outcome(0, b""), &mut out), Ok(LoginStep::Authenticated));
+    }
+
+    #[test]
+    fn what_a_mechanism_cannot_carry_is_refused_before_it_is_sent() {
+        let login = ClientLogin::Plain { user: "u\0".to_owned(), password: Password::new("p") };
+        let mut out = Vec::new();
+        let step = SaslClient::new(login, "host").read(&offer(&["PLAIN"]), &mut out);
+        assert_eq!((step, out.is_empty()), (Err(LoginError::Forbidden), true));
+    }
+}

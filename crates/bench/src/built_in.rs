@@ -1,0 +1,119 @@
+//! Scenarios that the program has by itself, as they are in `crates/bench/scenarios`.
+use super::scenario::{MAX_SCENARIO_BYTES, Scenario};
+use anyhow::{Context, Result, bail};
+use party::misspelling::is_misspelling;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// A scenario that is part of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct BuiltInScenario {
+    pub name: &'static str,
+    /// Its file.
+    pub text: &'static str,
+}
+
+/// All of them, in the order of the help text.
+pub const BUILT_IN: &[BuiltInScenario] = &[
+    BuiltInScenario { name: "smtp-source-table", text: include_str!("../scenarios/smtp-source-table.toml") },
+    BuiltInScenario { name: "smtp-source-check", text: include_str!("../scenarios/smtp-source-check.toml") },
+    BuiltInScenario { name: "relay-400", text: include_str!("../scenarios/relay-400.toml") },
+    BuiltInScenario { name: "relay-64k", text: include_str!("../scenarios/relay-64k.toml") },
+    BuiltInScenario { name: "relay-100k", text: include_str!("../scenarios/relay-100k.toml") },
+    BuiltInScenario { name: "relay-latency", text: include_str!("../scenarios/relay-latency.toml") },
+    BuiltInScenario { name: "relay-backlog", text: include_str!("../scenarios/relay-backlog.toml") },
+    BuiltInScenario { name: "relay-soak", text: include_str!("../scenarios/relay-soak.toml") },
+    BuiltInScenario { name: "kotlin-profile", text: include_str!("../scenarios/kotlin-profile.toml") },
+    BuiltInScenario { name: "sizes", text: include_str!("../scenarios/sizes.toml") },
+    BuiltInScenario { name: "large-message", text: include_str!("../scenarios/large-message.toml") },
+    BuiltInScenario { name: "mades-compare", text: include_str!("../scenarios/mades-compare.toml") },
+];
+
+impl BuiltInScenario {
+    /// Finds the one of that name.
+    ///
+    /// # Errors
+    /// If there is none; a name like it is named.
+    pub fn named(name: &str) -> Result<Self> {
+        if let Some(found) = BUILT_IN.iter().find(|scenario| scenario.name == name) {
+            return Ok(*found);
+        }
+        match BUILT_IN.iter().find(|scenario| is_misspelling(name, scenario.name)) {
+            Some(meant) => bail!("unknown scenario {name:?}; did you mean {:?}?", meant.name),
+            None => bail!("unknown scenario {name:?}; mailrun bench --list lists them"),
+        }
+    }
+}
+
+/// Reports whether the word is the name of a scenario file.
+pub fn is_scenario_file(word: &str) -> bool {
+    Path::new(word).extension().is_some_and(|extension| extension == "toml")
+}
+
+/// Reads the scenario of that name, or in the file of that name.
+///
+/// # Errors
+/// If it cannot be read, or has a mistake.
+pub fn load_scenario(name: &str) -> Result<Scenario> {
+    let text = match is_scenario_file(name) {
+        true => read_file(Path::new(name))?,
+        false => BuiltInScenario::named(name)?.text.to_owned(),
+    };
+    Scenario::read(&text, Path::new(name)).map_err(anyhow::Error::msg)
+}
+
+fn read_file(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    let file = File::open(path);
+    // One byte more than is allowed is enough to refuse it.
+    let read = file.and_then(|file| file.take(MAX_SCENARIO_BYTES as u64 + 1).read_to_string(&mut text));
+    read.with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::relays::SustainedLimits;
+    use super::super::scenario::{Measure, ScenarioSetting, SpaceBytes};
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    #[test]
+    fn all_files_are_built_in_and_can_be_read() {
+        let names: BTreeSet<String> = BUILT_IN.iter().map(|scenario| format!("{}.toml", scenario.name)).collect();
+        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios")).unwrap();
+        let files: BTreeSet<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(names, files);
+        for scenario in BUILT_IN {
+            let read = load_scenario(scenario.name).unwrap();
+            assert!(read.title.is_some() && scenario.text.starts_with("# "), "{}", scenario.name);
+        }
+    }
+
+    #[test]
+    fn targets_are_those_of_the_files() {
+        let Measure::Latency(latency) = load_scenario("relay-latency").unwrap().measure else { panic!() };
+        assert_eq!(latency.targets.accept_p99.unwrap().value.0, Duration::from_millis(20));
+        let sustained =
+            latency.search.max_delay.zip(latency.search.max_delay_share).zip(latency.search.min_sent).unwrap();
+        let ((max_delay, max_delay_share), min_sent) = sustained;
+        let limits = SustainedLimits {
+            max_delay: max_delay.value.0,
+            max_delay_share: max_delay_share.value.0,
+            min_sent: min_sent.value.0,
+        };
+        assert_eq!(limits, SustainedLimits::default(), "a file that has no keys is judged as it is by this one");
+        let Measure::Soak(soak) = load_scenario("relay-soak").unwrap().measure else { panic!() };
+        let idle = Some(ScenarioSetting { value: SpaceBytes(321 << 20) });
+        assert_eq!(soak.targets.idle_spool, idle);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_nearest() {
+        let why = BuiltInScenario::named("relay-40").unwrap_err().to_string();
+        assert_eq!(why, "unknown scenario \"relay-40\"; did you mean \"relay-400\"?");
+        assert!(BuiltInScenario::named("x").unwrap_err().to_string().contains("--list"));
+    }
+}

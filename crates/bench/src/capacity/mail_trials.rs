@@ -1,0 +1,61 @@
+//! Trials of a mail server: runs of the bench that have one relay in common.
+use super::CapacityOptions;
+use super::judgement::TrialSubject;
+use super::trial_series::{TrialOrder, TrialSeries};
+use crate::relay_keeper::RelayKeeper;
+use crate::{BenchPreflight, BenchTarget, engine, run_in_series};
+use ::capacity::TrialLoad;
+use anyhow::Result;
+use journey::record::{Arrival, Record};
+use party::interrupt::Interrupted;
+use std::path::{Path, PathBuf};
+
+/// The trials of a search.
+pub(super) struct MailTrials<'a> {
+    options: &'a CapacityOptions,
+    program: PathBuf,
+    keeper: RelayKeeper,
+}
+
+impl<'a> MailTrials<'a> {
+    /// Trials whose relays have their files in `directory`.
+    pub(super) fn new(options: &'a CapacityOptions, directory: &Path) -> Result<Self> {
+        Ok(Self { options, program: engine::own_program()?, keeper: RelayKeeper::in_directory(directory) })
+    }
+}
+
+impl TrialSeries for MailTrials<'_> {
+    fn run(&mut self, order: TrialOrder<'_>) -> Result<Option<Record>> {
+        let mut options = self.options.bench.clone();
+        options.out = Some(order.directory.to_owned());
+        options.name = order.name.to_owned();
+        options.title = Some(order.title);
+        options.workload.duration_limit_s = Some(order.trial.duration_s);
+        options.workload.seed = order.seed;
+        (options.workload.arrival, options.workload.rate_per_s) = match order.trial.load {
+            TrialLoad::FlatOut => (Arrival::Closed, None),
+            TrialLoad::RatePerS(rate) => (order.arrival, Some(rate)),
+        };
+        if !order.is_first {
+            // The first has shown that the server takes such mail; under load it may refuse to.
+            options.preflight = BenchPreflight::Off;
+        }
+        let outcome = match run_in_series(&self.program, &options, &mut self.keeper) {
+            Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Ok(None),
+            outcome => outcome?,
+        };
+        outcome.unwritten.map_or(Ok(Some(outcome.record)), Err)
+    }
+
+    fn subject(&self) -> TrialSubject {
+        match self.options.bench.target {
+            BenchTarget::OwnSink => TrialSubject::Sink,
+            BenchTarget::Relay(_) | BenchTarget::Server { .. } => TrialSubject::Server,
+        }
+    }
+
+    fn finish(&mut self) -> Result<Vec<String>> {
+        self.keeper.finish(&self.options.bench)?;
+        Ok(self.keeper.remarks())
+    }
+}

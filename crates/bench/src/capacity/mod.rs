@@ -1,0 +1,322 @@
+//! `mailrun capacity`: each trial that the search asks for is a run of the bench at open loop; then the confirmation.
+//!
+//! ```text
+//! CapacitySearch ─→ trial ─→ mail_trials or mades_trials ─→ record ─→ judgement ─→ CapacitySearch … ─→ confirmation ─→ CapacityRun
+//! ```
+mod judgement;
+mod mades_trials;
+mod mail_trials;
+mod trial_series;
+
+use super::directory::RunDirectory;
+use super::mades::MadesBenchOptions;
+use super::{BenchOptions, BenchTarget};
+use ::capacity::{
+    CapacityGoal, CapacitySearch, PlanningInputs, SearchEnding, SearchResult, SearchSettings, SearchStep, SearchTrial,
+    TrialLoad, TrialOutcome, confirmation_trials,
+};
+use anyhow::{Context, Result, bail};
+use journey::record::{Arrival, Record};
+use journey::threshold::{LossGoal, RunProtocol, Threshold};
+use judgement::judge_trial;
+use mades_trials::MadesTrials;
+use mail_trials::MailTrials;
+use party::interrupt::{Interrupt, StopRequest};
+use party::outputs::cannot_write;
+use report::capacity::{CapacityRun, CapacityTrial, ConfirmedLoad, resources_used};
+use report::numbers::{rate, seconds};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use trial_series::{TrialOrder, TrialSeries};
+
+/// Confirmations at most: after one that did not hold the search goes on below it.
+const MAX_CONFIRMATIONS: u64 = 3;
+
+/// Distance of the seeds of two trials: more than a source has workers, each of which takes the next one.
+const SEED_STEP: u64 = 1 << 20;
+
+/// Options of a search for the capacity of a mail server.
+#[derive(Clone, Debug)]
+pub struct CapacityOptions {
+    /// The load and its target; rate, length and directory are those of each trial.
+    pub bench: BenchOptions,
+    pub course: SearchCourse,
+}
+
+/// Options of a search for the capacity of a MADES endpoint.
+#[derive(Clone, Debug)]
+pub struct MadesCapacityOptions {
+    /// The load and its target; rate, length and directory are those of each trial.
+    pub bench: MadesBenchOptions,
+    pub course: SearchCourse,
+}
+
+/// Options of a search, whatever it measures.
+#[derive(Clone, Debug)]
+pub struct SearchCourse {
+    pub settings: SearchSettings,
+    pub goals: Vec<LossGoal>,
+    /// Length of each trial of the confirmation.
+    pub confirm: Option<Duration>,
+    /// Arrivals of the messages in a trial.
+    pub arrival: Arrival,
+    /// Seed of the first trial, and of the order of the confirmation.
+    pub seed: u64,
+    /// Demand that is planned for; its capacity is not known yet.
+    pub planning: PlanningInputs,
+    /// The command line that was typed.
+    pub command: Vec<String>,
+}
+
+/// Searches, until it is found or the user stops it; either way there is a report.
+///
+/// # Errors
+///
+/// If a trial could not run, or the directory cannot be written to.
+pub fn search(options: &CapacityOptions) -> Result<CapacityRun> {
+    let directory = RunDirectory::create(options.bench.out.as_deref(), &options.bench.name, jiff::Timestamp::now())?;
+    let trials = MailTrials::new(options, directory.path());
+    let outcome =
+        trials.and_then(|trials| CapacityRunner::new(&options.course, Box::new(trials), directory.path())?.run());
+    outcome.inspect_err(|_| directory.discard())
+}
+
+/// The same for a MADES endpoint.
+///
+/// # Errors
+///
+/// If a trial could not run, or the directory cannot be written to.
+pub fn search_mades(options: &MadesCapacityOptions) -> Result<CapacityRun> {
+    let directory = RunDirectory::create(options.bench.out.as_deref(), &options.bench.name, jiff::Timestamp::now())?;
+    let trials = Box::new(MadesTrials::new(options));
+    let runner = CapacityRunner::new(&options.course, trials, directory.path());
+    runner.and_then(CapacityRunner::run).inspect_err(|_| directory.discard())
+}
+
+/// Carries out trials.
+struct CapacityRunner<'a> {
+    course: &'a SearchCourse,
+    series: Box<dyn TrialSeries + 'a>,
+    directory: &'a Path,
+    interrupt: Interrupt,
+    /// Trials so far, those of confirmations too.
+    carried_out: u64,
+    trials: Vec<CapacityTrial>,
+    lost: Option<String>,
+}
+
+impl<'a> CapacityRunner<'a> {
+    fn new(course: &'a SearchCourse, series: Box<dyn TrialSeries + 'a>, directory: &'a Path) -> Result<Self> {
+        let interrupt = Interrupt::watch()?;
+        Ok(Self { course, series, directory, interrupt, carried_out: 0, trials: Vec::new(), lost: None })
+    }
+
+    fn run(mut self) -> Result<CapacityRun> {
+        let goals: Result<Vec<CapacityGoal>, _> =
+            self.course.goals.iter().map(|goal| CapacityGoal::new(goal.loss_ratio())).collect();
+        let mut search = CapacitySearch::new(self.course.settings.clone(), goals?)?;
+        let mut round = 1;
+        let (result, confirmation) = loop {
+            let result = self.search(&mut search)?;
+            let confirmation = self.confirm(&result, round)?;
+            let has_held = take_confirmation(&mut search, &confirmation);
+            if has_held || round == MAX_CONFIRMATIONS || self.is_stopped() || self.lost.is_some() {
+                break (result, confirmation);
+            }
+            // The search goes on below what did not hold.
+            self.trials.extend(confirmation.into_iter().map(|load| load.trial));
+            round += 1;
+        };
+        let mut remarks = limit_remarks(&self.course.goals, &self.course.settings);
+        remarks.extend(self.series.finish()?);
+        Ok(CapacityRun {
+            command: self.course.command.clone(),
+            goals: self.course.goals.clone(),
+            min_rate_per_s: self.course.settings.min_rate_per_s,
+            planning: self.course.planning,
+            interrupted: self.is_stopped(),
+            result,
+            trials: self.trials,
+            confirmation,
+            remarks,
+            lost: self.lost,
+            directory: self.directory.to_owned(),
+        })
+    }
+
+    /// Carries out all trials that the search wants.
+    fn search(&mut self, search: &mut CapacitySearch) -> Result<SearchResult> {
+        loop {
+            match search.clone().next_step() {
+                SearchStep::Finished(result) => return Ok(result),
+                SearchStep::Measure(pending) => {
+                    let outcome = self.search_trial(pending.trial())?;
+                    *search = pending.report(outcome);
+                }
+            }
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.interrupt.requested() != StopRequest::Nothing
+    }
+
+    fn search_trial(&mut self, trial: SearchTrial) -> Result<TrialOutcome> {
+        if self.is_stopped() {
+            return Ok(TrialOutcome::Stopped);
+        }
+        let number = self.trials.len() + 1;
+        let title = match trial.load {
+            TrialLoad::FlatOut => format!("trial {number}, flat out"),
+            TrialLoad::RatePerS(per_s) => format!("trial {number}, {}/s", rate(per_s)),
+        };
+        let Some((done, _)) = self.carry_out(trial, &format!("trial-{number:03}"), title)? else {
+            return Ok(TrialOutcome::Stopped);
+        };
+        let outcome = done.judged.outcome.clone();
+        self.trials.push(done);
+        Ok(outcome)
+    }
+
+    /// Runs a trial; its outcome and its record, or `None` if it was interrupted before there was any.
+    fn carry_out(&mut self, trial: SearchTrial, name: &str, title: String) -> Result<Option<(CapacityTrial, Record)>> {
+        let directory = self.directory.join(name);
+        // At random arrival no trial is to have the bursts of another.
+        let seed = self.course.seed.wrapping_add(self.carried_out.wrapping_mul(SEED_STEP));
+        let order = TrialOrder {
+            trial,
+            name,
+            title,
+            directory: &directory,
+            arrival: self.course.arrival,
+            seed,
+            is_first: self.carried_out == 0,
+        };
+        self.carried_out += 1;
+        let began = Instant::now();
+        let Some(record) = self.series.run(order)? else { return Ok(None) };
+        let spent_s = began.elapsed().as_secs_f64();
+        let judged = judge_trial(&record, &self.course.goals, trial, self.series.subject(), spent_s)?;
+        if judged.outcome == TrialOutcome::MailLost {
+            self.lost = Some(record.verdict.why.clone());
+        }
+        Ok(Some((CapacityTrial { trial, judged, directory }, record)))
+    }
+
+    /// Loads below, at and above the capacity, each for longer than a trial.
+    fn confirm(&mut self, result: &SearchResult, round: u64) -> Result<Vec<ConfirmedLoad>> {
+        let is_found = result.ending == SearchEnding::Complete && result.has_capacity();
+        let capacity = result.capacity_per_s().filter(|_| is_found);
+        let (Some(capacity), Some(length)) = (capacity, self.course.confirm) else { return Ok(Vec::new()) };
+        let mut confirmed = Vec::new();
+        let seed = self.course.seed.wrapping_add(round - 1);
+        for step in confirmation_trials(capacity, length.as_secs_f64(), seed) {
+            if self.is_stopped() || self.lost.is_some() {
+                break;
+            }
+            let percent = (step.share * 100.0).round();
+            let load = TrialLoad::RatePerS(step.rate_per_s);
+            let trial = SearchTrial { load, duration_s: step.duration_s };
+            let title = format!("confirming {percent} %, {}/s", rate(step.rate_per_s));
+            let name = match round {
+                1 => format!("confirm-{percent:03}"),
+                round => format!("confirm-{round}-{percent:03}"),
+            };
+            let Some((trial, record)) = self.carry_out(trial, &name, title)? else { break };
+            if trial.judged.outcome != TrialOutcome::Stopped {
+                confirmed.push(ConfirmedLoad { share: step.share, trial, resources: resources_used(&record) });
+            }
+        }
+        confirmed.sort_by(|one, other| one.share.total_cmp(&other.share));
+        Ok(confirmed)
+    }
+}
+
+/// Tells the search of a confirmation; true unless the capacity or less of it did not hold.
+fn take_confirmation(search: &mut CapacitySearch, confirmation: &[ConfirmedLoad]) -> bool {
+    let mut has_held = true;
+    for load in confirmation {
+        if let TrialOutcome::Measured(figures) = &load.trial.judged.outcome {
+            let is_met = search.take_confirmation(load.trial.trial, figures);
+            has_held &= is_met || load.share > 1.0;
+        }
+    }
+    has_held
+}
+
+/// Remarks on goals whose limit is long for a trial.
+fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings) -> Vec<String> {
+    let remark = |goal: &LossGoal| {
+        let limit_s = goal.limit()?.as_secs_f64();
+        // A deadline is no goal of latency: in no trial of this search is it reached.
+        let is_long = !settings.holds_limit(limit_s) && limit_s < settings.trial_s;
+        is_long.then(|| {
+            format!(
+                "{}: {} is more than a twentieth of a trial, so the growth of the backlog decides above all; with --trial \
+                 {:.0}s the limit does",
+                goal.expression(),
+                seconds(limit_s),
+                (limit_s * 20.0).ceil()
+            )
+        })
+    };
+    goals.iter().filter_map(remark).collect()
+}
+
+/// Writes `capacity.json`, `capacity.txt` and `capacity.html` beside the trials.
+///
+/// # Errors
+///
+/// If one cannot be written.
+pub fn save(run: &CapacityRun, json: &str, text: &str) -> Result<()> {
+    let page = report::capacity_page(run);
+    for (name, content) in [("capacity.json", json), ("capacity.txt", text), ("capacity.html", &page)] {
+        let path = run.directory.join(name);
+        fs::write(&path, content).map_err(|error| cannot_write(&path, &error))?;
+    }
+    Ok(())
+}
+
+/// Refuses goals that nobody would see met.
+///
+/// # Errors
+///
+/// If a goal is about delivery, and nobody watches it.
+pub fn check_goals(goals: &[LossGoal], target: &BenchTarget) -> Result<()> {
+    let is_watched = !matches!(target, BenchTarget::Server { sink: None, .. });
+    let unseen = goals.iter().find(|goal| goal.expression().starts_with("delivered") && !is_watched);
+    match unseen {
+        Some(goal) => bail!(
+            "{}: nobody sees deliveries; let the server deliver to a mailrun sink, and name it with --sink or --sink-listen",
+            goal.expression()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// The goal where none was given: everything arrives within a minute (SPECmail's limit of a delivery).
+///
+/// # Errors
+///
+/// Never in practice: the expression is a threshold.
+pub fn default_goal(target: &BenchTarget) -> Result<LossGoal> {
+    let stage = if matches!(target, BenchTarget::Server { sink: None, .. }) { "accepted" } else { "delivered" };
+    within_a_minute(stage, RunProtocol::Smtp)
+}
+
+/// The same for a MADES endpoint.
+///
+/// # Errors
+///
+/// Never in practice: the expression is a threshold.
+pub fn default_mades_goal() -> Result<LossGoal> {
+    within_a_minute("delivered", RunProtocol::Mades)
+}
+
+fn within_a_minute(stage: &str, protocol: RunProtocol) -> Result<LossGoal> {
+    let expression = format!("{stage}.within(60s) >= 100%");
+    let threshold =
+        Threshold::parse(&expression, protocol).map_err(|error| anyhow::anyhow!("{expression}: {error}"))?;
+    threshold.loss_goal().context("a goal")
+}

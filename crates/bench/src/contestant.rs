@@ -1,0 +1,253 @@
+//! The party between source and sink, in the words of `--relay` and `--compare`.
+use journey::record::Role;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+/// Placeholder that a command must have: the address to forward mail to.
+const TO: &str = "{to}";
+
+/// A relay under test, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contestant {
+    /// No relay: the source sends to the sink.
+    None,
+    /// `mailrun relay`.
+    Mailrun(ContestantDurability),
+    /// A private Postfix.
+    Postfix,
+    /// A program of the user's.
+    Command(RelayCommand),
+    /// A server that is running already, at HOST:PORT, and hands on to `sink`.
+    Running {
+        /// Address at which it takes mail.
+        address: String,
+        /// Address that the bench's sink is to listen on.
+        sink: String,
+    },
+}
+
+/// The command line of a relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayCommand {
+    /// Word by word; `{listen}`, `{to}` and `{spool}` are filled in.
+    pub(super) words: Vec<String>,
+    /// Its name in reports: that of its file, and what tells it from others of the same name.
+    name: String,
+}
+
+impl RelayCommand {
+    fn new(words: Vec<String>) -> Self {
+        let name = words[0].rsplit('/').next().unwrap_or_default().to_owned();
+        Self { words, name }
+    }
+}
+
+/// The point at which our own relay answers 250.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContestantDurability {
+    /// The message is on disk.
+    #[default]
+    Sync,
+    /// The kernel has the message.
+    Write,
+    /// The message is in the relay's memory only.
+    Memory,
+}
+
+impl ContestantDurability {
+    const ALL: [Self; 3] = [Self::Sync, Self::Write, Self::Memory];
+
+    /// The value of the relay's own option.
+    pub(super) fn option_value(self) -> &'static str {
+        match self {
+            Self::Sync => "sync",
+            Self::Write => "write",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl Contestant {
+    /// Reports whether it is our own relay, whose queue the bench can read when it has stopped.
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self, Self::Mailrun(durability) if *durability != ContestantDurability::Memory)
+    }
+
+    /// The point at which it answers 250, as far as that is known: Postfix syncs each message's file first
+    /// (`mail_stream_finish`).
+    pub(super) fn durability(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Mailrun(durability) => durability.option_value(),
+            Self::Postfix => "sync",
+            Self::Command(_) | Self::Running { .. } => "unknown",
+        }
+    }
+
+    /// A part of a path that distinguishes it from the others.
+    pub(super) fn file_name(&self) -> String {
+        let letter = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '-' };
+        self.to_string().chars().take(40).map(letter).collect::<String>().trim_matches('-').to_owned()
+    }
+
+    /// Its role in the run; `None` if there is no relay.
+    pub(super) fn role(&self) -> Option<Role> {
+        (*self != Self::None).then_some(Role::Relay)
+    }
+}
+
+/// Names programs of one file name apart: by the part of their paths in which they differ, and those of one path by their
+/// numbers.
+pub fn name_apart(contestants: &mut [Contestant]) {
+    let names: Vec<String> = contestants.iter().map(Contestant::to_string).collect();
+    let is_shared = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
+    let shared: BTreeSet<&String> = names.iter().filter(|name| is_shared(name)).collect();
+    for name in shared {
+        let alike = contestants.iter_mut().filter_map(|contestant| match contestant {
+            Contestant::Command(command) if command.name == *name => Some(command),
+            _ => None,
+        });
+        let mut alike: Vec<&mut RelayCommand> = alike.collect();
+        let mut paths: Vec<String> = alike.iter().map(|command| command.words[0].clone()).collect();
+        let has_built_in = names.iter().filter(|other| *other == name).count() > paths.len();
+        paths.extend(has_built_in.then(|| name.clone()));
+        for (command, part) in alike.iter_mut().zip(differing_parts(&paths)) {
+            command.name = match part.as_str() {
+                "" if has_built_in => format!("{name} (command)"),
+                "" => name.clone(),
+                part => format!("{name} ({part})"),
+            };
+        }
+        number_equal_names(&mut alike);
+    }
+}
+
+/// Numbers those that still have one name: one program with other options.
+fn number_equal_names(commands: &mut [&mut RelayCommand]) {
+    let names: Vec<String> = commands.iter().map(|command| command.name.clone()).collect();
+    for (at, command) in commands.iter_mut().enumerate() {
+        let before = names[..at].iter().filter(|name| *name == &names[at]).count();
+        let all = names.iter().filter(|name| *name == &names[at]).count();
+        if all > 1 {
+            command.name = format!("{} #{}", names[at], before + 1);
+        }
+    }
+}
+
+/// Directories of paths of one file name, without those that all of them begin or end with.
+fn differing_parts(paths: &[String]) -> Vec<String> {
+    let directories = |path: &String| {
+        let mut parts: Vec<String> = path.split('/').map(str::to_owned).collect();
+        parts.pop();
+        parts
+    };
+    let mut all: Vec<Vec<String>> = paths.iter().map(directories).collect();
+    let is_shared = |all: &[Vec<String>], choose: fn(&Vec<String>) -> Option<&String>| {
+        let first = all.first().and_then(choose);
+        first.is_some() && all.iter().all(|parts| choose(parts) == first)
+    };
+    while is_shared(&all, |parts| parts.last()) {
+        all.iter_mut().for_each(|parts| _ = parts.pop());
+    }
+    while is_shared(&all, |parts| parts.first()) {
+        all.iter_mut().for_each(|parts| _ = parts.remove(0));
+    }
+    all.iter().map(|parts| parts.join("/")).collect()
+}
+
+impl FromStr for Contestant {
+    type Err = String;
+
+    fn from_str(typed: &str) -> Result<Self, String> {
+        match typed.trim() {
+            "none" => return Ok(Self::None),
+            "mailrun" => return Ok(Self::Mailrun(ContestantDurability::Sync)),
+            "postfix" => return Ok(Self::Postfix),
+            _ => {}
+        }
+        if let Some(word) = typed.strip_prefix("mailrun:") {
+            let known = ContestantDurability::ALL.into_iter().find(|durability| durability.option_value() == word);
+            return known.map(Self::Mailrun).ok_or_else(|| format!("{word} is not one of sync, write, memory"));
+        }
+        let words: Vec<String> = typed.split_whitespace().map(str::to_owned).collect();
+        if !words.iter().any(|word| word.contains(TO)) {
+            return Err(format!(
+                "{typed} is not one of mailrun, mailrun:write, mailrun:memory, postfix, none; a command must contain \
+                 {TO} for the address to send mail to, {{listen}} for the address to listen on, and {{spool}} for its \
+                 directory"
+            ));
+        }
+        Ok(Self::Command(RelayCommand::new(words)))
+    }
+}
+
+impl fmt::Display for Contestant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Mailrun(ContestantDurability::Sync) => f.write_str("mailrun"),
+            Self::Mailrun(durability) => write!(f, "mailrun:{}", durability.option_value()),
+            Self::Postfix => f.write_str("postfix"),
+            Self::Command(command) => f.write_str(&command.name),
+            Self::Running { address, .. } => f.write_str(address),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_means_one_and_is_written_as_it_is_read() {
+        for (word, expected) in [
+            ("none", Contestant::None),
+            ("mailrun", Contestant::Mailrun(ContestantDurability::Sync)),
+            ("mailrun:write", Contestant::Mailrun(ContestantDurability::Write)),
+            ("mailrun:memory", Contestant::Mailrun(ContestantDurability::Memory)),
+            ("postfix", Contestant::Postfix),
+        ] {
+            let read: Contestant = word.parse().unwrap();
+            assert_eq!((&read, read.to_string().as_str()), (&expected, word));
+        }
+        assert_eq!("mailrun:sync".parse(), Ok(Contestant::Mailrun(ContestantDurability::Sync)));
+    }
+
+    #[test]
+    fn a_command_must_be_told_where_to_send() {
+        let command: Contestant = "/opt/mta --in {listen} --out {to}".parse().unwrap();
+        assert_eq!(command.to_string(), "mta");
+        assert_eq!(command.durability(), "unknown");
+        for wrong in ["sendmail", "", "mailrun:never", "  "] {
+            assert!(wrong.parse::<Contestant>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn programs_of_one_name_are_named_apart() {
+        let named = |typed: &[&str]| {
+            let mut contestants: Vec<Contestant> = typed.iter().map(|typed| typed.parse().unwrap()).collect();
+            name_apart(&mut contestants);
+            contestants.iter().map(Contestant::to_string).collect::<Vec<String>>()
+        };
+        assert_eq!(named(&["/opt/v1/bin/mta {to}", "/opt/v2/bin/mta {to}"]), ["mta (v1)", "mta (v2)"]);
+        assert_eq!(named(&["/usr/sbin/mta {to}", "/opt/mta {to}", "b {to}"]), ["mta (usr/sbin)", "mta (opt)", "b"]);
+        assert_eq!(named(&["mta {to}", "/opt/mta {to}"]), ["mta", "mta (/opt)"]);
+        assert_eq!(named(&["/a/mta -x {to}", "/a/mta -y {to}"]), ["mta #1", "mta #2"]);
+        assert_eq!(
+            named(&["/a/mta -x {to}", "/b/mta {to}", "/a/mta -y {to}"]),
+            ["mta (a) #1", "mta (b)", "mta (a) #2"]
+        );
+        assert_eq!(named(&["mailrun", "./mailrun {to}", "/x/mta {to}"]), ["mailrun", "mailrun (.)", "mta"]);
+        assert_eq!(named(&["mailrun", "mailrun {to}"]), ["mailrun", "mailrun (command)"]);
+        assert_eq!(named(&[]), [""; 0]);
+    }
+
+    #[test]
+    fn a_name_is_fit_for_a_path() {
+        let command: Contestant = "../../x:y {to}".parse().unwrap();
+        assert_eq!(command.file_name(), "x-y");
+        assert_eq!(Contestant::Mailrun(ContestantDurability::Write).file_name(), "mailrun-write");
+    }
+}

@@ -1,0 +1,232 @@
+//! The run directory: `mailrun-results/<UTC time>-<name>/`, or what `--out` says.
+//!
+//! ```text
+//! run.json  report.md  report.html         the run
+//! source.json  source.hlog  source.stdout  source.stderr      each party's own
+//! relay.spool/                                                what the relay keeps; gone when the account is closed
+//! ```
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use journey::record::{Outcome, Record, Role};
+use party::outputs::cannot_write;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Parent of the directories that nobody named.
+pub const RESULTS_DIRECTORY: &str = "mailrun-results";
+
+/// Kinds of file that a party writes: those of an older run must not be taken for this run's.
+const PARTY_FILES: [&str; 5] = ["json", "ledger", "hlog", "stdout", "stderr"];
+
+/// Says who named the directory, and so who may delete it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DirectoryOrigin {
+    User,
+    Generated,
+}
+
+/// Files in which a party writes its results.
+#[derive(Clone, Debug)]
+pub(super) struct PartyFiles {
+    pub(super) record: PathBuf,
+    pub(super) ledger: PathBuf,
+    pub(super) intervals: PathBuf,
+}
+
+impl PartyFiles {
+    /// The certificate of the bench's own sink, beside what the parties write.
+    pub(super) fn certificate(&self) -> String {
+        self.record.with_file_name("sink-certificate.pem").to_string_lossy().into_owned()
+    }
+}
+
+/// A directory for one run.
+#[derive(Debug)]
+pub(super) struct RunDirectory {
+    path: PathBuf,
+    origin: DirectoryOrigin,
+}
+
+impl RunDirectory {
+    /// Makes the directory. An older run's result in a directory that the user named is removed first: if this run
+    /// fails, the old result must not be mistaken for its own.
+    pub(super) fn create(out: Option<&Path>, name: &str, started_at: Timestamp) -> Result<Self> {
+        match out {
+            Some(path) => Self::create_named(path),
+            None => Self::create_timestamped(Path::new(RESULTS_DIRECTORY), name, started_at),
+        }
+    }
+
+    fn create_named(path: &Path) -> Result<Self> {
+        fs::create_dir_all(path).with_context(|| format!("cannot create the run directory {}", path.display()))?;
+        let directory = Self { path: absolute(path)?, origin: DirectoryOrigin::User };
+        for name in ["run.json", "report.md", "report.html"] {
+            remove(&directory.path.join(name))?;
+        }
+        for role in [Role::Source, Role::Relay, Role::Sink] {
+            for kind in PARTY_FILES {
+                remove(&directory.file(role, kind))?;
+            }
+        }
+        // A relay would take an older run's mail for its own.
+        remove_tree(&directory.spool())?;
+        Ok(directory)
+    }
+
+    fn create_timestamped(results: &Path, name: &str, started_at: Timestamp) -> Result<Self> {
+        fs::create_dir_all(results)
+            .with_context(|| format!("cannot create {}; use --out to name another directory", results.display()))?;
+        let stem = format!("{}-{}", started_at.strftime("%Y%m%dT%H%M%SZ"), as_file_name(name));
+        for number in 1.. {
+            let path = results.join(if number == 1 { stem.clone() } else { format!("{stem}-{number}") });
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Self { path: absolute(&path)?, origin: DirectoryOrigin::Generated }),
+                // Two runs in one second.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
+            }
+        }
+        unreachable!("numbers do not end")
+    }
+
+    /// Path of the directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Files that a party writes.
+    pub(super) fn party_files(&self, role: Role) -> PartyFiles {
+        let file = |kind: &str| self.file(role, kind);
+        PartyFiles { record: file("json"), ledger: file("ledger"), intervals: file("hlog") }
+    }
+
+    /// `source.stderr` and the like.
+    pub(super) fn file(&self, role: Role, kind: &str) -> PathBuf {
+        self.path.join(format!("{}.{kind}", name(role)))
+    }
+
+    /// Directory in which the relay keeps its mail and its other files.
+    pub(super) fn spool(&self) -> PathBuf {
+        self.file(Role::Relay, "spool")
+    }
+
+    /// Writes the run's own files. A closed account has no more use for the parties' ledgers. An open account keeps
+    /// them, since they name the messages, and the relay's spool, which may contain them.
+    pub(super) fn save(&mut self, record: &Record) -> Result<()> {
+        let json = record.to_json().context("the record cannot be written as JSON")?;
+        self.write("run.json", &format!("{json}\n"))?;
+        self.write("report.md", &report::markdown(record))?;
+        self.write("report.html", &report::page(record, None))?;
+        if record.verdict.closed {
+            for role in [Role::Source, Role::Sink] {
+                remove(&self.file(role, "ledger"))?;
+            }
+        }
+        let is_well = record.verdict.closed || record.verdict.outcome == Some(Outcome::Pass);
+        if is_well && record.ledger.queued.unwrap_or_default() == 0 {
+            self.remove_spool()?;
+        }
+        Ok(())
+    }
+
+    /// Removes what the relay has kept.
+    pub(super) fn remove_spool(&self) -> Result<()> {
+        remove_tree(&self.spool())
+    }
+
+    /// Removes what is left of a run that never was, where the user did not name the place.
+    pub(super) fn discard(&self) {
+        if self.origin == DirectoryOrigin::Generated {
+            // The error that is on its way to the user matters more than a directory that stays.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+        let _ = remove_tree(&self.spool());
+    }
+
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.path.join(name);
+        fs::write(&path, text).map_err(|error| cannot_write(&path, &error))
+    }
+}
+
+/// Name of a party in reports and file names.
+pub(super) fn name(role: Role) -> &'static str {
+    match role {
+        Role::Source => "source",
+        Role::Relay => "relay",
+        Role::Sink => "sink",
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("cannot find the path of {}", path.display()))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn remove_tree(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A run's name as a part of a path: whatever could lead elsewhere becomes a dash.
+fn as_file_name(name: &str) -> String {
+    let letter = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let safe: String = name.chars().take(64).map(letter).collect();
+    safe.trim_start_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noon() -> Timestamp {
+        "2026-11-21T12:00:00Z".parse().expect("a time")
+    }
+
+    #[test]
+    fn a_directory_is_named_by_time_and_name() {
+        let results = tempfile::tempdir().expect("a directory");
+        let first = RunDirectory::create_timestamped(results.path(), "quick", noon()).expect("made");
+        assert!(first.path().ends_with("20261121T120000Z-quick"), "{first:?}");
+        let second = RunDirectory::create_timestamped(results.path(), "quick", noon()).expect("made");
+        assert!(second.path().ends_with("20261121T120000Z-quick-2"), "{second:?}");
+        second.discard();
+        assert!(!second.path().exists() && first.path().exists());
+    }
+
+    #[test]
+    fn a_name_cannot_lead_elsewhere() {
+        assert_eq!(as_file_name("../../etc/x y"), "-..-etc-x-y");
+        assert_eq!(as_file_name(".."), "");
+        assert_eq!(as_file_name(&"a".repeat(500)).len(), 64);
+    }
+
+    #[test]
+    fn a_named_directory_loses_only_an_older_result() {
+        let place = tempfile::tempdir().expect("a directory");
+        for name in ["run.json", "report.md", "report.html", "source.json", "relay.stderr", "mine.txt"] {
+            fs::write(place.path().join(name), "old").expect("written");
+        }
+        fs::create_dir_all(place.path().join("relay.spool/queue")).expect("made");
+        let directory = RunDirectory::create_named(place.path()).expect("made");
+        assert!(!directory.spool().exists(), "a relay begins with nothing");
+        for name in ["run.json", "report.md", "report.html", "source.json", "relay.stderr"] {
+            assert!(!place.path().join(name).exists(), "{name}");
+        }
+        directory.discard();
+        assert!(place.path().join("mine.txt").exists());
+    }
+}

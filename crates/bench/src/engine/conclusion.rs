@@ -1,0 +1,85 @@
+//! The verdict of a scenario of several runs: in the words, and in the order, of the verdict of one run.
+use journey::record::Outcome;
+use report::{TextStyle, outcome_word};
+
+/// Defects that were found, by their weight: the first list that is not empty decides.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Defects {
+    /// Runs that failed, or whose account does not close.
+    pub(crate) failed: Vec<String>,
+    /// Runs in which the generator, the sink or the host was the limit.
+    pub(crate) invalid: Vec<String>,
+    /// Targets and thresholds that were missed.
+    pub(crate) missed: Vec<String>,
+    /// Observations that were asked for and are missing.
+    pub(crate) unobserved: Vec<String>,
+}
+
+/// Conclusion of a scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conclusion {
+    pub outcome: Outcome,
+    /// The reason, in a sentence.
+    why: String,
+    /// Set if targets or thresholds were asked for, which an invalid or inconclusive scenario does not meet.
+    pub is_strict: bool,
+    /// Set if the user ended it.
+    pub is_interrupted: bool,
+}
+
+impl Conclusion {
+    /// From what was found wrong; `pass` says why nothing was. Where targets were asked for it `is_strict`.
+    pub(crate) fn of(wrong: &Defects, pass: &str, is_strict: bool) -> Self {
+        let lists = [
+            (&wrong.failed, Outcome::Fail),
+            (&wrong.invalid, Outcome::Invalid),
+            (&wrong.missed, Outcome::Fail),
+            (&wrong.unobserved, Outcome::Inconclusive),
+        ];
+        let first = lists.into_iter().find_map(|(list, outcome)| Some((outcome, list.first()?, list.len() - 1)));
+        let (outcome, why) = match first {
+            None => (Outcome::Pass, pass.to_owned()),
+            Some((outcome, why, 0)) => (outcome, why.clone()),
+            Some((outcome, why, more)) => (outcome, format!("{} (and {more} more)", why.trim_end_matches('.'))),
+        };
+        Self { outcome, why, is_strict, is_interrupted: false }
+    }
+
+    /// The last line of the scenario's report: `PASS all 3 targets met`.
+    pub(crate) fn line(&self) -> String {
+        format!("{} {}", outcome_word(self.outcome, TextStyle::Plain), self.why)
+    }
+
+    /// The same in `style`, in lines that `wrap` makes.
+    pub(super) fn lines(&self, style: TextStyle, wrap: impl Fn(&str) -> Vec<String>) -> Vec<String> {
+        let mut lines = wrap(&self.line());
+        let plain = outcome_word(self.outcome, TextStyle::Plain);
+        let painted = outcome_word(self.outcome, style);
+        // Painted after it is broken into lines: escape sequences have no width.
+        if let Some(first) = lines.first_mut() {
+            *first = first.replacen(&plain, &painted, 1);
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_weightiest_decides_as_it_does_for_a_run() {
+        let said = |text: &str| vec![text.to_owned()];
+        let mut wrong = Defects::default();
+        let outcome = |wrong: &Defects| Conclusion::of(wrong, "all well", true).line();
+        assert_eq!(outcome(&wrong), "PASS all well");
+        wrong.unobserved = said("stopped");
+        assert_eq!(outcome(&wrong), "INCONCLUSIVE stopped");
+        wrong.missed = vec!["p99.".to_owned(), "rate.".to_owned()];
+        assert_eq!(outcome(&wrong), "FAIL p99 (and 1 more)");
+        wrong.invalid = said("busy");
+        assert_eq!(outcome(&wrong), "INVALID busy");
+        wrong.failed = said("lost 1");
+        assert_eq!(outcome(&wrong), "FAIL lost 1");
+    }
+}

@@ -1,0 +1,34 @@
+//! The engine of all scenarios that compare: runs their cases in rounds, and writes the tables of the result.
+//!
+//! ```text
+//! cases × rounds ─→ runner ────────────────→ spread ──────────────→ report ─→ text_report ─→ screen
+//!                     one run at a time,      median, both ends,     tables,    all of it      what fits
+//!                     by a Comparison         ratio of a round       faults
+//! ```
+//! A scenario says in a `Comparison` how one run of one case is made and measured; a contestant is a `TimedChild`, or a bench of
+//! its own.
+mod conclusion;
+mod programs;
+mod ratio_verdict;
+mod report;
+mod run_flaws;
+mod runner;
+mod screen;
+mod spread;
+mod text_report;
+mod timed;
+
+pub use conclusion::Conclusion;
+pub(super) use conclusion::Defects;
+pub(super) use programs::{ComparedProgram, InstalledPrograms, missing_note, own_program};
+pub(super) use ratio_verdict::{RatioColumn, two_places};
+pub(super) use report::{
+    RatioPair, ReportParts, ShownFigures, TableColumn, distinct_remarks, ratio_table, rounds_text, table,
+};
+pub(super) use run_flaws::{RunFlaws, named_defects};
+pub(super) use runner::{
+    CaseSeries, ComparedRun, Comparison, ComparisonResults, RunPlan, RunTurn, RunWords, SingleRuns, run_all,
+};
+pub(super) use spread::{MISSING, MedianRange};
+pub use text_report::TextReport;
+pub(super) use timed::{Costs, TimedChild};

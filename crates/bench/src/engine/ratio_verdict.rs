@@ -1,0 +1,138 @@
+//! The verdict on the ratios of two cases: by the statistics of `mailrun compare`, for all of them together.
+use super::runner::CaseSeries;
+use super::spread::MedianRange;
+use ::compare::{CompareSettings, ComparedMetric, Gain, MetricFinding, MetricVerdict, RoundRatios, compare_rounds};
+use report::comparison::percent;
+use report::numbers::counted;
+
+/// Fewer rounds have no verdict: runs of such length are not repeated dozens of times.
+const MIN_ROUNDS: usize = 6;
+
+/// A ratio: its title, the direction in which it gets better, and the comparison of two runs of a round.
+pub(crate) struct RatioColumn<M> {
+    pub(crate) title: &'static str,
+    pub(crate) gain: Gain,
+    pub(crate) compare: fn(&M, &M) -> Option<f64>,
+}
+
+impl<M> RatioColumn<M> {
+    pub(crate) fn of<C>(&self, series: &CaseSeries<C, M>, base: &CaseSeries<C, M>) -> MedianRange {
+        series.ratio(base, self.compare)
+    }
+}
+
+/// A ratio as it is shown.
+pub(crate) fn two_places(value: f64) -> String {
+    format!("{value:.2}")
+}
+
+/// The findings of the ratios of a row.
+pub(super) struct RatioVerdict {
+    findings: Vec<MetricFinding>,
+    /// Rounds in which both cases did all of their work.
+    rounds: usize,
+    margin: f64,
+}
+
+impl RatioVerdict {
+    /// Compares a case with its base, in the rounds in which both have each ratio.
+    pub(super) fn of<C, M>(series: &CaseSeries<C, M>, base: &CaseSeries<C, M>, ratios: &[RatioColumn<M>]) -> Self {
+        let pairs = || series.runs.iter().zip(&base.runs).filter_map(|(run, base)| Some((run.sound()?, base.sound()?)));
+        let rounds = pairs().count();
+        let family = ratios.iter().filter_map(|ratio| {
+            let values: Option<Vec<(f64, f64)>> =
+                pairs().map(|(run, base)| Some((1.0, (ratio.compare)(run, base)?))).collect();
+            let metric = ComparedMetric { name: ratio.title.to_owned(), gain: ratio.gain };
+            RoundRatios::new(metric, &values.filter(|values| !values.is_empty())?).ok()
+        });
+        let family: Vec<RoundRatios> = family.collect();
+        let settings = CompareSettings { min_rounds: MIN_ROUNDS, ..CompareSettings::default() };
+        Self { findings: compare_rounds(&family, &settings), rounds, margin: settings.margin }
+    }
+
+    /// A ratio as it is shown: the estimate with its interval, or of few rounds the median and both ends.
+    pub(super) fn cell<C, M>(
+        &self,
+        ratio: &RatioColumn<M>,
+        series: &CaseSeries<C, M>,
+        base: &CaseSeries<C, M>,
+    ) -> String {
+        let values: MedianRange = ratio.of(series, base);
+        let finding = self.findings.iter().find(|finding| finding.metric.name == ratio.title);
+        match finding.and_then(|finding| Some((finding.ratio, finding.interval?))) {
+            Some((middle, (lower, upper))) => {
+                format!("{} ({}–{})", two_places(middle), two_places(lower), two_places(upper))
+            }
+            None => values.render(two_places),
+        }
+    }
+
+    /// The verdict in a sentence; none if there is nothing to compare.
+    pub(super) fn note(&self, name: &str) -> Option<String> {
+        if self.findings.is_empty() {
+            return None;
+        }
+        if self.rounds < MIN_ROUNDS {
+            let rounds = counted(self.rounds as u64, "round");
+            return Some(format!("{name}: {rounds}, too few for a verdict, which takes {MIN_ROUNDS}."));
+        }
+        let words: Vec<String> = self.findings.iter().map(|finding| self.words(finding)).collect();
+        Some(format!("{name}: {}.", words.join("; ")))
+    }
+
+    fn words(&self, finding: &MetricFinding) -> String {
+        let verdict = match finding.verdict {
+            MetricVerdict::Better => "better".to_owned(),
+            MetricVerdict::Worse => "worse".to_owned(),
+            MetricVerdict::Same => format!("same, within {}", percent(self.margin)),
+            MetricVerdict::Undecided { more_rounds } => {
+                format!("undecided, about {} more", counted(more_rounds as u64, "round"))
+            }
+            MetricVerdict::TooFew => "too few rounds".to_owned(),
+        };
+        format!("{} {verdict}", finding.metric.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::runner::ComparedRun;
+    use super::*;
+
+    fn series(name: &str, values: &[f64]) -> CaseSeries<(), f64> {
+        let runs = values.iter().copied().map(ComparedRun::Sound).collect();
+        CaseSeries { case: (), name: name.to_owned(), runs }
+    }
+
+    const TIME: [RatioColumn<f64>; 1] =
+        [RatioColumn { title: "× time", gain: Gain::Lower, compare: |run, base| Some(run / base) }];
+
+    #[test]
+    fn six_rounds_decide_and_five_do_not() {
+        let ours = series("ours", &[1.0, 1.1, 1.2, 1.3, 1.4, 1.5]);
+        let theirs = series("theirs", &[2.0, 2.3, 2.1, 2.5, 2.6, 2.9]);
+        let verdict = RatioVerdict::of(&ours, &theirs, &TIME);
+        assert_eq!(verdict.note("ours").as_deref(), Some("ours: × time better."));
+        let back = RatioVerdict::of(&theirs, &ours, &TIME);
+        assert_eq!(back.note("theirs").as_deref(), Some("theirs: × time worse."));
+        assert!(verdict.cell(&TIME[0], &ours, &theirs).starts_with("0.52 (0.48–0.57"), "{:?}", verdict.findings);
+        let few = series("ours", &[1.0, 1.1, 1.2, 1.3, 1.4]);
+        let verdict = RatioVerdict::of(&few, &theirs, &TIME);
+        assert_eq!(verdict.note("ours").as_deref(), Some("ours: 5 rounds, too few for a verdict, which takes 6."));
+        assert!(verdict.cell(&TIME[0], &few, &theirs).starts_with("0.52 (0.48–0.57"), "the ends of five");
+    }
+
+    #[test]
+    fn nothing_to_compare_has_no_verdict() {
+        let ours = series("ours", &[1.0]);
+        assert_eq!(RatioVerdict::of(&ours, &series("theirs", &[]), &TIME).note("ours"), None);
+    }
+
+    #[test]
+    fn rounds_that_say_both_are_undecided() {
+        let ours = series("ours", &[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
+        let theirs = series("theirs", &[1.5; 6]);
+        let note = RatioVerdict::of(&ours, &theirs, &TIME).note("ours").unwrap();
+        assert!(note.starts_with("ours: × time undecided, about "), "{note}");
+    }
+}

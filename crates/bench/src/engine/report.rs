@@ -1,0 +1,221 @@
+//! The writer of a comparison's tables: columns of medians and spreads, ratios of the same round, a line for each run that went
+//! wrong, and the conclusion.
+use super::conclusion::{Conclusion, Defects};
+use super::ratio_verdict::{RatioColumn, RatioVerdict};
+use super::runner::{CaseSeries, ComparisonResults};
+use super::text_report::TextReport;
+use report::numbers::counted;
+use report::table::{Align, Table, plain};
+use std::collections::BTreeSet;
+
+/// The text of a cell, from the row's runs.
+type CellText<'a, C, M> = Box<dyn Fn(&CaseSeries<C, M>) -> String + 'a>;
+
+/// A column of a table whose rows are cases.
+pub(crate) struct TableColumn<'a, C, M> {
+    title: &'static str,
+    align: Align,
+    cell: CellText<'a, C, M>,
+}
+
+impl<'a, C, M> TableColumn<'a, C, M> {
+    /// Words about a case or its runs.
+    pub(crate) fn words(title: &'static str, cell: impl Fn(&CaseSeries<C, M>) -> String + 'a) -> Self {
+        Self { title, align: Align::Left, cell: Box::new(cell) }
+    }
+
+    /// A figure of the case or of all its runs.
+    pub(crate) fn figure(title: &'static str, cell: impl Fn(&CaseSeries<C, M>) -> String + 'a) -> Self {
+        Self { title, align: Align::Right, cell: Box::new(cell) }
+    }
+
+    /// The median of the runs.
+    pub(crate) fn median(title: &'static str, value: impl Fn(&M) -> Option<f64> + 'a, show: fn(f64) -> String) -> Self {
+        Self::figure(title, move |series| series.spread(&value).median(show))
+    }
+
+    /// The median of the runs and both ends.
+    pub(crate) fn spread(title: &'static str, value: impl Fn(&M) -> Option<f64> + 'a, show: fn(f64) -> String) -> Self {
+        Self::figure(title, move |series| series.spread(&value).render(show))
+    }
+}
+
+/// A table of the cases that were run; columns named in `leave_out` go first where there is no room.
+pub(crate) fn table<'s, C: 's, M: 's>(
+    series: impl IntoIterator<Item = &'s CaseSeries<C, M>>,
+    columns: &[TableColumn<'_, C, M>],
+    leave_out: &[&'static str],
+) -> Table {
+    let mut table = Table::new(columns.iter().map(|column| (column.title, column.align))).leave_out(leave_out);
+    for series in series.into_iter().filter(|series| !series.runs.is_empty()) {
+        table.row(columns.iter().map(|column| (column.cell)(series)).collect::<Vec<String>>());
+    }
+    table
+}
+
+/// A row of ratios: its first cells, the case, and the case that it is compared with.
+pub(crate) struct RatioPair<'s, C, M> {
+    pub(crate) cells: Vec<String>,
+    pub(crate) series: &'s CaseSeries<C, M>,
+    pub(crate) base: &'s CaseSeries<C, M>,
+}
+
+/// A table of ratios, and the notes that belong to it: a verdict for each row. `names` are the titles of the first cells.
+pub(crate) fn ratio_table<C, M>(
+    names: &[&'static str],
+    pairs: Vec<RatioPair<'_, C, M>>,
+    ratios: &[RatioColumn<M>],
+) -> (Table, Vec<String>) {
+    let names = names.iter().map(|name| (*name, Align::Left));
+    let mut table = Table::new(names.chain(ratios.iter().map(|ratio| (ratio.title, Align::Right))));
+    let mut notes = Vec::new();
+    for RatioPair { cells: mut row, series, base } in pairs {
+        let verdict = RatioVerdict::of(series, base, ratios);
+        row.extend(ratios.iter().map(|ratio| verdict.cell(ratio, series, base)));
+        table.row(row);
+        notes.extend(verdict.note(&series.name));
+    }
+    if !table.is_empty() {
+        notes.push(
+            "Ratios compare the two runs of the same round: median (least–most), from 6 rounds on the estimate (its \
+             interval)."
+                .to_owned(),
+        );
+    }
+    (table, notes)
+}
+
+/// Remarks on runs, each with the name of its run; the same remark with other figures is said once.
+pub(crate) fn distinct_remarks<'r>(remarks: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
+    let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    let new = remarks.filter(|(_, remark)| known.insert(without_figures(remark)));
+    new.map(|(name, remark)| plain(&format!("{name}: {remark}"))).collect()
+}
+
+/// Figures that a report's tables have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ShownFigures {
+    Medians,
+    Spreads,
+}
+
+/// The rounds of a comparison, for its title.
+pub(crate) fn rounds_text(rounds: u32, shown: ShownFigures) -> String {
+    match (rounds, shown) {
+        (1, _) => "one round".to_owned(),
+        (rounds, ShownFigures::Medians) => format!("medians of {rounds} rounds, interleaved"),
+        (rounds, ShownFigures::Spreads) => format!("medians (least–most) of {rounds} rounds, interleaved"),
+    }
+}
+
+/// Parts of a comparison's report.
+pub(crate) struct ReportParts {
+    pub(crate) title: String,
+    pub(crate) tables: Vec<Table>,
+    /// Notes that a reader must know besides.
+    pub(crate) notes: Vec<String>,
+    /// Reason of a PASS, after the number of runs.
+    pub(crate) pass: &'static str,
+    /// Defects besides runs that went wrong.
+    pub(crate) wrong: Defects,
+    /// Set if thresholds were asked for.
+    pub(crate) is_strict: bool,
+}
+
+impl<C, M> ComparisonResults<C, M> {
+    /// Each run that went wrong, with its case.
+    fn faults(&self) -> Vec<String> {
+        let of_series = |series: &CaseSeries<C, M>| {
+            let faults = series.runs.iter().filter_map(|run| run.fault());
+            faults.map(|why| plain(&format!("{}: {why}", series.name))).collect::<Vec<_>>()
+        };
+        self.series.iter().flat_map(of_series).collect()
+    }
+
+    /// Reports whether every run that was planned was made, and none went wrong.
+    pub(crate) fn is_complete(&self) -> bool {
+        let is_sound = |series: &CaseSeries<C, M>| series.runs.iter().all(|run| run.sound().is_some());
+        self.done == self.planned && self.series.iter().all(is_sound)
+    }
+
+    /// The report: below the tables what went wrong, then the notes.
+    pub(crate) fn report(&self, parts: ReportParts) -> TextReport {
+        let faults = self.faults();
+        let mut remarks: Vec<String> = faults.iter().map(|fault| format!("NOT OK: {fault}")).collect();
+        let mut wrong = parts.wrong;
+        wrong.failed.extend(faults);
+        let is_interrupted = self.done < self.planned;
+        if is_interrupted {
+            wrong.unobserved.push(format!("it was stopped after {} of {} runs", self.done, self.planned));
+            remarks.push(format!("Stopped after {} of {} runs.", self.done, self.planned));
+        }
+        remarks.extend(parts.notes);
+        let pass = format!("{}, {}", counted(self.done as u64, "run"), parts.pass);
+        let mut conclusion = Conclusion::of(&wrong, &pass, parts.is_strict);
+        conclusion.is_interrupted = is_interrupted;
+        TextReport::new(&parts.title, parts.tables, remarks, conclusion)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::runner::ComparedRun;
+    use super::*;
+    use ::compare::Gain;
+    use report::numbers::figure;
+
+    fn series(name: &'static str, runs: Vec<ComparedRun<f64>>) -> CaseSeries<&'static str, f64> {
+        CaseSeries { case: name, name: format!("tool {name}"), runs }
+    }
+
+    fn sound(values: &[f64]) -> Vec<ComparedRun<f64>> {
+        values.iter().copied().map(ComparedRun::Sound).collect()
+    }
+
+    fn report(results: &ComparisonResults<&'static str, f64>) -> TextReport {
+        type Column<'a> = TableColumn<'a, &'static str, f64>;
+        let columns = [
+            Column::words("tool", |series| series.case.to_owned()),
+            Column::median("median", |value| Some(*value), figure),
+            Column::spread("spread", |value| Some(*value), figure),
+        ];
+        let ratio = RatioColumn { title: "× speed", gain: Gain::Higher, compare: |run, base| Some(run / base) };
+        let inverse = RatioColumn { title: "× time", gain: Gain::Lower, compare: |run, base| Some(base / run) };
+        let pair = RatioPair { cells: vec!["a".to_owned()], series: &results.series[0], base: &results.series[1] };
+        let (ratios, notes) = ratio_table(&["tool"], vec![pair], &[ratio, inverse]);
+        results.report(ReportParts {
+            title: "x: what".to_owned(),
+            tables: vec![table(&results.series, &columns, &[]), ratios],
+            notes,
+            pass: "none of which failed",
+            wrong: Defects::default(),
+            is_strict: false,
+        })
+    }
+
+    #[test]
+    fn a_table_has_medians_spreads_and_ratios_of_rounds() {
+        let series = vec![series("a", sound(&[2.0, 4.0, 9.0])), series("b", sound(&[1.0, 1.0, 10.0]))];
+        let report = report(&ComparisonResults { series, done: 6, planned: 6 });
+        assert!(report.is_good() && report.conclusion.line().ends_with("6 runs, none of which failed"), "{report:?}");
+        let row = report.text.lines().find(|line| line.starts_with(" a")).unwrap();
+        assert!(row.contains("4.000  4.000 (2.000–9.000)"), "{}", report.text);
+        assert!(report.text.contains("2.00 (0.90–4.00)"), "{}", report.text);
+        assert!(report.text.contains("\ntool a: 3 rounds, too few for a verdict, which takes 6."), "{}", report.text);
+    }
+
+    #[test]
+    fn what_went_wrong_is_below_the_tables_in_no_figure_and_in_the_verdict() {
+        let faulty = vec![ComparedRun::Faulty(1e9, "lost 1".to_owned()), ComparedRun::Sound(2.0)];
+        let failed = vec![ComparedRun::Failed("no\nluck".to_owned()), ComparedRun::Sound(1.0)];
+        let results = ComparisonResults { series: vec![series("a", faulty), series("b", failed)], done: 4, planned: 6 };
+        let report = report(&results);
+        assert!(!report.is_good() && !results.is_complete() && report.conclusion.is_interrupted);
+        let below =
+            "\nNOT OK: tool a: lost 1\nNOT OK: tool b: no luck\nStopped after 4 of 6 runs.\ntool a: 1 round, too";
+        assert!(report.text.contains(below), "{}", report.text);
+        assert_eq!(report.conclusion.line(), "FAIL tool a: lost 1 (and 1 more)");
+        assert!(report.text.contains("  2.00    0.50\n") && !report.text.contains("1,000"), "{}", report.text);
+    }
+}

@@ -1,0 +1,63 @@
+//! Flaws of one run: limits of source, sink or host, and thresholds that were missed or whose figures nobody observed.
+use super::Defects;
+use journey::judge;
+use journey::reason::Reason;
+use journey::record::{Outcome, Record};
+
+/// Flaws of a run, as its record has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunFlaws {
+    /// Reason why its figures are not valid: the source, the sink or the host was the limit.
+    pub(crate) invalid: Option<String>,
+    /// Thresholds that were missed.
+    pub(crate) missed: Vec<String>,
+    /// Thresholds on figures that were not observed.
+    pub(crate) unobserved: Vec<String>,
+}
+
+impl RunFlaws {
+    /// Takes the flaws from a run's record.
+    pub(crate) fn of(record: &Record) -> Self {
+        let is_unseen = |reason: &Reason| reason.cause.outcome() == Some(Outcome::Inconclusive);
+        let (unseen, missed): (Vec<Reason>, Vec<Reason>) =
+            judge::threshold_reasons(record).into_iter().partition(is_unseen);
+        let texts = |reasons: Vec<Reason>| reasons.into_iter().map(|reason| reason.text).collect();
+        let verdict = &record.verdict;
+        Self {
+            invalid: (verdict.outcome == Some(Outcome::Invalid)).then(|| verdict.why.clone()),
+            missed: texts(missed),
+            unobserved: texts(unseen),
+        }
+    }
+}
+
+/// The flaws of several runs, each with the name of its run.
+pub(crate) fn named_defects<'m>(runs: impl Iterator<Item = (&'m String, &'m RunFlaws)>) -> Defects {
+    let mut wrong = Defects::default();
+    for (name, flaws) in runs {
+        let named = |text: &String| format!("{name}: {text}");
+        wrong.invalid.extend(flaws.invalid.as_ref().map(named));
+        wrong.missed.extend(flaws.missed.iter().map(named));
+        wrong.unobserved.extend(flaws.unobserved.iter().map(named));
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use report::sample;
+
+    #[test]
+    fn each_flaw_has_the_name_of_its_run() {
+        let mut record = sample::held();
+        assert_eq!(RunFlaws::of(&record), RunFlaws::default());
+        record.verdict.outcome = Some(Outcome::Invalid);
+        record.verdict.why = "The sink was the limit.".to_owned();
+        let names = ["one".to_owned(), "other".to_owned()];
+        let flaws = [RunFlaws::of(&record), RunFlaws { missed: vec!["late".to_owned()], ..RunFlaws::default() }];
+        let defects = named_defects(names.iter().zip(&flaws));
+        assert_eq!(defects.invalid, ["one: The sink was the limit."]);
+        assert_eq!((defects.missed, defects.unobserved), (vec!["other: late".to_owned()], Vec::new()));
+    }
+}

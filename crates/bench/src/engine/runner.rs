@@ -1,0 +1,399 @@
+//! Runs the cases of a comparison in rounds, one run at a time, until all are done or Ctrl-C. Rounds are interleaved, so that a
+//! slow minute weighs on all; a run that fails is named, and the others go on.
+use super::timed::{Costs, TimedChild};
+use crate::scenario::RoundOrder;
+use anyhow::{Result, bail, ensure};
+use party::live::LiveMode;
+use party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput};
+use report::numbers::{octets, seconds};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+/// A contestant that writes more on standard error is ended: it goes into a file.
+const MAX_STDERR_BYTES: u64 = 64 << 20;
+
+/// A comparison: what is special about the contestants and their work.
+pub(crate) trait Comparison {
+    /// A row: who does it, and which work.
+    type Case;
+    /// Figures of a run.
+    type Measurement;
+
+    /// Name of a case in progress and in reports.
+    fn name(&self, case: &Self::Case) -> String;
+
+    /// Makes one run of a case; `None` if the user ended it.
+    ///
+    /// # Errors
+    /// If the contestant could not start, failed or hung.
+    fn measure(&self, case: &Self::Case, turn: &mut RunTurn<'_>) -> Result<Option<Self::Measurement>>;
+
+    /// Fault of a run that came to its end, for which its figures do not count; `None` if all of its work was done.
+    fn fault(&self, case: &Self::Case, measurement: &Self::Measurement) -> Option<String>;
+}
+
+/// Rounds, and their order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunPlan {
+    /// Cases that are compared with each other; they stand next to each other.
+    pub(crate) compared: usize,
+    pub(crate) rounds: u32,
+    pub(crate) order: RoundOrder,
+    /// Progress output.
+    pub(crate) live: LiveMode,
+}
+
+/// Result of a run.
+#[derive(Clone, Debug)]
+pub(crate) enum ComparedRun<M> {
+    /// All of its work was done.
+    Sound(M),
+    /// It came to its end, and its work was not all done: what is wrong.
+    Faulty(M, String),
+    /// It could not start, failed or hung, with the reason.
+    Failed(String),
+}
+
+impl<M> ComparedRun<M> {
+    /// Figures of a run that came to its end.
+    pub(crate) fn measurement(&self) -> Option<&M> {
+        match self {
+            Self::Sound(measured) | Self::Faulty(measured, _) => Some(measured),
+            Self::Failed(_) => None,
+        }
+    }
+
+    /// Figures that count: those of other runs are of other work.
+    pub(crate) fn sound(&self) -> Option<&M> {
+        match self {
+            Self::Sound(measured) => Some(measured),
+            Self::Faulty(..) | Self::Failed(_) => None,
+        }
+    }
+
+    /// Reason of a run that went wrong.
+    pub(crate) fn fault(&self) -> Option<&str> {
+        match self {
+            Self::Sound(_) => None,
+            Self::Faulty(_, why) | Self::Failed(why) => Some(why),
+        }
+    }
+}
+
+/// A case and its runs, one for each round that was begun.
+#[derive(Clone, Debug)]
+pub(crate) struct CaseSeries<C, M> {
+    pub(crate) case: C,
+    /// Name of the case.
+    pub(crate) name: String,
+    pub(crate) runs: Vec<ComparedRun<M>>,
+}
+
+/// All that was run.
+#[derive(Clone, Debug)]
+pub(crate) struct ComparisonResults<C, M> {
+    pub(crate) series: Vec<CaseSeries<C, M>>,
+    pub(crate) done: usize,
+    pub(crate) planned: usize,
+}
+
+/// A run that is on its way.
+pub(crate) struct RunTurn<'a> {
+    /// Numbers of its case and its round, from zero.
+    pub(crate) case: usize,
+    pub(crate) round: usize,
+    /// Its name among all runs: `run 3 of 16: postfix`.
+    pub(crate) title: String,
+    line: LiveLine,
+    display: &'a mut LiveDisplay,
+    is_stopped: &'a dyn Fn() -> bool,
+}
+
+impl RunTurn<'_> {
+    /// Waits for the end of a contestant, with the progress of all runs on the terminal; `None` if the user wants no more runs.
+    ///
+    /// # Errors
+    /// If it takes longer than `limit`: its `progress` is said then.
+    pub(crate) fn await_exit(
+        &mut self,
+        contestant: &mut TimedChild,
+        limit: Duration,
+        progress: impl Fn() -> Option<String>,
+    ) -> Result<Option<(ExitStatus, Costs)>> {
+        let ended = self.watch_until_exit(contestant, limit, progress, || Ok(()))?;
+        ended.then(|| contestant.reap()).transpose()
+    }
+
+    /// The same for a contestant that is ended when `watch` fails; whatever it has left running ends with it.
+    ///
+    /// # Errors
+    /// If it takes longer than `limit`, or `watch` fails.
+    pub(crate) fn await_exit_watched(
+        &mut self,
+        contestant: &mut TimedChild,
+        limit: Duration,
+        progress: impl Fn() -> Option<String>,
+        watch: impl FnMut() -> Result<()>,
+    ) -> Result<Option<(ExitStatus, Costs)>> {
+        let ended = self.watch_until_exit(contestant, limit, progress, watch)?;
+        contestant.kill_group();
+        ended.then(|| contestant.reap()).transpose()
+    }
+
+    /// Waits for the end; false if the user wants no more runs.
+    fn watch_until_exit(
+        &mut self,
+        contestant: &mut TimedChild,
+        limit: Duration,
+        progress: impl Fn() -> Option<String>,
+        mut watch: impl FnMut() -> Result<()>,
+    ) -> Result<bool> {
+        while !contestant.poll_exit()? {
+            self.display.show(|| self.line.clone());
+            if (self.is_stopped)() {
+                return Ok(false);
+            }
+            watch()?;
+            let is_flooding = contestant.stderr_bytes() > MAX_STDERR_BYTES;
+            ensure!(!is_flooding, "it wrote more than {} on standard error and was killed", octets(MAX_STDERR_BYTES));
+            if contestant.age() >= limit {
+                let progress = progress().map(|words| format!(": {words}")).unwrap_or_default();
+                bail!("it did not end within {} and was killed{progress}", seconds(limit.as_secs_f64()));
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Makes runs one at a time, with their progress on the terminal.
+pub(crate) struct SingleRuns<'a> {
+    display: LiveDisplay,
+    is_stopped: &'a dyn Fn() -> bool,
+}
+
+/// Words and numbers of a run: those of its [`RunTurn`].
+pub(crate) struct RunWords {
+    pub(crate) case: usize,
+    pub(crate) round: usize,
+    pub(crate) title: String,
+    pub(crate) line: LiveLine,
+}
+
+impl<'a> SingleRuns<'a> {
+    /// Prepares the display; `is_stopped` says whether the user wants no more runs.
+    pub(crate) fn new(live: LiveMode, is_stopped: &'a dyn Fn() -> bool) -> Self {
+        Self { display: LiveDisplay::on_stderr(live, NonTerminalOutput::Lines), is_stopped }
+    }
+
+    /// Makes one run; `None` if the user ended it.
+    pub(crate) fn run<C: Comparison>(
+        &mut self,
+        comparison: &C,
+        case: &C::Case,
+        words: RunWords,
+    ) -> Option<ComparedRun<C::Measurement>> {
+        let RunWords { case: number, round, title, line } = words;
+        let display = &mut self.display;
+        let mut turn = RunTurn { case: number, round, title, line, display, is_stopped: self.is_stopped };
+        run_once(comparison, case, &mut turn)
+    }
+
+    /// Clears the display.
+    pub(crate) fn finish(&mut self) {
+        self.display.clear();
+    }
+}
+
+/// Runs the cases as planned, until all are done or the user wants no more: `is_stopped`.
+pub(crate) fn run_all<C: Comparison>(
+    comparison: &C,
+    cases: Vec<C::Case>,
+    plan: RunPlan,
+    is_stopped: &dyn Fn() -> bool,
+) -> ComparisonResults<C::Case, C::Measurement> {
+    let order = order(cases.len(), plan);
+    let planned = order.len();
+    let named = |case| CaseSeries { name: comparison.name(&case), case, runs: Vec::new() };
+    let mut series: Vec<CaseSeries<_, _>> = cases.into_iter().map(named).collect();
+    let mut single_runs = SingleRuns::new(plan.live, is_stopped);
+    let began = Instant::now();
+    let mut done = 0;
+    for number in order {
+        if is_stopped() {
+            break;
+        }
+        let CaseSeries { case, name, runs } = &mut series[number];
+        let words = RunWords {
+            case: number,
+            round: runs.len(),
+            title: format!("run {} of {planned}: {name}", done + 1),
+            line: LiveLine::of_runs(done, planned, name, began),
+        };
+        let Some(run) = single_runs.run(comparison, case, words) else { break };
+        runs.push(run);
+        done += 1;
+    }
+    single_runs.finish();
+    ComparisonResults { series, done, planned }
+}
+
+/// Makes one run; `None` if the user ended it.
+fn run_once<C: Comparison>(
+    comparison: &C,
+    case: &C::Case,
+    turn: &mut RunTurn<'_>,
+) -> Option<ComparedRun<C::Measurement>> {
+    let measured = match comparison.measure(case, turn) {
+        Ok(measured) => measured?,
+        Err(error) => return Some(ComparedRun::Failed(format!("{error:#}"))),
+    };
+    Some(match comparison.fault(case, &measured) {
+        None => ComparedRun::Sound(measured),
+        Some(why) => ComparedRun::Faulty(measured, why),
+    })
+}
+
+/// The order of the runs, as numbers of cases: each round runs all. Alternating, in every other round those that are
+/// compared with each other come in the opposite order.
+fn order(cases: usize, plan: RunPlan) -> Vec<usize> {
+    let compared = plan.compared.max(1);
+    let round = |number: u32| {
+        let groups = (0..cases).step_by(compared);
+        groups.flat_map(move |first| {
+            let group = first..(first + compared).min(cases);
+            let is_forward = plan.order == RoundOrder::Fixed || number.is_multiple_of(2);
+            let turned: Vec<usize> = if is_forward { group.collect() } else { group.rev().collect() };
+            turned
+        })
+    };
+    (0..plan.rounds).flat_map(round).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::bail;
+    use std::cell::RefCell;
+    use std::process::{Command, Stdio};
+
+    fn plan(compared: usize, rounds: u32, order: RoundOrder) -> RunPlan {
+        RunPlan { compared, rounds, order, live: LiveMode::Off }
+    }
+
+    /// Contestants that are letters; their runs are written down.
+    #[derive(Default)]
+    struct LetterComparison {
+        runs: RefCell<Vec<String>>,
+        /// The run in which the user ends it all.
+        stopped_in: Option<usize>,
+    }
+
+    impl Comparison for LetterComparison {
+        type Case = char;
+        type Measurement = usize;
+
+        fn name(&self, case: &char) -> String {
+            format!("contestant {case}")
+        }
+
+        fn measure(&self, case: &char, turn: &mut RunTurn<'_>) -> Result<Option<usize>> {
+            let mut runs = self.runs.borrow_mut();
+            runs.push(format!("{case}{}", turn.round));
+            match case {
+                _ if self.stopped_in == Some(runs.len()) => Ok(None),
+                'x' => bail!("out of luck"),
+                _ => Ok(Some(runs.len())),
+            }
+        }
+
+        fn fault(&self, case: &char, _: &usize) -> Option<String> {
+            (*case == 'l').then(|| "lost 1".to_owned())
+        }
+    }
+
+    #[test]
+    fn rounds_are_interleaved_and_turned() {
+        let alternating = |cases, compared, rounds| order(cases, plan(compared, rounds, RoundOrder::Alternating));
+        assert_eq!(alternating(4, 2, 1), [0, 1, 2, 3]);
+        assert_eq!(alternating(4, 2, 2), [0, 1, 2, 3, 1, 0, 3, 2]);
+        assert_eq!(alternating(2, 2, 3), [0, 1, 1, 0, 0, 1]);
+        assert!(alternating(0, 0, 3).is_empty());
+        assert_eq!(order(2, plan(2, 3, RoundOrder::Fixed)), [0, 1, 0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn each_case_has_its_runs_in_the_order_of_the_rounds() {
+        let comparison = LetterComparison::default();
+        let results = run_all(&comparison, vec!['a', 'b'], plan(2, 3, RoundOrder::Alternating), &|| false);
+        assert_eq!(comparison.runs.take(), ["a0", "b0", "b1", "a1", "a2", "b2"]);
+        assert_eq!((results.done, results.planned), (6, 6));
+        let runs =
+            |at: usize| results.series[at].runs.iter().filter_map(|run| run.sound().copied()).collect::<Vec<_>>();
+        assert_eq!((runs(0), runs(1)), (vec![1, 4, 5], vec![2, 3, 6]));
+    }
+
+    #[test]
+    fn who_fails_or_loses_is_named_and_the_others_run() {
+        let comparison = LetterComparison::default();
+        let results = run_all(&comparison, vec!['x', 'l', 'a'], plan(3, 1, RoundOrder::Fixed), &|| false);
+        let [failed, lossy, good] = [0, 1, 2].map(|at: usize| &results.series[at].runs[0]);
+        assert_eq!((failed.fault(), failed.measurement(), failed.sound()), (Some("out of luck"), None, None));
+        assert_eq!((lossy.fault(), lossy.measurement(), lossy.sound()), (Some("lost 1"), Some(&2), None));
+        assert_eq!((good.fault(), good.sound()), (None, Some(&3)));
+        assert_eq!(results.series[0].name, "contestant x");
+    }
+
+    #[test]
+    fn what_the_user_ends_is_no_run_and_the_last() {
+        let ended_in_its_middle = LetterComparison { stopped_in: Some(3), ..LetterComparison::default() };
+        let results = run_all(&ended_in_its_middle, vec!['a', 'b'], plan(2, 3, RoundOrder::Fixed), &|| false);
+        assert_eq!((results.done, results.planned, ended_in_its_middle.runs.borrow().len()), (2, 6, 3));
+        let ended_between = LetterComparison::default();
+        let is_stopped = || ended_between.runs.borrow().len() == 3;
+        let results = run_all(&ended_between, vec!['a', 'b'], plan(2, 3, RoundOrder::Fixed), &is_stopped);
+        assert_eq!((results.done, results.series[0].runs.len(), results.series[1].runs.len()), (3, 2, 1));
+    }
+
+    /// A contestant that is a shell script, with a limit of time.
+    struct ShellComparison(Duration);
+
+    impl Comparison for ShellComparison {
+        type Case = &'static str;
+        type Measurement = (Option<i32>, Costs);
+
+        fn name(&self, script: &&'static str) -> String {
+            (*script).to_owned()
+        }
+
+        fn measure(&self, script: &&'static str, turn: &mut RunTurn<'_>) -> Result<Option<Self::Measurement>> {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", script]).stdout(Stdio::null());
+            let mut child = TimedChild::start(command)?;
+            let ended = turn.await_exit(&mut child, self.0, || Some("at message 7".to_owned()))?;
+            Ok(ended.map(|(status, costs)| (status.code(), costs)))
+        }
+
+        fn fault(&self, _: &&'static str, _: &Self::Measurement) -> Option<String> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_contestant_is_awaited_until_its_limit_and_the_users_wish() {
+        let quick = ShellComparison(Duration::from_secs(60));
+        let once = plan(1, 1, RoundOrder::Fixed);
+        let results = run_all(&quick, vec!["exit 3"], once, &|| false);
+        assert_eq!(results.series[0].runs[0].sound().map(|(code, _)| *code), Some(Some(3)));
+        let slow = ShellComparison(Duration::from_millis(100));
+        let results = run_all(&slow, vec!["sleep 600"], once, &|| false);
+        let hung = results.series[0].runs[0].fault().unwrap();
+        assert_eq!(hung, "it did not end within 0.10 s and was killed: at message 7");
+        let calls = RefCell::new(0);
+        let is_stopped = || {
+            *calls.borrow_mut() += 1;
+            *calls.borrow() > 3
+        };
+        let results = run_all(&quick, vec!["sleep 600"], once, &is_stopped);
+        assert_eq!((results.done, results.series[0].runs.len()), (0, 0));
+    }
+}

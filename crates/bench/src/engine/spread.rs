@@ -1,0 +1,73 @@
+//! Figures of several runs: the median and both ends, and ratios of two runs of the same round.
+use super::runner::CaseSeries;
+
+/// Text in place of a missing figure.
+pub(crate) const MISSING: &str = "–";
+
+/// The median and both ends of what the rounds gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct MedianRange(Option<[f64; 3]>);
+
+impl MedianRange {
+    pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut sorted: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let ends = sorted.first().copied().zip(sorted.last().copied());
+        Self(ends.map(|(least, most)| {
+            let median = f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+            [least, median, most]
+        }))
+    }
+
+    pub(crate) fn median(self, show: fn(f64) -> String) -> String {
+        self.0.map_or_else(|| MISSING.to_owned(), |[_, median, _]| show(median))
+    }
+
+    pub(crate) fn is_median_below(self, limit: f64) -> bool {
+        self.0.is_some_and(|[_, median, _]| median < limit)
+    }
+
+    /// `12.3 (11.9–12.8)`, or `12.3` where all are shown alike.
+    pub(crate) fn render(self, show: fn(f64) -> String) -> String {
+        let Some(values) = self.0 else { return MISSING.to_owned() };
+        let [least, median, most] = values.map(show);
+        if least == most { median } else { format!("{median} ({least}–{most})") }
+    }
+}
+
+impl<C, M> CaseSeries<C, M> {
+    /// Spread over the runs that did all of their work.
+    pub(super) fn spread(&self, value: impl Fn(&M) -> Option<f64>) -> MedianRange {
+        MedianRange::of(self.runs.iter().filter_map(|run| value(run.sound()?)))
+    }
+
+    /// Spread of round by round comparisons with `base`, so that a slow minute weighs on both sides.
+    pub(super) fn ratio(&self, base: &Self, compare: impl Fn(&M, &M) -> Option<f64>) -> MedianRange {
+        let pairs = self.runs.iter().zip(&base.runs);
+        MedianRange::of(pairs.filter_map(|(run, base)| compare(run.sound()?, base.sound()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::runner::ComparedRun;
+    use super::*;
+
+    fn series(runs: &[Option<f64>]) -> CaseSeries<(), f64> {
+        let run = |value: &Option<f64>| {
+            value.map_or_else(|| ComparedRun::Faulty(1e9, "lost 1".to_owned()), ComparedRun::Sound)
+        };
+        CaseSeries { case: (), name: String::new(), runs: runs.iter().map(run).collect() }
+    }
+
+    #[test]
+    fn a_spread_is_of_the_sound_runs_and_a_ratio_of_rounds_in_which_both_were() {
+        let show: fn(f64) -> String = |value| format!("{value:.1}");
+        let ours = series(&[Some(4.0), Some(1.0), None, Some(8.0)]);
+        let theirs = series(&[Some(2.0), None, Some(1.0), Some(1.0)]);
+        assert_eq!(ours.spread(|value| Some(*value)).render(show), "4.0 (1.0–8.0)");
+        assert_eq!(ours.ratio(&theirs, |run, base| Some(run / base)).render(show), "5.0 (2.0–8.0)");
+        assert_eq!(series(&[None]).spread(|value| Some(*value)).median(show), MISSING);
+        assert_eq!(series(&[Some(1.0), Some(1.0)]).spread(|value| Some(*value)).render(show), "1.0");
+    }
+}

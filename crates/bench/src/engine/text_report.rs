@@ -1,0 +1,57 @@
+//! The report of a scenario: a title, tables, remarks below them, and the conclusion.
+use super::conclusion::Conclusion;
+use party::host;
+use report::numbers::counted;
+use report::table::{Table, plain};
+use std::path::PathBuf;
+
+/// Columns of a report in a file: room enough for every figure.
+const FILE_WIDTH: usize = 160;
+
+/// A report that is ready to be read.
+#[derive(Clone, Debug)]
+pub struct TextReport {
+    pub(super) title: String,
+    pub(super) tables: Vec<Table>,
+    pub(super) remarks: Vec<String>,
+    /// All of it but the conclusion, as it stands in a file.
+    pub(crate) text: String,
+    /// Conclusion of the whole.
+    pub conclusion: Conclusion,
+    /// The file that has all of it.
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl TextReport {
+    /// Tables with a title, to which the host is added, and what must be known besides.
+    pub(crate) fn new(title: &str, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
+        let title = plain(&format!("{title} · {}", host_description()));
+        let mut report = Self { title, tables, remarks, text: String::new(), conclusion, file: None };
+        report.text = report.layout(FILE_WIDTH, |sentence| vec![sentence.to_owned()]);
+        report
+    }
+
+    /// All of it but the conclusion, with sentences in the lines that `wrap` makes.
+    pub(super) fn layout(&self, width: usize, wrap: impl Fn(&str) -> Vec<String>) -> String {
+        let mut lines = wrap(&self.title);
+        lines.push(String::new());
+        for table in self.tables.iter().filter(|table| !table.is_empty()) {
+            lines.extend([table.terminal(width), String::new()]);
+        }
+        lines.extend(self.remarks.iter().flat_map(|remark| wrap(remark)));
+        lines.join("\n")
+    }
+
+    /// Reports whether all runs succeeded, and everything was seen that was asked for.
+    #[cfg(test)]
+    pub(crate) fn is_good(&self) -> bool {
+        self.conclusion.outcome == journey::record::Outcome::Pass
+    }
+}
+
+/// Host of the measurement, for a report's title: `AMD EPYC, 2 cores, Linux 6.18.44`.
+fn host_description() -> String {
+    let host = host::facts(None);
+    let cores = counted(u64::from(host.cores), "core");
+    plain(&format!("{}, {cores}, Linux {}", host.cpu_model, host.kernel))
+}

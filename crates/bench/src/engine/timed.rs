@@ -1,0 +1,291 @@
+//! A child whose costs are measured exactly: its processor time and peak memory as the kernel gives them to `wait4`,
+//! and the time from its start to its end.
+//!
+//! Peak memory needs two sources. `wait4` counts from before `exec`, when the child still was an image of this
+//! process, so it never reports less than this process itself holds. Below that floor the peak is the last value in
+//! `/proc/PID/status`, which is read at each wait.
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use party::process_usage;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use wait4::Wait4;
+
+/// Interval of the samples of a child's memory: a tenth of its age, so that a short run is sampled too and a long one
+/// is not disturbed, within these limits.
+const SAMPLE_INTERVAL_LIMITS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
+/// Limit of the end of a child's standard error that is kept to explain a failure.
+const MAX_STDERR_BYTES: u64 = 4096;
+
+/// Resources that a process used.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Costs {
+    pub(crate) user_s: f64,
+    pub(crate) sys_s: f64,
+    /// Time from its start to its end.
+    pub(crate) elapsed_s: f64,
+    pub(crate) max_rss_bytes: Option<u64>,
+}
+
+impl Costs {
+    /// Processor time in all.
+    pub(crate) fn cpu_s(&self) -> f64 {
+        self.user_s + self.sys_s
+    }
+}
+
+/// A child that runs in a process group of its own, so that Ctrl-C at the terminal does not reach it. It is killed on
+/// drop.
+#[derive(Debug)]
+pub(crate) struct TimedChild {
+    child: Child,
+    pidfd: OwnedFd,
+    started_at: Instant,
+    /// Memory figure of `wait4` above which it means something.
+    min_peak_bytes: u64,
+    sampled_peak_bytes: Option<u64>,
+    stderr: File,
+    is_reaped: bool,
+}
+
+impl TimedChild {
+    /// Starts it. Its standard output goes where `command` says.
+    pub(crate) fn start(mut command: Command) -> Result<Self> {
+        let stderr = tempfile::tempfile().context("cannot create a temporary file")?;
+        command.stdin(Stdio::null()).stderr(stderr.try_clone()?).process_group(0);
+        let program = command.get_program().to_string_lossy().into_owned();
+        let started_at = Instant::now();
+        let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
+        let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+        let end = end.context("cannot observe a process").inspect_err(|_| kill(&child))?;
+        let floor_bytes = process_usage::own().max_rss_bytes.unwrap_or_default();
+        let mut timed = Self {
+            child,
+            pidfd: end,
+            started_at,
+            min_peak_bytes: floor_bytes,
+            sampled_peak_bytes: None,
+            stderr,
+            is_reaped: false,
+        };
+        timed.sample_memory();
+        Ok(timed)
+    }
+
+    /// Waits for its end, for a hundredth of a second at most.
+    pub(crate) fn poll_exit(&mut self) -> Result<bool> {
+        let [least, most] = SAMPLE_INTERVAL_LIMITS;
+        let wait = (self.age() / 10).clamp(least, most);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout)) {
+            // A signal that the bench has its own way of hearing.
+            Ok(0) | Err(rustix::io::Errno::INTR) => {
+                self.sample_memory();
+                Ok(false)
+            }
+            Ok(_) => Ok(true),
+            Err(error) => Err(error).context("cannot wait for a process"),
+        }
+    }
+
+    /// Waits until `look` finds the sign that it is ready.
+    ///
+    /// # Errors
+    /// If it ends before, or is not ready within `limit`.
+    pub(crate) fn await_ready<T>(
+        &mut self,
+        name: &str,
+        limit: Duration,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
+        loop {
+            let has_ended = self.poll_exit()?;
+            if let Some(seen) = look().filter(|_| !has_ended) {
+                return Ok(seen);
+            }
+            if has_ended {
+                bail!("{name} ended before it was ready: {}", self.last_words());
+            }
+            ensure!(self.age() < limit, "{name} was not ready within {} s", limit.as_secs());
+        }
+    }
+
+    /// Fails if it has ended by itself.
+    pub(crate) fn ensure_running(&mut self, name: &str) -> Result<()> {
+        if self.poll_exit()? {
+            bail!("{name} ended during the run: {}", self.last_words());
+        }
+        Ok(())
+    }
+
+    /// Error of one that ended with that status.
+    pub(crate) fn exit_error(&mut self, status: ExitStatus) -> anyhow::Error {
+        anyhow!("it ended with {status}: {}", self.last_words())
+    }
+
+    /// Kills whatever else is in its process group, and itself.
+    pub(crate) fn kill_group(&self) {
+        if !self.is_reaped {
+            kill(&self.child);
+        }
+    }
+
+    /// Bytes that it has written on standard error.
+    pub(crate) fn stderr_bytes(&self) -> u64 {
+        self.stderr.metadata().map_or(0, |metadata| metadata.len())
+    }
+
+    /// Time since it was started.
+    pub(crate) fn age(&self) -> Duration {
+        self.started_at.elapsed()
+    }
+
+    /// Asks it to end, and kills it if it has not ended within `limit`; returns its costs.
+    pub(crate) fn stop(mut self, limit: Duration) -> Result<(ExitStatus, Costs)> {
+        // Not being waited for, its number is still its own.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let asked_at = Instant::now();
+        while !self.poll_exit()? && asked_at.elapsed() < limit {}
+        kill(&self.child);
+        self.reap()
+    }
+
+    /// Waits for its end and returns its costs.
+    pub(crate) fn reap(&mut self) -> Result<(ExitStatus, Costs)> {
+        let result = self.child.wait4().context("cannot wait for a process");
+        let elapsed_s = self.started_at.elapsed().as_secs_f64();
+        // From here on its number may be another's.
+        self.is_reaped = true;
+        let ended = result?;
+        let peak_bytes = ended.rusage.maxrss;
+        Ok((
+            ended.status,
+            Costs {
+                user_s: ended.rusage.utime.as_secs_f64(),
+                sys_s: ended.rusage.stime.as_secs_f64(),
+                elapsed_s,
+                max_rss_bytes: if peak_bytes > self.min_peak_bytes {
+                    Some(peak_bytes)
+                } else {
+                    self.sampled_peak_bytes
+                },
+            },
+        ))
+    }
+
+    /// Its explanation of a failure.
+    fn last_words(&mut self) -> String {
+        self.last_stderr_line().unwrap_or_else(|| "no output".to_owned())
+    }
+
+    /// The last line that it wrote on its standard error.
+    fn last_stderr_line(&mut self) -> Option<String> {
+        let length = self.stderr.metadata().ok()?.len();
+        self.stderr.seek(SeekFrom::Start(length.saturating_sub(MAX_STDERR_BYTES))).ok()?;
+        let mut text = Vec::new();
+        Read::by_ref(&mut self.stderr).take(MAX_STDERR_BYTES).read_to_end(&mut text).ok()?;
+        let text = String::from_utf8_lossy(&text);
+        text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    }
+
+    fn sample_memory(&mut self) {
+        let seen = process_usage::of(self.child.id()).and_then(|usage| usage.max_rss_bytes);
+        self.sampled_peak_bytes = self.sampled_peak_bytes.max(seen);
+    }
+}
+
+/// Kills a child that was not waited for, and whatever it has started.
+fn kill(child: &Child) {
+    // It may have ended by itself.
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+}
+
+impl Drop for TimedChild {
+    fn drop(&mut self) {
+        if !self.is_reaped {
+            kill(&self.child);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> TimedChild {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]).stdout(Stdio::null());
+        TimedChild::start(command).unwrap()
+    }
+
+    fn wait(timed: &mut TimedChild) -> (ExitStatus, Costs) {
+        while !timed.poll_exit().unwrap() {
+            assert!(timed.age() < Duration::from_secs(60));
+        }
+        timed.reap().unwrap()
+    }
+
+    #[test]
+    fn work_and_waiting_are_told_apart() {
+        let mut busy = shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done");
+        let (status, costs) = wait(&mut busy);
+        assert!(status.success() && costs.cpu_s() > 0.0 && costs.elapsed_s >= costs.cpu_s() * 0.9, "{costs:?}");
+        let mut idle = shell("sleep 0.5");
+        let (_, costs) = wait(&mut idle);
+        assert!(costs.elapsed_s >= 0.5 && costs.cpu_s() < 0.25, "{costs:?}");
+    }
+
+    #[test]
+    fn peak_memory_is_the_childs_own() {
+        // A shell holds less than this test's process, and a string of 64 MB more.
+        let (_, small) = wait(&mut shell("sleep 0.1"));
+        let small = small.max_rss_bytes.unwrap();
+        assert!((100_000..20 << 20).contains(&small), "{small}");
+        let (_, large) =
+            wait(&mut shell("exec awk 'BEGIN { x = \"xxxxxxxx\"; while (length(x) < 67108864) x = x x }'"));
+        assert!(large.max_rss_bytes.unwrap() >= 64 << 20, "{large:?}");
+    }
+
+    #[test]
+    fn what_does_not_stop_is_killed() {
+        let timed = shell("trap '' TERM; while :; do sleep 0.01; done");
+        let (status, costs) = timed.stop(Duration::from_millis(100)).unwrap();
+        assert!(!status.success() && costs.elapsed_s < 30.0, "{status} {costs:?}");
+    }
+
+    #[test]
+    fn out_of_scope_it_is_gone() {
+        let timed = shell("sleep 600 & wait");
+        let pid = timed.child.id();
+        drop(timed);
+        assert!(process_usage::of(pid).is_none());
+    }
+
+    #[test]
+    fn one_that_ends_is_not_ready_and_says_why() {
+        let mut timed = shell("echo why >&2; exit 3");
+        let why = timed.await_ready("it", Duration::from_secs(60), || None::<()>).unwrap_err().to_string();
+        assert_eq!(why, "it ended before it was ready: why");
+        assert_eq!(timed.ensure_running("it").unwrap_err().to_string(), "it ended during the run: why");
+        let mut timed = shell("sleep 600");
+        assert_eq!(timed.await_ready("it", Duration::from_secs(60), || Some(7)).unwrap(), 7);
+        let why = timed.await_ready("it", Duration::from_secs(0), || None::<()>).unwrap_err().to_string();
+        assert_eq!(why, "it was not ready within 0 s");
+    }
+
+    #[test]
+    fn its_last_words_are_kept() {
+        let mut timed = shell("echo one >&2; echo two >&2; echo >&2; exit 3");
+        let (status, _) = wait(&mut timed);
+        assert_eq!((status.code(), timed.last_stderr_line().as_deref()), (Some(3), Some("two")));
+        let mut timed = shell("exit 0");
+        wait(&mut timed);
+        assert_eq!(timed.last_stderr_line(), None);
+    }
+}

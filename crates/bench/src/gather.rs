@@ -1,0 +1,418 @@
+//! Merges the parties' files into the run's record: closes the account, fills in costs, and decides the verdict.
+use super::directory::{RunDirectory, name};
+use super::parties::PartyObservation;
+use super::plan::BenchOptions;
+use super::relays::{self, Contestant, DiskUsage};
+use super::supervisor::Completeness;
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use journey::account::{self, AccountInputs, Arrivals, RelayInputs, Topology};
+use journey::judge::{self, VerdictInputs, judge};
+use journey::ledger::Ledger;
+use journey::merge::{join_events, merge_records};
+use journey::reason::Reason;
+use journey::record::{
+    Cause, Death, Ending, EventKind, EventRow, FORMAT, LedgerRow, Ordered, Party, Record, Role, StageRow, Surroundings,
+};
+use journey::series::Series;
+use journey::stage::Stage;
+use journey::threshold::Threshold;
+use journey::trace::RunId;
+use party::host;
+use party::host_sampler;
+use party::live::LiveProgress;
+use party::outputs;
+use party::process_usage;
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::Path;
+use std::time::Duration;
+
+/// Files of a source.
+#[derive(Clone, Debug)]
+pub(super) struct PartyResults {
+    /// Its own record.
+    pub(super) record: Record,
+    /// Units accepted, or delivered; `None` where the file could not be written.
+    pub(super) units: Option<Ledger>,
+}
+
+/// Files of a sink; there is no record if nothing of the run ever reached it.
+#[derive(Clone, Debug)]
+pub(super) struct SinkResults {
+    pub(super) record: Option<Record>,
+    pub(super) units: Option<Ledger>,
+}
+
+impl SinkResults {
+    /// Facts about a sink that cannot know the run's messages, which have no trace: what arrived is unknown.
+    pub(super) fn without_deliveries(mut self) -> Self {
+        self.record.iter_mut().for_each(|record| record.stages.retain(|row| row.name != Stage::Delivered));
+        Self { units: None, ..self }
+    }
+}
+
+impl From<PartyResults> for SinkResults {
+    fn from(results: PartyResults) -> Self {
+        Self { record: Some(results.record), units: results.units }
+    }
+}
+
+/// Facts about the relay, except what was seen of it from outside.
+#[derive(Clone, Debug)]
+pub(super) struct BenchRelayResults {
+    pub(super) party: Party,
+    /// Units of this run in its queue; none where it is not ours.
+    pub(super) queued: Ledger,
+    /// Recipients that it gave up on.
+    pub(super) given_up: u64,
+    /// Remarks that a reader must know.
+    pub(super) notes: Vec<String>,
+}
+
+impl BenchRelayResults {
+    /// Records the contents of its queue, or that they are unknown.
+    pub(super) fn record_queue(&mut self, queued: Result<Ledger>) {
+        match queued {
+            Ok(queued) => self.queued = queued,
+            Err(error) => self.notes.push(format!(
+                "The relay's queue could not be read ({error:#}): what is safe in it counts as lost. Its directory is kept \
+                 (relay.spool)."
+            )),
+        }
+    }
+}
+
+/// The owner of the sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SinkOwner {
+    /// The bench's own: its rules came with the bench's command line.
+    Own,
+    /// A sink that the bench did not start, or none.
+    Other,
+}
+
+/// The begin or the end of a fault that the bench itself made, as when it stops a relay.
+#[derive(Clone, Debug)]
+pub(super) struct BenchFault {
+    at: Duration,
+    kind: EventKind,
+    text: &'static str,
+}
+
+impl BenchFault {
+    /// A fault that begins now.
+    pub(super) fn begins(text: &'static str) -> Self {
+        Self { at: outputs::record_time(), kind: EventKind::FaultOn, text }
+    }
+
+    /// A fault that ends now.
+    pub(super) fn ends(text: &'static str) -> Self {
+        Self { at: outputs::record_time(), kind: EventKind::FaultOff, text }
+    }
+
+    /// The event of the record; what was before the run is at 0.
+    fn event(&self, origin_ns: u64) -> EventRow {
+        let at_s = self.at.saturating_sub(Duration::from_nanos(origin_ns)).as_secs_f64();
+        EventRow { at_s, kind: self.kind, text: self.text.to_owned() }
+    }
+}
+
+/// Everything that is left when the parties have ended.
+#[derive(Clone, Debug)]
+pub(super) struct RunResults {
+    pub(super) run: RunId,
+    pub(super) source: PartyResults,
+    /// `None` where there was none, or nothing is known of what stood between.
+    pub(super) relay: Option<BenchRelayResults>,
+    /// Bytes that the disk wrote meanwhile.
+    pub(super) disk_bytes: Option<u64>,
+    /// Disk space that the relay's directory took.
+    pub(super) disk_usage: DiskUsage,
+    /// `None` if the far end was not observed.
+    pub(super) arrivals: Option<SinkResults>,
+    pub(super) between: Topology,
+    /// Owner of the sink, and so whether its faults were ordered.
+    pub(super) sink: SinkOwner,
+    /// Reason why the run ended, where the source cannot know it.
+    pub(super) ending: Option<Ending>,
+    /// Parties that ended without having been asked to.
+    pub(super) deaths: Vec<(Role, Death)>,
+    /// Faults that the bench itself made.
+    pub(super) faults: Vec<BenchFault>,
+    /// Time at which the load began, on the monotonic clock.
+    pub(super) load_started_at: Duration,
+    pub(super) observations: Vec<PartyObservation>,
+    pub(super) surroundings: Surroundings,
+}
+
+/// Reads what a party wrote into the run directory.
+pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyResults> {
+    let files = directory.party_files(role);
+    let unreadable = |path: &std::path::Path| format!("cannot read {}, which a party should have left", path.display());
+    let open = |path: &std::path::Path| File::open(path).map(BufReader::new).with_context(|| unreadable(path));
+    let json = fs::read(&files.record).with_context(|| unreadable(&files.record))?;
+    let record = Record::from_json(&json).with_context(|| unreadable(&files.record))?;
+    let units = Ledger::read_from(open(&files.ledger)?).with_context(|| unreadable(&files.ledger))?;
+    Ok(PartyResults { record, units: Some(units) })
+}
+
+/// Last progress of a source that left no files. `began` is when the load did, on the clock of run records.
+pub(super) fn source_from_progress(
+    options: &BenchOptions,
+    run: RunId,
+    started_at: Timestamp,
+    began: Duration,
+    progress: &LiveProgress,
+) -> PartyResults {
+    let mut record = outputs::new_record(Some(run), &options.name, started_at, options.workload.clone(), None);
+    let counts =
+        [(Stage::Created, progress.created), (Stage::Sent, progress.sent), (Stage::Accepted, progress.accepted)];
+    let rate = |count: u64| if progress.elapsed_s > 0.0 { count as f64 / progress.elapsed_s } else { 0.0 };
+    record.stages =
+        counts.map(|(name, count)| stage_from_progress(name, count, rate(count), progress.elapsed_s)).to_vec();
+    record.origin_ns = Series::new(began).origin_ns();
+    record.duration_s = progress.elapsed_s;
+    record.ledger = LedgerRow { accepted: Some(progress.recipients), ..LedgerRow::default() };
+    record.parties = vec![party_without_record(Role::Source)];
+    PartyResults { record, units: None }
+}
+
+fn stage_from_progress(name: Stage, count: u64, rate_per_s: f64, duration_s: f64) -> StageRow {
+    StageRow {
+        name,
+        party: "source".to_owned(),
+        count,
+        failed: 0,
+        bytes: 0,
+        rate_per_s,
+        bytes_per_s: 0.0,
+        duration_s,
+        offered_rate_per_s: None,
+        since: None,
+        latency_ms: None,
+        histogram: None,
+        service_ms: None,
+        service_histogram: None,
+    }
+}
+
+/// A party that left no record.
+pub(super) fn party_without_record(role: Role) -> Party {
+    Party::new(role, name(role))
+}
+
+/// The relay as it was started, with its own figures.
+pub(super) fn relay(
+    contestant: &Contestant,
+    directory: &RunDirectory,
+    arrived: Completeness,
+) -> Option<BenchRelayResults> {
+    let own: Option<Record> =
+        fs::read(directory.party_files(Role::Relay).record).ok().and_then(|json| Record::from_json(&json).ok());
+    let party = relays::party(contestant, own.as_ref())?;
+    let mut remarks = Vec::new();
+    if arrived == Completeness::NotAll && !contestant.is_own() {
+        remarks.push(
+            "The relay delivered nothing more for a while, so the bench stopped waiting: what is missing may still be in its \
+             queue. Its directory is kept (relay.spool)."
+                .to_owned(),
+        );
+    }
+    if ["sync", "write"].contains(&party.durability.as_str()) && relays::is_in_memory(&directory.spool()) {
+        remarks.push(
+            "The relay's directory is on a file system in memory: what it syncs is on no disk, so its rate is too high. Use \
+             --out with a directory on a disk."
+                .to_owned(),
+        );
+    }
+    let given_up = own.as_ref().map_or(0, |record| {
+        record
+            .stages
+            .iter()
+            .filter(|row| row.name == Stage::Delivered)
+            .map(|row| row.failed)
+            .fold(0, u64::saturating_add)
+    });
+    Some(BenchRelayResults { party, queued: Ledger::default(), given_up, notes: remarks })
+}
+
+/// Messages that were answered 250, those of the warm-up included.
+pub(super) fn accepted_messages(source: &Record) -> u64 {
+    let counted: u64 = source.stages.iter().filter(|row| row.name == Stage::Accepted).map(|row| row.count).sum();
+    counted + source.warm_up.map_or(0, |warm_up| warm_up.accepted)
+}
+
+/// The run's record. `directory` is that of its files.
+pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Timestamp, results: RunResults) -> Record {
+    let RunResults {
+        run,
+        source,
+        relay,
+        disk_bytes,
+        disk_usage: _,
+        arrivals,
+        between,
+        sink,
+        ending,
+        deaths,
+        faults,
+        load_started_at,
+        observations,
+        mut surroundings,
+    } = results;
+    let ledger = close_account(&source, arrivals.as_ref(), relay.as_ref());
+    let events = bench_events(&deaths, &faults, load_started_at, source.record.origin_ns);
+    let folded = merge_records(source.record, arrivals.and_then(|sink| sink.record), ledger);
+    let mut record = Record {
+        format: FORMAT.to_owned(),
+        run_id: run.to_string(),
+        name: options.name.clone(),
+        started_at: started_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        command: options.command.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: host::facts(Some(directory)),
+        events: join_events(folded.events, events),
+        ..folded
+    };
+    let mut remarks = Vec::new();
+    if let Some(relay) = relay {
+        surroundings.disk_written_bytes = disk_bytes;
+        // Between those whose mail goes through it.
+        record.parties.insert(record.parties.len().min(1), relay.party);
+        remarks = relay.notes;
+    }
+    for (role, death) in deaths {
+        if !record.parties.iter().any(|party| party.role == role) {
+            record.parties.push(party_without_record(role));
+        }
+        record.parties.iter_mut().filter(|party| party.role == role).for_each(|party| party.died = Some(death.clone()));
+    }
+    for seen in observations {
+        fill_costs(&mut record, &seen);
+        fill_usage(&mut record, &seen);
+    }
+    record.surroundings = Some(others_usage(&record, between, surroundings));
+    record.ending = ending.or(record.ending);
+    let ordered = ordered_faults(&record).filter(|_| sink == SinkOwner::Own);
+    evaluate(&mut record, &options.thresholds);
+    record.verdict = judge(&record, &VerdictInputs { topology: between, ordered });
+    for text in remarks {
+        let pass = judge::pass_text(&record);
+        judge::add_reason(&mut record.verdict, Reason::new(Cause::Remark, text), &pass);
+    }
+    record
+}
+
+/// Evaluates thresholds; those of a part of a load are kept for the whole.
+fn evaluate(record: &mut Record, thresholds: &[Threshold]) {
+    match &mut record.shard {
+        Some(shard) => shard.thresholds = thresholds.iter().map(|one| one.expression().to_owned()).collect(),
+        None => {
+            let evaluated: Vec<_> = thresholds.iter().map(|threshold| threshold.evaluate(record)).collect();
+            record.thresholds.extend(evaluated);
+        }
+    }
+}
+
+/// Faults of the sink that were ordered.
+fn ordered_faults(record: &Record) -> Option<Ordered> {
+    record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
+}
+
+fn close_account(source: &PartyResults, sink: Option<&SinkResults>, relay: Option<&BenchRelayResults>) -> LedgerRow {
+    let books = &source.record.ledger;
+    let accepted = books.accepted.unwrap_or_default();
+    let Some(units) = &source.units else { return account_without_units(books, sink) };
+    account::reconcile(AccountInputs {
+        recipients_created: books.created.unwrap_or_default(),
+        accepted: units,
+        rejected: books.rejected.unwrap_or_default(),
+        failed: books.failed.unwrap_or_default(),
+        arrivals: sink.and_then(arrivals),
+        relay: relay.map(|relay| RelayInputs { queued: &relay.queued, given_up: relay.given_up }),
+        // A source does not see deliveries: in its account, accepted messages are in flight as well.
+        open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
+        overflow: books.overflow.unwrap_or_default(),
+    })
+}
+
+/// The account of a source whose units are unknown: the number of arrivals is known, but not which they are.
+fn account_without_units(books: &LedgerRow, sink: Option<&SinkResults>) -> LedgerRow {
+    match sink.and_then(arrivals).filter(|_| books.created.is_none()) {
+        None => books.clone(),
+        Some(arrivals) => LedgerRow {
+            delivered: Some(arrivals.units.count()),
+            duplicates: Some(arrivals.duplicates),
+            corrupt: Some(arrivals.corrupt),
+            ..books.clone()
+        },
+    }
+}
+
+pub(super) fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
+    let units = sink.units.as_ref()?;
+    let books = sink.record.as_ref().map(|record| record.ledger.clone()).unwrap_or_default();
+    Some(Arrivals {
+        units,
+        duplicates: books.duplicates.unwrap_or_default(),
+        corrupt: books.corrupt.unwrap_or_default(),
+        converted: books.converted.unwrap_or_default(),
+        foreign: books.foreign.unwrap_or_default(),
+        untimed: books.untimed.unwrap_or_default(),
+        overflow: books.overflow.unwrap_or_default(),
+    })
+}
+
+/// Use of this host by others: known if the use of all that took part is known, the bench included. The use of a
+/// server under test is not, unless it is a relay that the bench started.
+fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundings) -> Surroundings {
+    let has_relay = record.parties.iter().any(|party| party.role == Role::Relay);
+    let used_s: Option<f64> = record.parties.iter().map(|party| Some(party.user_s? + party.sys_s?)).sum();
+    if let Some(used_s) = used_s.filter(|_| between == Topology::Direct || has_relay) {
+        let own = process_usage::own();
+        host_sampler::set_other_busy_share(&mut surroundings, used_s + own.user_s + own.sys_s);
+    }
+    surroundings
+}
+
+/// Events that the bench knows of: parties that ended without having been asked to, and its own faults. The time of a death
+/// counts from the begin of the load.
+fn bench_events(
+    deaths: &[(Role, Death)],
+    faults: &[BenchFault],
+    load_started_at: Duration,
+    origin_ns: u64,
+) -> Vec<EventRow> {
+    let began_s = load_started_at.saturating_sub(Duration::from_nanos(origin_ns)).as_secs_f64();
+    let row = |(role, death): &(Role, Death)| EventRow {
+        at_s: began_s + death.at_s,
+        kind: EventKind::Died,
+        text: death_event_text(name(*role), death),
+    };
+    deaths.iter().map(row).chain(faults.iter().map(|fault| fault.event(origin_ns))).collect()
+}
+
+fn death_event_text(name: &str, death: &Death) -> String {
+    let said = death.said.trim_end_matches('.');
+    let said = if said.is_empty() { String::new() } else { format!("; its last message: {said}") };
+    format!("the {name} died: {}{said}", death.how)
+}
+
+/// Fills in the usage by second of a party that did not observe itself: a relay, or one that left no record.
+fn fill_usage(record: &mut Record, seen: &PartyObservation) {
+    let party = record.parties.iter().find(|party| party.role == seen.role);
+    let name = party.map_or_else(|| name(seen.role).to_owned(), |party| party.name.clone());
+    if !record.usage.iter().any(|usage| usage.party == name) {
+        record.usage.extend(seen.usage_by_second.party(&name, record.origin_ns));
+    }
+}
+
+/// Fills in costs. Figures seen from outside are complete to the party's end; its own figures stop when it wrote
+/// them.
+pub(super) fn fill_costs(record: &mut Record, seen: &PartyObservation) {
+    if let Some(party) = record.parties.iter_mut().find(|party| party.role == seen.role) {
+        seen.usage.fill(party);
+        party.command.clone_from(&seen.command);
+    }
+}

@@ -1,0 +1,419 @@
+//! `mailrun bench mades`: the stand-in for an ECP endpoint pair and the bench of MADES as processes of their own; what the
+//! one says it did is held against what the other saw.
+//!
+//! ```text
+//! mailrun mades-endpoint --embedded ── ready ─→ mailrun mades ── exited ─→ stop the endpoint
+//!        └ endpoint.json: what it did                └ run.json: what was seen ─→ truth ─→ run.json, report.md
+//!                                                     └ died: its progress ─→ unrecorded ─┘
+//! ```
+//!
+//! An endpoint that is running already is measured by the bench alone, and nothing is held against what it says.
+mod truth;
+mod unrecorded;
+
+use super::directory::RunDirectory;
+use super::engine;
+use super::gather::fill_costs;
+use super::parties::{self, PartyCommand, PartyProcess};
+use super::progress::ProgressDisplay;
+use anyhow::{Context, Result, ensure};
+use journey::judge;
+use journey::reason::Reason;
+use journey::record::{Cause, Death, Ending, Mades, Party, Record, Role, Verdict, Workload};
+use journey::threshold::Threshold;
+use party::host;
+use party::host_sampler::{self, HostSampler};
+use party::interrupt::{Interrupt, Interrupted, StopRequest};
+use party::live::{LiveEvent, LiveMode, LiveProgress};
+use party::live_figures::{RunSnapshot, mades_figures};
+use party::live_line::{LiveLine, RateWindow};
+use party::process_usage;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use truth::StandInTotals;
+
+/// Limit of the time that a turn waits for a report.
+const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
+/// Limit of the time until the endpoint says that it is ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit of the time in which a party writes its files and exits, once asked to.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Options of the bench.
+#[derive(Clone, Debug)]
+pub struct MadesBenchOptions {
+    /// The user's name for the run.
+    pub name: String,
+    /// The run directory; `None` for a new one under `mailrun-results/`.
+    pub out: Option<PathBuf>,
+    /// The endpoint.
+    pub target: MadesTarget,
+    /// Plan of the stand-in (TOML).
+    pub plan: String,
+    /// Faults that the plan injects, for the report.
+    pub faults: Vec<String>,
+    /// Further options for the endpoint, word by word.
+    pub endpoint_options: Vec<String>,
+    /// Options for `mailrun mades`, word by word: all but where it goes and where it writes.
+    pub bench_options: Vec<String>,
+    /// The same load as a record has it, for a bench that leaves none.
+    pub workload: Workload,
+    /// Likewise what only a record of MADES has.
+    pub mades: Mades,
+    /// Thresholds that the run must meet.
+    pub thresholds: Vec<Threshold>,
+    /// Progress output while it runs.
+    pub live: LiveMode,
+    /// Name of the run in the progress line, where it is one of several.
+    pub title: Option<String>,
+    /// The command line that was typed.
+    pub command: Vec<String>,
+}
+
+/// The endpoint that the bench measures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MadesTarget {
+    /// A stand-in that the bench starts.
+    StandIn,
+    /// One that is running.
+    Running {
+        /// URL of its broker, without a password.
+        url: String,
+        /// Options of its brokers and queues, word by word.
+        options: Vec<String>,
+    },
+}
+
+/// Result of the bench.
+#[derive(Debug)]
+pub struct MadesBenchOutcome {
+    /// All that the run learned.
+    pub record: Record,
+    /// Directory of its files.
+    pub directory: PathBuf,
+    /// The first file that could not be written, and why.
+    pub unwritten: Option<anyhow::Error>,
+}
+
+/// Runs it to its end, or until SIGINT or SIGTERM; either way there is a report.
+///
+/// # Errors
+///
+/// If it could not run: a party did not start, the directory cannot be made; or the user wants no report.
+pub fn run(options: &MadesBenchOptions) -> Result<MadesBenchOutcome> {
+    let program = engine::own_program()?;
+    let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
+    let conducted = run_parties(&program, options, &directory);
+    let (record, complaint) = conducted.inspect_err(|_| directory.discard())?;
+    let unwritten = directory.save(&record).err().or(complaint);
+    Ok(MadesBenchOutcome { record, directory: directory.path().to_owned(), unwritten })
+}
+
+/// With what the bench of MADES complained of, where it could not write its files.
+fn run_parties(
+    program: &Path,
+    options: &MadesBenchOptions,
+    directory: &RunDirectory,
+) -> Result<(Record, Option<anyhow::Error>)> {
+    let sampler = HostSampler::start();
+    let totals = directory.path().join("endpoint.json");
+    let mut supervisor = MadesBenchSupervisor::new(options)?;
+    let (url, target_options) = start_target(program, options, directory, &totals, &mut supervisor)?;
+    let mut words = ["mades", "--live", "json"].map(str::to_owned).to_vec();
+    words.extend(target_options);
+    words.extend(["--out".to_owned(), path(directory.path())]);
+    words.extend(["--label".to_owned(), options.name.clone()]);
+    words.extend(options.bench_options.iter().cloned());
+    let started_at = jiff::Timestamp::now();
+    let FinishedBench { mades, exit_error: complaint, death } =
+        supervisor.run_bench(PartyCommand::named("mades", program, words, directory, Role::Source))?;
+    supervisor.stop_endpoint()?;
+    let surroundings = sampler.finish();
+    let written = read_written(&directory.path().join("run.json"), Record::from_json);
+    let (mut record, complaint) = match (supervisor.unwritten.take(), written, death) {
+        (Some(record), _, _) | (None, Ok(record), _) => (record, complaint),
+        (None, Err(_), Some(death)) => {
+            (unrecorded::record(options, &url, started_at, &supervisor.progress, death), complaint)
+        }
+        (None, Err(error), None) => return Err(complaint.unwrap_or(error)),
+    };
+    record.command.clone_from(&options.command);
+    record.host = host::facts(Some(directory.path()));
+    fill_costs(&mut record, &mades.observation());
+    record.surroundings = Some(surroundings);
+    if let Some(endpoint) = &supervisor.endpoint {
+        record.parties.push(Party { died: supervisor.death.clone(), ..endpoint_party(options) });
+        fill_costs(&mut record, &endpoint.observation());
+        let used_s: f64 = record.parties.iter().filter_map(|party| Some(party.user_s? + party.sys_s?)).sum();
+        let own = process_usage::own();
+        if let Some(surroundings) = &mut record.surroundings {
+            host_sampler::set_other_busy_share(surroundings, used_s + own.user_s + own.sys_s);
+        }
+        hold_against_truth(&mut record, &supervisor, &totals, options)?;
+    }
+    Ok((record, complaint))
+}
+
+/// Starts the stand-in, if it is the endpoint; the URL of the broker, and the options by which the bench finds it.
+fn start_target(
+    program: &Path,
+    options: &MadesBenchOptions,
+    directory: &RunDirectory,
+    totals: &Path,
+    supervisor: &mut MadesBenchSupervisor,
+) -> Result<(String, Vec<String>)> {
+    if let MadesTarget::Running { url, options } = &options.target {
+        return Ok((url.clone(), options.clone()));
+    }
+    let plan = directory.path().join("plan.toml");
+    directory.write("plan.toml", &options.plan)?;
+    // An older run's must not be taken for this one's.
+    let _ = fs::remove_file(totals);
+    let mut words =
+        ["mades-endpoint", "--embedded", "--listen", "127.0.0.1:0", "--live", "json"].map(str::to_owned).to_vec();
+    words.extend(["--plan".to_owned(), path(&plan), "--summary".to_owned(), path(totals)]);
+    words.extend(options.endpoint_options.iter().cloned());
+    let url = supervisor.start_endpoint(PartyCommand::named("endpoint", program, words, directory, Role::Relay))?;
+    Ok((url.clone(), vec!["--broker".to_owned(), url]))
+}
+
+/// Holds the record against what the stand-in says it did, if it came to its end.
+fn hold_against_truth(
+    record: &mut Record,
+    supervisor: &MadesBenchSupervisor,
+    totals: &Path,
+    options: &MadesBenchOptions,
+) -> Result<()> {
+    match &supervisor.death {
+        None => {
+            let summary = read_written(totals, |json| serde_json::from_slice::<EndpointSummary>(json))?;
+            truth::compare(record, &summary.totals, &options.faults);
+        }
+        Some(death) => record_death(record, death, supervisor.interrupt.requested()),
+    }
+    Ok(())
+}
+
+/// Puts the endpoint's end into the verdict: its work before that can no longer be proved.
+fn record_death(record: &mut Record, death: &Death, asked: StopRequest) {
+    let pass = judge::pass_text(record);
+    let verdict = &mut record.verdict;
+    let texts = std::mem::take(&mut verdict.reasons).into_iter().zip(std::mem::take(&mut verdict.causes));
+    // The bench saw connections that were lost, and was asked to stop: this death is the reason.
+    let others = texts.filter(|(_, cause)| !matches!(cause, Cause::ServerGone | Cause::Interrupted));
+    let others = others.map(|(text, cause)| Reason { cause, text });
+    let closed = verdict.closed;
+    // If the bench died too, it died first: the endpoint is not watched after that.
+    let reasons = others.chain([Reason::new(Cause::Died, judge::death_text("endpoint", death))]).collect();
+    *verdict = Verdict { closed, ..judge::decide(reasons, &pass) };
+    if asked == StopRequest::Nothing {
+        record.ending = Some(Ending::ServerEnded);
+    }
+}
+
+fn path(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Result that the endpoint writes at its end.
+#[derive(Debug, serde::Deserialize)]
+struct EndpointSummary {
+    totals: StandInTotals,
+}
+
+/// Reads a file that a process of the run leaves.
+fn read_written<T>(path: &Path, parse: impl FnOnce(&[u8]) -> serde_json::Result<T>) -> Result<T> {
+    let unreadable = || format!("cannot read {}, which the process should have written", path.display());
+    let json = fs::read(path).with_context(unreadable)?;
+    parse(&json).with_context(unreadable)
+}
+
+fn endpoint_party(options: &MadesBenchOptions) -> Party {
+    Party {
+        durability: "memory".to_owned(),
+        faults: options.faults.clone(),
+        workers: Some(1),
+        ..Party::new(Role::Relay, "mades-endpoint")
+    }
+}
+
+/// A run on its way.
+#[derive(Debug)]
+struct MadesBenchSupervisor {
+    events: Receiver<(Role, LiveEvent)>,
+    events_tx: std::sync::mpsc::Sender<(Role, LiveEvent)>,
+    interrupt: Interrupt,
+    display: ProgressDisplay,
+    rate: RateWindow,
+    /// The stand-in; `None` for an endpoint of the user's.
+    endpoint: Option<PartyProcess>,
+    address: Option<String>,
+    /// Latest progress that the bench reported.
+    progress: LiveProgress,
+    /// Text of the latest error that it reported.
+    last_error: String,
+    /// The endpoint's end, if it had not been asked to end.
+    death: Option<Death>,
+    /// The record that the bench could not write to its file.
+    unwritten: Option<Record>,
+}
+
+/// The bench of MADES, at its end.
+struct FinishedBench {
+    mades: PartyProcess,
+    /// Reason why it could not run, or could not write its files.
+    exit_error: Option<anyhow::Error>,
+    /// Its end, if it had not been asked to end.
+    death: Option<Death>,
+}
+
+impl MadesBenchSupervisor {
+    fn new(options: &MadesBenchOptions) -> Result<Self> {
+        let (events_tx, events) = channel();
+        let interrupt = Interrupt::watch()?;
+        Ok(Self {
+            events,
+            events_tx,
+            interrupt,
+            display: ProgressDisplay::new(options.live, options.title.clone(), &options.name),
+            rate: RateWindow::default(),
+            endpoint: None,
+            address: None,
+            progress: LiveProgress::default(),
+            last_error: String::new(),
+            death: None,
+            unwritten: None,
+        })
+    }
+
+    /// Starts the stand-in and waits until it attends to its outbox; the URL of its broker.
+    fn start_endpoint(&mut self, command: PartyCommand) -> Result<String> {
+        let mut endpoint = PartyProcess::start(command, self.events_tx.clone())?;
+        let address = self.await_ready(&mut endpoint)?;
+        self.endpoint = Some(endpoint);
+        Ok(format!("amqp://{address}"))
+    }
+
+    fn await_ready(&mut self, endpoint: &mut PartyProcess) -> Result<String> {
+        let limit = Instant::now() + READY_TIMEOUT;
+        loop {
+            let ended = endpoint.poll()?;
+            // Read after the poll: the last reports of a party that has ended have then arrived.
+            self.process_events();
+            if let Some(address) = self.address.take() {
+                return Ok(address);
+            }
+            if let Some(status) = ended {
+                return Err(endpoint.start_error(status, &self.interrupt));
+            }
+            ensure!(Instant::now() < limit, "the endpoint was not ready within {} s", READY_TIMEOUT.as_secs());
+            ensure!(self.interrupt.requested() == StopRequest::Nothing, Interrupted::BEFORE_LOAD);
+        }
+    }
+
+    /// Starts the bench and follows it to its end. The first signal has it stop, the second wait for nothing.
+    fn run_bench(&mut self, order: PartyCommand) -> Result<FinishedBench> {
+        let mut mades = PartyProcess::start(order, self.events_tx.clone())?;
+        let began = Instant::now();
+        let mut sent = (StopRequest::Nothing, began);
+        loop {
+            self.process_events();
+            self.update_dashboard(&mades);
+            self.check_endpoint(began)?;
+            if let Some(status) = mades.poll()? {
+                self.process_events();
+                self.display.clear();
+                let complaint = mades.check_exit(status).err();
+                // Status 2 is an error that the bench reported itself; no exit status, and any other, is an end
+                // that it did not choose.
+                let has_died = complaint.is_some() && status.code() != Some(2);
+                if !has_died {
+                    return Ok(FinishedBench { mades, exit_error: complaint, death: None });
+                }
+                let is_before_load = self.progress.created == 0 && self.interrupt.has_ended(status);
+                ensure!(!is_before_load, Interrupted::BEFORE_LOAD);
+                let how = parties::describe_exit(status);
+                let said = mades.last_stderr_line("");
+                let death = Some(Death { at_s: began.elapsed().as_secs_f64(), how, said });
+                return Ok(FinishedBench { mades, exit_error: None, death });
+            }
+            let wanted = if self.death.is_some() { StopRequest::Stop } else { StopRequest::Nothing };
+            let asked = self.interrupt.requested().max(wanted);
+            ensure!(asked < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
+            if asked > sent.0 {
+                mades.terminate();
+                sent = (asked, Instant::now());
+            }
+            let is_in_time = sent.0 == StopRequest::Nothing || sent.1.elapsed() < STOP_TIMEOUT;
+            ensure!(is_in_time, "the bench did not stop within {} s", STOP_TIMEOUT.as_secs());
+        }
+    }
+
+    fn update_dashboard(&mut self, mades: &PartyProcess) {
+        let endpoint = self.endpoint.as_ref();
+        let progress = &self.progress;
+        let last_error = &self.last_error;
+        self.display.update(|| RunSnapshot {
+            parties: std::iter::once(mades).chain(endpoint).filter_map(PartyProcess::load).collect(),
+            last_error: last_error.clone(),
+            ..mades_figures(progress)
+        });
+    }
+
+    fn check_endpoint(&mut self, began: Instant) -> Result<()> {
+        let Some(endpoint) = &mut self.endpoint else { return Ok(()) };
+        if self.death.is_none()
+            && let Some(status) = endpoint.poll()?
+        {
+            let said = endpoint.last_stderr_line("");
+            self.death = Some(Death { at_s: began.elapsed().as_secs_f64(), how: parties::describe_exit(status), said });
+        }
+        Ok(())
+    }
+
+    /// Has the endpoint write down what it did.
+    fn stop_endpoint(&mut self) -> Result<()> {
+        let Some(mut endpoint) = self.endpoint.take_if(|_| self.death.is_none()) else { return Ok(()) };
+        endpoint.sample();
+        endpoint.stop_sampling();
+        endpoint.terminate();
+        let limit = Instant::now() + STOP_TIMEOUT;
+        loop {
+            if let Some(status) = endpoint.poll()? {
+                let outcome = endpoint.check_exit(status);
+                self.endpoint = Some(endpoint);
+                return outcome;
+            }
+            self.process_events();
+            ensure!(self.interrupt.requested() < StopRequest::Quit, Interrupted::WITHOUT_REPORT);
+            ensure!(Instant::now() < limit, "the endpoint did not stop within {} s", STOP_TIMEOUT.as_secs());
+        }
+    }
+
+    /// Reads the parties' reports.
+    fn process_events(&mut self) {
+        let limit = Instant::now() + EVENT_TIMEOUT;
+        loop {
+            match self.events.recv_timeout(limit.saturating_duration_since(Instant::now())) {
+                Ok((Role::Relay, LiveEvent::Ready { amqp })) => {
+                    self.address = amqp.into_iter().next();
+                    return;
+                }
+                Ok((Role::Source, LiveEvent::Progress(progress))) => {
+                    self.progress = progress;
+                    self.rate.add(progress.elapsed_s, progress.delivered);
+                    self.display.show(|| LiveLine::of_mades(&progress, self.rate.per_s()));
+                }
+                Ok((_, LiveEvent::Error { text })) => self.last_error = text,
+                Ok((Role::Source, LiveEvent::Unwritten { record })) => {
+                    self.unwritten = Record::from_json(record.as_bytes()).ok();
+                }
+                Ok(_) => {}
+                // `events_tx` is ours: it cannot be closed.
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+}

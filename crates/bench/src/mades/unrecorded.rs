@@ -1,0 +1,62 @@
+//! The record of a bench of MADES that died and left none: its options, its last progress, and the way it ended.
+use super::MadesBenchOptions;
+use crate::gather;
+use journey::judge;
+use journey::reason::Reason;
+use journey::record::{Cause, Death, LedgerRow, Mades, MadesStage, Party, Record, Role, Verdict, Workload};
+use party::live::LiveProgress;
+use party::outputs;
+use report::numbers::count;
+
+/// Builds the record of such a run from what is known; `progress` is its last progress, and `url` is that of the
+/// broker.
+pub(super) fn record(
+    options: &MadesBenchOptions,
+    url: &str,
+    started_at: jiff::Timestamp,
+    progress: &LiveProgress,
+    death: Death,
+) -> Record {
+    let url = url.to_owned();
+    let workload = Workload { target: url.clone(), ..options.workload.clone() };
+    let mut record = outputs::new_record(None, &options.name, started_at, workload, None);
+    record.duration_s = progress.elapsed_s;
+    record.ledger =
+        LedgerRow { accepted: Some(progress.accepted), delivered: Some(progress.delivered), ..LedgerRow::default() };
+    record.mades = Some(Mades {
+        outbox_url: url.clone(),
+        inbox_url: url,
+        stages: stages(options, progress),
+        ..options.mades.clone()
+    });
+    record.parties = vec![Party {
+        name: "mades".to_owned(),
+        died: Some(death.clone()),
+        ..gather::party_without_record(Role::Source)
+    }];
+    record.thresholds = options.thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
+    let figures = format!(
+        "The bench last reported at {:.1} s: {} created, {} settled, {} delivered.",
+        progress.elapsed_s,
+        count(progress.created),
+        count(progress.accepted),
+        count(progress.delivered)
+    );
+    let reasons =
+        vec![Reason::new(Cause::Died, judge::death_text("bench", &death)), Reason::new(Cause::Remark, figures)];
+    record.verdict = Verdict { closed: false, valid: false, ..judge::decide(reasons, "") };
+    record
+}
+
+/// The stages that a progress counts, in its order.
+fn stages(options: &MadesBenchOptions, progress: &LiveProgress) -> Vec<MadesStage> {
+    let rate = |count: u64| if progress.elapsed_s > 0.0 { count as f64 / progress.elapsed_s } else { 0.0 };
+    let counts = [progress.created, progress.sent, progress.accepted, progress.delivered];
+    let row = |(row, reached): (&MadesStage, u64)| MadesStage {
+        count: reached,
+        rate_per_s: rate(reached),
+        duration_s: progress.elapsed_s,
+        ..row.clone()
+    };
+    options.mades.stages.iter().zip(counts).map(row).collect()
+}

@@ -1,0 +1,117 @@
+//! The broker of a run: the stand-in with queues of its own, the stand-in on a broker, or a broker alone.
+use super::queues::CompareQueues;
+use super::{CompareMode, CompareOptions};
+use crate::engine::TimedChild;
+use anyhow::{Context, Result};
+use party::live::LiveEvent;
+use party::users::PASSWORD_VARIABLE;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Limit of the time in which a stand-in gets ready, and in which it ends when asked.
+const STAND_IN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The default user of go-mades-bench; the embedded listener lets anybody in.
+const USER: &str = "endpoint";
+const PASSWORD: &str = "password";
+
+/// Address of a contestant's broker.
+#[derive(Clone)]
+pub(super) struct BrokerAddress {
+    pub(super) url: String,
+    pub(super) user: String,
+    pub(super) password: String,
+    pub(super) cacert: Option<PathBuf>,
+    /// Set if other runs used the broker before.
+    pub(super) is_shared: bool,
+}
+
+/// A broker, and the stand-in on it where the way needs one.
+pub(super) struct CompareEnvironment {
+    pub(super) address: BrokerAddress,
+    stand_in: Option<TimedChild>,
+}
+
+impl CompareEnvironment {
+    /// Makes it ready; `directory` is where its output goes.
+    ///
+    /// # Errors
+    /// If the stand-in cannot start.
+    pub(super) fn prepare(own: &Path, options: &CompareOptions, directory: &Path) -> Result<Self> {
+        let Some(broker) = &options.broker else {
+            let (stand_in, url) = start_stand_in(own, options, directory, |command| {
+                command.args(["--embedded", "--listen", "127.0.0.1:0"]);
+            })?;
+            let user = USER.to_owned();
+            let password = PASSWORD.to_owned();
+            let url = url.context("the stand-in did not report its address")?;
+            let address = BrokerAddress { url, user, password, cacert: None, is_shared: false };
+            return Ok(Self { address, stand_in: Some(stand_in) });
+        };
+        let address = BrokerAddress {
+            url: broker.url.clone(),
+            user: broker.user.clone(),
+            password: broker.password.clone(),
+            cacert: broker.cacert.clone(),
+            is_shared: true,
+        };
+        let stand_in = match options.mode {
+            CompareMode::Amqp => None,
+            CompareMode::Endpoint | CompareMode::Toolbox | CompareMode::Tracing => {
+                Some(start_stand_in(own, options, directory, |command| {
+                    command.args(["--broker", &broker.url]);
+                    command.args(["--user", &broker.user]).env(PASSWORD_VARIABLE, &broker.password);
+                    if let Some(cacert) = &broker.cacert {
+                        command.arg("--cacert").arg(cacert);
+                    }
+                })?)
+            }
+        };
+        Ok(Self { address, stand_in: stand_in.map(|(process, _)| process) })
+    }
+
+    /// Ends it; processor time that the stand-in has used.
+    ///
+    /// # Errors
+    /// If the stand-in has ended by itself.
+    pub(super) fn stop(mut self) -> Result<Option<f64>> {
+        let Some(mut stand_in) = self.stand_in.take() else { return Ok(None) };
+        stand_in.ensure_running("the stand-in")?;
+        let (_, costs) = stand_in.stop(STAND_IN_TIMEOUT)?;
+        Ok(Some(costs.cpu_s()))
+    }
+}
+
+/// Starts a stand-in and waits until it is ready; where it listens itself.
+fn start_stand_in(
+    own: &Path,
+    options: &CompareOptions,
+    directory: &Path,
+    tell: impl FnOnce(&mut Command),
+) -> Result<(TimedChild, Option<String>)> {
+    let mut command = Command::new(own);
+    command.args(["mades-endpoint", "--live", "json"]);
+    tell(&mut command);
+    command.args(CompareQueues::of(options).arguments(options.mode));
+    match options.mode {
+        CompareMode::Amqp => {}
+        // go-mades-bench waits for ever for what the protocol has.
+        CompareMode::Tracing => drop(command.args(["--mode", "tracing", "--go-mades-bench-compat"])),
+        way => drop(command.args(["--mode", way.name()])),
+    }
+    if options.drop > 0.0 {
+        command.args(["--drop", &options.drop.to_string()]);
+    }
+    let output = directory.join("stand-in.out");
+    command.stdout(File::create(&output).with_context(|| format!("cannot write {}", output.display()))?);
+    let mut process = TimedChild::start(command)?;
+    let amqp = process.await_ready("the stand-in", STAND_IN_TIMEOUT, || {
+        let text = fs::read_to_string(&output).unwrap_or_default();
+        text.lines().find_map(|line| match LiveEvent::from_line(line) {
+            Some(LiveEvent::Ready { amqp }) => Some(amqp),
+            _ => None,
+        })
+    })?;
+    Ok((process, amqp.first().map(|address| format!("amqp://{address}"))))
+}

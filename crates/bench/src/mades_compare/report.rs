@@ -1,0 +1,176 @@
+//! The comparison as it is read: figures with their spread, and ratios to go-mades-bench in the same round.
+use super::contestants::CompareCase;
+use super::runs::CompareMeasurement;
+use super::{CompareMode, CompareOptions, SendWindow};
+use crate::engine::{
+    self, ComparedProgram, ComparisonResults, Defects, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn,
+    TextReport, missing_note, ratio_table, rounds_text,
+};
+use crate::scenario::MadesTool;
+use ::compare::Gain;
+use report::numbers::{count, counted, figure, memory, octets, rate};
+use report::table::Table;
+
+/// All that was run.
+type CompareResults = ComparisonResults<CompareCase, CompareMeasurement>;
+
+type Column<'a> = TableColumn<'a, CompareCase, CompareMeasurement>;
+
+/// Ours as a multiple of the other's.
+const RATIOS: [RatioColumn<CompareMeasurement>; 2] = [
+    RatioColumn {
+        title: "× msg/s",
+        gain: Gain::Higher,
+        compare: |run, base| Some(run.reported.rate_per_s / base.reported.rate_per_s),
+    },
+    RatioColumn {
+        title: "× CPU/msg",
+        gain: Gain::Lower,
+        compare: |run, base| Some(run.costs.cpu_s() / base.costs.cpu_s()),
+    },
+];
+
+/// The tables; programs that are `missing` are named below them.
+pub(super) fn of(results: &CompareResults, missing: &[&str], options: &CompareOptions) -> TextReport {
+    let (ratios, ratio_notes) = ratios(results);
+    let mut notes: Vec<String> = missing_note(missing).into_iter().collect();
+    notes.push(
+        "msg/s: from each tool's own report, from the first message created to the last one finished.".to_owned(),
+    );
+    notes.extend(ratio_notes);
+    if results.series.iter().any(|series| series.case.tool == MadesTool::GoMadesBench) {
+        notes.push("The window of go-mades-bench is its -goroutines.".to_owned());
+    }
+    results.report(ReportParts {
+        title: title(options),
+        tables: vec![figures(results, options), ratios],
+        notes,
+        pass: "none of which failed",
+        wrong: Defects::default(),
+        is_strict: false,
+    })
+}
+
+fn title(options: &CompareOptions) -> String {
+    let environment = match (&options.broker, options.mode) {
+        (None, CompareMode::Amqp) => "the embedded listener",
+        (None, _) => "the embedded stand-in",
+        (Some(_), CompareMode::Amqp) => "the broker",
+        (Some(_), _) => "the stand-in on the broker",
+    };
+    format!(
+        "mades-compare: mode {} at {environment}, {} of {} per run, durable, {}",
+        options.mode.name(),
+        counted(options.messages, "message"),
+        octets(options.message_bytes),
+        rounds_text(options.rounds, ShownFigures::Spreads)
+    )
+}
+
+fn window(window: SendWindow) -> String {
+    match window {
+        SendWindow::Same(window) => count(u64::from(window)),
+        SendWindow::Defaults => "defaults".to_owned(),
+    }
+}
+
+fn figures(results: &CompareResults, options: &CompareOptions) -> Table {
+    let micros_per_message = |seconds: f64| 1e6 * seconds / options.messages as f64;
+    let columns = [
+        Column::words("tool", |series| series.case.tool.name().to_owned()),
+        Column::figure("window", |series| window(series.case.window)),
+        Column::spread("msg/s", |run| Some(run.reported.rate_per_s), rate),
+        Column::spread("CPU µs/msg", |run| Some(micros_per_message(run.costs.cpu_s())), figure),
+        Column::median(
+            "max RSS",
+            |run| run.costs.max_rss_bytes.map(|bytes| bytes as f64),
+            |bytes| memory(bytes as u64),
+        ),
+        Column::median("stand-in CPU µs/msg", |run| run.stand_in_cpu_s.map(micros_per_message), figure),
+    ];
+    engine::table(&results.series, &columns, &["stand-in CPU µs/msg", "max RSS"])
+}
+
+fn ratios(results: &CompareResults) -> (Table, Vec<String>) {
+    let ours = results.series.iter().filter(|series| series.case.tool == MadesTool::Mailrun);
+    let pairs = ours.filter_map(|series| {
+        let of_base = CompareCase { tool: MadesTool::GoMadesBench, ..series.case };
+        let base = results.series.iter().find(|other| other.case == of_base)?;
+        Some(RatioPair { cells: vec![window(series.case.window)], series, base })
+    });
+    ratio_table(&["mailrun against go-mades-bench, window"], pairs.collect(), &RATIOS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contestants::sample;
+    use super::super::reported::ReportedResult;
+    use super::*;
+    use crate::engine::{CaseSeries, ComparedRun, Costs};
+
+    type Run = ComparedRun<CompareMeasurement>;
+
+    fn run(rate_per_s: f64, cpu_s: f64, fault: Option<&str>) -> Run {
+        let costs = Costs { user_s: cpu_s, max_rss_bytes: Some(8 << 20), ..Costs::default() };
+        let reported = ReportedResult { rate_per_s, fault: fault.map(str::to_owned) };
+        let measured = CompareMeasurement { reported, costs, stand_in_cpu_s: None };
+        match fault {
+            None => ComparedRun::Sound(measured),
+            Some(why) => ComparedRun::Faulty(measured, why.to_owned()),
+        }
+    }
+
+    fn series(tool: MadesTool, runs: Vec<Run>) -> CaseSeries<CompareCase, CompareMeasurement> {
+        let case = CompareCase { tool, window: SendWindow::Same(16) };
+        CaseSeries { case, name: case.description(), runs }
+    }
+
+    fn results(theirs: Vec<Run>, own: Vec<Run>) -> CompareResults {
+        let series = vec![series(MadesTool::GoMadesBench, theirs), series(MadesTool::Mailrun, own)];
+        CompareResults { series, done: 6, planned: 6 }
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let theirs = vec![run(100.0, 0.5, None), run(200.0, 0.5, None), run(100.0, 0.5, None)];
+        // 3, 1 and 2 times as fast; the medians would give 2 times as well, but not the spread.
+        let own = vec![run(300.0, 0.1, None), run(200.0, 0.5, None), run(200.0, 0.25, None)];
+        let report = of(&results(theirs, own), &[], &sample());
+        assert!(report.is_good(), "{}", report.text);
+        assert!(
+            report.text.contains("2.00 (1.00–3.00)") && report.text.contains("0.50 (0.20–1.00)"),
+            "{}",
+            report.text
+        );
+        let row = report.text.lines().find(|line| line.starts_with(" mailrun mades")).unwrap();
+        assert_eq!(row.split_whitespace().nth(3), Some("200.0"), "{row}");
+    }
+
+    #[test]
+    fn what_hung_is_named_and_has_no_figures() {
+        let theirs =
+            vec![ComparedRun::Failed("it did not end within 5 s\nand was killed".to_owned()), run(100.0, 0.5, None)];
+        let own = vec![run(300.0, 0.1, Some("lost 7.")), run(200.0, 0.5, None)];
+        let report = of(&results(theirs, own), &[], &sample());
+        assert!(!report.is_good());
+        for line in [
+            "NOT OK: go-mades-bench, window 16: it did not end within 5 s and was killed",
+            "NOT OK: mailrun mades, window 16: lost 7.",
+        ] {
+            assert!(report.text.lines().any(|said| said == line), "{}", report.text);
+        }
+        assert!(!report.text.contains("300") && report.text.contains(" 2.00 "), "{}", report.text);
+    }
+
+    #[test]
+    fn who_is_not_there_is_named() {
+        let alone = vec![series(MadesTool::Mailrun, vec![run(300.0, 0.1, None)])];
+        let report = of(&CompareResults { series: alone, done: 1, planned: 2 }, &["go-mades-bench"], &sample());
+        assert!(!report.is_good() && report.text.contains("Stopped after 1 of 2 runs."), "{}", report.text);
+        assert!(
+            report.text.contains("not installed: go-mades-bench.") && !report.text.contains('×'),
+            "{}",
+            report.text
+        );
+    }
+}

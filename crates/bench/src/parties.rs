@@ -1,0 +1,537 @@
+//! Parties as child processes: started, listened to, measured, stopped.
+//!
+//! ```text
+//!            ┌ stdout ─→ a thread: each line to source.stdout, each event to the bench
+//! Process ───┤ stderr ─→ source.stderr; its last line says why it could not run
+//!            └ /proc/PID every 250 ms, and once more when it has ended and is not yet waited for
+//! ```
+//!
+//! Each child leads a process group of its own, so that a Ctrl-C at the terminal reaches the bench alone, and the
+//! bench stops the source before the relay and the relay before the sink. Whatever happens, a `Process` that goes out
+//! of scope is killed, and what a relay has started with it.
+use super::directory::{self, RunDirectory};
+use super::plan::{BenchOptions, BenchTarget};
+use super::relays::{MemoryCurve, tree};
+use anyhow::{Context, Result, anyhow, bail};
+use journey::record::Role;
+use journey::trace::RunId;
+use party::interrupt::{Interrupt, Interrupted};
+use party::live::LiveEvent;
+use party::live_figures::{PartyLoad, party_load};
+use party::outputs;
+use party::process_usage::{self, ProcessUsage};
+use party::server_cores;
+use party::usage_sampler::UsageSampler;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Interval of the samples of a party's usage.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+/// Limit of the cost of sampling, as one part in this many of the run: a sample of a tree of hundreds of processes
+/// takes milliseconds.
+const SAMPLING_SHARE: u32 = 100;
+
+/// The exit status of a program that reports its end by SIGTERM: 128 + 15.
+const SIGTERM_EXIT_CODE: i32 = 143;
+
+/// Processes that belong to a party.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProcessScope {
+    /// The process that is started.
+    Process,
+    /// All that it starts, too.
+    Tree,
+}
+
+/// Says who keeps Ctrl-C at the terminal from a party.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GroupLeader {
+    /// The bench: it makes the party the leader of a process group.
+    Bench,
+    /// The party itself: it begins a session, which the leader of a group may not (setsid(2)).
+    Party,
+}
+
+/// A command to start.
+#[derive(Clone, Debug)]
+pub(super) struct PartyCommand {
+    pub(super) role: Role,
+    /// Its name in messages.
+    pub(super) name: &'static str,
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<String>,
+    pub(super) environment: Vec<(&'static str, PathBuf)>,
+    pub(super) scope: ProcessScope,
+    pub(super) group_leader: GroupLeader,
+    /// Processors that it runs on; `None` for all.
+    pub(super) cores: Option<u32>,
+    pub(super) stdout: PathBuf,
+    pub(super) stderr: PathBuf,
+}
+
+impl PartyCommand {
+    /// The bench's own sink.
+    pub(super) fn sink(program: &Path, options: &BenchOptions, run: RunId, directory: &RunDirectory) -> Self {
+        Self::sink_at(program, options, run, directory, options.sink_listen())
+    }
+
+    /// The same at an address of the caller's choice.
+    pub(super) fn sink_at(
+        program: &Path,
+        options: &BenchOptions,
+        run: RunId,
+        directory: &RunDirectory,
+        listen: &str,
+    ) -> Self {
+        let words = options.sink_arguments(run, &directory.party_files(Role::Sink), listen);
+        let cores = options.server_cores.filter(|_| options.target == BenchTarget::OwnSink);
+        Self { cores, ..Self::new(program, directory, Role::Sink, words) }
+    }
+
+    /// The source, with `target` to send to.
+    pub(super) fn source(
+        program: &Path,
+        options: &BenchOptions,
+        run: RunId,
+        directory: &RunDirectory,
+        target: &str,
+    ) -> Self {
+        let words = options.source_arguments(run, &directory.party_files(Role::Source), target);
+        Self::new(program, directory, Role::Source, words)
+    }
+
+    /// A party of another name, whose output goes to files of that name.
+    pub(super) fn named(
+        name: &'static str,
+        program: &Path,
+        arguments: Vec<String>,
+        directory: &RunDirectory,
+        role: Role,
+    ) -> Self {
+        let file = |kind: &str| directory.path().join(format!("{name}.{kind}"));
+        let stdout = file("stdout");
+        let stderr = file("stderr");
+        Self { name, stdout, stderr, ..Self::new(program, directory, role, arguments) }
+    }
+
+    /// A relay: whatever it starts is its own.
+    pub(super) fn relay(program: &Path, arguments: Vec<String>, directory: &RunDirectory) -> Self {
+        Self { scope: ProcessScope::Tree, ..Self::new(program, directory, Role::Relay, arguments) }
+    }
+
+    fn new(program: &Path, directory: &RunDirectory, role: Role, arguments: Vec<String>) -> Self {
+        Self {
+            role,
+            name: directory::name(role),
+            program: program.to_owned(),
+            arguments,
+            environment: Vec::new(),
+            scope: ProcessScope::Process,
+            group_leader: GroupLeader::Bench,
+            cores: None,
+            stdout: directory.file(role, "stdout"),
+            stderr: directory.file(role, "stderr"),
+        }
+    }
+}
+
+/// Observations of a party that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct PartyObservation {
+    pub(super) role: Role,
+    pub(super) command: Vec<String>,
+    pub(super) usage: ProcessUsage,
+    pub(super) memory: MemoryCurve,
+    pub(super) usage_by_second: UsageSampler,
+}
+
+impl PartyObservation {
+    /// Adds the observations of the process that had its role before.
+    pub(super) fn merge_previous(self, former: Option<Self>) -> Self {
+        let Some(former) = former else { return self };
+        Self {
+            usage: former.usage.plus(self.usage),
+            memory: former.memory.then(self.memory),
+            usage_by_second: former.usage_by_second.then(self.usage_by_second),
+            ..self
+        }
+    }
+}
+
+/// A party that was started and is ours to stop.
+#[derive(Debug)]
+pub(super) struct PartyProcess {
+    role: Role,
+    name: &'static str,
+    command: Vec<String>,
+    child: Child,
+    stdout_reader: Option<JoinHandle<()>>,
+    stderr: PathBuf,
+    scope: ProcessScope,
+    usage: ProcessUsage,
+    /// Usage in the runs before this one, where it runs on from one to the next.
+    usage_before: Option<ProcessUsage>,
+    memory: MemoryCurve,
+    usage_by_second: UsageSampler,
+    sampled_at: Instant,
+    sample_interval: Duration,
+    /// Its figures are taken: what it uses to stop is not the run's.
+    sampling_stopped: bool,
+    ended: Option<ExitStatus>,
+}
+
+impl PartyProcess {
+    /// Starts it; its events go to `events`.
+    pub(super) fn start(party: PartyCommand, events: Sender<(Role, LiveEvent)>) -> Result<Self> {
+        let name = party.name;
+        let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+        let transcript = create(&party.stdout)?;
+        let mut command = Command::new(&party.program);
+        command.args(&party.arguments).envs(party.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(create(&party.stderr)?);
+        if party.group_leader == GroupLeader::Bench {
+            command.process_group(0);
+        }
+        let program = party.program.to_string_lossy().into_owned();
+        let spawned = match party.cores {
+            Some(count) => server_cores::spawn_on(&mut command, count),
+            None => command.spawn(),
+        };
+        let mut child = spawned.with_context(|| format!("cannot start the {name} ({program})"))?;
+        let stdout = child.stdout.take().expect("it was piped");
+        let role = party.role;
+        let listener = std::thread::Builder::new()
+            .name(format!("{name} stdout"))
+            .spawn(move || read_events(BufReader::new(stdout), transcript, role, &events))
+            .context("cannot start a thread")?;
+        Ok(Self {
+            role,
+            name,
+            command: std::iter::once(program).chain(party.arguments).collect(),
+            child,
+            stdout_reader: Some(listener),
+            stderr: party.stderr,
+            scope: party.scope,
+            usage: ProcessUsage::default(),
+            usage_before: None,
+            memory: MemoryCurve::default(),
+            usage_by_second: UsageSampler::default(),
+            sampled_at: Instant::now(),
+            sample_interval: SAMPLE_INTERVAL,
+            sampling_stopped: false,
+            ended: None,
+        })
+    }
+
+    /// Samples its usage now and then, and reports whether it has ended. Its last figures are taken before it is
+    /// waited for: until then `/proc` still has them, and no other process can have its number.
+    pub(super) fn poll(&mut self) -> Result<Option<ExitStatus>> {
+        if self.ended.is_some() {
+            return Ok(self.ended);
+        }
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let has_ended = waitid(WaitId::Pid(self.pid()), options).context("cannot wait for a party")?.is_some();
+        if !self.sampling_stopped && (has_ended || self.sampled_at.elapsed() >= self.sample_interval) {
+            self.sample();
+        }
+        if has_ended {
+            self.ended = Some(self.reap().context("cannot wait for a party")?);
+        }
+        Ok(self.ended)
+    }
+
+    /// Samples its usage.
+    pub(super) fn sample(&mut self) -> ProcessUsage {
+        self.sampled_at = Instant::now();
+        let pid = self.child.id();
+        let seen = match self.scope {
+            ProcessScope::Process => process_usage::of(pid),
+            ProcessScope::Tree => tree::usage(pid),
+        };
+        if let Some(seen) = seen {
+            self.usage = self.usage.followed_by(seen);
+            self.memory.add(seen.rss_bytes);
+            self.usage_by_second.add(outputs::record_time(), seen.user_s + seen.sys_s, seen.rss_bytes);
+        }
+        self.sample_interval = SAMPLE_INTERVAL.max(self.sampled_at.elapsed() * SAMPLING_SHARE);
+        self.usage
+    }
+
+    /// Begins to count for another run.
+    pub(super) fn begin_run(&mut self) {
+        self.memory = MemoryCurve::default();
+        self.usage_by_second = UsageSampler::default();
+        self.sampling_stopped = false;
+        self.usage_before = Some(self.sample());
+    }
+
+    /// Stops the sampling: the measured work is done.
+    pub(super) fn stop_sampling(&mut self) {
+        self.sampling_stopped = true;
+    }
+
+    /// Reports whether it was not seen to end.
+    pub(super) fn is_running(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    /// Asks it to stop and write its files.
+    pub(super) fn terminate(&self) {
+        if self.ended.is_none() {
+            // It may have ended by itself meanwhile; not being waited for, its number is still its own.
+            let _ = kill_process(self.pid(), Signal::TERM);
+        }
+    }
+
+    /// Asks the programs that it runs to stop, and not itself: strace ends when the traced program has ended.
+    pub(super) fn terminate_children(&self) {
+        if self.ended.is_none() {
+            for pid in tree::children(self.child.id()).into_iter().filter_map(as_pid) {
+                let _ = kill_process(pid, Signal::TERM);
+            }
+        }
+    }
+
+    /// Checks that it ran to its end: 1, 3 and 130 are its own verdict on that run, which is not the bench's.
+    pub(super) fn check_exit(&self, status: ExitStatus) -> Result<()> {
+        let name = self.name;
+        match status.code() {
+            Some(0 | 1 | 3 | 130) => Ok(()),
+            Some(code) => {
+                bail!("the {name} could not run: {}", self.last_stderr_line(&format!("it exited with {code}")))
+            }
+            None => bail!("the {name} died ({status}): {}", self.last_stderr_line("no output")),
+        }
+    }
+
+    /// The error of its end before it was ready.
+    pub(super) fn start_error(&self, status: ExitStatus, interrupt: &Interrupt) -> anyhow::Error {
+        if interrupt.has_ended(status) {
+            return Interrupted::BEFORE_LOAD.into();
+        }
+        let early = || anyhow!("the {} ended before it listened: {}", self.name, self.last_stderr_line("no output"));
+        self.check_exit(status).err().unwrap_or_else(early)
+    }
+
+    /// Kills it and all that is its own.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.ended = Some(self.reap().context("cannot wait for a party")?);
+        Ok(())
+    }
+
+    /// The last line that it wrote on its standard error, or `otherwise`.
+    pub(super) fn last_stderr_line(&self, otherwise: &str) -> String {
+        let said = fs::read(&self.stderr).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        // That it listens is no complaint.
+        let is_telling = |line: &&str| !line.is_empty() && !line.contains(": listening on ");
+        let line = said.lines().rev().map(str::trim).find(is_telling);
+        match line {
+            Some(line) => line.strip_prefix("mailrun: ").unwrap_or(line).to_owned(),
+            // Its own message may not have found room either.
+            None if is_full(&self.stderr) => format!("No space left on device: {}", self.stderr.display()),
+            None => otherwise.to_owned(),
+        }
+    }
+
+    /// Processors and memory that it uses now.
+    pub(super) fn load(&self) -> Option<PartyLoad> {
+        party_load(self.name, &self.usage_by_second)
+    }
+
+    /// Observations of it.
+    pub(super) fn observation(&self) -> PartyObservation {
+        PartyObservation {
+            role: self.role,
+            command: self.command.clone(),
+            usage: self.usage_before.map_or(self.usage, |before| self.usage.since(before)),
+            memory: self.memory.clone(),
+            usage_by_second: self.usage_by_second.clone(),
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Kills what is left of its process group, waits for it, and reads the last of its output.
+    fn reap(&mut self) -> std::io::Result<ExitStatus> {
+        // Not being waited for, its number, and so its group's, is still its own. A child of its own that lived on
+        // would keep the pipe open and the listener waiting.
+        if self.scope == ProcessScope::Tree {
+            // Some may have left the group.
+            for pid in tree::members(self.child.id()).into_iter().filter_map(|member| as_pid(member.pid)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        let _ = kill_process_group(self.pid(), Signal::KILL);
+        let _ = kill_process(self.pid(), Signal::KILL);
+        let status = self.child.wait()?;
+        if let Some(listener) = self.stdout_reader.take() {
+            // A panic in it has nothing to add.
+            let _ = listener.join();
+        }
+        Ok(status)
+    }
+}
+
+impl Drop for PartyProcess {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            let _ = self.reap();
+        }
+    }
+}
+
+/// Reports whether a relay that was asked to stop did so: another program may have no better exit than that of the
+/// signal, or report it as 143, as shells and Java do.
+pub(super) fn has_stopped(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::TERM.as_raw()) || status.code() == Some(SIGTERM_EXIT_CODE)
+}
+
+/// `signal 9 (SIGKILL)`, `exit status 2`
+pub(super) fn describe_exit(status: ExitStatus) -> String {
+    status.to_string().replacen(": ", " ", 1)
+}
+
+/// Reports whether the file system of that file has no space left.
+fn is_full(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|filesystem| filesystem.f_bavail == 0)
+}
+
+fn as_pid(number: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(number).ok()?)
+}
+
+/// Hands on each event and keeps each line, until the party closes its output.
+fn read_events(stdout: impl BufRead, mut transcript: File, role: Role, events: &Sender<(Role, LiveEvent)>) {
+    for line in stdout.split(b'\n').map_while(Result::ok) {
+        // A full disk must not stop the run; the record at its end reports it.
+        let _ = transcript.write_all(&line).and_then(|()| transcript.write_all(b"\n"));
+        if let Some(event) = LiveEvent::from_line(&String::from_utf8_lossy(&line)) {
+            // The bench may have given up; the party is then being stopped.
+            let _ = events.send((role, event));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+    use tempfile::TempDir;
+
+    struct ScriptedParty {
+        process: PartyProcess,
+        events: Receiver<(Role, LiveEvent)>,
+        place: TempDir,
+    }
+
+    fn shell(script: &str) -> ScriptedParty {
+        shell_on(script, None)
+    }
+
+    fn shell_on(script: &str, cores: Option<u32>) -> ScriptedParty {
+        let place = tempfile::tempdir().expect("a directory");
+        let party = PartyCommand {
+            role: Role::Sink,
+            name: "sink",
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            environment: Vec::new(),
+            scope: ProcessScope::Process,
+            group_leader: GroupLeader::Bench,
+            cores,
+            stdout: place.path().join("sink.stdout"),
+            stderr: place.path().join("sink.stderr"),
+        };
+        let (sender, events) = channel();
+        ScriptedParty { process: PartyProcess::start(party, sender).expect("started"), events, place }
+    }
+
+    fn wait(process: &mut PartyProcess) -> ExitStatus {
+        let limit = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < limit {
+            if let Some(status) = process.poll().expect("polled") {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("it did not end in time");
+    }
+
+    #[test]
+    fn it_runs_on_as_many_processors_as_it_is_given() {
+        let mut shell = shell_on("grep Cpus_allowed_list /proc/self/status", Some(1));
+        let status = wait(&mut shell.process);
+        assert!(shell.process.check_exit(status).is_ok());
+        let kept = fs::read_to_string(shell.place.path().join("sink.stdout")).expect("kept");
+        let list = kept.strip_prefix("Cpus_allowed_list:").expect("the list").trim();
+        assert!(list.parse::<u32>().is_ok(), "{kept}");
+    }
+
+    #[test]
+    fn its_lines_become_events_and_are_kept() {
+        let mut shell = shell(r#"echo '{"event":"done"}'; echo chatter"#);
+        let status = wait(&mut shell.process);
+        assert!(shell.process.check_exit(status).is_ok());
+        assert_eq!(shell.events.try_iter().collect::<Vec<_>>(), [(Role::Sink, LiveEvent::Done)]);
+        let kept = fs::read_to_string(shell.place.path().join("sink.stdout")).expect("kept");
+        assert_eq!(kept, "{\"event\":\"done\"}\nchatter\n");
+    }
+
+    #[test]
+    fn its_last_words_explain_its_failure() {
+        let mut shell = shell("echo warning >&2; echo 'mailrun: cannot listen on 127.0.0.1:1' >&2; exit 2");
+        let status = wait(&mut shell.process);
+        let error = shell.process.check_exit(status).expect_err("it failed");
+        assert_eq!(error.to_string(), "the sink could not run: cannot listen on 127.0.0.1:1");
+    }
+
+    #[test]
+    fn a_party_killed_by_a_stranger_is_said_to_have_died() {
+        let mut shell = shell("kill -9 $$");
+        let status = wait(&mut shell.process);
+        let error = shell.process.check_exit(status).expect_err("it died").to_string();
+        assert!(error.starts_with("the sink died (signal: 9"), "{error}");
+    }
+
+    #[test]
+    fn its_processor_time_is_complete_though_it_has_ended() {
+        // Longer than one sampling interval, so that memory is seen; its processor time is read from the ended
+        // process.
+        let mut shell = shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
+        wait(&mut shell.process);
+        let usage = shell.process.observation().usage;
+        assert!(usage.user_s + usage.sys_s > 0.0, "{usage:?}");
+    }
+
+    #[test]
+    fn a_process_out_of_scope_is_killed() {
+        let shell = shell("sleep 600 & wait");
+        let pid = shell.process.child.id();
+        drop(shell.process);
+        assert!(process_usage::of(pid).is_none());
+    }
+
+    #[test]
+    fn it_is_asked_before_it_is_killed() {
+        let script = r#"trap 'echo "{\"event\":\"done\"}"; exit 0' TERM
+            echo '{"event":"listening","smtp":[],"http":null}'
+            while :; do sleep 0.05; done"#;
+        let mut shell = shell(script);
+        let listening = shell.events.recv_timeout(Duration::from_secs(20)).expect("it listens");
+        assert!(matches!(listening, (Role::Sink, LiveEvent::Listening { .. })));
+        shell.process.terminate();
+        let status = wait(&mut shell.process);
+        assert_eq!(status.code(), Some(0));
+        assert_eq!(shell.events.try_iter().last(), Some((Role::Sink, LiveEvent::Done)));
+    }
+}

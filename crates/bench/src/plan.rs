@@ -1,0 +1,315 @@
+//! Options of a bench, and the command lines that follow from them.
+use super::directory::PartyFiles;
+use super::relays::{CERTIFICATE_FILE, Contestant, ListenerOptions};
+use journey::record::{Arrival, Pipelining, Workload};
+use journey::threshold::Threshold;
+use journey::trace::RunId;
+use party::live::LiveMode;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Duration of a bench that was given neither a number of messages nor a time.
+const DEFAULT_DURATION_S: f64 = 10.0;
+/// The same where a relay stands between, which may take as long again to hand on what it has taken.
+const RELAYED_DURATION_S: f64 = 8.0;
+/// Address of the bench's own sink: the kernel chooses the port.
+const ANY_PORT: &str = "127.0.0.1:0";
+
+/// Option of a source whose messages have no trace.
+pub(super) const NO_TRACE: &str = "--no-trace";
+
+/// All options of a bench.
+#[derive(Clone, Debug)]
+pub struct BenchOptions {
+    /// The user's name for the run.
+    pub name: String,
+    /// The run directory; `None` for a new one under `mailrun-results/`.
+    pub out: Option<PathBuf>,
+    /// Id of the run; a random one if `None`.
+    pub run: Option<RunId>,
+    /// Target of the load.
+    pub target: BenchTarget,
+    /// The load, as far as the bench has to know it; the source's own account of it goes into the record.
+    pub workload: Workload,
+    /// More options for the source, word by word: what is sent, to whom, in stages or not.
+    pub source_options: Vec<String>,
+    /// More options for the sink, its faults among them, word by word.
+    pub sink_options: Vec<String>,
+    /// The relay runs under strace, which counts its system calls and slows it.
+    pub syscall_counting: SyscallCounting,
+    /// Processors that the server under test runs on, where the bench starts it; `None` for all.
+    pub server_cores: Option<u32>,
+    /// Certificate that the source trusts.
+    pub trusted: TrustedCertificate,
+    /// Extensions that the relay which the bench starts has to offer.
+    pub listener: ListenerOptions,
+    /// Thresholds that the run must meet.
+    pub thresholds: Vec<Threshold>,
+    /// Says whether the source tries one connection before the load, where the server is not the bench's own.
+    pub preflight: BenchPreflight,
+    /// HTTP addresses of sinks whose clocks are compared with this host's: those of a part of a load, which judges no deliveries.
+    pub clock_sinks: Vec<String>,
+    /// Pause in arrivals after which what is missing counts as lost; `None` for the usual one of a few seconds.
+    pub lost_after: Option<Duration>,
+    /// Progress output while it runs.
+    pub live: LiveMode,
+    /// Name of the run in the progress line, where it is one of several.
+    pub title: Option<String>,
+    /// The command line that was typed.
+    pub command: Vec<String>,
+}
+
+/// Certificate that the source trusts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrustedCertificate {
+    /// Those that the options of the source name.
+    Configured,
+    /// That of the bench's own sink alone, which the sink writes into the run directory.
+    OwnSink,
+    /// That of the relay that the bench starts, and that one alone.
+    OwnRelay,
+}
+
+/// Says whether one connection is tried before the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BenchPreflight {
+    On,
+    Off,
+}
+
+/// Target of the load, and the observer of the far end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BenchTarget {
+    /// A sink that the bench starts for itself.
+    OwnSink,
+    /// A relay that forwards to a sink, both of them the bench's own; never `Contestant::None`.
+    Relay(Contestant),
+    /// A server that is running.
+    Server {
+        /// HOST:PORT.
+        address: String,
+        /// The status address of the mailrun sink at the end of the chain; `None` if there is none, and then
+        /// delivery is unknown.
+        sink: Option<String>,
+    },
+}
+
+impl BenchTarget {
+    /// The contestant as the target of a run's load.
+    pub fn of(contestant: Contestant) -> Self {
+        match contestant {
+            Contestant::None => Self::OwnSink,
+            relay => Self::Relay(relay),
+        }
+    }
+
+    /// The status address of a sink that is running.
+    pub(super) fn remote_sink(&self) -> Option<&str> {
+        match self {
+            Self::OwnSink | Self::Relay(_) => None,
+            Self::Server { sink, .. } => sink.as_deref(),
+        }
+    }
+}
+
+/// Says whether system calls are counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SyscallCounting {
+    #[default]
+    Off,
+    /// Counted by strace, at this path.
+    Strace(PathBuf),
+}
+
+impl BenchOptions {
+    /// Limit of its duration: what was asked for, or ten seconds where there is no other end.
+    pub(super) fn duration_limit_s(&self) -> Option<f64> {
+        let workload = &self.workload;
+        let default_s = if self.relay().is_some() { RELAYED_DURATION_S } else { DEFAULT_DURATION_S };
+        workload.duration_limit_s.or(workload.messages.is_none().then_some(default_s))
+    }
+
+    /// Reports whether the messages have a trace, by which the sink knows them.
+    pub(super) fn has_trace(&self) -> bool {
+        !self.source_options.iter().any(|word| word == NO_TRACE)
+    }
+
+    /// The relay between source and sink.
+    pub(super) fn relay(&self) -> Option<&Contestant> {
+        match &self.target {
+            BenchTarget::Relay(contestant) => Some(contestant),
+            BenchTarget::OwnSink | BenchTarget::Server { .. } => None,
+        }
+    }
+
+    /// Address that the bench's own sink listens on.
+    pub(super) fn sink_listen(&self) -> &str {
+        match self.relay() {
+            Some(Contestant::Running { sink, .. }) => sink,
+            _ => ANY_PORT,
+        }
+    }
+
+    /// `mailrun sink …`
+    pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles, listen: &str) -> Vec<String> {
+        let mut words = vec!["sink".to_owned()];
+        push(&mut words, "--listen", listen);
+        push(&mut words, "--seed", self.workload.seed);
+        push_party(&mut words, run, files);
+        if self.trusted == TrustedCertificate::OwnSink {
+            push(&mut words, "--tls-write-cert", files.certificate());
+        }
+        words.extend(self.sink_options.iter().cloned());
+        words
+    }
+
+    /// `mailrun source …`
+    pub(super) fn source_arguments(&self, run: RunId, files: &PartyFiles, target: &str) -> Vec<String> {
+        let workload = &self.workload;
+        let mut words = vec!["source".to_owned()];
+        words.push(target.to_owned());
+        if let Some(messages) = workload.messages {
+            push(&mut words, "--messages", messages);
+        }
+        if let Some(limit_s) = self.duration_limit_s().filter(|_| workload.stages.is_empty()) {
+            push(&mut words, "--duration", format!("{}ms", (limit_s * 1e3).round() as u64));
+        }
+        push(&mut words, "--sessions", workload.sessions);
+        push(&mut words, "--pipelining", pipelining(workload.pipelining));
+        push(&mut words, "--seed", workload.seed);
+        push_pace(&mut words, workload);
+        push_party(&mut words, run, files);
+        match self.trusted {
+            TrustedCertificate::Configured => {}
+            TrustedCertificate::OwnSink => push(&mut words, "--cacert", files.certificate()),
+            TrustedCertificate::OwnRelay => {
+                push(&mut words, "--cacert", files.record.with_file_name(CERTIFICATE_FILE).to_string_lossy());
+            }
+        }
+        // A server that the bench has just started is there, and its rules are for the load.
+        let is_own =
+            !matches!(self.target, BenchTarget::Server { .. } | BenchTarget::Relay(Contestant::Running { .. }));
+        if is_own || self.preflight == BenchPreflight::Off {
+            words.push("--no-preflight".to_owned());
+        }
+        words.extend(self.source_options.iter().cloned());
+        words
+    }
+}
+
+fn push(words: &mut Vec<String>, option: &str, value: impl ToString) {
+    words.extend([option.to_owned(), value.to_string()]);
+}
+
+fn push_party(words: &mut Vec<String>, run: RunId, files: &PartyFiles) {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    push(words, "--run-id", run);
+    push(words, "--json", path(&files.record));
+    push(words, "--ledger", path(&files.ledger));
+    push(words, "--hlog", path(&files.intervals));
+    push(words, "--live", "json");
+}
+
+fn push_pace(words: &mut Vec<String>, workload: &Workload) {
+    let arrival = match workload.arrival {
+        Arrival::Closed => return,
+        Arrival::Constant => "constant",
+        Arrival::Poisson => "poisson",
+    };
+    if let Some(rate) = workload.rate_per_s {
+        push(words, "--rate", rate);
+    }
+    push(words, "--arrival", arrival);
+}
+
+fn pipelining(pipelining: Pipelining) -> &'static str {
+    match pipelining {
+        Pipelining::Off => "off",
+        Pipelining::Group => "group",
+        Pipelining::Stream => "stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use journey::record::OfferedStage;
+
+    fn options(workload: Workload) -> BenchOptions {
+        BenchOptions {
+            name: "quick".to_owned(),
+            out: None,
+            run: None,
+            target: BenchTarget::OwnSink,
+            workload,
+            source_options: vec!["--workers".to_owned(), "2".to_owned()],
+            sink_options: vec!["--drop".to_owned(), "0.001".to_owned()],
+            syscall_counting: SyscallCounting::Off,
+            server_cores: None,
+            trusted: TrustedCertificate::Configured,
+            listener: ListenerOptions::default(),
+            thresholds: Vec::new(),
+            preflight: BenchPreflight::On,
+            clock_sinks: Vec::new(),
+            lost_after: None,
+            live: LiveMode::Off,
+            title: None,
+            command: Vec::new(),
+        }
+    }
+
+    fn files() -> PartyFiles {
+        PartyFiles { record: "d/p.json".into(), ledger: "d/p.ledger".into(), intervals: "d/p.hlog".into() }
+    }
+
+    fn source_line(workload: Workload) -> String {
+        options(workload).source_arguments(RunId([1; 16]), &files(), "127.0.0.1:25").join(" ")
+    }
+
+    #[test]
+    fn a_bench_without_an_end_takes_ten_seconds() {
+        assert!(source_line(Workload::default()).contains("--duration 10000ms"));
+        let counted = source_line(Workload { messages: Some(5), ..Workload::default() });
+        assert!(counted.contains("--messages 5") && !counted.contains("--duration"), "{counted}");
+    }
+
+    #[test]
+    fn messages_have_a_trace_unless_the_source_is_told_otherwise() {
+        let mut options = options(Workload::default());
+        assert!(options.has_trace());
+        options.source_options.push(NO_TRACE.to_owned());
+        assert!(!options.has_trace());
+    }
+
+    #[test]
+    fn a_relay_that_is_running_is_given_its_sink() {
+        let relay = Contestant::Running { address: "127.0.0.1:25".to_owned(), sink: "127.0.0.1:2526".to_owned() };
+        let options = BenchOptions { target: BenchTarget::Relay(relay), ..options(Workload::default()) };
+        assert_eq!(options.sink_listen(), "127.0.0.1:2526");
+        assert_eq!(options.duration_limit_s(), Some(RELAYED_DURATION_S));
+    }
+
+    #[test]
+    fn stages_have_an_end_of_their_own() {
+        let stage = OfferedStage { length_s: 30.0, from_per_s: 1.0, to_per_s: 2.0 };
+        let arrival = Arrival::Poisson;
+        let staged = Workload { duration_limit_s: Some(30.0), stages: vec![stage], arrival, ..Workload::default() };
+        let words = source_line(staged);
+        assert!(!words.contains("--duration") && !words.contains("--rate"), "{words}");
+        assert!(words.contains("--arrival poisson") && words.ends_with("--workers 2"), "{words}");
+    }
+
+    #[test]
+    fn open_loop_is_handed_on_and_closed_loop_is_silent() {
+        let open = Workload { arrival: Arrival::Poisson, rate_per_s: Some(1_000.0), ..Workload::default() };
+        assert!(source_line(open).contains("--rate 1000 --arrival poisson"));
+        assert!(!source_line(Workload::default()).contains("--rate"));
+    }
+
+    #[test]
+    fn a_sink_is_told_its_faults() {
+        let words = options(Workload::default()).sink_arguments(RunId([1; 16]), &files(), ANY_PORT).join(" ");
+        assert!(words.starts_with("sink --listen 127.0.0.1:0 "), "{words}");
+        assert!(words.ends_with("--json d/p.json --ledger d/p.ledger --hlog d/p.hlog --live json --drop 0.001"));
+    }
+}

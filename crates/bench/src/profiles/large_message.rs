@@ -1,0 +1,333 @@
+//! Large messages on one connection: MB/s at several sizes, and what dots, lines, small writes and tracing add to the cost.
+use super::measurement::ProfileMeasurement;
+use super::message_file::BodyLines;
+use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};
+use super::smtplib;
+use crate::engine::{
+    self, CaseSeries, Comparison, ComparisonResults, RatioColumn, RatioPair, ReportParts, RunFlaws, RunPlan, RunTurn,
+    ShownFigures, TableColumn, TextReport, ratio_table, rounds_text,
+};
+use crate::plan::NO_TRACE;
+use crate::relays::{LoadShape, ScenarioOptions};
+use crate::scenario::{MessageCost, RoundOrder};
+use ::compare::Gain;
+use anyhow::Result;
+use journey::record::{Pipelining, Workload};
+use party::live::LiveMode;
+use report::numbers::{count, figure, megabytes, memory, octets};
+use report::table::{Table, plain};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// Name of the row without a further cost.
+const PLAIN: &str = "plain";
+
+/// Options of the scenario.
+#[derive(Clone, Debug)]
+pub struct LargeMessageOptions {
+    pub scenario: ScenarioOptions,
+    pub server: ProfiledServer,
+    /// Bytes of the bodies, a group of rows each.
+    pub body_sizes: Vec<u64>,
+    pub costs: Vec<MessageCost>,
+    /// Bytes of the bodies of a run together; one message at least.
+    pub volume: u64,
+    pub rounds: u32,
+    pub order: RoundOrder,
+}
+
+/// A row: a size, plain or with a cost.
+#[derive(Clone, Debug)]
+struct LargeMessageCase {
+    body_bytes: u64,
+    cost: Option<MessageCost>,
+    file: PathBuf,
+}
+
+impl LargeMessageCase {
+    fn cost_name(&self) -> &'static str {
+        self.cost.map_or(PLAIN, MessageCost::name)
+    }
+}
+
+type LargeMessageSeries = CaseSeries<LargeMessageCase, ProfileMeasurement>;
+type LargeMessageResults = ComparisonResults<LargeMessageCase, ProfileMeasurement>;
+type Column<'a> = TableColumn<'a, LargeMessageCase, ProfileMeasurement>;
+
+/// Ratios to the plain row of the same size.
+const RATIOS: [RatioColumn<ProfileMeasurement>; 3] = [
+    RatioColumn { title: "× MB/s", gain: Gain::Higher, compare: |run, base| Some(run.bytes_per_s / base.bytes_per_s) },
+    RatioColumn {
+        title: "× source CPU",
+        gain: Gain::Lower,
+        compare: |run, base| Some(run.source_cpu_ms? / base.source_cpu_ms?),
+    },
+    RatioColumn {
+        title: "× sink CPU",
+        gain: Gain::Lower,
+        compare: |run, base| Some(run.sink_cpu_ms? / base.sink_cpu_ms?),
+    },
+];
+
+/// Lines of the bodies of a row.
+fn lines(cost: Option<MessageCost>) -> BodyLines {
+    match cost {
+        Some(MessageCost::Dots) => BodyLines::DOTTED,
+        Some(MessageCost::ShortLines) => BodyLines::SHORT,
+        None | Some(MessageCost::Chunking | MessageCost::SmallWrites | MessageCost::NoTrace | MessageCost::Smtplib) => {
+            BodyLines::TEXT
+        }
+    }
+}
+
+/// Option of the source that makes a row's cost.
+fn source_option(cost: Option<MessageCost>) -> Option<&'static str> {
+    match cost {
+        None | Some(MessageCost::Dots | MessageCost::ShortLines | MessageCost::Smtplib) => None,
+        Some(MessageCost::Chunking) => Some("--chunking"),
+        Some(MessageCost::SmallWrites) => Some("--write-size=4k"),
+        Some(MessageCost::NoTrace) => Some(NO_TRACE),
+    }
+}
+
+/// Meaning of a row, for the remarks.
+fn meaning(cost: MessageCost) -> &'static str {
+    match cost {
+        MessageCost::Chunking => {
+            "chunking: BDAT if the server offers it: no dots, and no search for the end of the message"
+        }
+        MessageCost::Dots => {
+            "dots: every line begins with a dot, which the receiver removes; the source doubles them before the run \
+             (cargo bench -p mailrun-smtp --bench protocol -- stuff measures that)"
+        }
+        MessageCost::ShortLines => "short-lines: lines of 4 bytes; plain has lines of 80",
+        MessageCost::SmallWrites => {
+            "small-writes: writes of at most 4 KiB; plain writes as much as the connection takes"
+        }
+        MessageCost::Smtplib => {
+            "smtplib: Python's smtplib sends the messages, without a trace, in place of mailrun's source"
+        }
+        MessageCost::NoTrace => {
+            "no-trace: no trace line, and no body is checked: plain without the cost of its account; what arrives is not known"
+        }
+    }
+}
+
+/// Runs the measurement to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
+///
+/// # Errors
+/// If it could not run at all. A run that fails is named in the table.
+pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
+    let missing = smtplib::missing(&options.server.target).filter(|_| options.costs.contains(&MessageCost::Smtplib));
+    let mut options = options.clone();
+    options.costs.retain(|cost| *cost != MessageCost::Smtplib || missing.is_none());
+    let options = &options;
+    let runs = ProfileRuns::prepare(&options.scenario, &options.server)?;
+    let cases = cases(options, &runs)?;
+    let plan = RunPlan {
+        compared: 1 + options.costs.len(),
+        rounds: options.rounds,
+        order: options.order,
+        // Each run is a bench, which has a display of its own.
+        live: LiveMode::Off,
+    };
+    let comparison = LargeMessageComparison { options, runs };
+    let results = engine::run_all(&comparison, cases, plan, &|| comparison.runs.is_stopped());
+    let files = results.series.iter().map(|series| &series.case.file);
+    comparison.runs.save(report(&results, options, missing), files)
+}
+
+/// All rows, those of a size next to each other; their messages are written.
+fn cases(options: &LargeMessageOptions, runs: &ProfileRuns) -> Result<Vec<LargeMessageCase>> {
+    let mut cases = Vec::new();
+    let mut written = BTreeSet::new();
+    for &body_bytes in &options.body_sizes {
+        for cost in std::iter::once(None).chain(options.costs.iter().copied().map(Some)) {
+            let file = runs.path(lines(cost), body_bytes);
+            if written.insert(file.clone()) {
+                lines(cost).write_message(&file, body_bytes)?;
+            }
+            cases.push(LargeMessageCase { body_bytes, cost, file });
+        }
+    }
+    Ok(cases)
+}
+
+struct LargeMessageComparison<'o> {
+    options: &'o LargeMessageOptions,
+    runs: ProfileRuns,
+}
+
+impl Comparison for LargeMessageComparison<'_> {
+    type Case = LargeMessageCase;
+    type Measurement = ProfileMeasurement;
+
+    fn name(&self, case: &LargeMessageCase) -> String {
+        format!("{}, {}", octets(case.body_bytes), case.cost_name())
+    }
+
+    fn measure(&self, case: &LargeMessageCase, turn: &mut RunTurn<'_>) -> Result<Option<ProfileMeasurement>> {
+        if case.cost == Some(MessageCost::Smtplib) {
+            return self.runs.measure_smtplib(&case.file, messages(self.options.volume, case), turn);
+        }
+        let load = ProfileLoad {
+            place: format!("round-{}-{}-{}", turn.round + 1, case.body_bytes, case.cost_name()),
+            file: &case.file,
+            shape: LoadShape { sessions: 1, message_bytes: case.body_bytes, reuse: None, pipelining: Pipelining::Off },
+            workload: Workload { messages: Some(messages(self.options.volume, case)), ..Workload::default() },
+            source_options: source_option(case.cost).map(str::to_owned).into_iter().collect(),
+        };
+        self.runs.measure(load, turn)
+    }
+
+    fn fault(&self, _: &LargeMessageCase, measured: &ProfileMeasurement) -> Option<String> {
+        measured.fault.clone()
+    }
+}
+
+/// Messages of a run.
+fn messages(volume: u64, case: &LargeMessageCase) -> u64 {
+    (volume / case.body_bytes).max(1)
+}
+
+fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing: Option<&str>) -> TextReport {
+    let (ratios, ratio_notes) = ratios(results);
+    let mut notes: Vec<String> = options.costs.iter().map(|cost| format!("{}.", meaning(*cost))).collect();
+    notes.extend(missing.map(str::to_owned));
+    notes.push(
+        "CPU: user and system time of the whole process; the source's includes the reading of the message, once."
+            .to_owned(),
+    );
+    notes.extend(ratio_notes);
+    notes.extend(remarks(results));
+    let rounds = rounds_text(options.rounds, ShownFigures::Spreads);
+    let server = options.server.description();
+    let name = &options.scenario.name;
+    let volume = memory(options.volume);
+    results.report(ReportParts {
+        title: plain(&format!("{name}: {volume} per run on one connection to {server}; {rounds}")),
+        tables: vec![figures(results), ratios],
+        notes,
+        pass: "every message accepted",
+        wrong: engine::named_defects(results.series.iter().flat_map(flaws)),
+        is_strict: !options.scenario.thresholds.is_empty(),
+    })
+}
+
+fn figures(results: &LargeMessageResults) -> Table {
+    let columns = [
+        Column::figure("body", |series| octets(series.case.body_bytes)),
+        Column::words("cost", |series| series.case.cost_name().to_owned()),
+        Column::median("messages", |run| Some(run.messages as f64), |messages| count(messages.round() as u64)),
+        Column::spread("MB/s", |run| Some(run.bytes_per_s), megabytes),
+        Column::median("source CPU ms/MB", |run| run.source_cpu_ms, figure),
+        Column::median("sink CPU ms/MB", |run| run.sink_cpu_ms, figure),
+    ];
+    engine::table(&results.series, &columns, &["messages"])
+}
+
+fn ratios(results: &LargeMessageResults) -> (Table, Vec<String>) {
+    let base_of = |series: &LargeMessageSeries| {
+        let is_base =
+            |other: &&LargeMessageSeries| other.case.cost.is_none() && other.case.body_bytes == series.case.body_bytes;
+        results.series.iter().find(is_base)
+    };
+    let with_cost = results.series.iter().filter(|series| series.case.cost.is_some() && !series.runs.is_empty());
+    let pairs = with_cost.filter_map(|series| {
+        let cells = vec![octets(series.case.body_bytes), series.case.cost_name().to_owned()];
+        Some(RatioPair { cells, series, base: base_of(series)? })
+    });
+    ratio_table(&["body", "against plain"], pairs.collect(), &RATIOS)
+}
+
+fn measurements(series: &LargeMessageSeries) -> impl Iterator<Item = (&String, &ProfileMeasurement)> {
+    series.runs.iter().filter_map(|run| Some((&series.name, run.measurement()?)))
+}
+
+fn flaws(series: &LargeMessageSeries) -> impl Iterator<Item = (&String, &RunFlaws)> {
+    measurements(series).map(|(name, measured)| (name, &measured.flaws))
+}
+
+/// Remarks on the runs; the same with other figures is said once.
+fn remarks(results: &LargeMessageResults) -> Vec<String> {
+    // Of a run without a trace the verdict says what it lacks, as the remark on its cost does.
+    let traced = results.series.iter().filter(|series| series.case.cost != Some(MessageCost::NoTrace));
+    engine::distinct_remarks(traced.flat_map(|series| {
+        measurements(series).flat_map(|(name, run)| run.notes.iter().map(move |note| (name.as_str(), note.as_str())))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ComparedRun;
+    use crate::plan::BenchTarget;
+    use report::sample;
+
+    const COSTS: [MessageCost; 6] = [
+        MessageCost::Chunking,
+        MessageCost::Dots,
+        MessageCost::ShortLines,
+        MessageCost::SmallWrites,
+        MessageCost::NoTrace,
+        MessageCost::Smtplib,
+    ];
+
+    fn options() -> LargeMessageOptions {
+        LargeMessageOptions {
+            scenario: ScenarioOptions {
+                name: "large-message".to_owned(),
+                out: None,
+                command: Vec::new(),
+                thresholds: Vec::new(),
+                live: LiveMode::Off,
+            },
+            server: ProfiledServer { target: BenchTarget::OwnSink, recipient: "to@example.com".to_owned() },
+            body_sizes: vec![1 << 20],
+            costs: COSTS.into(),
+            volume: 500 << 20,
+            rounds: 2,
+            order: RoundOrder::Alternating,
+        }
+    }
+
+    fn series(cost: Option<MessageCost>, rates: [f64; 2]) -> LargeMessageSeries {
+        let case = LargeMessageCase { body_bytes: 1 << 20, cost, file: "m.eml".into() };
+        let run = |bytes_per_s| {
+            let measured = ProfileMeasurement::of(&sample::held(), None).unwrap();
+            ComparedRun::Sound(ProfileMeasurement { bytes_per_s, ..measured })
+        };
+        CaseSeries { name: format!("1 MiB, {}", case.cost_name()), case, runs: rates.map(run).into() }
+    }
+
+    #[test]
+    fn each_cost_is_a_ratio_to_the_plain_row_of_its_size_and_round() {
+        let plain = series(None, [1e9, 2e9]);
+        let dots = series(Some(MessageCost::Dots), [0.5e9, 0.5e9]);
+        let results = ComparisonResults { series: vec![plain, dots], done: 4, planned: 4 };
+        let report = report(&results, &options(), Some("smtplib: not run."));
+        assert!(report.text.contains("\nsmtplib: not run."), "{}", report.text);
+        let row = report.text.lines().filter(|line| line.contains("dots")).nth(1).unwrap();
+        assert!(row.contains("0.38 (0.25–0.50)"), "{}", report.text);
+        assert!(report.text.contains("large-message: 500 MiB per run on one connection"), "{}", report.text);
+        assert!(report.text.contains("1,500 (1,000–2,000)"), "{}", report.text);
+        for cost in COSTS {
+            assert!(report.text.contains(&format!("\n{}: ", cost.name())), "{}: {}", cost.name(), report.text);
+        }
+    }
+
+    #[test]
+    fn a_run_has_the_volume_and_one_message_at_least() {
+        let case = |body_bytes| LargeMessageCase { body_bytes, cost: None, file: PathBuf::new() };
+        assert_eq!((messages(500, &case(100)), messages(500, &case(501))), (5, 1));
+    }
+
+    #[test]
+    fn a_cost_is_in_the_body_or_in_an_option_of_the_source() {
+        assert!(COSTS.into_iter().filter(|cost| *cost != MessageCost::Smtplib).all(|cost| {
+            let has_own_lines = lines(Some(cost)) != lines(None);
+            has_own_lines != source_option(Some(cost)).is_some()
+        }));
+        assert_eq!(source_option(None), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! Figures of one run of a profile, from the record of its bench: rate, latency until 250, costs, and what went wrong.
+use crate::engine::RunFlaws;
+use anyhow::{Result, bail};
+use journey::judge::has_threshold;
+use journey::record::{LatencyMs, Record, Role};
+use journey::threshold::Fate;
+use journey::{Phase, Stage};
+use report::numbers::count;
+
+/// Figures of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ProfileMeasurement {
+    /// Messages that were accepted and count.
+    pub(super) messages: u64,
+    pub(super) rate_per_s: f64,
+    pub(super) bytes_per_s: f64,
+    /// Time from before the connection, or from the last answer, to the 250.
+    /// `None` where the client does not say.
+    pub(super) accept: Option<LatencyMs>,
+    /// Mean time from QUIT to its reply.
+    pub(super) quit_ms: Option<f64>,
+    /// Milliseconds of processor time for a million bytes.
+    pub(super) source_cpu_ms: Option<f64>,
+    /// The same of the sink, where the bench started it.
+    pub(super) sink_cpu_ms: Option<f64>,
+    /// Reason why not every message was accepted, or arrived as it was sent.
+    pub(super) fault: Option<String>,
+    /// Limits of source, sink or host, and thresholds.
+    pub(super) flaws: RunFlaws,
+    /// Remarks of the run's verdict.
+    pub(super) notes: Vec<String>,
+}
+
+impl ProfileMeasurement {
+    /// Takes the figures from a run's record; `messages` is their number where the run had no other end.
+    ///
+    /// # Errors
+    /// If no message was accepted in the time that counts.
+    pub(super) fn of(record: &Record, messages: Option<u64>) -> Result<Self> {
+        let row = record.stages.iter().find(|row| row.name == Stage::Accepted && row.count > 0);
+        let Some((row, accept)) = row.and_then(|row| Some((row, row.latency_ms?))) else {
+            bail!("{}", silence(record))
+        };
+        let quit = record.phases.iter().find(|phase| phase.name == Phase::Quit);
+        Ok(Self {
+            messages: row.count,
+            rate_per_s: row.rate_per_s,
+            bytes_per_s: row.bytes_per_s,
+            accept: Some(accept),
+            quit_ms: quit.map(|quit| quit.latency_ms.mean),
+            source_cpu_ms: cpu_ms_per_megabyte(record, Role::Source, row.bytes),
+            sink_cpu_ms: cpu_ms_per_megabyte(record, Role::Sink, row.bytes),
+            fault: fault(record, messages),
+            flaws: RunFlaws::of(record),
+            notes: record.verdict.reasons.clone(),
+        })
+    }
+
+    /// Figures of a client that is not mailrun's.
+    pub(super) fn of_client(
+        messages: u64,
+        bytes: u64,
+        elapsed_s: f64,
+        client_cpu_s: f64,
+        sink_cpu_s: Option<f64>,
+    ) -> Self {
+        let per_megabyte = |cpu_s: f64| cpu_s * 1e9 / bytes as f64;
+        Self {
+            messages,
+            rate_per_s: messages as f64 / elapsed_s,
+            bytes_per_s: bytes as f64 / elapsed_s,
+            accept: None,
+            quit_ms: None,
+            source_cpu_ms: Some(per_megabyte(client_cpu_s)),
+            sink_cpu_ms: sink_cpu_s.map(per_megabyte),
+            fault: None,
+            flaws: RunFlaws::default(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// Reason why a run has no figures.
+fn silence(record: &Record) -> String {
+    match (record.errors.first(), record.ledger.accepted.unwrap_or_default()) {
+        (Some(error), 0) => format!("no message was accepted; first error: {} {}", error.code, error.text),
+        (None, 0) => "no message was accepted".to_owned(),
+        (_, accepted) => {
+            format!("all {} messages were sent in the warm-up; a shorter --warm-up leaves some", count(accepted))
+        }
+    }
+}
+
+fn cpu_ms_per_megabyte(record: &Record, role: Role, bytes: u64) -> Option<f64> {
+    let party = record.parties.iter().find(|party| party.role == role)?;
+    (bytes > 0).then_some((party.user_s? + party.sys_s?) * 1e9 / bytes as f64)
+}
+
+/// Fault of a run, unless all messages were accepted and none was lost or changed, except as thresholds allow.
+fn fault(record: &Record, messages: Option<u64>) -> Option<String> {
+    let ledger = &record.ledger;
+    let accepted = ledger.accepted.unwrap_or_default();
+    let wanted = messages.or(ledger.created).unwrap_or_default();
+    let number = |fate: Fate| fate.count(ledger).unwrap_or_default();
+    let wrong: Vec<Fate> =
+        Fate::ALL.into_iter().filter(|fate| !has_threshold(record, *fate) && number(*fate) > 0).collect();
+    let refused = [Fate::Rejected, Fate::Failed].into_iter().filter(|fate| has_threshold(record, *fate));
+    if wrong.is_empty() && accepted + refused.map(number).sum::<u64>() == wanted {
+        return None;
+    }
+    let mut parts = vec![format!("of {} messages {} were accepted", count(wanted), count(accepted))];
+    parts.extend(wrong.into_iter().map(|fate| format!("{} {}", fate.name(), count(number(fate)))));
+    parts.extend(record.errors.first().map(|error| format!("first error: {} {}", error.code, error.text)));
+    Some(parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use report::sample;
+
+    #[test]
+    fn figures_are_those_of_the_record() {
+        let record = sample::held();
+        let measured = ProfileMeasurement::of(&record, Some(200_000)).unwrap();
+        let accepted = record.stages.iter().find(|row| row.name == Stage::Accepted).unwrap();
+        assert_eq!((measured.messages, measured.rate_per_s), (accepted.count, accepted.rate_per_s));
+        assert_eq!(measured.accept, accepted.latency_ms);
+        assert_eq!((measured.fault, measured.flaws.invalid), (None, None));
+        assert!(measured.source_cpu_ms.is_some_and(|ms| ms > 0.0) && measured.sink_cpu_ms.is_some());
+    }
+
+    #[test]
+    fn what_is_missing_is_said_and_what_a_threshold_allows_is_not() {
+        let short = ProfileMeasurement::of(&sample::held(), Some(200_001)).unwrap();
+        assert_eq!(short.fault.as_deref(), Some("of 200,001 messages 200,000 were accepted"));
+        assert_eq!(ProfileMeasurement::of(&sample::held(), None).unwrap().fault, None, "a time was its end");
+        let lossy = ProfileMeasurement::of(&sample::lossy(), Some(200_000)).unwrap();
+        assert!(lossy.fault.is_some_and(|fault| fault.contains("lost 200")));
+        let mut refused = sample::held();
+        refused.ledger.accepted = Some(199_000);
+        refused.ledger.rejected = Some(1_000);
+        let fault = ProfileMeasurement::of(&refused, Some(200_000)).unwrap().fault.unwrap();
+        assert!(fault.contains("199,000 were accepted, rejected 1,000"), "{fault}");
+    }
+
+    #[test]
+    fn a_run_without_an_accepted_message_has_no_figures() {
+        let mut record = sample::held();
+        record.stages.retain(|row| row.name != Stage::Accepted);
+        let why = ProfileMeasurement::of(&record, None).unwrap_err().to_string();
+        assert!(why.contains("shorter --warm-up"), "{why}");
+        record.ledger.accepted = Some(0);
+        assert_eq!(ProfileMeasurement::of(&record, None).unwrap_err().to_string(), "no message was accepted");
+    }
+}

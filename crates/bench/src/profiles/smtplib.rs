@@ -1,0 +1,152 @@
+//! Python's smtplib as the client of large messages, in place of mailrun's source: the one whose speed is published.
+use super::measurement::ProfileMeasurement;
+use crate::engine::{ComparedProgram, InstalledPrograms, RunTurn, TimedChild, own_program};
+use crate::plan::BenchTarget;
+use crate::scenario::SinkTool;
+use crate::tables::{DumpMode, SinkLaunch, TableSink};
+use anyhow::{Context, Result, bail};
+use report::numbers::count;
+use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Sends a message so many times on one connection, and prints the seconds from connecting to the last answer.
+const SCRIPT: &str = r#"import smtplib, sys, time
+host, port, path, count, recipient = sys.argv[1:]
+with open(path, "rb") as file:
+    message = file.read()
+began = time.monotonic()
+client = smtplib.SMTP(host, int(port), local_hostname="mailrun.example.com", timeout=60)
+for _ in range(int(count)):
+    client.sendmail("from@example.com", [recipient], message)
+print(time.monotonic() - began)
+client.quit()
+"#;
+
+/// Limit of a run.
+const RUN_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Python, which has smtplib.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Python;
+
+impl ComparedProgram for Python {
+    fn name(self) -> &'static str {
+        "python3"
+    }
+
+    fn is_own(self) -> bool {
+        false
+    }
+}
+
+/// A run of smtplib's.
+pub(super) struct SmtplibRun<'r> {
+    pub(super) target: &'r BenchTarget,
+    pub(super) recipient: &'r str,
+    /// The message.
+    pub(super) file: &'r Path,
+    pub(super) messages: u64,
+}
+
+/// Reason why there can be no runs of smtplib; `None` if there can.
+pub(super) fn missing(target: &BenchTarget) -> Option<&'static str> {
+    match target {
+        BenchTarget::Relay(_) => Some("smtplib: not run, because it sends to mailrun's sink or to SERVER alone."),
+        BenchTarget::Server { address, .. } if address.starts_with("unix:") => {
+            Some("smtplib: not run, because it connects to no unix-domain socket.")
+        }
+        _ if InstalledPrograms::find(&[Python]).is_err() => Some("smtplib: not run, because python3 is not installed."),
+        BenchTarget::OwnSink | BenchTarget::Server { .. } => None,
+    }
+}
+
+impl SmtplibRun<'_> {
+    /// Makes the run; `None` if the user ended it.
+    ///
+    /// # Errors
+    /// If sink or Python could not start, or failed.
+    pub(super) fn measure(&self, turn: &mut RunTurn<'_>) -> Result<Option<ProfileMeasurement>> {
+        let sink = match self.target {
+            BenchTarget::OwnSink => Some(start_sink()?),
+            _ => None,
+        };
+        let address = match (&sink, self.target) {
+            (Some(sink), _) => sink.address().to_string(),
+            (None, BenchTarget::Server { address, .. }) => address.clone(),
+            (None, _) => bail!("smtplib sends to mailrun's sink or to SERVER alone"),
+        };
+        let mut printed = tempfile::tempfile().context("cannot create a temporary file")?;
+        let mut client = TimedChild::start(self.command(&address, &printed)?)?;
+        let Some((status, costs)) = turn.await_exit(&mut client, RUN_TIMEOUT, || None)? else { return Ok(None) };
+        if !status.success() {
+            return Err(client.exit_error(status));
+        }
+        let mut seconds = String::new();
+        printed
+            .rewind()
+            .and_then(|()| printed.read_to_string(&mut seconds))
+            .context("cannot read what python3 printed")?;
+        let elapsed_s: f64 = seconds.trim().parse().context("python3 printed no time")?;
+        let (sink_cpu_s, arrived) = match sink.map(TableSink::stop).transpose()? {
+            Some((costs, counts)) => (Some(costs.cpu_s()), counts.map(|counts| counts.messages)),
+            None => (None, None),
+        };
+        let bytes = self.messages * fs::metadata(self.file)?.len();
+        let mut measured = ProfileMeasurement::of_client(self.messages, bytes, elapsed_s, costs.cpu_s(), sink_cpu_s);
+        measured.fault = arrived
+            .filter(|arrived| *arrived != self.messages)
+            .map(|arrived| format!("the sink has {} of {} messages", count(arrived), count(self.messages)));
+        Ok(Some(measured))
+    }
+
+    fn command(&self, address: &str, printed: &File) -> Result<Command> {
+        let (host, port) = address.rsplit_once(':').context("the server has no port")?;
+        let python = InstalledPrograms::find(&[Python])?;
+        let mut command = Command::new(python.path(Python)?);
+        command.args(["-c", SCRIPT, host.trim_matches(['[', ']']), port]).arg(self.file);
+        command.args([&self.messages.to_string(), self.recipient]).stdout(printed.try_clone()?);
+        Ok(command)
+    }
+}
+
+fn start_sink() -> Result<TableSink> {
+    let program = own_program()?;
+    TableSink::start(SinkLaunch {
+        receiver: SinkTool::Mailrun,
+        program: &program,
+        sessions: 1,
+        dump_mode: DumpMode::Nothing,
+        faults: &[],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relays::Contestant;
+
+    #[test]
+    fn what_smtplib_cannot_do_is_said() {
+        let relay = BenchTarget::Relay(Contestant::Postfix);
+        assert!(missing(&relay).is_some_and(|why| why.contains("SERVER alone")));
+        let socket = BenchTarget::Server { address: "unix:/tmp/x".to_owned(), sink: None };
+        assert!(missing(&socket).is_some_and(|why| why.contains("unix-domain")));
+    }
+
+    #[test]
+    fn an_address_is_given_in_two_words() {
+        if missing(&BenchTarget::OwnSink).is_some() {
+            return;
+        }
+        let target = BenchTarget::OwnSink;
+        let run = SmtplibRun { target: &target, recipient: "a@b", file: Path::new("m.eml"), messages: 5 };
+        let printed = tempfile::tempfile().unwrap();
+        let command = run.command("[::1]:25", &printed).unwrap();
+        let words: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        assert_eq!(words[2..], ["::1", "25", "m.eml", "5", "a@b"]);
+        assert!(run.command("nowhere", &printed).is_err());
+    }
+}

@@ -1,0 +1,176 @@
+//! Progress of a run, from what its parties report: the bench's line while load is sent, and while it waits.
+use super::plan::BenchOptions;
+use party::live::{LiveMode, LiveProgress};
+use party::live_figures::{PartyLoad, RunSnapshot, load_figures};
+use party::live_line::{LiveDisplay, LiveLine, NonTerminalOutput, RateWindow, waiting_text};
+use report::numbers::count;
+use report::printable::printable;
+use std::time::{Duration, Instant};
+
+/// Time after which a source that has not reported is taken to have ended.
+const MAX_REPORT_INTERVAL_S: f64 = 0.6;
+
+/// Latest reports of the parties.
+#[derive(Clone, Debug)]
+pub(super) struct LatestProgress {
+    source: LiveProgress,
+    sink: Option<LiveProgress>,
+    /// Time of the source's last report.
+    source_reported_at: Option<Instant>,
+    /// Text of the latest error that a party reported.
+    last_error: String,
+    /// Rate of messages done, by the reporting party's own clock.
+    rate: RateWindow,
+}
+
+impl LatestProgress {
+    /// Makes it with no reports yet.
+    pub(super) fn new(options: &BenchOptions) -> Self {
+        let source = LiveProgress {
+            goal_messages: options.workload.messages.unwrap_or_default(),
+            goal_s: options.duration_limit_s().unwrap_or_default(),
+            ..LiveProgress::default()
+        };
+        Self { source, sink: None, source_reported_at: None, last_error: String::new(), rate: RateWindow::default() }
+    }
+
+    /// Takes the source's progress.
+    pub(super) fn update_source(&mut self, progress: LiveProgress) {
+        self.source = progress;
+        self.source_reported_at = Some(Instant::now());
+        if self.sink.is_none() {
+            self.rate.add(progress.elapsed_s, progress.accepted);
+        }
+    }
+
+    /// Takes the sink's progress.
+    pub(super) fn update_sink(&mut self, progress: LiveProgress) {
+        if self.sink.is_none() {
+            self.rate.clear();
+        }
+        self.sink = Some(progress);
+        self.rate.add(progress.elapsed_s, progress.delivered);
+    }
+
+    /// Takes the text of an error.
+    pub(super) fn update_error(&mut self, text: String) {
+        self.last_error = text;
+    }
+
+    /// The figures of the run for the dashboard, with those of the parties' processes.
+    pub(super) fn figures(&self, parties: Vec<PartyLoad>) -> RunSnapshot {
+        let silence_s = self.source_reported_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
+        // A source that has ended reports no time any more.
+        let beyond_s = if silence_s > MAX_REPORT_INTERVAL_S { silence_s } else { 0.0 };
+        let figures = load_figures(&self.source, self.sink.as_ref());
+        let elapsed_s = figures.elapsed_s + beyond_s;
+        RunSnapshot { elapsed_s, parties, last_error: self.last_error.clone(), ..figures }
+    }
+
+    /// Latest progress that the source reported.
+    pub(super) fn source(&self) -> LiveProgress {
+        self.source
+    }
+
+    /// Messages that the sink has.
+    pub(super) fn delivered(&self) -> u64 {
+        self.sink.map_or(0, |sink| sink.delivered)
+    }
+
+    /// The progress line: messages delivered, if a sink reports them, else accepted; latencies are from the same process.
+    pub(super) fn line(&self) -> LiveLine {
+        let rate_per_s = self.rate.per_s();
+        let Some(sink) = self.sink else {
+            return LiveLine::of(&self.source, self.source.accepted, "accepted", rate_per_s);
+        };
+        let errors = self.source.errors + sink.errors;
+        let seen = LiveProgress { p50_ms: sink.p50_ms, p99_ms: sink.p99_ms, errors, ..self.source };
+        LiveLine::of(&seen, sink.delivered, "delivered", rate_per_s)
+    }
+}
+
+/// The line while `arrived` of `accepted` messages are there.
+pub(super) fn wait_line(arrived: u64, accepted: u64, left: Duration) -> LiveLine {
+    let share = if accepted == 0 { 1.0 } else { arrived as f64 / accepted as f64 };
+    let missing = format!("{} at the sink", count(accepted.saturating_sub(arrived)));
+    LiveLine::sentence(Some(share), waiting_text(accepted, &missing, left.as_secs_f64()))
+}
+
+/// The bench's place on standard error.
+#[derive(Debug)]
+pub(super) struct ProgressDisplay {
+    display: LiveDisplay,
+    /// Name of the run within a series: `run 3 of 16: postfix`.
+    title: Option<String>,
+    /// Name of the run on the dashboard.
+    name: String,
+}
+
+impl ProgressDisplay {
+    pub(super) fn new(live: LiveMode, title: Option<String>, name: &str) -> Self {
+        let name =
+            title.clone().unwrap_or_else(|| if name == "bench" { name.to_owned() } else { format!("bench · {name}") });
+        Self { display: LiveDisplay::on_stderr(live, NonTerminalOutput::Lines), title, name }
+    }
+
+    /// Takes the figures of the run, for a dashboard.
+    pub(super) fn update(&mut self, figures: impl FnOnce() -> RunSnapshot) {
+        let name = &self.name;
+        self.display.update(|| RunSnapshot { title: name.clone(), ..figures() });
+    }
+
+    /// Shows a line, if it is time for another.
+    pub(super) fn show(&mut self, line: impl FnOnce() -> LiveLine) {
+        let title = self.title.as_deref();
+        self.display.show(|| title.into_iter().fold(line(), LiveLine::with_title));
+    }
+
+    /// Prints a line that stays.
+    pub(super) fn print_line(&mut self, line: &str) {
+        self.display.make_room();
+        // It may contain text of an unknown server.
+        let line = line.split('\n').map(printable).collect::<Vec<_>>().join("\n");
+        party::tell!("mailrun: {line}");
+    }
+
+    /// Leaves the terminal as it was.
+    pub(super) fn clear(&mut self) {
+        self.display.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests;
+
+    fn progress(elapsed_s: f64, messages: u64) -> LiveProgress {
+        LiveProgress {
+            elapsed_s,
+            accepted: messages,
+            delivered: messages,
+            goal_messages: 200_000,
+            ..LiveProgress::default()
+        }
+    }
+
+    #[test]
+    fn a_line_has_count_rate_and_latency() {
+        let mut view = LatestProgress::new(&tests::options());
+        assert_eq!(view.line().text(), "0 / 1,000 accepted · 0 msg/s", "before anybody says anything");
+        view.update_source(progress(1.0, 50_000));
+        view.update_sink(progress(1.0, 40_000));
+        view.update_sink(LiveProgress { p50_ms: 1.42, p99_ms: 3.1, errors: 2, ..progress(2.0, 94_000) });
+        let text = view.line().with_title("run 3 of 16: postfix").text();
+        let rest = "94,000 / 200,000 delivered · 54,000 msg/s · p50 1.42 ms · p99 3.10 ms · 2 errors";
+        assert_eq!(text, format!("run 3 of 16: postfix · {rest}"));
+        assert_eq!((view.delivered(), view.source().accepted), (94_000, 50_000));
+    }
+
+    #[test]
+    fn a_wait_says_for_what_and_how_long() {
+        let text = |arrived, accepted| wait_line(arrived, accepted, Duration::from_millis(7_300)).text();
+        assert_eq!(text(2_978, 3_000), "sent 3,000; waiting for 22 at the sink, at most 8 s more");
+        assert_eq!(text(0, 0), "sent 0; waiting for 0 at the sink, at most 8 s more");
+    }
+}

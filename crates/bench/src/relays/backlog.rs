@@ -1,0 +1,578 @@
+//! A backlog: the next hop is down while a relay takes mail, then the relay is stopped and started again, then the next
+//! hop is back.
+//!
+//! ```text
+//! nobody listens where the relay sends to                                     the sink listens there
+//! relay ── source: all accepted ── SIGTERM ── relay again ── ready, all queued ── queue retry all ── all delivered
+//!          memory, disk             how long        how long                          how long, each once?
+//! ```
+use super::contestant::{Contestant, ContestantDurability};
+use super::disk_usage::{self, DiskUsage};
+use super::goals::{self, Goal, GoalResult};
+use super::memory::MemoryCurve;
+use super::operation::{self, RelayStatusClient};
+use super::port;
+use super::ready_signal::{ReadySignal, RelayLaunch};
+use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
+use crate::directory::RunDirectory;
+use crate::engine::{Defects, TextReport};
+use crate::gather::{self, BenchFault};
+use crate::parties::{PartyCommand, PartyProcess};
+use crate::plan::BenchOptions;
+use crate::supervisor::{Completeness, Supervisor};
+use anyhow::{Context, Result, ensure};
+use journey::account::Topology;
+use journey::record::{Ending, Record, Role, Workload};
+use journey::trace::RunId;
+use party::host_sampler::HostSampler;
+use party::interrupt::StopRequest;
+use party::outputs;
+use report::numbers::{count, counted, memory, octets, rate, seconds};
+use report::table::{Align, Table};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Least limit of the time until the relay is ready again: longer than the target, to say by how much it is missed.
+const MIN_READY_TIMEOUT: Duration = Duration::from_secs(300);
+/// Limit of the time that an order to the queue may take.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Options of the scenario.
+#[derive(Clone, Debug)]
+pub struct BacklogOptions {
+    pub scenario: ScenarioOptions,
+    pub durability: ContestantDurability,
+    pub shape: LoadShape,
+    pub messages: u64,
+    pub memory_target: Option<MemoryTarget>,
+    pub ready_target: Option<ReadyTarget>,
+}
+
+/// Target of the relay's peak memory, and the number of messages up to which it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryTarget {
+    pub bytes: u64,
+    pub messages: u64,
+}
+
+/// Target of the time until the relay is ready, likewise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyTarget {
+    pub time: Duration,
+    pub messages: u64,
+}
+
+/// Results, as far as the scenario came.
+#[derive(Clone, Debug, Default)]
+struct BacklogResults {
+    fill: Option<FillPhase>,
+    restart: Option<RestartPhase>,
+    drain: Option<DrainPhase>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FillPhase {
+    messages: u64,
+    took_s: f64,
+    peak_bytes: u64,
+    rss_bytes: u64,
+    disk_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RestartPhase {
+    stop_s: f64,
+    listen_s: f64,
+    ready_s: f64,
+    queued: u64,
+    peak_bytes: u64,
+    rss_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct DrainPhase {
+    took_s: f64,
+    peak_bytes: u64,
+    rss_bytes: u64,
+    disk_bytes: u64,
+    completeness: Completeness,
+}
+
+/// Runs it to its end, or until SIGINT or SIGTERM; either way there is a table, of what was found until then.
+///
+/// # Errors
+/// If it could not run: too little room on the disk, a party that did not start.
+pub fn run(options: &BacklogOptions) -> Result<TextReport> {
+    let scenario = ScenarioRun::prepare(&options.scenario)?;
+    let needed_bytes = needed_bytes(options.messages, &options.shape);
+    disk_usage::ensure_free(scenario.directory().path(), needed_bytes)?;
+    scenario.print_line(&format!(
+        "mailrun: the relay's spool needs up to {} of disk in {} ({} free), and is removed at the end",
+        memory(needed_bytes),
+        scenario.directory().path().display(),
+        memory(disk_usage::free(scenario.directory().path())?)
+    ));
+    let load = Workload { messages: Some(options.messages), ..Workload::default() };
+    let bench = scenario.bench("", &Contestant::Mailrun(options.durability), &options.shape, load);
+    let outcome = BacklogRun::prepare(&scenario, &bench, options).and_then(BacklogRun::run);
+    let (results, record, memory) = outcome.inspect_err(|_| scenario.directory().discard())?;
+    let report = report(&results, &record, &memory, options);
+    scenario.directory().write("memory.tsv", &memory.lines())?;
+    let report = scenario.save(report)?;
+    let mut directory = scenario.into_directory();
+    directory.save(&record)?;
+    // A message that is lost may still be there.
+    if record.ledger.lost.unwrap_or_default() == 0 {
+        directory.remove_spool()?;
+    }
+    Ok(report)
+}
+
+/// Limit of the time until the relay is ready again.
+fn ready_timeout(target: Option<ReadyTarget>) -> Duration {
+    target.map_or(MIN_READY_TIMEOUT, |target| MIN_READY_TIMEOUT.max(target.time.saturating_mul(2)))
+}
+
+/// An upper bound of what the spool takes. A record is the message, its envelope and 100 bytes (spool-format.md); a
+/// batch begins a block, and has as many messages as sessions that wait; some segments are free or just begun.
+fn needed_bytes(messages: u64, shape: &LoadShape) -> u64 {
+    const BLOCK: u64 = 4096;
+    const SEGMENT: u64 = 64 << 20;
+    let each = shape.message_bytes + 512 + BLOCK / u64::from(shape.sessions.clamp(1, 8));
+    messages * each * 51 / 50 + 6 * SEGMENT
+}
+
+/// A backlog on its way.
+struct BacklogRun<'g> {
+    scenario: &'g ScenarioRun,
+    bench: &'g BenchOptions,
+    directory: &'g RunDirectory,
+    supervisor: Supervisor,
+    /// Address that the relay forwards mail to.
+    sink: SocketAddr,
+    ready_timeout: Duration,
+    results: BacklogResults,
+    /// Faults so far.
+    faults: Vec<BenchFault>,
+}
+
+impl<'g> BacklogRun<'g> {
+    fn prepare(scenario: &'g ScenarioRun, bench: &'g BenchOptions, options: &BacklogOptions) -> Result<Self> {
+        let directory = scenario.directory();
+        // This port has no listener until the sink starts.
+        let sink = port::free()?;
+        directory.write("relay.toml", &config(sink, bench, needed_bytes(options.messages, &options.shape)))?;
+        let supervisor = Supervisor::new(bench)?;
+        let ready_timeout = ready_timeout(options.ready_target);
+        Ok(Self {
+            scenario,
+            bench,
+            directory,
+            supervisor,
+            sink,
+            ready_timeout,
+            results: BacklogResults::default(),
+            faults: Vec::new(),
+        })
+    }
+
+    /// Runs from the first message to the last, or until the user wants no more.
+    fn run(mut self) -> Result<(BacklogResults, Record, MemoryCurve)> {
+        let run = outputs::new_run_id()?;
+        let started_at = jiff::Timestamp::now();
+        let sampler = HostSampler::start();
+        let source = self.fill(run)?;
+        let outcome = self.restart_and_drain(run, gather::accepted_messages(&source.record));
+        if self.is_uninterrupted() {
+            outcome?;
+        }
+        let complaints = [self.supervisor.stop_relay(PartyProcess::terminate)?, self.supervisor.stop_sink()?];
+        self.supervisor.ensure_all_alive()?;
+        complaints.into_iter().flatten().try_for_each(Err)?;
+        let arrivals = self.results.drain.map(|_| gather::read_party(self.directory, Role::Sink)).transpose()?;
+        let ending = (!self.is_uninterrupted()).then_some(Ending::Interrupted);
+        let arrived = self.results.drain.map_or(Completeness::NotAll, |drained| drained.completeness);
+        let relay = self.bench.relay().and_then(|relay| gather::relay(relay, self.directory, arrived));
+        let observations = self.supervisor.finish();
+        let memory = observations.iter().find(|seen| seen.role == Role::Relay).map(|seen| seen.memory.clone());
+        let surroundings = sampler.finish();
+        let between = Topology::Server;
+        let disk_bytes = None;
+        let disk_usage = DiskUsage::default();
+        let results = gather::RunResults {
+            run,
+            source,
+            relay,
+            disk_bytes,
+            disk_usage,
+            arrivals: arrivals.map(Into::into),
+            between,
+            sink: gather::SinkOwner::Own,
+            ending,
+            deaths: Vec::new(),
+            faults: self.faults,
+            load_started_at: Duration::ZERO,
+            observations,
+            surroundings,
+        };
+        Ok((
+            self.results,
+            gather::record(self.bench, self.directory.path(), started_at, results),
+            memory.unwrap_or_default(),
+        ))
+    }
+
+    /// Fills the relay while its next hop is not listening.
+    fn fill(&mut self, run: RunId) -> Result<gather::PartyResults> {
+        let mut launch = self.launch();
+        // Its output from before the restart is kept beside that of after it.
+        let file = |name: &str| self.directory.path().join(name);
+        (launch.command.stdout, launch.command.stderr) = (file("relay-before.stdout"), file("relay-before.stderr"));
+        let relay = self.supervisor.start_relay(launch)?;
+        self.faults.push(BenchFault::begins("the next hop does not listen"));
+        let command = PartyCommand::source(self.scenario.program(), self.bench, run, self.directory, &relay);
+        let complaint = self.supervisor.follow_source(command)?;
+        self.supervisor.ensure_all_alive()?;
+        complaint.map_or(Ok(()), Err)?;
+        let source = gather::read_party(self.directory, Role::Source)?;
+        self.record_fill(&source.record);
+        Ok(source)
+    }
+
+    /// Starts the relay anew, and then its next hop.
+    fn restart_and_drain(&mut self, run: RunId, accepted: u64) -> Result<()> {
+        ensure!(self.is_uninterrupted(), "interrupted before the restart of the relay");
+        self.restart_relay()?;
+        let sink = self.sink.to_string();
+        self.supervisor.start_sink(PartyCommand::sink_at(
+            self.scenario.program(),
+            self.bench,
+            run,
+            self.directory,
+            &sink,
+        ))?;
+        self.faults.push(BenchFault::ends("the next hop listens"));
+        self.drain(accepted)
+    }
+
+    fn is_uninterrupted(&self) -> bool {
+        self.supervisor.asked() == StopRequest::Nothing
+    }
+
+    fn launch(&self) -> RelayLaunch {
+        let file = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
+        let config = file(self.directory.path().join("relay.toml"));
+        let record = file(self.directory.party_files(Role::Relay).record);
+        let words = ["relay", "--config", &config, "--json", &record, "--live", "json"].map(str::to_owned);
+        RelayLaunch {
+            command: PartyCommand::relay(self.scenario.program(), words.to_vec(), self.directory),
+            ready_signal: ReadySignal::Reported,
+        }
+    }
+
+    fn record_fill(&mut self, source: &Record) {
+        let stage = source.stages.iter().find(|row| row.name == journey::Stage::Accepted);
+        let usage = self.supervisor.sample_relay();
+        let accepted = FillPhase {
+            messages: gather::accepted_messages(source),
+            took_s: stage.map_or(0.0, |row| row.duration_s),
+            peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
+            rss_bytes: usage.rss_bytes.unwrap_or_default(),
+            disk_bytes: disk_usage::used_bytes(&self.directory.spool()),
+        };
+        self.results.fill = Some(accepted);
+        self.supervisor.print_line(&format!(
+            "{} accepted in {}; the relay uses {} of memory, {} of disk",
+            counted(accepted.messages, "message"),
+            seconds(accepted.took_s),
+            memory(accepted.rss_bytes),
+            memory(accepted.disk_bytes)
+        ));
+    }
+
+    /// Stops the relay and starts it again on what it has kept.
+    fn restart_relay(&mut self) -> Result<()> {
+        let stopping = Instant::now();
+        self.faults.push(BenchFault::begins("the relay is stopped"));
+        let complaint = self.supervisor.stop_relay(PartyProcess::terminate)?;
+        self.supervisor.ensure_all_alive()?;
+        complaint.map_or(Ok(()), Err)?;
+        let stop_s = stopping.elapsed().as_secs_f64();
+        let restarted_at = Instant::now();
+        self.supervisor.start_relay(self.launch())?;
+        let listen_s = restarted_at.elapsed().as_secs_f64();
+        let status = self.status()?;
+        self.supervisor.await_relay("the relay reads its spool", self.ready_timeout, || status.is_ready())?;
+        let ready_s = restarted_at.elapsed().as_secs_f64();
+        self.faults.push(BenchFault::ends("the relay is ready again"));
+        let usage = self.supervisor.sample_relay();
+        let reopened = RestartPhase {
+            stop_s,
+            listen_s,
+            ready_s,
+            queued: status.queued().context("the relay does not report how many messages are queued")?,
+            peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
+            rss_bytes: usage.rss_bytes.unwrap_or_default(),
+        };
+        self.results.restart = Some(reopened);
+        let queued = counted(reopened.queued, "message");
+        self.supervisor.print_line(&format!("started again: ready after {}, {queued} queued", seconds(ready_s)));
+        Ok(())
+    }
+
+    fn status(&self) -> Result<RelayStatusClient> {
+        RelayStatusClient::at(self.supervisor.relay_http().context("the relay did not report its HTTP address")?)
+    }
+
+    /// Orders a retry of the whole queue, now that the next hop is back, and waits until it is delivered.
+    fn drain(&mut self, accepted: u64) -> Result<()> {
+        let began = Instant::now();
+        let mut command = operation::retry_all(self.scenario.program(), &self.directory.spool())?;
+        let mut outcome = Ok(());
+        self.supervisor.await_relay("the queue is retried", CONTROL_TIMEOUT, || {
+            operation::is_done(&mut command).unwrap_or_else(|error| {
+                outcome = Err(error);
+                true
+            })
+        })?;
+        outcome?;
+        let arrived = self.supervisor.await_arrivals(accepted)?;
+        let took_s = began.elapsed().as_secs_f64();
+        // What it does after the last delivery is to give up segments.
+        self.supervisor.await_relay_idle()?;
+        self.supervisor.ensure_all_alive()?;
+        let usage = self.supervisor.sample_relay();
+        let drained = DrainPhase {
+            took_s,
+            peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
+            rss_bytes: usage.rss_bytes.unwrap_or_default(),
+            disk_bytes: disk_usage::used_bytes(&self.directory.spool()),
+            completeness: arrived,
+        };
+        self.results.drain = Some(drained);
+        Ok(())
+    }
+}
+
+/// The relay's configuration. Its spool's size is beyond what is to come, so that nothing is answered 452.
+fn config(sink: SocketAddr, bench: &BenchOptions, needed_bytes: u64) -> String {
+    let durability = bench.relay().map_or("sync", Contestant::durability);
+    let size = needed_bytes.max(10 << 30) / 4 * 5;
+    format!(
+        "listen = [\"127.0.0.1:0\"]\nhttp = \"127.0.0.1:0\"\nlog = \"warn\"\n\n[spool]\ndirectory = \"relay.spool\"\n\
+         durability = \"{durability}\"\nmax_size = \"{size}\"\n\n[[route]]\nto = \"*\"\nsmtp = \"{sink}\"\n"
+    )
+}
+
+fn report(results: &BacklogResults, record: &Record, curve: &MemoryCurve, options: &BacklogOptions) -> TextReport {
+    let title = format!(
+        "{}: {} {}, accepted by mailrun relay (durability {}) while its next hop is down",
+        options.scenario.name,
+        count(options.messages),
+        options.shape.description(),
+        options.durability.option_value()
+    );
+    let memory = options.memory_target.and_then(|target| memory_goal(results, target));
+    let goals: Vec<Goal> = [readiness_goal(results, options.ready_target), account_goal(results, record)]
+        .into_iter()
+        .chain(memory)
+        .collect();
+    let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", curve.bars())];
+    remarks.extend(results.fill.map(cost_per_message).into_iter().flatten());
+    remarks.extend(record.verdict.reasons.iter().cloned());
+    goals::report(&title, vec![phases(results)], &goals, Defects::default(), remarks)
+}
+
+/// Cost of one waiting message.
+fn cost_per_message(accepted: FillPhase) -> Option<String> {
+    let per = |bytes: u64| bytes.checked_div(accepted.messages).map(octets);
+    Some(format!(
+        "A queued message takes {} of memory and {} of disk, including what an empty relay uses.",
+        per(accepted.rss_bytes)?,
+        per(accepted.disk_bytes)?
+    ))
+}
+
+fn phases(results: &BacklogResults) -> Table {
+    let right = |title| (title, Align::Right);
+    let columns = [("phase", Align::Left), right("messages"), right("took"), right("msg/s")];
+    let [phase, messages, took, per_s] = columns;
+    let mut table =
+        Table::new([phase, messages, took, per_s, right("RSS then"), right("RSS peak"), right("disk then")]);
+    let mut row = |phase: &str, messages: u64, took_s: f64, places: [Option<u64>; 3]| {
+        let places = places.map(|bytes| bytes.map_or_else(|| "–".to_owned(), memory));
+        let cells = [phase.to_owned(), count(messages), seconds(took_s), rate(messages as f64 / took_s)];
+        table.row(cells.into_iter().chain(places).collect());
+    };
+    if let Some(FillPhase { messages, took_s, peak_bytes, rss_bytes, disk_bytes }) = results.fill {
+        row("accepted, next hop down", messages, took_s, [Some(rss_bytes), Some(peak_bytes), Some(disk_bytes)]);
+    }
+    if let Some(RestartPhase { stop_s, listen_s, ready_s, queued, peak_bytes, rss_bytes }) = results.restart {
+        row("stopped by SIGTERM", queued, stop_s, [None; 3]);
+        row("started again: listens", queued, listen_s, [None; 3]);
+        row("started again: ready", queued, ready_s, [Some(rss_bytes), Some(peak_bytes), None]);
+    }
+    if let (Some(DrainPhase { took_s, peak_bytes, rss_bytes, disk_bytes, .. }), Some(accepted)) =
+        (results.drain, results.fill)
+    {
+        row(
+            "delivered, next hop back",
+            accepted.messages,
+            took_s,
+            [Some(rss_bytes), Some(peak_bytes), Some(disk_bytes)],
+        );
+    }
+    table
+}
+
+/// Judges whether the relay was ready in time, with all that it had.
+fn readiness_goal(results: &BacklogResults, target: Option<ReadyTarget>) -> Goal {
+    let wanted = target.map_or_else(
+        || "all queued".to_owned(),
+        |target| format!("all queued, < {} up to {}", seconds(target.time.as_secs_f64()), count(target.messages)),
+    );
+    let Some((accepted, reopened)) = results.fill.zip(results.restart) else {
+        return Goal::new("ready after a restart", wanted, GoalResult::Unknown("stopped before".to_owned()));
+    };
+    let found = format!(
+        "{} of {} queued after {}",
+        count(reopened.queued),
+        count(accepted.messages),
+        seconds(reopened.ready_s)
+    );
+    let is_quick =
+        target.is_none_or(|target| reopened.ready_s < target.time.as_secs_f64() || accepted.messages > target.messages);
+    Goal::condition("ready after a restart", reopened.queued == accepted.messages && is_quick, found, wanted)
+}
+
+/// Memory at its most, in both processes; nothing of more messages than the target is for.
+fn memory_goal(results: &BacklogResults, target: MemoryTarget) -> Option<Goal> {
+    let accepted = results.fill.filter(|accepted| accepted.messages <= target.messages)?;
+    let later =
+        results.restart.map(|reopened| reopened.peak_bytes).max(results.drain.map(|drained| drained.peak_bytes));
+    let peak_bytes = later.unwrap_or_default().max(accepted.peak_bytes);
+    let wanted = format!("< {} up to {}", memory(target.bytes), count(target.messages));
+    let found = format!("{} with {} queued", memory(peak_bytes), count(accepted.messages));
+    Some(Goal::condition("RSS of the relay, at its peak", peak_bytes < target.bytes, found, wanted))
+}
+
+fn account_goal(results: &BacklogResults, record: &Record) -> Goal {
+    let what = "every message accounted for";
+    let wanted = "all delivered, lost 0";
+    if results.drain.is_none() {
+        return Goal::new(what, wanted, GoalResult::Unknown("stopped before".to_owned()));
+    }
+    let ledger = &record.ledger;
+    let number = |field: Option<u64>| field.unwrap_or_default();
+    let found = format!(
+        "{} of {} delivered, lost {}, {}",
+        count(number(ledger.delivered)),
+        count(number(ledger.accepted)),
+        count(number(ledger.lost)),
+        counted(number(ledger.duplicates), "duplicate")
+    );
+    // A duplicate is counted and allowed (RFC 1047); a changed message is neither.
+    let is_good = ledger.delivered == ledger.accepted && number(ledger.lost) + number(ledger.corrupt) == 0;
+    Goal::account(what, is_good && number(ledger.accepted) > 0, found, wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenario::sample_options;
+    use super::*;
+    use journey::record::Pipelining;
+    use report::sample;
+
+    fn options(messages: u64) -> BacklogOptions {
+        BacklogOptions {
+            scenario: sample_options("relay-backlog"),
+            durability: ContestantDurability::Sync,
+            shape: LoadShape { sessions: 100, message_bytes: 65_536, reuse: None, pipelining: Pipelining::Off },
+            messages,
+            memory_target: Some(MemoryTarget { bytes: 256 << 20, messages: 100_000 }),
+            ready_target: Some(ReadyTarget { time: Duration::from_secs(10), messages: 1_000_000 }),
+        }
+    }
+
+    fn results(messages: u64, ready_s: f64, peak_bytes: u64) -> BacklogResults {
+        let rss_bytes = peak_bytes / 2;
+        let disk_bytes = messages * 70_000;
+        BacklogResults {
+            fill: Some(FillPhase { messages, took_s: 10.0, peak_bytes, rss_bytes, disk_bytes }),
+            restart: Some(RestartPhase {
+                stop_s: 0.1,
+                listen_s: 0.5,
+                ready_s,
+                queued: messages,
+                peak_bytes,
+                rss_bytes,
+            }),
+            drain: Some(DrainPhase {
+                took_s: 5.0,
+                peak_bytes,
+                rss_bytes,
+                disk_bytes: 0,
+                completeness: Completeness::All,
+            }),
+        }
+    }
+
+    fn judged_report(results: &BacklogResults, record: &Record, messages: u64) -> TextReport {
+        report(results, record, &MemoryCurve::default(), &options(messages))
+    }
+
+    #[test]
+    fn what_is_small_quick_and_whole_passes() {
+        let good = judged_report(&results(100_000, 2.0, 200 << 20), &sample::relayed(), 100_000);
+        assert!(good.is_good() && good.text.matches("PASS").count() == 3, "{}", good.text);
+        assert!(good.text.contains("200 MiB with 100,000 queued"), "{}", good.text);
+        let fat = judged_report(&results(100_000, 2.0, 256 << 20), &sample::relayed(), 100_000);
+        assert!(!fat.is_good() && fat.text.matches("FAIL").count() == 1, "{}", fat.text);
+        let slow = judged_report(&results(1_000_000, 10.0, 400 << 20), &sample::relayed(), 1_000_000);
+        assert!(!slow.is_good() && slow.text.matches("FAIL").count() == 1, "{}", slow.text);
+        assert!(!slow.text.contains("at its peak"), "of a million no memory is promised: {}", slow.text);
+    }
+
+    #[test]
+    fn a_queue_that_lacks_something_and_a_loss_are_missed() {
+        let mut lacks = results(1_000, 1.0, 1 << 20);
+        lacks.restart = lacks.restart.map(|reopened| RestartPhase { queued: 999, ..reopened });
+        let lacks = judged_report(&lacks, &sample::relayed(), 1_000);
+        assert!(!lacks.is_good() && lacks.text.contains("999 of 1,000 queued"), "{}", lacks.text);
+        let lossy = judged_report(&results(1_000, 1.0, 1 << 20), &sample::lossy(), 1_000);
+        assert!(!lossy.is_good() && lossy.text.contains("lost 200"), "{}", lossy.text);
+        let mut doubled = sample::relayed();
+        (doubled.ledger.duplicates, doubled.verdict.closed) = (Some(3), false);
+        let doubled = judged_report(&results(1_000, 1.0, 1 << 20), &doubled, 1_000);
+        assert!(doubled.is_good() && doubled.text.contains("3 duplicates"), "{}", doubled.text);
+    }
+
+    #[test]
+    fn what_was_stopped_before_is_not_judged() {
+        let cut = BacklogResults { restart: None, drain: None, ..results(500, 1.0, 1 << 20) };
+        let cut = judged_report(&cut, &sample::unwatched(), 1_000);
+        assert!(!cut.is_good() && cut.text.matches("INCONCLUSIVE").count() == 2, "{}", cut.text);
+    }
+
+    #[test]
+    fn the_wait_for_readiness_is_longer_than_its_target() {
+        assert_eq!(ready_timeout(None), Duration::from_secs(300));
+        let of = |seconds: u64| ready_timeout(Some(ReadyTarget { time: Duration::from_secs(seconds), messages: 1 }));
+        assert_eq!((of(10), of(600)), (Duration::from_secs(300), Duration::from_secs(1_200)));
+    }
+
+    #[test]
+    fn the_disk_that_is_needed_is_more_than_the_messages() {
+        let needed = needed_bytes(100_000, &options(100_000).shape);
+        assert!((6_600_000_000..7_300_000_000).contains(&needed), "{needed}");
+        let bench = options(1).scenario.bench(
+            "d".into(),
+            &Contestant::Mailrun(ContestantDurability::Write),
+            &options(1).shape,
+            Workload::default(),
+        );
+        let config = config(SocketAddr::from(([127, 0, 0, 1], 9)), &bench, 100 << 30);
+        assert!(config.contains("durability = \"write\"") && config.contains("smtp = \"127.0.0.1:9\""), "{config}");
+        assert!(config.contains(&format!("max_size = \"{}\"", 125_u64 << 30)), "{config}");
+    }
+}

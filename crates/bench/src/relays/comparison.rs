@@ -1,0 +1,166 @@
+//! The published comparison: a number of messages over 250 sessions to 5 domains, a new connection each; how long until
+//! all are accepted, and until all are delivered. Several relays take turns, so that a slow minute affects all.
+use super::contestant::Contestant;
+use super::measure::RelayMeasurement;
+use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
+use super::strace::{self, SyscallCounts};
+use crate::engine::{self, CaseSeries, Comparison, ComparisonResults, RunPlan, RunTurn};
+use crate::plan::{BenchOptions, SyscallCounting};
+use crate::scenario::RoundOrder;
+use ::report::numbers::{count, rate, seconds};
+use anyhow::{Context, Result};
+use journey::record::{Record, Workload};
+use party::live::LiveMode;
+use std::path::Path;
+
+/// Messages of the longer run under strace, which takes a tenth of a second for a hundred messages.
+const TRACED_MESSAGES: u64 = 1_000;
+
+/// Options of a comparison of relays.
+#[derive(Clone, Debug)]
+pub struct RelayComparisonOptions {
+    pub scenario: ScenarioOptions,
+    pub contestants: Vec<Contestant>,
+    pub messages: u64,
+    pub shape: LoadShape,
+    /// Runs of each contestant.
+    pub rounds: u32,
+    pub order: RoundOrder,
+    /// Says whether system calls are counted, in runs of their own.
+    pub counts_syscalls: bool,
+}
+
+/// System calls a message.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum SyscallsPerMessage {
+    Counted {
+        all: f64,
+        syncs: f64,
+    },
+    /// Reason why there is no measurement.
+    NotMeasured(String),
+}
+
+/// A contestant.
+#[derive(Clone, Debug)]
+pub(super) struct RelayCase {
+    pub(super) contestant: Contestant,
+    pub(super) syscalls: SyscallsPerMessage,
+}
+
+/// A contestant and its runs.
+pub(super) type RelaySeries = CaseSeries<RelayCase, RelayMeasurement>;
+
+/// All that was run.
+pub(super) type RelayResults = ComparisonResults<RelayCase, RelayMeasurement>;
+
+/// Runs all contestants in turns, and counts the system calls of each if that is asked for.
+pub(super) fn run_all(options: &RelayComparisonOptions, scenario: &ScenarioRun) -> RelayResults {
+    let comparison = RelayComparison { options, scenario };
+    let case = |contestant: &Contestant| RelayCase {
+        contestant: contestant.clone(),
+        syscalls: SyscallsPerMessage::NotMeasured("--syscalls was not said".to_owned()),
+    };
+    let cases: Vec<RelayCase> = options.contestants.iter().map(case).collect();
+    let plan = RunPlan {
+        compared: cases.len(),
+        rounds: options.rounds,
+        order: options.order,
+        // Each run is a bench, which has a display of its own.
+        live: LiveMode::Off,
+    };
+    let mut results = engine::run_all(&comparison, cases, plan, &|| scenario.is_stopped());
+    if options.counts_syscalls {
+        comparison.count_syscalls(&mut results.series);
+    }
+    results
+}
+
+struct RelayComparison<'o> {
+    options: &'o RelayComparisonOptions,
+    scenario: &'o ScenarioRun,
+}
+
+impl Comparison for RelayComparison<'_> {
+    type Case = RelayCase;
+    type Measurement = RelayMeasurement;
+
+    fn name(&self, case: &RelayCase) -> String {
+        case.contestant.to_string()
+    }
+
+    fn measure(&self, case: &RelayCase, turn: &mut RunTurn<'_>) -> Result<Option<RelayMeasurement>> {
+        let contestant = &case.contestant;
+        let place = format!("round-{}-{}-{}", turn.round + 1, turn.case + 1, contestant.file_name());
+        let bench = self.bench(&place, contestant, self.options.messages);
+        let bench = BenchOptions { title: Some(turn.title.clone()), ..bench };
+        let Some(outcome) = self.scenario.run_complete(&bench) else { return Ok(None) };
+        let measured = outcome
+            .and_then(|outcome| RelayMeasurement::of(&outcome.record, outcome.disk_bytes, self.options.messages));
+        self.scenario.print_line(&format!("mailrun: {}: {}", turn.title, description(&measured)));
+        measured.map(Some)
+    }
+
+    fn fault(&self, _: &RelayCase, measured: &RelayMeasurement) -> Option<String> {
+        measured.fault.clone()
+    }
+}
+
+impl RelayComparison<'_> {
+    fn bench(&self, place: &str, contestant: &Contestant, messages: u64) -> BenchOptions {
+        let load = Workload { messages: Some(messages), ..Workload::default() };
+        self.scenario.bench(place, contestant, &self.options.shape, load)
+    }
+
+    /// Counts the system calls of each relay that the bench starts itself.
+    fn count_syscalls(&self, series: &mut [RelaySeries]) {
+        let strace = strace::find();
+        for RelayCase { contestant, syscalls } in series.iter_mut().map(|series| &mut series.case) {
+            *syscalls = match (&*contestant, &strace) {
+                (Contestant::None, _) => SyscallsPerMessage::NotMeasured("there is no relay".to_owned()),
+                (Contestant::Running { .. }, _) => SyscallsPerMessage::NotMeasured("it was already running".to_owned()),
+                (_, None) => SyscallsPerMessage::NotMeasured("strace is not installed".to_owned()),
+                (contestant, Some(strace)) => match self.syscalls_per_message(contestant, strace) {
+                    Ok((all, syncs)) => SyscallsPerMessage::Counted { all, syncs },
+                    Err(error) => SyscallsPerMessage::NotMeasured(format!("{error:#}")),
+                },
+            };
+        }
+    }
+
+    fn syscalls_per_message(&self, contestant: &Contestant, strace: &Path) -> Result<(f64, f64)> {
+        let messages = self.options.messages.min(TRACED_MESSAGES);
+        let one = self.run_under_strace(contestant, strace, 1)?;
+        let many = self.run_under_strace(contestant, strace, messages)?;
+        Ok(strace::per_message(one, many, messages))
+    }
+
+    fn run_under_strace(&self, contestant: &Contestant, strace: &Path, messages: u64) -> Result<SyscallCounts> {
+        let name = format!("syscalls-{messages}-{}", contestant.file_name());
+        let mut bench = self.bench(&name, contestant, messages);
+        bench.syscall_counting = SyscallCounting::Strace(strace.to_owned());
+        let outcome = self.scenario.run_complete(&bench).context("it was interrupted")??;
+        let is_closed = |record: &Record| record.verdict.closed && record.ledger.accepted == Some(messages);
+        anyhow::ensure!(is_closed(&outcome.record), "messages were missing under strace");
+        let counted = format!("mailrun: counted system calls of {contestant} for {} messages", count(messages));
+        self.scenario.print_line(&counted);
+        strace::read(&outcome.directory)
+    }
+}
+
+/// A run in a line.
+fn description(measured: &Result<RelayMeasurement>) -> String {
+    match measured {
+        Ok(measured) => {
+            let figures = &measured.figures;
+            let line = format!(
+                "accepted in {}, delivered in {}, {} msg/s",
+                seconds(figures.accept_s),
+                seconds(figures.deliver_s),
+                rate(figures.delivered_per_s)
+            );
+            measured.fault.iter().fold(line, |line, fault| format!("{line}; NOT OK: {fault}"))
+        }
+        Err(error) => format!("could not run: {error:#}"),
+    }
+}

@@ -1,0 +1,114 @@
+//! Targets of a scenario: what is wanted, what was measured, and PASS, FAIL or INCONCLUSIVE.
+use crate::engine::{Conclusion, Defects, MedianRange, TextReport};
+use report::numbers::counted;
+use report::table::{Align, Table};
+
+/// A target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Goal {
+    what: String,
+    wanted: String,
+    result: GoalResult,
+}
+
+/// Result of a target: reached, missed, or not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum GoalResult {
+    /// The target was reached, with the figure.
+    Pass(String),
+    /// The target was missed, with the figure.
+    Missed(String),
+    /// Mail is missing, or was changed: no figure counts for anything then.
+    Unaccounted(String),
+    /// Not known, with the reason.
+    Unknown(String),
+}
+
+impl Goal {
+    pub(super) fn new(what: impl Into<String>, wanted: impl Into<String>, found: GoalResult) -> Self {
+        Self { what: what.into(), wanted: wanted.into(), result: found }
+    }
+
+    /// A figure of several rounds whose middle is to stay below a limit.
+    pub(super) fn median_below(
+        what: impl Into<String>,
+        values: MedianRange,
+        limit: f64,
+        show: fn(f64) -> String,
+    ) -> Self {
+        let found = if values.is_median_below(limit) { GoalResult::Pass } else { GoalResult::Missed };
+        Self::new(what, format!("< {}", show(limit)), found(values.render(show)))
+    }
+
+    /// The target that something holds.
+    pub(super) fn condition(what: impl Into<String>, is_so: bool, found: String, wanted: impl Into<String>) -> Self {
+        Self::new(what, wanted, if is_so { GoalResult::Pass(found) } else { GoalResult::Missed(found) })
+    }
+
+    /// The target that the account of all mail closes.
+    pub(super) fn account(what: impl Into<String>, is_closed: bool, found: String, wanted: impl Into<String>) -> Self {
+        Self::new(what, wanted, if is_closed { GoalResult::Pass(found) } else { GoalResult::Unaccounted(found) })
+    }
+
+    fn row(&self) -> Vec<String> {
+        let (measured, verdict) = match &self.result {
+            GoalResult::Pass(measured) => (measured, "PASS"),
+            GoalResult::Missed(measured) | GoalResult::Unaccounted(measured) => (measured, "FAIL"),
+            GoalResult::Unknown(why) => (why, "INCONCLUSIVE"),
+        };
+        vec![self.what.clone(), self.wanted.clone(), measured.clone(), verdict.to_owned()]
+    }
+}
+
+/// A scenario's report: its tables, the targets below them, and what must be known besides. It passes if all targets are
+/// reached, and nothing else is wrong.
+pub(super) fn report(
+    title: &str,
+    mut tables: Vec<Table>,
+    goals: &[Goal],
+    mut wrong: Defects,
+    remarks: Vec<String>,
+) -> TextReport {
+    let columns = ["target", "wanted", "measured", "verdict"].map(|title| (title, Align::Wrapped));
+    let mut table = Table::new(columns);
+    goals.iter().for_each(|goal| table.row(goal.row()));
+    tables.push(table);
+    for goal in goals {
+        let Goal { what, wanted, result: found } = goal;
+        match found {
+            GoalResult::Pass(_) => {}
+            GoalResult::Missed(found) => wrong.missed.push(format!("{what}: wanted {wanted}, was {found}")),
+            GoalResult::Unaccounted(found) => wrong.failed.push(format!("{what}: wanted {wanted}, was {found}")),
+            GoalResult::Unknown(why) => wrong.unobserved.push(format!("{what}: {why}")),
+        }
+    }
+    let pass = format!("all {} met", counted(goals.len() as u64, "target"));
+    let conclusion = Conclusion::of(&wrong, &pass, true);
+    TextReport::new(title, tables, remarks, conclusion)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use report::numbers::latency;
+
+    fn text(goals: &[Goal]) -> (String, bool) {
+        let report = report("relay-x: what", Vec::new(), goals, Defects::default(), vec!["A remark.".to_owned()]);
+        let is_good = report.is_good();
+        (report.text, is_good)
+    }
+
+    #[test]
+    fn each_target_has_its_verdict_and_one_missed_is_enough() {
+        let p99 = |value| Goal::median_below("accept p99", MedianRange::of([value].into_iter()), 20.0, latency);
+        let passed = p99(4.0);
+        let missed = p99(20.0);
+        let (all, is_good) = text(std::slice::from_ref(&passed));
+        assert!(is_good && all.contains("< 20.00 ms") && all.contains("4.00 ms") && all.contains("PASS"), "{all}");
+        let (all, is_good) = text(&[passed.clone(), missed]);
+        assert!(!is_good && all.contains("FAIL") && all.ends_with("A remark."), "{all}");
+        let unknown = Goal::new("drain", "all", GoalResult::Unknown("stopped before".to_owned()));
+        let (all, is_good) = text(&[passed, unknown]);
+        assert!(!is_good && all.contains("stopped before") && all.contains("INCONCLUSIVE"), "{all}");
+    }
+}

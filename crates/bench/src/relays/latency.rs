@@ -1,0 +1,440 @@
+//! Latency of the 250 of a relay that is not saturated: at half the highest rate that it sustains.
+//!
+//! ```text
+//! closed loop ─ estimate ─→ search: steps of open loop ─ highest that held ─→ half of it, open loop, in rounds
+//! ```
+//!
+//! A rate is sustained if all that was due in a step was accepted and delivered as soon as the step was over: then
+//! accepting keeps up, and the queue does not grow. Latency counts from when a message was due.
+use super::contestant::Contestant;
+use super::goals::{self, Goal, GoalResult};
+use super::launch;
+use super::measure::RelayMeasurement;
+use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
+use super::search::Search;
+use crate::engine::{MedianRange, TextReport, named_defects};
+use crate::plan::BenchOptions;
+use anyhow::{Context, Result};
+use journey::Stage;
+use journey::record::{Arrival, LatencyMs, Record, Workload};
+use report::numbers::{count, figure, latency, rate, seconds};
+use report::table::{Align, Table};
+use std::time::Duration;
+
+/// Limits within which a rate counts as sustained.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SustainedLimits {
+    /// A step may be over so much later than its last message was due, and so much of its length besides: what is on its
+    /// way at its end is no queue that grows.
+    pub max_delay: Duration,
+    pub max_delay_share: f64,
+    /// Share of the offered messages that must have been sent: when the time is over, those are missing that became due
+    /// while all sessions waited for a relay that falls behind.
+    pub min_sent: f64,
+}
+
+impl Default for SustainedLimits {
+    /// Limits of a scenario that names none.
+    fn default() -> Self {
+        Self { max_delay: Duration::from_millis(100), max_delay_share: 0.05, min_sent: 0.98 }
+    }
+}
+
+impl SustainedLimits {
+    /// Time after the end of a step of that length within which all must be over.
+    fn delay_s(&self, step_s: f64) -> f64 {
+        step_s * self.max_delay_share + self.max_delay.as_secs_f64()
+    }
+
+    /// Verdict on a step: sustained, or the reason why not.
+    fn judge(&self, measure: &RelayMeasurement, record: &Record) -> &'static str {
+        let load = &record.workload;
+        let length_s = load.duration_limit_s.unwrap_or_default();
+        let rate_per_s = load.rate_per_s.unwrap_or_default();
+        let latest_s = length_s + self.delay_s(length_s);
+        let created = record.ledger.created.unwrap_or_default() as f64;
+        match &measure.figures {
+            _ if measure.fault.is_some() => "not all were accepted",
+            _ if created < rate_per_s * length_s * self.min_sent => "not all was sent",
+            figures if figures.accept_s > latest_s => "accepting fell behind",
+            figures if figures.deliver_s > latest_s => "the queue grew",
+            _ => SUSTAINED,
+        }
+    }
+}
+
+/// Options of the scenario.
+#[derive(Clone, Debug)]
+pub struct LatencyOptions {
+    pub scenario: ScenarioOptions,
+    pub contestant: Contestant,
+    pub shape: LoadShape,
+    /// Duration of a step of the search, and of the closed loop before it.
+    pub step: Duration,
+    /// Steps at most.
+    pub steps: u32,
+    pub sustained: SustainedLimits,
+    /// Measure at this rate, and do not search.
+    pub rate_per_s: Option<f64>,
+    pub arrival: Arrival,
+    /// Share of the highest rate sustained that the rounds offer.
+    pub share: f64,
+    /// Duration of a round of the measurement.
+    pub length: Duration,
+    pub rounds: u32,
+    /// Target: the median of the rounds' p99 until accepted stays below it.
+    pub accept_p99: Option<Duration>,
+}
+
+/// A run and what came of it.
+#[derive(Clone, Debug)]
+struct LatencyRow {
+    name: String,
+    /// Offered rate; `None` at closed loop.
+    offered_per_s: Option<f64>,
+    measurement: RelayMeasurement,
+    accept: LatencyMs,
+    delivery: LatencyMs,
+    verdict: &'static str,
+}
+
+/// Results, as far as the scenario came.
+#[derive(Clone, Debug, Default)]
+struct LatencyResults {
+    rows: Vec<LatencyRow>,
+    /// The highest rate that was sustained.
+    sustained_per_s: Option<f64>,
+    /// Rounds of the measurement, among the rows.
+    rounds: u32,
+}
+
+/// Searches and measures, to its end or until SIGINT or SIGTERM; either way there is a table of what was run.
+///
+/// # Errors
+/// If it could not run.
+pub fn run(options: &LatencyOptions) -> Result<TextReport> {
+    launch::check(&options.contestant)?;
+    let latency_run = LatencyRun { options, scenario: ScenarioRun::prepare(&options.scenario)? };
+    let mut results = LatencyResults::default();
+    latency_run.run(&mut results)?;
+    latency_run.scenario.save(report(&results, options))
+}
+
+struct LatencyRun<'o> {
+    options: &'o LatencyOptions,
+    scenario: ScenarioRun,
+}
+
+impl LatencyRun<'_> {
+    fn run(&self, results: &mut LatencyResults) -> Result<()> {
+        let rate_per_s = match self.options.rate_per_s {
+            Some(rate_per_s) => rate_per_s,
+            None => {
+                let Some(()) = self.search(results)? else { return Ok(()) };
+                let Some(sustained) = results.sustained_per_s else { return Ok(()) };
+                sustained * self.options.share
+            }
+        };
+        for round in 1..=self.options.rounds {
+            let load = open(rate_per_s, self.options.arrival, self.options.length);
+            let Some(row) = self.measure(&format!("round-{round}"), load, |_, _| "")? else { return Ok(()) };
+            results.rows.push(row);
+            results.rounds += 1;
+        }
+        Ok(())
+    }
+
+    /// Searches for the rate; `None` if the user wants no more runs.
+    fn search(&self, results: &mut LatencyResults) -> Result<Option<()>> {
+        let closed = Workload { duration_limit_s: Some(self.options.step.as_secs_f64()), ..Workload::default() };
+        let Some(row) = self.measure("closed-loop", closed, |_, _| "estimate")? else { return Ok(None) };
+        let mut search = Search::new(row.measurement.figures.delivered_per_s.max(1.0), self.options.steps);
+        results.rows.push(row);
+        while let Some(rate_per_s) = search.next().map(f64::round) {
+            let load = open(rate_per_s, Arrival::Constant, self.options.step);
+            let name = format!("step-{}", results.rows.len());
+            let Some(row) =
+                self.measure(&name, load, |measure, record| self.options.sustained.judge(measure, record))?
+            else {
+                return Ok(None);
+            };
+            search.record(rate_per_s, row.verdict == SUSTAINED);
+            results.rows.push(row);
+            results.sustained_per_s = search.found();
+        }
+        Ok(Some(()))
+    }
+
+    /// Measures one run; `None` if the user wants no more runs.
+    fn measure(
+        &self,
+        name: &str,
+        load: Workload,
+        judge: impl FnOnce(&RelayMeasurement, &Record) -> &'static str,
+    ) -> Result<Option<LatencyRow>> {
+        let offered_per_s = load.rate_per_s;
+        let bench = self.scenario.bench(name, &self.options.contestant, &self.options.shape, load);
+        let bench = BenchOptions { title: Some(name.replace('-', " ")), ..bench };
+        let Some(outcome) = self.scenario.run_complete(&bench) else { return Ok(None) };
+        let outcome = outcome.with_context(|| format!("in {name}"))?;
+        let record = &outcome.record;
+        let measure = RelayMeasurement::of(record, outcome.disk_bytes, record.ledger.created.unwrap_or_default())?;
+        let accept = times(record, Stage::Accepted)?;
+        let delivery = times(record, Stage::Delivered)?;
+        let row = LatencyRow {
+            name: name.replace('-', " "),
+            offered_per_s,
+            verdict: judge(&measure, record),
+            measurement: measure,
+            accept,
+            delivery,
+        };
+        self.scenario.print_line(&format!("mailrun: {}", row.description()));
+        Ok(Some(row))
+    }
+}
+
+fn times(record: &Record, stage: Stage) -> Result<LatencyMs> {
+    let row = record.stages.iter().find(|row| row.name == stage);
+    row.and_then(|row| row.latency_ms).with_context(|| format!("nothing was {stage:?}").to_lowercase())
+}
+
+fn open(rate_per_s: f64, arrival: Arrival, length: Duration) -> Workload {
+    Workload {
+        duration_limit_s: Some(length.as_secs_f64()),
+        rate_per_s: Some(rate_per_s),
+        arrival,
+        ..Workload::default()
+    }
+}
+
+const SUSTAINED: &str = "sustained";
+
+impl LatencyRow {
+    fn description(&self) -> String {
+        let figures = &self.measurement.figures;
+        let offered =
+            self.offered_per_s.map(|offered| format!("{} msg/s offered, ", rate(offered))).unwrap_or_default();
+        let figures = format!(
+            "{}: {offered}{} accepted, {} delivered, accept p99 {}",
+            self.name,
+            rate(figures.accepted_per_s),
+            rate(figures.delivered_per_s),
+            latency(self.accept.p99)
+        );
+        if self.verdict.is_empty() { figures } else { format!("{figures}: {}", self.verdict) }
+    }
+}
+
+fn report(results: &LatencyResults, options: &LatencyOptions) -> TextReport {
+    let title = format!(
+        "{}: {} through {} (durability {})",
+        options.scenario.name,
+        options.shape.description(),
+        options.contestant,
+        options.contestant.durability()
+    );
+    let rounds = &results.rows[results.rows.len() - results.rounds as usize..];
+    let mut remarks = vec![
+        "Latency counts from when a message was due (closed loop: created). late: from the end of the offered load to \
+         the last delivery."
+            .to_owned(),
+    ];
+    if let Some(sustained) = results.sustained_per_s {
+        let step_s = options.step.as_secs_f64();
+        remarks.push(format!(
+            "Highest sustainable rate found: {} msg/s; everything was accepted and delivered within {} after a step \
+             of {}.",
+            count(sustained as u64),
+            seconds(options.sustained.delay_s(step_s)),
+            seconds(step_s)
+        ));
+    }
+    let faults = results
+        .rows
+        .iter()
+        .filter_map(|row| Some(format!("NOT OK: {}: {}", row.name, row.measurement.fault.as_ref()?)));
+    remarks.extend(faults);
+    let notes = rounds.iter().flat_map(|row| row.measurement.notes.iter().map(|note| format!("{}: {note}", row.name)));
+    remarks.extend(notes);
+    let tables = vec![throughput(&results.rows), latencies(rounds, options)];
+    // Steps of the search may miss any threshold.
+    let wrong = named_defects(rounds.iter().map(|row| (&row.name, &row.measurement.flaws)));
+    goals::report(&title, tables, &goals(results, rounds, options), wrong, remarks)
+}
+
+fn throughput(rows: &[LatencyRow]) -> Table {
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new([
+        ("run", Align::Left),
+        right("offered/s"),
+        right("accepted/s"),
+        right("delivered/s"),
+        right("late"),
+        right("queue"),
+        right("accept p99"),
+        ("", Align::Left),
+    ])
+    .leave_out(&["queue", "late", "accepted/s"]);
+    for row in rows {
+        let figures = &row.measurement.figures;
+        let late = row.offered_per_s.map(|offered| figures.deliver_s - figures.accepted as f64 / offered);
+        table.row(vec![
+            row.name.clone(),
+            row.offered_per_s.map_or_else(|| "–".to_owned(), rate),
+            rate(figures.accepted_per_s),
+            rate(figures.delivered_per_s),
+            late.map_or_else(|| "–".to_owned(), |late| seconds(late.max(0.0))),
+            figures.deepest.map_or_else(|| "–".to_owned(), |(most, _)| count(most)),
+            latency(row.accept.p99),
+            row.verdict.to_owned(),
+        ]);
+    }
+    table
+}
+
+fn latencies(rounds: &[LatencyRow], options: &LatencyOptions) -> Table {
+    let right = |title| (title, Align::Right);
+    let rate = match options.rate_per_s {
+        Some(_) => "at that rate",
+        None if options.share == 0.5 => "at half of it",
+        None => "at that share of it",
+    };
+    let mut table = Table::new([
+        (rate, Align::Left),
+        ("until", Align::Left),
+        right("p50"),
+        right("p99"),
+        right("p99.9"),
+        right("max"),
+    ])
+    .leave_out(&["p99.9", "max"]);
+    for row in rounds {
+        for (until, times) in [("accepted", &row.accept), ("delivered", &row.delivery)] {
+            let cells = [times.p50, times.p99, times.p999, times.max].map(latency);
+            table.row([row.name.clone(), until.to_owned()].into_iter().chain(cells).collect());
+        }
+    }
+    table
+}
+
+fn goals(results: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptions) -> Vec<Goal> {
+    let closed = results.rows.iter().all(|row| row.measurement.fault.is_none());
+    let offered = rounds.first().and_then(|row| row.offered_per_s).map(figure).unwrap_or_default();
+    let what = match options.rate_per_s {
+        Some(_) => format!("accept p99 at {offered} msg/s, median of the rounds"),
+        None => format!(
+            "accept p99 at {offered} msg/s, {} the highest sustainable rate, median of the rounds",
+            share_words(options.share)
+        ),
+    };
+    let account = if closed { "nothing lost" } else { "NOT OK, see below" };
+    let account = Goal::account("the account of every run", closed, account.to_owned(), "closes");
+    let Some(limit) = options.accept_p99 else { return vec![account] };
+    let limit_ms = limit.as_secs_f64() * 1e3;
+    let p99 = MedianRange::of(rounds.iter().map(|row| row.accept.p99));
+    let unknown =
+        |why: &str| Goal::new("accept p99", format!("< {}", latency(limit_ms)), GoalResult::Unknown(why.to_owned()));
+    let p99 = match rounds.len() {
+        0 if results.rows.len() > 1 && results.sustained_per_s.is_none() => unknown("no rate was sustained"),
+        0 => unknown("stopped before"),
+        done if done < options.rounds as usize => unknown("interrupted before all rounds were run"),
+        _ => Goal::median_below(what, p99, limit_ms, latency),
+    };
+    vec![p99, account]
+}
+
+/// `half`, or `80 %`.
+fn share_words(share: f64) -> String {
+    if share == 0.5 { "half".to_owned() } else { format!("{} %", figure(share * 100.0)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenario::sample_options;
+    use super::*;
+    use report::sample;
+
+    fn row(rate_per_s: f64, deliver_s: f64, p99: f64) -> LatencyRow {
+        let mut record = sample::relayed();
+        record.workload = open(rate_per_s, Arrival::Constant, Duration::from_secs(4));
+        let mut measure = RelayMeasurement::of(&record, None, 200_000).unwrap();
+        measure.figures.deliver_s = deliver_s;
+        let accept = LatencyMs { p99, ..LatencyMs::default() };
+        let verdict = SustainedLimits::default().judge(&measure, &record);
+        LatencyRow {
+            name: "round 1".to_owned(),
+            offered_per_s: Some(rate_per_s),
+            measurement: measure,
+            accept,
+            delivery: accept,
+            verdict,
+        }
+    }
+
+    #[test]
+    fn a_rate_is_sustained_if_nothing_is_left_when_it_is_over() {
+        // 200,000 messages in 4 s, the last accepted after 3.7 s.
+        assert_eq!(row(50_000.0, 4.2, 1.0).verdict, SUSTAINED);
+        assert_eq!(row(50_000.0, 4.4, 1.0).verdict, "the queue grew");
+        assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");
+        let mut lossy = row(50_000.0, 4.0, 1.0);
+        lossy.measurement.fault = Some("lost 1".to_owned());
+        let limits = SustainedLimits::default();
+        assert_eq!(limits.judge(&lossy.measurement, &sample::relayed()), "not all were accepted");
+    }
+
+    #[test]
+    fn the_scenario_says_what_sustained_means() {
+        let late = row(50_000.0, 4.4, 1.0);
+        let mut record = sample::relayed();
+        record.workload = open(50_000.0, Arrival::Constant, Duration::from_secs(4));
+        let limits = SustainedLimits::default();
+        assert_eq!(limits.judge(&late.measurement, &record), "the queue grew");
+        for wider in [
+            SustainedLimits { max_delay: Duration::from_millis(300), ..limits },
+            SustainedLimits { max_delay_share: 0.08, ..limits },
+        ] {
+            assert_eq!(wider.judge(&late.measurement, &record), SUSTAINED, "{wider:?}");
+        }
+        record.workload.rate_per_s = Some(60_000.0);
+        let fewer = SustainedLimits { min_sent: 0.8, max_delay: Duration::from_secs(1), ..limits };
+        assert_eq!(fewer.judge(&late.measurement, &record), SUSTAINED);
+    }
+
+    fn options(rounds: u32) -> LatencyOptions {
+        LatencyOptions {
+            scenario: sample_options("relay-latency"),
+            contestant: Contestant::Postfix,
+            shape: LoadShape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },
+            step: Duration::from_secs(4),
+            steps: 5,
+            sustained: SustainedLimits::default(),
+            rate_per_s: None,
+            arrival: Arrival::Poisson,
+            length: Duration::from_secs(4),
+            rounds,
+            share: 0.5,
+            accept_p99: Some(Duration::from_millis(20)),
+        }
+    }
+
+    #[test]
+    fn the_median_round_decides() {
+        let results = |p99s: &[f64]| LatencyResults {
+            rows: p99s.iter().map(|p99| row(50_000.0, 4.0, *p99)).collect(),
+            sustained_per_s: Some(100_000.0),
+            rounds: p99s.len() as u32,
+        };
+        let good = report(&results(&[42.0, 3.0, 19.0]), &options(3));
+        assert!(good.is_good() && good.text.contains("PASS"), "{}", good.text);
+        assert!(good.text.contains("19.00 ms (3.00 ms–42.00 ms)"), "{}", good.text);
+        assert!(good.text.contains("100,000 msg/s"), "{}", good.text);
+        let bad = report(&results(&[3.0, 21.0, 22.0]), &options(3));
+        assert!(!bad.is_good() && bad.text.contains("FAIL") && bad.text.contains("21.00 ms"), "{}", bad.text);
+        let cut = report(&results(&[3.0, 3.0]), &options(3));
+        assert!(!cut.is_good() && cut.text.contains("INCONCLUSIVE"), "{}", cut.text);
+        let none = report(&LatencyResults::default(), &options(3));
+        assert!(!none.is_good() && none.text.contains("stopped before"), "{}", none.text);
+    }
+}

@@ -1,0 +1,94 @@
+//! The start of each relay: its command line and the directory of its mail.
+use super::contestant::{Contestant, RelayCommand};
+use super::ready_signal::{ReadySignal, RelayLaunch};
+use super::{port, postfix};
+use crate::directory::RunDirectory;
+use crate::parties::PartyCommand;
+use crate::plan::{BenchOptions, SyscallCounting};
+use anyhow::{Context, Result};
+use journey::record::Role;
+use std::fs::DirBuilder;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+/// Makes ready all that it needs, the relay handing on to `sink`; `None` for one that is running already.
+///
+/// # Errors
+/// If it cannot run here.
+pub(crate) fn prepare(
+    contestant: &Contestant,
+    options: &BenchOptions,
+    program: &Path,
+    directory: &RunDirectory,
+    sink: &str,
+) -> Result<Option<RelayLaunch>> {
+    let spool = directory.spool();
+    let mut launch = match contestant {
+        Contestant::None | Contestant::Running { .. } => return Ok(None),
+        Contestant::Mailrun(durability) => {
+            let record = directory.party_files(Role::Relay).record;
+            let [spool, record] = [&spool, &record].map(|path| path.to_string_lossy().into_owned());
+            let durability = durability.option_value();
+            let mut words: Vec<String> = match options.listener.is_plain() {
+                true => ["relay", "--listen", "127.0.0.1:0", "--to", sink, "--spool", &spool].map(str::to_owned).into(),
+                false => {
+                    let file = options.listener.write(directory, sink)?;
+                    ["relay", "--config", &file].map(str::to_owned).into()
+                }
+            };
+            words.extend(["--durability", durability, "--json", &record, "--live", "json"].map(str::to_owned));
+            let command = PartyCommand::relay(program, words, directory);
+            RelayLaunch { command, ready_signal: ReadySignal::Reported }
+        }
+        Contestant::Postfix => postfix::prepare(directory, sink)?,
+        Contestant::Command(RelayCommand { words, .. }) => {
+            // It will hold mail.
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
+            made.with_context(|| format!("cannot create {}", spool.display()))?;
+            let listen = port::free()?;
+            let words = fill_placeholders(words, &listen, sink, &spool);
+            let command = PartyCommand::relay(Path::new(&words[0]), words[1..].to_vec(), directory);
+            RelayLaunch { command, ready_signal: ReadySignal::Greeting(listen) }
+        }
+    };
+    launch.command.cores = options.server_cores;
+    Ok(Some(match &options.syscall_counting {
+        SyscallCounting::Off => launch,
+        SyscallCounting::Strace(strace) => {
+            RelayLaunch { command: super::strace::wrap_command(launch.command, strace, directory), ..launch }
+        }
+    }))
+}
+
+fn fill_placeholders(words: &[String], listen: &SocketAddr, sink: &str, spool: &Path) -> Vec<String> {
+    let fill = |word: &String| {
+        let word = word.replace("{listen}", &listen.to_string()).replace("{to}", sink);
+        word.replace("{spool}", &spool.to_string_lossy())
+    };
+    words.iter().map(fill).collect()
+}
+
+/// Checks that a relay can run here, before anything is started.
+///
+/// # Errors
+/// If not, with what to do.
+pub(crate) fn check(contestant: &Contestant) -> Result<()> {
+    match contestant {
+        Contestant::Postfix => postfix::find().map(drop),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_where() {
+        let words = ["mta", "-l", "{listen}", "--next={to}", "-q{spool}"].map(str::to_owned);
+        let listen = SocketAddr::from(([127, 0, 0, 1], 20_001));
+        let filled = fill_placeholders(&words, &listen, "127.0.0.1:9", Path::new("/d/relay.spool"));
+        assert_eq!(filled, ["mta", "-l", "127.0.0.1:20001", "--next=127.0.0.1:9", "-q/d/relay.spool"]);
+    }
+}

@@ -1,0 +1,125 @@
+//! Figures of one run through a relay: times, rates, costs and faults.
+use crate::engine::RunFlaws;
+use anyhow::{Context, Result};
+use journey::judge::has_threshold;
+use journey::record::{Cause, Record};
+use journey::threshold::Fate;
+use report::numbers::count;
+use report::relay::{self, RelayFigures};
+
+/// A run's figures.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RelayMeasurement {
+    pub(super) figures: RelayFigures,
+    /// Milliseconds of the relay's whole tree for 1,000 messages; `None` where it was not seen.
+    pub(super) cpu_ms_per_1000: Option<f64>,
+    /// Bytes that the kernel charged the relay's processes with for a message.
+    pub(super) written_per_message: Option<f64>,
+    /// Bytes that the disk wrote per message, including writes of others on the host.
+    pub(super) disk_per_message: Option<f64>,
+    pub(super) max_rss_bytes: Option<u64>,
+    /// Reason why the account does not close, or why not all messages that were sent were accepted.
+    pub(super) fault: Option<String>,
+    /// Limits of source, sink or host, thresholds, and the rate that was asked for.
+    pub(super) flaws: RunFlaws,
+    /// Remarks that a reader must know: why its figures say something else than they seem to, and what disturbed it.
+    pub(super) notes: Vec<String>,
+}
+
+impl RelayMeasurement {
+    /// Takes the figures from a run's record.
+    ///
+    /// # Errors
+    /// If one of its ends was not observed.
+    pub(super) fn of(record: &Record, disk_bytes: Option<u64>, messages: u64) -> Result<Self> {
+        let figures = RelayFigures::of(record).context("the record has no figures of delivery")?;
+        let relay = relay::party(record);
+        let written = relay.and_then(|party| party.write_bytes).filter(|_| figures.accepted > 0);
+        let each = |bytes: u64| bytes as f64 / figures.accepted as f64;
+        let is_rate = |(_, cause): &(&String, &Cause)| **cause == Cause::RateMissed;
+        let rate = record.verdict.reasons.iter().zip(&record.verdict.causes).find(is_rate);
+        let mut flaws = RunFlaws::of(record);
+        flaws.missed.extend(rate.map(|(text, _)| text.clone()));
+        Ok(Self {
+            cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, figures.accepted)),
+            written_per_message: written.map(each),
+            disk_per_message: disk_bytes.filter(|_| figures.accepted > 0).map(each),
+            max_rss_bytes: relay.and_then(|party| party.max_rss_bytes),
+            fault: fault(record, messages),
+            flaws,
+            // Bytes written have a column of their own.
+            notes: record.verdict.reasons.iter().filter(|reason| !reason.starts_with("The disk ")).cloned().collect(),
+            figures,
+        })
+    }
+}
+
+/// Fault of a run, unless all messages were sent, accepted and delivered exactly once, except as thresholds allow.
+fn fault(record: &Record, messages: u64) -> Option<String> {
+    let ledger = &record.ledger;
+    let number = |field: Option<u64>| field.unwrap_or_default();
+    let accepted = number(ledger.accepted);
+    let delivered = number(ledger.delivered);
+    let asked = |fate: Fate| if has_threshold(record, fate) { number(fate.count(ledger)) } else { 0 };
+    let refused = asked(Fate::Rejected) + asked(Fate::Failed);
+    let lost = asked(Fate::Lost);
+    let is_whole = |fate: Fate| has_threshold(record, fate) || number(fate.count(ledger)) == 0;
+    let is_closed = record.verdict.closed || [Fate::Lost, Fate::Duplicates, Fate::Corrupt].into_iter().all(is_whole);
+    if is_closed && accepted + refused == messages && delivered + refused + lost == messages {
+        return None;
+    }
+    let mut parts = vec![format!(
+        "of {} messages {} were accepted and {} delivered",
+        count(messages),
+        count(accepted),
+        count(delivered)
+    )];
+    let named = [
+        (ledger.lost, "lost"),
+        (ledger.rejected, "rejected"),
+        (ledger.duplicates, "duplicates"),
+        (ledger.corrupt, "corrupt"),
+        (ledger.in_flight, "in flight"),
+        (ledger.overflow, "not recorded"),
+    ];
+    let named = named.into_iter().map(|(field, name)| (number(field), name)).filter(|(number, _)| *number > 0);
+    parts.extend(named.map(|(number, name)| format!("{name} {}", count(number))));
+    parts.extend(record.errors.first().map(|error| format!("first error: {} {}", error.code, error.text)));
+    Some(parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use report::sample;
+
+    #[test]
+    fn a_run_that_held_has_figures_and_no_fault() {
+        let measure = RelayMeasurement::of(&sample::relayed(), Some(200_000 * 512), 200_000).unwrap();
+        assert_eq!((measure.cpu_ms_per_1000, measure.written_per_message), (Some(25.0), Some(1024.0)));
+        assert_eq!(measure.disk_per_message, Some(512.0));
+        assert_eq!((measure.fault, measure.figures.drain_s()), (None, 1.5));
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let fault = RelayMeasurement::of(&sample::lossy(), None, 200_000).unwrap().fault.unwrap();
+        assert_eq!(fault, "of 200,000 messages 200,000 were accepted and 199,800 delivered, lost 200");
+        // All that was accepted came, but not all was accepted.
+        let fault = RelayMeasurement::of(&sample::held(), None, 200_001).unwrap().fault.unwrap();
+        assert!(fault.starts_with("of 200,001 messages 200,000 were accepted"), "{fault}");
+    }
+
+    #[test]
+    fn without_a_far_end_there_is_nothing_to_compare() {
+        assert!(RelayMeasurement::of(&sample::unwatched(), None, 200_000).is_err());
+    }
+
+    #[test]
+    fn what_the_verdict_says_of_a_run_is_kept() {
+        let mut record = sample::held();
+        record.verdict.valid = false;
+        record.verdict.reasons = vec!["The sink was the limit.".to_owned()];
+        assert_eq!(RelayMeasurement::of(&record, None, 200_000).unwrap().notes, ["The sink was the limit."]);
+    }
+}

@@ -1,0 +1,105 @@
+//! A party's resident memory over time, by the clock that run records count in.
+use report::spark::{Fold, sparkline};
+use rustix::time::{ClockId, clock_gettime};
+use std::fmt::Write;
+
+/// Limit of the samples that are kept: a day, at four per second, has five times as many. Above it every other one is
+/// dropped.
+const MAX_SAMPLES: usize = 65_536;
+/// Bars of the curve in a report.
+const BARS: usize = 60;
+
+/// Resident memory over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MemoryCurve {
+    samples: Vec<MemorySample>,
+}
+
+/// Resident memory at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MemorySample {
+    /// CLOCK_MONOTONIC, as `origin_ns` of a record.
+    at_ns: u64,
+    bytes: u64,
+}
+
+/// Now, by the same clock.
+pub(super) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or_default() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default()
+}
+
+impl MemoryCurve {
+    /// Adds a sample, if there is one.
+    pub(crate) fn add(&mut self, bytes: Option<u64>) {
+        let sample = bytes.map(|bytes| MemorySample { at_ns: now_ns(), bytes });
+        self.samples.extend(sample);
+        if self.samples.len() > MAX_SAMPLES {
+            let mut keeps = false;
+            self.samples.retain(|_| {
+                keeps = !keeps;
+                keeps
+            });
+        }
+    }
+
+    /// Appends another curve to this one.
+    pub(crate) fn then(mut self, later: Self) -> Self {
+        self.samples.extend(later.samples);
+        self
+    }
+
+    /// The highest sample in that time, its ends included; `None` if there is no sample.
+    pub(super) fn peak(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
+        let within = self.samples.iter().filter(|sample| (from_ns..=to_ns).contains(&sample.at_ns));
+        within.map(|sample| sample.bytes).max()
+    }
+
+    /// Bars: a peak is never drowned.
+    pub(super) fn bars(&self) -> String {
+        let values: Vec<f64> = self.samples.iter().map(|sample| sample.bytes as f64).collect();
+        sparkline(&values, BARS, Fold::Peak)
+    }
+
+    /// A line per sample: seconds since the first, a tab, bytes.
+    pub(super) fn lines(&self) -> String {
+        let began_ns = self.samples.first().map_or(0, |sample| sample.at_ns);
+        let mut text = "seconds\trss_bytes\n".to_owned();
+        for MemorySample { at_ns, bytes } in &self.samples {
+            let _ = writeln!(text, "{:.3}\t{bytes}", (at_ns - began_ns) as f64 / 1e9);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+pub(super) fn curve(samples: &[(u64, u64)]) -> MemoryCurve {
+    MemoryCurve {
+        samples: samples.iter().map(|(at_ns, bytes)| MemorySample { at_ns: *at_ns, bytes: *bytes }).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peak_is_found_in_its_time() {
+        let curve = curve(&[(0, 5), (10, 50), (20, 7), (30, 9)]);
+        assert_eq!((curve.peak(0, 9), curve.peak(0, 10), curve.peak(11, u64::MAX)), (Some(5), Some(50), Some(9)));
+        assert_eq!(curve.peak(40, 50), None);
+        assert_eq!(curve.bars().chars().count(), 4);
+        assert!(curve.lines().ends_with("0.000\t9\n"), "{}", curve.lines());
+    }
+
+    #[test]
+    fn however_long_it_lasts_it_stays_bounded_and_keeps_its_time() {
+        let mut long = MemoryCurve::default();
+        long.add(None);
+        (0..MAX_SAMPLES as u64 + 10).for_each(|bytes| long.add(Some(bytes)));
+        assert!((MAX_SAMPLES / 2..=MAX_SAMPLES).contains(&long.samples.len()), "{}", long.samples.len());
+        assert!(long.samples.is_sorted_by_key(|sample| sample.at_ns));
+        let joined = curve(&[(0, 1)]).then(long.clone());
+        assert_eq!(joined.peak(0, u64::MAX), long.peak(0, u64::MAX));
+    }
+}

@@ -1,0 +1,35 @@
+//! A port for a server that cannot be given port 0.
+use anyhow::{Result, bail};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Below the kernel's own range (32768 and up), where no outgoing connection of the load can take it.
+const FIRST_PORT: u32 = 20_000;
+const PORT_COUNT: u32 = 12_000;
+
+/// A port on which no process listens now. Two benches that start together begin their search in different places.
+pub(crate) fn free() -> Result<SocketAddr> {
+    static NEXT_OFFSET: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..PORT_COUNT {
+        let tried = NEXT_OFFSET.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST_PORT + std::process::id().wrapping_mul(613).wrapping_add(tried.wrapping_mul(7)) % PORT_COUNT;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(port).unwrap_or(u16::MAX)));
+        if TcpListener::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    bail!("no port between {FIRST_PORT} and {} is free on 127.0.0.1", FIRST_PORT + PORT_COUNT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_low_and_not_given_twice() {
+        let one = free().unwrap();
+        let other = free().unwrap();
+        assert_ne!(one, other);
+        assert!((20_000..32_000).contains(&one.port()) && TcpListener::bind(one).is_ok());
+    }
+}

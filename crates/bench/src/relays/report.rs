@@ -1,0 +1,285 @@
+//! The tables of a comparison of relays: figures with their spread, ratios to one of the contestants, and all that must be
+//! known besides.
+use super::comparison::{RelayCase, RelayComparisonOptions, RelayResults, RelaySeries, SyscallsPerMessage};
+use super::contestant::Contestant;
+use super::measure::RelayMeasurement;
+use crate::engine::{
+    self, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport, ratio_table, rounds_text,
+};
+use ::compare::Gain;
+use report::numbers::{count, figure, megabytes, memory, rate};
+use report::table::{Table, plain};
+
+type Column<'a> = TableColumn<'a, RelayCase, RelayMeasurement>;
+
+const RATIOS: [RatioColumn<RelayMeasurement>; 4] = [
+    RatioColumn {
+        title: "× accepted/s",
+        gain: Gain::Higher,
+        compare: |run, base| Some(run.figures.accepted_per_s / base.figures.accepted_per_s),
+    },
+    RatioColumn {
+        title: "× delivered/s",
+        gain: Gain::Higher,
+        compare: |run, base| Some(run.figures.delivered_per_s / base.figures.delivered_per_s),
+    },
+    RatioColumn {
+        title: "× CPU",
+        gain: Gain::Lower,
+        compare: |run, base| Some(run.cpu_ms_per_1000? / base.cpu_ms_per_1000?),
+    },
+    RatioColumn {
+        title: "× disk",
+        gain: Gain::Lower,
+        compare: |run, base| Some(run.disk_per_message? / base.disk_per_message?),
+    },
+];
+
+/// The tables.
+pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> TextReport {
+    let (ratios, ratio_notes) = ratios(results);
+    let mut notes = notes(results, options);
+    notes.extend(ratio_notes);
+    let rounds = rounds_text(options.rounds, ShownFigures::Spreads);
+    let measured = results.series.iter().flat_map(measurements).map(|(name, measured)| (name, &measured.flaws));
+    let messages = count(options.messages);
+    results.report(ReportParts {
+        title: format!("{}: {messages} {}; {rounds}", options.scenario.name, options.shape.description()),
+        tables: vec![figures(results), costs(results), ratios],
+        notes,
+        pass: "the account of each closed",
+        wrong: engine::named_defects(measured),
+        is_strict: !options.scenario.thresholds.is_empty(),
+    })
+}
+
+fn figures(results: &RelayResults) -> Table {
+    let columns = [
+        Column::words("relay", |series| series.name.clone()),
+        Column::words("durability", |series| series.case.contestant.durability().to_owned()),
+        Column::median("accept s", |run| Some(run.figures.accept_s), figure),
+        Column::spread("accepted/s", |run| Some(run.figures.accepted_per_s), rate),
+        Column::median("deliver s", |run| Some(run.figures.deliver_s), figure),
+        Column::spread("delivered/s", |run| Some(run.figures.delivered_per_s), rate),
+        Column::median("MB/s", |run| Some(run.figures.delivered_bytes_per_s), megabytes),
+        Column::median("drain s", |run| Some(run.figures.drain_s()), figure),
+        Column::spread("queue", |run| run.figures.deepest.map(|(most, _)| most as f64), whole),
+        Column::words("ledger", ledger),
+    ];
+    let leave_out = ["queue", "drain s", "MB/s", "durability", "accept s", "deliver s"];
+    engine::table(&results.series, &columns, &leave_out)
+}
+
+/// Table of the relays' costs.
+fn costs(results: &RelayResults) -> Table {
+    let columns = [
+        Column::words("relay", |series| series.name.clone()),
+        Column::spread("CPU ms/1,000", |run| run.cpu_ms_per_1000, figure),
+        Column::figure("calls/msg", |series| syscalls(series, |all, _| all)),
+        Column::figure("syncs/msg", |series| syscalls(series, |_, syncs| syncs)),
+        Column::spread("written/msg", |run| run.written_per_message, bytes),
+        Column::spread("disk/msg", |run| run.disk_per_message, bytes),
+        Column::spread("max RSS", |run| run.max_rss_bytes.map(|bytes| bytes as f64), bytes),
+    ];
+    let relays = results.series.iter().filter(|series| series.case.contestant != Contestant::None);
+    engine::table(relays, &columns, &["written/msg", "syncs/msg", "calls/msg", "max RSS"])
+}
+
+fn syscalls(series: &RelaySeries, choose: fn(f64, f64) -> f64) -> String {
+    match series.case.syscalls {
+        SyscallsPerMessage::Counted { all, syncs } => figure(choose(all, syncs)),
+        SyscallsPerMessage::NotMeasured(_) => "not measured".to_owned(),
+    }
+}
+
+fn whole(value: f64) -> String {
+    count(value.round() as u64)
+}
+
+fn bytes(value: f64) -> String {
+    memory(value.round() as u64)
+}
+
+fn ledger(series: &RelaySeries) -> String {
+    let bad = series.runs.iter().filter(|run| run.fault().is_some()).count();
+    match bad {
+        0 => "closed".to_owned(),
+        bad => format!("NOT OK in {bad} of {}", series.runs.len()),
+    }
+}
+
+/// The relay that the others are compared with: Postfix, or the last that was named. Source and sink alone are never
+/// the base.
+fn base(results: &RelayResults) -> Option<&RelaySeries> {
+    let postfix = results.series.iter().find(|series| series.case.contestant == Contestant::Postfix);
+    let last = || results.series.iter().rfind(|series| series.case.contestant != Contestant::None);
+    postfix.or_else(last).filter(|_| results.series.len() > 1)
+}
+
+fn ratios(results: &RelayResults) -> (Table, Vec<String>) {
+    let base = base(results);
+    let is_other =
+        |series: &&RelaySeries| !series.runs.is_empty() && base.is_some_and(|base| !std::ptr::eq(*series, base));
+    let pairs = results.series.iter().filter(is_other).zip(base.into_iter().cycle());
+    let pairs =
+        pairs.map(|(series, base)| RatioPair { cells: vec![series.name.clone(), base.name.clone()], series, base });
+    ratio_table(&["relay", "against"], pairs.collect(), &RATIOS)
+}
+
+/// Figures of the runs that came to their end, with the relay's name.
+fn measurements(series: &RelaySeries) -> impl Iterator<Item = (&String, &RelayMeasurement)> {
+    series.runs.iter().filter_map(|run| Some((&series.name, run.measurement()?)))
+}
+
+/// Notes that a reader must know besides.
+fn notes(results: &RelayResults, options: &RelayComparisonOptions) -> Vec<String> {
+    let mut notes: Vec<String> = results.series.iter().flat_map(remarks).collect();
+    for series in results.series.iter().filter(|_| options.counts_syscalls) {
+        if let SyscallsPerMessage::NotMeasured(why) = &series.case.syscalls {
+            notes.push(plain(&format!("calls of {}: not measured: {why}.", series.name)));
+        }
+    }
+    if !options.counts_syscalls {
+        notes.push(
+            "calls/msg, syncs/msg: not measured (--syscalls measures them in separate runs under strace).".to_owned(),
+        );
+    }
+    notes.push(
+        "accept s, deliver s: from the first message created to the last accepted, or delivered. queue: maximum of \
+         messages accepted and not delivered, at the end of each second. CPU: user and system time of all processes \
+         of the relay, from its start until it is idle. written: bytes charged by the kernel, in whole pages. disk: \
+         bytes written by the device for all processes of the host, including journals."
+            .to_owned(),
+    );
+    notes
+}
+
+/// Remarks on the verdicts of its runs. The same remark with other figures, in another round, is shown once.
+fn remarks(series: &RelaySeries) -> Vec<String> {
+    let named = measurements(series)
+        .flat_map(|(name, measured)| measured.notes.iter().map(move |remark| (name.as_str(), remark.as_str())));
+    engine::distinct_remarks(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contestant::ContestantDurability;
+    use super::super::scenario::{LoadShape, sample_options};
+    use super::*;
+    use crate::engine::ComparedRun;
+    use crate::scenario::RoundOrder;
+    use journey::record::Pipelining;
+    use report::sample;
+
+    fn measure(deliver_s: f64, cpu_ms: f64) -> RelayMeasurement {
+        let mut measure = RelayMeasurement::of(&sample::relayed(), Some(200_000 * 512), 200_000).unwrap();
+        measure.figures.deliver_s = deliver_s;
+        measure.figures.delivered_per_s = 1_000.0 / deliver_s;
+        measure.cpu_ms_per_1000 = Some(cpu_ms);
+        measure
+    }
+
+    type Run = ComparedRun<RelayMeasurement>;
+
+    fn done(deliver_s: f64, cpu_ms: f64) -> Run {
+        ComparedRun::Sound(measure(deliver_s, cpu_ms))
+    }
+
+    fn series(contestant: Contestant, runs: Vec<Run>) -> RelaySeries {
+        let syscalls = SyscallsPerMessage::NotMeasured("--syscalls was not said".to_owned());
+        RelaySeries { name: contestant.to_string(), case: RelayCase { contestant, syscalls }, runs }
+    }
+
+    fn results(ours: Vec<Run>, theirs: Vec<Run>) -> RelayResults {
+        let done = ours.len() + theirs.len();
+        let ours = series(Contestant::Mailrun(ContestantDurability::Sync), ours);
+        RelayResults { series: vec![ours, series(Contestant::Postfix, theirs)], done, planned: done }
+    }
+
+    fn options() -> RelayComparisonOptions {
+        RelayComparisonOptions {
+            scenario: sample_options("relay-64k"),
+            contestants: Vec::new(),
+            messages: 200_000,
+            shape: LoadShape { sessions: 250, message_bytes: 64 << 10, reuse: Some(1), pipelining: Pipelining::Off },
+            rounds: 3,
+            order: RoundOrder::Alternating,
+            counts_syscalls: false,
+        }
+    }
+
+    fn line<'t>(text: &'t str, start: &str) -> &'t str {
+        text.lines().find(|line| line.trim_start().starts_with(start)).unwrap_or_else(|| panic!("{start} in\n{text}"))
+    }
+
+    #[test]
+    fn figures_have_their_spread_and_ratios_are_of_the_same_round() {
+        // 2, 10 and 5 times as fast as theirs in its round; the medians, 4 s and 10 s, would give 2.5.
+        let ours = vec![done(4.0, 10.0), done(1.0, 10.0), done(8.0, 10.0)];
+        let theirs = vec![done(8.0, 100.0), done(10.0, 100.0), done(40.0, 100.0)];
+        let report = of(&results(ours, theirs), &options());
+        assert!(report.is_good(), "{}", report.text);
+        assert!(
+            line(&report.text, "mailrun ").contains("4.000")
+                && line(&report.text, "mailrun ").contains("250.0 (125.0–1,000)"),
+            "{}",
+            report.text
+        );
+        let ratios = report.text.lines().find(|line| line.contains("mailrun") && line.contains("postfix")).unwrap();
+        assert!(ratios.contains("5.00 (2.00–10.00)") && ratios.contains("0.10"), "{}", report.text);
+        assert!(report.text.contains("200,000 messages of 64 KiB over 250 sessions"), "{}", report.text);
+        assert!(report.text.contains("calls/msg, syncs/msg: not measured"), "{}", report.text);
+    }
+
+    #[test]
+    fn a_run_that_does_not_close_is_marked_and_in_no_figure() {
+        let mut lossy = measure(1.0, 1.0);
+        lossy.fault = Some("lost 5".to_owned());
+        let ours = vec![ComparedRun::Faulty(lossy, "lost 5".to_owned()), done(4.0, 10.0)];
+        let report = of(&results(ours, vec![done(8.0, 100.0), done(8.0, 100.0)]), &options());
+        assert!(!report.is_good() && report.text.contains("NOT OK: mailrun: lost 5"), "{}", report.text);
+        let row = line(&report.text, "mailrun ");
+        assert!(row.contains("NOT OK in 1 of 2") && !row.contains("1,000"), "{}", report.text);
+        let ratios = report.text.lines().find(|line| line.contains("mailrun") && line.contains("postfix")).unwrap();
+        assert!(ratios.contains(" 2.00 "), "the round that closed: {}", report.text);
+    }
+
+    #[test]
+    fn a_contestant_that_cannot_run_is_named() {
+        let report = of(&results(vec![ComparedRun::Failed("no\nspool".to_owned())], vec![done(8.0, 1.0)]), &options());
+        assert!(!report.is_good() && report.text.contains("NOT OK: mailrun: no spool"), "{}", report.text);
+        assert!(line(&report.text, "mailrun ").contains("NOT OK in 1 of 1"), "{}", report.text);
+    }
+
+    #[test]
+    fn no_difference_is_claimed_from_two_rounds() {
+        let report =
+            of(&results(vec![done(4.0, 9.0), done(6.0, 9.0)], vec![done(5.0, 10.0), done(5.0, 10.0)]), &options());
+        assert!(report.text.contains("mailrun: 2 rounds, too few for a verdict, which takes 6."), "{}", report.text);
+    }
+
+    #[test]
+    fn what_disturbed_several_rounds_is_said_once() {
+        let disturbed = |percent: u32| {
+            let mut measure = measure(4.0, 10.0);
+            measure.notes = vec![format!("Other processes used {percent} % of it.")];
+            ComparedRun::Sound(measure)
+        };
+        let report =
+            of(&results(vec![disturbed(30), disturbed(40)], vec![done(8.0, 10.0), done(8.0, 10.0)]), &options());
+        assert_eq!(report.text.matches("Other processes").count(), 1, "{}", report.text);
+        assert!(
+            report.is_good() && report.text.contains("mailrun: Other processes used 30 % of it."),
+            "{}",
+            report.text
+        );
+    }
+
+    #[test]
+    fn a_lone_relay_has_no_ratios() {
+        let alone =
+            RelayResults { series: vec![series(Contestant::Postfix, vec![done(8.0, 1.0)])], done: 1, planned: 3 };
+        let report = of(&alone, &options());
+        assert!(!report.text.contains('×') && report.text.contains("Stopped after 1 of 3 runs."), "{}", report.text);
+    }
+}

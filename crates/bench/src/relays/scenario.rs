@@ -1,0 +1,221 @@
+//! Common parts of all scenarios of relays: a directory, the shape of the load, runs one after the other until Ctrl-C.
+use super::contestant::Contestant;
+use super::listener::ListenerOptions;
+use crate::BenchOutcome;
+use crate::directory::{self, RunDirectory};
+use crate::engine::{self, TextReport};
+use crate::plan::{BenchOptions, BenchPreflight, BenchTarget, SyscallCounting, TrustedCertificate};
+use anyhow::{Result, bail};
+use journey::judge;
+use journey::record::{Pipelining, Workload};
+use journey::threshold::Threshold;
+use party::interrupt::{Interrupt, StopRequest};
+use party::live::LiveMode;
+use report::numbers::{counted, octets};
+use std::path::{Path, PathBuf};
+
+/// Recipients of the mail: five domains with equally many each.
+const RECIPIENTS: &str = "to@{one.example,two.example,three.example,four.example,five.example}";
+
+/// Name, directory, thresholds and output of a scenario.
+#[derive(Clone, Debug)]
+pub struct ScenarioOptions {
+    /// Its name in reports.
+    pub name: String,
+    /// Directory for all files; `None` for a new directory under `mailrun-results/`.
+    pub out: Option<PathBuf>,
+    /// The command line that was typed.
+    pub command: Vec<String>,
+    /// Thresholds that each measured run must meet.
+    pub thresholds: Vec<Threshold>,
+    /// Progress output while it runs.
+    pub live: LiveMode,
+}
+
+/// Shape of the load.
+#[derive(Clone, Debug)]
+pub struct LoadShape {
+    pub sessions: u32,
+    /// Bytes of a message, header included.
+    pub message_bytes: u64,
+    /// Messages a connection carries; `None` for as many as there are.
+    pub reuse: Option<u64>,
+    pub pipelining: Pipelining,
+}
+
+impl LoadShape {
+    /// `messages of 400 B over 100 sessions, connections reused`
+    pub(super) fn description(&self) -> String {
+        let reuse = match self.reuse {
+            None => "connections reused".to_owned(),
+            Some(1) => "a new connection per message".to_owned(),
+            Some(many) => format!("{many} messages per connection"),
+        };
+        let pipelining = match self.pipelining {
+            Pipelining::Off => "",
+            Pipelining::Group => ", commands in groups",
+            Pipelining::Stream => ", one round trip per message",
+        };
+        let sessions = counted(u64::from(self.sessions), "session");
+        format!("messages of {} over {sessions} to 5 domains, {reuse}{pipelining}", octets(self.message_bytes))
+    }
+}
+
+/// A scenario on its way: its program, its directory, and the user's requests.
+#[derive(Debug)]
+pub(crate) struct ScenarioRun {
+    program: PathBuf,
+    options: ScenarioOptions,
+    directory: RunDirectory,
+    interrupt: Interrupt,
+}
+
+impl ScenarioRun {
+    /// Makes the directory, and hears Ctrl-C from now on.
+    pub(crate) fn prepare(options: &ScenarioOptions) -> Result<Self> {
+        let program = engine::own_program()?;
+        let directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
+        Ok(Self { program, options: options.clone(), directory, interrupt: Interrupt::watch()? })
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    pub(crate) fn directory(&self) -> &RunDirectory {
+        &self.directory
+    }
+
+    pub(crate) fn into_directory(self) -> RunDirectory {
+        self.directory
+    }
+
+    /// Reports whether the user wants no more runs.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.interrupt.requested() != StopRequest::Nothing
+    }
+
+    /// Options of a run that is kept in its own directory below the scenario's.
+    pub(crate) fn bench(
+        &self,
+        place: &str,
+        contestant: &Contestant,
+        shape: &LoadShape,
+        load: Workload,
+    ) -> BenchOptions {
+        let out = self.directory.path().join(place);
+        self.options.bench(out, contestant, shape, load)
+    }
+
+    /// Runs it; `None` if the user wants no more runs.
+    pub(crate) fn run(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
+        (!self.is_stopped()).then(|| ensure_complete(crate::run_with(&self.program, bench)?))
+    }
+
+    /// The same; `None` also if it was stopped in its middle: figures of half a run are none.
+    pub(crate) fn run_complete(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
+        self.run(bench).filter(|_| !self.is_stopped())
+    }
+
+    /// Keeps the table beside the runs.
+    pub(crate) fn save(&self, mut report: TextReport) -> Result<TextReport> {
+        report.conclusion.is_interrupted |= self.is_stopped();
+        self.directory.write("table.txt", &format!("{}\n\n{}\n", report.text, report.conclusion.line()))?;
+        report.file = Some(self.directory.path().join("table.txt"));
+        self.print_line(&format!("written to {}", self.directory.path().display()));
+        Ok(report)
+    }
+
+    /// Prints a line on standard error, unless output is off.
+    pub(crate) fn print_line(&self, line: &str) {
+        if self.options.live.is_shown() {
+            party::tell!("{line}");
+        }
+    }
+}
+
+/// Fails unless the run has its files and no party died: others cannot be compared.
+fn ensure_complete(outcome: BenchOutcome) -> Result<BenchOutcome> {
+    let died = outcome.record.parties.iter().find_map(|party| Some((party.role, party.died.as_ref()?)));
+    match (died, outcome.unwritten) {
+        (Some((role, death)), _) => bail!("{}", judge::death_text(directory::name(role), death)),
+        (None, Some(error)) => Err(error),
+        (None, None) => Ok(BenchOutcome { unwritten: None, ..outcome }),
+    }
+}
+
+impl ScenarioOptions {
+    /// A run of it, in that directory.
+    pub(super) fn bench(
+        &self,
+        out: PathBuf,
+        contestant: &Contestant,
+        shape: &LoadShape,
+        load: Workload,
+    ) -> BenchOptions {
+        let reuse = shape.reuse.map_or_else(|| "--reuse".to_owned(), |messages| format!("--reuse={messages}"));
+        let size = format!("--message-size={}", shape.message_bytes);
+        BenchOptions {
+            name: self.name.clone(),
+            out: Some(out),
+            target: BenchTarget::of(contestant.clone()),
+            workload: Workload { sessions: shape.sessions, pipelining: shape.pipelining, seed: 1, ..load },
+            source_options: vec![size, "--recipients=1".to_owned(), reuse, format!("--to={RECIPIENTS}")],
+            sink_options: Vec::new(),
+            run: None,
+            syscall_counting: SyscallCounting::Off,
+            server_cores: None,
+            trusted: TrustedCertificate::Configured,
+            listener: ListenerOptions::default(),
+            thresholds: self.thresholds.clone(),
+            preflight: BenchPreflight::Off,
+            clock_sinks: Vec::new(),
+            lost_after: None,
+            live: self.live,
+            title: None,
+            command: self.command.clone(),
+        }
+    }
+}
+
+/// Options of a scenario of that name, for tests.
+#[cfg(test)]
+pub(super) fn sample_options(name: &str) -> ScenarioOptions {
+    ScenarioOptions {
+        name: name.to_owned(),
+        out: None,
+        command: Vec::new(),
+        thresholds: Vec::new(),
+        live: LiveMode::Off,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_is_said_to_the_source_and_to_the_reader() {
+        let shape = LoadShape { sessions: 250, message_bytes: 65_536, reuse: Some(1), pipelining: Pipelining::Off };
+        assert_eq!(
+            shape.description(),
+            "messages of 64 KiB over 250 sessions to 5 domains, a new connection per message"
+        );
+        let options = sample_options("relay-64k");
+        let bench = options.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
+        let words = bench.source_options.join(" ");
+        assert!(
+            words.contains("--message-size=65536") && words.contains("--reuse=1 ") && words.contains("five.example")
+        );
+        assert_eq!((bench.workload.sessions, bench.workload.pipelining), (250, Pipelining::Off));
+        assert_eq!(RECIPIENTS.matches(".example").count(), 5);
+        let shape = LoadShape { reuse: None, pipelining: Pipelining::Stream, ..shape };
+        assert!(
+            shape.description().ends_with("connections reused, one round trip per message"),
+            "{}",
+            shape.description()
+        );
+        let bench = options.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
+        assert!(bench.source_options.contains(&"--reuse".to_owned()));
+    }
+}

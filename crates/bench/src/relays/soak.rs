@@ -1,0 +1,218 @@
+//! A long run: whether a relay's memory stays as it was after the first tenth, whether its disk is given back at the end,
+//! and whether the account of a million messages closes.
+use super::contestant::Contestant;
+use super::disk_usage::DiskUsage;
+use super::goals::{self, Goal, GoalResult};
+use super::launch;
+use super::measure::RelayMeasurement;
+use super::memory::MemoryCurve;
+use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};
+use crate::BenchOutcome;
+use crate::engine::{Defects, RunFlaws, TextReport};
+use anyhow::{Context, Result};
+use journey::record::{Arrival, Record, SeriesRow, Workload};
+use report::numbers::{count, counted, figure, memory, rate};
+use report::table::{Align, Table};
+
+/// Options of the scenario.
+#[derive(Clone, Debug)]
+pub struct SoakOptions {
+    pub scenario: ScenarioOptions,
+    pub contestant: Contestant,
+    pub shape: LoadShape,
+    pub messages: u64,
+    /// Messages a second, at open loop; `None` for as fast as the relay takes them.
+    pub rate_per_s: Option<f64>,
+    /// Targets; of those that are missing nothing is judged.
+    pub memory_growth: Option<MemoryGrowth>,
+    pub max_idle_spool_bytes: Option<u64>,
+}
+
+/// Growth up to which memory counts as flat: the peak in the last nine tenths, over that in the first tenth.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryGrowth {
+    pub factor: f64,
+    /// Growth that is allowed on top.
+    pub allowance_bytes: u64,
+}
+
+/// Runs it to its end, or until SIGINT or SIGTERM; either way there is a table, of what was sent until then.
+///
+/// # Errors
+/// If it could not run.
+pub fn run(options: &SoakOptions) -> Result<TextReport> {
+    launch::check(&options.contestant)?;
+    let scenario = ScenarioRun::prepare(&options.scenario)?;
+    let arrival = if options.rate_per_s.is_some() { Arrival::Constant } else { Arrival::Closed };
+    let load =
+        Workload { messages: Some(options.messages), rate_per_s: options.rate_per_s, arrival, ..Workload::default() };
+    let bench = scenario.bench("", &options.contestant, &options.shape, load);
+    let outcome = scenario.run(&bench).context("interrupted before the first message")??;
+    scenario.directory().write("memory.tsv", &outcome.relay_memory.lines())?;
+    scenario.save(report(&outcome, options)?)
+}
+
+/// The most memory in the first tenth of the run, by messages accepted, and in the rest of it.
+fn memory_peaks(record: &Record, memory: &MemoryCurve) -> Option<[u64; 2]> {
+    let tenth_ns = first_tenth_end_ns(&record.series, record.origin_ns)?;
+    Some([memory.peak(0, tenth_ns)?, memory.peak(tenth_ns + 1, u64::MAX)?])
+}
+
+/// The end of the second in which a tenth of all messages had been accepted.
+fn first_tenth_end_ns(series: &[SeriesRow], origin_ns: u64) -> Option<u64> {
+    let all: u64 = series.iter().map(|row| row.accepted).sum();
+    let mut sum = 0;
+    let row = series.iter().find(|row| {
+        sum += row.accepted;
+        sum * 10 >= all
+    })?;
+    Some(origin_ns + (row.second + 1) * 1_000_000_000)
+}
+
+fn report(outcome: &BenchOutcome, options: &SoakOptions) -> Result<TextReport> {
+    let record = &outcome.record;
+    let measure = RelayMeasurement::of(record, outcome.disk_bytes, options.messages)?;
+    let title = format!(
+        "{}: {} {} through {} (durability {})",
+        options.scenario.name,
+        count(options.messages),
+        options.shape.description(),
+        options.contestant,
+        options.contestant.durability()
+    );
+    let tenths = memory_peaks(record, &outcome.relay_memory);
+    let mut goals = vec![account_goal(record, &measure, options.messages)];
+    goals.extend(options.memory_growth.map(|growth| memory_goal(tenths, growth)));
+    if matches!(options.contestant, Contestant::Mailrun(_)) {
+        goals.extend(options.max_idle_spool_bytes.map(|limit| disk_goal(outcome.disk_usage, limit)));
+    }
+    let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", outcome.relay_memory.bars())];
+    remarks.extend(measure.fault.iter().map(|fault| format!("NOT OK: {fault}")));
+    remarks.extend(measure.notes.iter().cloned());
+    let RunFlaws { invalid, missed, unobserved } = measure.flaws.clone();
+    let wrong = Defects { invalid: invalid.into_iter().collect(), missed, unobserved, ..Defects::default() };
+    Ok(goals::report(&title, vec![figures(&measure), memory_and_disk(tenths, outcome)], &goals, wrong, remarks))
+}
+
+fn figures(measure: &RelayMeasurement) -> Table {
+    let titles = ["accept s", "accepted/s", "deliver s", "delivered/s", "drain s", "queue", "CPU ms/1,000", "disk/msg"];
+    let mut table = Table::new(titles.map(|title| (title, Align::Right)));
+    let figures = &measure.figures;
+    let known = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
+    table.row(vec![
+        figure(figures.accept_s),
+        rate(figures.accepted_per_s),
+        figure(figures.deliver_s),
+        rate(figures.delivered_per_s),
+        figure(figures.drain_s()),
+        known(figures.deepest.map(|(most, _)| count(most))),
+        known(measure.cpu_ms_per_1000.map(figure)),
+        known(measure.disk_per_message.map(|bytes| memory(bytes.round() as u64))),
+    ]);
+    table
+}
+
+fn memory_and_disk(tenths: Option<[u64; 2]>, outcome: &BenchOutcome) -> Table {
+    let titles = ["RSS, first tenth", "RSS, the rest", "disk at the start", "disk at the end"];
+    let mut table = Table::new(titles.map(|title| (title, Align::Right)));
+    let rss = |at: usize| tenths.map_or_else(|| "–".to_owned(), |tenths| memory(tenths[at]));
+    table.row(vec![rss(0), rss(1), memory(outcome.disk_usage.at_start), memory(outcome.disk_usage.at_end)]);
+    table
+}
+
+fn account_goal(record: &Record, measure: &RelayMeasurement, messages: u64) -> Goal {
+    let accepted = record.ledger.accepted.unwrap_or_default();
+    let found = match &measure.fault {
+        None => GoalResult::Pass(format!("{} delivered, each once", counted(messages, "message"))),
+        Some(_) if record.verdict.closed && accepted < messages => {
+            GoalResult::Unknown(format!("stopped after {}, all delivered", counted(accepted, "message")))
+        }
+        Some(_) => GoalResult::Unaccounted("see below".to_owned()),
+    };
+    Goal::new("every message accounted for", "closes", found)
+}
+
+fn memory_goal(tenths: Option<[u64; 2]>, growth: MemoryGrowth) -> Goal {
+    let what = format!(
+        "peak RSS after the first tenth, limit: peak in it × {} + {}",
+        growth.factor,
+        memory(growth.allowance_bytes)
+    );
+    let Some([first, rest]) = tenths else {
+        return Goal::new(what, "no more", GoalResult::Unknown("too short to measure".to_owned()));
+    };
+    let most = (first as f64 * growth.factor) as u64 + growth.allowance_bytes;
+    Goal::condition(what, rest <= most, memory(rest), format!("≤ {}", memory(most)))
+}
+
+fn disk_goal(disk_usage: DiskUsage, limit_bytes: u64) -> Goal {
+    let what = "disk used by the spool when everything is delivered";
+    Goal::condition(
+        what,
+        disk_usage.at_end <= limit_bytes,
+        memory(disk_usage.at_end),
+        format!("≤ {}", memory(limit_bytes)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contestant::ContestantDurability;
+    use super::super::memory::curve;
+    use super::super::scenario::sample_options;
+    use super::*;
+
+    const MAX_IDLE_SPOOL_BYTES: u64 = 321 << 20;
+    use report::sample;
+
+    fn outcome(first: u64, rest: u64, at_end: u64) -> BenchOutcome {
+        let record = sample::relayed();
+        let at = |second: u64| record.origin_ns + second * 1_000_000_000 + 500_000_000;
+        let relay_memory = curve(&[(at(0), first), (at(1), rest), (at(4), rest - 1)]);
+        let disk_usage = DiskUsage { at_start: 128 << 20, at_end };
+        BenchOutcome { record, directory: "d".into(), disk_bytes: None, relay_memory, disk_usage, unwritten: None }
+    }
+
+    fn judged(outcome: &BenchOutcome, messages: u64) -> TextReport {
+        let options = SoakOptions {
+            scenario: sample_options("relay-soak"),
+            contestant: Contestant::Mailrun(ContestantDurability::Sync),
+            shape: LoadShape { sessions: 100, message_bytes: 400, reuse: None, pipelining: Default::default() },
+            messages,
+            rate_per_s: None,
+            memory_growth: Some(MemoryGrowth { factor: 1.2, allowance_bytes: 16 << 20 }),
+            max_idle_spool_bytes: Some(MAX_IDLE_SPOOL_BYTES),
+        };
+        report(outcome, &options).unwrap()
+    }
+
+    #[test]
+    fn the_first_tenth_ends_with_the_second_in_which_it_was_full() {
+        // 20,000 of 200,000 in second 0.
+        let record = sample::relayed();
+        assert_eq!(first_tenth_end_ns(&record.series, 7), Some(1_000_000_007));
+        assert_eq!(first_tenth_end_ns(&[], 7), None);
+        let empty = MemoryCurve::default();
+        assert_eq!(memory_peaks(&record, &empty), None);
+    }
+
+    #[test]
+    fn memory_that_stays_and_disk_that_is_given_back_pass() {
+        let good = judged(&outcome(100 << 20, 130 << 20, MAX_IDLE_SPOOL_BYTES), 200_000);
+        assert!(good.is_good() && good.text.matches("PASS").count() == 3, "{}", good.text);
+        let leak = judged(&outcome(100 << 20, 140 << 20, MAX_IDLE_SPOOL_BYTES), 200_000);
+        assert!(!leak.is_good() && leak.text.matches("FAIL").count() == 1, "{}", leak.text);
+        let full = judged(&outcome(100 << 20, 100 << 20, MAX_IDLE_SPOOL_BYTES + 1), 200_000);
+        assert!(!full.is_good() && full.text.matches("FAIL").count() == 1, "{}", full.text);
+    }
+
+    #[test]
+    fn half_a_soak_is_none_and_a_loss_is_missed() {
+        let cut = judged(&outcome(1 << 20, 1 << 20, 0), 300_000);
+        assert!(!cut.is_good() && cut.text.contains("stopped after 200,000 messages, all delivered"), "{}", cut.text);
+        let mut lossy = outcome(1 << 20, 1 << 20, 0);
+        (lossy.record.ledger, lossy.record.verdict) = (sample::lossy().ledger, sample::lossy().verdict);
+        let lossy = judged(&lossy, 200_000);
+        assert!(!lossy.is_good() && lossy.text.contains("lost 200") && lossy.text.contains("FAIL"), "{}", lossy.text);
+    }
+}

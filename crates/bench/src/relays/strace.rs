@@ -1,0 +1,106 @@
+//! System calls of a relay, counted by strace(1) in short runs of their own, since it slows what it watches.
+//!
+//! Two runs, one of a single message and one of many: the difference is what messages cost, without what starting
+//! and stopping does.
+use crate::directory::RunDirectory;
+use crate::parties::{PartyCommand, ProcessScope};
+use anyhow::{Context, Result};
+use journey::record::Role;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Calls that wait until something is on disk.
+const SYNCS: [&str; 6] = ["fsync", "fdatasync", "msync", "sync", "syncfs", "sync_file_range"];
+
+/// Calls that were counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SyscallCounts {
+    pub(crate) all: u64,
+    pub(crate) syncs: u64,
+}
+
+/// The program; `None` if it is not installed.
+pub(crate) fn find() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|place| place.join("strace")).find(|path| path.is_file())
+}
+
+/// The relay under strace.
+pub(super) fn wrap_command(command: PartyCommand, strace: &Path, directory: &RunDirectory) -> PartyCommand {
+    let words = ["-f", "-c", "-o"].map(str::to_owned).into_iter();
+    let words =
+        words.chain([&counts_file(directory), &command.program].map(|path| path.to_string_lossy().into_owned()));
+    let arguments = words.chain(command.arguments).collect();
+    PartyCommand { program: strace.to_owned(), arguments, scope: ProcessScope::Tree, ..command }
+}
+
+fn counts_file(directory: &RunDirectory) -> PathBuf {
+    directory.file(Role::Relay, "strace")
+}
+
+/// Reads its counts from a run directory.
+///
+/// # Errors
+/// If there is nothing to be read.
+pub(super) fn read(run: &Path) -> Result<SyscallCounts> {
+    let path = run.join("relay.strace");
+    let text = fs::read_to_string(&path).with_context(|| format!("strace wrote no {}", path.display()))?;
+    let calls = parse(&text);
+    anyhow::ensure!(calls.all > 0, "strace has counted nothing: see {}", path.display());
+    Ok(calls)
+}
+
+/// Reads the table of `strace -c`: `% time, seconds, usecs/call, calls, [errors], syscall`.
+pub(crate) fn parse(text: &str) -> SyscallCounts {
+    let mut calls = SyscallCounts::default();
+    for line in text.lines() {
+        let cells: Vec<&str> = line.split_ascii_whitespace().collect();
+        let Some(number) = cells.get(3).and_then(|cell| cell.parse::<u64>().ok()) else { continue };
+        let Some(name) = cells.last().filter(|_| cells.len() >= 5 && cells[0].parse::<f64>().is_ok()) else { continue };
+        match *name {
+            // The sum, which may lack calls that were still under way.
+            "total" => {}
+            name => {
+                calls.all += number;
+                calls.syncs += if SYNCS.contains(&name) { number } else { 0 };
+            }
+        }
+    }
+    calls
+}
+
+/// Calls a message, from a run of one message and a run of `messages`.
+pub(crate) fn per_message(one: SyscallCounts, many: SyscallCounts, messages: u64) -> (f64, f64) {
+    let more = messages.saturating_sub(1).max(1) as f64;
+    (many.all.saturating_sub(one.all) as f64 / more, many.syncs.saturating_sub(one.syncs) as f64 / more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 60.00    0.012345          12      1000           write
+ 30.00    0.001234           1       500        20 openat
+ 10.00    0.001000         100        10           fdatasync
+  0.00    0.000000           0         2           fsync
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.014579           9      1512        20 total
+";
+
+    #[test]
+    fn calls_are_summed_and_syncs_are_told() {
+        assert_eq!(parse(TABLE), SyscallCounts { all: 1512, syncs: 12 });
+        assert_eq!(parse("strace: Process 1 attached\n"), SyscallCounts::default());
+    }
+
+    #[test]
+    fn starting_and_stopping_is_no_message() {
+        let one = SyscallCounts { all: 1000, syncs: 3 };
+        let many = SyscallCounts { all: 2000, syncs: 53 };
+        assert_eq!(per_message(one, many, 101), (10.0, 0.5));
+        assert_eq!(per_message(one, one, 1), (0.0, 0.0));
+    }
+}

@@ -1,0 +1,235 @@
+//! A mailrun sink that is running already, at the end of whatever chain the server under test feeds.
+//!
+//! It is asked over HTTP: first whether it is there at all, then, when the load is sent, how much of the run has
+//! arrived, until nothing is missing or nothing new comes.
+use super::gather::SinkResults;
+use super::supervisor::Supervisor;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use journey::ledger::Ledger;
+use journey::record::{Record, SinkClockRow};
+use journey::trace::RunId;
+use party::clock_exchange;
+use party::http_client::{HttpClient, StatusCode};
+use party::interrupt::StopRequest;
+use serde::Deserialize;
+use std::time::{Duration, Instant};
+
+/// Interval of the questions to the sink.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Pause in arrivals after which what is missing counts as lost. It is longer than the pauses of a relay that is
+/// working, and shorter than its first retry after a failure: a bench that runs into those says so.
+pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
+/// An answer takes no longer; a ledger of 64 MB at 10 MB/s does not.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of the largest answer, twice a full ledger.
+const MAX_RESPONSE_BYTES: usize = 128 << 20;
+
+/// Share of a run that has arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct RemoteRunStatus {
+    pub(super) delivered: u64,
+}
+
+/// The sink at the far end.
+#[derive(Clone, Debug)]
+pub(super) struct RemoteSink {
+    client: HttpClient,
+    quiet_timeout: Duration,
+}
+
+impl RemoteSink {
+    /// Makes sure that it is there, before any load is sent.
+    pub(super) fn connect(address: &str) -> Result<Self> {
+        let client = HttpClient::new(address, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)
+            .map_err(|_| anyhow!("--sink {address} is not the HTTP address of a mailrun sink; use http://HOST:PORT"))?;
+        let sink = Self { client, quiet_timeout: QUIET_TIMEOUT };
+        let there = sink.get("/status", |_| Ok(()));
+        let there = there.and_then(|answer| answer.context("it has no /status"));
+        match there {
+            Ok(()) => Ok(sink),
+            Err(error) => {
+                let why = error.root_cause();
+                let authority = sink.client.authority();
+                bail!("no mailrun sink answers at {address} ({why}); start it with: mailrun sink --http {authority}")
+            }
+        }
+    }
+
+    /// The clock of its host, as this host sees it; `None` if it cannot be measured.
+    pub(super) fn clock(&self) -> Option<SinkClockRow> {
+        // An error of the connection is told by whatever is asked next.
+        clock_exchange::measure(&self.client).ok().flatten()
+    }
+
+    /// The same with another pause in arrivals after which what is missing counts as lost, if there is one.
+    pub(super) fn lost_after(self, pause: Option<Duration>) -> Self {
+        Self { quiet_timeout: pause.unwrap_or(self.quiet_timeout), ..self }
+    }
+
+    /// Waits until all that was accepted has arrived or nothing new does, and fetches what is known of it.
+    pub(super) fn await_arrivals(
+        &self,
+        run: RunId,
+        accepted: &Ledger,
+        supervisor: &mut Supervisor,
+    ) -> Result<SinkResults> {
+        let mut arrived = 0;
+        let mut quiet_since = Instant::now();
+        loop {
+            let standing = self.run_status(run)?;
+            if standing.delivered > arrived {
+                arrived = standing.delivered;
+                quiet_since = Instant::now();
+                // As many as were accepted are not yet the same: some may have arrived whose 250 was lost.
+                if arrived >= accepted.count() && accepted.count_without(&self.units(run)?) == 0 {
+                    break;
+                }
+            }
+            let is_over = arrived == 0 && accepted.count() == 0 || quiet_since.elapsed() >= self.quiet_timeout;
+            if is_over || supervisor.asked() != StopRequest::Nothing {
+                break;
+            }
+            self.pause(supervisor, arrived, accepted.count(), self.quiet_timeout.saturating_sub(quiet_since.elapsed()));
+        }
+        Ok(SinkResults { record: self.record(run)?, units: Some(self.units(run)?) })
+    }
+
+    fn pause(&self, supervisor: &mut Supervisor, arrived: u64, accepted: u64, left: Duration) {
+        let until = Instant::now() + POLL_INTERVAL;
+        while Instant::now() < until {
+            supervisor.process_events();
+        }
+        supervisor.show_wait(arrived, accepted, left);
+    }
+
+    /// Share of the run that has arrived; none of a run that the sink has never seen.
+    pub(super) fn run_status(&self, run: RunId) -> Result<RemoteRunStatus> {
+        let read = |body: &[u8]| serde_json::from_slice(body).context("its answer is not that of a mailrun sink");
+        Ok(self.get(&format!("/ledger/{run}"), read)?.unwrap_or_default())
+    }
+
+    pub(super) fn units(&self, run: RunId) -> Result<Ledger> {
+        let read = |body: &[u8]| Ledger::read_from(body).context("its ledger cannot be read");
+        Ok(self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default())
+    }
+
+    pub(super) fn record(&self, run: RunId) -> Result<Option<Record>> {
+        let read = |body: &[u8]| Record::from_json(body).context("its record is not that of a mailrun sink");
+        let record: Option<Record> = self.get(&format!("/record/{run}"), read)?;
+        Ok(record.map(without_earlier_usage))
+    }
+
+    /// The answer to a GET; `None` if the sink does not have it.
+    fn get<T>(&self, path: &str, read: impl FnOnce(&[u8]) -> Result<T>) -> Result<Option<T>> {
+        let server = self.client.authority();
+        let answer = self.client.get(path).with_context(|| format!("the sink at {server} does not answer"))?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        ensure!(answer.status == StatusCode::OK, "the sink at {server} answers {path} with {}", answer.status.as_u16());
+        read(&answer.body).map(Some)
+    }
+}
+
+/// A sink that was running before the run counts processor time and storage from its own beginning: that is not
+/// this run's. Its peak of memory is, as an upper bound.
+fn without_earlier_usage(mut record: Record) -> Record {
+    for party in &mut record.parties {
+        party.user_s = None;
+        party.sys_s = None;
+        party.write_bytes = None;
+    }
+    // What it ran out of may have been another run's need; what it saw around it began before this one.
+    record.exhausted.clear();
+    record.surroundings = None;
+    record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::{SocketAddr, TcpListener};
+
+    /// Answers every request by its path, until the test process ends.
+    fn serve(answer: impl Fn(&str) -> (u16, Vec<u8>) + Send + 'static) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                let request = lines.next().unwrap_or_default();
+                let _ = lines.by_ref().find(String::is_empty);
+                let (status, body) = answer(request.split(' ').nth(1).unwrap_or_default());
+                let head =
+                    format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                let _ = (&stream).write_all(head.as_bytes()).and_then(|()| (&stream).write_all(&body));
+            }
+        });
+        address
+    }
+
+    fn sink_with(units: u64) -> SocketAddr {
+        serve(move |path| match path {
+            "/status" => (200, b"{}".to_vec()),
+            path if path.ends_with("/units") => (200, tests::ledger_bytes(units)),
+            path if path.starts_with("/ledger/") => (200, format!("{{\"delivered\":{units}}}").into_bytes()),
+            _ => (404, Vec::new()),
+        })
+    }
+
+    #[test]
+    fn nobody_there_is_said_before_any_load() {
+        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+        let error = RemoteSink::connect(&format!("http://{port}")).expect_err("nobody listens there now");
+        let text = format!("{error:#}");
+        assert!(text.starts_with("no mailrun sink answers at http://127.0.0.1:"), "{text}");
+        assert!(text.contains(&format!("mailrun sink --http {port}")), "{text}");
+    }
+
+    #[test]
+    fn something_else_that_speaks_http_is_not_taken_for_a_sink() {
+        let address = serve(|_| (404, Vec::new()));
+        assert!(RemoteSink::connect(&address.to_string()).is_err());
+    }
+
+    #[test]
+    fn all_there_is_no_wait() {
+        let sink = RemoteSink::connect(&sink_with(100).to_string()).expect("it is there");
+        let mut supervisor = Supervisor::new(&tests::options()).expect("a supervisor");
+        let began = Instant::now();
+        let results = sink.await_arrivals(RunId([7; 16]), &tests::ledger(100), &mut supervisor).expect("asked");
+        assert_eq!(results.units.expect("fetched").count(), 100);
+        assert!(began.elapsed() < QUIET_TIMEOUT);
+    }
+
+    #[test]
+    fn what_does_not_come_is_given_up_after_the_quiet() {
+        let mut sink = RemoteSink::connect(&sink_with(99).to_string()).expect("it is there");
+        sink.quiet_timeout = Duration::from_millis(400);
+        let mut supervisor = Supervisor::new(&tests::options()).expect("a supervisor");
+        let results = sink.await_arrivals(RunId([7; 16]), &tests::ledger(100), &mut supervisor).expect("asked");
+        assert_eq!(results.units.expect("fetched").count(), 99);
+    }
+
+    #[test]
+    fn what_comes_after_a_shorter_pause_is_late_and_not_lost() {
+        let asked = std::sync::atomic::AtomicU64::new(0);
+        let address = serve(move |path| {
+            let first = asked.fetch_add(u64::from(path.starts_with("/ledger/")), std::sync::atomic::Ordering::Relaxed);
+            let units = if first < 4 { 99 } else { 100 };
+            match path {
+                "/status" => (200, b"{}".to_vec()),
+                path if path.ends_with("/units") => (200, tests::ledger_bytes(units)),
+                path if path.starts_with("/ledger/") => (200, format!("{{\"delivered\":{units}}}").into_bytes()),
+                _ => (404, Vec::new()),
+            }
+        });
+        let sink = RemoteSink::connect(&address.to_string()).expect("it is there");
+        let sink = sink.lost_after(Some(Duration::from_secs(600)));
+        let mut supervisor = Supervisor::new(&tests::options()).expect("a supervisor");
+        let results = sink.await_arrivals(RunId([7; 16]), &tests::ledger(100), &mut supervisor).expect("asked");
+        assert_eq!(results.units.expect("fetched").count(), 100);
+    }
+}

@@ -1,0 +1,94 @@
+//! Choice of the number of messages in a round: the fastest contestant then takes 0.25 to 0.5 s.
+use std::time::Duration;
+
+/// Length that is aimed at, and the limits within which it is right.
+const GOAL_S: f64 = 0.36;
+const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
+/// A step multiplies the number by no more: what a start costs hides the rest of it.
+const MAX_FACTOR: f64 = 20.0;
+/// The most messages of a round.
+const MAX_MESSAGES: u64 = 1_000_000;
+/// Messages of the first run: few, for those who take a tenth of a second for each.
+const FIRST_MESSAGES: u64 = 20;
+/// Factor of the expected time after which a run is killed; never before the shortest limit.
+const LIMIT_FACTOR: f64 = 10.0;
+const MIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// The next number of messages to try, or the number of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Calibration {
+    Try(u64),
+    Done,
+}
+
+/// Messages of the first runs.
+pub(super) fn first_messages(asked: Option<u64>, sessions: u32) -> u64 {
+    let few = FIRST_MESSAGES.max(sessions.into());
+    asked.map_or(few, |asked| asked.min(few))
+}
+
+/// The step after runs of `messages` messages, of which the fastest took `fastest_s`; `asked` is the number that the user
+/// wants.
+pub(super) fn next_step(asked: Option<u64>, sessions: u32, messages: u64, fastest_s: f64) -> Calibration {
+    let least = u64::from(sessions).max(1);
+    let next = match asked {
+        Some(asked) => asked,
+        None if RIGHT_S.contains(&fastest_s) => messages,
+        None => {
+            let factor = (GOAL_S / fastest_s.max(1e-3)).min(MAX_FACTOR);
+            ((messages as f64 * factor).round() as u64).clamp(least.min(MAX_MESSAGES), MAX_MESSAGES)
+        }
+    };
+    if next == messages { Calibration::Done } else { Calibration::Try(next) }
+}
+
+/// The longest that a run of `messages` messages may take, after one of `before` took `took`.
+pub(super) fn time_limit(took: Option<(u64, Duration)>, messages: u64) -> Duration {
+    let Some((before, took)) = took else { return MIN_LIMIT };
+    let more = (messages as f64 / before.max(1) as f64).max(1.0);
+    Duration::from_secs_f64((took.as_secs_f64() * more * LIMIT_FACTOR).min(1e6)).max(MIN_LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of messages for a generator that starts in `start_s` and sends `rate` a second.
+    fn calibrated(start_s: f64, rate: f64) -> (u64, usize) {
+        let mut messages = first_messages(None, 10);
+        for steps in 1..20 {
+            match next_step(None, 10, messages, start_s + messages as f64 / rate) {
+                Calibration::Try(next) => messages = next,
+                Calibration::Done => return (messages, steps),
+            }
+        }
+        panic!("no end at {messages}");
+    }
+
+    #[test]
+    fn a_round_takes_a_quarter_to_half_of_a_second() {
+        for (start_s, rate) in [(0.002, 10_000.0), (0.005, 60_000.0), (0.05, 500.0), (0.0, 60.0), (0.2, 2_000.0)] {
+            let (messages, steps) = calibrated(start_s, rate);
+            let took = start_s + messages as f64 / rate;
+            assert!((0.25..=0.5).contains(&took) && steps <= 6, "{start_s} {rate}: {messages} take {took} s");
+        }
+        // One message a session is the least, however long it takes.
+        assert_eq!(calibrated(0.0, 5.0).0, 10);
+        assert_eq!(calibrated(0.0, 1e9).0, MAX_MESSAGES);
+    }
+
+    #[test]
+    fn the_number_that_was_asked_for_is_tried_after_a_few() {
+        assert_eq!([first_messages(Some(5), 10), first_messages(Some(900), 10)], [5, 20]);
+        assert_eq!(next_step(Some(900), 10, 20, 0.01), Calibration::Try(900));
+        assert_eq!(next_step(Some(900), 10, 900, 30.0), Calibration::Done);
+    }
+
+    #[test]
+    fn a_limit_is_ten_times_the_time_and_ten_seconds_at_least() {
+        let second = Duration::from_secs(1);
+        assert_eq!(time_limit(None, 20), 10 * second);
+        assert_eq!(time_limit(Some((20, second)), 200), 100 * second);
+        assert_eq!(time_limit(Some((200, second / 4)), 200), 10 * second);
+    }
+}

@@ -1,0 +1,128 @@
+//! Exact counts of contestants over one session: system calls and syncs a message of a load generator, under strace, and the
+//! bytes a message that a contestant and the server, or the sink, send each other.
+use super::Rounds;
+use super::contestant::ContestantKind;
+use super::round_run::{RoundCase, RoundRun};
+use super::wire_counter::WireBytes;
+use crate::engine::RunWords;
+use crate::relays::strace;
+use ::compare::{ExactRow, RoundComparison, RoundLoad};
+use party::live_line::LiveLine;
+use std::path::Path;
+use std::time::Duration;
+
+/// Messages of a run, beside a run of one message: the difference is what messages cost.
+const MESSAGES: u64 = 101;
+/// Runs of each contestant: a count that differs between them is not exact.
+const RUNS: usize = 2;
+/// A run under strace is slow.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Names of the counts of system calls, and of bytes.
+const CALLS: [&str; 2] = ["system calls a message", "syncs a message"];
+const BYTES: [&str; 2] = ["bytes sent a message", "bytes received a message"];
+
+/// A way to count: two figures a message, from a run of one message and a run of many.
+#[derive(Clone, Copy, Debug)]
+enum CountingWay<'o> {
+    Calls(&'o Path),
+    Bytes,
+}
+
+impl CountingWay<'_> {
+    fn titles(self) -> [&'static str; 2] {
+        match self {
+            Self::Calls(_) => CALLS,
+            Self::Bytes => BYTES,
+        }
+    }
+
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Calls(_) => "system calls",
+            Self::Bytes => "bytes",
+        }
+    }
+
+    /// The figures a message; `None` if a run was not counted.
+    fn per_message(self, one: &RoundRun, many: &RoundRun) -> Option<[f64; 2]> {
+        match self {
+            Self::Calls(_) => {
+                let counts = one.calls.zip(many.calls).filter(|(one, many)| one.all > 0 && many.all > 0);
+                let (one, many) = counts?;
+                Some(strace::per_message(one, many, MESSAGES).into())
+            }
+            Self::Bytes => {
+                let (one, many) = one.wire.zip(many.wire)?;
+                let each =
+                    |count: fn(WireBytes) -> u64| count(many).saturating_sub(count(one)) as f64 / (MESSAGES - 1) as f64;
+                Some([each(|wire| wire.sent), each(|wire| wire.received)])
+            }
+        }
+    }
+}
+
+impl Rounds<'_> {
+    /// Counts what can be counted exactly, and adds the rows to the comparison.
+    pub(super) fn add_counts(&mut self, comparison: &mut RoundComparison) {
+        // The processes of a server are not ours to trace.
+        if self.options.kind() == ContestantKind::Source {
+            match strace::find() {
+                Some(strace) => self.add_rows(comparison, CountingWay::Calls(&strace)),
+                None => {
+                    comparison.course.notes.push("System calls are not counted: strace is not installed.".to_owned());
+                }
+            }
+        }
+        self.add_rows(comparison, CountingWay::Bytes);
+    }
+
+    /// Counts in one way, and adds the rows.
+    fn add_rows(&mut self, comparison: &mut RoundComparison, way: CountingWay<'_>) {
+        let places: Vec<usize> = (0..self.standings.len()).filter(|place| self.is_alive(*place)).collect();
+        let counted: Vec<(usize, [Vec<f64>; 2])> =
+            places.into_iter().map(|place| (place, self.figures_per_message(place, way))).collect();
+        let name = |place: usize| self.options.contestants[place].name.as_str();
+        for (place, _) in counted.iter().filter(|(_, figures)| figures[0].is_empty()) {
+            comparison.course.notes.push(format!("The {} of {} could not be counted.", way.noun(), name(*place)));
+        }
+        let Some((_, reference)) = counted.iter().find(|(place, _)| name(*place) == comparison.reference) else {
+            return;
+        };
+        for (place, figures) in counted.iter().filter(|(place, _)| name(*place) != comparison.reference) {
+            let rows = way.titles().into_iter().zip(reference.iter().zip(figures));
+            let rows = rows.filter_map(|(title, (against, values))| {
+                ExactRow::new(name(*place), title, against.clone(), values.clone())
+            });
+            comparison.counts.extend(rows);
+        }
+    }
+
+    /// The figures of a contestant, one for each run; none if a run failed or the user ended it.
+    fn figures_per_message(&mut self, place: usize, way: CountingWay<'_>) -> [Vec<f64>; 2] {
+        let mut figures = [Vec::new(), Vec::new()];
+        for _ in 0..RUNS {
+            let one = self.counted_run(place, way, 1);
+            let many = one.as_ref().and_then(|_| self.counted_run(place, way, MESSAGES));
+            let each = one.zip(many).and_then(|(one, many)| way.per_message(&one, &many));
+            let Some(each) = each else { return [Vec::new(), Vec::new()] };
+            figures.iter_mut().zip(each).for_each(|(figures, one)| figures.push(one));
+        }
+        figures
+    }
+
+    fn counted_run(&mut self, place: usize, way: CountingWay<'_>, messages: u64) -> Option<RoundRun> {
+        let contestant = &self.options.contestants[place];
+        let load = RoundLoad { messages, sessions: 1, message_bytes: self.options.message_bytes };
+        let (strace, counts_bytes) = match way {
+            CountingWay::Calls(strace) => (Some(strace), false),
+            CountingWay::Bytes => (None, true),
+        };
+        let case = RoundCase { contestant, load, limit: LIMIT, is_thorough: false, strace, counts_bytes };
+        let title = format!("counting {}: {}", way.noun(), contestant.name);
+        let line = LiveLine::sentence(None, title.clone());
+        let runs = self.runs;
+        let run = self.single_runs.run(&runs, &case, RunWords { case: place, round: 0, title, line })?;
+        run.sound().cloned()
+    }
+}

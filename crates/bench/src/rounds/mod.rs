@@ -1,0 +1,376 @@
+//! Live comparisons: contestants in many short rounds, each with the same number of messages to one sink.
+//!
+//! ```text
+//! contestants ─→ calibration ─→ BlockOrder ─→ round_run: start, wait4, count at the sink ─→ RoundComparison
+//!                (messages of a round)         ↑ invalid: once more
+//! ```
+mod calibration;
+mod contestant;
+mod counts;
+mod round_run;
+mod round_sink;
+mod wire_counter;
+
+use super::engine::{ComparedRun, RunWords, SingleRuns};
+use ::compare::{
+    BlockOrder, CompareSettings, LookPlan, RoundComparison, RoundContestant, RoundCourse, RoundLoad, RoundPlan,
+    RunFigure,
+};
+use anyhow::Result;
+use calibration::{Calibration, first_messages, next_step, time_limit};
+pub use contestant::{ContestantKind, LiveContestant};
+use party::host_sampler::HostSampler;
+use party::interrupt::{Interrupt, StopRequest};
+use party::live::LiveMode;
+use party::live_line::LiveLine;
+use report::numbers::counted;
+use round_run::{RoundCase, RoundRun, RoundRuns, RunFault};
+use round_sink::RoundSink;
+pub use round_sink::RoundSinkPlace;
+use std::time::{Duration, Instant};
+
+/// Rounds of runs without a valid one between them, after which a contestant is given up.
+const MAX_FAULTS_IN_A_ROW: usize = 3;
+/// Steps of the calibration; the last number is taken then.
+const MAX_CALIBRATION_STEPS: usize = 6;
+/// Share of processor time given to other guests of the hypervisor from which a round does not count.
+const STEAL_LIMIT: f64 = 0.25;
+/// Reasons of invalid rounds that are kept.
+const MAX_REASONS: usize = 10;
+
+/// Longest first run of a scenario.
+const SCENARIO_LIMIT: Duration = Duration::from_secs(3_600);
+/// Rounds of a verdict on scenarios, whose runs take minutes.
+const SCENARIO_MIN_ROUNDS: usize = 6;
+
+/// Options of a live comparison.
+#[derive(Clone, Debug)]
+pub struct RoundsOptions {
+    /// Two or more, of one kind.
+    pub contestants: Vec<LiveContestant>,
+    /// Place of the one that the others are compared with.
+    pub reference: usize,
+    pub sessions: u32,
+    pub message_bytes: u64,
+    /// Recipient of the mail to servers.
+    pub to: Option<String>,
+    /// The sink; without one only what servers accept is known.
+    pub sink: Option<RoundSinkPlace>,
+    /// Messages in a round; `None` to choose a number by which a round takes 0.25 to 0.5 s.
+    pub messages: Option<u64>,
+    pub rounds: usize,
+    /// No round begins later.
+    pub budget: Duration,
+    pub margin: f64,
+    /// Ends after half of the rounds if all is decided then.
+    pub is_until_decided: bool,
+    /// Counts system calls and bytes at the end.
+    pub counts: bool,
+    /// Both contestants are the same.
+    pub is_self: bool,
+    pub live: LiveMode,
+}
+
+/// Runs the rounds, until all are done, the budget is spent or the user stops them; either way there is a comparison.
+///
+/// # Errors
+///
+/// If the sink could not be started or did not stay.
+pub fn compare_live(options: &RoundsOptions) -> Result<RoundComparison> {
+    let sink = options.sink.as_ref().map(RoundSink::new).transpose()?;
+    let runs = RoundRuns::new(sink, options.to.clone())?;
+    let interrupt = Interrupt::watch()?;
+    let is_stopped = || interrupt.requested() != StopRequest::Nothing;
+    let mut rounds = Rounds::new(options, &runs, &is_stopped);
+    if options.kind() != ContestantKind::Scenario {
+        rounds.calibrate();
+    }
+    rounds.run_all();
+    let mut comparison = rounds.comparison(is_stopped());
+    if options.counts && !is_stopped() {
+        rounds.add_counts(&mut comparison);
+    }
+    rounds.single_runs.finish();
+    Ok(comparison)
+}
+
+impl RoundsOptions {
+    /// The kind of the contestants.
+    pub fn kind(&self) -> ContestantKind {
+        self.contestants.first().map_or(ContestantKind::Source, LiveContestant::kind)
+    }
+
+    /// Notes on what is compared.
+    fn notes(&self, has_sink: bool) -> Vec<String> {
+        let note = match self.kind() {
+            ContestantKind::Server if !has_sink => "Accepted only: nobody saw deliveries (--sink, --sink-listen).",
+            ContestantKind::Scenario => "Runs of minutes: a verdict takes 6 rounds.",
+            _ => return Vec::new(),
+        };
+        vec![note.to_owned()]
+    }
+}
+
+/// A contestant in the course of the rounds.
+struct Standing {
+    contestant: RoundContestant,
+    /// Time of its last run, and its messages.
+    took: Option<(u64, Duration)>,
+    /// Its last run of the calibration.
+    warm_up: Option<RoundRun>,
+    faults_in_a_row: usize,
+}
+
+/// The rounds.
+struct Rounds<'o> {
+    options: &'o RoundsOptions,
+    runs: &'o RoundRuns,
+    single_runs: SingleRuns<'o>,
+    is_stopped: &'o dyn Fn() -> bool,
+    began: Instant,
+    standings: Vec<Standing>,
+    messages: u64,
+    course: RoundCourse,
+}
+
+impl<'o> Rounds<'o> {
+    fn new(options: &'o RoundsOptions, runs: &'o RoundRuns, is_stopped: &'o dyn Fn() -> bool) -> Self {
+        let standing = |contestant: &LiveContestant| Standing {
+            contestant: RoundContestant {
+                name: contestant.name.clone(),
+                description: contestant.description(),
+                ..RoundContestant::default()
+            },
+            took: None,
+            warm_up: None,
+            faults_in_a_row: 0,
+        };
+        Self {
+            options,
+            runs,
+            single_runs: SingleRuns::new(options.live, is_stopped),
+            is_stopped,
+            began: Instant::now(),
+            standings: options.contestants.iter().map(standing).collect(),
+            messages: match options.kind() {
+                ContestantKind::Scenario => 0,
+                _ => first_messages(options.messages, options.sessions),
+            },
+            course: RoundCourse {
+                planned_rounds: options.rounds,
+                is_self: options.is_self,
+                notes: options.notes(runs.has_sink()),
+                ..RoundCourse::default()
+            },
+        }
+    }
+
+    fn is_alive(&self, place: usize) -> bool {
+        self.standings[place].contestant.failure.is_none()
+    }
+
+    fn alive(&self) -> usize {
+        (0..self.standings.len()).filter(|place| self.is_alive(*place)).count()
+    }
+
+    fn load(&self) -> RoundLoad {
+        let RoundsOptions { sessions, message_bytes, .. } = *self.options;
+        RoundLoad { messages: self.messages, sessions, message_bytes }
+    }
+
+    /// Finds the number of messages of a round, by runs that do not count.
+    fn calibrate(&mut self) {
+        for step in 0..MAX_CALIBRATION_STEPS {
+            let fastest = self.warm_up_round(step);
+            let Some(fastest_s) = fastest.filter(|_| !(self.is_stopped)()) else { return };
+            match next_step(self.options.messages, self.options.sessions, self.messages, fastest_s) {
+                Calibration::Done => return,
+                Calibration::Try(messages) => self.messages = messages,
+            }
+        }
+    }
+
+    /// A run of each contestant; the time of the fastest.
+    fn warm_up_round(&mut self, step: usize) -> Option<f64> {
+        let mut fastest: Option<f64> = None;
+        for place in 0..self.standings.len() {
+            let mut fault = None;
+            // Once more, before a contestant is given up.
+            for _ in 0..2 {
+                if !self.is_alive(place) || (self.is_stopped)() {
+                    break;
+                }
+                let title = format!("warm-up: {}", self.options.contestants[place].name);
+                let line = LiveLine::sentence(Some(0.0), format!("{title}, {}", counted(self.messages, "message")));
+                let run = self.run_once(place, RunWords { case: place, round: step, title, line }, true)?;
+                fault = run.fault.clone();
+                match &fault {
+                    Some(fault) if fault.is_final => self.give_up(place, fault.why.clone()),
+                    Some(_) => {}
+                    None => {
+                        fastest = Some(fastest.map_or(run.elapsed_s, |before| before.min(run.elapsed_s)));
+                        self.standings[place].warm_up = Some(run);
+                        break;
+                    }
+                }
+            }
+            if let Some(fault) = fault.filter(|_| self.is_alive(place)) {
+                self.give_up(place, fault.why);
+            }
+        }
+        fastest
+    }
+
+    /// Makes one run; `None` if the user ended it.
+    fn run_once(&mut self, place: usize, words: RunWords, is_thorough: bool) -> Option<RoundRun> {
+        let took = self.standings[place].took;
+        let limit = match self.options.kind() {
+            ContestantKind::Scenario if took.is_none() => SCENARIO_LIMIT,
+            _ => time_limit(took, self.messages),
+        };
+        let case = RoundCase {
+            contestant: &self.options.contestants[place],
+            load: self.load(),
+            limit,
+            is_thorough,
+            strace: None,
+            counts_bytes: false,
+        };
+        let runs = self.runs;
+        let run = match self.single_runs.run(&runs, &case, words)? {
+            ComparedRun::Sound(run) | ComparedRun::Faulty(run, _) => run,
+            ComparedRun::Failed(why) => {
+                let is_final = false;
+                RoundRun { fault: Some(RunFault { why, is_final }), ..RoundRun::default() }
+            }
+        };
+        let standing = &mut self.standings[place];
+        if run.fault.is_none() {
+            standing.took = Some((self.messages, Duration::from_secs_f64(run.elapsed_s)));
+            standing.contestant.max_rss_bytes = standing.contestant.max_rss_bytes.max(run.max_rss_bytes);
+        }
+        Some(run)
+    }
+
+    fn give_up(&mut self, place: usize, why: String) {
+        self.standings[place].contestant.failure = Some(why);
+    }
+
+    fn run_all(&mut self) {
+        let mut order = BlockOrder::new(self.standings.len(), self.options.rounds, 1);
+        let first_look = self.options.rounds / 2;
+        while let Some(plan) = order.next_round() {
+            if (self.is_stopped)() || self.alive() < 2 {
+                break;
+            }
+            if self.began.elapsed() >= self.options.budget {
+                self.course.is_budget_spent = true;
+                break;
+            }
+            let Some(round) = self.round(&plan, &order) else { break };
+            let is_valid = round.is_ok();
+            match round {
+                Ok(figures) if !plan.is_warm_up => self.keep(figures),
+                Ok(_) => {}
+                Err(why) => self.note_invalid(why),
+            }
+            order.finish_round(is_valid);
+            self.course.rounds = order.counted();
+            self.course.invalid_rounds = order.repeated();
+            let is_look = self.options.is_until_decided && is_valid && order.counted() == first_look;
+            if is_look && self.comparison(false).is_decided() {
+                break;
+            }
+        }
+        let is_short = self.course.rounds < self.options.rounds;
+        if is_short && order.next_round().is_none() {
+            self.course.notes.push("Too many rounds were invalid: it ended before its time.".to_owned());
+        }
+    }
+
+    /// A round: each contestant once, as long as none fails. `None` if the user ended it, and the reason if it does not
+    /// count.
+    fn round(&mut self, plan: &RoundPlan, order: &BlockOrder) -> Option<Result<Vec<(usize, RoundRun)>, String>> {
+        let host = HostSampler::start();
+        let mut figures = Vec::new();
+        for place in plan.order.iter().copied() {
+            if !self.is_alive(place) {
+                continue;
+            }
+            let name = self.options.contestants[place].name.clone();
+            let line = self.line(plan, order, &name);
+            let words = RunWords { case: place, round: order.counted(), title: name.clone(), line };
+            let run = self.run_once(place, words, false)?;
+            let standing = &mut self.standings[place];
+            let Some(RunFault { why, is_final }) = run.fault.clone() else {
+                standing.faults_in_a_row = 0;
+                figures.push((place, run));
+                continue;
+            };
+            standing.faults_in_a_row += 1;
+            if is_final || standing.faults_in_a_row >= MAX_FAULTS_IN_A_ROW {
+                self.give_up(place, why.clone());
+            }
+            return Some(Err(format!("{name}: {why}")));
+        }
+        let stolen = host.finish().steal_share.filter(|share| *share >= STEAL_LIMIT);
+        let disturbed = |share: f64| format!("the hypervisor gave {:.0} % of the CPU to others", share * 100.0);
+        Some(stolen.map_or(Ok(figures), |share| Err(disturbed(share))))
+    }
+
+    /// Progress: the round, the time that is left, and the estimate so far.
+    fn line(&self, plan: &RoundPlan, order: &BlockOrder, name: &str) -> LiveLine {
+        let planned = self.options.rounds;
+        let spent = self.began.elapsed().as_secs_f64() / self.options.budget.as_secs_f64();
+        let share = (order.counted() as f64 / planned as f64).max(spent);
+        let mut text = match plan.is_warm_up {
+            true => format!("first block, which does not count: {name}"),
+            false => format!("round {} of {planned}: {name}", order.counted() + 1),
+        };
+        let reference = &self.standings[self.options.reference].contestant;
+        for other in self.standings.iter().map(|standing| &standing.contestant) {
+            let so_far = Some(other).filter(|other| !std::ptr::eq(*other, reference));
+            if let Some((metric, ratio)) = so_far.and_then(|other| other.ratio_so_far(reference)) {
+                let metric = metric.split(',').next().unwrap_or_default();
+                text.push_str(&format!(" · {} {ratio:.2} × {metric}", other.name));
+            }
+        }
+        LiveLine::sentence(Some(share), text)
+    }
+
+    fn keep(&mut self, figures: Vec<(usize, RoundRun)>) {
+        for (place, run) in figures {
+            self.standings[place].contestant.runs.push(run.figures);
+        }
+    }
+
+    fn note_invalid(&mut self, why: String) {
+        let reasons = &mut self.course.invalid;
+        if reasons.len() < MAX_REASONS && !reasons.contains(&why) {
+            reasons.push(why);
+        }
+    }
+
+    /// The comparison of the rounds so far.
+    fn comparison(&self, interrupted: bool) -> RoundComparison {
+        let mut contestants: Vec<RoundContestant> = Vec::new();
+        let mut course = self.course.clone();
+        course.elapsed_s = self.began.elapsed().as_secs_f64();
+        course.interrupted = interrupted;
+        let has_rounds = self.standings.iter().any(|standing| !standing.contestant.runs.is_empty());
+        for standing in &self.standings {
+            let mut contestant = standing.contestant.clone();
+            if let Some(run) = standing.warm_up.as_ref().filter(|_| !has_rounds && self.alive() < 2) {
+                contestant.runs = Vec::<Vec<RunFigure>>::from([run.figures.clone()]);
+                course.notes.push(format!("{} has its warm-up run only.", contestant.name));
+            }
+            contestants.push(contestant);
+        }
+        let look = if self.options.is_until_decided { LookPlan::OneOfTwo } else { LookPlan::Only };
+        let mut settings = CompareSettings { margin: self.options.margin, look, ..CompareSettings::default() };
+        if self.options.kind() == ContestantKind::Scenario {
+            settings.min_rounds = SCENARIO_MIN_ROUNDS;
+        }
+        RoundComparison::new(&contestants, self.options.reference, self.load(), course, &settings)
+    }
+}

@@ -1,0 +1,347 @@
+//! One run of a contestant in a round: its start, its end or its being ended, its costs, and the count at the sink.
+use super::contestant::{ContestantKind, LiveContestant, RunLoad};
+use super::round_sink::RoundSink;
+use super::wire_counter::{WireBytes, WireCounter};
+use crate::engine::{Comparison, Costs, RunTurn, TimedChild};
+use crate::relays::strace::{self, SyscallCounts};
+use ::compare::{ComparedMetric, Gain, RoundLoad, RunFigure, defect};
+use anyhow::{Context, Result, ensure};
+use journey::record::Record;
+use journey::stage::Stage;
+use report::numbers::count;
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Interval at which the sink's count is looked at while a contestant runs.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// A contestant that sends more than this beyond what it should is ended.
+const MAX_EXCESS: u64 = 1_000;
+
+/// A run of a contestant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RoundCase<'o> {
+    pub(super) contestant: &'o LiveContestant,
+    pub(super) load: RoundLoad,
+    /// It is ended then.
+    pub(super) limit: Duration,
+    /// Set if no message may come after the run: the sink is waited for.
+    pub(super) is_thorough: bool,
+    /// Runs it under this strace, which counts its system calls.
+    pub(super) strace: Option<&'o Path>,
+    /// Counts the bytes of its connections.
+    pub(super) counts_bytes: bool,
+}
+
+/// Result of a run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RoundRun {
+    pub(super) elapsed_s: f64,
+    pub(super) figures: Vec<RunFigure>,
+    pub(super) max_rss_bytes: Option<u64>,
+    pub(super) calls: Option<SyscallCounts>,
+    pub(super) wire: Option<WireBytes>,
+    pub(super) fault: Option<RunFault>,
+}
+
+/// A fault of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RunFault {
+    pub(super) why: String,
+    /// Set if another run would be no better: the program is missing, or hangs.
+    pub(super) is_final: bool,
+}
+
+impl RoundRun {
+    fn failed(why: String, is_final: bool) -> Self {
+        Self { fault: Some(RunFault { why, is_final }), ..Self::default() }
+    }
+}
+
+/// The runs of a live comparison.
+pub(super) struct RoundRuns {
+    /// The sink, where deliveries are seen.
+    sink: Option<RefCell<RoundSink>>,
+    /// Recipient of the mail to servers.
+    to: Option<String>,
+    directory: TempDir,
+    /// The sink's count after the run before.
+    last: Cell<Option<u64>>,
+}
+
+impl RoundRuns {
+    pub(super) fn new(sink: Option<RoundSink>, to: Option<String>) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("mailrun-rounds-").tempdir();
+        let directory = directory.context("cannot create a temporary directory")?;
+        Ok(Self { sink: sink.map(RefCell::new), to, directory, last: Cell::new(None) })
+    }
+
+    /// Reports whether deliveries are seen.
+    pub(super) fn has_sink(&self) -> bool {
+        self.sink.is_some()
+    }
+
+    /// The sink's count before a run. What came after the run before belongs to nobody.
+    fn count_before(&self) -> Result<u64> {
+        let Some(sink) = &self.sink else { return Ok(0) };
+        sink.borrow_mut().ensure_running()?;
+        let before = sink.borrow().messages()?;
+        let late = before - self.last.replace(Some(before)).unwrap_or(before).min(before);
+        ensure!(late == 0, "{} messages came after the end of the run before", count(late));
+        Ok(before)
+    }
+
+    /// Messages that the sink has taken since then.
+    fn count_since(&self, before: u64) -> Result<Option<u64>> {
+        let Some(sink) = &self.sink else { return Ok(None) };
+        Ok(Some(sink.borrow().messages()?.saturating_sub(before)))
+    }
+
+    /// Waits until no more mail comes.
+    fn await_quiet(&self) -> Result<()> {
+        if let Some(sink) = &self.sink {
+            self.last.set(Some(sink.borrow().await_quiet()?));
+        }
+        Ok(())
+    }
+
+    /// Ends a contestant that sends far more than it should.
+    fn check_excess(&self, before: u64, wanted: u64) -> Result<()> {
+        let sent = self.count_since(before)?.unwrap_or_default();
+        ensure!(
+            sent <= wanted.saturating_add(MAX_EXCESS),
+            "it sent {} messages instead of {} and was killed",
+            count(sent),
+            count(wanted)
+        );
+        Ok(())
+    }
+
+    /// Runs the contestant to its end; `None` if the user wants no more runs.
+    fn run(
+        &self,
+        case: &RoundCase<'_>,
+        load: &RunLoad<'_>,
+        before: u64,
+        turn: &mut RunTurn<'_>,
+    ) -> Result<Option<(ExitStatus, Costs, TimedChild)>> {
+        let command = case.contestant.command(load)?;
+        let mut command = match case.strace {
+            Some(strace) => traced(&command, strace, &load.record.with_extension("strace")),
+            None => command,
+        };
+        command.stdout(Stdio::null());
+        let mut child = TimedChild::start(command)?;
+        let mut looked_at = Instant::now();
+        let progress = || {
+            let sent = self.count_since(before).ok()??;
+            Some(format!("the sink had {} of {} messages", count(sent), count(load.messages)))
+        };
+        let ended = turn.await_exit_watched(&mut child, case.limit, progress, || {
+            if looked_at.elapsed() < WATCH_INTERVAL {
+                return Ok(());
+            }
+            looked_at = Instant::now();
+            self.check_excess(before, load.messages)
+        })?;
+        Ok(ended.map(|(status, costs)| (status, costs, child)))
+    }
+
+    /// The count at the sink once a run is over, as a fault if it is not the right one.
+    fn count_fault(&self, before: u64, case: &RoundCase<'_>) -> Result<Option<String>> {
+        let Some(sink) = &self.sink else { return Ok(None) };
+        let sink = sink.borrow();
+        let wanted = case.load.messages;
+        let mut after = sink.await_messages(before + wanted)?;
+        if case.is_thorough || after != before + wanted {
+            after = sink.await_quiet()?;
+        }
+        self.last.set(Some(after));
+        let came = after.saturating_sub(before);
+        Ok((came != wanted).then(|| format!("the sink has {} of {} messages", count(came), count(wanted))))
+    }
+
+    /// The figures of a run that came to its end, or what is wrong with it.
+    fn figures(&self, case: &RoundCase<'_>, costs: &Costs, record: &Path) -> Result<Vec<RunFigure>, String> {
+        match case.contestant.kind() {
+            ContestantKind::Source => {
+                let record = case.contestant.has_record().then(|| read_record(record)).flatten();
+                Ok(source_figures(costs, case.load.messages, record.as_ref()))
+            }
+            ContestantKind::Server => {
+                let record = read_record(record).ok_or("the source left no record")?;
+                let sink = self.sink.as_ref().and_then(|sink| sink.borrow().record(&record.run_id));
+                server_figures(&record, sink.as_ref(), case.load.messages)
+            }
+            ContestantKind::Scenario => scenario_figures(record),
+        }
+    }
+}
+
+impl<'o> Comparison for &'o RoundRuns {
+    type Case = RoundCase<'o>;
+    type Measurement = RoundRun;
+
+    fn name(&self, case: &RoundCase<'o>) -> String {
+        case.contestant.name.clone()
+    }
+
+    fn measure(&self, case: &RoundCase<'o>, turn: &mut RunTurn<'_>) -> Result<Option<RoundRun>> {
+        let before = self.count_before()?;
+        let place = tempfile::tempdir_in(self.directory.path()).context("cannot create a temporary directory")?;
+        let record = place.path().join("record");
+        let sink = self.sink.as_ref().and_then(|sink| sink.borrow().address());
+        let target = case.contestant.target(sink).filter(|_| case.counts_bytes);
+        let counter = target.map(WireCounter::start).transpose()?;
+        let counted = counter.as_ref().map(WireCounter::address);
+        let load = RunLoad {
+            sink: counted.or(sink),
+            counter: counted,
+            to: self.to.as_deref(),
+            sessions: case.load.sessions,
+            messages: case.load.messages,
+            message_bytes: case.load.message_bytes,
+            record: &record,
+        };
+        let (status, costs, mut child) = match self.run(case, &load, before, turn) {
+            Ok(Some(ended)) => ended,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                self.await_quiet()?;
+                return Ok(Some(RoundRun::failed(format!("{error:#}"), true)));
+            }
+        };
+        let miscount = self.count_fault(before, case)?;
+        let figures = self.figures(case, &costs, &record);
+        // A server that refuses mail is better described by the record than by the exit status.
+        let is_explained = case.contestant.kind() == ContestantKind::Server && record.exists() && figures.is_err();
+        if !status.success() && !is_explained {
+            return Ok(Some(RoundRun::failed(format!("{:#}", child.exit_error(status)), false)));
+        }
+        Ok(Some(match (figures, miscount) {
+            (Err(why), _) | (_, Some(why)) => RoundRun::failed(why, false),
+            (Ok(figures), None) => {
+                let max_rss_bytes = costs.max_rss_bytes.filter(|_| case.contestant.kind() == ContestantKind::Source);
+                let calls = fs::read_to_string(record.with_extension("strace")).ok().map(|text| strace::parse(&text));
+                let wire = counter.and_then(|counter| counter.finish().ok());
+                RoundRun { elapsed_s: costs.elapsed_s, figures, max_rss_bytes, calls, wire, fault: None }
+            }
+        }))
+    }
+
+    fn fault(&self, _: &RoundCase<'o>, run: &RoundRun) -> Option<String> {
+        run.fault.as_ref().map(|fault| fault.why.clone())
+    }
+}
+
+/// The command under strace, which writes its counts to `counts`.
+fn traced(command: &Command, strace: &Path, counts: &Path) -> Command {
+    let mut traced = Command::new(strace);
+    traced.args(["-f", "-c", "-o"]).arg(counts).arg(command.get_program()).args(command.get_args());
+    traced
+}
+
+fn read_record(path: &Path) -> Option<Record> {
+    Record::from_json(&fs::read(path).ok()?).ok()
+}
+
+fn figure(name: &str, gain: Gain, value: f64) -> RunFigure {
+    RunFigure { metric: ComparedMetric { name: name.to_owned(), gain }, value }
+}
+
+/// The percentiles of a stage.
+fn times(record: Option<&Record>, stage: Stage) -> Vec<RunFigure> {
+    let row = record.and_then(|record| record.stages.iter().find(|row| row.name == stage && row.count > 0));
+    let Some(times) = row.and_then(|row| row.latency_ms) else { return Vec::new() };
+    let named = |quantile: &str, ms: f64| figure(&format!("{} {quantile}, ms", stage.name()), Gain::Lower, ms);
+    vec![named("p50", times.p50), named("p99", times.p99)]
+}
+
+/// Rate and processor time of a load generator's process, and of our own source the time until the 250.
+fn source_figures(costs: &Costs, messages: u64, record: Option<&Record>) -> Vec<RunFigure> {
+    let messages = messages as f64;
+    let mut figures = vec![
+        figure("rate, msg/s", Gain::Higher, messages / costs.elapsed_s),
+        figure("CPU, µs/msg", Gain::Lower, costs.cpu_s() * 1e6 / messages),
+    ];
+    figures.extend(times(record, Stage::Accepted));
+    figures
+}
+
+/// Rate and latency of a server, as our source saw them, and the latency until the sink.
+fn server_figures(record: &Record, sink: Option<&Record>, messages: u64) -> Result<Vec<RunFigure>, String> {
+    let accepted = record.ledger.accepted.unwrap_or_default();
+    if accepted != messages {
+        let error = record.errors.first().map(|error| format!(", first error: {} {}", error.code, error.text));
+        let error = error.unwrap_or_default();
+        return Err(format!("it accepted {} of {} messages{error}", count(accepted), count(messages)));
+    }
+    let row = record.stages.iter().find(|row| row.name == Stage::Accepted);
+    let row = row.ok_or("the record has no accepted messages")?;
+    let mut figures = vec![figure("rate, msg/s", Gain::Higher, row.rate_per_s)];
+    figures.extend(times(Some(record), Stage::Accepted));
+    figures.extend(times(sink, Stage::Delivered));
+    Ok(figures)
+}
+
+/// The figures of the one run that a scenario has made.
+fn scenario_figures(directory: &Path) -> Result<Vec<RunFigure>, String> {
+    let mut records = vec![directory.join("run.json")];
+    let runs = fs::read_dir(directory).into_iter().flatten().flatten();
+    records.extend(runs.map(|entry| entry.path().join("run.json")));
+    records.retain(|path| path.is_file());
+    match records.as_slice() {
+        [one] => {
+            let record = read_record(one).ok_or("its record cannot be read")?;
+            defect(&record).map_or_else(|| Ok(::compare::figures(&record)), Err)
+        }
+        [] => Err("the scenario left no record".to_owned()),
+        several => Err(format!("the scenario made {} runs: name one party in it", several.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use report::sample;
+
+    #[test]
+    fn a_run_has_its_rate_its_costs_and_our_source_its_times() {
+        let costs = Costs { user_s: 0.2, sys_s: 0.3, elapsed_s: 0.5, max_rss_bytes: None };
+        let plain = source_figures(&costs, 1_000, None);
+        assert_eq!(plain.iter().map(|figure| figure.value).collect::<Vec<_>>(), [2_000.0, 500.0]);
+        let own = source_figures(&costs, 1_000, Some(&sample::held()));
+        assert_eq!(own.last().map(|figure| figure.metric.name.as_str()), Some("accepted p99, ms"));
+    }
+
+    #[test]
+    fn a_server_that_accepts_all_has_figures_and_another_a_reason() {
+        let record = sample::held();
+        let names = |figures: Vec<RunFigure>| {
+            figures.into_iter().map(|figure| figure.metric.name).collect::<Vec<_>>().join("; ")
+        };
+        let all = names(server_figures(&record, Some(&record), 200_000).unwrap());
+        assert_eq!(all, "rate, msg/s; accepted p50, ms; accepted p99, ms; delivered p50, ms; delivered p99, ms");
+        let why = server_figures(&record, None, 200_001).unwrap_err();
+        assert!(why.starts_with("it accepted 200,000 of 200,001 messages"), "{why}");
+    }
+
+    #[test]
+    fn a_scenario_has_one_run() {
+        let place = tempfile::tempdir().unwrap();
+        assert_eq!(scenario_figures(place.path()).unwrap_err(), "the scenario left no record");
+        let write = |name: &str, text: &str| {
+            fs::create_dir_all(place.path().join(name)).unwrap();
+            fs::write(place.path().join(name).join("run.json"), text).unwrap();
+        };
+        write("round-1", "{");
+        assert_eq!(scenario_figures(place.path()).unwrap_err(), "its record cannot be read");
+        write("round-1", &sample::held().to_json().unwrap());
+        assert_eq!(scenario_figures(place.path()).unwrap()[0].metric.name, "delivered, msg/s");
+        write("round-2", "");
+        assert!(scenario_figures(place.path()).unwrap_err().starts_with("the scenario made 2 runs"));
+    }
+}

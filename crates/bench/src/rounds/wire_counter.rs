@@ -1,0 +1,188 @@
+//! A connection's bytes, counted between a contestant and the server that it sends to: all that either side gave to TCP.
+//!
+//! ```text
+//! contestant ── sent ─→ WireCounter ─→ server        counted when read: what the other side leaves unread counts too
+//!            ←─ received ─┘       ←───
+//! ```
+use anyhow::{Context, Result, ensure};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A side that is silent for so long after the run is not waited for.
+const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of a read.
+const READ_BYTES: usize = 64 << 10;
+
+/// Bytes of all connections of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WireBytes {
+    /// From the contestant to the server.
+    pub(super) sent: u64,
+    /// From the server to the contestant.
+    pub(super) received: u64,
+}
+
+#[derive(Debug, Default)]
+struct WireCounts {
+    sent: AtomicU64,
+    received: AtomicU64,
+    is_over: AtomicBool,
+    /// A connection could not be made, or ended in an error: the counts are not whole.
+    has_failed: AtomicBool,
+}
+
+/// The counter between a contestant and the server that it sends to, for one run.
+#[derive(Debug)]
+pub(super) struct WireCounter {
+    address: SocketAddr,
+    counts: Arc<WireCounts>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl WireCounter {
+    /// Listens on a free port, for connections to `server`.
+    ///
+    /// # Errors
+    /// If no port or thread can be had.
+    pub(super) fn start(server: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on 127.0.0.1")?;
+        let address = listener.local_addr().context("cannot listen on 127.0.0.1")?;
+        let counts = Arc::new(WireCounts::default());
+        let shared = Arc::clone(&counts);
+        let acceptor = std::thread::Builder::new()
+            .name("wire counter".to_owned())
+            .spawn(move || accept(&listener, server, &shared))
+            .context("cannot start a thread")?;
+        Ok(Self { address, counts, acceptor: Some(acceptor) })
+    }
+
+    /// Address that the contestant is given.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The bytes of the run, when all its connections have ended.
+    ///
+    /// # Errors
+    /// If a connection failed.
+    pub(super) fn finish(mut self) -> Result<WireBytes> {
+        self.stop();
+        ensure!(!self.counts.has_failed.load(Ordering::Relaxed), "a connection failed");
+        Ok(WireBytes {
+            sent: self.counts.sent.load(Ordering::Relaxed),
+            received: self.counts.received.load(Ordering::Relaxed),
+        })
+    }
+
+    fn stop(&mut self) {
+        let Some(acceptor) = self.acceptor.take() else { return };
+        self.counts.is_over.store(true, Ordering::Release);
+        // It waits for a connection; this one is none of the run's.
+        let _ = TcpStream::connect(self.address);
+        // A panic in it has nothing to add.
+        let _ = acceptor.join();
+    }
+}
+
+impl Drop for WireCounter {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Accepts connections until the run is over, and waits for their ends.
+fn accept(listener: &TcpListener, server: SocketAddr, counts: &WireCounts) {
+    std::thread::scope(|scope| {
+        for client in listener.incoming() {
+            if counts.is_over.load(Ordering::Acquire) {
+                return;
+            }
+            scope.spawn(move || {
+                if client.and_then(|client| serve(&client, server, counts)).is_err() {
+                    counts.has_failed.store(true, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+}
+
+/// Hands on both directions of a connection.
+fn serve(client: &TcpStream, server: SocketAddr, counts: &WireCounts) -> std::io::Result<()> {
+    let upstream = TcpStream::connect(server)?;
+    for stream in [client, &upstream] {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(QUIET_TIMEOUT))?;
+    }
+    std::thread::scope(|scope| {
+        let back = scope.spawn(|| copy(&upstream, client, &counts.received));
+        let there = copy(client, &upstream, &counts.sent);
+        let back = back.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()));
+        there.and(back)
+    })
+}
+
+/// Copies to the end of `from`. What `to` does not take any more counts all the same.
+fn copy(mut from: &TcpStream, mut to: &TcpStream, count: &AtomicU64) -> std::io::Result<()> {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut is_taken = true;
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => {
+                count.fetch_add(length as u64, Ordering::Relaxed);
+                is_taken = is_taken && to.write_all(&buffer[..length]).is_ok();
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            // A side that has closed with something unread: there is no more to come.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+            Err(error) => return Err(error),
+        }
+    }
+    // The other side may be gone.
+    let _ = to.shutdown(Shutdown::Write);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that answers each connection with `greeting`, and reads to its end.
+    fn server(greeting: &'static [u8]) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let _ = stream.write_all(greeting).and_then(|()| stream.read_to_end(&mut Vec::new()));
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn both_directions_of_all_connections_are_counted() {
+        let counter = WireCounter::start(server(b"220 hello\r\n")).unwrap();
+        for length in [0, 5, 200_000] {
+            let mut client = TcpStream::connect(counter.address()).unwrap();
+            client.write_all(&vec![b'x'; length]).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).unwrap();
+            assert_eq!(answer, b"220 hello\r\n");
+        }
+        assert_eq!(counter.finish().unwrap(), WireBytes { sent: 200_005, received: 33 });
+    }
+
+    #[test]
+    fn a_server_that_is_away_is_an_error() {
+        let away = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let counter = WireCounter::start(away).unwrap();
+        let mut client = TcpStream::connect(counter.address()).unwrap();
+        let _ = client.read(&mut [0; 1]);
+        assert!(counter.finish().is_err());
+    }
+}

@@ -1,0 +1,961 @@
+//! Scenario files: what a bench of several runs measures, as TOML. Each kind of measurement has keys of its own.
+//!
+//! ```text
+//! measure = "throughput"  ─→ head ─→ the measurement's own keys, each checked ─→ Scenario
+//! parties, rounds, order             a mistake: FILE:LINE:COLUMN: words
+//! [workload] [matrix] [search] [targets]
+//! ```
+//! Most keys are the values that the options of `mailrun bench SCENARIO` have where they are not typed.
+use super::contestant::Contestant;
+use journey::Stage;
+use journey::quantities::{bytes, count, count_up_to, duration, positive, probability, rate};
+use journey::record::{Arrival, Pipelining};
+use journey::threshold::{MetricSource, RunProtocol, Threshold};
+use party::misspelling::is_misspelling;
+use party::position::line_and_column;
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+/// The longest file, in bytes.
+pub(crate) const MAX_SCENARIO_BYTES: usize = 1 << 16;
+/// Limit of the values of a list.
+const MAX_LIST: usize = 100;
+/// Limit of the characters of a title.
+const MAX_TITLE: usize = 120;
+/// Limit of the recipients of a message: what sinks accept.
+const MAX_RECIPIENTS: u64 = 1_000;
+
+/// The meaning of a value that is written as a number or a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScenarioSetting<T> {
+    pub value: T,
+}
+
+/// A kind of value.
+pub(crate) trait ScenarioValue: Sized {
+    /// Reads it as people type it.
+    fn read(text: &str) -> Result<Self, String>;
+}
+
+impl<'de, T: ScenarioValue> Deserialize<'de> for ScenarioSetting<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = deserializer.deserialize_any(QuantityValue)?;
+        let value = T::read(&text).map_err(de::Error::custom)?;
+        Ok(Self { value })
+    }
+}
+
+/// Takes numbers as their digits.
+struct QuantityValue;
+
+impl Visitor<'_> for QuantityValue {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number or a text")
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<String, E> {
+        Ok(number.to_string())
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<String, E> {
+        Ok(number.to_string())
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
+}
+
+/// Takes a list of at least one value.
+fn some_values<'de, D, T>(deserializer: D) -> Result<Vec<ScenarioSetting<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: ScenarioValue,
+{
+    let list = Vec::<ScenarioSetting<T>>::deserialize(deserializer)?;
+    match list.len() {
+        0 => Err(de::Error::custom("the list must have at least one value")),
+        1..=MAX_LIST => Ok(list),
+        _ => Err(de::Error::custom(format!("the list must have at most {MAX_LIST} values"))),
+    }
+}
+
+/// Takes a list of exactly one value: a measurement of one relay.
+fn one_value<'de, D, T>(deserializer: D) -> Result<ScenarioSetting<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: ScenarioValue,
+{
+    let mut list = some_values(deserializer)?;
+    match (list.pop(), list.is_empty()) {
+        (Some(only), true) => Ok(only),
+        _ => Err(de::Error::custom("this measurement is of one relay; remove the others")),
+    }
+}
+
+/// Finds the value with that name.
+fn choose<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<T, String> {
+    match names.iter().find(|(name, _)| *name == text) {
+        Some((_, value)) => Ok(*value),
+        None => {
+            let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+            Err(format!("{text:?} is not one of {}", known.join(", ")))
+        }
+    }
+}
+
+/// Messages of a run: counts of recipients that smtp-source keeps fit into an int.
+pub fn messages(text: &str) -> Result<u64, String> {
+    count_up_to(text, 100_000_000)
+}
+
+/// Rounds.
+pub fn rounds(text: &str) -> Result<u32, String> {
+    small_count(text, 1_000)
+}
+
+/// Steps of a search.
+pub fn steps(text: &str) -> Result<u32, String> {
+    small_count(text, 100)
+}
+
+/// Parallel sessions.
+pub fn sessions(text: &str) -> Result<u32, String> {
+    small_count(text, 1_000_000)
+}
+
+/// Recipients of a message.
+pub fn recipient_count(text: &str) -> Result<u32, String> {
+    count_up_to(text, MAX_RECIPIENTS).map(|number| number as u32)
+}
+
+/// Size of a message: room for a trace and a header, and no more than a relay takes.
+pub fn message_size(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        bytes @ 300..=67_108_864 => Ok(bytes),
+        _ => Err(format!("{text:?}: the size must be between 300 bytes and 64M")),
+    }
+}
+
+/// Bytes of the body of a message: a line at least, and no more than a source holds in memory with ease.
+pub fn body_size(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        bytes @ 2..=268_435_456 => Ok(bytes),
+        _ => Err(format!("{text:?}: the size of a body must be between 2 bytes and 256M")),
+    }
+}
+
+/// Cost that a large message may have.
+pub fn message_cost(text: &str) -> Result<MessageCost, String> {
+    MessageCost::read(text)
+}
+
+/// Number of outstanding sends.
+pub fn window(text: &str) -> Result<SendWindow, String> {
+    match text {
+        "defaults" => Ok(SendWindow::Defaults),
+        number => sessions(number).map(SendWindow::Same),
+    }
+}
+
+fn small_count(text: &str, most: u32) -> Result<u32, String> {
+    count_up_to(text, u64::from(most)).map(|number| number as u32)
+}
+
+/// Defines kinds of values that are numbers or times.
+macro_rules! values {
+    ($($(#[$doc:meta])* $name:ident($value:ty) = $read:expr;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq)]
+            pub struct $name(pub $value);
+
+            impl ScenarioValue for $name {
+                fn read(text: &str) -> Result<Self, String> {
+                    let read: fn(&str) -> Result<$value, String> = $read;
+                    read(text).map($name)
+                }
+            }
+        )*
+    };
+}
+
+values! {
+    /// Messages of a run.
+    MessageCount(u64) = messages;
+    /// Bytes of a message, header included.
+    MessageBytes(u64) = message_size;
+    /// Bytes of the body of a message.
+    BodyBytes(u64) = body_size;
+    /// Bytes of a payload; zero is one too.
+    PayloadBytes(u64) = bytes;
+    /// Bytes of memory or disk.
+    SpaceBytes(u64) = |text| positive(text, bytes);
+    /// Parallel sessions.
+    SessionCount(u32) = sessions;
+    /// Recipients of a message.
+    RecipientCount(u32) = recipient_count;
+    /// Messages per connection; zero for no limit.
+    ConnectionMessages(u64) = count;
+    /// Rounds.
+    RoundCount(u32) = rounds;
+    /// Steps of a search.
+    StepCount(u32) = steps;
+    /// A time longer than zero.
+    TimeLength(Duration) = |text| positive(text, duration);
+    /// Messages per second.
+    OfferedPerSecond(f64) = |text| positive(text, rate);
+    /// A share that is not zero.
+    RateShare(f64) = |text| positive(text, probability);
+    /// A factor from 1 up.
+    GrowthFactor(f64) = growth;
+}
+
+fn growth(text: &str) -> Result<f64, String> {
+    let factor = text.parse::<f64>().ok().filter(|factor| (1.0..=1_000.0).contains(factor));
+    factor.ok_or_else(|| format!("{text:?} is not a valid factor; a factor is a number from 1 to 1000, such as 1.2"))
+}
+
+/// Defines how values with names are read.
+macro_rules! named_values {
+    ($($type:ty { $($name:literal => $value:expr,)* })*) => {
+        $(impl ScenarioValue for $type {
+            fn read(text: &str) -> Result<Self, String> {
+                choose(text, &[$(($name, $value)),*])
+            }
+        })*
+    };
+}
+
+/// Kind of a scenario's measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MeasureKind {
+    /// Time to accept and to deliver a number of messages.
+    Throughput,
+    /// Latency of the 250 at a share of the sustained rate.
+    Latency,
+    /// A queue while the next hop is down, and a restart on it.
+    Backlog,
+    /// Memory and disk over many messages.
+    Soak,
+    /// Costs of sources.
+    Sources,
+    /// Deliveries of sources.
+    SourceCheck,
+    /// Programs that measure MADES.
+    Mades,
+    /// Rate and latency at several sizes of a message.
+    Profile,
+    /// Large messages on one connection, and what dots, lines and tracing cost.
+    LargeMessage,
+}
+
+/// Order of the parties in a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RoundOrder {
+    /// In every other round the opposite order, so that none is always first.
+    #[default]
+    Alternating,
+    /// As they are listed.
+    Fixed,
+}
+
+/// A program that sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceTool {
+    /// Postfix's: the one that the others are compared with.
+    SmtpSource,
+    GoSmtpSource,
+    /// This program, called `mailrun smtp-source`.
+    Mailrun,
+}
+
+/// A program that takes mail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SinkTool {
+    /// Postfix's.
+    SmtpSink,
+    /// This program, called `mailrun sink`.
+    Mailrun,
+}
+
+/// A program that measures MADES.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MadesTool {
+    /// The program that ours is compared with.
+    GoMadesBench,
+    /// This program, called `mailrun mades`.
+    Mailrun,
+}
+
+/// A cost that is added to, or taken from, the way of a large message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageCost {
+    /// BDAT: no dots, and no search for the end of the message.
+    Chunking,
+    /// Every line begins with a dot.
+    Dots,
+    /// Lines of four bytes.
+    ShortLines,
+    /// Writes of 4 KiB.
+    SmallWrites,
+    /// No trace line, and no check of the body.
+    NoTrace,
+    /// Python's smtplib in place of mailrun's source.
+    Smtplib,
+}
+
+impl MessageCost {
+    /// Its name, as the file spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Chunking => "chunking",
+            Self::Dots => "dots",
+            Self::ShortLines => "short-lines",
+            Self::SmallWrites => "small-writes",
+            Self::NoTrace => "no-trace",
+            Self::Smtplib => "smtplib",
+        }
+    }
+}
+
+/// Path that the messages of MADES take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompareMode {
+    /// The broker alone.
+    Amqp,
+    /// An ECP endpoint.
+    Endpoint,
+    /// An EDX toolbox.
+    Toolbox,
+    /// An ECP endpoint's connectivity test.
+    Tracing,
+}
+
+/// Number of sends that may be outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendWindow {
+    /// The same number for all.
+    Same(u32),
+    /// The default number of each.
+    Defaults,
+}
+
+named_values! {
+    MeasureKind {
+        "throughput" => Self::Throughput,
+        "latency" => Self::Latency,
+        "backlog" => Self::Backlog,
+        "soak" => Self::Soak,
+        "sources" => Self::Sources,
+        "source-check" => Self::SourceCheck,
+        "mades" => Self::Mades,
+        "profile" => Self::Profile,
+        "large-message" => Self::LargeMessage,
+    }
+    RoundOrder { "alternating" => Self::Alternating, "fixed" => Self::Fixed, }
+    SourceTool {
+        "smtp-source" => Self::SmtpSource,
+        "go-smtp-source" => Self::GoSmtpSource,
+        "mailrun" => Self::Mailrun,
+    }
+    SinkTool { "smtp-sink" => Self::SmtpSink, "mailrun" => Self::Mailrun, }
+    MadesTool { "go-mades-bench" => Self::GoMadesBench, "mailrun" => Self::Mailrun, }
+    CompareMode {
+        "amqp" => Self::Amqp,
+        "endpoint" => Self::Endpoint,
+        "toolbox" => Self::Toolbox,
+        "tracing" => Self::Tracing,
+    }
+    MessageCost {
+        "chunking" => Self::Chunking,
+        "dots" => Self::Dots,
+        "short-lines" => Self::ShortLines,
+        "small-writes" => Self::SmallWrites,
+        "no-trace" => Self::NoTrace,
+        "smtplib" => Self::Smtplib,
+    }
+    Pipelining { "off" => Self::Off, "group" => Self::Group, "stream" => Self::Stream, }
+    Arrival { "constant" => Self::Constant, "poisson" => Self::Poisson, }
+}
+
+impl ScenarioValue for SendWindow {
+    fn read(text: &str) -> Result<Self, String> {
+        window(text)
+    }
+}
+
+impl ScenarioValue for Contestant {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.contains(',') {
+            // The option takes several relays with commas between them.
+            true => Err(format!("{text:?}: the command of a relay must not contain a comma")),
+            false => text.parse(),
+        }
+    }
+}
+
+/// Our own relay, which keeps its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoringRelay {
+    /// The message is on disk.
+    Synced,
+    /// The kernel has it.
+    Written,
+}
+
+impl StoringRelay {
+    /// The value of the option `--durability`.
+    pub fn durability(self) -> &'static str {
+        match self {
+            Self::Synced => "sync",
+            Self::Written => "write",
+        }
+    }
+}
+
+named_values! {
+    StoringRelay { "mailrun" => Self::Synced, "mailrun:write" => Self::Written, }
+}
+
+impl ScenarioValue for Threshold {
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text, RunProtocol::Smtp)
+    }
+}
+
+/// A threshold of runs at closed loop.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ClosedLoopThreshold;
+
+impl ScenarioValue for ClosedLoopThreshold {
+    fn read(text: &str) -> Result<Self, String> {
+        closed_loop_threshold(text).map(|_| Self)
+    }
+}
+
+/// Reads a threshold of runs at closed loop, in which a message is due when it is created.
+pub fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
+    let threshold = Threshold::parse(text, RunProtocol::Smtp)?;
+    if threshold.is_of_time() && threshold.source() == Some(MetricSource::Stage(Stage::Created)) {
+        return Err("in a closed loop a message is due when it is created; ask for sent or accepted".to_owned());
+    }
+    Ok(threshold)
+}
+
+/// A line that says what is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ScenarioTitle(String);
+
+impl ScenarioValue for ScenarioTitle {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.chars().count() {
+            1..=MAX_TITLE if !text.chars().any(char::is_control) => Ok(Self(text.to_owned())),
+            _ => Err(format!("a title is one line of at most {MAX_TITLE} characters")),
+        }
+    }
+}
+
+/// A measurement of relays as in the published benchmark.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThroughputScenario {
+    measure: ScenarioSetting<MeasureKind>,
+    title: Option<ScenarioSetting<ScenarioTitle>>,
+    #[serde(deserialize_with = "some_values")]
+    pub(crate) parties: Vec<ScenarioSetting<Contestant>>,
+    pub(crate) rounds: Option<ScenarioSetting<RoundCount>>,
+    pub order: Option<ScenarioSetting<RoundOrder>>,
+    #[serde(default)]
+    pub(crate) thresholds: Vec<ScenarioSetting<ClosedLoopThreshold>>,
+    pub workload: ThroughputWorkload,
+}
+
+/// The load of such a measurement.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [workload]")]
+pub struct ThroughputWorkload {
+    pub(crate) messages: ScenarioSetting<MessageCount>,
+    /// Messages with `--full`.
+    pub published_messages: Option<ScenarioSetting<MessageCount>>,
+    pub message_size: ScenarioSetting<MessageBytes>,
+    pub(crate) sessions: Option<ScenarioSetting<SessionCount>>,
+    pub(crate) reuse: Option<ScenarioSetting<ConnectionMessages>>,
+    pub(crate) pipelining: Option<ScenarioSetting<Pipelining>>,
+}
+
+/// A measurement of a relay's latency.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LatencyScenario {
+    measure: ScenarioSetting<MeasureKind>,
+    title: Option<ScenarioSetting<ScenarioTitle>>,
+    #[serde(deserialize_with = "one_value")]
+    pub(crate) parties: ScenarioSetting<Contestant>,
+    pub(crate) rounds: Option<ScenarioSetting<RoundCount>>,
+    #[serde(default)]
+    pub(crate) thresholds: Vec<ScenarioSetting<Threshold>>,
+    pub(crate) workload: LatencyWorkload,
+    #[serde(default)]
+    pub search: RateSearch,
+    #[serde(default)]
+    pub targets: LatencyTargets,
+}
+
+/// The load of such a measurement.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [workload]")]
+pub(crate) struct LatencyWorkload {
+    pub(crate) message_size: ScenarioSetting<MessageBytes>,
+    pub(crate) sessions: Option<ScenarioSetting<SessionCount>>,
+    pub(crate) reuse: Option<ScenarioSetting<ConnectionMessages>>,
+    pub(crate) pipelining: Option<ScenarioSetting<Pipelining>>,
+    pub(crate) arrival: Option<ScenarioSetting<Arrival>>,
+    pub(crate) duration: Option<ScenarioSetting<TimeLength>>,
+    /// Rate of the rounds, without a search.
+    pub(crate) rate: Option<ScenarioSetting<OfferedPerSecond>>,
+}
+
+/// The search for the highest rate that is sustained.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [search]")]
+pub struct RateSearch {
+    pub(crate) step: Option<ScenarioSetting<TimeLength>>,
+    pub(crate) steps: Option<ScenarioSetting<StepCount>>,
+    /// Share of the rate found that the rounds offer.
+    pub share: Option<ScenarioSetting<RateShare>>,
+    /// A rate is sustained if all is over so long after a step, plus a share of its length, and enough was sent.
+    pub max_delay: Option<ScenarioSetting<TimeLength>>,
+    pub max_delay_share: Option<ScenarioSetting<RateShare>>,
+    pub min_sent: Option<ScenarioSetting<RateShare>>,
+}
+
+/// Targets of a measurement of latency.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [targets]")]
+pub struct LatencyTargets {
+    pub accept_p99: Option<ScenarioSetting<TimeLength>>,
+}
+
+/// A measurement of a relay's queue.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BacklogScenario {
+    measure: ScenarioSetting<MeasureKind>,
+    title: Option<ScenarioSetting<ScenarioTitle>>,
+    #[serde(deserialize_with = "one_value")]
+    pub parties: ScenarioSetting<StoringRelay>,
+    pub(crate) workload: StoredWorkload,
+    #[serde(default)]
+    pub targets: BacklogTargets,
+}
+
+/// The load of a backlog.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [workload]")]
+pub(crate) struct StoredWorkload {
+    pub(crate) messages: ScenarioSetting<MessageCount>,
+    pub(crate) message_size: ScenarioSetting<MessageBytes>,
+    pub(crate) sessions: Option<ScenarioSetting<SessionCount>>,
+    pub(crate) reuse: Option<ScenarioSetting<ConnectionMessages>>,
+    pub(crate) pipelining: Option<ScenarioSetting<Pipelining>>,
+}
+
+/// Targets of a backlog, and the number of messages up to which each holds.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [targets]")]
+pub struct BacklogTargets {
+    pub memory: Option<ScenarioSetting<SpaceBytes>>,
+    pub memory_messages: Option<ScenarioSetting<MessageCount>>,
+    pub ready: Option<ScenarioSetting<TimeLength>>,
+    pub ready_messages: Option<ScenarioSetting<MessageCount>>,
+}
+
+/// A long run.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SoakScenario {
+    measure: ScenarioSetting<MeasureKind>,
+    title: Option<ScenarioSetting<ScenarioTitle>>,
+    #[serde(deserialize_with = "one_value")]
+    pub(crate) parties: ScenarioSetting<Contestant>,
+    #[serde(default)]
+    pub(crate) thresholds: Vec<ScenarioSetting<Threshold>>,
+    pub(crate) workload: SoakWorkload,
+    #[serde(default)]
+    pub targets: SoakTargets,
+}
+
+/// The load of a long run.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [workload]")]
+pub(crate) struct SoakWorkload {
+    pub(crate) messages: ScenarioSetting<MessageCount>,
+    pub(crate) message_size: ScenarioSetting<MessageBytes>,
+    pub(crate) sessions: Option<ScenarioSetting<SessionCount>>,
+    pub(crate) reuse: Option<ScenarioSetting<ConnectionMessages>>,
+    pub(crate) pipelining: Option<ScenarioSetting<Pipelining>>,
+    pub(crate) rate: Option<ScenarioSetting<OfferedPerSecond>>,
+}
+
+/// Targets of a long run.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [targets]")]
+pub struct SoakTargets {
+    /// The peak after the first tenth of the messages, over the peak in it.
+    pub memory_growth: Option<ScenarioSetting<GrowthFactor>>,
+    /// Memory that is allowed on top.
+    pub memory_allowance: Option<ScenarioSetting<SpaceBytes>>,
+    /// Disk space of our own relay when no message waits.
+    pub idle_spool: Option<ScenarioSetting<SpaceBytes>>,
+}
+
+/// A table of sources, or a check of their deliveries.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourcesScenario {
+    measure: ScenarioSetting<MeasureKind>,
+    title: Option<ScenarioSetting<ScenarioTitle>>,
+    #[serde(deserialize_with = "some_values")]
+    pub parties: Vec<ScenarioSetting<SourceTool>>,
+    #[serde(deserialize_with = "some_values")]
+    pub sinks: Vec<ScenarioSetting<SinkTool>>,
+    pub(crate) rounds: Option<ScenarioSetting<RoundCount>>,
+    pub order: Option<ScenarioSetting<RoundOrder>>,
+    pub(crate) max_time: Option<ScenarioSetting<TimeLength>>,
+    pub(crate) workload: SourcesWorkload,
+    pub matrix: SourcesMatrix,
+}
+
+/// The load of a source.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [workload]")]
+pub(crate) struct SourcesWorkload {
+    pub(crate) messages: ScenarioSetting<MessageCount>,
+}
+
+/// The rows of a table of sources: every combination, each with and without many messages per connection.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [matrix]")]
+pub struct SourcesMatrix {
+    #[serde(deserialize_with = "some_values")]
+    pub(crate) sessions: Vec<ScenarioSetting<SessionCount>>,
+    #[serde(deserialize_with = "some_values")]
+    pub recipients: Vec<ScenarioSetting<RecipientCount>>,
+}
+
+/// A comparison of programs that measure MADES.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MadesScenario {
+    measure: ScenarioSetting<MeasureKind>,
+    title: Option<ScenarioSetting<ScenarioTitle>>,
+    #[serde(deserialize_with = "some_values")]
+    pub parties: Vec<ScenarioSetting<MadesTool>>,
+    pub(crate) rounds: Option<ScenarioSetting<RoundCount>>,
+    pub order: Option<ScenarioSetting<RoundOrder>>,
+    pub(crate) max_time: Option<ScenarioSetting<TimeLength>>,
+    pub workload: MadesWorkload,
+    pub(crate) matrix: MadesMatrix,
+}
+
+/// The messages of such a comparison.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [workload]")]
+pub struct MadesWorkload {
+    pub(crate) mode: Option<ScenarioSetting<CompareMode>>,
+    pub(crate) messages: ScenarioSetting<MessageCount>,
+    pub(crate) payload_size: ScenarioSetting<PayloadBytes>,
+    pub max_in_transit: Option<ScenarioSetting<SessionCount>>,
+}
+
+/// The rows of such a comparison.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [matrix]")]
+pub(crate) struct MadesMatrix {
+    #[serde(deserialize_with = "some_values")]
+    pub(crate) windows: Vec<ScenarioSetting<SendWindow>>,
+}
+
+/// A measurement of rate and latency at several sizes.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileScenario {
+    measure: ScenarioSetting<MeasureKind>,
+    title: Option<ScenarioSetting<ScenarioTitle>>,
+    #[serde(deserialize_with = "one_value")]
+    pub(crate) parties: ScenarioSetting<Contestant>,
+    pub(crate) rounds: Option<ScenarioSetting<RoundCount>>,
+    pub order: Option<ScenarioSetting<RoundOrder>>,
+    #[serde(default)]
+    pub(crate) thresholds: Vec<ScenarioSetting<ClosedLoopThreshold>>,
+    pub(crate) workload: ProfileWorkload,
+    pub(crate) matrix: ProfileMatrix,
+}
+
+/// The load of such a measurement: it ends after the messages or the time, whichever is over first.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [workload]")]
+pub(crate) struct ProfileWorkload {
+    pub(crate) messages: Option<ScenarioSetting<MessageCount>>,
+    pub(crate) duration: Option<ScenarioSetting<TimeLength>>,
+    pub(crate) warm_up: Option<ScenarioSetting<TimeLength>>,
+    pub(crate) sessions: Option<ScenarioSetting<SessionCount>>,
+    pub(crate) reuse: Option<ScenarioSetting<ConnectionMessages>>,
+    pub(crate) pipelining: Option<ScenarioSetting<Pipelining>>,
+}
+
+/// The rows of such a measurement.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [matrix]")]
+pub(crate) struct ProfileMatrix {
+    #[serde(deserialize_with = "some_values")]
+    pub(crate) body_sizes: Vec<ScenarioSetting<BodyBytes>>,
+}
+
+/// A measurement of large messages.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LargeMessageScenario {
+    measure: ScenarioSetting<MeasureKind>,
+    title: Option<ScenarioSetting<ScenarioTitle>>,
+    #[serde(deserialize_with = "one_value")]
+    pub(crate) parties: ScenarioSetting<Contestant>,
+    pub(crate) rounds: Option<ScenarioSetting<RoundCount>>,
+    pub order: Option<ScenarioSetting<RoundOrder>>,
+    #[serde(default)]
+    pub(crate) thresholds: Vec<ScenarioSetting<ClosedLoopThreshold>>,
+    pub(crate) workload: LargeMessageWorkload,
+    pub(crate) matrix: LargeMessageMatrix,
+}
+
+/// The load of such a measurement.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [workload]")]
+pub(crate) struct LargeMessageWorkload {
+    /// Bytes of all messages of a run together.
+    pub(crate) volume: ScenarioSetting<SpaceBytes>,
+}
+
+/// The rows of such a measurement: each size plain, and with each of the costs.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the table [matrix]")]
+pub(crate) struct LargeMessageMatrix {
+    #[serde(deserialize_with = "some_values")]
+    pub(crate) body_sizes: Vec<ScenarioSetting<BodyBytes>>,
+    #[serde(deserialize_with = "some_values")]
+    pub(crate) costs: Vec<ScenarioSetting<MessageCost>>,
+}
+
+/// A scenario's measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Measure {
+    Throughput(ThroughputScenario),
+    Latency(LatencyScenario),
+    Backlog(BacklogScenario),
+    Soak(SoakScenario),
+    Sources(SourcesScenario),
+    SourceCheck(SourcesScenario),
+    Mades(MadesScenario),
+    Profile(ProfileScenario),
+    LargeMessage(LargeMessageScenario),
+}
+
+/// A scenario.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// The line that says what is measured.
+    pub title: Option<String>,
+    pub measure: Measure,
+    /// Values of all keys as they are written, by the names of the keys; of a list each value.
+    pub values: BTreeMap<String, Vec<String>>,
+}
+
+/// The keys that say how to read the others.
+#[derive(Deserialize)]
+struct ScenarioHead {
+    measure: ScenarioSetting<MeasureKind>,
+    title: Option<ScenarioSetting<ScenarioTitle>>,
+}
+
+impl Scenario {
+    /// Reads a scenario.
+    ///
+    /// # Errors
+    /// The first mistake, in a line: `FILE:LINE:COLUMN: words`.
+    pub fn read(text: &str, file: &Path) -> Result<Self, String> {
+        if text.len() > MAX_SCENARIO_BYTES {
+            return Err(format!("{}:1:1: a scenario has at most {MAX_SCENARIO_BYTES} bytes", file.display()));
+        }
+        let head: ScenarioHead = parse(text, file)?;
+        let measure = match head.measure.value {
+            MeasureKind::Throughput => Measure::Throughput(parse(text, file)?),
+            MeasureKind::Latency => Measure::Latency(parse(text, file)?),
+            MeasureKind::Backlog => Measure::Backlog(parse(text, file)?),
+            MeasureKind::Soak => Measure::Soak(parse(text, file)?),
+            MeasureKind::Sources => Measure::Sources(parse(text, file)?),
+            MeasureKind::SourceCheck => Measure::SourceCheck(parse(text, file)?),
+            MeasureKind::Mades => Measure::Mades(parse(text, file)?),
+            MeasureKind::Profile => Measure::Profile(parse_profile(text, file)?),
+            MeasureKind::LargeMessage => Measure::LargeMessage(parse(text, file)?),
+        };
+        let mut values = BTreeMap::new();
+        collect_values(parse(text, file)?, &mut values);
+        Ok(Self { title: head.title.map(|title| title.value.0), measure, values })
+    }
+
+    /// The kind of its measurement, as the file spells it.
+    pub fn kind(&self) -> String {
+        self.values.get("measure").map(|kind| kind.concat()).unwrap_or_default()
+    }
+}
+
+/// Collects the values of a table and of the tables in it. No measurement has two keys of one name.
+fn collect_values(table: toml::Table, values: &mut BTreeMap<String, Vec<String>>) {
+    for (key, value) in table {
+        match value {
+            toml::Value::Table(inner) => collect_values(inner, values),
+            toml::Value::Array(list) => {
+                values.insert(key, list.iter().map(value_text).collect());
+            }
+            value => {
+                values.insert(key, vec![value_text(&value)]);
+            }
+        }
+    }
+}
+
+/// A value as people type it.
+fn value_text(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        number => number.to_string(),
+    }
+}
+
+/// Reads a profile, which has an end.
+fn parse_profile(text: &str, file: &Path) -> Result<ProfileScenario, String> {
+    let scenario: ProfileScenario = parse(text, file)?;
+    match (&scenario.workload.messages, &scenario.workload.duration) {
+        (None, None) => Err(format!("{}:1:1: [workload] needs the key messages or duration", file.display())),
+        _ => Ok(scenario),
+    }
+}
+
+fn parse<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, String> {
+    toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        let (line, column) = line_and_column(text, offset);
+        format!("{}:{line}:{column}: {}", file.display(), plain_words(error.message()))
+    })
+}
+
+/// A message of serde's in this program's words, on one line.
+fn plain_words(message: &str) -> String {
+    let message = message.replace('\n', ", ");
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let name = quoted.next().unwrap_or_default();
+    if message.starts_with("missing field ") {
+        return format!("the key {name:?} is missing");
+    }
+    if !message.starts_with("unknown field ") {
+        return message;
+    }
+    let known: Vec<&str> = quoted.collect();
+    match known.iter().find(|known| is_misspelling(name, known)) {
+        Some(meant) => format!("unknown key {name:?}; did you mean {meant:?}?"),
+        None => format!("unknown key {name:?} here; the keys are {}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SMALL: &str = "measure = \"throughput\"\nparties = [\"mailrun\"]\nrounds = 2\nthresholds = [\"rejected < 1%\"]\n\
+                         [workload]\nmessages = 100\nmessage_size = \"1k\"\n";
+
+    fn read(text: &str) -> Result<Scenario, String> {
+        Scenario::read(text, Path::new("my.toml"))
+    }
+
+    #[test]
+    fn values_are_kept_as_they_are_written_and_as_they_are_meant() {
+        let Ok(Scenario { title: None, measure: Measure::Throughput(scenario), values }) = read(SMALL) else {
+            panic!()
+        };
+        assert_eq!(
+            (values["measure"].concat().as_str(), scenario.parties[0].value.to_string().as_str()),
+            ("throughput", "mailrun")
+        );
+        let size = &scenario.workload.message_size;
+        assert_eq!((values["message_size"].concat().as_str(), size.value), ("1k", MessageBytes(1_024)));
+        assert_eq!(scenario.rounds.map(|rounds| rounds.value), Some(RoundCount(2)));
+        let expected = [("message_size", "1k"), ("messages", "100"), ("rounds", "2"), ("thresholds", "rejected < 1%")];
+        assert!(expected.iter().all(|(key, text)| values[*key] == [*text]), "{values:?}");
+    }
+
+    #[test]
+    fn a_factor_and_a_number_are_said_as_they_are_typed() {
+        let soak = SMALL.replace("throughput", "soak").replace("rounds = 2\n", "") + "[targets]\nmemory_growth = 1.0\n";
+        let Ok(Scenario { measure: Measure::Soak(soak), values, .. }) = read(&soak) else { panic!() };
+        assert_eq!(soak.targets.memory_growth.map(|growth| growth.value), Some(GrowthFactor(1.0)));
+        assert_eq!(
+            (values["messages"].as_slice(), values["memory_growth"].as_slice()),
+            (["100".to_owned()].as_slice(), ["1.0".to_owned()].as_slice())
+        );
+    }
+
+    #[test]
+    fn a_mistake_has_its_place_and_its_remedy() {
+        for (from, to, said) in [
+            ("messages = 100", "mesages = 100", "my.toml:6:1: unknown key \"mesages\"; did you mean \"messages\"?"),
+            ("messages = 100", "burst = 1", "my.toml:6:1: unknown key \"burst\" here; the keys are messages, "),
+            ("messages = 100", "messages = 0", "my.toml:6:12: \"0\": must be more than zero"),
+            ("messages = 100", "messages = [1]", "my.toml:6:12: invalid type: sequence, expected a number or a text"),
+            ("messages = 100\n", "", "the key \"messages\" is missing"),
+            ("rounds = 2", "rounds = 1001", "my.toml:3:10: \"1001\" is too large; at most 1000"),
+            ("[\"mailrun\"]", "[]", "my.toml:2:11: the list must have at least one value"),
+            ("[\"mailrun\"]", "[\"exim\"]", "my.toml:2:11: exim is not one of mailrun"),
+            ("[\"mailrun\"]", "[\"a {to},b\"]", "must not contain a comma"),
+            ("parties = [\"mailrun\"]\n", "", "the key \"parties\" is missing"),
+            ("throughput", "speed", "my.toml:1:11: \"speed\" is not one of throughput, latency, backlog"),
+            ("\"rejected < 1%\"", "\"rejected\"", "my.toml:4:14: "),
+            ("[workload]", "[workload", "my.toml:5:"),
+            ("\"1k\"", "\"1\"", "my.toml:7:16: \"1\": the size must be between 300 bytes and 64M"),
+        ] {
+            let why = read(&SMALL.replace(from, to)).expect_err(to);
+            assert!(why.contains(said) && !why.contains('\n'), "{to}: {why}");
+        }
+        let two = SMALL.replace("throughput", "soak").replace("[\"mailrun\"]", "[\"mailrun\", \"none\"]");
+        assert!(read(&two.replace("rounds = 2\n", "")).is_err_and(|why| why.contains("of one relay")));
+        assert!(read(&" ".repeat(MAX_SCENARIO_BYTES + 1)).is_err_and(|why| why.contains("at most")));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_cut_out_it_is_read_or_refused_in_a_line_with_a_place(from in 0..200_usize, length in 0..40_usize,
+                                                                            put in "[a-z0-9\\[\\]\"= \n]{0,12}") {
+            let mut text: Vec<char> = SMALL.chars().collect();
+            let from = from.min(text.len());
+            text.splice(from..(from + length).min(text.len()), put.chars());
+            let text: String = text.into_iter().collect();
+            match read(&text) {
+                Ok(scenario) => prop_assert_eq!(read(&text), Ok(scenario)),
+                Err(why) => {
+                    let mut place = why.strip_prefix("my.toml:").unwrap_or_default().splitn(3, ':');
+                    let line: usize = place.next().unwrap_or_default().parse().unwrap();
+                    prop_assert!((1..=text.lines().count() + 1).contains(&line), "{}", why);
+                    prop_assert!(!why.contains('\n'), "{}", why);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The parts of a load that several machines sent, merged into one run: what their sources wrote, what arrived at the sinks, one
+//! account, one verdict.
+//!
+//! ```text
+//! run.json + ledger of each part ─→ parts ─→ union of records, of ledgers ─┐
+//! sinks, running or ended        ─→ sinks ─→ union of records, of ledgers ─┴→ account → thresholds → verdict → files
+//! ```
+mod parts;
+mod sinks;
+
+use crate::BenchOutcome;
+use crate::directory::RunDirectory;
+use crate::gather::{SinkResults, arrivals};
+use anyhow::{Result, ensure};
+use jiff::Timestamp;
+use journey::account::{self, AccountInputs, Topology};
+use journey::clocks::clock_reason;
+use journey::judge::{self, VerdictInputs, judge};
+use journey::ledger::Ledger;
+use journey::merge::merge_records;
+use journey::record::{Cause, FORMAT, LedgerRow, Record};
+use journey::threshold::{RunProtocol, Threshold};
+use parts::Parts;
+use party::outputs;
+use sinks::{AllArrivals, Sinks};
+use std::fs;
+use std::path::PathBuf;
+
+/// Options of a merge.
+#[derive(Clone, Debug)]
+pub struct MergeOptions {
+    /// Directories that the parts wrote.
+    pub directories: Vec<PathBuf>,
+    /// Sinks: the HTTP address of one that is running, or the directory of one that has ended.
+    pub sinks: Vec<String>,
+    /// Directory of the result; `None` for a new one under `mailrun-results/`.
+    pub out: Option<PathBuf>,
+    /// Name of the run; that of its parts if `None`.
+    pub name: Option<String>,
+    /// Thresholds besides those of the parts.
+    pub thresholds: Vec<Threshold>,
+}
+
+/// Merges parts into a run, and writes its files.
+///
+/// # Errors
+/// If no part can be read, parts belong to different plans or runs, or a sink does not answer.
+pub fn merge(options: &MergeOptions) -> Result<BenchOutcome> {
+    check_directories(options)?;
+    let parts = Parts::read(&options.directories)?;
+    let sinks = Sinks::open(&options.sinks)?;
+    let arrived = sinks.collect(&parts)?;
+    let name = options.name.clone().unwrap_or_else(|| parts.source.name.clone());
+    let mut directory = RunDirectory::create(options.out.as_deref(), &name, Timestamp::now())?;
+    let record = run_record(options, name, parts, arrived);
+    let unwritten = directory.save(&record).err();
+    Ok(BenchOutcome { unwritten, ..BenchOutcome::of_merge(record, directory.path().to_owned()) })
+}
+
+/// Refuses to write over a part.
+fn check_directories(options: &MergeOptions) -> Result<()> {
+    let Some(out) = options.out.as_ref().and_then(|out| fs::canonicalize(out).ok()) else { return Ok(()) };
+    let parts = options.directories.iter().filter_map(|path| fs::canonicalize(path).ok());
+    let is_part = parts.into_iter().any(|part| part == out);
+    ensure!(!is_part, "--out {} is the directory of a part: name another", out.display());
+    Ok(())
+}
+
+/// The record of the whole run.
+fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Option<AllArrivals>) -> Record {
+    let clocks = arrived.as_ref().map(|arrived| parts.clock_error(&arrived.boots)).unwrap_or_default();
+    let arrived = arrived.map(|arrived| arrived.results);
+    let ledger = close_account(&parts.source.ledger, &parts.units, arrived.as_ref());
+    let mut reasons = parts.reasons;
+    let started_at = parts.plan.start_at.parse::<Timestamp>().unwrap_or_default();
+    let source = Record { workload: parts.plan.workload, shard: None, ..parts.source };
+    let merged = merge_records(source, arrived.and_then(|arrived| arrived.record), ledger);
+    let mut record = Record {
+        format: FORMAT.to_owned(),
+        name,
+        started_at: started_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        command: outputs::command_line(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..merged
+    };
+    // They were read when the parts were sent; a part that was changed since names what cannot be read.
+    let read = |text: &String| Threshold::parse(text, RunProtocol::Smtp);
+    let (planned, unreadable): (Vec<_>, Vec<_>) = parts.plan.thresholds.iter().map(read).partition(Result::is_ok);
+    reasons.extend(unreadable.into_iter().filter_map(Result::err).map(parts::threshold_reason));
+    let thresholds: Vec<Threshold> = planned.into_iter().flatten().chain(options.thresholds.iter().cloned()).collect();
+    record.thresholds = thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
+    let asked = record.workload.rate_per_s;
+    // Parts that are missing or late did not offer their rate: that is not the server's fault.
+    record.workload.rate_per_s = asked.filter(|_| reasons.iter().all(|reason| reason.cause != Cause::RateNotOffered));
+    record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None });
+    record.workload.rate_per_s = asked;
+    reasons.extend(clock_reason(&record, clocks));
+    for reason in reasons {
+        let pass = judge::pass_text(&record);
+        judge::add_reason(&mut record.verdict, reason, &pass);
+    }
+    record
+}
+
+/// The account of all parts with all that arrived.
+fn close_account(books: &LedgerRow, units: &Ledger, arrived: Option<&SinkResults>) -> LedgerRow {
+    let accepted = books.accepted.unwrap_or_default();
+    account::reconcile(AccountInputs {
+        recipients_created: books.created.unwrap_or_default(),
+        accepted: units,
+        rejected: books.rejected.unwrap_or_default(),
+        failed: books.failed.unwrap_or_default(),
+        arrivals: arrived.and_then(arrivals),
+        relay: None,
+        // A source does not see deliveries: in its account, accepted messages are in flight as well.
+        open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
+        overflow: books.overflow.unwrap_or_default(),
+    })
+}

@@ -1,0 +1,266 @@
+//! The directories of the parts: read one after the other, so that a thousand take the memory of one.
+use anyhow::{Context, Result, bail, ensure};
+use journey::clocks::ClockError;
+use journey::ledger::Ledger;
+use journey::reason::Reason;
+use journey::record::{Cause, Record, ShardRow};
+use journey::union::RecordUnion;
+use journey::words::{counted, listed};
+use party::reason::reason;
+use report::printable::printable;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use workload::shard::Shard;
+
+/// The largest record of a part that is read; one of an hour has a megabyte.
+const MAX_RECORD_BYTES: u64 = 64 << 20;
+/// Memory for the units of all parts: 4 billion.
+pub(super) const MAX_LEDGER_BYTES: usize = 512 << 20;
+/// A part that begins later than that after the others sends when they have gone on.
+const MAX_LATE_S: f64 = 1.0;
+/// Parts that a sentence names.
+const MAX_NAMED: usize = 10;
+/// Names of a part's ledger: that of a bench, and that of a source.
+const LEDGER_FILES: [&str; 2] = ["source.ledger", "ledger"];
+
+/// All parts together.
+pub(super) struct Parts {
+    /// Their records as that of one source.
+    pub(super) source: Record,
+    /// Their plan, from the first of them.
+    pub(super) plan: ShardRow,
+    /// Units that any part received 250 for.
+    pub(super) units: Ledger,
+    /// Numbers of the messages of all parts that are there; `None` if all are.
+    pub(super) numbers: Option<Vec<Range<u64>>>,
+    /// The record of each, without its rows.
+    summaries: Vec<Record>,
+    /// Faults of the parts.
+    pub(super) reasons: Vec<Reason>,
+}
+
+/// A part as its directory has it.
+struct ReadPart {
+    record: Record,
+    shard: ShardRow,
+    part: Shard,
+    units: Ledger,
+}
+
+/// The parts so far.
+struct PartsBuilder {
+    union: RecordUnion,
+    units: Ledger,
+    plan: Option<(ShardRow, String)>,
+    known: BTreeMap<u32, (PathBuf, Record)>,
+    late: Vec<(u32, f64)>,
+    overflow: u64,
+    reasons: Vec<Reason>,
+}
+
+impl Parts {
+    /// Reads all parts.
+    ///
+    /// # Errors
+    /// If none can be read, or two belong to different plans or runs.
+    pub(super) fn read(directories: &[PathBuf]) -> Result<Self> {
+        let mut builder = PartsBuilder {
+            union: RecordUnion::default(),
+            units: Ledger::with_limit(MAX_LEDGER_BYTES),
+            plan: None,
+            known: BTreeMap::new(),
+            late: Vec::new(),
+            overflow: 0,
+            reasons: Vec::new(),
+        };
+        for directory in directories {
+            match ReadPart::read(directory) {
+                Ok(part) => builder.add(directory, part)?,
+                Err(error) => builder.unreadable(directory, &format!("{error:#}")),
+            }
+        }
+        builder.finish()
+    }
+}
+
+impl ReadPart {
+    fn read(directory: &Path) -> Result<Self> {
+        let record = read_record(&directory.join("run.json"))?;
+        let shard = record.shard.clone().context("it is no part of a load: it was sent without --shard")?;
+        let part = Shard::new(shard.index, shard.count);
+        let part = part.with_context(|| format!("there is no part {}/{}", shard.index, shard.count))?;
+        let units = read_ledger(directory)?;
+        let numbers = part.numbers(shard.workload.messages);
+        let is_own = units.within(&[numbers]).count() == units.count();
+        ensure!(is_own, "its ledger has messages of other parts");
+        Ok(Self { record, shard, part, units })
+    }
+}
+
+/// Reads a record.
+///
+/// # Errors
+/// If it cannot be read, or is none.
+pub(super) fn read_record(path: &Path) -> Result<Record> {
+    let file = File::open(path).map_err(|error| anyhow::anyhow!("{}: {}", path.display(), reason(&error)))?;
+    let mut json = Vec::new();
+    file.take(MAX_RECORD_BYTES + 1).read_to_end(&mut json).with_context(|| path.display().to_string())?;
+    ensure!(json.len() as u64 <= MAX_RECORD_BYTES, "{} is larger than any record", path.display());
+    Record::from_json(&json).map_err(|error| anyhow::anyhow!("{} is no run record: {error}", path.display()))
+}
+
+/// Reads the ledger in a directory.
+///
+/// # Errors
+/// If there is none, or it cannot be read.
+pub(super) fn read_ledger(directory: &Path) -> Result<Ledger> {
+    let found = LEDGER_FILES.iter().map(|name| directory.join(name)).find(|path| path.exists());
+    let path = found.context("it has no ledger")?;
+    let file = File::open(&path).map_err(|error| anyhow::anyhow!("{}: {}", path.display(), reason(&error)))?;
+    Ledger::read_from(BufReader::new(file)).with_context(|| format!("{} is no ledger", path.display()))
+}
+
+impl PartsBuilder {
+    fn add(&mut self, directory: &Path, read: ReadPart) -> Result<()> {
+        let ReadPart { record, shard, part, units } = read;
+        match &self.plan {
+            None => self.plan = Some((shard.clone(), record.run_id.clone())),
+            Some((plan, run_id)) => check_same_plan(directory, plan, run_id, &shard, &record)?,
+        }
+        if let Some((first, known)) = self.known.get(&part.index()) {
+            let is_copy = *known == without_rows(&record);
+            self.reasons.push(duplicate_reason(part, first, directory, is_copy));
+            return Ok(());
+        }
+        let summary = without_rows(&record);
+        if let Err(why) = self.union.add(record, &format!("source {part}")) {
+            self.unreadable(directory, &why);
+            return Ok(());
+        }
+        if shard.late_s > MAX_LATE_S {
+            self.late.push((part.index(), shard.late_s));
+        }
+        self.overflow = self.overflow.saturating_add(self.units.merge(&units).full);
+        self.known.insert(part.index(), (directory.to_owned(), summary));
+        Ok(())
+    }
+
+    fn unreadable(&mut self, directory: &Path, why: &str) {
+        let place = directory.display().to_string();
+        let text = format!("{} is not in the figures: {}.", printable(&place), printable(why));
+        self.reasons.push(Reason::new(Cause::RateNotOffered, text));
+    }
+
+    fn finish(mut self) -> Result<Parts> {
+        let Some((plan, run_id)) = self.plan else {
+            let why = self.reasons.first().map_or_else(|| "there is none".to_owned(), |reason| reason.text.clone());
+            bail!("no part of a load can be read: {why}");
+        };
+        let mut source = self.union.finish("source").context("no part of a load can be read")?;
+        source.run_id = run_id;
+        source.ledger.overflow = Some(source.ledger.overflow.unwrap_or_default().saturating_add(self.overflow));
+        let missing: Vec<u32> = (0..plan.count).filter(|index| !self.known.contains_key(index)).collect();
+        self.reasons.extend(missing_reason(&missing, plan.count));
+        self.reasons.extend(late_reason(&self.late, plan.count));
+        let numbers = self.known.keys().filter_map(|index| Shard::new(*index, plan.count));
+        let numbers = (!missing.is_empty()).then(|| numbers.map(|part| part.numbers(plan.workload.messages)).collect());
+        let summaries = self.known.into_values().map(|(_, summary)| summary).collect();
+        Ok(Parts { source, plan, units: self.units, numbers, summaries, reasons: self.reasons })
+    }
+}
+
+impl Parts {
+    /// The largest error of times from any part to any sink.
+    pub(super) fn clock_error(&self, sink_boots: &BTreeSet<String>) -> ClockError {
+        let errors =
+            self.summaries.iter().flat_map(|part| sink_boots.iter().map(|boot| ClockError::between(part, boot)));
+        errors.fold(ClockError::None, ClockError::or_larger)
+    }
+}
+
+/// The record without its long lists: enough to tell a copy from another run of the same part.
+fn without_rows(record: &Record) -> Record {
+    Record {
+        started_at: record.started_at.clone(),
+        origin_ns: record.origin_ns,
+        duration_s: record.duration_s,
+        ledger: record.ledger.clone(),
+        clock: record.clock.clone(),
+        ..Record::empty()
+    }
+}
+
+fn check_same_plan(directory: &Path, plan: &ShardRow, run_id: &str, shard: &ShardRow, record: &Record) -> Result<()> {
+    let place = directory.display();
+    ensure!(shard.count == plan.count, "{place} is one of {} parts, and the others are of {}", shard.count, plan.count);
+    ensure!(shard.plan == plan.plan, "{place} has another plan than the others: their options differ");
+    ensure!(
+        shard.start_at == plan.start_at,
+        "{place} began at {}, and the others at {}",
+        shard.start_at,
+        plan.start_at
+    );
+    ensure!(record.run_id == run_id, "{place} is of run {}, and the others are of {run_id}", record.run_id);
+    ensure!(
+        shard.workload.messages == plan.workload.messages,
+        "{place} has another number of messages than the others"
+    );
+    ensure!(shard.thresholds == plan.thresholds, "{place} has other thresholds than the others");
+    Ok(())
+}
+
+fn missing_reason(missing: &[u32], count: u32) -> Option<Reason> {
+    let first = missing.first()?;
+    let text = match missing.len() {
+        1 => format!("Part {first}/{count} is missing: its share of the load is not in the figures."),
+        number => format!(
+            "{number} parts of {count} are missing ({}): their share of the load is not in the figures.",
+            named(missing.iter().map(u32::to_string))
+        ),
+    };
+    Some(Reason::new(Cause::RateNotOffered, text))
+}
+
+fn late_reason(late: &[(u32, f64)], count: u32) -> Option<Reason> {
+    let (first, by_s) = late.first()?;
+    let text = match late.len() {
+        1 => format!("Part {first}/{count} began {by_s:.1} s late: it did not send with the others."),
+        number => format!(
+            "{number} parts of {count} began late ({}): they did not send with the others.",
+            named(late.iter().map(|(index, by_s)| format!("{index} by {by_s:.1} s")))
+        ),
+    };
+    Some(Reason::new(Cause::RateNotOffered, format!("{text} Use a later --start-at.")))
+}
+
+fn duplicate_reason(part: Shard, first: &Path, again: &Path, is_copy: bool) -> Reason {
+    let first = first.display().to_string();
+    let again = again.display().to_string();
+    let places = format!("{} and {}", printable(&first), printable(&again));
+    match is_copy {
+        true => Reason::new(Cause::Remark, format!("Part {part} was named twice, as {places}: it counts once.")),
+        false => Reason::new(
+            Cause::RateNotOffered,
+            format!(
+                "Part {part} was sent twice, as {places}: only the first counts. Let no job of a part be repeated."
+            ),
+        ),
+    }
+}
+
+/// Explains a threshold that is none.
+pub(super) fn threshold_reason(why: String) -> Reason {
+    Reason::new(Cause::ThresholdUnseen, format!("A threshold of the parts cannot be read: {}.", printable(&why)))
+}
+
+fn named(names: impl ExactSizeIterator<Item = String>) -> String {
+    let more = names.len().saturating_sub(MAX_NAMED);
+    let mut named: Vec<String> = names.take(MAX_NAMED).collect();
+    if more > 0 {
+        named.push(counted(more as u64, "other"));
+    }
+    listed(&named)
+}

@@ -1,0 +1,174 @@
+//! The far ends of a run: sinks that are running, and directories of sinks that have ended. What arrived at any of them
+//! arrived.
+use super::parts::{Parts, read_ledger, read_record};
+use crate::gather::SinkResults;
+use crate::remote_sink::{POLL_INTERVAL, QUIET_TIMEOUT, RemoteSink};
+use anyhow::{Result, anyhow, bail, ensure};
+use journey::ledger::Ledger;
+use journey::record::Record;
+use journey::trace::RunId;
+use journey::union::RecordUnion;
+use party::interrupt::{Interrupt, Interrupted, StopRequest};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// All sinks of a run.
+pub(super) struct Sinks(Vec<SinkPlace>);
+
+/// Arrivals at all of them.
+pub(super) struct AllArrivals {
+    pub(super) results: SinkResults,
+    /// Boots of their hosts.
+    pub(super) boots: BTreeSet<String>,
+}
+
+/// Place where a sink's results are.
+enum SinkPlace {
+    /// It is running.
+    Running { sink: RemoteSink, address: String },
+    /// It has ended.
+    Ended(PathBuf),
+}
+
+/// Results of one sink.
+struct SinkFiles {
+    record: Option<Record>,
+    units: Ledger,
+}
+
+impl Sinks {
+    /// Looks for them, before any part is read.
+    ///
+    /// # Errors
+    /// If one is not there.
+    pub(super) fn open(places: &[String]) -> Result<Self> {
+        let open = |place: &String| {
+            let path = PathBuf::from(place);
+            if path.is_dir() {
+                return Ok(SinkPlace::Ended(path));
+            }
+            Ok(SinkPlace::Running { sink: RemoteSink::connect(place)?, address: place.clone() })
+        };
+        Ok(Self(places.iter().map(open).collect::<Result<_>>()?))
+    }
+
+    /// Waits until all that was accepted has arrived, or nothing new does, and joins what is known; `None` without a sink.
+    ///
+    /// # Errors
+    /// If a sink does not answer, or its files cannot be read.
+    pub(super) fn collect(&self, parts: &Parts) -> Result<Option<AllArrivals>> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let run: RunId = parts.source.run_id.parse().map_err(|error| anyhow!("{error}: {}", parts.source.run_id))?;
+        self.await_arrivals(run, parts)?;
+        let mut union = RecordUnion::default();
+        let mut units = Ledger::with_limit(super::parts::MAX_LEDGER_BYTES);
+        let mut boots = BTreeSet::new();
+        let mut again = 0_u64;
+        let mut no_room = 0_u64;
+        for (number, place) in self.0.iter().enumerate() {
+            let found = place.results(run)?;
+            let found_units = units_within(found.units, parts.numbers.as_deref());
+            let merged = units.merge(&found_units);
+            again = again.saturating_add(merged.again);
+            no_room = no_room.saturating_add(merged.full);
+            let name = if self.0.len() == 1 { "sink".to_owned() } else { format!("sink {number}") };
+            if let Some(record) = found.record {
+                boots.extend(record.clock.as_ref().map(|clock| clock.boot.clone()));
+                union.add(record, &name).map_err(|why| anyhow!("{}: {why}", place.name()))?;
+            }
+        }
+        let mut record = union.finish("sink");
+        if let Some(record) = &mut record {
+            let books = &mut record.ledger;
+            // The same unit at two sinks arrived twice.
+            books.duplicates = Some(books.duplicates.unwrap_or_default().saturating_add(again));
+            books.overflow = Some(books.overflow.unwrap_or_default().saturating_add(no_room));
+        }
+        Ok(Some(AllArrivals { results: SinkResults { record, units: Some(units) }, boots }))
+    }
+
+    /// Waits while messages are still on their way to a sink that is running.
+    fn await_arrivals(&self, run: RunId, parts: &Parts) -> Result<()> {
+        let interrupt = Interrupt::watch()?;
+        let numbers = parts.numbers.as_deref();
+        let accepted = parts.units.count();
+        let ended: u64 = self.0.iter().map(|place| place.arrived_before(run, numbers)).sum::<Result<u64>>()?;
+        let mut arrived = 0;
+        let mut quiet_since = Instant::now();
+        loop {
+            let arriving = self.0.iter().map(|place| place.arriving(run, numbers)).sum::<Result<u64>>()?;
+            let now = ended.saturating_add(arriving);
+            if now > arrived {
+                arrived = now;
+                quiet_since = Instant::now();
+            }
+            let is_quiet = quiet_since.elapsed() >= QUIET_TIMEOUT || !self.0.iter().any(SinkPlace::is_running);
+            if arrived >= accepted || is_quiet {
+                return Ok(());
+            }
+            if interrupt.requested() != StopRequest::Nothing {
+                bail!(Interrupted::BEFORE_REPORT);
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+}
+
+/// Units of these numbers, or all.
+fn units_within(units: Ledger, numbers: Option<&[Range<u64>]>) -> Ledger {
+    match numbers {
+        Some(numbers) => units.within(numbers),
+        None => units,
+    }
+}
+
+impl SinkPlace {
+    fn name(&self) -> String {
+        match self {
+            Self::Running { address, .. } => address.clone(),
+            Self::Ended(path) => path.display().to_string(),
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        matches!(self, Self::Running { .. })
+    }
+
+    /// Units of these numbers, or all, that arrived at a sink that has ended.
+    fn arrived_before(&self, run: RunId, numbers: Option<&[Range<u64>]>) -> Result<u64> {
+        match self {
+            Self::Running { .. } => Ok(0),
+            Self::Ended(_) => Ok(units_within(self.results(run)?.units, numbers).count()),
+        }
+    }
+
+    /// Units of these numbers, or all, that have arrived so far at a sink that is running. Mail of a part that is missing must
+    /// not stand for mail of another that is still under way.
+    fn arriving(&self, run: RunId, numbers: Option<&[Range<u64>]>) -> Result<u64> {
+        match self {
+            Self::Running { sink, .. } if numbers.is_some() => Ok(units_within(sink.units(run)?, numbers).count()),
+            Self::Running { sink, .. } => Ok(sink.run_status(run)?.delivered),
+            Self::Ended(_) => Ok(0),
+        }
+    }
+
+    fn results(&self, run: RunId) -> Result<SinkFiles> {
+        match self {
+            Self::Running { sink, .. } => Ok(SinkFiles { record: sink.record(run)?, units: sink.units(run)? }),
+            Self::Ended(path) => {
+                let record = read_record(&path.join("run.json"))?;
+                ensure!(
+                    record.run_id == run.to_string(),
+                    "{} is of run {}, and the parts are of {run}: give the sink --run-id",
+                    path.display(),
+                    record.run_id
+                );
+                Ok(SinkFiles { record: Some(record), units: read_ledger(path)? })
+            }
+        }
+    }
+}

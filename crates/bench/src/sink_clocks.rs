@@ -1,0 +1,47 @@
+//! Clocks of sinks on other hosts: measured before and after the load, and told in the record.
+use crate::plan::BenchOptions;
+use crate::remote_sink::RemoteSink;
+use anyhow::Result;
+use journey::clocks::{ClockError, clock_reason};
+use journey::judge;
+use journey::record::{Record, SinkClockRow};
+use party::clock_exchange::before_and_after;
+
+/// Sinks, and their clocks before the load.
+pub(super) struct SinkClocks(Vec<(RemoteSink, Option<SinkClockRow>)>);
+
+impl SinkClocks {
+    /// Measures the clocks before the load.
+    ///
+    /// # Errors
+    /// If a sink is not there.
+    pub(super) fn measure(options: &BenchOptions, remote_sink: Option<&RemoteSink>) -> Result<Self> {
+        let named = options.clock_sinks.iter().map(|address| RemoteSink::connect(address));
+        let sinks: Vec<RemoteSink> = remote_sink.cloned().map(Ok).into_iter().chain(named).collect::<Result<_>>()?;
+        let measured = |sink: RemoteSink| {
+            let clock = sink.clock();
+            (sink, clock)
+        };
+        Ok(Self(sinks.into_iter().map(measured).collect()))
+    }
+
+    /// Measures them again after the load, notes those of other hosts, and judges the delivered times.
+    pub(super) fn finish(self, record: &mut Record, remote_sink: Option<&RemoteSink>) {
+        let Some(own) = &mut record.clock else { return };
+        let after = self.0.into_iter().map(|(sink, before)| before_and_after(before, sink.clock()));
+        let measured: Vec<Option<SinkClockRow>> = after.collect();
+        own.sinks = measured.iter().flatten().filter(|sink| sink.boot != own.boot).cloned().collect();
+        // A part of a load judges nothing: mailrun merge does.
+        if remote_sink.is_none() {
+            return;
+        }
+        let error = match measured.first().cloned().flatten() {
+            Some(sink) => ClockError::between(record, &sink.boot),
+            None => ClockError::Unknown,
+        };
+        let pass = judge::pass_text(record);
+        if let Some(reason) = clock_reason(record, error) {
+            judge::add_reason(&mut record.verdict, reason, &pass);
+        }
+    }
+}

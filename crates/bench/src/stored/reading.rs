@@ -1,0 +1,252 @@
+//! Reads run records, and says in a line what is wrong with one that cannot be read.
+use anyhow::{Result, anyhow, bail};
+use journey::record::{FORMAT, Record};
+use party::reason::reason;
+use report::printable::printable;
+use serde::Deserialize;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The longest record that is read: one of a run of a day has a fifth of that.
+const MAX_RECORD_BYTES: u64 = 256 << 20;
+/// The most characters of a mistake in a file that are shown.
+const MAX_MISTAKE_CHARACTERS: usize = 200;
+/// The most names of directories that a message has.
+const MAX_NAMES: usize = 3;
+
+/// A run that was read, with its file.
+#[derive(Clone, Debug)]
+pub struct StoredRun {
+    /// The file of the record.
+    pub file: PathBuf,
+    /// Path that names the run, as it is shown.
+    pub name: String,
+    /// The record.
+    pub record: Record,
+}
+
+/// Reads the run at a path, or, if it is a directory without a run.json, all runs directly below it. A run that cannot be
+/// read does not affect the others.
+pub fn read_runs(path: &Path) -> Vec<Result<StoredRun>> {
+    let is_directory_of_runs = path.is_dir() && !path.join("run.json").exists();
+    let below = if is_directory_of_runs { runs_below(path) } else { Vec::new() };
+    let paths = if below.is_empty() { vec![path.to_owned()] } else { below };
+    let read = |path: PathBuf| {
+        let file = if path.is_dir() { path.join("run.json") } else { path.clone() };
+        Ok(StoredRun { record: read_run(&path)?, name: path.display().to_string(), file })
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// The newest run in a directory of results, whose names begin with the time.
+///
+/// # Errors
+/// If there is none, or the newest results are of several runs.
+pub fn newest_run(results: &Path) -> Result<PathBuf> {
+    let entries = fs::read_dir(results).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_result = |path: &PathBuf| path.join("run.json").exists() || !runs_below(path).is_empty();
+    let newest = entries.filter(is_result).max();
+    let newest = newest.ok_or_else(|| anyhow!("{} has no run: name one", results.display()))?;
+    if !newest.join("run.json").exists() {
+        bail!("the newest results, {}, are of several runs: name those that you mean", newest.display());
+    }
+    Ok(newest)
+}
+
+/// `20261121T030012Z-bench`, like the run's directory; whatever could lead elsewhere is left out.
+pub fn run_file_stem(record: &Record) -> String {
+    let time: String = record.started_at.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
+    let letter = |c: char| if c.is_alphanumeric() || "-_".contains(c) { c } else { '-' };
+    let name: String = record.name.chars().take(64).map(letter).collect();
+    format!("{time}-{name}")
+}
+
+/// Reads the record of a run.
+///
+/// # Errors
+/// If there is none, or it is not one that this version reads.
+pub fn read_run(path: &Path) -> Result<Record> {
+    let file = if path.is_dir() { record_in(path)? } else { path.to_owned() };
+    let shown = if is_standard_input(&file) { "standard input".to_owned() } else { file.display().to_string() };
+    let json = read_bytes(&file).map_err(|error| anyhow!("cannot read {shown}: {}", reason(&error)))?;
+    if json.len() as u64 > MAX_RECORD_BYTES {
+        bail!("{shown} has more than 256 MiB: that is no run record");
+    }
+    record_of(&json).map_err(|mistake| anyhow!("{shown} {mistake}"))
+}
+
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut json = Vec::new();
+    let most = MAX_RECORD_BYTES + 1;
+    if is_standard_input(path) {
+        io::stdin().lock().take(most).read_to_end(&mut json)?;
+    } else {
+        File::open(path)?.take(most).read_to_end(&mut json)?;
+    }
+    Ok(json)
+}
+
+/// Reports whether a path stands for standard input.
+fn is_standard_input(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// The record in a run directory.
+fn record_in(directory: &Path) -> Result<PathBuf> {
+    let file = directory.join("run.json");
+    if file.exists() {
+        return Ok(file);
+    }
+    let below = runs_below(directory);
+    if below.is_empty() {
+        bail!("{} has no run.json: name a run directory, or the file", directory.display());
+    }
+    let names: Vec<String> = below.iter().take(MAX_NAMES).map(|path| path.display().to_string()).collect();
+    bail!(
+        "{} has no run.json, but {} runs below it: name them, {} …",
+        directory.display(),
+        below.len(),
+        names.join(" ")
+    )
+}
+
+/// The run directories directly below a directory, sorted by name.
+fn runs_below(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut below: Vec<PathBuf> = entries.filter(|path| path.join("run.json").exists()).collect();
+    below.sort();
+    below
+}
+
+/// The keys by which a record is recognised.
+#[derive(Deserialize)]
+struct RecordHead {
+    #[serde(default)]
+    format: String,
+    #[serde(default)]
+    version: String,
+}
+
+/// The record, or what is wrong with the file.
+fn record_of(json: &[u8]) -> Result<Record, String> {
+    let shown = |text: &str| printable(&text.chars().take(MAX_MISTAKE_CHARACTERS).collect::<String>()).into_owned();
+    let head: RecordHead = serde_json::from_slice(json)
+        .map_err(|error| format!("is no run record of mailrun: {}", shown(&error.to_string())))?;
+    if head.format != FORMAT {
+        let known = FORMAT.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        return Err(match head.format.strip_prefix(known) {
+            Some(_) => format!(
+                "has the format {}, of mailrun {}; this version reads {FORMAT}: use a newer mailrun",
+                shown(&head.format),
+                shown(&head.version)
+            ),
+            None => format!("is no run record of mailrun: it has no \"format\": \"{FORMAT}\""),
+        });
+    }
+    Record::from_json(json).map_err(|error| {
+        let mistake = shown(&error.to_string());
+        format!("is damaged, or of a newer mailrun (it was written by {}): {mistake}", shown(&head.version))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use report::exports::ExportFormat;
+
+    #[test]
+    fn foreign_and_newer_files_are_told_apart() {
+        for (json, words) in [
+            ("", "is no run record of mailrun: EOF"),
+            ("[1]", "is no run record of mailrun: invalid type"),
+            ("{\"format\": 7}", "is no run record of mailrun: invalid type"),
+            ("{\"format\": \"k6\"}", "is no run record of mailrun: it has no \"format\": \"mailrun-run/1\""),
+            ("{\"format\": \"mailrun-run/2\", \"version\": \"9.1\"}", "has the format mailrun-run/2, of mailrun 9.1"),
+            ("{\"format\": \"mailrun-run/1\"}", "is damaged, or of a newer mailrun"),
+        ] {
+            let mistake = record_of(json.as_bytes()).unwrap_err();
+            assert!(mistake.starts_with(words), "{json}: {mistake}");
+            assert_eq!(mistake.lines().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_run_is_named_like_its_directory() {
+        let mut record = report::sample::held();
+        assert_eq!(run_file_stem(&record), "20261121T030012Z-quick");
+        record.started_at = "../../x".to_owned();
+        record.name = "../a/b".to_owned();
+        assert_eq!(run_file_stem(&record), "x----a-b");
+    }
+
+    #[test]
+    fn a_record_of_an_old_version_is_read() {
+        let mut value = serde_json::to_value(report::sample::held()).unwrap();
+        for key in [
+            "offered_s",
+            "tls",
+            "lag_ms",
+            "surroundings",
+            "exhausted",
+            "pauses",
+            "warm_up",
+            "mades",
+            "usage",
+            "events",
+            "slowest",
+            "domains",
+            "stalls",
+            "ending",
+        ] {
+            value.as_object_mut().unwrap().remove(key);
+        }
+        value["host"].as_object_mut().unwrap().remove("disk");
+        for key in ["outcome", "why", "causes"] {
+            value["verdict"].as_object_mut().unwrap().remove(key);
+        }
+        for row in value["series"].as_array_mut().unwrap() {
+            for key in ["created", "p95_ms", "p999_ms", "max_ms"] {
+                row.as_object_mut().unwrap().remove(key);
+            }
+        }
+        let record = record_of(value.to_string().as_bytes()).unwrap();
+        for format in ExportFormat::NAMED {
+            assert!(!format.render(std::slice::from_ref(&record)).is_empty(), "{format:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_of_runs_stands_for_its_runs_and_a_damaged_one_for_itself() {
+        let place = tempfile::tempdir().unwrap();
+        let json = report::sample::held().to_json().unwrap();
+        for (name, text) in [("b", json.as_str()), ("a", "{"), ("c", &json[..json.len() / 2])] {
+            fs::create_dir(place.path().join(name)).unwrap();
+            fs::write(place.path().join(name).join("run.json"), text).unwrap();
+        }
+        fs::create_dir(place.path().join("d")).unwrap();
+        let read = read_runs(place.path());
+        assert_eq!(read.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, false]);
+        let run = read[1].as_ref().unwrap();
+        assert!(run.file.ends_with("b/run.json") && run.name.ends_with("/b"), "{run:?}");
+        assert!(read[2].as_ref().unwrap_err().to_string().contains("c/run.json is "));
+        assert_eq!(read_runs(&place.path().join("d")).len(), 1, "that there is none is said");
+        assert_eq!(read_runs(&place.path().join("b/run.json")).len(), 1);
+    }
+
+    #[test]
+    fn the_newest_run_is_the_last_by_name() {
+        let place = tempfile::tempdir().unwrap();
+        assert!(newest_run(place.path()).unwrap_err().to_string().ends_with("has no run: name one"));
+        for name in ["20261121T030012Z-a", "20261122T030012Z-a", "20261123T030012Z-empty"] {
+            fs::create_dir(place.path().join(name)).unwrap();
+        }
+        for name in ["20261121T030012Z-a", "20261122T030012Z-a"] {
+            fs::write(place.path().join(name).join("run.json"), "{}").unwrap();
+        }
+        assert!(newest_run(place.path()).unwrap().ends_with("20261122T030012Z-a"));
+        fs::create_dir_all(place.path().join("20261124T030012Z-relay-400/one")).unwrap();
+        fs::write(place.path().join("20261124T030012Z-relay-400/one/run.json"), "{}").unwrap();
+        assert!(newest_run(place.path()).unwrap_err().to_string().contains("are of several runs"));
+    }
+}

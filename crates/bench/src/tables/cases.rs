@@ -1,0 +1,100 @@
+//! The rows of a table: sources, sinks and loads, those that are compared next to each other.
+use crate::engine::ComparedProgram;
+use crate::scenario::{SinkTool, SourceTool};
+
+/// Number of messages per connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ConnectionReuse {
+    /// One.
+    PerMessage,
+    /// As many as there are: `-d`.
+    Reused,
+}
+
+/// A row: source, sink and load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TableCase {
+    pub(super) tool: SourceTool,
+    pub(super) receiver: SinkTool,
+    pub(super) sessions: u32,
+    pub(super) connections: ConnectionReuse,
+    pub(super) recipients: u32,
+}
+
+impl TableCase {
+    /// `smtp-source → mailrun sink, 100 sessions, -d`
+    pub(super) fn description(&self) -> String {
+        let sink = match self.receiver {
+            SinkTool::SmtpSink => "smtp-sink",
+            SinkTool::Mailrun => "mailrun sink",
+        };
+        let source = match self.tool {
+            SourceTool::Mailrun => "mailrun smtp-source",
+            tool => tool.name(),
+        };
+        let plural = |number: u32, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
+        let mut words = format!("{source} → {sink}, {}", plural(self.sessions, "session"));
+        if self.recipients > 1 {
+            words.push_str(&format!(", {}", plural(self.recipients, "recipient")));
+        }
+        if self.connections == ConnectionReuse::Reused {
+            words.push_str(", -d");
+        }
+        words
+    }
+
+    /// The same work done by another tool.
+    pub(super) fn with_tool(self, tool: SourceTool) -> Self {
+        Self { tool, ..self }
+    }
+}
+
+/// All rows, those that are to be compared next to each other.
+pub(super) fn cases(
+    tools: &[SourceTool],
+    receivers: &[SinkTool],
+    sessions: &[u32],
+    recipients: &[u32],
+) -> Vec<TableCase> {
+    let mut cases = Vec::new();
+    for &receiver in receivers {
+        for &sessions in sessions {
+            for &recipients in recipients {
+                for connections in [ConnectionReuse::PerMessage, ConnectionReuse::Reused] {
+                    cases.extend(tools.iter().map(|&tool| TableCase {
+                        tool,
+                        receiver,
+                        sessions,
+                        connections,
+                        recipients,
+                    }));
+                }
+            }
+        }
+    }
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCES: [SourceTool; 3] = [SourceTool::SmtpSource, SourceTool::GoSmtpSource, SourceTool::Mailrun];
+    const SINKS: [SinkTool; 2] = [SinkTool::SmtpSink, SinkTool::Mailrun];
+
+    #[test]
+    fn every_combination_is_a_row_once() {
+        let cases = cases(&SOURCES, &SINKS, &[1, 100, 1000], &[1, 3]);
+        assert_eq!(cases.len(), 3 * 2 * 3 * 2 * 2);
+        assert!(cases.iter().enumerate().all(|(at, case)| !cases[..at].contains(case)));
+        assert_eq!(cases[1], cases[0].with_tool(SourceTool::GoSmtpSource), "the compared stand next to each other");
+    }
+
+    #[test]
+    fn a_row_is_said_in_words() {
+        let all = cases(&[SourceTool::Mailrun], &[SinkTool::SmtpSink], &[1, 100], &[1, 3]);
+        let words: Vec<String> = all.iter().map(TableCase::description).collect();
+        assert_eq!(words[0], "mailrun smtp-source → smtp-sink, 1 session");
+        assert_eq!(words[7], "mailrun smtp-source → smtp-sink, 100 sessions, 3 recipients, -d");
+    }
+}

@@ -1,0 +1,101 @@
+//! The sources and sinks of the published tables: their names and their command lines.
+use super::cases::{ConnectionReuse, TableCase};
+use crate::engine::ComparedProgram;
+use crate::scenario::{SinkTool, SourceTool};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+impl ComparedProgram for SourceTool {
+    fn name(self) -> &'static str {
+        match self {
+            Self::SmtpSource => "smtp-source",
+            Self::GoSmtpSource => "go-smtp-source",
+            Self::Mailrun => "mailrun",
+        }
+    }
+
+    fn is_own(self) -> bool {
+        self == Self::Mailrun
+    }
+}
+
+impl ComparedProgram for SinkTool {
+    fn name(self) -> &'static str {
+        match self {
+            Self::SmtpSink => "smtp-sink",
+            Self::Mailrun => "mailrun",
+        }
+    }
+
+    fn is_own(self) -> bool {
+        self == Self::Mailrun
+    }
+}
+
+/// Says whether the sink can tell every message from every other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MessageMarking {
+    /// The messages of the published table.
+    AsPublished,
+    /// go-smtp-source's messages all have one Message-Id: their number goes into the subject. The others number theirs.
+    Unique,
+}
+
+/// The command that makes a tool send a case's load.
+pub(super) fn command(
+    program: &Path,
+    case: &TableCase,
+    messages: u64,
+    marking: MessageMarking,
+    to: SocketAddr,
+) -> Command {
+    let mut command = Command::new(program);
+    if case.tool == SourceTool::Mailrun {
+        command.arg("smtp-source");
+    }
+    let own: &[&str] = match (case.tool, marking) {
+        (SourceTool::GoSmtpSource, MessageMarking::AsPublished) => &["-resolve-once"],
+        (SourceTool::GoSmtpSource, MessageMarking::Unique) => &["-resolve-once", "-S", "message %d"],
+        // Without -M it asks for the machine's name, which it may reject.
+        (SourceTool::SmtpSource | SourceTool::Mailrun, _) => &["-M", "smtp.example.com"],
+    };
+    command.args(own);
+    command.args(["-s", &case.sessions.to_string(), "-m", &messages.to_string()]);
+    if case.connections == ConnectionReuse::Reused {
+        command.arg("-d");
+    }
+    if case.recipients > 1 {
+        command.args(["-r", &case.recipients.to_string()]);
+    }
+    command.args(["-f", "from@example.com", "-t", "to@example.com", &to.to_string()]);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_tool_is_told_the_same() {
+        let case = |tool| TableCase {
+            tool,
+            receiver: SinkTool::Mailrun,
+            sessions: 100,
+            connections: ConnectionReuse::Reused,
+            recipients: 3,
+        };
+        let to = SocketAddr::from(([127, 0, 0, 1], 2525));
+        let words = |tool, marking| {
+            let command = command(Path::new("x"), &case(tool), 50, marking, to);
+            let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+            words.join(" ")
+        };
+        let load = "-s 100 -m 50 -d -r 3 -f from@example.com -t to@example.com 127.0.0.1:2525";
+        let go = words(SourceTool::GoSmtpSource, MessageMarking::Unique);
+        assert_eq!(go, format!("-resolve-once -S message %d {load}"));
+        let theirs = words(SourceTool::SmtpSource, MessageMarking::AsPublished);
+        assert_eq!(theirs, format!("-M smtp.example.com {load}"));
+        assert_eq!(words(SourceTool::Mailrun, MessageMarking::AsPublished), format!("smtp-source {theirs}"));
+    }
+}

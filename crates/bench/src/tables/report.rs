@@ -1,0 +1,236 @@
+//! The tables as they are read: figures with their ratios to smtp-source, or what was proved.
+use super::TableOptions;
+use super::cases::{ConnectionReuse, TableCase};
+use super::measurement::TableMeasurement;
+use crate::engine::{
+    self, CaseSeries, ComparedProgram, ComparedRun, ComparisonResults, Defects, MISSING, RatioColumn, ReportParts,
+    ShownFigures, TableColumn, TextReport, missing_note, rounds_text, two_places,
+};
+use crate::scenario::SourceTool;
+use ::compare::Gain;
+use report::numbers::{count, counted, figure, memory};
+use report::table::Table;
+
+/// A case and its runs.
+type TableSeries = CaseSeries<TableCase, TableMeasurement>;
+
+/// All that was run.
+pub(super) type TableResults = ComparisonResults<TableCase, TableMeasurement>;
+
+type Column<'a> = TableColumn<'a, TableCase, TableMeasurement>;
+
+/// Ratios to smtp-source.
+const RATIOS: [RatioColumn<TableMeasurement>; 2] = [
+    RatioColumn {
+        title: "× msg/s",
+        gain: Gain::Higher,
+        compare: |run, base| Some(base.source.elapsed_s / run.source.elapsed_s),
+    },
+    RatioColumn {
+        title: "× CPU",
+        gain: Gain::Lower,
+        compare: |run, base| Some(run.source.cpu_s() / base.source.cpu_s()),
+    },
+];
+
+/// The table of costs; programs that are `missing` are named below it.
+pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableOptions) -> TextReport {
+    let messages = options.messages as f64;
+    let mut columns = case_columns();
+    columns.extend([
+        Column::median("user s", |run| Some(run.source.user_s), figure),
+        Column::median("sys s", |run| Some(run.source.sys_s), figure),
+        Column::median("elapsed s", |run| Some(run.source.elapsed_s), figure),
+        Column::median(
+            "CPU %",
+            |run| Some(100.0 * run.source.cpu_s() / run.source.elapsed_s),
+            |value| format!("{value:.0}"),
+        ),
+        Column::median(
+            "max RSS",
+            |run| run.source.max_rss_bytes.map(|bytes| bytes as f64),
+            |bytes| memory(bytes as u64),
+        ),
+        Column::median("msg/s", |run| Some(messages / run.source.elapsed_s), |rate| count(rate.round() as u64)),
+    ]);
+    columns.extend(RATIOS.iter().map(|ratio| {
+        Column::figure(ratio.title, |series| {
+            base(series, results).map(|base| ratio.of(series, base)).unwrap_or_default().median(two_places)
+        })
+    }));
+    columns.push(Column::median("sink CPU s", |run| Some(run.sink.cpu_s()), figure));
+    let leave_out = ["sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"];
+    let table = engine::table(&results.series, &columns, &leave_out);
+    let notes = vec!["× msg/s, × CPU: multiple of smtp-source's value in the same round.".to_owned()];
+    report("smtp-source-table", table, notes, results, missing, options)
+}
+
+/// The same work, done by smtp-source.
+fn base<'r>(series: &TableSeries, results: &'r TableResults) -> Option<&'r TableSeries> {
+    let case = series.case.with_tool(SourceTool::SmtpSource);
+    results.series.iter().find(|other| other.case == case)
+}
+
+/// Columns that say which case a row is.
+fn case_columns<'a>() -> Vec<Column<'a>> {
+    let reuse = |series: &TableSeries| match series.case.connections {
+        ConnectionReuse::PerMessage => MISSING.to_owned(),
+        ConnectionReuse::Reused => "-d".to_owned(),
+    };
+    vec![
+        Column::words("tool", |series| series.case.tool.name().to_owned()),
+        Column::words("sink", |series| series.case.receiver.name().to_owned()),
+        Column::figure("sessions", |series| count(u64::from(series.case.sessions))),
+        Column::words("reuse", reuse),
+    ]
+}
+
+/// The table of proofs.
+pub(super) fn check_report(results: &TableResults, missing: &[&str], options: &TableOptions) -> TextReport {
+    let messages = options.messages;
+    let mut columns = case_columns();
+    columns.extend([
+        Column::figure("recipients", |series| count(u64::from(series.case.recipients))),
+        proof("messages", move |run, _| {
+            Some(format!("{} of {}", count(run.deliveries.as_ref()?.messages), count(messages)))
+        }),
+        proof("deliveries", move |run, case| {
+            let units = messages * u64::from(case.recipients);
+            Some(format!("{} of {}", count(run.deliveries.as_ref()?.recipients), count(units)))
+        }),
+        proof("twice", |run, _| Some(count(run.deliveries.as_ref()?.duplicates()))),
+        proof("changed", |run, _| Some(count(run.deliveries.as_ref()?.changed))),
+        Column::words("verdict", |series| if first_fault(series).is_some() { "NOT OK" } else { "OK" }.to_owned()),
+    ]);
+    let table = engine::table(&results.series, &columns, &["changed", "twice", "recipients", "reuse", "messages"]);
+    let runs = counted(results.done as u64, "run");
+    let proof = format!("OK: in total {runs}, every recipient received every message once and unchanged.");
+    let notes = if results.is_complete() { vec![proof] } else { Vec::new() };
+    report("smtp-source-check", table, notes, results, missing, options)
+}
+
+/// A column of proofs: of several rounds the first that is not OK is shown.
+fn proof<'a>(title: &'static str, text: impl Fn(&TableMeasurement, &TableCase) -> Option<String> + 'a) -> Column<'a> {
+    Column::figure(title, move |series| {
+        let shown = first_fault(series).or(series.runs.last()).and_then(ComparedRun::measurement);
+        shown.and_then(|run| text(run, &series.case)).unwrap_or_else(|| MISSING.to_owned())
+    })
+}
+
+fn first_fault(series: &TableSeries) -> Option<&ComparedRun<TableMeasurement>> {
+    series.runs.iter().find(|run| run.fault().is_some())
+}
+
+fn report(
+    name: &str,
+    table: Table,
+    mut notes: Vec<String>,
+    results: &TableResults,
+    missing: &[&str],
+    options: &TableOptions,
+) -> TextReport {
+    notes.extend(missing_note(missing));
+    let rounds = rounds_text(options.rounds, ShownFigures::Medians);
+    results.report(ReportParts {
+        title: format!("{name}: {} per run, {rounds}", counted(options.messages, "message")),
+        tables: vec![table],
+        notes,
+        pass: "none of which failed",
+        wrong: Defects::default(),
+        is_strict: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::DeliveryCheck;
+    use super::super::sinks::ReportedCounts;
+    use super::*;
+    use crate::engine::Costs;
+    use crate::scenario::{RoundOrder, SinkTool};
+    use party::live::LiveMode;
+    use std::time::Duration;
+
+    fn case(tool: SourceTool) -> TableCase {
+        let receiver = SinkTool::Mailrun;
+        TableCase { tool, receiver, sessions: 100, connections: ConnectionReuse::Reused, recipients: 1 }
+    }
+
+    fn run(user_s: f64, elapsed_s: f64, arrived: u64) -> ComparedRun<TableMeasurement> {
+        let source = Costs { user_s, sys_s: 0.5, elapsed_s, max_rss_bytes: Some(8 << 20) };
+        let measured = TableMeasurement {
+            source,
+            sink: Costs::default(),
+            counts: Some(ReportedCounts { messages: arrived, recipients: arrived }),
+            deliveries: None,
+        };
+        match measured.shortfall(1000) {
+            None => ComparedRun::Sound(measured),
+            Some(why) => ComparedRun::Faulty(measured, why),
+        }
+    }
+
+    fn series(tool: SourceTool, runs: Vec<ComparedRun<TableMeasurement>>) -> TableSeries {
+        TableSeries { case: case(tool), name: case(tool).description(), runs }
+    }
+
+    fn options() -> TableOptions {
+        TableOptions {
+            messages: 1000,
+            tools: vec![SourceTool::SmtpSource, SourceTool::Mailrun],
+            receivers: vec![SinkTool::Mailrun],
+            rounds: 3,
+            order: RoundOrder::Alternating,
+            sessions: vec![100],
+            recipients: vec![1],
+            check: DeliveryCheck::None,
+            limit: Duration::from_secs(1),
+            sink_options: Vec::new(),
+            live: LiveMode::Off,
+        }
+    }
+
+    fn results(series: Vec<TableSeries>) -> TableResults {
+        TableResults { series, done: 6, planned: 6 }
+    }
+
+    #[test]
+    fn figures_are_medians_and_ratios_are_of_the_same_round() {
+        let theirs = vec![run(0.5, 1.0, 1000), run(1.5, 2.0, 1000), run(0.7, 9.0, 1000)];
+        // 2, 1 and 3 times as fast as theirs in its round; the medians, of 2 s each, would show no difference.
+        let ours = vec![run(0.0, 0.5, 1000), run(0.5, 2.0, 1000), run(0.1, 3.0, 1000)];
+        let report = figures(
+            &results(vec![series(SourceTool::SmtpSource, theirs), series(SourceTool::Mailrun, ours)]),
+            &["go-smtp-source"],
+            &options(),
+        );
+        let row = report.text.lines().find(|line| line.starts_with(" mailrun")).unwrap();
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        let expected =
+            ["mailrun", "mailrun", "100", "-d", "0.100", "0.500", "2.000", "50", "8.0", "MiB", "500", "2.00", "0.50"];
+        assert_eq!(cells[..13], expected, "{}", report.text);
+        assert!(report.is_good() && report.text.contains("not installed: go-smtp-source."), "{}", report.text);
+    }
+
+    #[test]
+    fn what_hung_is_named_and_has_no_figures() {
+        let theirs = vec![ComparedRun::Failed("it did not end\nwithin 1 s".to_owned())];
+        let report = figures(&results(vec![series(SourceTool::SmtpSource, theirs)]), &[], &options());
+        let named = "NOT OK: smtp-source → mailrun sink, 100 sessions, -d: it did not end within 1 s";
+        assert!(!report.is_good() && report.text.contains(named), "{}", report.text);
+    }
+
+    #[test]
+    fn a_source_that_loses_mail_in_silence_is_found_out() {
+        let report = figures(&results(vec![series(SourceTool::Mailrun, vec![run(0.1, 1.0, 998)])]), &[], &options());
+        assert!(!report.is_good() && report.text.contains("the sink has 998 of 1,000 messages"), "{}", report.text);
+    }
+
+    #[test]
+    fn what_was_not_run_is_no_proof() {
+        let stopped = TableResults { done: 1, ..results(vec![series(SourceTool::Mailrun, vec![run(0.1, 1.0, 1000)])]) };
+        let report = check_report(&stopped, &[], &options());
+        assert!(!report.is_good() && report.text.contains("Stopped after 1 of 6 runs."), "{}", report.text);
+        assert!(report.text.contains(" OK"), "{}", report.text);
+    }
+}

@@ -1,0 +1,58 @@
+//! One run of a table: a new sink, a source with a limit of time, and the costs of both.
+use super::cases::TableCase;
+use super::contestants::{MessageMarking, command};
+use super::measurement::TableMeasurement;
+use super::sinks::{DumpMode, SinkLaunch, TableSink};
+use super::{DeliveryCheck, TableOptions};
+use crate::engine::{Comparison, InstalledPrograms, RunTurn, TimedChild};
+use crate::scenario::{SinkTool, SourceTool};
+use anyhow::Result;
+use std::process::Stdio;
+
+/// A comparison of sources.
+pub(super) struct TableComparison<'o> {
+    pub(super) options: &'o TableOptions,
+    pub(super) sources: InstalledPrograms<SourceTool>,
+    pub(super) sinks: InstalledPrograms<SinkTool>,
+}
+
+impl Comparison for TableComparison<'_> {
+    type Case = TableCase;
+    type Measurement = TableMeasurement;
+
+    fn name(&self, case: &TableCase) -> String {
+        case.description()
+    }
+
+    fn measure(&self, case: &TableCase, turn: &mut RunTurn<'_>) -> Result<Option<TableMeasurement>> {
+        let TableOptions { messages, limit, .. } = *self.options;
+        let (dump_mode, marking) = match self.options.check {
+            DeliveryCheck::None => (DumpMode::Nothing, MessageMarking::AsPublished),
+            DeliveryCheck::EveryDelivery => (DumpMode::Dump, MessageMarking::Unique),
+        };
+        let sink = TableSink::start(SinkLaunch {
+            receiver: case.receiver,
+            program: self.sinks.path(case.receiver)?,
+            sessions: case.sessions,
+            dump_mode,
+            faults: &self.options.sink_options,
+        })?;
+        let mut command = command(self.sources.path(case.tool)?, case, messages, marking, sink.address());
+        command.stdout(Stdio::null());
+        let mut source = TimedChild::start(command)?;
+        let Some((status, costs)) = turn.await_exit(&mut source, limit, || None)? else { return Ok(None) };
+        if !status.success() {
+            return Err(source.exit_error(status));
+        }
+        let deliveries = (dump_mode == DumpMode::Dump).then(|| sink.deliveries(messages)).transpose()?;
+        let (sink, counts) = sink.stop()?;
+        Ok(Some(TableMeasurement { source: costs, sink, counts, deliveries }))
+    }
+
+    fn fault(&self, case: &TableCase, run: &TableMeasurement) -> Option<String> {
+        match self.options.check {
+            DeliveryCheck::None => run.shortfall(self.options.messages),
+            DeliveryCheck::EveryDelivery => run.delivery_fault(self.options.messages, case.recipients),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! An exact count of a contestant beside that of the reference.
+use crate::exact_count::{ExactChange, compare_counts};
+use report::numbers::figure;
+use report::printable::printable;
+use serde::Serialize;
+
+/// An exact count of a contestant, compared with that of the reference.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExactRow {
+    /// The contestant.
+    pub contestant: String,
+    /// Name of the count.
+    pub name: String,
+    /// Counts of the reference, one for each run.
+    pub against_values: Vec<f64>,
+    /// Counts of the contestant.
+    pub values: Vec<f64>,
+    /// none, changed, not exact.
+    pub change: &'static str,
+}
+
+impl ExactRow {
+    /// Compares the counts of the runs of both; `None` if one has none.
+    pub fn new(contestant: &str, name: &str, against_values: Vec<f64>, values: Vec<f64>) -> Option<Self> {
+        let change = match compare_counts(&against_values, &values)? {
+            ExactChange::None => "none",
+            ExactChange::Changed { .. } => "changed",
+            ExactChange::NotExact => "not exact",
+        };
+        let contestant = printable(contestant).into_owned();
+        Some(Self { contestant, name: name.to_owned(), against_values, values, change })
+    }
+
+    /// The row in a sentence.
+    pub(crate) fn text(&self, reference: &str) -> String {
+        let list = |values: &[f64]| values.iter().map(|value| figure(*value)).collect::<Vec<_>>().join(", ");
+        let Self { contestant, name, change, .. } = self;
+        let first = |values: &[f64]| values.first().map(|value| figure(*value)).unwrap_or_default();
+        match *change {
+            "none" => format!("{name}: {contestant} {}, as {reference}.", first(&self.values)),
+            "changed" => {
+                let against = first(&self.against_values);
+                format!("{name}: {contestant} {}, {reference} {against}: changed.", first(&self.values))
+            }
+            _ => {
+                let against = list(&self.against_values);
+                format!("{name}: {contestant} {}; {reference} {against}: not exact.", list(&self.values))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_the_same_or_changed_or_none() {
+        let row = |against: &[f64], values: &[f64]| {
+            ExactRow::new("b", "system calls a message", against.into(), values.into())
+        };
+        let text = |against: &[f64], values: &[f64]| row(against, values).map(|row| row.text("a"));
+        assert_eq!(text(&[8.0, 8.0], &[8.0, 8.0]).as_deref(), Some("system calls a message: b 8.000, as a."));
+        assert_eq!(
+            text(&[8.0, 8.0], &[9.5, 9.5]).as_deref(),
+            Some("system calls a message: b 9.500, a 8.000: changed.")
+        );
+        assert_eq!(
+            text(&[8.0, 8.5], &[9.5, 9.5]).as_deref(),
+            Some("system calls a message: b 9.500, 9.500; a 8.000, 8.500: not exact.")
+        );
+        assert_eq!(text(&[], &[1.0]), None);
+    }
+}

@@ -1,0 +1,403 @@
+//! The comparison of contestants that ran in rounds: each with the one that the others are compared with.
+use crate::exact_row::ExactRow;
+use crate::finding::{MetricFinding, MetricVerdict};
+use crate::metric::{ComparedMetric, Gain, RoundRatios};
+use crate::paired::compare_rounds;
+use crate::ranks::middle;
+use crate::run_figures::RunFigure;
+use crate::settings::CompareSettings;
+use crate::signed_rank;
+use crate::stored_runs::ComparisonOutcome;
+use report::printable::printable;
+use report::table::plain;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Name of the format of the JSON.
+const COMPARISON_FORMAT: &str = "mailrun-compare/1";
+
+/// A contestant and its runs in the rounds that count.
+#[derive(Clone, Debug, Default)]
+pub struct RoundContestant {
+    /// Its name.
+    pub name: String,
+    /// The command or the server.
+    pub description: String,
+    /// The figures of each round. Of contestants that failed there are fewer.
+    pub runs: Vec<Vec<RunFigure>>,
+    /// The greatest memory of any of its runs.
+    pub max_rss_bytes: Option<u64>,
+    /// The reason for which it was given up.
+    pub failure: Option<String>,
+}
+
+impl RoundContestant {
+    /// Values of a metric in the rounds; none if a round lacks it.
+    fn values(&self, metric: &ComparedMetric) -> Option<Vec<f64>> {
+        let of_run = |run: &Vec<RunFigure>| Some(run.iter().find(|figure| figure.metric == *metric)?.value);
+        self.runs.iter().map(of_run).collect()
+    }
+
+    /// The metrics of its first round.
+    fn metrics(&self) -> impl Iterator<Item = &ComparedMetric> {
+        self.runs.first().into_iter().flatten().map(|figure| &figure.metric)
+    }
+
+    /// This one divided by the reference so far, in the first metric: the estimate.
+    pub fn ratio_so_far(&self, reference: &Self) -> Option<(String, f64)> {
+        let metric = reference.metrics().next()?;
+        let pairs: Vec<(f64, f64)> = reference.values(metric)?.into_iter().zip(self.values(metric)?).collect();
+        let ratios = RoundRatios::new(metric.clone(), &pairs).ok().filter(|_| !pairs.is_empty())?;
+        let (middle, _) = signed_rank::estimate(&ratios.logs, 1.0);
+        Some((metric.name.clone(), middle.exp()))
+    }
+}
+
+/// The load of each run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RoundLoad {
+    /// Messages.
+    pub messages: u64,
+    /// Parallel sessions.
+    pub sessions: u32,
+    /// Bytes of a message.
+    pub message_bytes: u64,
+}
+
+/// The course of the rounds.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RoundCourse {
+    /// Rounds that were asked for.
+    pub planned_rounds: usize,
+    /// Rounds that count.
+    pub rounds: usize,
+    /// Rounds that did not count and were repeated.
+    pub invalid_rounds: usize,
+    /// Reasons of those, each once.
+    pub invalid: Vec<String>,
+    /// Time of all.
+    pub elapsed_s: f64,
+    /// The time was over before all rounds were made.
+    pub is_budget_spent: bool,
+    /// The user ended it.
+    pub interrupted: bool,
+    /// The same contestant was run twice: `--self`.
+    pub is_self: bool,
+    /// Remarks that a reader must know.
+    pub notes: Vec<String>,
+}
+
+/// A comparison, as it is written in JSON.
+#[derive(Debug, Serialize)]
+pub struct RoundComparison {
+    /// Name of the format.
+    pub format: &'static str,
+    /// Always true: the runs belong to rounds.
+    pub paired: bool,
+    /// The contestant that the others are compared with.
+    pub reference: String,
+    /// Load of each run.
+    pub load: RoundLoad,
+    /// Course of the rounds.
+    #[serde(flatten)]
+    pub course: RoundCourse,
+    /// Share within which two are the same.
+    pub margin: f64,
+    /// Confidence of the intervals.
+    pub confidence_percent: f64,
+    /// Fewer rounds have no verdict.
+    pub min_rounds: usize,
+    /// Contestants, in the order in which they were named.
+    pub contestants: Vec<ContestantRow>,
+    /// The others, each compared with the reference.
+    pub comparisons: Vec<ContestantComparison>,
+    /// Counts that chance has no part in.
+    pub counts: Vec<ExactRow>,
+}
+
+/// A contestant of the comparison.
+#[derive(Debug, Serialize)]
+pub struct ContestantRow {
+    /// Its name.
+    pub name: String,
+    /// Its command or server.
+    pub description: String,
+    /// Rounds that count.
+    pub rounds: usize,
+    /// The greatest memory of any of its runs.
+    pub max_rss_bytes: Option<u64>,
+    /// The reason for which it was given up.
+    pub failure: Option<String>,
+    /// Of each metric the value of each round.
+    pub values: BTreeMap<String, Vec<f64>>,
+}
+
+/// A contestant compared with the reference.
+#[derive(Debug, Serialize)]
+pub struct ContestantComparison {
+    /// The contestant.
+    pub contestant: String,
+    /// Rounds in which both ran.
+    pub rounds: usize,
+    /// Metrics that both have in all rounds.
+    pub metrics: Vec<PairedMetric>,
+    /// Metrics that some rounds do not have, or that are 0.
+    pub not_compared: Vec<String>,
+}
+
+/// A metric of the comparison.
+#[derive(Debug, Serialize)]
+pub struct PairedMetric {
+    /// Name with the unit.
+    pub name: String,
+    /// The direction in which it gets better.
+    pub higher_is_better: bool,
+    /// Median of the reference.
+    pub against_median: f64,
+    /// Median of the contestant.
+    pub median: f64,
+    /// The contestant divided by the reference: Hodges and Lehmann's estimate of the ratios of the rounds.
+    pub ratio: f64,
+    /// Interval of the ratio; `null` if there are too few rounds.
+    pub interval: Option<(f64, f64)>,
+    /// The probability of so clear a difference in any metric, if there is none in truth.
+    pub adjusted_p: f64,
+    /// better, worse, same, undecided, too few rounds.
+    pub verdict: &'static str,
+    /// The whole interval is beyond the margin.
+    pub is_beyond_margin: bool,
+    /// Rounds to add until it is decided, about.
+    pub more_rounds: Option<usize>,
+    /// The smallest difference that these rounds could show, as a share.
+    pub resolution: Option<f64>,
+    #[serde(skip)]
+    pub(crate) finding: MetricFinding,
+}
+
+impl RoundComparison {
+    /// Compares all contestants with the reference, which is the one at that place or, if it has no rounds, the first that
+    /// has. The risk of `settings` is shared by the comparisons.
+    pub fn new(
+        contestants: &[RoundContestant],
+        reference: usize,
+        load: RoundLoad,
+        course: RoundCourse,
+        settings: &CompareSettings,
+    ) -> Self {
+        let has_runs = |contestant: &&RoundContestant| !contestant.runs.is_empty();
+        let wanted = contestants.get(reference).filter(has_runs);
+        let chosen = wanted.or_else(|| contestants.iter().find(has_runs));
+        let name = chosen.map(|chosen| chosen.name.clone()).unwrap_or_default();
+        let others = || {
+            let is_other = |one: &&RoundContestant| chosen.is_some_and(|chosen| !std::ptr::eq(*one, chosen));
+            contestants.iter().filter(has_runs).filter(is_other)
+        };
+        let risk = settings.risk / others().count().max(1) as f64;
+        let settings = CompareSettings { risk, ..settings.clone() };
+        let compared = |one: &RoundContestant| chosen.map(|chosen| ContestantComparison::new(one, chosen, &settings));
+        Self {
+            format: COMPARISON_FORMAT,
+            paired: true,
+            reference: printable(&name).into_owned(),
+            load,
+            course,
+            margin: settings.margin,
+            confidence_percent: (1.0 - settings.level()) * 100.0,
+            min_rounds: settings.min_rounds,
+            comparisons: others().filter_map(compared).collect(),
+            counts: Vec::new(),
+            contestants: contestants.iter().map(ContestantRow::new).collect(),
+        }
+    }
+
+    /// Reports whether each metric of each contestant is decided.
+    pub fn is_decided(&self) -> bool {
+        let is_open =
+            |row: &PairedMetric| matches!(row.finding.verdict, MetricVerdict::Undecided { .. } | MetricVerdict::TooFew);
+        !self.comparisons.is_empty() && !self.rows().any(is_open)
+    }
+
+    /// A line for each contestant that was given up.
+    pub fn failures(&self) -> impl Iterator<Item = String> {
+        let failed = self.contestants.iter().filter_map(|one| Some((&one.name, one.failure.as_ref()?)));
+        failed.map(|(name, why)| plain(&format!("{name}: {why}")))
+    }
+
+    /// The outcome for `--fail-on-regression`: whether a figure of a contestant is worse than the reference's by `limit`,
+    /// 0.05 for 5 %.
+    pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
+        ComparisonOutcome::of_findings(|| self.rows().map(|row| &row.finding), limit)
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &PairedMetric> {
+        self.comparisons.iter().flat_map(|comparison| &comparison.metrics)
+    }
+}
+
+impl ContestantRow {
+    fn new(contestant: &RoundContestant) -> Self {
+        let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for figure in contestant.runs.iter().flatten() {
+            values.entry(printable(&figure.metric.name).into_owned()).or_default().push(figure.value);
+        }
+        Self {
+            name: printable(&contestant.name).into_owned(),
+            description: printable(&contestant.description).into_owned(),
+            rounds: contestant.runs.len(),
+            max_rss_bytes: contestant.max_rss_bytes,
+            failure: contestant.failure.as_deref().map(|why| printable(why).into_owned()),
+            values,
+        }
+    }
+
+    /// Medians of its metrics.
+    pub(crate) fn medians(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.values.iter().map(|(name, values)| (name.as_str(), middle(values)))
+    }
+}
+
+impl ContestantComparison {
+    fn new(one: &RoundContestant, reference: &RoundContestant, settings: &CompareSettings) -> Self {
+        let rounds = one.runs.len().min(reference.runs.len());
+        let mut family = Vec::new();
+        let mut medians = Vec::new();
+        let mut not_compared = Vec::new();
+        for metric in reference.metrics() {
+            let values = reference.values(metric).zip(one.values(metric));
+            let pairs = values.map(|(a, b)| (a[..rounds].to_vec(), b[..rounds].to_vec()));
+            let ratios = pairs.and_then(|(a, b)| {
+                let paired: Vec<(f64, f64)> = a.iter().copied().zip(b.iter().copied()).collect();
+                let ratios = RoundRatios::new(metric.clone(), &paired).ok()?;
+                Some(((middle(&a), middle(&b)), ratios))
+            });
+            match ratios {
+                Some((of_both, ratios)) => {
+                    medians.push(of_both);
+                    family.push(ratios);
+                }
+                None => not_compared.push(printable(&metric.name).into_owned()),
+            }
+        }
+        let findings = compare_rounds(&family, settings);
+        let metrics = findings.into_iter().zip(medians).map(|(finding, medians)| PairedMetric::new(finding, medians));
+        Self { contestant: printable(&one.name).into_owned(), rounds, metrics: metrics.collect(), not_compared }
+    }
+}
+
+impl PairedMetric {
+    fn new(finding: MetricFinding, (against_median, median): (f64, f64)) -> Self {
+        Self {
+            name: printable(&finding.metric.name).into_owned(),
+            higher_is_better: finding.metric.gain == Gain::Higher,
+            against_median,
+            median,
+            ratio: finding.ratio,
+            interval: finding.interval,
+            adjusted_p: finding.adjusted_p,
+            verdict: finding.verdict.word("too few rounds"),
+            is_beyond_margin: finding.is_beyond_margin,
+            more_rounds: finding.verdict.more_rounds(),
+            // An interval of this width that begins at 1 shows a difference.
+            resolution: finding.interval.map(|(lower, upper)| (upper / lower).sqrt() - 1.0),
+            finding,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use journey::seeded::SeededRng;
+
+    pub(crate) const LOAD: RoundLoad = RoundLoad { messages: 1_000, sessions: 10, message_bytes: 400 };
+
+    /// A contestant whose figures scatter by 5 % around those.
+    pub(crate) fn contestant(name: &str, rounds: usize, rate: f64, cpu: f64) -> RoundContestant {
+        let mut random = SeededRng::new(5, 1_u64, name.len() as u64 + rate as u64);
+        let mut noise = || 0.95 + 0.1 * random.unit();
+        let figure = |name: &str, gain: Gain, value: f64| RunFigure {
+            metric: ComparedMetric { name: name.to_owned(), gain },
+            value,
+        };
+        let run = |_| {
+            vec![figure("rate, msg/s", Gain::Higher, rate * noise()), figure("CPU, µs/msg", Gain::Lower, cpu * noise())]
+        };
+        RoundContestant {
+            name: name.to_owned(),
+            description: format!("{name} {{host}} {{port}}"),
+            runs: (0..rounds).map(run).collect(),
+            max_rss_bytes: Some(4 << 20),
+            failure: None,
+        }
+    }
+
+    pub(crate) fn compare(contestants: &[RoundContestant]) -> RoundComparison {
+        let rounds = contestants.iter().map(|contestant| contestant.runs.len()).max().unwrap_or_default();
+        let course = RoundCourse { planned_rounds: rounds, rounds, elapsed_s: 97.0, ..RoundCourse::default() };
+        RoundComparison::new(contestants, 0, LOAD, course, &CompareSettings::default())
+    }
+
+    fn verdicts(comparison: &ContestantComparison) -> Vec<&'static str> {
+        comparison.metrics.iter().map(|row| row.verdict).collect()
+    }
+
+    #[test]
+    fn half_the_rate_is_worse_and_half_the_time_is_better() {
+        let pair = [contestant("a", 40, 1000.0, 50.0), contestant("bb", 40, 500.0, 25.0)];
+        let compared = compare(&pair);
+        assert_eq!(verdicts(&compared.comparisons[0]), ["worse", "better"]);
+        let rate = &compared.comparisons[0].metrics[0];
+        assert!((rate.ratio - 0.5).abs() < 0.02 && rate.is_beyond_margin, "{rate:?}");
+        assert_eq!(compared.outcome(0.05), ComparisonOutcome::Regression);
+        assert_eq!(compared.outcome(1.5), ComparisonOutcome::NoRegression);
+        assert!(compared.is_decided());
+        let back = compare(&[pair[1].clone(), pair[0].clone()]);
+        assert_eq!((back.reference.as_str(), verdicts(&back.comparisons[0])), ("bb", vec!["better", "worse"]));
+        let so_far = pair[1].ratio_so_far(&pair[0]).unwrap();
+        assert!(so_far.0 == "rate, msg/s" && (so_far.1 - rate.ratio).abs() < 1e-9, "{so_far:?}");
+    }
+
+    #[test]
+    fn few_rounds_have_ratios_and_no_verdict() {
+        let compared = compare(&[contestant("a", 19, 1000.0, 50.0), contestant("bb", 19, 500.0, 25.0)]);
+        assert_eq!(verdicts(&compared.comparisons[0]), ["too few rounds", "too few rounds"]);
+        assert!(!compared.is_decided());
+        assert_eq!(compared.outcome(0.05), ComparisonOutcome::Undecided);
+        assert_eq!(compare(&[]).outcome(0.05), ComparisonOutcome::Undecided);
+    }
+
+    #[test]
+    fn one_that_was_given_up_counts_as_far_as_it_ran() {
+        let mut third = contestant("ccc", 25, 1000.0, 50.0);
+        third.failure = Some("it hung".to_owned());
+        let absent = RoundContestant { name: "none".to_owned(), failure: Some("no".to_owned()), ..Default::default() };
+        let two = [contestant("a", 40, 1000.0, 50.0), contestant("bb", 40, 1000.0, 50.0)];
+        let all = [absent, two[0].clone(), two[1].clone(), third];
+        let compared = compare(&all);
+        assert!(compared.failures().count() == 2 && compared.reference == "a", "{compared:?}");
+        let rounds: Vec<usize> = compared.comparisons.iter().map(|one| one.rounds).collect();
+        assert_eq!(rounds, [40, 25]);
+        // Two comparisons share the risk.
+        assert!((compared.confidence_percent - 97.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_metric_that_is_zero_or_missing_is_named_and_not_compared() {
+        let mut pair = [contestant("a", 40, 1000.0, 50.0), contestant("bb", 40, 1000.0, 50.0)];
+        pair[1].runs[7][1].value = 0.0;
+        let compared = compare(&pair);
+        assert_eq!(compared.comparisons[0].not_compared, ["CPU, µs/msg"]);
+        assert_eq!(compared.comparisons[0].metrics.len(), 1);
+        pair[1].runs[7].pop();
+        assert_eq!(compare(&pair).comparisons[0].not_compared, ["CPU, µs/msg"]);
+    }
+
+    #[test]
+    fn the_resolution_is_the_width_of_the_interval() {
+        let compared = compare(&[contestant("a", 40, 1000.0, 50.0), contestant("bb", 40, 1000.0, 50.0)]);
+        let row = &compared.comparisons[0].metrics[0];
+        let (lower, upper) = row.interval.unwrap();
+        let resolution = row.resolution.unwrap();
+        assert!(((1.0 + resolution).powi(2) - upper / lower).abs() < 1e-9 && resolution < 0.05, "{row:?}");
+    }
+}

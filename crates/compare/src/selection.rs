@@ -1,0 +1,109 @@
+//! Runs that can be compared with each other: of one load and one host, each once. The others are refused, each in a line.
+use crate::run_figures::{NamedRun, RunTrait, difference, traits};
+use anyhow::{Result, bail};
+use report::printable::printable;
+
+/// Most reasons that one line has.
+const MAX_REASONS: usize = 3;
+
+/// A side of a comparison, as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct RunSide {
+    /// Name of the side in messages: an option, or a baseline.
+    pub name: String,
+    /// Name of the side on a page; empty if it has none.
+    pub title: String,
+    /// Its runs.
+    pub runs: Vec<NamedRun>,
+    /// A line for each run that could not be read.
+    pub unreadable: Vec<String>,
+}
+
+/// Runs of both sides that can be compared, and a line for each that cannot.
+#[derive(Debug, Default)]
+pub(super) struct ComparableRuns<'a> {
+    pub(super) runs: Vec<&'a NamedRun>,
+    pub(super) reference: Vec<&'a NamedRun>,
+    pub(super) refused: Vec<String>,
+}
+
+/// Runs of one load and one host, and the number of them on each side.
+struct LoadGroup {
+    traits: Vec<RunTrait>,
+    first: usize,
+    of_reference: usize,
+    of_runs: usize,
+}
+
+/// Chooses the runs of the load and the host that most runs of both sides have.
+///
+/// # Errors
+/// If no load and host has runs on both sides.
+pub(super) fn choose<'a>(judged: &'a RunSide, reference: &'a RunSide) -> Result<ComparableRuns<'a>> {
+    let mut refused: Vec<String> = reference.unreadable.iter().chain(&judged.unreadable).cloned().collect();
+    let mut unique: Vec<(&NamedRun, bool)> = Vec::new();
+    let of_reference = reference.runs.iter().map(|run| (run, true));
+    for (run, is_reference) in of_reference.chain(judged.runs.iter().map(|run| (run, false))) {
+        match unique.iter().find(|(other, _)| is_one_run(other, run)) {
+            Some((other, _)) => {
+                refused.push(format!("{} is the same run as {}", printable(&run.0), printable(&other.0)))
+            }
+            None => unique.push((run, is_reference)),
+        }
+    }
+    for (side, is_reference) in [(reference, true), (judged, false)] {
+        if !unique.iter().any(|(_, is_of_reference)| *is_of_reference == is_reference) {
+            bail!("no run of {} can be used: {}", side.name, reasons(&refused));
+        }
+    }
+    let first = unique[commonest(&unique)].0;
+    let mut chosen = ComparableRuns::default();
+    for (run, is_reference) in unique.iter().copied() {
+        match difference(&first.1, &run.1) {
+            Some((what, most, own)) => refused.push(format!(
+                "the {what} of {} is {}, that of {} is {}: runs of different loads or hosts cannot be compared",
+                printable(&run.0),
+                printable(&own),
+                printable(&first.0),
+                printable(&most)
+            )),
+            None if is_reference => chosen.reference.push(run),
+            None => chosen.runs.push(run),
+        }
+    }
+    if chosen.reference.is_empty() || chosen.runs.is_empty() {
+        bail!("no run of {} is like one of {}: {}", judged.name, reference.name, reasons(&refused));
+    }
+    Ok(ComparableRuns { refused, ..chosen })
+}
+
+/// Reports whether two records are of one run: an old record may have no id.
+fn is_one_run(left: &NamedRun, right: &NamedRun) -> bool {
+    !left.1.run_id.is_empty() && left.1.run_id == right.1.run_id
+}
+
+/// Place of the first run of the load and host that most runs of the smaller side have.
+fn commonest(runs: &[(&NamedRun, bool)]) -> usize {
+    let mut groups: Vec<LoadGroup> = Vec::new();
+    for (place, (run, is_reference)) in runs.iter().enumerate() {
+        let traits = traits(&run.1);
+        let at = groups.iter().position(|group| group.traits == traits).unwrap_or_else(|| {
+            groups.push(LoadGroup { traits, first: place, of_reference: 0, of_runs: 0 });
+            groups.len() - 1
+        });
+        groups[at].of_reference += usize::from(*is_reference);
+        groups[at].of_runs += usize::from(!is_reference);
+    }
+    let rank = |group: &&LoadGroup| (group.of_reference.min(group.of_runs), group.of_reference + group.of_runs);
+    // Of equal ones the last is taken: from the end that is the first.
+    groups.iter().rev().max_by_key(rank).map_or(0, |group| group.first)
+}
+
+/// The first reasons in a line, and the number of the others.
+pub(super) fn reasons(all: &[String]) -> String {
+    let shown = all.iter().take(MAX_REASONS).map(String::as_str).collect::<Vec<_>>().join("; ");
+    match all.len().saturating_sub(MAX_REASONS) {
+        0 => shown,
+        more => format!("{shown}; and {more} more"),
+    }
+}

@@ -1,0 +1,122 @@
+//! Errors of times between hosts: a delivered time is read from the clock of the sink's host and from that of the source's.
+//!
+//! Clocks of one boot are one clock. Those of two hosts differ; the difference was measured by an exchange of messages, or it
+//! is not known. No time is corrected by it: the bound of the error is told, and a threshold that it could turn is not judged.
+use crate::reason::Reason;
+use crate::record::{Cause, Record};
+use crate::stage::Stage;
+use std::time::Duration;
+
+/// Part of a median that the error of times may be: one in so many.
+const ERROR_SHARE: f64 = 10.0;
+
+/// The error of the times between two hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockError {
+    /// One clock.
+    #[default]
+    None,
+    /// Up to that.
+    Bound {
+        /// Difference of the clocks, whichever is ahead.
+        difference: Duration,
+        /// The most by which the difference may be wrong.
+        uncertainty: Duration,
+    },
+    /// Not known.
+    Unknown,
+}
+
+impl ClockError {
+    /// Error of the times from a source's host to a sink's, by the records of both.
+    pub fn between(source: &Record, sink_boot: &str) -> Self {
+        let Some(clock) = &source.clock else { return Self::Unknown };
+        if clock.boot == sink_boot {
+            return Self::None;
+        }
+        clock.sinks.iter().find(|sink| sink.boot == sink_boot).map_or(Self::Unknown, |sink| Self::Bound {
+            difference: Duration::from_nanos(sink.difference_ns.unsigned_abs()),
+            uncertainty: Duration::from_nanos(sink.error_ns),
+        })
+    }
+
+    /// The larger of two.
+    #[must_use]
+    pub fn or_larger(self, other: Self) -> Self {
+        if self.size() < other.size() { other } else { self }
+    }
+
+    fn size(self) -> Duration {
+        match self {
+            Self::None => Duration::ZERO,
+            Self::Bound { difference, uncertainty } => difference.saturating_add(uncertainty),
+            Self::Unknown => Duration::MAX,
+        }
+    }
+}
+
+/// Tells the reader about the error of delivered times; the run is not valid if a threshold judges times that the error could
+/// change much.
+pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
+    let delivered = record.stages.iter().find(|row| row.name == Stage::Delivered)?;
+    let median_ms = delivered.latency_ms.as_ref()?.p50;
+    let is_judged = record.thresholds.iter().any(|row| row.unit == "ms" && row.expression.contains("delivered"))
+        || record.thresholds.iter().any(|row| row.expression.contains("delivered.within"));
+    let (known, is_small) = match error {
+        ClockError::None => return None,
+        ClockError::Bound { difference, uncertainty } => {
+            let text = format!(
+                "Delivered times are wrong by up to {}, for the clocks of the hosts differ by {} ± {}",
+                time(error.size()),
+                time(difference),
+                time(uncertainty)
+            );
+            (text, error.size().as_secs_f64() * 1e3 * ERROR_SHARE <= median_ms)
+        }
+        ClockError::Unknown => {
+            ("Delivered times compare clocks of different hosts, whose error is not known".to_owned(), false)
+        }
+    };
+    let (cause, rest) = match (is_small, is_judged) {
+        (true, _) => (Cause::Remark, "less than a tenth of their median."),
+        (false, true) => (
+            Cause::Clocks,
+            "too much for a threshold on them. Set the clocks by NTP, and name the sink to each source with --sink.",
+        ),
+        (false, false) => (Cause::Remark, "too much to rely on them. Accepted times are exact."),
+    };
+    Some(Reason::new(cause, format!("{known}: {rest}")))
+}
+
+/// A time in a unit in which it has few digits.
+fn time(time: Duration) -> String {
+    match time.as_secs_f64() {
+        seconds if seconds >= 1.0 => format!("{seconds:.1} s"),
+        seconds if seconds >= 1e-3 => format!("{:.1} ms", seconds * 1e3),
+        seconds => format!("{:.0} us", seconds * 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{ClockRow, SinkClockRow};
+
+    fn source(sinks: Vec<SinkClockRow>) -> Record {
+        Record { clock: Some(ClockRow { boot: "a".to_owned(), unix_offset_ns: 0, sinks }), ..Record::empty() }
+    }
+
+    #[test]
+    fn one_boot_is_exact_a_measured_clock_has_a_bound_and_any_other_none() {
+        let sink = SinkClockRow { boot: "b".to_owned(), difference_ns: -300, error_ns: 20, exchanges: 16 };
+        let source = source(vec![sink]);
+        assert_eq!(ClockError::between(&source, "a"), ClockError::None);
+        let bound = ClockError::Bound { difference: Duration::from_nanos(300), uncertainty: Duration::from_nanos(20) };
+        assert_eq!(ClockError::between(&source, "b"), bound);
+        assert_eq!(ClockError::between(&source, "c"), ClockError::Unknown);
+        assert_eq!(ClockError::between(&Record::empty(), "a"), ClockError::Unknown, "an older record");
+        assert_eq!(bound.or_larger(ClockError::None), bound);
+        assert_eq!(bound.or_larger(ClockError::Unknown), ClockError::Unknown);
+        assert_eq!(ClockError::None.or_larger(bound), bound);
+    }
+}

@@ -1,0 +1,564 @@
+//! Joins the records of parties of one kind, such as all parts of a load, into one record, one after the other.
+//!
+//! ```text
+//! counts      added                          times (stages, phases, lag)   their histograms added, bucket for bucket
+//! seconds     added on one axis of time      quantiles of a second         the largest: they cannot be added
+//! ```
+//! The axis is the monotonic clock of the first record's host. Records of the same boot have their place on it exactly;
+//! those of other hosts by their Unix time.
+use crate::latencies::Latencies;
+use crate::merge::{join_errors, join_events};
+use crate::record::{
+    DomainRow, Ending, EventKind, EventRow, ExhaustedRow, LatencyMs, LedgerRow, PartyUsage, PauseRow, PhaseRow, Record,
+    SeriesRow, SlowMessage, StageRow, StallRow, Surroundings, TlsRow, UsageRow,
+};
+use crate::rows::offered_rate;
+use crate::slowest::MAX_SLOWEST;
+use crate::stage::Phase;
+use crate::time_axis::seconds_between;
+use std::collections::BTreeMap;
+
+const NS_PER_S: u64 = 1_000_000_000;
+/// Times further than that from the first record's are from a clock that is wrong.
+const MAX_SHIFT_S: i128 = 7 * 86_400;
+/// Seconds that a record may have: a hostile one names any.
+const MAX_SECOND: u64 = 366 * 86_400;
+/// Events that are kept.
+const MAX_EVENTS: usize = 1_000;
+/// Rows of a kind that are kept, and read from one record.
+const MAX_ROWS: usize = 1_000;
+/// Shortest stall of all parties together that is one.
+const MIN_STALL_S: f64 = 1.0;
+
+/// The sum of several records.
+#[derive(Clone, Debug, Default)]
+pub struct RecordUnion {
+    first: Option<Record>,
+    stages: Vec<UnionStage>,
+    phases: BTreeMap<Phase, Latencies>,
+    lag: Option<Latencies>,
+    offered: Option<TimeSpan>,
+    duration: Option<TimeSpan>,
+    seconds: BTreeMap<i64, SeriesRow>,
+    usage: BTreeMap<i64, UsageRow>,
+    events: Vec<EventRow>,
+}
+
+/// Messages that reached a stage at all parties.
+#[derive(Clone, Debug)]
+struct UnionStage {
+    row: StageRow,
+    times: Option<Latencies>,
+    service: Option<Latencies>,
+    span: TimeSpan,
+}
+
+/// From the earliest begin to the latest end, in seconds on the axis.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct TimeSpan {
+    begin_s: f64,
+    end_s: f64,
+}
+
+impl TimeSpan {
+    fn of(begin_s: f64, length_s: f64) -> Self {
+        Self { begin_s, end_s: begin_s + length_s }
+    }
+
+    fn join(self, other: Self) -> Self {
+        Self { begin_s: self.begin_s.min(other.begin_s), end_s: self.end_s.max(other.end_s) }
+    }
+
+    fn length_s(self) -> f64 {
+        (self.end_s - self.begin_s).max(0.0)
+    }
+}
+
+/// Histograms of a record, read before anything is added: a record that has an unreadable one is not added at all.
+struct Histograms {
+    stages: Vec<(Option<Latencies>, Option<Latencies>)>,
+    phases: Vec<Latencies>,
+    lag: Option<Latencies>,
+}
+
+impl Histograms {
+    fn read(record: &Record) -> Result<Self, String> {
+        let read = |text: Option<&String>, of: &str| {
+            let unreadable = || format!("the histogram of {of} cannot be read");
+            text.map(|text| Latencies::decode(text).ok_or_else(unreadable)).transpose()
+        };
+        let stage = |row: &StageRow| {
+            let times = read(row.histogram.as_ref(), row.name.name())?;
+            Ok((times, read(row.service_histogram.as_ref(), row.name.name())?))
+        };
+        let phase = |row: &PhaseRow| {
+            let missing = || format!("there is no histogram of {}", row.name.name());
+            read(row.histogram.as_ref(), row.name.name())?.ok_or_else(missing)
+        };
+        let lag = record.shard.as_ref().and_then(|shard| shard.lag_histogram.as_ref());
+        Ok(Self {
+            stages: record.stages.iter().map(stage).collect::<Result<_, String>>()?,
+            phases: record.phases.iter().map(phase).collect::<Result<_, String>>()?,
+            lag: read(lag, "the delay of messages by the source")?,
+        })
+    }
+}
+
+impl RecordUnion {
+    /// Adds a record, whose one party gets that name.
+    ///
+    /// # Errors
+    /// If a histogram cannot be read, or the record's clock is far from that of the first.
+    pub fn add(&mut self, mut record: Record, name: &str) -> Result<(), String> {
+        let histograms = Histograms::read(&record)?;
+        let shift = self.shift(&record)?;
+        let shift_s = shift as f64;
+        limit_rows(&mut record);
+        name_party(&mut record, name);
+        move_times(&mut record, shift_s);
+        self.add_stages(&record, histograms.stages, shift_s);
+        for (row, times) in record.phases.iter().zip(histograms.phases) {
+            merge_times(self.phases.entry(row.name).or_insert_with(Latencies::coarse), Some(&times));
+        }
+        if let Some(times) = histograms.lag {
+            add_times(&mut self.lag, Some(times));
+        }
+        self.add_seconds(&mut record, shift);
+        self.add_events(std::mem::take(&mut record.events));
+        match &mut self.first {
+            None => self.first = Some(record),
+            Some(first) => add_rows(first, record),
+        }
+        Ok(())
+    }
+
+    /// Number of seconds from the axis's origin to the record's.
+    fn shift(&self, record: &Record) -> Result<i128, String> {
+        let Some(first) = &self.first else { return Ok(0) };
+        let shift = seconds_between(first, record);
+        match shift.abs() <= MAX_SHIFT_S {
+            true => Ok(shift),
+            false => Err(format!("its clock differs from the first one's by {} s", shift.abs())),
+        }
+    }
+
+    fn add_stages(&mut self, record: &Record, times: Vec<(Option<Latencies>, Option<Latencies>)>, shift_s: f64) {
+        let begin_s = record.shard.as_ref().map_or(shift_s, |shard| shard.began_s + shift_s);
+        for (row, (times, service)) in record.stages.iter().zip(times) {
+            let span = TimeSpan::of(begin_s, row.duration_s);
+            match self.stages.iter_mut().find(|stage| stage.row.name == row.name) {
+                Some(stage) => {
+                    stage.row.count = stage.row.count.saturating_add(row.count);
+                    stage.row.failed = stage.row.failed.saturating_add(row.failed);
+                    stage.row.bytes = stage.row.bytes.saturating_add(row.bytes);
+                    stage.row.since = stage.row.since.or(row.since);
+                    stage.span = stage.span.join(span);
+                    add_times(&mut stage.times, times);
+                    add_times(&mut stage.service, service);
+                }
+                None => self.stages.push(UnionStage { row: row.clone(), times, service, span }),
+            }
+        }
+        let join = |known: Option<TimeSpan>, span: TimeSpan| Some(known.map_or(span, |known| known.join(span)));
+        self.duration = join(self.duration, TimeSpan::of(begin_s, record.duration_s));
+        if let Some(offered_s) = record.offered_s {
+            self.offered = join(self.offered, TimeSpan::of(begin_s, offered_s));
+        }
+    }
+
+    fn add_seconds(&mut self, record: &mut Record, shift: i128) {
+        let shift = i64::try_from(shift).unwrap_or_default();
+        let second = |second: u64| (second <= MAX_SECOND).then(|| second as i64 + shift);
+        for row in std::mem::take(&mut record.series) {
+            if let Some(second) = second(row.second) {
+                match self.seconds.get_mut(&second) {
+                    Some(known) => add_second(known, &row),
+                    None => _ = self.seconds.insert(second, row),
+                }
+            }
+        }
+        for row in std::mem::take(&mut record.usage).into_iter().flat_map(|party| party.seconds) {
+            if let Some(second) = second(row.second) {
+                let known = self.usage.entry(second).or_default();
+                known.cores += row.cores;
+                known.rss_bytes = known.rss_bytes.saturating_add(row.rss_bytes);
+            }
+        }
+    }
+
+    /// Adds events. Those of the plan are the same everywhere.
+    fn add_events(&mut self, events: Vec<EventRow>) {
+        let is_new = |event: &EventRow| {
+            let is_of_plan = matches!(event.kind, EventKind::WarmUpEnded | EventKind::RateStage);
+            !(is_of_plan && self.events.iter().any(|known| known.kind == event.kind && known.text == event.text))
+        };
+        let room = MAX_EVENTS.saturating_sub(self.events.len());
+        let more = events.into_iter().filter(is_new).take(room).collect();
+        self.events = join_events(std::mem::take(&mut self.events), more);
+    }
+
+    /// The record of all; `None` if there was none. Its party of usage has that name.
+    pub fn finish(mut self, usage_name: &str) -> Option<Record> {
+        let mut record = self.first.take()?;
+        let offered_s = self.offered.map(TimeSpan::length_s);
+        record.offered_s = offered_s;
+        record.duration_s = self.duration.map_or(0.0, TimeSpan::length_s);
+        record.stages = self.stages.drain(..).map(|stage| stage.finish(offered_s)).collect();
+        record.phases = self.phases.into_iter().filter_map(|(name, times)| phase_row(name, &times)).collect();
+        record.lag_ms = self.lag.as_ref().and_then(Latencies::summary).or(record.lag_ms.filter(|_| self.lag.is_none()));
+        record.events = self.events;
+        record.stalls.retain(|stall| stall.to_s - stall.from_s >= MIN_STALL_S);
+        // No time is before the axis's origin.
+        let earliest = self.seconds.keys().chain(self.usage.keys()).min().copied().unwrap_or_default().min(0);
+        let lead = u64::try_from(-earliest).unwrap_or_default().min(record.origin_ns / NS_PER_S);
+        record.origin_ns -= lead * NS_PER_S;
+        move_times(&mut record, lead as f64);
+        let second = |second: i64| u64::try_from(second + lead as i64).unwrap_or_default();
+        record.series = self.seconds.into_iter().map(|(at, row)| SeriesRow { second: second(at), ..row }).collect();
+        let rows: Vec<UsageRow> =
+            self.usage.into_iter().map(|(at, row)| UsageRow { second: second(at), ..row }).collect();
+        record.usage = vec![PartyUsage { party: usage_name.to_owned(), seconds: rows }];
+        record.usage.retain(|usage| !usage.seconds.is_empty());
+        Some(record)
+    }
+}
+
+impl UnionStage {
+    fn finish(self, offered_s: Option<f64>) -> StageRow {
+        let duration_s = self.span.length_s();
+        let per_second = |count: u64| if duration_s > 0.0 { count as f64 / duration_s } else { 0.0 };
+        let summary = |times: &Option<Latencies>| times.as_ref().and_then(Latencies::summary);
+        let encoded = |times: &Option<Latencies>| times.as_ref().and_then(Latencies::encoded);
+        StageRow {
+            rate_per_s: per_second(self.row.count),
+            bytes_per_s: per_second(self.row.bytes),
+            duration_s,
+            offered_rate_per_s: offered_rate(self.row.count, offered_s),
+            latency_ms: summary(&self.times),
+            histogram: encoded(&self.times),
+            service_ms: summary(&self.service),
+            service_histogram: encoded(&self.service),
+            ..self.row
+        }
+    }
+}
+
+fn phase_row(name: Phase, times: &Latencies) -> Option<PhaseRow> {
+    let latency_ms: LatencyMs = times.summary()?;
+    Some(PhaseRow { name, count: times.count(), latency_ms, histogram: times.encoded() })
+}
+
+fn add_times(known: &mut Option<Latencies>, more: Option<Latencies>) {
+    match (known.as_mut(), more) {
+        (Some(known), more) => merge_times(known, more.as_ref()),
+        (None, more) => *known = more,
+    }
+}
+
+fn merge_times(known: &mut Latencies, more: Option<&Latencies>) {
+    if let Some(more) = more {
+        known.merge(more);
+    }
+}
+
+/// Gives the record's party its name, in all rows that concern it.
+fn name_party(record: &mut Record, name: &str) {
+    record.parties.iter_mut().for_each(|party| name.clone_into(&mut party.name));
+    record.exhausted.iter_mut().for_each(|row| name.clone_into(&mut row.party));
+    record.pauses.iter_mut().for_each(|row| name.clone_into(&mut row.party));
+}
+
+/// Cuts lists that only a hostile record has.
+fn limit_rows(record: &mut Record) {
+    record.errors.truncate(MAX_ROWS);
+    record.domains.truncate(MAX_ROWS);
+    record.tls.truncate(MAX_ROWS);
+    record.exhausted.truncate(MAX_ROWS);
+    record.pauses.truncate(MAX_ROWS);
+    record.stalls.truncate(MAX_ROWS);
+    record.slowest.truncate(MAX_SLOWEST);
+}
+
+/// Moves all times of a record, except those of its seconds.
+fn move_times(record: &mut Record, by_s: f64) {
+    let moved = |at_s: &mut f64| *at_s = if at_s.is_finite() { *at_s + by_s } else { 0.0 };
+    record.events.iter_mut().for_each(|event| moved(&mut event.at_s));
+    record.errors.iter_mut().flat_map(|row| [&mut row.first_s, &mut row.last_s]).flatten().for_each(moved);
+    record.slowest.iter_mut().for_each(|message| moved(&mut message.created_s));
+    for stall in &mut record.stalls {
+        moved(&mut stall.from_s);
+        moved(&mut stall.to_s);
+    }
+}
+
+fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
+    known.created = known.created.saturating_add(row.created);
+    known.sent = known.sent.saturating_add(row.sent);
+    known.accepted = known.accepted.saturating_add(row.accepted);
+    known.delivered = known.delivered.saturating_add(row.delivered);
+    known.errors = known.errors.saturating_add(row.errors);
+    known.p50_ms = known.p50_ms.max(row.p50_ms);
+    known.p95_ms = known.p95_ms.max(row.p95_ms);
+    known.p99_ms = known.p99_ms.max(row.p99_ms);
+    known.p999_ms = known.p999_ms.max(row.p999_ms);
+    known.max_ms = known.max_ms.max(row.max_ms);
+}
+
+/// Adds the rows that only have to be counted.
+fn add_rows(sum: &mut Record, more: Record) {
+    sum.parties.extend(more.parties);
+    more.tls.into_iter().for_each(|row| add_tls(&mut sum.tls, row));
+    more.exhausted.into_iter().for_each(|row| add_exhausted(&mut sum.exhausted, row));
+    more.pauses.into_iter().for_each(|row| add_pause(&mut sum.pauses, row));
+    if let (Some(sum), Some(more)) = (&mut sum.warm_up, more.warm_up) {
+        sum.created = sum.created.saturating_add(more.created);
+        sum.accepted = sum.accepted.saturating_add(more.accepted);
+    }
+    sum.slowest = slowest_of(std::mem::take(&mut sum.slowest), more.slowest);
+    more.domains.into_iter().for_each(|row| add_domain(&mut sum.domains, row));
+    sum.stalls = common_stalls(&sum.stalls, &more.stalls);
+    sum.ending = worse_ending(sum.ending, more.ending);
+    add_ledger(&mut sum.ledger, &more.ledger);
+    sum.errors = join_errors(std::mem::take(&mut sum.errors), more.errors);
+    sum.errors.truncate(MAX_ROWS);
+    sum.surroundings = disturbance(sum.surroundings.take(), more.surroundings);
+}
+
+fn add_tls(rows: &mut Vec<TlsRow>, row: TlsRow) {
+    let kind = |row: &TlsRow| (row.version.clone(), row.cipher.clone());
+    match rows.iter_mut().find(|known| kind(known) == kind(&row)) {
+        Some(known) => {
+            known.handshakes = known.handshakes.saturating_add(row.handshakes);
+            known.resumed = known.resumed.saturating_add(row.resumed);
+        }
+        None => rows.push(row),
+    }
+}
+
+fn add_exhausted(rows: &mut Vec<ExhaustedRow>, row: ExhaustedRow) {
+    match rows.iter_mut().find(|known| known.resource == row.resource) {
+        Some(known) => known.count = known.count.saturating_add(row.count),
+        None => rows.push(row),
+    }
+}
+
+fn add_pause(rows: &mut Vec<PauseRow>, row: PauseRow) {
+    match rows.iter_mut().find(|known| known.phase == row.phase) {
+        Some(known) => {
+            known.count = known.count.saturating_add(row.count);
+            known.of = known.of.saturating_add(row.of);
+        }
+        None => rows.push(row),
+    }
+}
+
+/// Adds a domain, or if there are too many to the row of all others.
+fn add_domain(rows: &mut Vec<DomainRow>, mut row: DomainRow) {
+    if rows.len() >= MAX_ROWS && !rows.iter().any(|known| known.domain == row.domain) {
+        row.domain.clear();
+    }
+    let sum = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
+    match rows.iter_mut().find(|known| known.domain == row.domain) {
+        Some(known) => {
+            known.created = known.created.saturating_add(row.created);
+            known.accepted = known.accepted.saturating_add(row.accepted);
+            known.rejected = known.rejected.saturating_add(row.rejected);
+            known.failed = known.failed.saturating_add(row.failed);
+            known.delivered = sum(known.delivered, row.delivered);
+            known.duplicates = sum(known.duplicates, row.duplicates);
+        }
+        None => rows.push(row),
+    }
+}
+
+/// The slowest of both lists.
+fn slowest_of(mut messages: Vec<SlowMessage>, more: Vec<SlowMessage>) -> Vec<SlowMessage> {
+    messages.extend(more);
+    let took = |message: &SlowMessage| message.delivered_ms.unwrap_or(message.accepted_ms).max(message.accepted_ms);
+    messages.sort_by(|one, other| took(other).total_cmp(&took(one)));
+    messages.truncate(MAX_SLOWEST);
+    messages
+}
+
+/// Times in which no party reached the stage: where one still did, the server was there.
+fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
+    let common = |one: &StallRow, other: &StallRow| {
+        let from_s = one.from_s.max(other.from_s);
+        // The later of two loads goes on alone.
+        let to_s = match (one.to_the_end, other.to_the_end) {
+            (true, true) => one.to_s.max(other.to_s),
+            _ => one.to_s.min(other.to_s),
+        };
+        (one.stage == other.stage && to_s > from_s).then(|| StallRow {
+            stage: one.stage,
+            from_s,
+            to_s,
+            to_the_end: one.to_the_end && other.to_the_end,
+            rejected: one.rejected.saturating_add(other.rejected),
+            failed: one.failed.saturating_add(other.failed),
+        })
+    };
+    ours.iter().flat_map(|one| theirs.iter().filter_map(move |other| common(one, other))).take(MAX_EVENTS).collect()
+}
+
+/// The reason that says more: a part that was interrupted, or gave up, is a part that did not send its load.
+fn worse_ending(one: Option<Ending>, other: Option<Ending>) -> Option<Ending> {
+    match (one, other) {
+        (None | Some(Ending::Complete), Some(other)) => Some(other),
+        (one, _) => one,
+    }
+}
+
+fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
+    let add = |sum: &mut Option<u64>, more: Option<u64>| {
+        *sum = match (*sum, more) {
+            (Some(one), Some(other)) => Some(one.saturating_add(other)),
+            (one, other) => one.or(other),
+        };
+    };
+    add(&mut sum.created, more.created);
+    add(&mut sum.accepted, more.accepted);
+    add(&mut sum.delivered, more.delivered);
+    add(&mut sum.rejected, more.rejected);
+    add(&mut sum.failed, more.failed);
+    add(&mut sum.expired, more.expired);
+    add(&mut sum.queued, more.queued);
+    add(&mut sum.lost, more.lost);
+    add(&mut sum.in_flight, more.in_flight);
+    add(&mut sum.duplicates, more.duplicates);
+    add(&mut sum.corrupt, more.corrupt);
+    add(&mut sum.converted, more.converted);
+    add(&mut sum.foreign, more.foreign);
+    add(&mut sum.untimed, more.untimed);
+    add(&mut sum.overflow, more.overflow);
+}
+
+/// The largest shares of busy and of stolen processor time of both hosts. Other figures concern one host only and are left out.
+fn disturbance(one: Option<Surroundings>, other: Option<Surroundings>) -> Option<Surroundings> {
+    let largest = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
+    let one = one.unwrap_or_default();
+    let other = other.unwrap_or_default();
+    Some(Surroundings {
+        busy_share: largest(one.busy_share, other.busy_share),
+        steal_share: largest(one.steal_share, other.steal_share),
+        ..Surroundings::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{ClockRow, ShardRow};
+    use crate::stage::Stage;
+    use crate::tally::{LatencyKind, SourceTally};
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    /// A source that measured these times, in microseconds, of messages that all were created in its first second.
+    fn source(times_us: &[u64], origin_s: u64, boot: &str, unix_s: u64) -> Record {
+        let mut tally = SourceTally::default();
+        for time in times_us.iter().copied().map(Duration::from_micros) {
+            tally.created += 1;
+            tally.sent += 1;
+            tally.accepted += 1;
+            tally.time(LatencyKind::Sent, time / 2);
+            tally.time(LatencyKind::Accepted, time);
+            tally.time(LatencyKind::AcceptedService, time / 3);
+            tally.time(LatencyKind::Phase(Phase::Reply), time / 4);
+            tally.time(LatencyKind::Lag, time / 100);
+        }
+        tally.flush_times();
+        tally.first_created = Some(Duration::from_secs(1));
+        tally.last_accepted = Some(Duration::from_secs(3));
+        let count = times_us.len() as u64;
+        let offered = Duration::from_secs(2);
+        Record {
+            origin_ns: origin_s * 1_000_000_000,
+            offered_s: Some(offered.as_secs_f64()),
+            clock: Some(ClockRow { boot: boot.to_owned(), unix_offset_ns: unix_s * 1_000_000_000, sinks: Vec::new() }),
+            shard: Some(ShardRow { lag_histogram: tally.lag.encoded(), ..ShardRow::default() }),
+            stages: tally.stages("source", Stage::Created, Some(offered)),
+            phases: tally.phase_rows(),
+            series: vec![SeriesRow { second: 1, accepted: count, p99_ms: count as f64, ..SeriesRow::default() }],
+            ledger: LedgerRow { created: Some(count), accepted: Some(count), ..LedgerRow::default() },
+            ending: Some(Ending::Complete),
+            ..Record::empty()
+        }
+    }
+
+    fn union(records: impl IntoIterator<Item = Record>) -> Record {
+        let mut union = RecordUnion::default();
+        for (at, record) in records.into_iter().enumerate() {
+            union.add(record, &format!("source {at}")).unwrap();
+        }
+        union.finish("source").unwrap()
+    }
+
+    fn histograms(record: &Record) -> Vec<Option<Latencies>> {
+        let decode = |text: Option<&String>| text.map(|text| Latencies::decode(text).unwrap());
+        let stages = record.stages.iter().flat_map(|row| [row.histogram.as_ref(), row.service_histogram.as_ref()]);
+        stages.chain(record.phases.iter().map(|row| row.histogram.as_ref())).map(decode).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn parts_of_a_stream_merge_to_the_histograms_of_the_whole(
+            stream in proptest::collection::vec(1_u64..5_000_000_000, 1..300),
+            order in proptest::collection::vec(0_usize..3, 300),
+        ) {
+            let mut parts = [Vec::new(), Vec::new(), Vec::new()];
+            stream.iter().zip(order).for_each(|(time, part)| parts[part].push(*time));
+            let whole = source(&stream, 5, "a", 0);
+            let merged = union(parts.iter().map(|part| source(part, 5, "a", 0)));
+            let same = |row: &StageRow| (row.name, row.count, row.latency_ms.map(|ms| (ms.p50, ms.p999, ms.max)));
+            prop_assert_eq!(merged.stages.iter().map(same).collect::<Vec<_>>(), whole.stages.iter().map(same).collect::<Vec<_>>());
+            let times = |record: &Record| histograms(record);
+            prop_assert_eq!(times(&merged), times(&whole), "bucket for bucket");
+            let lag = |record: &Record| record.lag_ms.map(|lag| (lag.p50, lag.p99));
+            let whole_lag = Latencies::decode(whole.shard.as_ref().unwrap().lag_histogram.as_ref().unwrap()).unwrap();
+            prop_assert_eq!(lag(&merged), whole_lag.summary().map(|lag| (lag.p50, lag.p99)));
+            prop_assert_eq!(merged.ledger, whole.ledger);
+        }
+    }
+
+    #[test]
+    fn times_of_one_boot_are_joined_exactly_and_those_of_others_by_unix_time() {
+        let here = source(&[1_000; 2], 10, "a", 1_000);
+        let beside = source(&[1_000; 3], 12, "a", 5_000);
+        let elsewhere = source(&[1_000; 4], 500, "b", 507);
+        let record = union([here, beside, elsewhere]);
+        let rows: Vec<_> = record.series.iter().map(|row| (row.second, row.accepted)).collect();
+        assert_eq!((record.origin_ns, rows), (8_000_000_000, vec![(0, 4), (3, 2), (5, 3)]));
+        let mut union = RecordUnion::default();
+        union.add(source(&[1], 10, "a", 1_000), "one").unwrap();
+        let why = union.add(source(&[1], 10, "b", 9_000_000), "other").unwrap_err();
+        assert!(why.contains("its clock differs"), "{why}");
+    }
+
+    #[test]
+    fn a_record_with_an_unreadable_histogram_is_not_added() {
+        let mut bad = source(&[5], 10, "a", 0);
+        bad.stages[2].histogram = Some("AAAA".to_owned());
+        let mut union = RecordUnion::default();
+        assert_eq!(union.add(bad, "bad"), Err("the histogram of accepted cannot be read".to_owned()));
+        assert!(union.finish("source").is_none());
+    }
+
+    #[test]
+    fn a_stall_of_one_part_is_none_of_the_run() {
+        let stall = |from_s, to_s| StallRow { from_s, to_s, failed: 1, ..StallRow::default() };
+        let rows = common_stalls(&[stall(1.0, 5.0), stall(8.0, 12.0)], &[stall(4.0, 9.5)]);
+        let spans: Vec<_> = rows.iter().map(|row| (row.from_s, row.to_s, row.failed)).collect();
+        assert_eq!(spans, [(4.0, 5.0, 2), (8.0, 9.5, 2)]);
+        assert!(common_stalls(&[stall(1.0, 5.0)], &[]).is_empty());
+    }
+
+    #[test]
+    fn a_part_that_was_cut_is_the_end_of_all() {
+        let ending = |ending| Record { ending, ..source(&[1], 1, "a", 0) };
+        let merged =
+            union([ending(Some(Ending::Complete)), ending(Some(Ending::GaveUp)), ending(Some(Ending::Complete))]);
+        assert_eq!(merged.ending, Some(Ending::GaveUp));
+    }
+}

@@ -1,0 +1,324 @@
+//! The link to a master: carries messages between its socket and the worker's state, on a thread of its own.
+use super::connection::MasterConnection;
+use super::orders::LoadOrder;
+use super::stats::{self, ReportTimes};
+use crate::source::{LoadControl, NUMBERS_LOG2};
+use anyhow::Result;
+use locust::{
+    ClassCounts, LoadStatus, LocustWorker, MasterClockExchange, MasterCommand, Percent, StatsReport, WorkerAction,
+    WorkerExit, WorkerLimits, WorkerMessage,
+};
+use net::clock;
+use party::interrupt::{Interrupt, StopRequest};
+use party::process_usage;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Interval at which processor time is measured.
+const USAGE_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause of the loop while there is no connection.
+const IDLE_WAIT: Duration = Duration::from_millis(20);
+/// Time for which the socket is kept after the last message: closing it with bytes unread would drop them.
+const LINGER: Duration = Duration::from_millis(150);
+/// Registrations that have numbers of their own, below the bit of the warm-up in a trace.
+const MAX_INDEX: u64 = (1 << 16) - 1;
+/// A difference of the clocks below this is the time of the message.
+const LEAST_SKEW_S: f64 = 1.0;
+/// Clocks that differ by more are no clocks: ten years.
+const MOST_SKEW_S: f64 = 315_360_000.0;
+
+/// The link to a master.
+pub(super) struct MasterLink {
+    master: String,
+    worker: LocustWorker,
+    connection: Option<MasterConnection>,
+    /// The part of all identities that is this process's, and the number of the connection.
+    process: String,
+    connections: u64,
+    identity: String,
+    orders: Sender<LoadOrder>,
+    load: Option<LoadOrder>,
+    interrupt: Interrupt,
+    usage: UsageMeter,
+    /// Number of the next message of this worker.
+    next_message: u64,
+    index: Option<u64>,
+    reports: u64,
+    reported_at_s: f64,
+    /// Messages that were accepted and are left out, since the last report.
+    left_out: u64,
+    clock: MasterClockExchange,
+    /// Difference of the clocks, in whole seconds, by the last `spawn`.
+    offset_s: i64,
+    has_said_absent: bool,
+}
+
+/// Share of all processors that this process has used.
+struct UsageMeter {
+    measured_at: Duration,
+    used_s: f64,
+    latest: (Percent, u64),
+}
+
+impl UsageMeter {
+    fn new(now: Duration) -> Self {
+        let used = process_usage::own();
+        let memory = used.rss_bytes.unwrap_or_default();
+        Self { measured_at: now, used_s: used.user_s + used.sys_s, latest: (Percent::default(), memory) }
+    }
+
+    fn latest(&mut self, now: Duration) -> (Percent, u64) {
+        let elapsed = now.saturating_sub(self.measured_at);
+        if elapsed >= USAGE_INTERVAL {
+            let used = process_usage::own();
+            let used_s = used.user_s + used.sys_s;
+            let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+            let share = (used_s - self.used_s) / elapsed.as_secs_f64() / processors;
+            self.latest = (Percent::new(share * 100.0), used.rss_bytes.unwrap_or_default());
+            self.used_s = used_s;
+            self.measured_at = now;
+        }
+        self.latest
+    }
+}
+
+impl MasterLink {
+    /// # Errors
+    /// If there is no random number for its identity.
+    pub(super) fn new(
+        master: String,
+        limits: WorkerLimits,
+        orders: Sender<LoadOrder>,
+        interrupt: Interrupt,
+    ) -> Result<Self> {
+        let now = clock::now();
+        Ok(Self {
+            master,
+            worker: LocustWorker::new(limits, now),
+            connection: None,
+            process: process_identity()?,
+            connections: 0,
+            identity: String::new(),
+            orders,
+            load: None,
+            interrupt,
+            usage: UsageMeter::new(now),
+            next_message: 0,
+            index: None,
+            reports: 0,
+            reported_at_s: unix_s(),
+            left_out: 0,
+            clock: MasterClockExchange::default(),
+            offset_s: 0,
+            has_said_absent: false,
+        })
+    }
+
+    /// Works until the worker is to end. Dropping the link then ends the main thread's wait for orders.
+    pub(super) fn run(mut self) -> WorkerExit {
+        loop {
+            self.receive();
+            let now = clock::now();
+            if self.interrupt.requested() != StopRequest::Nothing {
+                self.worker.terminate(now);
+            }
+            let usage = self.usage.latest(now);
+            let status = self.load_status();
+            self.worker.tick(now, &status, usage);
+            if let Some(exit) = self.act() {
+                self.flush();
+                self.linger();
+                return exit;
+            }
+            self.ask_clock();
+            self.flush();
+            if self.interrupt.requested() >= StopRequest::StopNow {
+                return WorkerExit::Terminated;
+            }
+        }
+    }
+
+    fn receive(&mut self) {
+        let Some(connection) = &mut self.connection else { return std::thread::sleep(IDLE_WAIT) };
+        match connection.receive() {
+            Ok(messages) => messages.iter().filter_map(|bytes| MasterCommand::decode(bytes)).for_each(|command| {
+                self.note(&command);
+                self.worker.receive(command, clock::now());
+            }),
+            Err(error) => self.lose(&error),
+        }
+    }
+
+    /// Takes from a command what concerns numbers and clocks.
+    fn note(&mut self, command: &MasterCommand) {
+        match command {
+            MasterCommand::Ack(index) if self.index.is_none() => {
+                let index = (*index).min(MAX_INDEX);
+                self.index = Some(index);
+                // A fresh registration of this worker goes on behind the numbers that it has used.
+                self.next_message = index << NUMBERS_LOG2;
+                party::tell!("worker {index} of the Locust master at {}", self.master);
+            }
+            MasterCommand::Spawn(target) => {
+                let skew = target.timestamp - unix_s();
+                let is_skewed = (LEAST_SKEW_S..MOST_SKEW_S).contains(&skew.abs());
+                self.offset_s = if is_skewed { skew.round() as i64 } else { 0 };
+            }
+            MasterCommand::Clock { sent_s, master_s } => self.clock.answer(*sent_s, *master_s, clock::now()),
+            _ => {}
+        }
+    }
+
+    /// Asks for the master's clock, where that is due and the master has our locustfile.
+    fn ask_clock(&mut self) {
+        if self.connection.is_none() || !self.worker.can_ask_clock() {
+            return;
+        }
+        if let Some(sent_s) = self.clock.question(clock::now(), unix_s()) {
+            self.send(&WorkerMessage::Clock(sent_s));
+        }
+    }
+
+    fn lose(&mut self, error: &anyhow::Error) {
+        self.connection = None;
+        self.worker.disconnected(clock::now());
+        if !std::mem::replace(&mut self.has_said_absent, true) {
+            party::tell!("no connection to the Locust master at {}: {error:#}; trying again", self.master);
+        }
+    }
+
+    fn load_status(&self) -> LoadStatus {
+        LoadStatus {
+            is_running: self.load.as_ref().is_some_and(|load| !load.has_ended()),
+            failure: self.load.as_ref().and_then(LoadOrder::take_failure),
+        }
+    }
+
+    /// Does what the worker's state asks for.
+    fn act(&mut self) -> Option<WorkerExit> {
+        while let Some(action) = self.worker.next_action() {
+            match action {
+                WorkerAction::Send(message) => self.send(&message),
+                WorkerAction::SendStats(classes) => {
+                    let report = self.report(classes);
+                    self.send(&WorkerMessage::Stats(Box::new(report)));
+                }
+                WorkerAction::SendFinalStats(classes) => {
+                    let report = StatsReport { is_final: true, ..self.report(classes) };
+                    self.send(&WorkerMessage::Stats(Box::new(report)));
+                }
+                WorkerAction::Run { users, host, run_id } => self.run_load(users, host, run_id),
+                WorkerAction::ResetStats => {
+                    self.left_out = 0;
+                    drop(self.load.as_ref().map(|load| load.control().take_counts()));
+                }
+                WorkerAction::LeaveOutStats => {
+                    let counts = self.load.as_ref().map(|load| load.control().take_counts());
+                    self.left_out += counts.map_or(0, |counts| counts.accepted);
+                }
+                WorkerAction::Drain(limit) => {
+                    self.load.iter().for_each(|load| load.control().drain(limit));
+                }
+                WorkerAction::Connect => self.connect(),
+                WorkerAction::Exit(exit) => return Some(exit),
+            }
+        }
+        None
+    }
+
+    fn connect(&mut self) {
+        self.connection = None;
+        self.index = None;
+        // Another clock may be behind the same address by now.
+        self.clock = MasterClockExchange::default();
+        self.connections += 1;
+        self.identity = format!("{}-{}", self.process, self.connections);
+        match MasterConnection::open(&self.master, &self.identity) {
+            Ok(connection) => {
+                self.connection = Some(connection);
+                self.has_said_absent = false;
+                self.worker.connected(clock::now());
+            }
+            Err(error) => self.lose(&error),
+        }
+    }
+
+    fn send(&mut self, message: &WorkerMessage) {
+        if let Some(connection) = &mut self.connection {
+            connection.send(&message.encode(&self.identity));
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(Err(error)) = self.connection.as_mut().map(MasterConnection::flush) {
+            self.lose(&error);
+        }
+    }
+
+    /// The counts since the last report.
+    fn report(&mut self, classes: ClassCounts) -> StatsReport {
+        // Counts that cannot be sent now are kept for the next report.
+        let load = self.load.as_ref().filter(|_| self.connection.is_some());
+        let counts = load.map(|load| load.control().take_counts()).unwrap_or_default();
+        let clock = self.clock.estimate(clock::now());
+        let exact_offset_s = self.offset_s();
+        let now_s = unix_s() + exact_offset_s;
+        let times = ReportTimes { start_s: self.reported_at_s, now_s, offset_s: exact_offset_s.round() as i64 };
+        self.reported_at_s = now_s;
+        self.reports += 1;
+        let mut report = StatsReport { classes, number: self.reports, clock, ..stats::report(&counts, times) };
+        report.counts.push(("left_out", std::mem::take(&mut self.left_out)));
+        report
+    }
+
+    /// Seconds to add to this host's clock for the master's: measured, or else by its last `spawn`.
+    fn offset_s(&self) -> f64 {
+        self.clock.estimate(clock::now()).map_or(self.offset_s as f64, |estimate| estimate.offset_s)
+    }
+
+    fn run_load(&mut self, users: u32, host: Option<String>, run_id: Option<String>) {
+        if let Some(load) = self.load.as_ref().filter(|load| !load.has_ended()) {
+            return load.control().set_users(users);
+        }
+        if users == 0 {
+            // A load without users need not begin.
+            return;
+        }
+        if let Some(ended) = &self.load {
+            let next = ended.control().next_message();
+            // Numbers of an earlier registration are another worker's by now.
+            if next >> NUMBERS_LOG2 == self.next_message >> NUMBERS_LOG2 {
+                self.next_message = self.next_message.max(next);
+            }
+        }
+        let control = LoadControl::new(users, self.next_message, self.interrupt.clone());
+        let order = LoadOrder::new(control, host, run_id);
+        self.reported_at_s = unix_s() + self.offset_s();
+        self.load = Some(order.clone());
+        // The main thread takes orders for as long as this thread lives.
+        let _ = self.orders.send(order);
+    }
+
+    /// Keeps the socket for a moment and reads what comes, so that the last messages arrive.
+    fn linger(&mut self) {
+        let until = clock::now() + LINGER;
+        while clock::now() < until {
+            match self.connection.as_mut().map(MasterConnection::receive) {
+                Some(Ok(_)) => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+/// The part of identities that is this process's. Masters take what is before the line as the host, and spread users over
+/// hosts.
+fn process_identity() -> Result<String> {
+    let host = rustix::system::uname().nodename().to_string_lossy().replace('_', "-");
+    let host: String = host.chars().filter(char::is_ascii).take(64).collect();
+    Ok(format!("{host}_{}", party::outputs::new_run_id()?))
+}
+
+fn unix_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

@@ -1,0 +1,87 @@
+//! The source as a worker of a Locust master: tests of the master are loads here, users are sessions, or shares of a rate.
+//!
+//! ```text
+//! thread "locust": master ⇄ locust::LocustWorker ─ an order per test ─→ main thread: source::run
+//!                     ▲ counts, four times per second ── LoadControl ◄─────┘ sessions, drain
+//! ```
+//! The link has a thread of its own: load never delays a heartbeat.
+mod connection;
+mod link;
+mod orders;
+mod stats;
+
+use crate::source::{self, SourceOptions};
+use anyhow::{Result, anyhow};
+use journey::record::Ending;
+use link::MasterLink;
+use locust::{WorkerExit, WorkerLimits};
+use orders::LoadOrder;
+use party::interrupt::Interrupt;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Options of a worker.
+#[derive(Clone, Debug)]
+pub struct LocustWorkerOptions {
+    /// `HOST:PORT` of the master.
+    pub master: String,
+    /// The most users at a time.
+    pub max_sessions: u32,
+    /// Servers that a master may name, by [`locust::canonical_target`].
+    pub targets: Vec<String>,
+    /// Time that messages under way have at a stop.
+    pub drain: Duration,
+    /// Time without a master after which the worker ends.
+    pub master_timeout: Duration,
+}
+
+/// Works for a master until it says `quit`, or until SIGINT or SIGTERM. `load_for` makes the options of a load of the
+/// server that the master has named, or of the worker's own.
+///
+/// # Errors
+/// If there is no master.
+pub fn run(options: &LocustWorkerOptions, load_for: impl Fn(Option<&str>) -> Result<SourceOptions>) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
+    let (orders, received) = channel::<LoadOrder>();
+    let limits = WorkerLimits {
+        max_sessions: options.max_sessions,
+        targets: options.targets.clone(),
+        drain: options.drain,
+        master_timeout: options.master_timeout,
+    };
+    let link = MasterLink::new(options.master.clone(), limits, orders, interrupt)?;
+    let link = std::thread::Builder::new().name("locust".to_owned()).spawn(move || link.run())?;
+    for order in received {
+        order.finish(carry_out(&order, &load_for));
+    }
+    match link.join() {
+        Ok(WorkerExit::Quit | WorkerExit::Terminated) => Ok(()),
+        Ok(WorkerExit::NoMaster) => Err(anyhow!(
+            "no Locust master at {} within {:?}; check --master-host and --master-port",
+            options.master,
+            options.master_timeout
+        )),
+        Err(_) => Err(anyhow!("the connection to the master ended by a defect of mailrun")),
+    }
+}
+
+/// Runs the load of a test; returns why it ended by itself.
+fn carry_out(order: &LoadOrder, load_for: &impl Fn(Option<&str>) -> Result<SourceOptions>) -> Option<String> {
+    let options = load_for(order.host.as_deref()).and_then(|mut options| {
+        options.control = Some(order.control());
+        options.run = match &order.run_id {
+            Some(id) => {
+                Some(id.parse().map_err(|_| anyhow!("the master's run id {id:?} is not 32 hexadecimal digits"))?)
+            }
+            None => None,
+        };
+        Ok(options)
+    });
+    match options.and_then(source::run) {
+        Ok(finished) if finished.record.ending == Some(Ending::GaveUp) => {
+            Some("the server accepted nothing for the time of --give-up".to_owned())
+        }
+        Ok(_) => None,
+        Err(error) => Some(format!("{error:#}")),
+    }
+}

@@ -1,0 +1,188 @@
+//! Control of a load while it runs: users that come and go, an end from outside, and its counts as they arise. A user is a
+//! session, and at open loop a share of the rate.
+//!
+//! The collector adds each tally of a worker, four times per second: no message costs more than without a control.
+use super::SourceContext;
+use journey::errors::Errors;
+use journey::tally::PhaseTimes;
+use journey::{Latencies, SourceTally};
+use net::clock;
+use party::interrupt::Interrupt;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Numbers of messages that each host of a load has for itself, as a power of two.
+pub(crate) const NUMBERS_LOG2: u32 = 32;
+
+/// Counts of a load since they were last taken.
+#[derive(Clone, Debug, Default)]
+pub struct LoadCounts {
+    /// Connections that were established.
+    pub connections: u64,
+    /// Messages that a session began.
+    pub created: u64,
+    /// Messages that the server took responsibility for.
+    pub accepted: u64,
+    /// Messages that the server rejected.
+    pub rejected: u64,
+    /// Messages whose connection failed.
+    pub failed: u64,
+    /// Bytes of the accepted messages.
+    pub bytes: u64,
+    /// Times from the beginning of a message until it was accepted.
+    pub accepted_times: Latencies,
+    /// Times from the beginning of a message until its last byte was handed over.
+    pub sent_times: Latencies,
+    /// Open loop: times from the moment when a session took a message up until it was accepted.
+    pub service_times: Latencies,
+    /// Times from the beginning of a message until it was rejected or failed.
+    pub ended_times: Latencies,
+    /// Durations of the phases.
+    pub phases: PhaseTimes,
+    /// Errors by phase and code.
+    pub errors: Errors,
+    /// Messages that ended, and those of them that were not accepted, by second of Unix time, to a quarter of a second.
+    pub ended_by_second: BTreeMap<u64, (u64, u64)>,
+}
+
+impl LoadCounts {
+    fn add(&mut self, tally: &SourceTally) {
+        self.connections += tally.connections;
+        self.created += tally.created;
+        self.accepted += tally.accepted;
+        self.rejected += tally.rejected;
+        self.failed += tally.failed;
+        self.bytes += tally.bytes_accepted;
+        self.accepted_times.merge(&tally.accepted_latency);
+        self.sent_times.merge(&tally.sent_latency);
+        self.service_times.merge(&tally.accepted_service);
+        self.ended_times.merge(&tally.ended_latency);
+        for (ours, theirs) in self.phases.0.iter_mut().zip(&tally.phases.0) {
+            ours.merge(theirs);
+        }
+        self.errors.merge(&tally.errors);
+        let bad = tally.rejected + tally.failed;
+        if tally.accepted + bad > 0 {
+            let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            let counts = self.ended_by_second.entry(second).or_default();
+            *counts = (counts.0 + tally.accepted + bad, counts.1 + bad);
+        }
+    }
+
+    /// Messages that ended.
+    pub fn ended(&self) -> u64 {
+        self.accepted + self.rejected + self.failed
+    }
+}
+
+/// Control of a load, which other threads hold while it runs.
+#[derive(Debug)]
+pub struct LoadControl {
+    users: Mutex<UserTarget>,
+    /// The users of that target: sessions look at it with each message.
+    sessions: AtomicU32,
+    first_message: u64,
+    interrupt: Interrupt,
+    drain_limit: Mutex<Option<Duration>>,
+    counts: Mutex<LoadCounts>,
+    load: OnceLock<Weak<SourceContext>>,
+    next_message: AtomicU64,
+}
+
+/// Users that are wanted, and the time since which they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct UserTarget {
+    pub(super) users: u32,
+    pub(super) since: Duration,
+}
+
+impl LoadControl {
+    /// Control of a load that begins with so many users, and whose messages have the numbers from `first_message` on.
+    pub fn new(users: u32, first_message: u64, interrupt: Interrupt) -> Self {
+        Self {
+            users: Mutex::new(UserTarget { users, since: clock::now() }),
+            sessions: AtomicU32::new(users),
+            first_message,
+            interrupt,
+            drain_limit: Mutex::default(),
+            counts: Mutex::default(),
+            load: OnceLock::new(),
+            next_message: AtomicU64::new(first_message),
+        }
+    }
+
+    /// Changes the number of users. Closed loop: more sessions are started at once, and surplus ones end after their
+    /// message. Open loop: the rate is another from now on.
+    pub fn set_users(&self, users: u32) {
+        let mut target = lock(&self.users);
+        if target.users != users {
+            *target = UserTarget { users, since: clock::now() };
+        }
+        self.sessions.store(users, Ordering::Relaxed);
+    }
+
+    /// Ends the load: no more messages, and at most so long for those under way. The first call counts.
+    pub fn drain(&self, limit: Duration) {
+        lock(&self.drain_limit).get_or_insert(limit);
+        if let Some(load) = self.load() {
+            load.plan.stop();
+        }
+    }
+
+    /// Takes the counts since the last call.
+    pub fn take_counts(&self) -> LoadCounts {
+        std::mem::take(&mut *lock(&self.counts))
+    }
+
+    /// The number of the first message that this load has not given out.
+    pub fn next_message(&self) -> u64 {
+        if let Some(load) = self.load() {
+            self.next_message.fetch_max(load.plan.next_number(), Ordering::Relaxed);
+        }
+        self.next_message.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn sessions(&self) -> u32 {
+        self.sessions.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn users(&self) -> UserTarget {
+        *lock(&self.users)
+    }
+
+    pub(super) fn first_message(&self) -> u64 {
+        self.first_message
+    }
+
+    pub(super) fn interrupt(&self) -> &Interrupt {
+        &self.interrupt
+    }
+
+    pub(super) fn drain_limit(&self) -> Option<Duration> {
+        *lock(&self.drain_limit)
+    }
+
+    /// Connects it with a load that begins.
+    pub(super) fn attach(&self, load: &Arc<SourceContext>) {
+        let _ = self.load.set(Arc::downgrade(load));
+        if self.drain_limit().is_some() {
+            load.plan.stop();
+        }
+    }
+
+    pub(super) fn add(&self, tally: &SourceTally) {
+        lock(&self.counts).add(tally);
+        self.next_message();
+    }
+
+    fn load(&self) -> Option<Arc<SourceContext>> {
+        self.load.get().and_then(Weak::upgrade)
+    }
+}
+
+/// Values behind these locks are whole at any time, so a holder that panicked has left them so.
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

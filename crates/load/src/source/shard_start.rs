@@ -1,0 +1,173 @@
+//! A part of a load: what this source sends of it, and the time at which all parts begin.
+use super::SourceOptions;
+use anyhow::{Result, bail, ensure};
+use jiff::Timestamp;
+use journey::record::{OfferedStage, Record, ShardRow, Workload};
+use journey::threshold::Threshold;
+use net::clock;
+use party::interrupt::{Interrupt, Interrupted, StopRequest};
+use std::time::Duration;
+use workload::shard::{PlanHash, Shard};
+
+/// Interval at which a source that waits for its begin looks at the clock, which may be set meanwhile, and for signals.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest wait: a time beyond it is a mistake.
+const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
+
+/// A part of a load that several machines send.
+#[derive(Clone, Debug)]
+pub struct SourceShard {
+    /// The part.
+    pub part: Shard,
+    /// Time at which all parts begin.
+    pub start_at: Timestamp,
+    /// Identity of the whole plan.
+    pub plan: PlanHash,
+    /// Messages of all parts together.
+    messages: Option<u64>,
+    /// Sessions of all parts together.
+    sessions: u32,
+}
+
+/// Begin of a part.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShardStart {
+    /// The begin, on the monotonic clock.
+    pub(super) began: Duration,
+    /// Time by which this was later than it should have been.
+    pub(super) late: Duration,
+}
+
+impl SourceShard {
+    /// A part of the plan.
+    pub fn new(part: Shard, start_at: Timestamp, plan: PlanHash) -> Self {
+        Self { part, start_at, plan, messages: None, sessions: 0 }
+    }
+
+    /// Waits until all parts begin. A part that is late begins at once.
+    ///
+    /// # Errors
+    /// If the user ends the wait, or it would last more than a day.
+    pub(super) fn wait(&self, interrupt: &Interrupt) -> Result<ShardStart> {
+        loop {
+            let now = clock::now();
+            let left = self.start_at.duration_since(Timestamp::now());
+            let Ok(left) = Duration::try_from(left) else {
+                return Ok(ShardStart { began: now, late: left.unsigned_abs() });
+            };
+            ensure!(left <= MAX_WAIT, "--start-at {} is more than a day ahead: check the date", self.start_at);
+            if interrupt.requested() != StopRequest::Nothing {
+                bail!(Interrupted::BEFORE_LOAD);
+            }
+            std::thread::sleep(left.min(POLL_INTERVAL));
+            if left <= POLL_INTERVAL {
+                return Ok(ShardStart { began: now + left, late: Duration::ZERO });
+            }
+        }
+    }
+
+    /// The workload of all parts together; `own` is this part's.
+    fn whole_workload(&self, own: &Workload) -> Workload {
+        let count = f64::from(self.part.count());
+        let whole = |stage: &OfferedStage| OfferedStage {
+            from_per_s: stage.from_per_s * count,
+            to_per_s: stage.to_per_s * count,
+            ..*stage
+        };
+        Workload {
+            messages: self.messages,
+            sessions: self.sessions,
+            rate_per_s: own.rate_per_s.map(|rate| rate * count),
+            stages: own.stages.iter().map(whole).collect(),
+            ..own.clone()
+        }
+    }
+}
+
+impl SourceOptions {
+    /// The part of the load that this source sends.
+    pub(super) fn part(&self) -> Shard {
+        self.shard.as_ref().map_or(Shard::WHOLE, |shard| shard.part)
+    }
+
+    /// The same with the part's own number of messages and sessions.
+    ///
+    /// # Errors
+    /// If one of the parts would have none.
+    pub(super) fn divided(mut self) -> Result<Self> {
+        let Some(shard) = &mut self.shard else { return Ok(self) };
+        shard.part.check_totals(self.messages, self.sessions).map_err(anyhow::Error::msg)?;
+        let part = shard.part;
+        shard.messages = self.messages;
+        shard.sessions = self.sessions;
+        self.messages = self.messages.map(|messages| part.share(messages));
+        self.sessions = part.share(u64::from(self.sessions)) as u32;
+        Ok(self)
+    }
+
+    /// The part of the load, for its record.
+    pub(super) fn shard_row(
+        &self,
+        start: Option<ShardStart>,
+        lag: Option<String>,
+        record: &Record,
+    ) -> Option<ShardRow> {
+        let shard = self.shard.as_ref()?;
+        let start = start?;
+        Some(ShardRow {
+            index: shard.part.index(),
+            count: shard.part.count(),
+            plan: shard.plan.to_string(),
+            start_at: shard.start_at.to_string(),
+            began_s: start.began.saturating_sub(Duration::from_nanos(record.origin_ns)).as_secs_f64(),
+            late_s: start.late.as_secs_f64(),
+            first_message: shard.part.numbers(shard.messages).start,
+            messages: self.messages,
+            workload: shard.whole_workload(&record.workload),
+            thresholds: self.thresholds.iter().map(Threshold::expression).map(str::to_owned).collect(),
+            lag_histogram: lag,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shard(start_at: Timestamp) -> SourceShard {
+        SourceShard::new(Shard::new(1, 3).unwrap(), start_at, PlanHash::of(["plan"]))
+    }
+
+    #[test]
+    fn a_part_begins_at_its_time_and_says_if_it_is_late() {
+        let interrupt = Interrupt::watch().unwrap();
+        let soon = shard(Timestamp::now() + Duration::from_millis(120)).wait(&interrupt).unwrap();
+        assert_eq!(soon.late, Duration::ZERO);
+        assert!(clock::now() >= soon.began, "it does not begin before its time");
+        let late = shard(Timestamp::now() - Duration::from_secs(5)).wait(&interrupt).unwrap();
+        assert!(late.late >= Duration::from_secs(5));
+        let why = shard(Timestamp::now() + Duration::from_secs(90_000)).wait(&interrupt).unwrap_err();
+        assert!(why.to_string().contains("more than a day ahead"), "{why}");
+    }
+
+    #[test]
+    fn the_whole_workload_is_that_of_all_parts() {
+        let stage = OfferedStage { length_s: 10.0, from_per_s: 5.0, to_per_s: 10.0 };
+        let own = Workload {
+            messages: Some(3),
+            sessions: 2,
+            rate_per_s: Some(10.0),
+            stages: vec![stage],
+            ..Workload::default()
+        };
+        let mut shard = shard(Timestamp::now());
+        shard.messages = Some(8);
+        shard.sessions = 6;
+        let whole = shard.whole_workload(&own);
+        assert_eq!((whole.messages, whole.sessions, whole.rate_per_s), (Some(8), 6, Some(30.0)));
+        assert_eq!(
+            (whole.stages[0].from_per_s, whole.stages[0].to_per_s, whole.stages[0].length_s),
+            (15.0, 30.0, 10.0)
+        );
+    }
+}

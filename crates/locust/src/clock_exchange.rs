@@ -1,0 +1,147 @@
+//! The difference between this host's clock and the master's, from an exchange of messages: that with the shortest round
+//! trip counts, and the clocks differ from its middle by half of the round trip at most.
+use std::time::Duration;
+
+/// Exchanges of a measurement.
+const EXCHANGES: u32 = 8;
+/// Interval between measurements.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// Time after which a question counts as unanswered.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+/// Rate at which two clocks of common quality part.
+const DRIFT: f64 = 50e-6;
+/// Clocks that differ by more are no clocks: ten years.
+const MOST_OFFSET_S: f64 = 315_360_000.0;
+
+/// A clock as another one sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MasterClockOffset {
+    /// Seconds to add to this host's clock.
+    pub offset_s: f64,
+    /// The most by which the offset may be wrong.
+    pub bound_s: f64,
+}
+
+/// Measurements of a clock.
+#[derive(Debug, Default)]
+pub struct MasterClockExchange {
+    /// The open question: Unix time, and time of the steady clock.
+    asked: Option<(f64, Duration)>,
+    /// Exchanges left of this measurement, and its best.
+    left: u32,
+    best: Option<(Duration, MasterClockOffset)>,
+    /// Time of the next measurement.
+    next: Duration,
+    /// The latest whole measurement.
+    known: Option<(Duration, MasterClockOffset)>,
+}
+
+impl MasterClockExchange {
+    /// The question that is due, to be sent at once; `unix_s` is this host's clock.
+    pub fn question(&mut self, now: Duration, unix_s: f64) -> Option<f64> {
+        let is_waiting = self.asked.is_some_and(|(_, at)| now.saturating_sub(at) < ANSWER_LIMIT);
+        if is_waiting || (self.left == 0 && now < self.next) {
+            return None;
+        }
+        if self.left == 0 {
+            self.left = EXCHANGES;
+            self.next = now + INTERVAL;
+            self.best = None;
+        }
+        self.asked = Some((unix_s, now));
+        Some(unix_s)
+    }
+
+    /// Takes an answer: the question, and the master's clock when it came.
+    pub fn answer(&mut self, sent_s: f64, master_s: f64, now: Duration) {
+        let Some((asked_s, at)) = self.asked.filter(|(asked_s, _)| *asked_s == sent_s) else { return };
+        self.asked = None;
+        let round_trip = now.saturating_sub(at);
+        let half_s = round_trip.as_secs_f64() / 2.0;
+        let offset_s = master_s - (asked_s + half_s);
+        if offset_s.abs() < MOST_OFFSET_S && self.best.is_none_or(|(_, best)| half_s < best.bound_s) {
+            self.best = Some((now, MasterClockOffset { offset_s, bound_s: half_s }));
+        }
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            self.known = self.best.or(self.known);
+        }
+    }
+
+    /// The difference as of now: the bound grows with the age of the measurement.
+    pub fn estimate(&self, now: Duration) -> Option<MasterClockOffset> {
+        let (at, estimate) = self.known?;
+        let age_s = now.saturating_sub(at).as_secs_f64();
+        Some(MasterClockOffset { bound_s: estimate.bound_s + age_s * DRIFT, ..estimate })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ms(time: u64) -> Duration {
+        Duration::from_millis(time)
+    }
+
+    /// Exchanges with a master whose clock is 250 s ahead; each way takes so many milliseconds.
+    fn measured(ways: &[(u64, u64)]) -> MasterClockExchange {
+        let mut exchange = MasterClockExchange::default();
+        let mut now = ms(0);
+        for (there, back) in ways {
+            let unix = |now: Duration| 1_000.0 + now.as_secs_f64();
+            let sent = exchange.question(now, unix(now)).unwrap();
+            let heard = now + ms(*there);
+            assert_eq!(exchange.question(heard, unix(heard)), None, "one at a time");
+            now = heard + ms(*back);
+            exchange.answer(sent, unix(heard) + 250.0, now);
+        }
+        exchange
+    }
+
+    #[test]
+    fn the_shortest_round_trip_counts() {
+        let mut ways = vec![(40, 2); 7];
+        ways.push((1, 2));
+        let exchange = measured(&ways);
+        let known = exchange.estimate(ms(297)).unwrap();
+        assert!((known.offset_s - 250.0).abs() < 0.000_6 && (known.bound_s - 0.001_5).abs() < 1e-6, "{known:?}");
+        let later = exchange.estimate(ms(100_297)).unwrap();
+        assert!((later.bound_s - 0.006_5).abs() < 1e-6, "{later:?}");
+    }
+
+    #[test]
+    fn a_measurement_needs_all_its_exchanges_and_is_made_again() {
+        let mut exchange = measured(&[(1, 1); 7]);
+        assert_eq!(exchange.estimate(ms(20)), None);
+        // A question without an answer is asked again.
+        assert!(exchange.question(ms(20), 5.0).is_some() && exchange.question(ms(30), 6.0).is_none());
+        assert_eq!(exchange.question(ms(1_020), 7.0), Some(7.0));
+        exchange.answer(5.0, 255.0, ms(1_021));
+        assert_eq!(exchange.estimate(ms(1_021)), None, "that was the answer to another");
+        exchange.answer(7.0, 257.0, ms(1_022));
+        assert!(exchange.estimate(ms(1_022)).is_some());
+        assert_eq!(exchange.question(ms(1_023), 8.0), None);
+        assert!(exchange.question(ms(30_000), 9.0).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn the_truth_lies_within_the_bound(ways in proptest::collection::vec((0_u64..900, 0_u64..90), 8)) {
+            let exchange = measured(&ways);
+            let known = exchange.estimate(Duration::ZERO).unwrap();
+            prop_assert!((known.offset_s - 250.0).abs() <= known.bound_s + 1e-9, "{known:?}");
+        }
+
+        #[test]
+        fn any_answer_is_taken(sent in any::<f64>(), master in any::<f64>()) {
+            let mut exchange = MasterClockExchange::default();
+            for time in 0..9 {
+                exchange.question(ms(time), sent);
+                exchange.answer(sent, master, ms(time));
+            }
+            prop_assert!(exchange.estimate(ms(9)).is_none_or(|known| known.offset_s.is_finite()));
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! A worker for a stock Locust master, as state: no socket, no clock, no thread.
+//!
+//! ```text
+//! bytes of the master ─→ dealer (ZMTP 3) ─→ command (msgpack, hostile) ─→ worker ─→ actions: sessions, stop, reconnect
+//!   the load's counts ─→ message (only what a master survives) ◄───────────┘
+//! ```
+//! Why the frames are our own: docs/decisions/0021-a-locust-worker-of-our-own.md.
+#![forbid(unsafe_code)]
+mod clock_exchange;
+mod command;
+mod dealer;
+mod message;
+mod target;
+mod worker;
+
+pub use clock_exchange::{MasterClockExchange, MasterClockOffset};
+pub use command::{MasterCommand, SpawnTarget};
+pub use dealer::{DealerConnection, DealerFault};
+pub use message::{
+    ClassCounts, ErrorEntry, ExactHistogram, Percent, StatsEntry, StatsReport, UserState, WorkerMessage,
+};
+pub use target::canonical_target;
+pub use worker::{DRAIN_AT_QUIT, LoadStatus, LocustWorker, WorkerAction, WorkerExit, WorkerLimits};
+
+/// The locustfile that a master runs with these workers.
+pub const LOCUSTFILE: &str = include_str!("locustfile.py");

@@ -1,0 +1,552 @@
+//! Messages of a worker: only those that a master survives can be written.
+//!
+//! A stock master reads its workers' messages in one greenlet, which an unexpected shape ends for good: the master then
+//! hears nobody and runs on. So each message is a variant with the fields that its reader needs, and each number is one
+//! that Python reads as a number. `is_safe` in the tests has the rules, from the master's code.
+use crate::clock_exchange::MasterClockOffset;
+use rmp::encode::{
+    write_array_len, write_bool, write_f64, write_map_len, write_nil, write_sint, write_str, write_uint,
+};
+use std::collections::BTreeMap;
+
+/// The year 2500.
+const MAX_SECOND: u64 = 16_725_225_600;
+
+/// State of a worker, as the master's table of workers shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UserState {
+    /// No test runs.
+    Ready,
+    /// Users are being started.
+    Spawning,
+    /// Users run.
+    Running,
+}
+
+impl UserState {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Spawning => "spawning",
+            Self::Running => "running",
+        }
+    }
+}
+
+/// A share of all processors, from 0 to 100.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Percent(f64);
+
+impl Percent {
+    /// The nearest share to `value`; no number is 0.
+    pub fn new(value: f64) -> Self {
+        Self(if value.is_nan() { 0.0 } else { value.clamp(0.0, 100.0) })
+    }
+}
+
+/// Users by class. A class is in it once, and all numbers fit the master's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassCounts(BTreeMap<String, u32>);
+
+impl ClassCounts {
+    /// Takes at most `limit` users of the classes, in their order.
+    pub fn within(classes: &[(String, u64)], limit: u32) -> Self {
+        let mut left = limit;
+        let mut counts = BTreeMap::new();
+        for (name, users) in classes {
+            let taken = u32::try_from(*users).unwrap_or(u32::MAX).min(left);
+            left -= taken;
+            *counts.entry(name.clone()).or_default() += taken;
+        }
+        Self(counts)
+    }
+
+    /// The same classes without users.
+    pub fn emptied(&self) -> Self {
+        Self(self.0.keys().map(|name| (name.clone(), 0)).collect())
+    }
+
+    /// Users of all classes.
+    pub fn users(&self) -> u32 {
+        self.0.values().sum()
+    }
+}
+
+/// Counts and times of one kind of request since the last report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StatsEntry {
+    /// Name of the request.
+    pub name: String,
+    /// Its kind: a protocol.
+    pub method: String,
+    /// Requests that ended, failed ones included.
+    pub requests: u64,
+    /// Requests that failed.
+    pub failures: u64,
+    /// Sum of all times.
+    pub total_ms: f64,
+    /// The longest time.
+    pub max_ms: f64,
+    /// The shortest time, if there is any.
+    pub min_ms: Option<f64>,
+    /// Bytes of all requests.
+    pub bytes: u64,
+    /// Requests by their time in milliseconds, to the digits that the report is to have.
+    pub times: Vec<(f64, u64)>,
+    /// Requests by second of Unix time.
+    pub per_second: BTreeMap<u64, u64>,
+    /// Failed requests by second of Unix time.
+    pub failed_per_second: BTreeMap<u64, u64>,
+    /// Beginning of the counts, in Unix time.
+    pub start_s: f64,
+    /// Time of the last request, in Unix time.
+    pub last_s: Option<f64>,
+}
+
+/// A kind of error since the last report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ErrorEntry {
+    /// Name of the request.
+    pub name: String,
+    /// Its kind.
+    pub method: String,
+    /// Text of the error; the same words for the same error on all workers.
+    pub error: String,
+    /// Number since the last report.
+    pub occurrences: u64,
+}
+
+/// An exact histogram since the last report.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExactHistogram {
+    /// Name of what was timed.
+    pub tag: String,
+    /// Number of times.
+    pub count: u64,
+    /// HdrHistogram V2, deflated, in base64: nanoseconds.
+    pub encoded: String,
+}
+
+/// Everything that is reported at a time. All counts are since the last report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StatsReport {
+    /// Row that the master shows as "Aggregated".
+    pub total: StatsEntry,
+    /// The rows of its table.
+    pub entries: Vec<StatsEntry>,
+    /// Errors.
+    pub errors: Vec<ErrorEntry>,
+    /// Users now.
+    pub classes: ClassCounts,
+    /// Exact histograms, which a stock master ignores.
+    pub histograms: Vec<ExactHistogram>,
+    /// Number of the report, from 1: a gap is a report that was lost.
+    pub number: u64,
+    /// Set if no other report follows until the next test.
+    pub is_final: bool,
+    /// Other counts, which a stock master ignores.
+    pub counts: Vec<(&'static str, u64)>,
+    /// The master's clock against this host's, if it is known.
+    pub clock: Option<MasterClockOffset>,
+}
+
+/// A message to the master.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WorkerMessage {
+    /// Registers, as a worker in another language: the master then compares no versions.
+    ClientReady,
+    /// Says that the worker lives.
+    Heartbeat(UserState, Percent, u64),
+    /// Users are being started.
+    Spawning,
+    /// The users that were asked for are there.
+    SpawningComplete(ClassCounts),
+    /// Counts since the last report.
+    Stats(Box<StatsReport>),
+    /// The test has ended here.
+    ClientStopped,
+    /// The worker goes.
+    Quit,
+    /// A complaint, for the table of exceptions.
+    Exception(String),
+    /// A question for the master's clock, with this host's; only a master with our locustfile knows it.
+    Clock(f64),
+}
+
+impl WorkerMessage {
+    /// The bytes of the message, from the worker `node`.
+    pub fn encode(&self, node: &str) -> Vec<u8> {
+        let mut to = Encoder(Vec::with_capacity(256));
+        to.array(3);
+        match self {
+            Self::ClientReady => {
+                to.text("client_ready");
+                to.integer(-1);
+            }
+            Self::Heartbeat(state, processor, memory_bytes) => {
+                to.text("heartbeat");
+                to.map(3);
+                to.key("state").text(state.name());
+                to.key("current_cpu_usage").number(processor.0);
+                to.key("current_memory_usage").count(*memory_bytes);
+            }
+            Self::Spawning => to.empty("spawning"),
+            Self::SpawningComplete(classes) => {
+                to.text("spawning_complete");
+                to.map(2);
+                to.users(classes);
+            }
+            Self::Stats(report) => {
+                to.text("stats");
+                to.report(report, node);
+            }
+            Self::ClientStopped => to.empty("client_stopped"),
+            Self::Quit => to.empty("quit"),
+            Self::Exception(text) => {
+                to.text("exception");
+                to.map(2);
+                to.key("msg").text(text);
+                to.key("traceback").text("");
+            }
+            Self::Clock(sent_s) => {
+                to.text("mailrun_clock");
+                to.map(1);
+                to.key("sent").number(*sent_s);
+            }
+        }
+        to.text(node);
+        to.0
+    }
+}
+
+/// Writes msgpack into memory, which cannot fail.
+struct Encoder(Vec<u8>);
+
+const IN_MEMORY: &str = "memory takes every byte";
+
+impl Encoder {
+    fn array(&mut self, length: usize) {
+        write_array_len(&mut self.0, length as u32).expect(IN_MEMORY);
+    }
+
+    fn map(&mut self, length: usize) {
+        write_map_len(&mut self.0, length as u32).expect(IN_MEMORY);
+    }
+
+    fn text(&mut self, text: &str) {
+        write_str(&mut self.0, text).expect(IN_MEMORY);
+    }
+
+    fn key(&mut self, name: &str) -> &mut Self {
+        self.text(name);
+        self
+    }
+
+    fn count(&mut self, count: u64) {
+        // Python adds these up and makes floats of them; nothing that is counted comes near the limit.
+        write_uint(&mut self.0, count.min(1 << 62)).expect(IN_MEMORY);
+    }
+
+    fn integer(&mut self, number: i64) {
+        write_sint(&mut self.0, number).expect(IN_MEMORY);
+    }
+
+    /// A number that Python can round: neither infinite nor NaN.
+    fn number(&mut self, number: f64) {
+        write_f64(&mut self.0, if number.is_finite() { number } else { 0.0 }).expect(IN_MEMORY);
+    }
+
+    fn truth(&mut self, truth: bool) {
+        write_bool(&mut self.0, truth).expect(IN_MEMORY);
+    }
+
+    fn number_or_none(&mut self, number: Option<f64>) {
+        match number.filter(|number| number.is_finite()) {
+            Some(number) => self.number(number),
+            None => write_nil(&mut self.0).expect(IN_MEMORY),
+        }
+    }
+
+    /// A message without data.
+    fn empty(&mut self, kind: &str) {
+        self.text(kind);
+        write_nil(&mut self.0).expect(IN_MEMORY);
+    }
+
+    /// Two entries of a map.
+    fn users(&mut self, classes: &ClassCounts) {
+        self.key("user_classes_count").map(classes.0.len());
+        for (name, users) in &classes.0 {
+            self.key(name).count(u64::from(*users));
+        }
+        self.key("user_count").count(u64::from(classes.users()));
+    }
+
+    fn report(&mut self, report: &StatsReport, node: &str) {
+        self.map(8 + usize::from(report.clock.is_some()));
+        self.key("stats").array(report.entries.len());
+        report.entries.iter().for_each(|entry| self.entry(entry));
+        self.key("stats_total").entry(&report.total);
+        let mut errors = BTreeMap::new();
+        for error in &report.errors {
+            let key = format!("{}.{}.{}", error.method, error.name, error.error);
+            errors.entry(key).or_insert_with(|| ErrorEntry { occurrences: 0, ..error.clone() }).occurrences +=
+                error.occurrences;
+        }
+        self.key("errors").map(errors.len());
+        for (key, error) in &errors {
+            self.key(key).error(error);
+        }
+        self.users(&report.classes);
+        self.key("mailrun_histograms").map(report.histograms.len());
+        for histogram in &report.histograms {
+            self.key(&histogram.tag).map(2);
+            self.key("count").count(histogram.count);
+            self.key("v2").text(&histogram.encoded);
+        }
+        self.key("mailrun_report").map(3);
+        self.key("worker").text(node);
+        self.key("number").count(report.number);
+        self.key("final").truth(report.is_final);
+        self.key("mailrun_counts").map(report.counts.len());
+        for (name, count) in &report.counts {
+            self.key(name).count(*count);
+        }
+        if let Some(clock) = report.clock {
+            self.key("mailrun_clock").map(2);
+            self.key("offset_s").number(clock.offset_s);
+            self.key("bound_s").number(clock.bound_s);
+        }
+    }
+
+    fn entry(&mut self, entry: &StatsEntry) {
+        self.map(14);
+        self.key("name").text(&entry.name);
+        self.key("method").text(&entry.method);
+        self.key("last_request_timestamp").number_or_none(entry.last_s);
+        self.key("start_time").number(entry.start_s);
+        self.key("num_requests").count(entry.requests);
+        self.key("num_none_requests").count(0);
+        self.key("num_failures").count(entry.failures);
+        self.key("total_response_time").number(entry.total_ms);
+        self.key("max_response_time").number(entry.max_ms);
+        self.key("min_response_time").number_or_none(entry.min_ms);
+        self.key("total_content_length").count(entry.bytes);
+        let times: BTreeMap<u64, u64> = entry.times.iter().fold(BTreeMap::new(), |mut times, (ms, count)| {
+            // The bits of positive floats are in the order of the floats.
+            let ms = if ms.is_finite() && *ms > 0.0 { *ms } else { 0.0 };
+            *times.entry(ms.to_bits()).or_default() += count;
+            times
+        });
+        self.key("response_times").map(times.len());
+        for (ms, count) in times {
+            self.number(f64::from_bits(ms));
+            self.count(count);
+        }
+        self.key("num_reqs_per_sec").seconds(&entry.per_second);
+        self.key("num_fail_per_sec").seconds(&entry.failed_per_second);
+    }
+
+    fn seconds(&mut self, seconds: &BTreeMap<u64, u64>) {
+        // A time that Python's dates do not reach is no second of a test.
+        let seconds: Vec<_> = seconds.iter().filter(|(second, _)| **second < MAX_SECOND).collect();
+        self.map(seconds.len());
+        for (second, count) in seconds {
+            self.count(*second);
+            self.count(*count);
+        }
+    }
+
+    fn error(&mut self, error: &ErrorEntry) {
+        self.map(4);
+        self.key("method").text(&error.method);
+        self.key("name").text(&error.name);
+        self.key("error").text(&error.error);
+        self.key("occurrences").count(error.occurrences);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rmpv::Value;
+
+    fn get<'a>(map: &'a Value, key: &str) -> Option<&'a Value> {
+        map.as_map()?.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
+    }
+
+    fn is_number(value: Option<&Value>) -> bool {
+        value.is_some_and(|value| value.is_u64() || value.as_f64().is_some_and(f64::is_finite))
+    }
+
+    fn is_count(value: Option<&Value>) -> bool {
+        value.is_some_and(Value::is_u64)
+    }
+
+    fn has_unique_keys(map: &Value, is_key: fn(&Value) -> bool) -> bool {
+        let keys: Vec<String> = map.as_map().unwrap().iter().map(|(key, _)| key.to_string()).collect();
+        let unique: std::collections::BTreeSet<&String> = keys.iter().collect();
+        unique.len() == keys.len() && map.as_map().unwrap().iter().all(|(key, _)| is_key(key))
+    }
+
+    fn is_class_map(data: &Value) -> bool {
+        let Some(classes) = get(data, "user_classes_count") else { return false };
+        let counts = classes.as_map().unwrap();
+        let users: u64 = counts.iter().filter_map(|(_, users)| users.as_u64()).sum();
+        has_unique_keys(classes, Value::is_str)
+            && counts.iter().all(|(_, users)| users.is_u64())
+            && get(data, "user_count").and_then(Value::as_u64) == Some(users)
+    }
+
+    fn is_entry(entry: &Value) -> bool {
+        let counts = ["num_requests", "num_none_requests", "num_failures", "total_content_length"];
+        let numbers = ["start_time", "total_response_time", "max_response_time"];
+        let optional = ["last_request_timestamp", "min_response_time"];
+        let seconds = ["num_reqs_per_sec", "num_fail_per_sec"];
+        let times = get(entry, "response_times").unwrap();
+        ["name", "method"].iter().all(|key| get(entry, key).is_some_and(Value::is_str))
+            && counts.iter().all(|key| is_count(get(entry, key)))
+            && numbers.iter().all(|key| is_number(get(entry, key)))
+            && optional.iter().all(|key| get(entry, key).is_some_and(Value::is_nil) || is_number(get(entry, key)))
+            && seconds.iter().all(|key| has_unique_keys(get(entry, key).unwrap(), Value::is_u64))
+            && has_unique_keys(times, |key| matches!(key, Value::F64(ms) if ms.is_finite() && *ms >= 0.0))
+    }
+
+    fn is_report(data: &Value) -> bool {
+        let errors = get(data, "errors").unwrap();
+        let is_error = |error: &Value| {
+            ["method", "name", "error"].iter().all(|key| get(error, key).is_some_and(Value::is_str))
+                && is_count(get(error, "occurrences"))
+        };
+        get(data, "stats").unwrap().as_array().unwrap().iter().all(is_entry)
+            && is_entry(get(data, "stats_total").unwrap())
+            && has_unique_keys(errors, Value::is_str)
+            && errors.as_map().unwrap().iter().all(|(_, error)| is_error(error))
+            && is_class_map(data)
+    }
+
+    /// The rules of a master that lives on, from `MasterRunner.handle_message` and `StatsEntry.unserialize` of Locust.
+    pub(crate) fn is_safe(bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        let Ok(Value::Array(parts)) = rmpv::decode::read_value(&mut rest) else { return false };
+        let [Value::String(kind), data, Value::String(_)] = parts.as_slice() else { return false };
+        let shape = match kind.as_str().unwrap() {
+            "client_ready" => *data == Value::from(-1),
+            "heartbeat" => {
+                let state = get(data, "state").and_then(Value::as_str);
+                let processor = get(data, "current_cpu_usage").and_then(Value::as_f64);
+                ["ready", "spawning", "running"].contains(&state.unwrap_or_default())
+                    && processor.is_some_and(|share| (0.0..=100.0).contains(&share))
+                    && is_count(get(data, "current_memory_usage"))
+            }
+            "spawning" | "client_stopped" | "quit" => data.is_nil(),
+            "spawning_complete" => is_class_map(data),
+            "stats" => is_report(data),
+            "mailrun_clock" => is_number(get(data, "sent")),
+            "exception" => ["msg", "traceback"].iter().all(|key| get(data, key).is_some_and(Value::is_str)),
+            _ => false,
+        };
+        rest.is_empty() && shape
+    }
+
+    fn floats() -> impl Strategy<Value = f64> {
+        prop_oneof![any::<f64>(), Just(f64::NAN), Just(f64::INFINITY), Just(-1.0), 0.0..1e6]
+    }
+
+    prop_compose! {
+        fn entries()(
+            name in ".{0,8}", counts in any::<[u64; 3]>(), floats in proptest::array::uniform4(floats()),
+            times in proptest::collection::vec((floats(), any::<u32>()), 0..8),
+            seconds in proptest::collection::btree_map(any::<u64>(), any::<u64>(), 0..4), none in any::<bool>(),
+        ) -> StatsEntry {
+            StatsEntry {
+                name: name.clone(), method: name, requests: counts[0], failures: counts[1], bytes: counts[2],
+                total_ms: floats[0], max_ms: floats[1], min_ms: (!none).then_some(floats[2]), start_s: floats[3],
+                times: times.into_iter().map(|(ms, count)| (ms, u64::from(count))).collect(),
+                per_second: seconds.clone(), failed_per_second: seconds, last_s: (!none).then_some(floats[3]),
+            }
+        }
+    }
+
+    prop_compose! {
+        fn classes()(
+            list in proptest::collection::vec((".{0,4}", any::<u64>()), 0..5), limit in any::<u32>()
+        ) -> ClassCounts {
+            ClassCounts::within(&list, limit)
+        }
+    }
+
+    prop_compose! {
+        fn reports()(
+            total in entries(), entries in proptest::collection::vec(entries(), 0..4), classes in classes(),
+            errors in proptest::collection::vec((".{0,3}", ".{0,3}", 0_u64..1 << 40), 0..6), number in any::<u64>(),
+            offset_s in floats(),
+        ) -> StatsReport {
+            let error = |(name, error, occurrences): (String, String, u64)| {
+                ErrorEntry { method: name.clone(), name, error, occurrences }
+            };
+            let histogram = ExactHistogram { tag: "message".to_owned(), count: number, encoded: "AA==".to_owned() };
+            StatsReport {
+                total, entries, classes, number, is_final: number % 2 == 0, errors: errors.into_iter().map(error).collect(),
+                histograms: vec![histogram], counts: vec![("connections", number)],
+                clock: (number % 3 == 0).then_some(MasterClockOffset { offset_s, bound_s: -offset_s }),
+            }
+        }
+    }
+
+    fn messages() -> impl Strategy<Value = WorkerMessage> {
+        let states = prop_oneof![Just(UserState::Ready), Just(UserState::Spawning), Just(UserState::Running)];
+        prop_oneof![
+            Just(WorkerMessage::ClientReady),
+            (states, floats(), any::<u64>()).prop_map(|(state, share, memory)| WorkerMessage::Heartbeat(
+                state,
+                Percent::new(share),
+                memory
+            )),
+            Just(WorkerMessage::Spawning),
+            classes().prop_map(WorkerMessage::SpawningComplete),
+            reports().prop_map(|report| WorkerMessage::Stats(Box::new(report))),
+            Just(WorkerMessage::ClientStopped),
+            Just(WorkerMessage::Quit),
+            ".{0,40}".prop_map(WorkerMessage::Exception),
+            floats().prop_map(WorkerMessage::Clock),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_makes_a_message_that_ends_a_master(message in messages(), node in "[a-z]{1,8}_[0-9a-f]{4}") {
+            prop_assert!(is_safe(&message.encode(&node)), "{message:?}");
+        }
+    }
+
+    #[test]
+    fn the_rules_refuse_what_ends_a_master() {
+        let encoded = |value: Value| {
+            let mut bytes = Vec::new();
+            rmpv::encode::write_value(&mut bytes, &value).unwrap();
+            bytes
+        };
+        let of = |kind: &str, data: Value| encoded(Value::Array(vec![kind.into(), data, "n".into()]));
+        for deadly in [
+            of("client_ready", 3.into()),
+            of("heartbeat", Value::Nil),
+            of("heartbeat", Value::Map(vec![("state".into(), "ready".into())])),
+            of("spawning_complete", Value::Nil),
+            of("exception", Value::Map(vec![("msg".into(), "m".into())])),
+            encoded(Value::Array(vec!["quit".into(), Value::Nil])),
+            Vec::new(),
+        ] {
+            assert!(!is_safe(&deadly), "{deadly:?}");
+        }
+    }
+
+    #[test]
+    fn registering_has_these_bytes() {
+        assert_eq!(WorkerMessage::ClientReady.encode("h_1"), b"\x93\xacclient_ready\xff\xa3h_1");
+        assert_eq!(WorkerMessage::Quit.encode("h_1"), b"\x93\xa4quit\xc0\xa3h_1");
+        let beat = WorkerMessage::Heartbeat(UserState::Ready, Percent::new(f64::NAN), 5).encode("h_1");
+        assert!(beat.starts_with(b"\x93\xa9heartbeat\x83\xa5state\xa5ready\xb1current_cpu_usage\xcb\0\0\0\0\0\0\0\0"));
+    }
+}

@@ -1,0 +1,777 @@
+//! The worker's side of Locust's protocol.
+//!
+//! ```text
+//! link: Absent ─ connected ─→ Registering ─ ack ─→ Registered ─ silence, a fault ─→ Absent, with a fresh identity
+//! load: Idle ─ spawn ─→ Active ─ stop ─→ Draining ─→ Idle          quit, SIGTERM ─→ Draining ─→ gone
+//! ```
+//! Two rules keep a test alive when a worker leaves or is late. A master up to Locust 2.46.3 takes identities that it believes
+//! *missing* (3 s without a heartbeat) from the workers that are left at each `quit`, and stops the whole test when none
+//! seems to be: `quit` goes out on an identity that the master has heard lately, and a worker that has registered again
+//! says `client_stopped` in its place. And a restarted master ignores workers that it does not know: silence leads to a new
+//! registration. Its tests have a run id of their own, by which a load that still runs for the old master is known, and
+//! ended before the new one begins.
+use crate::command::{MasterCommand, SpawnTarget};
+use crate::message::{ClassCounts, Percent, UserState, WorkerMessage};
+use crate::target::canonical_target;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Interval of heartbeats.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of reports, by Locust's convention.
+const REPORT_INTERVAL: Duration = Duration::from_secs(3);
+/// Interval of `client_ready` until the master has answered.
+const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause before the next try to connect.
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// Silence after which a master that answers heartbeats is lost.
+const SILENCE_LIMIT: Duration = Duration::from_secs(10);
+/// Age of the last contact above which a master may believe this identity missing: it does after 3 s.
+const CONTACT_LIMIT: Duration = Duration::from_millis(2_500);
+/// Time for which load goes on without a master, as Locust's own workers do.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
+/// Time for which load goes on after a new registration that no `spawn` follows: the master has been restarted.
+const RESUME_LIMIT: Duration = Duration::from_secs(10);
+/// Time that messages have after `quit`: a master listens for 0.5 s after it.
+pub const DRAIN_AT_QUIT: Duration = Duration::from_millis(300);
+/// Time after a fresh registration for which the master may have an older identity of this worker as missing: 60 s after it
+/// went missing it is removed.
+const MISSED_LIMIT: Duration = Duration::from_secs(75);
+/// Time for a last registration of a worker that leaves.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(3);
+
+/// Limits that the user set.
+#[derive(Clone, Debug)]
+pub struct WorkerLimits {
+    /// The most users at a time.
+    pub max_sessions: u32,
+    /// Servers that a master may name, by [`canonical_target`].
+    pub targets: Vec<String>,
+    /// Time that messages have at a stop, at least.
+    pub drain: Duration,
+    /// Time without any master after which the worker ends.
+    pub master_timeout: Duration,
+}
+
+/// The state of the load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadStatus {
+    /// Set while a load runs or drains.
+    pub is_running: bool,
+    /// Reason why it ended by itself, once.
+    pub failure: Option<String>,
+}
+
+/// Work for the driver.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WorkerAction {
+    /// Send this.
+    Send(WorkerMessage),
+    /// Send the counts since the last report, with these users.
+    SendStats(ClassCounts),
+    /// Send the last counts of a test.
+    SendFinalStats(ClassCounts),
+    /// Run the load with so many users, and begin it if there is none.
+    Run {
+        /// Users: sessions, or shares of the rate.
+        users: u32,
+        /// Server in place of the worker's own.
+        host: Option<String>,
+        /// Identifier of the test.
+        run_id: Option<String>,
+    },
+    /// Forget all counts that are not reported yet: they are of another test.
+    ResetStats,
+    /// Report the counts that are not reported yet as left out: Locust's `--reset-stats`.
+    LeaveOutStats,
+    /// Give out no more messages; wait so long for those under way.
+    Drain(Duration),
+    /// Close the connection and open one with a fresh identity.
+    Connect,
+    /// Write what is left, and end.
+    Exit(WorkerExit),
+}
+
+/// Reasons why a worker ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerExit {
+    /// The master said so.
+    Quit,
+    /// The user said so.
+    Terminated,
+    /// There was no master for too long.
+    NoMaster,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Link {
+    /// There is no connection; the next try is at this time, or under way.
+    Absent {
+        retry_at: Option<Duration>,
+    },
+    Registering {
+        next: Duration,
+    },
+    Registered {
+        since: Duration,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum LoadState {
+    Idle,
+    Active { next_report: Duration },
+    Draining { until: Duration },
+}
+
+/// A worker of a Locust master.
+#[derive(Debug)]
+pub struct LocustWorker {
+    limits: WorkerLimits,
+    link: Link,
+    load: LoadState,
+    classes: ClassCounts,
+    last_timestamp: f64,
+    /// Time of the last heartbeat on this identity, and of the last answer.
+    heartbeat_at: Duration,
+    reply_at: Option<Duration>,
+    /// Time of the last registration, if it was not the first.
+    registered_again_at: Option<Duration>,
+    has_been_registered: bool,
+    /// Time since which no master has been there.
+    alone_since: Option<Duration>,
+    /// A `spawn` that came while the load drained.
+    next_target: Option<SpawnTarget>,
+    /// Run id of the load, if the master has named one.
+    run_id: Option<String>,
+    /// Set once the master has sent what only our locustfile sends, on this connection.
+    has_locustfile: bool,
+    /// Set if the load that drains is of a master that is gone.
+    is_superseded: bool,
+    /// Set if counts begin anew once all users are there.
+    resets_stats: bool,
+    /// Set once a complaint of this test has been sent.
+    has_complained: bool,
+    /// Set until the first `spawn` after a registration in mid-run.
+    resumes: bool,
+    leaving: Option<(WorkerExit, Duration)>,
+    /// Processor share and memory, as of the last measurement.
+    usage: (Percent, u64),
+    actions: VecDeque<WorkerAction>,
+}
+
+impl LocustWorker {
+    /// A worker without a connection: its first action is to connect.
+    pub fn new(limits: WorkerLimits, now: Duration) -> Self {
+        Self {
+            limits,
+            link: Link::Absent { retry_at: None },
+            load: LoadState::Idle,
+            classes: ClassCounts::default(),
+            last_timestamp: f64::NEG_INFINITY,
+            heartbeat_at: now,
+            reply_at: None,
+            registered_again_at: None,
+            has_been_registered: false,
+            alone_since: Some(now),
+            next_target: None,
+            run_id: None,
+            has_locustfile: false,
+            is_superseded: false,
+            resets_stats: false,
+            has_complained: false,
+            resumes: false,
+            leaving: None,
+            usage: (Percent::default(), 0),
+            actions: VecDeque::from([WorkerAction::Connect]),
+        }
+    }
+
+    /// The next thing to do.
+    pub fn next_action(&mut self) -> Option<WorkerAction> {
+        self.actions.pop_front()
+    }
+
+    /// Reports whether a master has registered this worker.
+    pub fn is_registered(&self) -> bool {
+        matches!(self.link, Link::Registered { .. })
+    }
+
+    /// Reports whether the master has our locustfile, which answers questions for its clock.
+    pub fn can_ask_clock(&self) -> bool {
+        self.is_registered() && self.has_locustfile && self.leaving.is_none()
+    }
+
+    /// Takes a connection, under an identity that no master has seen.
+    pub fn connected(&mut self, now: Duration) {
+        self.link = Link::Registering { next: now + REGISTER_INTERVAL };
+        self.reply_at = None;
+        self.has_locustfile = false;
+        self.send(WorkerMessage::ClientReady);
+    }
+
+    /// Takes the end of the connection, or that there is none.
+    pub fn disconnected(&mut self, now: Duration) {
+        self.alone_since.get_or_insert(now);
+        self.link = Link::Absent { retry_at: Some(now + RECONNECT_DELAY) };
+    }
+
+    /// Begins to leave: no more messages, a drain, a last report, `quit`.
+    pub fn terminate(&mut self, now: Duration) {
+        self.leave(WorkerExit::Terminated, self.limits.drain, now);
+    }
+
+    /// Takes a message of the master.
+    pub fn receive(&mut self, command: MasterCommand, now: Duration) {
+        self.reply_at = self.reply_at.map(|_| now);
+        match command {
+            MasterCommand::Ack(_) => self.registered(now),
+            MasterCommand::Heartbeat => self.reply_at = Some(now),
+            MasterCommand::Spawn(target) => self.spawn(target, now),
+            MasterCommand::RampComplete => self.ramp_complete(),
+            MasterCommand::Stop => self.stop(now),
+            MasterCommand::Quit => self.leave(WorkerExit::Quit, DRAIN_AT_QUIT, now),
+            MasterCommand::Reconnect => self.reconnect(now),
+            MasterCommand::Clock { .. } | MasterCommand::Unknown => {}
+        }
+    }
+
+    /// Does what is due; to be called at least ten times per second.
+    pub fn tick(&mut self, now: Duration, status: &LoadStatus, usage: (Percent, u64)) {
+        self.usage = usage;
+        self.tick_link(now);
+        self.tick_load(now, status);
+        self.tick_leaving(now);
+    }
+
+    fn send(&mut self, message: WorkerMessage) {
+        self.actions.push_back(WorkerAction::Send(message));
+    }
+
+    fn registered(&mut self, now: Duration) {
+        if self.is_registered() {
+            return;
+        }
+        self.link = Link::Registered { since: now };
+        if std::mem::replace(&mut self.has_been_registered, true) {
+            self.registered_again_at = Some(now);
+        }
+        self.alone_since = None;
+        self.resumes = self.load != LoadState::Idle;
+        self.last_timestamp = f64::NEG_INFINITY;
+        self.heartbeat(now);
+    }
+
+    fn heartbeat(&mut self, now: Duration) {
+        let state = match self.load {
+            LoadState::Idle => UserState::Ready,
+            // A master that is new starts its test once enough workers are ready; one that knows this test sends a spawn.
+            _ if self.resumes => UserState::Ready,
+            _ => UserState::Running,
+        };
+        let (processor, memory_bytes) = self.usage;
+        self.heartbeat_at = now;
+        self.send(WorkerMessage::Heartbeat(state, processor, memory_bytes));
+    }
+
+    /// Reports whether the master surely knows this identity and does not believe it missing.
+    fn is_in_contact(&self, now: Duration) -> bool {
+        let is_recent = |at: Duration| now.saturating_sub(at) <= CONTACT_LIMIT;
+        self.is_registered() && is_recent(self.heartbeat_at) && self.reply_at.is_none_or(is_recent)
+    }
+
+    fn reconnect(&mut self, now: Duration) {
+        self.alone_since.get_or_insert(now);
+        self.link = Link::Absent { retry_at: None };
+        self.actions.push_back(WorkerAction::Connect);
+    }
+
+    fn tick_link(&mut self, now: Duration) {
+        match self.link {
+            Link::Absent { retry_at: Some(at) } if now >= at => self.reconnect(now),
+            Link::Registering { next } if now >= next => {
+                self.link = Link::Registering { next: now + REGISTER_INTERVAL };
+                self.send(WorkerMessage::ClientReady);
+            }
+            Link::Registered { since } => {
+                let has_slept = now.saturating_sub(self.heartbeat_at) > CONTACT_LIMIT;
+                let is_silent = self.reply_at.is_some_and(|at| now.saturating_sub(at) > SILENCE_LIMIT);
+                if has_slept || is_silent {
+                    return self.reconnect(now);
+                }
+                if now >= self.heartbeat_at + HEARTBEAT_INTERVAL {
+                    self.heartbeat(now);
+                }
+                if self.resumes && now > since + RESUME_LIMIT {
+                    self.resumes = false;
+                    self.drain(self.limits.drain, now);
+                }
+            }
+            Link::Absent { .. } | Link::Registering { .. } => {}
+        }
+        let alone = self.alone_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        if alone > ORPHAN_LIMIT {
+            self.drain(self.limits.drain, now);
+        }
+        if alone > self.limits.master_timeout {
+            self.leave(WorkerExit::NoMaster, self.limits.drain, now);
+        }
+    }
+
+    fn tick_load(&mut self, now: Duration, status: &LoadStatus) {
+        if let Some(why) = &status.failure {
+            self.complain(why.clone());
+        }
+        match self.load {
+            // Until a master has said that this is its test, its counts might become those of another.
+            LoadState::Active { next_report } if now >= next_report && self.is_registered() && !self.resumes => {
+                self.load = LoadState::Active { next_report: now + REPORT_INTERVAL };
+                self.report();
+            }
+            LoadState::Draining { until } if !status.is_running || now >= until => self.drained(now),
+            _ => {}
+        }
+    }
+
+    fn report(&mut self) {
+        self.actions.push_back(WorkerAction::SendStats(self.classes.clone()));
+    }
+
+    fn final_report(&mut self) {
+        self.actions.push_back(WorkerAction::SendFinalStats(self.classes.clone()));
+    }
+
+    /// Applies absolute targets, if they are newer than the last.
+    fn spawn(&mut self, target: SpawnTarget, now: Duration) {
+        // A worker whose `ack` was lost is registered all the same: nobody else is told to spawn.
+        self.registered(now);
+        if self.leaving.is_some() || target.timestamp <= self.last_timestamp {
+            return;
+        }
+        self.last_timestamp = target.timestamp;
+        self.has_locustfile = target.run_id.is_some();
+        self.resumes = false;
+        let is_of_another_test = target.run_id.is_some() && target.run_id != self.run_id;
+        if is_of_another_test && matches!(self.load, LoadState::Active { .. }) {
+            self.is_superseded = true;
+            self.drain(self.limits.drain, now);
+        }
+        if matches!(self.load, LoadState::Draining { .. }) {
+            self.next_target = Some(target);
+            return;
+        }
+        self.apply(&target, now);
+    }
+
+    fn ramp_complete(&mut self) {
+        if self.resets_stats && matches!(self.load, LoadState::Active { .. }) {
+            self.actions.push_back(WorkerAction::LeaveOutStats);
+        }
+    }
+
+    fn apply(&mut self, target: &SpawnTarget, now: Duration) {
+        self.send(WorkerMessage::Spawning);
+        let is_refused = target.host.as_ref().is_some_and(|host| !self.is_allowed(host));
+        let limit = if is_refused { 0 } else { self.limits.max_sessions };
+        self.classes = ClassCounts::within(&target.classes, limit);
+        if is_refused {
+            let host: String = target.host.iter().flat_map(|host| host.chars()).filter(|c| !c.is_control()).collect();
+            self.complain(format!(
+                "{host} is no server that this worker may load; start it with --allow-target {host}"
+            ));
+        } else if target.users() > u64::from(limit) {
+            let users = target.users();
+            self.complain(format!("{users} users for this worker are more than its limit of {limit} (--max-sessions)"));
+        }
+        self.resets_stats = target.reset_stats;
+        if self.load == LoadState::Idle {
+            self.run_id = target.run_id.clone();
+            self.actions.push_back(WorkerAction::ResetStats);
+            self.load = LoadState::Active { next_report: now + REPORT_INTERVAL };
+        }
+        self.actions.push_back(WorkerAction::Run {
+            users: self.classes.users(),
+            host: target.host.clone().filter(|_| !is_refused),
+            run_id: target.run_id.clone(),
+        });
+        self.send(WorkerMessage::SpawningComplete(self.classes.clone()));
+    }
+
+    fn is_allowed(&self, host: &str) -> bool {
+        self.limits.targets.contains(&canonical_target(host))
+    }
+
+    /// Sends a complaint, once in a test.
+    fn complain(&mut self, text: String) {
+        if !std::mem::replace(&mut self.has_complained, true) {
+            self.send(WorkerMessage::Exception(text));
+        }
+    }
+
+    fn stop(&mut self, now: Duration) {
+        match self.load {
+            LoadState::Active { .. } => self.drain(self.limits.drain, now),
+            // A master that stops a test waits for `client_stopped` of everybody.
+            LoadState::Idle => self.stopped(),
+            LoadState::Draining { .. } => self.next_target = None,
+        }
+    }
+
+    fn drain(&mut self, limit: Duration, now: Duration) {
+        if matches!(self.load, LoadState::Active { .. }) {
+            self.load = LoadState::Draining { until: now + limit };
+            self.actions.push_back(WorkerAction::Drain(limit));
+        }
+    }
+
+    /// The load has ended as it was told to.
+    fn drained(&mut self, now: Duration) {
+        self.load = LoadState::Idle;
+        self.classes = self.classes.emptied();
+        self.has_complained = false;
+        if self.leaving.is_some() {
+            return;
+        }
+        // What has ended for the next test is nothing to tell its master of.
+        let is_superseded = std::mem::take(&mut self.is_superseded);
+        if is_superseded && self.next_target.is_none() {
+            self.actions.push_back(WorkerAction::ResetStats);
+        }
+        if self.is_registered() && !(is_superseded && self.next_target.is_some()) {
+            self.stopped();
+        }
+        if let Some(target) = self.next_target.take() {
+            self.apply(&target, now);
+        }
+    }
+
+    /// Reports the last counts and registers for the next test.
+    fn stopped(&mut self) {
+        self.final_report();
+        self.send(WorkerMessage::ClientStopped);
+        self.send(WorkerMessage::ClientReady);
+    }
+
+    fn leave(&mut self, exit: WorkerExit, drain: Duration, now: Duration) {
+        if self.leaving.is_some() {
+            return;
+        }
+        self.leaving = Some((exit, now + drain + FAREWELL_LIMIT));
+        self.next_target = None;
+        self.drain(drain, now);
+    }
+
+    /// Leaves once the load has ended: with the last counts, on an identity that the master knows.
+    fn tick_leaving(&mut self, now: Duration) {
+        let Some((exit, until)) = self.leaving else { return };
+        if self.load != LoadState::Idle {
+            return;
+        }
+        if self.is_in_contact(now) {
+            self.final_report();
+            // An older identity that is missing would be counted against the workers that are left.
+            let is_missed = self.registered_again_at.is_some_and(|at| now.saturating_sub(at) < MISSED_LIMIT);
+            self.send(if is_missed { WorkerMessage::ClientStopped } else { WorkerMessage::Quit });
+            self.actions.push_back(WorkerAction::Exit(exit));
+        } else if exit == WorkerExit::NoMaster || now >= until {
+            self.actions.push_back(WorkerAction::Exit(exit));
+        } else if self.is_registered() {
+            self.reconnect(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BUSY: LoadStatus = LoadStatus { is_running: true, failure: None };
+    const IDLE: LoadStatus = LoadStatus { is_running: false, failure: None };
+
+    fn ms(time: u64) -> Duration {
+        Duration::from_millis(time)
+    }
+
+    fn limits() -> WorkerLimits {
+        WorkerLimits {
+            max_sessions: 100,
+            targets: vec!["mail.example:25".to_owned()],
+            drain: ms(5_000),
+            master_timeout: ms(300_000),
+        }
+    }
+
+    fn target(timestamp: f64, users: u64) -> SpawnTarget {
+        SpawnTarget { timestamp, classes: vec![("A".to_owned(), users)], ..SpawnTarget::default() }
+    }
+
+    fn actions(worker: &mut LocustWorker) -> Vec<WorkerAction> {
+        std::iter::from_fn(|| worker.next_action()).collect()
+    }
+
+    fn messages(worker: &mut LocustWorker) -> Vec<&'static str> {
+        actions(worker).iter().map(name).collect()
+    }
+
+    fn name(action: &WorkerAction) -> &'static str {
+        match action {
+            WorkerAction::Send(message) => match message {
+                WorkerMessage::ClientReady => "client_ready",
+                WorkerMessage::Heartbeat(..) => "heartbeat",
+                WorkerMessage::Spawning => "spawning",
+                WorkerMessage::SpawningComplete(_) => "spawning_complete",
+                WorkerMessage::Stats(_) => "stats",
+                WorkerMessage::ClientStopped => "client_stopped",
+                WorkerMessage::Quit => "quit",
+                WorkerMessage::Exception(_) => "exception",
+                WorkerMessage::Clock(_) => "clock",
+            },
+            WorkerAction::SendStats(_) | WorkerAction::SendFinalStats(_) => "stats",
+            WorkerAction::Run { .. } => "RUN",
+            WorkerAction::ResetStats => "RESET",
+            WorkerAction::LeaveOutStats => "LEAVE OUT",
+            WorkerAction::Drain(_) => "DRAIN",
+            WorkerAction::Connect => "CONNECT",
+            WorkerAction::Exit(_) => "EXIT",
+        }
+    }
+
+    fn registered() -> LocustWorker {
+        let mut worker = LocustWorker::new(limits(), ms(0));
+        worker.connected(ms(0));
+        worker.receive(MasterCommand::Ack(0), ms(1));
+        assert_eq!(messages(&mut worker), ["CONNECT", "client_ready", "heartbeat"]);
+        worker
+    }
+
+    fn running() -> LocustWorker {
+        let mut worker = registered();
+        worker.receive(MasterCommand::Spawn(target(10.0, 4)), ms(10));
+        assert_eq!(messages(&mut worker), ["spawning", "RESET", "RUN", "spawning_complete"]);
+        worker
+    }
+
+    /// Ticks each 100 ms, with answers to heartbeats.
+    fn pass(worker: &mut LocustWorker, from: u64, to: u64, status: &LoadStatus) -> Vec<&'static str> {
+        let mut seen = Vec::new();
+        for time in (from..to).step_by(100) {
+            worker.tick(ms(time), status, (Percent::default(), 0));
+            for message in messages(worker) {
+                if message == "heartbeat" {
+                    worker.receive(MasterCommand::Heartbeat, ms(time));
+                }
+                seen.push(message);
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn a_test_is_run_and_drained_and_the_next_one_begins() {
+        let mut worker = running();
+        let seen = pass(&mut worker, 100, 6_500, &BUSY);
+        assert_eq!(seen.iter().filter(|name| **name == "stats").count(), 2, "{seen:?}");
+        assert_eq!(seen.iter().filter(|name| **name == "heartbeat").count(), 6, "{seen:?}");
+        worker.receive(MasterCommand::Stop, ms(6_500));
+        assert_eq!(messages(&mut worker), ["DRAIN"]);
+        assert_eq!(pass(&mut worker, 6_600, 6_900, &BUSY), [""; 0], "it drains");
+        assert_eq!(pass(&mut worker, 6_900, 7_000, &IDLE), ["stats", "client_stopped", "client_ready"]);
+        worker.receive(MasterCommand::Spawn(target(20.0, 1)), ms(7_100));
+        assert_eq!(messages(&mut worker), ["spawning", "RESET", "RUN", "spawning_complete"]);
+    }
+
+    #[test]
+    fn targets_are_absolute_and_old_ones_are_dropped() {
+        let mut worker = running();
+        let sessions = |actions: &[WorkerAction]| {
+            actions.iter().find_map(|action| match action {
+                WorkerAction::Run { users, .. } => Some(*users),
+                _ => None,
+            })
+        };
+        for (timestamp, users, expected) in [(11.0, 9, Some(9)), (11.0, 3, None), (9.0, 1, None), (12.0, 0, Some(0))] {
+            worker.receive(MasterCommand::Spawn(target(timestamp, users)), ms(20));
+            assert_eq!(sessions(&actions(&mut worker)), expected, "{users} at {timestamp}");
+        }
+    }
+
+    #[test]
+    fn a_huge_target_is_capped_and_another_server_refused() {
+        let mut worker = running();
+        worker.receive(MasterCommand::Spawn(target(11.0, u64::MAX)), ms(20));
+        let told = actions(&mut worker);
+        assert!(told.iter().any(|action| matches!(action, WorkerAction::Run { users: 100, .. })), "{told:?}");
+        assert!(told.iter().any(|action| name(action) == "exception"));
+        let other = SpawnTarget { host: Some("victim.example".to_owned()), ..target(12.0, 5) };
+        worker.receive(MasterCommand::Spawn(other), ms(30));
+        let told = actions(&mut worker);
+        assert!(told.contains(&WorkerAction::Run { users: 0, host: None, run_id: None }), "{told:?}");
+        let own = SpawnTarget { host: Some("smtp://Mail.example".to_owned()), ..target(13.0, 5) };
+        worker.receive(MasterCommand::Spawn(own), ms(40));
+        assert!(actions(&mut worker).iter().any(|action| matches!(action, WorkerAction::Run { users: 5, .. })));
+    }
+
+    #[test]
+    fn quit_is_followed_by_the_last_counts_within_the_masters_patience() {
+        let mut worker = running();
+        worker.receive(MasterCommand::Quit, ms(500));
+        assert_eq!(messages(&mut worker), ["DRAIN"]);
+        worker.tick(ms(500) + DRAIN_AT_QUIT, &BUSY, (Percent::default(), 0));
+        assert_eq!(messages(&mut worker), ["stats", "quit", "EXIT"]);
+    }
+
+    #[test]
+    fn a_terminated_worker_drains_first() {
+        let mut worker = running();
+        worker.terminate(ms(100));
+        assert_eq!(messages(&mut worker), ["DRAIN"]);
+        assert!(!pass(&mut worker, 200, 2_000, &BUSY).contains(&"quit"));
+        assert_eq!(pass(&mut worker, 2_000, 2_100, &IDLE).last(), Some(&"EXIT"));
+    }
+
+    #[test]
+    fn an_identity_that_may_be_missing_never_quits() {
+        let mut worker = running();
+        // The process was stopped for four seconds: the master believes it missing.
+        worker.terminate(ms(4_000));
+        worker.tick(ms(4_100), &IDLE, (Percent::default(), 0));
+        let told = messages(&mut worker);
+        assert_eq!(told, ["DRAIN", "CONNECT"]);
+        worker.connected(ms(4_200));
+        worker.receive(MasterCommand::Ack(1), ms(4_300));
+        worker.tick(ms(4_400), &IDLE, (Percent::default(), 0));
+        assert_eq!(messages(&mut worker), ["client_ready", "heartbeat", "stats", "client_stopped", "EXIT"]);
+    }
+
+    #[test]
+    fn without_a_master_load_goes_on_for_a_minute_and_the_worker_for_its_limit() {
+        let mut worker = running();
+        worker.disconnected(ms(1_000));
+        let mut drained_at = None;
+        for time in (1_000..400_000).step_by(100) {
+            let is_draining = drained_at.is_some();
+            worker.tick(ms(time), if is_draining { &IDLE } else { &BUSY }, (Percent::default(), 0));
+            for action in actions(&mut worker) {
+                match action {
+                    WorkerAction::Connect => worker.disconnected(ms(time)),
+                    WorkerAction::Drain(_) => drained_at = Some(time),
+                    WorkerAction::Exit(exit) => {
+                        assert_eq!((exit, drained_at), (WorkerExit::NoMaster, Some(61_100)));
+                        assert_eq!(time, 301_100);
+                        return;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        panic!("it does not end");
+    }
+
+    #[test]
+    fn a_restarted_master_is_met_with_a_fresh_identity_and_old_load_ends() {
+        let mut worker = running();
+        assert!(pass(&mut worker, 100, 2_000, &BUSY).contains(&"heartbeat"));
+        worker.disconnected(ms(2_000));
+        assert_eq!(pass(&mut worker, 2_100, 3_100, &BUSY), ["CONNECT"]);
+        worker.connected(ms(3_100));
+        worker.receive(MasterCommand::Ack(0), ms(3_200));
+        assert_eq!(messages(&mut worker), ["client_ready", "heartbeat"]);
+        let seen = pass(&mut worker, 3_300, 14_000, &BUSY);
+        assert!(seen.contains(&"DRAIN"), "no spawn has come: {seen:?}");
+    }
+
+    #[test]
+    fn the_test_of_a_new_master_ends_the_load_of_the_old_one_first() {
+        let of_test = |time: f64, run_id: &str| SpawnTarget { run_id: Some(run_id.to_owned()), ..target(time, 4) };
+        let mut worker = registered();
+        worker.receive(MasterCommand::Spawn(of_test(10.0, "old")), ms(10));
+        worker.disconnected(ms(1_000));
+        worker.connected(ms(2_000));
+        worker.receive(MasterCommand::Ack(0), ms(2_010));
+        let told = actions(&mut worker);
+        let is_ready = |action: &WorkerAction| {
+            matches!(action, WorkerAction::Send(WorkerMessage::Heartbeat(UserState::Ready, ..)))
+        };
+        assert!(told.iter().any(is_ready), "a new master waits for workers that are ready: {told:?}");
+        worker.receive(MasterCommand::Spawn(of_test(20.0, "new")), ms(2_100));
+        assert_eq!(messages(&mut worker), ["DRAIN"]);
+        let seen = pass(&mut worker, 2_200, 2_300, &IDLE);
+        assert_eq!(seen, ["spawning", "RESET", "RUN", "spawning_complete"]);
+        worker.receive(MasterCommand::Spawn(of_test(21.0, "new")), ms(2_400));
+        assert_eq!(messages(&mut worker), ["spawning", "RUN", "spawning_complete"], "the same test goes on");
+        worker.receive(MasterCommand::Stop, ms(2_500));
+        assert_eq!(messages(&mut worker), ["DRAIN"]);
+        assert_eq!(pass(&mut worker, 2_600, 2_700, &IDLE), ["stats", "client_stopped", "client_ready"]);
+    }
+
+    #[test]
+    fn counts_of_the_ramp_are_left_out_where_the_master_says_so() {
+        let mut worker = registered();
+        worker.receive(MasterCommand::RampComplete, ms(5));
+        worker.receive(MasterCommand::Spawn(SpawnTarget { reset_stats: true, ..target(10.0, 4) }), ms(10));
+        assert!(!messages(&mut worker).contains(&"LEAVE OUT"));
+        worker.receive(MasterCommand::RampComplete, ms(20));
+        assert_eq!(messages(&mut worker), ["LEAVE OUT"]);
+        worker.receive(MasterCommand::Spawn(target(11.0, 4)), ms(30));
+        worker.receive(MasterCommand::RampComplete, ms(40));
+        assert!(!messages(&mut worker).contains(&"LEAVE OUT"));
+    }
+
+    #[test]
+    fn a_silent_master_is_left() {
+        let mut worker = running();
+        worker.receive(MasterCommand::Heartbeat, ms(100));
+        let mut seen = Vec::new();
+        for time in (100..11_000).step_by(100) {
+            worker.tick(ms(time), &BUSY, (Percent::default(), 0));
+            seen.extend(messages(&mut worker));
+        }
+        assert!(seen.contains(&"CONNECT"), "{seen:?}");
+    }
+
+    fn commands() -> impl Strategy<Value = MasterCommand> {
+        prop_oneof![
+            any::<u64>().prop_map(MasterCommand::Ack),
+            (any::<f64>(), any::<u64>()).prop_map(|(time, users)| MasterCommand::Spawn(target(time, users))),
+            Just(MasterCommand::RampComplete),
+            Just(MasterCommand::Stop),
+            Just(MasterCommand::Quit),
+            Just(MasterCommand::Reconnect),
+            Just(MasterCommand::Heartbeat),
+            (any::<f64>(), any::<f64>()).prop_map(|(sent_s, master_s)| MasterCommand::Clock { sent_s, master_s }),
+            Just(MasterCommand::Unknown),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn no_order_of_events_makes_an_unsafe_message_or_a_late_quit(
+            steps in proptest::collection::vec((0_u8..5, commands(), 0_u64..5_000, any::<bool>()), 1..60)
+        ) {
+            let mut worker = LocustWorker::new(limits(), ms(0));
+            let mut now = ms(0);
+            let mut last_contact = ms(0);
+            for (event, command, after, is_running) in steps {
+                now += ms(after);
+                let status = LoadStatus { is_running, failure: None };
+                match event {
+                    0 => worker.connected(now),
+                    1 => worker.disconnected(now),
+                    2 => worker.receive(command, now),
+                    3 => worker.terminate(now),
+                    _ => worker.tick(now, &status, (Percent::new(50.0), 1)),
+                }
+                for action in actions(&mut worker) {
+                    let WorkerAction::Send(message) = action else { continue };
+                    prop_assert!(crate::message::tests::is_safe(&message.encode("h_1")));
+                    match message {
+                        WorkerMessage::Heartbeat(..) => last_contact = now,
+                        WorkerMessage::Quit => prop_assert!(now - last_contact <= CONTACT_LIMIT),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+}

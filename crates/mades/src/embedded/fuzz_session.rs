@@ -1,0 +1,68 @@
+//! The listener without its sockets, for fuzz targets: takes bytes and gives output; what comes is in the queues.
+use super::queues::MemoryQueues;
+use super::session::BrokerSession;
+use amqp::ListenerAuth;
+use bytes::{Buf, BytesMut};
+
+/// A connection at the queues.
+pub struct FuzzSession {
+    session: BrokerSession,
+    input: BytesMut,
+}
+
+impl FuzzSession {
+    /// A visit of a peer that authenticates itself by `mechanisms`.
+    pub fn new(queues: MemoryQueues, mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
+        Self { session: BrokerSession::new(queues, mechanisms, "rehearsal", max_message_bytes), input: BytesMut::new() }
+    }
+
+    /// Feeds these bytes, does what there is to do, and returns the output.
+    pub fn feed(&mut self, octets: &[u8]) -> Vec<u8> {
+        if !self.session.connection().is_closed() {
+            self.input.extend_from_slice(octets);
+            if let Err(fault) = self.session.process(&mut self.input) {
+                self.session.connection().write_close(Some(("amqp:connection:framing-error", &fault.to_string())));
+            }
+        }
+        let waiting = self.session.output().remaining();
+        self.session.output().copy_to_bytes(waiting).to_vec()
+    }
+
+    /// Hangs up.
+    pub fn hang_up(self) {
+        self.session.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::QueueLimits;
+    use std::path::Path;
+
+    /// The seeds of the fuzz target, which are recorded conversations; the last byte is the target's own.
+    fn seeds() -> Vec<(String, Vec<u8>)> {
+        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/mades_listener");
+        let files = std::fs::read_dir(place).unwrap().map(|file| file.unwrap().path());
+        let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+        files.map(|path| (name(&path), std::fs::read(&path).unwrap())).collect()
+    }
+
+    #[test]
+    fn who_hangs_up_leaves_the_queues_as_they_were() {
+        for (name, octets) in seeds() {
+            for cut in 0..octets.len() {
+                let queues = MemoryQueues::new(QueueLimits { messages: 8, bytes: 10_000 });
+                let mut session = FuzzSession::new(queues.clone(), ListenerAuth::Any, 1000);
+                octets[..cut].chunks(50).for_each(|piece| drop(session.feed(piece)));
+                session.hang_up();
+                for queue in queues.names() {
+                    let counts = queues.counts(queues.get_or_create(&queue).unwrap());
+                    assert_eq!(counts.held, 0, "{name} {cut} {queue}");
+                    let gone = counts.accepted + counts.rejected;
+                    assert_eq!(counts.put, counts.waiting as u64 + gone, "{name} {cut} {queue}");
+                }
+            }
+        }
+    }
+}

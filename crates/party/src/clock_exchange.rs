@@ -1,0 +1,149 @@
+//! The clock of another host, by an exchange of messages with a sink there: `GET /clock`.
+//!
+//! The answer was written between question and answer; so its time is that of the middle, and wrong by half of the round trip
+//! at most, however the way there and the way back differ. Of several exchanges the one with the shortest round trip counts
+//! (NTP's clock filter, RFC 5905 section 10).
+use crate::http_client::{HttpAnswer, HttpClient, StatusCode};
+use crate::outputs::clock_row;
+use anyhow::Result;
+use journey::record::SinkClockRow;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, SystemTime};
+
+/// Exchanges of a measurement.
+const EXCHANGES: u32 = 16;
+
+/// Answer of `/clock`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockAnswer {
+    /// The boot of the host, 8 hexadecimal digits.
+    pub boot: String,
+    /// Unix time in nanoseconds.
+    pub unix_ns: u64,
+}
+
+impl ClockAnswer {
+    /// The clock of this host, now.
+    #[must_use]
+    pub fn now() -> Self {
+        Self { boot: clock_row().boot, unix_ns: nanoseconds(unix_time()) }
+    }
+}
+
+/// Time at which a question was sent.
+#[derive(Clone, Copy, Debug)]
+struct AskedAt {
+    unix: Duration,
+    steady: Duration,
+}
+
+impl AskedAt {
+    fn now() -> Self {
+        Self { unix: unix_time(), steady: net::clock::now() }
+    }
+}
+
+fn unix_time() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Measures the clock of the sink's host; `None` if that sink tells no time, as an older one.
+///
+/// # Errors
+/// If the sink cannot be reached.
+pub fn measure(sink: &HttpClient) -> Result<Option<SinkClockRow>> {
+    let mut best: Option<SinkClockRow> = None;
+    let mut count = 0;
+    sink.get_repeatedly("/clock", EXCHANGES, AskedAt::now, |asked, answer| {
+        let round_trip = net::clock::now().saturating_sub(asked.steady);
+        let Some(found) = exchange(asked, round_trip, &answer) else { return };
+        count += 1;
+        if best.as_ref().is_none_or(|best| found.error_ns < best.error_ns) {
+            best = Some(found);
+        }
+    })?;
+    Ok(best.map(|best| SinkClockRow { exchanges: count, ..best }))
+}
+
+/// The clock as one exchange shows it.
+fn exchange(asked: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Option<SinkClockRow> {
+    if answer.status != StatusCode::OK {
+        return None;
+    }
+    let there: ClockAnswer = serde_json::from_slice(&answer.body).ok()?;
+    let half = round_trip / 2;
+    let here = nanoseconds(asked.unix + half);
+    Some(SinkClockRow {
+        boot: there.boot,
+        difference_ns: i64::try_from(i128::from(there.unix_ns) - i128::from(here)).ok()?,
+        error_ns: nanoseconds(half),
+        exchanges: 1,
+    })
+}
+
+/// Joins measurements from before and after the load: the better one, wrong also by what changed in between. Either may be
+/// missing; of different boots none counts.
+#[must_use]
+pub fn before_and_after(before: Option<SinkClockRow>, after: Option<SinkClockRow>) -> Option<SinkClockRow> {
+    let (Some(before), Some(after)) = (before, after) else { return None };
+    if before.boot != after.boot {
+        return None;
+    }
+    let change = before.difference_ns.abs_diff(after.difference_ns);
+    let exchanges = before.exchanges + after.exchanges;
+    let best = if after.error_ns < before.error_ns { after } else { before };
+    Some(SinkClockRow { error_ns: best.error_ns.saturating_add(change), exchanges, ..best })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http_client::Bytes;
+    use proptest::prelude::*;
+
+    fn answer(status: StatusCode, body: &str) -> HttpAnswer {
+        HttpAnswer { status, body: Bytes::copy_from_slice(body.as_bytes()) }
+    }
+
+    fn row(difference_ns: i64, error_ns: u64) -> SinkClockRow {
+        SinkClockRow { boot: "b".to_owned(), difference_ns, error_ns, exchanges: 16 }
+    }
+
+    #[test]
+    fn the_better_measurement_counts_and_the_change_is_an_error() {
+        let joined = before_and_after(Some(row(100, 30)), Some(row(90, 20)));
+        assert_eq!(joined, Some(SinkClockRow { exchanges: 32, ..row(90, 30) }));
+        assert_eq!(before_and_after(Some(row(0, 1)), None), None);
+        let other = SinkClockRow { boot: "c".to_owned(), ..row(0, 1) };
+        assert_eq!(before_and_after(Some(row(0, 1)), Some(other)), None, "the sink's host was started anew");
+    }
+
+    #[test]
+    fn what_tells_no_time_is_no_measurement() {
+        let asked = AskedAt { unix: Duration::from_secs(1_000), steady: Duration::ZERO };
+        let ask = |status, body: &str| exchange(asked, Duration::from_millis(2), &answer(status, body));
+        assert_eq!(ask(StatusCode::NOT_FOUND, "no"), None);
+        for body in ["", "{}", "{\"boot\":1,\"unix_ns\":2}", "{\"boot\":\"b\",\"unix_ns\":-2}", "[]"] {
+            assert_eq!(ask(StatusCode::OK, body), None, "{body}");
+        }
+        let far = format!("{{\"boot\":\"b\",\"unix_ns\":{}}}", u64::MAX);
+        assert_eq!(ask(StatusCode::OK, &far), None, "centuries ahead");
+    }
+
+    proptest! {
+        #[test]
+        fn the_truth_lies_within_the_bound(there_us in 0_u64..900_000, back_us in 0_u64..900_000, ahead_ns in -5_000_000_000_i64..5_000_000_000) {
+            let asked = AskedAt { unix: Duration::from_secs(1_000), steady: Duration::ZERO };
+            let heard = asked.unix + Duration::from_micros(there_us);
+            let told = i64::try_from(heard.as_nanos()).unwrap() + ahead_ns;
+            let body = serde_json::to_string(&ClockAnswer { boot: "b".to_owned(), unix_ns: told as u64 }).unwrap();
+            let round_trip = Duration::from_micros(there_us + back_us);
+            let found = exchange(asked, round_trip, &answer(StatusCode::OK, &body)).unwrap();
+            prop_assert!(found.difference_ns.abs_diff(ahead_ns) <= found.error_ns, "{found:?}");
+        }
+    }
+}

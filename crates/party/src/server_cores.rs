@@ -1,0 +1,82 @@
+//! Processors of a child: the thread that starts it runs on them for that moment, and the child inherits them.
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::io;
+use std::process::{Child, Command};
+
+/// Number of the processors that this thread may run on.
+///
+/// # Errors
+///
+/// If the kernel does not say.
+pub fn available() -> io::Result<u32> {
+    Ok(sched_getaffinity(None)?.count())
+}
+
+/// Starts a child on the first `count` of the processors that this thread may run on. All threads and children of the child
+/// have the same ones.
+///
+/// # Errors
+///
+/// If there are fewer, or it cannot be started.
+pub fn spawn_on(command: &mut Command, count: u32) -> io::Result<Child> {
+    let ours = sched_getaffinity(None)?;
+    sched_setaffinity(None, &first_of(&ours, count)?)?;
+    let started = command.spawn();
+    let restored = sched_setaffinity(None, &ours);
+    let mut child = started?;
+    if let Err(error) = restored {
+        child.kill()?;
+        child.wait()?;
+        return Err(error.into());
+    }
+    Ok(child)
+}
+
+/// The first of them.
+fn first_of(all: &CpuSet, count: u32) -> io::Result<CpuSet> {
+    if count == 0 || count > all.count() {
+        let why = format!("{count} processors were asked for, and {} are there", all.count());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let mut chosen = CpuSet::new();
+    let numbers = (0..CpuSet::MAX_CPU).filter(|number| all.is_set(*number));
+    numbers.take(count as usize).for_each(|number| chosen.set(number));
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    fn set(numbers: &[usize]) -> CpuSet {
+        let mut set = CpuSet::new();
+        numbers.iter().for_each(|number| set.set(*number));
+        set
+    }
+
+    #[test]
+    fn the_first_of_those_that_are_allowed_are_chosen() {
+        assert_eq!(first_of(&set(&[1, 3, 6]), 2).unwrap(), set(&[1, 3]));
+        assert_eq!(first_of(&set(&[5]), 1).unwrap(), set(&[5]));
+        let why = first_of(&set(&[0, 1]), 3).unwrap_err().to_string();
+        assert_eq!(why, "3 processors were asked for, and 2 are there");
+        assert!(first_of(&set(&[0]), 0).is_err());
+    }
+
+    #[test]
+    fn a_child_has_them_and_this_thread_keeps_its_own() {
+        let before = sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|number| before.is_set(*number)).unwrap();
+        let mut command = Command::new("/bin/sh");
+        // A child of the child.
+        command.args(["-c", "grep Cpus_allowed_list /proc/self/status; true"]).stdout(Stdio::piped());
+        let output = spawn_on(&mut command, 1).unwrap().wait_with_output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["Cpus_allowed_list:", &first.to_string()]);
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
+        assert!(spawn_on(&mut command, before.count() + 1).is_err());
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
+        assert_eq!(available().unwrap(), before.count());
+    }
+}

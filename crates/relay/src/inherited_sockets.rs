@@ -1,0 +1,88 @@
+//! Listening sockets that a service manager has opened for the relay, as systemd's socket activation does (sd_listen_fds(3)).
+//!
+//! The configuration says what each address is for: a socket is used by the listener that has its address. So a relay started
+//! by hand listens at the same addresses, and without a right to ports below 1024 a manager opens them.
+use anyhow::{Context, Result, bail};
+use listenfd::ListenFd;
+use net::Endpoint;
+use rustix::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+
+/// Sockets that have come from the manager and are not in use yet.
+#[derive(Default)]
+pub(super) struct InheritedSockets(Vec<(Endpoint, OwnedFd)>);
+
+impl InheritedSockets {
+    /// Takes the sockets that the environment names (`LISTEN_FDS`, `LISTEN_PID`); none without a manager.
+    ///
+    /// # Errors
+    /// If one of them does not listen, or has no address.
+    pub(super) fn from_environment() -> Result<Self> {
+        let mut passed = ListenFd::from_env();
+        let all = (0..passed.len()).map(|number| take(&mut passed, number));
+        all.collect::<Result<Vec<_>>>().map(Self)
+    }
+
+    /// Takes out the socket with that address.
+    pub(super) fn take(&mut self, endpoint: &Endpoint) -> Option<OwnedFd> {
+        let place = self.0.iter().position(|(address, _)| address == endpoint)?;
+        Some(self.0.swap_remove(place).1)
+    }
+
+    /// Refuses sockets that no listener has used: mail to them would wait for ever.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub(super) fn refuse_unused(&self) -> Result<()> {
+        let Some((endpoint, _)) = self.0.first() else { return Ok(()) };
+        bail!(
+            "the service manager has opened {endpoint}, at which the configuration does not listen; add it to listen, \
+             listen_tls or listen_lmtp, or remove it from the manager's socket unit"
+        )
+    }
+}
+
+/// Takes one socket, and its address.
+fn take(passed: &mut ListenFd, number: usize) -> Result<(Endpoint, OwnedFd)> {
+    let what = || format!("socket {number} of the service manager");
+    if let Ok(Some(listener)) = passed.take_tcp_listener(number) {
+        let address = listener.local_addr().with_context(what)?;
+        return Ok((address.into(), listener.into()));
+    }
+    match passed.take_unix_listener(number) {
+        Ok(Some(listener)) => Ok((Endpoint::Unix(path(&listener).with_context(what)?), listener.into())),
+        Ok(None) => bail!("{} is missing", what()),
+        Err(_) => bail!("{} is no listening stream socket of TCP or of the file system", what()),
+    }
+}
+
+fn path(listener: &UnixListener) -> Result<std::path::PathBuf> {
+    let address = listener.local_addr()?;
+    address.as_pathname().map(Into::into).context("it has no path")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn sockets(addresses: &[&str]) -> InheritedSockets {
+        let open = |address: &&str| {
+            let listener = TcpListener::bind(address).unwrap();
+            (Endpoint::Tcp(listener.local_addr().unwrap()), listener.into())
+        };
+        InheritedSockets(addresses.iter().map(open).collect())
+    }
+
+    #[test]
+    fn a_socket_goes_to_the_listener_of_its_address_once() {
+        let mut inherited = sockets(&["127.0.0.1:0", "127.0.0.1:0"]);
+        let [first, second] = [0, 1].map(|place| inherited.0[place].0.clone());
+        assert!(inherited.take(&second).is_some() && inherited.take(&second).is_none());
+        let why = inherited.refuse_unused().unwrap_err().to_string();
+        assert!(why.contains(&first.to_string()) && why.contains("listen"), "{why}");
+        assert!(inherited.take(&first).is_some());
+        inherited.refuse_unused().unwrap();
+        assert!(inherited.take(&Endpoint::Unix("/run/x".into())).is_none());
+    }
+}

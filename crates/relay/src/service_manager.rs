@@ -1,0 +1,74 @@
+//! Messages to the service manager that started the relay, by sd_notify(3): ready, reloading, stopping, and a sign of life for
+//! its watchdog. Without a manager (`NOTIFY_SOCKET` is not set) none is sent.
+use crate::log_target::LOG_TARGET;
+use crate::worker_calls::{RunningRelay, WorkerUnavailable};
+use anyhow::{Context, Result};
+use sd_notify::NotifyState;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Signs of life within the watchdog's time (sd_watchdog_enabled(3) recommends two).
+const SIGNS_PER_TIMEOUT: u32 = 2;
+
+/// Reports that all listeners take mail.
+pub(super) fn notify_ready(status: &str) {
+    send(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// Reports what a start that takes its time is doing.
+pub(super) fn notify_status(status: &str) {
+    send(&[NotifyState::Status(status)]);
+}
+
+/// Reports that the configuration is being read again; [`notify_reloaded`] ends it.
+pub(super) fn notify_reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => send(&[NotifyState::Reloading, now]),
+        Err(_) => send(&[NotifyState::Reloading]),
+    }
+}
+
+/// Reports the end of a reload, and its result.
+pub(super) fn notify_reloaded(result: &str) {
+    notify_ready(result);
+}
+
+/// Reports that the relay finishes what is under way, and ends.
+pub(super) fn notify_stopping() {
+    send(&[NotifyState::Stopping, NotifyState::Status("finishing deliveries under way")]);
+}
+
+/// Starts the thread that shows the manager's watchdog that every worker answers, if there is a watchdog. A worker that hangs
+/// ends the signs of life, and the manager restarts the relay.
+///
+/// # Errors
+/// If the thread cannot be started.
+pub(super) fn start_watchdog(relay: &Arc<RunningRelay>) -> Result<()> {
+    let Some(timeout) = sd_notify::watchdog_enabled() else { return Ok(()) };
+    let relay = Arc::clone(relay);
+    let signal = move || show_life(&relay, timeout / SIGNS_PER_TIMEOUT);
+    std::thread::Builder::new().name("watchdog".to_owned()).spawn(signal).context("cannot start a thread")?;
+    Ok(())
+}
+
+/// Shows life at that interval, until the workers stop.
+fn show_life(relay: &RunningRelay, interval: Duration) {
+    loop {
+        let answers = relay.workers.call_all(|_| ());
+        if answers.contains(&Err(WorkerUnavailable::Stopped)) {
+            return;
+        }
+        match answers.iter().position(Result::is_err) {
+            None => send(&[NotifyState::Watchdog]),
+            Some(worker) => tracing::error!(target: LOG_TARGET, worker, "a worker does not answer"),
+        }
+        std::thread::sleep(interval);
+    }
+}
+
+fn send(states: &[NotifyState<'_>]) {
+    // A manager that does not listen is its own concern: mail goes on.
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(target: LOG_TARGET, %error, "the service manager could not be notified");
+    }
+}

@@ -1,0 +1,247 @@
+//! A comparison as its page and its table show it: the same for stored runs and for rounds of programs that run in turn.
+use crate::figures::final_stage;
+use crate::numbers::{count, counted};
+use crate::seconds::step;
+use crate::table::{Align, Cell, Table, right};
+use journey::Latencies;
+use journey::record::{Outcome, Record, SeriesRow};
+
+/// Estimates of more runs are rough: larger ones are not shown.
+const MAX_MORE: usize = 1_000;
+
+/// Verdict on a figure of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FigureVerdict {
+    /// Better than the reference.
+    Better,
+    /// Worse than the reference.
+    Worse,
+    /// The same within the margin.
+    Same,
+    /// It is not known.
+    Undecided {
+        /// Runs or rounds that would decide it, about.
+        more: usize,
+    },
+    /// There were too few runs or rounds for a verdict.
+    TooFew,
+}
+
+/// A comparison of two or more sides.
+#[derive(Clone, Debug, Default)]
+pub struct ComparisonPage {
+    /// Title.
+    pub title: String,
+    /// Outcome with its reason, where something was asked of the comparison.
+    pub outcome: Option<(Outcome, String)>,
+    /// Set if the runs were made in rounds, each side once in each of them.
+    pub is_paired: bool,
+    /// Share within which two figures are the same.
+    pub margin: f64,
+    /// The sides; others are compared with the first.
+    pub sides: Vec<ComparedSide>,
+    /// The figures of all sides but the first.
+    pub figures: Vec<ComparedFigure>,
+    /// Runs that could not be read or compared, a line each.
+    pub refused: Vec<String>,
+    /// Remarks that a reader must know: runs that do not count, and the like.
+    pub remarks: Vec<String>,
+    /// The method, a sentence each.
+    pub method: Vec<String>,
+}
+
+/// A side of a comparison.
+#[derive(Clone, Debug, Default)]
+pub struct ComparedSide {
+    /// Name.
+    pub name: String,
+    /// Facts with their names: the command, the version, the host.
+    pub facts: Vec<(&'static str, String)>,
+    /// Its runs, or its rounds.
+    pub runs: Vec<RunCurves>,
+}
+
+/// The curves of a run.
+#[derive(Clone, Debug, Default)]
+pub struct RunCurves {
+    /// Latencies until the last stage; `None` if they are not known.
+    pub latencies: Option<Latencies>,
+    /// Messages per second that reached the last stage, by the second of the run; empty if they are not known.
+    pub rates: Vec<(u64, f64)>,
+}
+
+/// A figure of a side, compared with that of the first.
+#[derive(Clone, Debug)]
+pub struct ComparedFigure {
+    /// Name with the unit.
+    pub name: String,
+    /// Place of the side among all.
+    pub side: usize,
+    /// The direction in which it gets better.
+    pub higher_is_better: bool,
+    /// Values of the first side, one for each run or round.
+    pub reference_values: Vec<f64>,
+    /// Values of this side.
+    pub values: Vec<f64>,
+    /// Median of the first side's values.
+    pub reference_median: f64,
+    /// Median of this side's values.
+    pub median: f64,
+    /// This side divided by the first.
+    pub ratio: f64,
+    /// Interval of the ratio; `None` if there were too few runs.
+    pub interval: Option<(f64, f64)>,
+    /// Verdict.
+    pub verdict: FigureVerdict,
+    /// Set if the whole interval is beyond the margin.
+    pub is_beyond_margin: bool,
+}
+
+impl RunCurves {
+    /// The curves of a stored run.
+    pub fn of(record: &Record) -> Self {
+        let Some(stage) = final_stage(record) else { return Self::default() };
+        let reached: fn(&SeriesRow) -> u64 = match stage.name {
+            "accepted" => |row| row.accepted,
+            "sent" => |row| row.sent,
+            _ => |row| row.delivered,
+        };
+        let first = record.series.iter().map(|row| row.second).min().unwrap_or_default();
+        let step = step(&record.series) as f64;
+        let rate = |row: &SeriesRow| (row.second.saturating_sub(first), reached(row) as f64 / step);
+        Self {
+            latencies: stage.histogram.and_then(Latencies::decode).filter(|times| times.count() > 0),
+            rates: record.series.iter().map(rate).collect(),
+        }
+    }
+}
+
+impl ComparisonPage {
+    /// The noun for what a side has several of.
+    pub fn noun(&self) -> &'static str {
+        if self.is_paired { "round" } else { "run" }
+    }
+
+    /// The verdict on a figure in words.
+    pub fn verdict_text(&self, figure: &ComparedFigure) -> String {
+        let within = || percent(self.margin);
+        let aside = if self.is_paired { "" } else { " a side" };
+        match figure.verdict {
+            FigureVerdict::Better if figure.is_beyond_margin => "better".to_owned(),
+            FigureVerdict::Worse if figure.is_beyond_margin => "worse".to_owned(),
+            FigureVerdict::Better => format!("better, perhaps within {}", within()),
+            FigureVerdict::Worse => format!("worse, perhaps within {}", within()),
+            FigureVerdict::Same => format!("same, within {}", within()),
+            FigureVerdict::Undecided { more } if more > MAX_MORE => {
+                format!("undecided: over {} more {}s{aside}", count(MAX_MORE as u64), self.noun())
+            }
+            FigureVerdict::Undecided { more } => format!("undecided: about {more} more {}s{aside}", self.noun()),
+            FigureVerdict::TooFew => format!("too few {}s", self.noun()),
+        }
+    }
+
+    /// The numbers of figures with each verdict, in a sentence.
+    pub fn summary(&self) -> String {
+        let kinds = ["worse", "better", "the same", "undecided", "with too few runs"];
+        let number = |name: &str| self.figures.iter().filter(|figure| kind(figure.verdict) == name).count();
+        let some = kinds.into_iter().map(|name| (number(name), name)).filter(|(count, _)| *count > 0);
+        let parts: Vec<String> = some.map(|(count, name)| format!("{count} {name}")).collect();
+        match parts.as_slice() {
+            [] => "Nothing could be compared.".to_owned(),
+            parts => format!("{}: {}.", counted(self.figures.len() as u64, "figure"), parts.join(", ")),
+        }
+    }
+
+    /// The figures as a table: those of one side, or of all with the side's name.
+    pub fn table(&self) -> Table {
+        let columns = [
+            ("side", Align::Left),
+            ("metric", Align::Left),
+            right("against"),
+            right(if self.is_paired { "this" } else { "runs" }),
+            right("ratio"),
+            right("95 % interval"),
+            ("verdict", Align::Left),
+        ];
+        let has_sides = self.sides.len() > 2;
+        let mut table = Table::new(columns.into_iter().skip(usize::from(!has_sides)));
+        for row in &self.figures {
+            let side = self.sides.get(row.side).map_or_else(String::new, |side| side.name.clone());
+            let cells = vec![
+                Cell::Text(side),
+                Cell::Text(row.name.clone()),
+                Cell::Number(row.reference_median, crate::numbers::figure(row.reference_median)),
+                Cell::Number(row.median, crate::numbers::figure(row.median)),
+                Cell::Number(row.ratio, ratio_text(row.ratio)),
+                Cell::Text(interval_text(row.interval)),
+                Cell::Text(self.verdict_text(row)),
+            ];
+            table.row(cells.into_iter().skip(usize::from(!has_sides)).collect());
+        }
+        table
+    }
+}
+
+/// Words for the number of figures with a verdict.
+fn kind(verdict: FigureVerdict) -> &'static str {
+    match verdict {
+        FigureVerdict::Worse => "worse",
+        FigureVerdict::Better => "better",
+        FigureVerdict::Same => "the same",
+        FigureVerdict::Undecided { .. } => "undecided",
+        FigureVerdict::TooFew => "with too few runs",
+    }
+}
+
+/// A ratio: `0.982`.
+fn ratio_text(ratio: f64) -> String {
+    format!("{ratio:.3}")
+}
+
+fn interval_text(interval: Option<(f64, f64)>) -> String {
+    interval.map_or_else(|| "-".to_owned(), |(lower, upper)| format!("{lower:.3} to {upper:.3}"))
+}
+
+/// A share in per cent: `2.5 %`.
+pub fn percent(share: f64) -> String {
+    format!("{} %", (share * 1e4).round() / 1e2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample_comparison;
+
+    #[test]
+    fn verdicts_are_words_with_what_they_need() {
+        let page = sample_comparison::of_runs();
+        let texts: Vec<String> = page.figures.iter().map(|figure| page.verdict_text(figure)).collect();
+        let expected = [
+            "worse",
+            "worse, perhaps within 2 %",
+            "same, within 2 %",
+            "undecided: about 18 more runs a side",
+            "better",
+        ];
+        assert_eq!(texts, expected);
+        assert_eq!(page.summary(), "5 figures: 2 worse, 1 better, 1 the same, 1 undecided.");
+        let paired = ComparisonPage { is_paired: true, ..page };
+        assert_eq!(paired.verdict_text(&paired.figures[3]), "undecided: about 18 more rounds");
+        assert_eq!([percent(0.05), percent(0.025)], ["5 %", "2.5 %"]);
+    }
+
+    #[test]
+    fn a_third_side_has_its_name_in_the_table() {
+        let two = sample_comparison::of_runs();
+        assert!(!two.table().terminal(120).contains("side  "));
+        let three = sample_comparison::of_rounds();
+        assert!(three.table().terminal(140).lines().any(|line| line.trim_start().starts_with("smtp-source")));
+    }
+
+    #[test]
+    fn the_curves_of_a_run_are_those_of_its_last_stage() {
+        let run = RunCurves::of(&crate::sample_runs::passed());
+        assert!(run.latencies.is_some_and(|times| times.count() > 1_000) && run.rates.len() > 50);
+        assert!(RunCurves::of(&Record::empty()).latencies.is_none());
+    }
+}

@@ -1,0 +1,136 @@
+//! Stages and errors of a record in one form, over SMTP and over MADES.
+use journey::record::{ErrorRow, LatencyMs, MadesStage, MadesTrouble, Record, StageRow};
+use journey::stage::Stage;
+
+/// A stage of the journey.
+#[derive(Clone, Copy, Debug)]
+pub struct StageFigures<'a> {
+    /// Name.
+    pub name: &'a str,
+    /// Party that observed it.
+    pub party: &'a str,
+    /// The stage that latency counts from; empty if it is unknown.
+    pub since: &'a str,
+    /// Messages that reached it.
+    pub count: u64,
+    /// Messages that failed before it.
+    pub failed: u64,
+    /// Message bytes; `None` if they are not counted.
+    pub bytes: Option<u64>,
+    /// From the first to the last of them.
+    pub duration_s: f64,
+    /// Rate over that time.
+    pub rate_per_s: f64,
+    /// Rate over the time in which load was offered.
+    pub offered_rate_per_s: Option<f64>,
+    /// Latencies.
+    pub latency: Option<LatencyMs>,
+    /// Their histogram, encoded.
+    pub histogram: Option<&'a str>,
+    /// The histogram of service times, encoded.
+    pub service_histogram: Option<&'a str>,
+}
+
+impl StageFigures<'_> {
+    /// The rate over the time of the load, or over that of the stage.
+    pub fn rate(&self) -> f64 {
+        self.offered_rate_per_s.unwrap_or(self.rate_per_s)
+    }
+}
+
+/// The stages, in order: of a run over MADES its own.
+pub(crate) fn stages(record: &Record) -> Vec<StageFigures<'_>> {
+    match &record.mades {
+        Some(own) if !own.stages.is_empty() => own.stages.iter().map(of_mades).collect(),
+        _ => record.stages.iter().map(of_smtp).collect(),
+    }
+}
+
+/// The stage whose figures are those of the run: the last that messages reached, as in the report.
+pub fn final_stage(record: &Record) -> Option<StageFigures<'_>> {
+    if record.mades.is_some() {
+        return stages(record).into_iter().rev().find(|stage| stage.count > 0);
+    }
+    crate::headline::final_stage(record).map(of_smtp)
+}
+
+fn of_smtp(row: &StageRow) -> StageFigures<'_> {
+    StageFigures {
+        name: row.name.name(),
+        party: &row.party,
+        since: row.since.map_or("", Stage::name),
+        count: row.count,
+        failed: row.failed,
+        bytes: Some(row.bytes),
+        duration_s: row.duration_s,
+        rate_per_s: row.rate_per_s,
+        offered_rate_per_s: row.offered_rate_per_s,
+        latency: row.latency_ms,
+        histogram: row.histogram.as_deref(),
+        service_histogram: row.service_histogram.as_deref(),
+    }
+}
+
+fn of_mades(row: &MadesStage) -> StageFigures<'_> {
+    StageFigures {
+        name: &row.name,
+        party: "mades",
+        since: if row.latency_ms.is_some() { Stage::Created.name() } else { "" },
+        count: row.count,
+        failed: row.missing,
+        bytes: None,
+        duration_s: row.duration_s,
+        rate_per_s: row.rate_per_s,
+        offered_rate_per_s: row.offered_rate_per_s,
+        latency: row.latency_ms,
+        histogram: row.histogram.as_deref(),
+        service_histogram: None,
+    }
+}
+
+/// A kind of error.
+#[derive(Clone, Debug)]
+pub(crate) struct ErrorFigures<'a> {
+    /// Phase of the dialogue; over MADES the kind of fault.
+    pub(crate) phase: &'a str,
+    /// Reply code; empty if there was no reply.
+    pub(crate) code: String,
+    pub(crate) text: &'a str,
+    pub(crate) count: u64,
+    pub(crate) first_s: Option<f64>,
+    pub(crate) last_s: Option<f64>,
+    /// Recipient of the first.
+    pub(crate) sample: Option<&'a str>,
+}
+
+/// The errors, by phase, code and text.
+pub(crate) fn errors(record: &Record) -> Vec<ErrorFigures<'_>> {
+    match &record.mades {
+        Some(own) => own.troubles.iter().map(of_trouble).collect(),
+        None => record.errors.iter().map(of_error).collect(),
+    }
+}
+
+fn of_error(row: &ErrorRow) -> ErrorFigures<'_> {
+    ErrorFigures {
+        phase: row.phase.name(),
+        code: if row.code == 0 { String::new() } else { row.code.to_string() },
+        text: &row.text,
+        count: row.count,
+        first_s: row.first_s,
+        last_s: row.last_s,
+        sample: row.sample.as_deref(),
+    }
+}
+
+fn of_trouble(row: &MadesTrouble) -> ErrorFigures<'_> {
+    ErrorFigures {
+        phase: &row.kind,
+        code: row.code.clone(),
+        text: &row.text,
+        count: row.count,
+        first_s: None,
+        last_s: None,
+        sample: None,
+    }
+}

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Compares a worker under Locust with the same load run alone: pairs of runs, one after the other, in turn first.
+
+    scripts/bench-locust.py [--pairs 6] [--seconds 20] [--sessions 32] [--program target/release/mailrun]
+
+Each run has a sink of its own, which counts the messages of the same time of both. Prints the ratio of each pair and the
+median, and ends with status 1 if that is below 0.97. The machine should be idle.
+"""
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+GOAL = 0.97
+SETTLE_S = 3
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Run:
+    """Processes that end with it."""
+
+    def __init__(self, options):
+        self.options = options
+        self.processes = []
+        self.smtp, self.http, self.master = free_port(), free_port(), free_port()
+
+    def start(self, *words, **more):
+        self.processes.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more))
+
+    def messages(self):
+        """Messages that the sink has taken, and when it was asked."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://127.0.0.1:{self.http}/status", timeout=10) as answer:
+            return json.load(answer)["messages"], time.monotonic()
+
+    def await_messages(self):
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                if self.messages()[0] > 0:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.05)
+        sys.exit("bench-locust: no message within a minute")
+
+    def rate(self):
+        """Messages per second, once the load has settled."""
+        self.await_messages()
+        time.sleep(SETTLE_S)
+        before, began = self.messages()
+        time.sleep(self.options.seconds)
+        after, ended = self.messages()
+        return (after - before) / (ended - began)
+
+    def sink(self):
+        self.start(self.options.program, "sink", "--listen", f"127.0.0.1:{self.smtp}", "--http", f"127.0.0.1:{self.http}")
+
+    def alone(self):
+        length = SETTLE_S + self.options.seconds + 60
+        words = ["source", f"127.0.0.1:{self.smtp}", "--sessions", str(self.options.sessions), "--duration", f"{length}s"]
+        self.start(self.options.program, *words, "--reuse")
+
+    def under_locust(self, locustfile):
+        users = str(self.options.sessions)
+        words = ["-f", locustfile, "--master", "--headless", "--expect-workers", "1", "-u", users, "-r", users]
+        bind = ["--master-bind-host", "127.0.0.1", "--master-bind-port", str(self.master)]
+        self.start(self.options.locust, *words, *bind)
+        words = ["worker", f"127.0.0.1:{self.smtp}", "--master-port", str(self.master), "--reuse"]
+        self.start(self.options.program, *words)
+
+    def end(self):
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def measure(options, kind, locustfile):
+    run = Run(options)
+    try:
+        run.sink()
+        run.alone() if kind == "alone" else run.under_locust(locustfile)
+        return run.rate()
+    finally:
+        run.end()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--sessions", type=int, default=32)
+    parser.add_argument("--program", default="target/release/mailrun")
+    parser.add_argument("--locust", default="target/locust-newest/bin/locust")
+    options = parser.parse_args()
+    for program in (options.program, options.locust):
+        if not os.access(program, os.X_OK):
+            sys.exit(f"bench-locust: {program} is not there; `make bench-locust` builds and installs what it needs")
+    ratios = []
+    with tempfile.TemporaryDirectory() as place:
+        locustfile = os.path.join(place, "locustfile.py")
+        with open(locustfile, "wb") as file:
+            file.write(subprocess.run([options.program, "locustfile"], check=True, capture_output=True).stdout)
+        for pair in range(options.pairs):
+            kinds = ["alone", "under Locust"]
+            order = kinds if pair % 2 == 0 else kinds[::-1]
+            rates = {kind: measure(options, kind, locustfile) for kind in order}
+            ratios.append(rates["under Locust"] / rates["alone"])
+            print(
+                f"pair {pair + 1}: alone {rates['alone']:.0f}/s, under Locust {rates['under Locust']:.0f}/s, "
+                f"ratio {ratios[-1]:.3f}",
+                flush=True,
+            )
+    median = statistics.median(ratios)
+    print(f"median ratio of {len(ratios)} pairs: {median:.3f} (from {min(ratios):.3f} to {max(ratios):.3f}; goal {GOAL})")
+    sys.exit(0 if median >= GOAL else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+//! `mailrun capacity`: the search as typed, its demand and its results, whatever is measured.
+use super::values;
+use ::bench::capacity::save;
+use ::capacity::{PlanningInputs, SearchEnding, SearchSettings};
+use anyhow::{Result, bail};
+use clap::Args;
+use journey::threshold::{LossGoal, Threshold};
+use party::interrupt::INTERRUPTED_STATUS;
+use party::live::LiveMode;
+use party::outputs::cannot_write;
+use party::terminal::CharacterSet;
+use report::capacity::{CapacityRun, capacity_json, capacity_text, capacity_verdict};
+use report::core_capacity::{CoreCapacity, core_capacity_json};
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Length of a trial of the confirmation.
+const CONFIRM: Duration = Duration::from_secs(60);
+/// The same with --quick.
+const QUICK_CONFIRM: Duration = Duration::from_secs(10);
+/// Places of the results.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Results")]
+pub(super) struct CapacityOutputArgs {
+    /// Directory of the results, instead of a new one in mailrun-results.
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    /// Name in reports.
+    #[arg(long, value_name = "NAME", default_value = "capacity")]
+    pub(super) label: String,
+    /// Write the result as JSON to FILE; with - it goes to standard output, which then has nothing else.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Print the verdict alone.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Effort of the search.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Search")]
+pub(super) struct SearchArgs {
+    /// Search in a fifth of the time: trials of 2 s, bounds within 5 %.
+    #[arg(long, conflicts_with = "rfc2544")]
+    quick: bool,
+    /// Search as RFC 2544 does: one trial of 60 s for each rate, none of which may be bad, by bisection.
+    #[arg(long, requires = "max_rate")]
+    rfc2544: bool,
+    /// Lowest rate to try.
+    #[arg(long, value_name = "RATE", default_value = "10/s", value_parser = values::rate)]
+    min_rate: f64,
+    /// Highest rate to try [default: 1M/s].
+    #[arg(long, value_name = "RATE", value_parser = values::rate)]
+    max_rate: Option<f64>,
+    /// Length of a trial [default: 5s; with --quick 2s, with --rfc2544 60s].
+    #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
+    trial: Option<Duration>,
+    /// Longest time of all trials, without the confirmation [default: 20m; with --rfc2544 1h].
+    #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
+    max_time: Option<Duration>,
+    /// Length of each of the three trials of the confirmation; 0s for none [default: 60s; with --quick 10s].
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    confirm: Option<Duration>,
+}
+
+/// Demand that a plan is made for.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Planning")]
+pub(super) struct PlanningArgs {
+    /// Plan for this rate at the peak: instances and headroom.
+    #[arg(long, value_name = "RATE", value_parser = values::rate)]
+    peak: Option<f64>,
+    /// Share of the capacity that an instance is to be loaded with.
+    #[arg(long, value_name = "SHARE", default_value = "0.6", value_parser = values::probability)]
+    safety: f64,
+    /// Plan for users who cause so many messages each in the busy hour.
+    #[arg(long, value_name = "N", value_parser = values::some)]
+    messages_per_user: Option<u64>,
+}
+
+/// The goal that a threshold is.
+///
+/// # Errors
+/// If it is none.
+pub(super) fn loss_goal(threshold: &Threshold) -> Result<LossGoal, String> {
+    threshold.loss_goal().ok_or_else(|| {
+        "a goal is a percentile, max or within() of sent, accepted or delivered, or rejected or failed in percent"
+            .to_owned()
+    })
+}
+
+impl PlanningArgs {
+    /// The demand; the capacity is not known yet.
+    ///
+    /// # Errors
+    /// If nothing is to be loaded.
+    pub(super) fn inputs(&self) -> Result<PlanningInputs> {
+        if self.safety <= 0.0 {
+            bail!("--safety must be above zero");
+        }
+        Ok(PlanningInputs {
+            capacity_per_s: 0.0,
+            safety: self.safety,
+            peak_per_s: self.peak,
+            messages_per_user: self.messages_per_user.map(|messages| messages as f64),
+            cores: std::thread::available_parallelism().ok().map(|cores| cores.get() as f64),
+        })
+    }
+}
+
+impl CapacityOutputArgs {
+    /// Progress of the trials.
+    pub(super) fn live(&self) -> LiveMode {
+        if self.quiet || self.json.is_some() { LiveMode::Off } else { LiveMode::Line }
+    }
+
+    /// Saves a search and prints it; the result as JSON.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub(super) fn report(&self, run: &CapacityRun, by_cores: &[CoreCapacity]) -> Result<String> {
+        let value = run_json(run, by_cores)?;
+        let text = capacity_text(run);
+        save(run, &value, &text)?;
+        if self.has_text() {
+            say(if self.quiet { capacity_verdict(run) } else { text });
+        }
+        Ok(value)
+    }
+
+    /// Writes the JSON where it was asked for.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(super) fn write_json(&self, value: &str) -> Result<()> {
+        match &self.json {
+            Some(path) if self.has_text() => fs::write(path, value).map_err(|error| cannot_write(path, &error)),
+            Some(_) => {
+                super::say(value);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Prints a table below the report.
+    pub(super) fn print_more(&self, text: String) {
+        if self.has_text() && !self.quiet {
+            say(text);
+        }
+    }
+
+    /// Reports whether standard output has the report, and not JSON.
+    fn has_text(&self) -> bool {
+        self.json.as_ref().is_none_or(|path| path.as_os_str() != "-")
+    }
+}
+
+impl SearchArgs {
+    /// The settings for those goals.
+    ///
+    /// # Errors
+    /// If there are no rates between the lowest and the highest.
+    pub(super) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
+        let settings = self.settings()?;
+        // A deadline that no trial of any length would reach does not lengthen them.
+        let limits = goals.iter().filter_map(LossGoal::limit).map(|limit| limit.as_secs_f64());
+        let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
+        Ok(SearchSettings { goal_limit_s, ..settings })
+    }
+
+    fn settings(&self) -> Result<SearchSettings> {
+        let mut settings = match (self.quick, self.rfc2544) {
+            (true, _) => SearchSettings::quick(),
+            (_, true) => SearchSettings::rfc2544(),
+            _ => SearchSettings::default(),
+        };
+        if let Some(trial) = self.trial {
+            let scale = trial.as_secs_f64() / settings.trial_s;
+            settings.trial_s *= scale;
+            settings.sum_s *= scale;
+        }
+        settings.min_rate_per_s = self.min_rate;
+        settings.max_rate_per_s = self.max_rate.unwrap_or(settings.max_rate_per_s);
+        settings.time_limit_s = self.max_time.map_or(settings.time_limit_s, |limit| limit.as_secs_f64());
+        if settings.min_rate_per_s >= settings.max_rate_per_s {
+            bail!("--min-rate must be below --max-rate");
+        }
+        Ok(settings)
+    }
+
+    /// Length of a trial of the confirmation; `None` for no confirmation.
+    pub(super) fn confirm(&self) -> Option<Duration> {
+        let usual = if self.quick { QUICK_CONFIRM } else { CONFIRM };
+        Some(self.confirm.unwrap_or(usual)).filter(|length| !length.is_zero())
+    }
+}
+
+/// Exit status after a search.
+pub(super) fn exit_status(run: &CapacityRun) -> u8 {
+    let CapacityRun { result, lost, interrupted, .. } = run;
+    match result.ending {
+        _ if lost.is_some() => 1,
+        _ if *interrupted => INTERRUPTED_STATUS,
+        SearchEnding::Complete if result.has_capacity() => 0,
+        SearchEnding::TimeLimit if run.capacity_per_s().is_some() => 0,
+        SearchEnding::Complete | SearchEnding::MailLost => 1,
+        SearchEnding::TimeLimit | SearchEnding::Void | SearchEnding::Stopped => 3,
+    }
+}
+
+fn run_json(run: &CapacityRun, by_cores: &[CoreCapacity]) -> Result<String> {
+    let mut value = capacity_json(run);
+    if !by_cores.is_empty() {
+        value["by_cores"] = core_capacity_json(by_cores);
+    }
+    Ok(format!("{}\n", serde_json::to_string_pretty(&value)?))
+}
+
+fn say(text: String) {
+    super::say(&CharacterSet::of_environment().encode(&text));
+}

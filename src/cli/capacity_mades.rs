@@ -1,0 +1,142 @@
+//! `mailrun capacity mades`: what was typed, to the search for the highest rate that a MADES endpoint takes.
+use super::capacity_arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
+use super::mades::{BrokerArgs, MadesLoadArgs, MadesModeArg, TimeoutArgs, check_stages, without_login};
+use super::mades_bench::{StandInArgs, stand_in_plan};
+use super::mades_effects as effects;
+use super::mades_endpoint::{EndpointFaultArgs, NetworkArgs};
+use super::mades_queues::QueueNameArgs;
+use ::bench::capacity::{MadesCapacityOptions, SearchCourse, default_mades_goal, search_mades};
+use ::bench::mades::{MadesBenchOptions, MadesTarget};
+use anyhow::{Context, Result};
+use clap::Args;
+use journey::threshold::{LossGoal, RunProtocol, Threshold};
+use std::process::ExitCode;
+
+/// Finds the highest rate that a MADES endpoint takes and still meets its goals
+///
+/// The same search, with trials of mailrun mades at open loop: a message later than a goal's limit counts as lost, and so does
+/// a rejected one. One that has not arrived within --message-timeout ends the search.
+///
+/// With --broker: an endpoint of yours. Without: the stand-in for a pair of endpoints, on this host.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct CapacityMadesArgs {
+    /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
+    #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
+    mode: MadesModeArg,
+    /// Goal, repeatable: 'delivered.p99 < 2s', 'received-event.within(60s) >= 95%', 'rejected <= 0.1%'
+    /// [default: delivered.within(60s) >= 100%].
+    #[arg(long = "goal", value_name = "EXPRESSION", value_parser = goal, help_heading = "Search")]
+    goals: Vec<Threshold>,
+    #[command(flatten)]
+    search: SearchArgs,
+    #[command(flatten)]
+    planning: PlanningArgs,
+    #[command(flatten)]
+    load: MadesLoadArgs,
+    #[command(flatten)]
+    brokers: BrokerArgs,
+    #[command(flatten)]
+    queues: QueueNameArgs,
+    #[command(flatten)]
+    waiting: TimeoutArgs,
+    #[command(flatten)]
+    stand_in: StandInArgs,
+    #[command(flatten)]
+    way: NetworkArgs,
+    #[command(flatten)]
+    faults: EndpointFaultArgs,
+    #[command(flatten)]
+    output: CapacityOutputArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun capacity mades --quick --goal 'delivered.p99 < 2s'
+  mailrun capacity mades --preset custom-1563 --quick
+  mailrun capacity mades --broker amqp://endpoint@broker.local --password-file pw";
+
+fn goal(text: &str) -> Result<Threshold, String> {
+    let threshold = Threshold::parse(text, RunProtocol::Mades)?;
+    loss_goal(&threshold)?;
+    Ok(threshold)
+}
+
+impl CapacityMadesArgs {
+    /// Searches and reports.
+    ///
+    /// # Errors
+    /// If an option has no effect here, a trial could not run, or a file cannot be written.
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let output = self.output.clone();
+        let run = search_mades(&self.options()?)?;
+        let value = output.report(&run, &[])?;
+        output.write_json(&value)?;
+        Ok(ExitCode::from(exit_status(&run)))
+    }
+
+    fn options(self) -> Result<MadesCapacityOptions> {
+        self.check()?;
+        let goals: Vec<LossGoal> = self.goals.iter().filter_map(Threshold::loss_goal).collect();
+        let goals = if goals.is_empty() { vec![default_mades_goal()?] } else { goals };
+        let command: Vec<String> = party::outputs::command_line().iter().map(|word| without_login(word)).collect();
+        let course = SearchCourse {
+            settings: self.search.settings_for(&goals)?,
+            goals,
+            confirm: self.search.confirm(),
+            arrival: self.load.arrival_of_trials(),
+            seed: self.load.seed,
+            planning: self.planning.inputs()?,
+            command: command.clone(),
+        };
+        let plan = stand_in_plan(&self.stand_in, &self.way, &self.faults, self.mode, self.load.seed)?;
+        let mut bench_options = vec![format!("--mode={}", self.mode.name())];
+        bench_options.extend(self.waiting.arguments());
+        bench_options.extend(self.load.trial_arguments());
+        let bench = MadesBenchOptions {
+            target: self.target()?,
+            plan: toml::to_string(&plan).context("a plan is always TOML")?,
+            // What the stand-in was told to lose is lost all the same.
+            faults: Vec::new(),
+            endpoint_options: Vec::new(),
+            bench_options,
+            workload: self.load.workload()?,
+            mades: self.load.mades_record(self.mode, self.waiting.message_timeout()),
+            thresholds: Vec::new(),
+            live: self.output.live(),
+            title: None,
+            command,
+            name: self.output.label,
+            out: self.output.out,
+        };
+        Ok(MadesCapacityOptions { bench, course })
+    }
+
+    fn target(&self) -> Result<MadesTarget> {
+        if !self.brokers.is_named() {
+            return Ok(MadesTarget::StandIn);
+        }
+        let mut options = self.brokers.arguments()?;
+        let named = self.queues.given().into_iter().filter_map(|(option, name)| Some(format!("{option}={}", name?)));
+        options.extend(named);
+        Ok(MadesTarget::Running { url: self.brokers.outbox_url().to_owned(), options })
+    }
+
+    /// Refuses what would have no effect.
+    fn check(&self) -> Result<()> {
+        self.load.check_search()?;
+        check_stages(self.mode, &self.goals)?;
+        self.queues.check_effects(self.mode.name(), self.mode.queues())?;
+        let of_stand_in = [self.stand_in.given().as_slice(), &self.way.given(), &self.faults.given()].concat();
+        if self.brokers.is_named() {
+            self.brokers.check_effects()?;
+            return effects::refuse_without_effect(&of_stand_in, "with --broker, whose endpoint is no stand-in");
+        }
+        if self.mode == MadesModeArg::Amqp {
+            effects::refuse_without_effect(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")?;
+        }
+        let queues = self.queues.given().map(|(option, name)| (option, name.is_some()));
+        let of_endpoint = [self.brokers.given().as_slice(), &queues, &[("--purge", self.waiting.purges())]].concat();
+        effects::refuse_without_effect(&of_endpoint, "without --broker: the stand-in has a broker of its own")
+    }
+}

@@ -1,0 +1,196 @@
+//! `mailrun compare --contestant`: what was typed, to the rounds of a live comparison.
+use super::compare_output::CompareOutputArgs;
+use super::values;
+use ::bench::rounds::{ContestantKind, LiveContestant, RoundSinkPlace, RoundsOptions, compare_live};
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+use party::interrupt::INTERRUPTED_STATUS;
+use party::live::LiveMode;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Sessions of a contestant.
+const SESSIONS: u32 = 10;
+/// Bytes of a message.
+const MESSAGE_BYTES: u64 = 400;
+/// Rounds that count.
+const ROUNDS: usize = 80;
+/// Time for all rounds.
+const BUDGET: Duration = Duration::from_secs(120);
+/// Rounds of scenarios, whose runs take minutes.
+const SCENARIO_ROUNDS: usize = 6;
+/// Time for the rounds of scenarios.
+const SCENARIO_BUDGET: Duration = Duration::from_secs(86_400);
+
+/// Contestants that are run now, in rounds.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Rounds")]
+pub(super) struct CompareLiveArgs {
+    /// Contestant, repeatable: a load generator that sends {messages} messages of {size} bytes over {sessions} sessions to
+    /// {host} port {port}, mailrun's sink; or HOST:PORT, a server that mailrun's source sends to; or a scenario such as
+    /// relay-400, or its file. Words are split as a shell does; no shell is started.
+    #[arg(long = "contestant", value_name = "NAME=COMMAND", conflicts_with_all = ["runs", "against"])]
+    contestants: Vec<LiveContestant>,
+    /// Contestant that the others are compared with [default: the first].
+    #[arg(long, value_name = "NAME", requires = "contestants", hide_short_help = true)]
+    reference: Option<String>,
+    /// Compare a contestant with itself: the noise of this host. Without --contestant it is mailrun's own source.
+    #[arg(long = "self", conflicts_with_all = ["runs", "against", "reference"])]
+    is_self: bool,
+    /// Recipient of the mail to servers [default: to@example.com].
+    #[arg(long, visible_alias = "rcpt", value_name = "ADDRESS", requires = "contestants", hide_short_help = true)]
+    to: Option<String>,
+    /// HTTP address of the mailrun sink that the servers deliver to.
+    #[arg(
+        long,
+        value_name = "http://HOST:PORT",
+        requires = "contestants",
+        conflicts_with = "sink_listen",
+        hide_short_help = true
+    )]
+    sink: Option<String>,
+    /// The same, started by mailrun at this address.
+    #[arg(long, value_name = "HOST:PORT", requires = "contestants", value_parser = values::tcp_address, hide_short_help = true)]
+    sink_listen: Option<SocketAddr>,
+    /// Sessions of a contestant [default: 10].
+    #[arg(short, long, visible_short_alias = 'c', value_name = "N", value_parser = values::sessions)]
+    sessions: Option<u32>,
+    /// Size of a message [default: 400].
+    #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::message_size)]
+    message_size: Option<u64>,
+    /// Messages of a contestant in a round [default: as many as the fastest sends in about 0.4 s].
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::some)]
+    messages: Option<u64>,
+    /// Rounds that count [default: 80; of scenarios 6].
+    #[arg(long, value_name = "N", value_parser = values::some)]
+    rounds: Option<u64>,
+    /// Time after which no round begins [default: 120s; of scenarios a day].
+    #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
+    budget: Option<Duration>,
+    /// End after half of the rounds if all is decided then. The risk of a false alarm is shared by both looks.
+    #[arg(long)]
+    until_decided: bool,
+    /// Count, in runs of their own over one session, the bytes a message that go each way, and of a load generator the system
+    /// calls and syncs a message, under strace.
+    #[arg(long, hide_short_help = true)]
+    counts: bool,
+    /// Print no progress.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+impl CompareLiveArgs {
+    /// Reports whether contestants are to be run.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_self || !self.contestants.is_empty()
+    }
+
+    /// Refuses options that have no effect on stored runs.
+    pub(super) fn check_unused(&self) -> Result<()> {
+        let given = [
+            ("--sessions", self.sessions.is_some()),
+            ("--message-size", self.message_size.is_some()),
+            ("--messages", self.messages.is_some()),
+            ("--rounds", self.rounds.is_some()),
+            ("--budget", self.budget.is_some()),
+            ("--until-decided", self.until_decided),
+            ("--counts", self.counts),
+            ("--quiet", self.quiet),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => bail!("{option} has no effect on stored runs: it needs --contestant or --self"),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs the rounds and reports.
+    ///
+    /// # Errors
+    /// If the contestants are not two or more of different names, the sink could not run, or a file cannot be written.
+    pub(super) fn run(&self, output: &CompareOutputArgs) -> Result<ExitCode> {
+        let reference = self.reference_place()?;
+        let contestants = self.all_contestants()?;
+        let kind = contestants[0].kind();
+        self.check_kind(kind)?;
+        let usual = match kind {
+            ContestantKind::Scenario => (SCENARIO_ROUNDS, SCENARIO_BUDGET),
+            ContestantKind::Source | ContestantKind::Server => (ROUNDS, BUDGET),
+        };
+        let options = RoundsOptions {
+            contestants,
+            reference,
+            to: self.to.clone(),
+            sink: self.sink_place(kind),
+            sessions: self.sessions.unwrap_or(SESSIONS),
+            message_bytes: self.message_size.unwrap_or(MESSAGE_BYTES),
+            messages: self.messages,
+            rounds: self.rounds.map_or(usual.0, |rounds| usize::try_from(rounds).unwrap_or(usize::MAX)),
+            budget: self.budget.unwrap_or(usual.1),
+            margin: output.margin,
+            is_until_decided: self.until_decided,
+            counts: self.counts,
+            is_self: self.is_self,
+            live: if self.quiet || output.is_json_out() { LiveMode::Off } else { LiveMode::Line },
+        };
+        let comparison = compare_live(&options)?;
+        let status = output.finish(&comparison.page(output.fail_on_regression), &comparison)?;
+        Ok(if comparison.course.interrupted { ExitCode::from(INTERRUPTED_STATUS) } else { status })
+    }
+
+    fn all_contestants(&self) -> Result<Vec<LiveContestant>> {
+        let mut contestants = self.contestants.clone();
+        if self.is_self {
+            ensure!(contestants.len() <= 1, "--self takes one --contestant");
+            let one = contestants.pop().unwrap_or_else(LiveContestant::own_source);
+            return Ok(vec![one.clone(), one.again()]);
+        }
+        ensure!(contestants.len() > 1, "a comparison needs two contestants: give --contestant twice, or --self");
+        for (place, one) in contestants.iter().enumerate() {
+            let is_new = contestants[..place].iter().all(|other| other.name != one.name);
+            ensure!(is_new, "two contestants are named {}: give each a name of its own", one.name);
+        }
+        Ok(contestants)
+    }
+
+    /// Refuses options that have no effect on contestants of that kind.
+    fn check_kind(&self, kind: ContestantKind) -> Result<()> {
+        self.contestants.iter().try_for_each(LiveContestant::check)?;
+        let is_mixed = self.contestants.iter().any(|other| other.kind() != kind);
+        ensure!(!is_mixed, "contestants must be of one kind: commands, or servers, or scenarios");
+        let has_load = self.sessions.is_some() || self.message_size.is_some() || self.messages.is_some();
+        ensure!(
+            kind != ContestantKind::Scenario || !has_load,
+            "--sessions, --message-size and --messages have no effect on scenarios: they have their own"
+        );
+        ensure!(
+            kind != ContestantKind::Scenario || !self.counts,
+            "--counts is for contestants that are commands or servers: a scenario has runs of its own"
+        );
+        let has_server = self.to.is_some() || self.sink.is_some() || self.sink_listen.is_some();
+        ensure!(
+            kind == ContestantKind::Server || !has_server,
+            "--to, --sink and --sink-listen are for contestants that are servers: NAME=HOST:PORT"
+        );
+        Ok(())
+    }
+
+    fn sink_place(&self, kind: ContestantKind) -> Option<RoundSinkPlace> {
+        match kind {
+            ContestantKind::Source => Some(RoundSinkPlace::Own),
+            ContestantKind::Server => {
+                let running = self.sink.clone().map(RoundSinkPlace::Running);
+                running.or_else(|| Some(RoundSinkPlace::Listen(self.sink_listen?.to_string())))
+            }
+            ContestantKind::Scenario => None,
+        }
+    }
+
+    fn reference_place(&self) -> Result<usize> {
+        let Some(name) = &self.reference else { return Ok(0) };
+        match self.contestants.iter().position(|contestant| contestant.name == *name) {
+            Some(place) => Ok(place),
+            None => bail!("--reference {name:?} is not the name of a contestant"),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Results of a comparison, whatever was compared: what is asked of it, its text, its files, and its exit status.
+use super::results::{is_standard_output, write_all};
+use anyhow::{Result, bail};
+use clap::Args;
+use journey::record::Outcome;
+use party::outputs::cannot_write;
+use party::terminal::CharacterSet;
+use report::comparison::ComparisonPage;
+use report::printable::printable;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Columns of the table.
+const WIDTH: usize = 100;
+
+/// Verdict and results of a comparison, as typed.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Results")]
+pub(super) struct CompareOutputArgs {
+    /// Share within which two figures count as the same.
+    #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
+    pub(super) margin: f64,
+    /// Fail if a figure is worse by this share or more, and that is proven.
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub(super) fail_on_regression: Option<f64>,
+    /// With --fail-on-regression: exit status 3 if it cannot be decided.
+    #[arg(long, requires = "fail_on_regression")]
+    strict: bool,
+    /// Write the comparison as JSON to FILE; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the comparison as a page to FILE: intervals, and the curves of all sides over each other.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// A share: `5%`, or `5`.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>().ok();
+    let share = number.filter(|percent| percent.is_finite() && (0.0..=1_000.0).contains(percent));
+    share.map(|percent| percent / 100.0).ok_or_else(|| format!("{text:?} is not a share such as 5%"))
+}
+
+impl CompareOutputArgs {
+    /// Reports whether standard output has the JSON and nothing else.
+    pub(super) fn is_json_out(&self) -> bool {
+        self.json.as_deref().is_some_and(is_standard_output)
+    }
+
+    /// Makes sure that the files can be written, before there is anything to write.
+    ///
+    /// # Errors
+    /// If one cannot, or the page is to go to standard output.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.html.as_deref().is_some_and(is_standard_output) {
+            bail!("a page is for a browser: name a file, --html compared.html");
+        }
+        let json = self.json.as_ref().filter(|path| !is_standard_output(path));
+        for path in json.into_iter().chain(&self.html) {
+            let opened = OpenOptions::new().create(true).append(true).open(path);
+            opened.map_err(|error| cannot_write(path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the files and the text, and a line on standard error for each run that was refused.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub(super) fn finish(&self, page: &ComparisonPage, json: &impl Serialize) -> Result<ExitCode> {
+        let is_json_out = self.is_json_out();
+        for line in &page.refused {
+            party::tell!("mailrun: {}", printable(line));
+        }
+        if !is_json_out {
+            super::say(&CharacterSet::of_environment().encode(&text(page)));
+        }
+        if let Some(path) = &self.json {
+            let json = serde_json::to_string_pretty(json)? + "\n";
+            match is_json_out {
+                true => write_all(&mut io::stdout().lock(), &json)?,
+                false => fs::write(path, json).map_err(|error| cannot_write(path, &error))?,
+            }
+        }
+        if let Some(path) = &self.html {
+            fs::write(path, report::comparison_page(page)).map_err(|error| cannot_write(path, &error))?;
+        }
+        Ok(match page.outcome {
+            _ if !page.refused.is_empty() => ExitCode::from(2),
+            Some((Outcome::Fail, _)) => ExitCode::from(1),
+            Some((Outcome::Inconclusive, _)) if self.strict => ExitCode::from(3),
+            _ => ExitCode::SUCCESS,
+        })
+    }
+}
+
+/// The comparison on a terminal.
+fn text(page: &ComparisonPage) -> String {
+    let mut text = format!("{}\n\n", page.title);
+    if !page.figures.is_empty() {
+        let _ = writeln!(text, "{}\n", page.table().terminal(WIDTH));
+    }
+    for remark in page.remarks.iter().chain(page.method.first()) {
+        let _ = writeln!(text, "{}", printable(remark));
+    }
+    if let Some((outcome, why)) = &page.outcome {
+        let word = match outcome {
+            Outcome::Pass => "PASS",
+            Outcome::Fail => "FAIL",
+            Outcome::Invalid => "INVALID",
+            Outcome::Inconclusive => "INCONCLUSIVE",
+        };
+        let _ = writeln!(text, "{word} {}", printable(why));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_written_with_or_without_its_sign() {
+        assert_eq!([percent("5%"), percent("2.5"), percent("0 %")], [Ok(0.05), Ok(0.025), Ok(0.0)]);
+        for bad in ["", "%", "-1%", "nan", "inf", "x5%"] {
+            assert!(percent(bad).is_err(), "{bad}");
+        }
+    }
+}

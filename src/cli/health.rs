@@ -1,0 +1,57 @@
+//! `mailrun health`: asks a running relay or sink whether it works, for health checks of containers.
+use super::{failure, say};
+use anyhow::{Result, bail};
+use clap::Args;
+use party::http_client::HttpClient;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Limit for the time of the answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest answer that is read: that of a sink with many runs.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// Asks a running relay or sink whether it works
+///
+/// For health checks where no other HTTP client is, as in the container image. The relay or sink must have an HTTP
+/// interface: --http of a sink, --http or `http` in relay.toml of a relay.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct HealthArgs {
+    /// A page of its HTTP interface: /health or /ready of a relay, /status of a sink.
+    #[arg(value_name = "URL", default_value = "http://127.0.0.1:8025/health")]
+    url: String,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun health
+  mailrun health http://127.0.0.1:8025/ready
+  mailrun health http://127.0.0.1:8025/status
+
+Exit status: 0 it works; 1 it does not, or does not answer; 2 the URL is none.";
+
+impl HealthArgs {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let client = HttpClient::new(&self.url, ANSWER_TIMEOUT, MAX_ANSWER_BYTES)?;
+        match ask(&client, &self.url) {
+            Ok(()) => {
+                say("ok\n");
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => {
+                party::tell!("{}", failure(&error).trim_end());
+                Ok(ExitCode::from(1))
+            }
+        }
+    }
+}
+
+/// Succeeds if the page is answered with a status of success.
+fn ask(client: &HttpClient, url: &str) -> Result<()> {
+    let answer = client.get("")?;
+    if !answer.status.is_success() {
+        bail!("{url}: {}: {}", answer.status.as_u16(), String::from_utf8_lossy(&answer.body));
+    }
+    Ok(())
+}

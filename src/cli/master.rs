@@ -1,0 +1,189 @@
+//! `mailrun master`: runs Locust as the master of mailrun's workers, with a test from a file.
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use party::interrupt::{Interrupt, StopRequest};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use std::fs;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// The longest file, in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 16;
+/// Interval at which the end of Locust, and a signal, are looked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const HOW_TO_INSTALL: &str = "Locust is not installed here: `pip install locust`, or `apt install python3-locust`; or name it with --locust PROGRAM";
+
+/// Runs Locust as the master of mailrun's workers, with a test from a TOML file
+///
+/// Locust itself is installed separately, on this host only. Exit status: that of Locust with the locustfile: 0 if the
+/// test passed, 1 if messages failed or a threshold was missed, 3 if reports were lost.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct MasterArgs {
+    /// File with the test: stages, workers, drain, thresholds, report, listen, web (see docs/locust.md).
+    #[arg(value_name = "FILE.toml")]
+    test: PathBuf,
+    /// Program of Locust.
+    #[arg(long, value_name = "PROGRAM", default_value = "locust")]
+    locust: PathBuf,
+    /// Further arguments for Locust, after --.
+    #[arg(last = true, value_name = "LOCUST ARGUMENTS")]
+    arguments: Vec<String>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun master test.toml
+  mailrun master test.toml -- --html report.html";
+
+/// A test, as in its file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClusterTest {
+    /// Stages of users: `10s:10`, `60s:10..200`.
+    stages: Vec<String>,
+    /// Workers that are waited for.
+    #[serde(default = "one")]
+    workers: u32,
+    /// Time without users after the last stage.
+    drain: Option<String>,
+    /// Conditions on the merged result.
+    #[serde(default)]
+    thresholds: Vec<String>,
+    /// File for the merged result.
+    report: Option<PathBuf>,
+    /// Address for workers.
+    listen: Option<SocketAddr>,
+    /// Address of the web page; without it the test begins at once.
+    web: Option<SocketAddr>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl ClusterTest {
+    /// The arguments of Locust that mean this test.
+    fn arguments(&self) -> Vec<String> {
+        let mut words = vec!["--master".to_owned(), "--enable-rebalancing".to_owned()];
+        let mut push = |option: &str, value: String| words.push(format!("{option}={value}"));
+        push("--mailrun-stages", self.stages.join(","));
+        push("--mailrun-thresholds", self.thresholds.join(","));
+        self.drain.iter().for_each(|drain| push("--mailrun-drain", drain.clone()));
+        self.report.iter().for_each(|file| push("--mailrun-report", file.display().to_string()));
+        if let Some(listen) = self.listen {
+            push("--master-bind-host", listen.ip().to_string());
+            push("--master-bind-port", listen.port().to_string());
+        }
+        match self.web {
+            Some(web) => {
+                push("--web-host", web.ip().to_string());
+                push("--web-port", web.port().to_string());
+            }
+            None => {
+                push("--expect-workers", self.workers.to_string());
+                words.push("--headless".to_owned());
+            }
+        }
+        words
+    }
+}
+
+impl MasterArgs {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let test = self.read()?;
+        let interrupt = Interrupt::watch()?;
+        let directory = tempfile::tempdir().context("cannot make a directory for the locustfile")?;
+        let locustfile = directory.path().join("locustfile.py");
+        fs::write(&locustfile, locust::LOCUSTFILE).with_context(|| format!("cannot write {}", locustfile.display()))?;
+        let started = Command::new(&self.locust)
+            .arg("-f")
+            .arg(&locustfile)
+            .args(test.arguments())
+            .args(&self.arguments)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::null())
+            // Of its own, so that Ctrl-C reaches it once: through this process.
+            .process_group(0)
+            .spawn();
+        let status = match started {
+            Ok(child) => wait(child, &interrupt)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => bail!("{HOW_TO_INSTALL}"),
+            Err(error) => return Err(anyhow!("cannot run {}: {error}", self.locust.display())),
+        };
+        io::stdout().flush()?;
+        Ok(status_of(status))
+    }
+
+    fn read(&self) -> Result<ClusterTest> {
+        let path = self.test.display();
+        let length = fs::metadata(&self.test).with_context(|| format!("cannot read {path}"))?.len();
+        if length > MAX_FILE_BYTES {
+            bail!("{path} has {length} bytes; a test has at most {MAX_FILE_BYTES}");
+        }
+        let text = fs::read_to_string(&self.test).with_context(|| format!("cannot read {path}"))?;
+        let test: ClusterTest = toml::from_str(&text).map_err(|error| {
+            let at = error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count().max(1));
+            anyhow!("{path}:{at}: {}", error.message())
+        })?;
+        if test.stages.is_empty() {
+            bail!("{path}: stages is empty; write at least one, such as \"60s:100\"");
+        }
+        Ok(test)
+    }
+}
+
+/// Waits for Locust, and passes a request to stop on to it.
+fn wait(mut child: Child, interrupt: &Interrupt) -> Result<ExitStatus> {
+    let mut passed_on = StopRequest::Nothing;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        let requested = interrupt.requested();
+        if requested > passed_on {
+            passed_on = requested;
+            let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            if let Some(process) = process {
+                // One that has ended by now needs no signal.
+                let _ = kill_process(process, Signal::INT);
+            }
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// The exit status of Locust as that of this process.
+fn status_of(status: ExitStatus) -> ExitCode {
+    let by_signal = || status.signal().map_or(2, |signal| 128 + signal);
+    ExitCode::from(u8::try_from(status.code().unwrap_or_else(by_signal)).unwrap_or(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_is_arguments_of_locust() {
+        let text = "stages = [\"10s:10\", \"60s:10..200\"]\nworkers = 4\nthresholds = [\"p99<50ms\"]\nlisten = \"127.0.0.1:15557\"";
+        let words = toml::from_str::<ClusterTest>(text).unwrap().arguments();
+        for word in [
+            "--mailrun-stages=10s:10,60s:10..200",
+            "--mailrun-thresholds=p99<50ms",
+            "--expect-workers=4",
+            "--master-bind-port=15557",
+            "--headless",
+        ] {
+            assert!(words.iter().any(|found| found == word), "{word}: {words:?}");
+        }
+        let with_page = format!("{text}\nweb = \"127.0.0.1:8089\"");
+        let words = toml::from_str::<ClusterTest>(&with_page).unwrap().arguments();
+        assert!(words.iter().any(|word| word == "--web-port=8089") && !words.iter().any(|word| word == "--headless"));
+        assert!(toml::from_str::<ClusterTest>("stages = []\nusers = 3").is_err());
+    }
+}

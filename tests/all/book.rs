@@ -1,0 +1,336 @@
+//! The book: it has every page, its links and anchors lead somewhere, and each block of code on a page is held by a test.
+use crate::manual::{Page, pages, root};
+use crate::party::{MAILRUN, mailrun, peer, run};
+use crate::skipped::skip;
+use crate::words;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Blocks that no test reads, by page and mark, with the reason.
+const NOT_READ: &[(&str, &str, &str)] = &[
+    ("docs/embedding.md", "go", "go-smtp, shown beside mailrun-net; it is not installed for the tests"),
+    ("docs/embedding.md", "python", "aiosmtpd, shown beside mailrun-net"),
+    ("docs/embedding.md", "rust,ignore", "lettre, shown beside mailrun-net; it is no dependency"),
+];
+
+/// Pages whose blocks of Rust are compiled, as tests of the documentation of a crate.
+const COMPILED: &[(&str, &str)] = &[("docs/embedding.md", "crates/net/src/lib.rs")];
+
+/// Makes JSON of YAML: Python's reader is in Debian's python3-yaml.
+const TO_JSON: &str = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+
+fn is_page(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "md")
+}
+
+/// The pages in a directory and below it.
+fn pages_below(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            pages_below(&path, found);
+        } else if is_page(&path) {
+            found.push(path);
+        }
+    }
+}
+
+/// The sources of the book, as `make book` lays them out; `None` where there is no Python.
+fn laid_out() -> Option<TempDir> {
+    let python = peer("python3")?;
+    let place = tempfile::tempdir().unwrap();
+    let script = root().join("scripts/book.py");
+    let ended = run(&python, &[script.to_str().unwrap(), MAILRUN, place.path().to_str().unwrap()]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    Some(place)
+}
+
+/// The text outside of blocks of code.
+fn prose(text: &str) -> Vec<&str> {
+    let mut is_code = false;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        if !is_code && !is_fence {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// Anchors of the headings of a page, as GitHub and mdBook make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let headings = prose(text).into_iter().filter(|line| line.starts_with('#') && line.contains("# "));
+    let anchor = |line: &str| {
+        let words = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = words.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.collect::<String>().replace(' ', "-")
+    };
+    let mut all = BTreeSet::new();
+    for anchor in headings.map(anchor) {
+        let times = seen.entry(anchor.clone()).or_default();
+        all.insert(if *times == 0 { anchor.clone() } else { format!("{anchor}-{times}") });
+        *times += 1;
+    }
+    all
+}
+
+/// Links of a page that lead to no file, or to no heading of one.
+fn dead_links(page: &Path) -> Vec<String> {
+    let text = fs::read_to_string(page).unwrap();
+    let home = page.parent().unwrap();
+    let mut dead = Vec::new();
+    for target in prose(&text).iter().flat_map(|line| line.split("](").skip(1)) {
+        let Some(target) = target.split(')').next().filter(|target| !target.contains("://")) else { continue };
+        let (file, anchor) = target.split_once('#').map_or((target, None), |(file, anchor)| (file, Some(anchor)));
+        let file = if file.is_empty() { page.to_owned() } else { home.join(file) };
+        let leads = file.exists()
+            && anchor
+                .is_none_or(|anchor| is_page(&file) && anchors(&fs::read_to_string(&file).unwrap()).contains(anchor));
+        if !leads {
+            dead.push(format!("{}: {target}", page.display()));
+        }
+    }
+    dead
+}
+
+#[test]
+fn links_of_all_pages_lead_to_a_file_and_a_heading() {
+    let mut paths = Vec::new();
+    pages_below(&root().join("docs"), &mut paths);
+    let others = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"].map(|name| root().join(name));
+    paths.extend(others);
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let readme = entry.unwrap().path().join("README.md");
+        paths.extend(readme.exists().then_some(readme));
+    }
+    assert!(paths.len() > 50, "{}", paths.len());
+    let dead: Vec<String> = paths.iter().flat_map(|path| dead_links(path)).collect();
+    assert!(dead.is_empty(), "{}", dead.join("\n"));
+}
+
+#[test]
+fn the_book_has_every_page_and_its_links_lead_somewhere() {
+    let Some(place) = laid_out() else { return };
+    let source = place.path().join("src");
+    let mut paths = Vec::new();
+    pages_below(&source, &mut paths);
+    let dead: Vec<String> = paths.iter().flat_map(|path| dead_links(path)).collect();
+    assert!(dead.is_empty(), "{}", dead.join("\n"));
+    let summary = fs::read_to_string(source.join("SUMMARY.md")).unwrap();
+    let list = fs::read_to_string(source.join("llms.txt")).unwrap();
+    for page in pages() {
+        let Some(name) = page.name.strip_prefix("docs/").filter(|name| *name != "README.md") else { continue };
+        assert!(summary.contains(&format!("]({name})")), "docs/README.md has no row for {name}");
+        let line = list.lines().find(|line| line.contains(&format!("]({name}): ")));
+        assert!(line.is_some_and(|line| line.len() > name.len() + 20), "llms.txt: {name}");
+    }
+    for path in paths {
+        let name = path.strip_prefix(&source).unwrap().to_str().unwrap();
+        assert!(name == "SUMMARY.md" || summary.contains(&format!("]({name})")), "{name} is not in the book's summary");
+    }
+}
+
+#[test]
+fn the_reference_of_the_book_is_that_of_the_program() {
+    let Some(place) = laid_out() else { return };
+    let read = |name: &str| fs::read_to_string(place.path().join("src").join(name)).unwrap();
+    let summary = read("SUMMARY.md");
+    let commands: String = summary
+        .split("](")
+        .filter_map(|rest| rest.split(')').next())
+        .filter(|name| name.starts_with("commands"))
+        .map(read)
+        .collect();
+    for (name, _) in words::all_help().into_iter().filter(|(name, _)| !name.is_empty()) {
+        assert!(commands.contains(&format!("# mailrun {name}\n")), "no heading for mailrun {name}");
+    }
+    let keys = read("relay-keys.md");
+    let example = fs::read_to_string(root().join("crates/relay/src/config/example.toml")).unwrap();
+    let example: Vec<&str> = example.lines().filter_map(|line| line.split(" = ").next()).collect();
+    let missing: Vec<&&str> = example
+        .iter()
+        .filter(|key| !key.starts_with(['#', '[']) && !key.is_empty() && !keys.contains(&format!("| `{key}` |")))
+        .collect();
+    assert!(missing.is_empty() && example.len() > 50, "{missing:?}");
+    let schema: Value =
+        serde_json::from_str(&fs::read_to_string(root().join("docs/run.schema.json")).unwrap()).unwrap();
+    let fields = read("run-schema.md");
+    for name in schema["$defs"].as_object().unwrap().keys() {
+        assert!(fields.contains(&format!("\n## {name}\n")), "no heading for {name}");
+    }
+    for name in schema["properties"].as_object().unwrap().keys() {
+        assert!(fields.contains(&format!("| `{name}` |")), "no row for {name}");
+    }
+}
+
+/// Checks a block of TOML by the command that reads such a file. Returns what is wrong.
+fn fault_of_toml(page: &Page, text: &str) -> Option<String> {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("file.toml");
+    fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    // The other file of the relay's page names files that are not there: relay_control.rs compares it with the one that
+    // the relay's own tests read.
+    if text.contains("relay.example.com") {
+        return text.parse::<toml::Table>().err().map(|error| error.to_string());
+    }
+    let (ended, is_right) = match page.name.as_str() {
+        "docs/locust.md" => {
+            let ended = mailrun(&["master", file, "--locust", "no-such-locust"]);
+            let is_read = ended.err.contains("pip install locust");
+            (ended, is_read)
+        }
+        _ => {
+            let ended = mailrun(&["relay", "--config", file, "--check"]);
+            let is_good = ended.code == Some(0);
+            (ended, is_good)
+        }
+    };
+    (!is_right).then(|| format!("{}: {ended:?}", page.name))
+}
+
+/// Tells what is wrong with a block of YAML; nothing where Python cannot read it.
+fn fault_of_yaml(python: &str, text: &str) -> Option<String> {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("file.yaml");
+    fs::write(&file, text).unwrap();
+    let read = run(python, &["-c", TO_JSON, file.to_str().unwrap()]);
+    let is_right = read.code == Some(0) && serde_json::from_str::<Value>(&read.out).is_ok_and(|value| !value.is_null());
+    (!is_right).then_some(read.err)
+}
+
+#[test]
+fn every_block_of_code_is_read_by_what_it_is_for_or_has_a_reason() {
+    let python = peer("python3").filter(|python| run(python, &["-c", "import yaml"]).code == Some(0));
+    if python.is_none() {
+        skip("python3-yaml", "it is not installed");
+    }
+    let mut faults = Vec::new();
+    let mut listed = BTreeSet::new();
+    for page in pages() {
+        for (line, mark, text) in page.marked_blocks() {
+            let fault = match mark.as_str() {
+                // Command lines are run by docs.rs; other unmarked blocks are drawings, and output.
+                "sh" | "" | "text" => None,
+                "toml" => fault_of_toml(&page, &text),
+                "json" => serde_json::from_str::<Value>(&text).err().map(|error| error.to_string()),
+                "yaml" => python.as_deref().and_then(|python| fault_of_yaml(python, &text)),
+                "rust" | "rust,no_run" if COMPILED.iter().any(|(name, _)| *name == page.name) => None,
+                mark => match NOT_READ.iter().find(|(name, of, _)| *name == page.name && *of == mark) {
+                    Some(reason) => {
+                        listed.insert(*reason);
+                        None
+                    }
+                    None => Some(format!("blocks of {mark:?} are read by no test")),
+                },
+            };
+            faults.extend(fault.map(|fault| format!("{}:{line}: {fault}", page.name)));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert_eq!(listed.len(), NOT_READ.len(), "listed, and on no page");
+    for (page, library) in COMPILED {
+        let name = Path::new(page).file_name().unwrap().to_str().unwrap();
+        let library = fs::read_to_string(root().join(library)).unwrap();
+        assert!(library.contains(&format!("{name}\")]")), "{page} is compiled by no crate");
+    }
+}
+
+/// Versions that scripts choose, by the name that the table has for the program.
+fn chosen_versions() -> Vec<(&'static str, String)> {
+    let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let after = |text: &str, start: &str| {
+        let rest = text.split(start).nth(1).unwrap_or_else(|| panic!("no {start:?}"));
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '.').unwrap_or(rest.len());
+        rest[..end].to_owned()
+    };
+    let peers = read("scripts/install-test-peers.sh");
+    vec![
+        ("Rust", after(&read("Cargo.toml"), "rust-version = \"")),
+        ("go-smtp-source", after(&peers, "nabeken/go-smtp-source@")),
+        ("go-mades-bench", after(&peers, "vennekilde/go-mades-bench@")),
+        ("hdrhistogram for Python", after(&peers, "hdrhistogram==")),
+        ("junitparser", after(&peers, "junitparser==")),
+        ("cargo-deny", after(&peers, "install_cargo_program cargo-deny ")),
+        ("ActiveMQ Artemis", after(&read("scripts/start-artemis.sh"), "\nversion=")),
+        ("mdBook", after(&read("scripts/install-mdbook.sh"), "\nversion=")),
+    ]
+}
+
+#[test]
+fn the_table_of_versions_is_that_of_the_scripts() {
+    let page = crate::manual::page("docs/support.md");
+    let rows = page.rows("Versions that are tested against");
+    for (program, version) in chosen_versions() {
+        let row = rows.iter().find(|row| row[0] == program).unwrap_or_else(|| panic!("no row for {program}"));
+        assert!(row[1].split([' ', ';']).any(|word| word == version), "{program}: {} in the table, {version}", row[1]);
+    }
+    let locust = fs::read_to_string(root().join("scripts/install-locust.sh")).unwrap();
+    let row = rows.iter().find(|row| row[0] == "Locust").expect("a row for Locust");
+    let versions = locust.lines().find_map(|line| line.split("|| set -- ").nth(1)).expect("its versions");
+    versions.split(' ').for_each(|version| assert!(row[1].contains(version), "Locust {version} has no row"));
+    // The tests that a row names exist.
+    for row in rows.iter().skip(1) {
+        for file in row[3].split([' ', ',', '(', ')']).filter(|word| word.ends_with(".rs")) {
+            let name = file.rsplit('/').next().unwrap();
+            assert!(root().join("tests/all").join(name).exists(), "{}: no {file}", row[0]);
+        }
+        let target = row[3].split("make ").nth(1).map(|rest| rest.trim_end_matches(')'));
+        let makefile = include_str!("../../Makefile");
+        let is_there = |target: &str| makefile.contains(&format!("\n{target}:"));
+        assert!(target.is_none_or(is_there), "{}: no target {target:?}", row[0]);
+    }
+}
+
+/// Rust files below a directory.
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// A crate's package has what it includes: `make test-crates` builds it from there.
+#[test]
+fn crates_include_no_file_from_outside_their_directory() {
+    let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let mut outside = Vec::new();
+    for home in crates.chain([root().to_owned()]) {
+        let manifest = fs::read_to_string(home.join("Cargo.toml")).unwrap();
+        for key in ["description = ", "license.workspace", "repository.workspace", "rust-version.workspace"] {
+            assert!(manifest.contains(&format!("\n{key}")), "{}: no {key}", home.display());
+        }
+        let mut files = Vec::new();
+        sources(&home.join("src"), &mut files);
+        for file in files {
+            let text = fs::read_to_string(&file).unwrap();
+            for (place, _) in text.match_indices("include_") {
+                let included = text[place..].split('"').nth(1).unwrap_or_default();
+                let depth = file.parent().unwrap().strip_prefix(&home).unwrap().components().count();
+                // Pages that are compiled as tests are compiled in the repository alone.
+                let is_page_test = included.ends_with(".md") && text[..place].ends_with("#[cfg(doctest)]\n#[doc = ");
+                if included.matches("../").count() > depth && !is_page_test {
+                    outside.push(format!("{}: {included}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(outside.is_empty(), "{}", outside.join("\n"));
+}
+
+#[test]
+fn anchors_are_those_of_the_headings() {
+    let text = "# A\n\n## `mailrun x`: one, two\n\n```text\n## no heading\n```\n\n### A\n";
+    let expected = ["a", "a-1", "mailrun-x-one-two"].map(str::to_owned);
+    assert_eq!(anchors(text), BTreeSet::from(expected));
+}

@@ -1,0 +1,79 @@
+//! The workflow files of GitHub: they are YAML, and call targets of the Makefile that exist and nothing else of ours; and
+//! the tag of a release, which must be the version.
+use crate::party::{Ended, peer, run};
+use std::fs;
+use std::path::Path;
+
+/// Makes JSON of a YAML file: Python's reader is in Debian's python3-yaml.
+const TO_JSON: &str = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+
+#[test]
+fn workflows_call_targets_of_the_makefile() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let makefile = fs::read_to_string(root.join("Makefile")).unwrap();
+    let files = fs::read_dir(root.join(".github/workflows")).unwrap().map(|entry| entry.unwrap().path());
+    let mut calls = 0;
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with("# "), "{} has no caption", file.display());
+        for command in text.lines().filter_map(|line| line.trim().strip_prefix("- run: ")) {
+            let target = command.split_once("make ").map(|(_, rest)| rest.split(' ').next().unwrap_or_default());
+            let target = target.unwrap_or_else(|| panic!("{}: {command:?} calls no target", file.display()));
+            assert!(makefile.lines().any(|line| line.starts_with(&format!("{target}:"))), "no target {target:?}");
+            calls += 1;
+        }
+    }
+    assert!(calls >= 4, "{calls}");
+}
+
+#[test]
+fn workflows_are_yaml() {
+    let Some(python) = peer("python3") else { return };
+    if run(&python, &["-c", "import yaml"]).code != Some(0) {
+        return crate::skipped::skip("python3-yaml", "it is not installed");
+    }
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github/workflows");
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let read = run(&python, &["-c", TO_JSON, path.to_str().unwrap()]);
+        assert_eq!(read.code, Some(0), "{}: {}", path.display(), read.err);
+        let workflow: serde_json::Value = serde_json::from_str(&read.out).unwrap();
+        let jobs = workflow["jobs"].as_object().unwrap();
+        assert!(!jobs.is_empty() && jobs.values().all(|job| job["timeout-minutes"].is_number()), "{}", path.display());
+    }
+}
+
+/// What the script says of a tag, in a project of that version and with that changelog.
+fn check_tag(tag: &str, version: &str, changelog: &str) -> Ended {
+    let project = tempfile::tempdir().unwrap();
+    let manifest =
+        format!("[workspace]\n[workspace.package]\nversion = \"{version}\"\n\n[package]\nversion = \"9.9.9\"\n");
+    fs::write(project.path().join("Cargo.toml"), manifest).unwrap();
+    fs::write(project.path().join("CHANGELOG.md"), changelog).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/check-tag.sh");
+    run(script.to_str().unwrap(), &[tag, project.path().to_str().unwrap()])
+}
+
+#[test]
+fn a_tag_must_equal_the_version() {
+    let changelog = "# Changelog\n\n## 1.2.3 (2026-12-01)\n";
+    let right = check_tag("v1.2.3", "1.2.3", changelog);
+    assert_eq!(right.code, Some(0), "{}", right.err);
+    for wrong in ["1.2.3", "v1.2.4", "v1.2", "v1.2.3-rc1", "v1x2x3", ""] {
+        let refused = check_tag(wrong, "1.2.3", changelog);
+        assert_eq!(refused.code, Some(1), "{wrong}");
+        assert!(refused.err.contains("the version in Cargo.toml is 1.2.3"), "{}", refused.err);
+    }
+    let unnamed = check_tag("v1.2.3", "1.2.3", "# Changelog\n\n## Unreleased\n\n## 1.2.30\n\n## 1x2x3\n");
+    assert_eq!(unnamed.code, Some(1));
+    assert!(unnamed.err.contains("CHANGELOG.md has no section ## 1.2.3"), "{}", unnamed.err);
+}
+
+#[test]
+fn the_tag_of_this_version_is_known() {
+    let version = env!("CARGO_PKG_VERSION");
+    let changelog = format!("## {version}\n");
+    let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
+    assert!(manifest.contains(&format!("[workspace.package]\nversion = \"{version}\"\n")));
+    assert_eq!(check_tag(&format!("v{version}"), version, &changelog).code, Some(0));
+}
