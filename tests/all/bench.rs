@@ -1,5 +1,5 @@
 //! `mailrun bench` as a user runs it: the account closes, the files are there, and what cannot run says so in a line.
-use crate::party::{Bench, Sink, accepted, bench, errors, fates, mailrun, may_be_believed, stage, wait_until};
+use crate::party::{Bench, Sink, accepted, bench, errors, fates, mailrun, may_be_believed, source, stage, wait_until};
 use journey::record::{Arrival, Pipelining, Role};
 use journey::{Phase, Stage};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
@@ -147,6 +147,19 @@ fn a_sink_at_the_far_end_closes_the_ledger() {
     assert_eq!(sink.ask(&format!("/ledger/{}", second.run_id))["delivered"], 300);
     assert_eq!(sink.ask(&format!("/record/{}", second.run_id))["format"], "mailrun-run/1");
     assert_eq!(sink.took().messages, 600);
+}
+
+#[test]
+fn the_seconds_of_a_sink_have_every_message_as_soon_as_its_counts_have_it() {
+    let sink = Sink::start(&[]);
+    // The seconds are of all runs of a sink.
+    for all in [20, 40, 60, 80] {
+        let run = source(&sink.address(), &["--messages", "20", "--sessions", "2"]).record.run_id;
+        wait_until("all counted", || (sink.ask("/status")["messages"] == all).then_some(()));
+        let record = sink.ask(&format!("/record/{run}"));
+        let seconds = record["series"].as_array().unwrap().iter().map(|row| row["delivered"].as_u64().unwrap());
+        assert_eq!(seconds.sum::<u64>(), all);
+    }
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl SinkCollector {
         }
         self.tick();
         let unlogged = self.interval_recorder.finish(clock::now());
-        let view = lock(&self.report);
+        let mut view = lock(&self.report);
         let run = view.chosen_run();
         let record = view.record(run);
         let none = journey::Ledger::default();
@@ -123,7 +123,7 @@ impl SinkCollector {
         let now = clock::now();
         self.next_tick = now + PROGRESS_INTERVAL;
         let mut view = lock(&self.report);
-        view.tick(now, &self.recent, self.context.first_connection.get().copied());
+        view.tick(now, self.context.first_connection.get().copied());
         let progress = progress(&view, &self.recent, now);
         self.progress_output.latest_error(view.total.errors.latest());
         drop(view);

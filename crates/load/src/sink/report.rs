@@ -26,6 +26,8 @@ pub(super) struct SinkReport {
     series: Series,
     /// Messages so far, without those of a warm-up.
     counted: u64,
+    /// Latencies that are not yet in the series.
+    not_in_series: Latencies,
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
     /// Time at which the first client connected.
@@ -43,6 +45,7 @@ impl SinkReport {
             started_at: jiff::Timestamp::now(),
             series: Series::new(now),
             counted: 0,
+            not_in_series: Latencies::default(),
             host_sampler: HostSampler::start(),
             usage_sampler: UsageSampler::of_own_process(now),
             first_connection: None,
@@ -53,16 +56,23 @@ impl SinkReport {
     pub(super) fn merge(&mut self, tally: &SinkTally) {
         let warm_up: u64 = tally.runs.iter().map(|(_, run)| run.warm_up_messages).sum();
         self.counted += tally.messages.saturating_sub(warm_up);
+        tally.runs.iter().for_each(|(_, run)| self.not_in_series.merge(&run.delivered));
         self.total.merge(tally);
     }
 
-    /// Adds the counters to the series of seconds.
-    pub(super) fn tick(&mut self, now: Duration, recent: &Latencies, first_connection: Option<Duration>) {
-        let counters =
-            SeriesCounters { delivered: self.counted, errors: self.total.errors.total(), ..SeriesCounters::default() };
-        self.series.add(now, counters, recent);
+    /// Work that is due four times per second.
+    pub(super) fn tick(&mut self, now: Duration, first_connection: Option<Duration>) {
+        self.update_series(now);
         self.usage_sampler.sample_own(now);
         self.first_connection = first_connection;
+    }
+
+    /// Adds what was counted since the last time to the series of seconds.
+    fn update_series(&mut self, now: Duration) {
+        let counters =
+            SeriesCounters { delivered: self.counted, errors: self.total.errors.total(), ..SeriesCounters::default() };
+        self.series.add(now, counters, &self.not_in_series);
+        self.not_in_series.clear();
     }
 
     /// The run that a record is about unless one is named: the expected one, or the one with the most messages.
@@ -76,8 +86,9 @@ impl SinkReport {
         self.total.messages - tally.messages
     }
 
-    /// The record of a run, or of all mail.
-    pub(super) fn record(&self, run: Option<RunId>) -> Record {
+    /// The record of a run, or of all mail. Its seconds have every message that its counts have.
+    pub(super) fn record(&mut self, run: Option<RunId>) -> Record {
+        self.update_series(clock::now());
         let workload = Workload {
             protocol: outputs::protocol_name(self.options.capabilities.protocol).to_owned(),
             tls: self.options.capabilities.tls.name().to_owned(),
