@@ -147,22 +147,23 @@ fn unsent(record: &Record, trial: SearchTrial) -> f64 {
     (due_messages(record, rate, trial.duration_s) - created(record) as f64).max(0.0)
 }
 
-/// Messages that fell due in the trial. At random arrival their number scatters, and the schedules of the source's workers
-/// are made once more from their seed.
+/// Messages that fell due in the trial, after its warm-up. At random arrival their number scatters, and the schedules of the
+/// source's workers are made once more from their seed.
 fn due_messages(record: &Record, rate_per_s: f64, duration_s: f64) -> f64 {
     let source = record.parties.iter().find(|party| party.role == Role::Source);
     let workers = source.and_then(|party| party.workers).unwrap_or_default() as usize;
     if record.workload.arrival != Arrival::Poisson || workers == 0 {
         return (rate_per_s * duration_s).floor();
     }
+    let begin_s = record.warm_up.map_or(0.0, |warm_up| warm_up.length_s);
     let due = |number: usize| {
         let offer = OfferedRate::Constant(rate_per_s);
         let seed = record.workload.seed;
         let mut schedule = ArrivalSchedule::new(Arrival::Poisson, offer, Duration::ZERO, number, workers, seed);
         let mut count = 0_u64;
-        while schedule.due().as_secs_f64() < duration_s {
+        while schedule.due().as_secs_f64() < begin_s + duration_s {
+            count += u64::from(schedule.due().as_secs_f64() >= begin_s);
             schedule.advance();
-            count += 1;
         }
         count
     };
@@ -215,7 +216,7 @@ fn is_drained(record: &Record, duration_s: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use journey::record::SeriesRow;
+    use journey::record::{SeriesRow, WarmUp};
     use journey::threshold::{RunProtocol, Threshold};
     use report::sample;
 
@@ -290,5 +291,10 @@ mod tests {
             .collect();
         assert!(due.iter().all(|due| (due - 2_000.0).abs() < 5.0 * 2_000_f64.sqrt()), "{due:?}");
         assert!(due.iter().any(|one| *one != due[0]), "{due:?}");
+        let in_three_s = due_messages(&record, 1_000.0, 3.0);
+        record.warm_up = Some(WarmUp { length_s: 1.0, ..WarmUp::default() });
+        let after_the_first = due_messages(&record, 1_000.0, 2.0);
+        record.warm_up = None;
+        assert_eq!(after_the_first, in_three_s - due_messages(&record, 1_000.0, 1.0));
     }
 }

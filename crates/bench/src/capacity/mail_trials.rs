@@ -10,6 +10,11 @@ use journey::record::{Arrival, Record};
 use party::interrupt::Interrupted;
 use std::path::{Path, PathBuf};
 
+/// Longest time for which the load comes before a trial is judged.
+const MAX_WARM_UP_S: f64 = 2.0;
+/// The same, as a share of the trial.
+const WARM_UP_SHARE: f64 = 0.5;
+
 /// The trials of a search.
 pub(super) struct MailTrials<'a> {
     options: &'a CapacityOptions,
@@ -30,7 +35,10 @@ impl TrialSeries for MailTrials<'_> {
         options.out = Some(order.directory.to_owned());
         options.name = order.name.to_owned();
         options.title = Some(order.title);
-        options.workload.duration_limit_s = Some(order.trial.duration_s);
+        // A server begins to start processes and to open connections when the load comes: that is no backlog of the load.
+        let warm_up_s = (order.trial.duration_s * WARM_UP_SHARE).min(MAX_WARM_UP_S);
+        options.source_options.push(format!("--warm-up={:.0}us", warm_up_s * 1e6));
+        options.workload.duration_limit_s = Some(warm_up_s + order.trial.duration_s);
         options.workload.seed = order.seed;
         (options.workload.arrival, options.workload.rate_per_s) = match order.trial.load {
             TrialLoad::FlatOut => (Arrival::Closed, None),
