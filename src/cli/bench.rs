@@ -45,9 +45,9 @@ pub(super) struct BenchArgs {
     #[arg(value_name = "SERVER", value_parser = server)]
     server: Option<ServerArg>,
     /// HTTP address of the mailrun sink that SERVER delivers to, to check that every message arrives. With --shard its clock
-    /// alone is compared with this host's.
+    /// alone is compared with this host's; of several sinks each one's.
     #[arg(long, value_name = "http://HOST:PORT", requires = "server", conflicts_with = "sink_listen")]
-    sink: Option<String>,
+    sink: Vec<String>,
     #[command(flatten)]
     relay: BenchRelayArgs,
     #[command(flatten)]
@@ -146,7 +146,7 @@ impl BenchArgs {
             scenario: None,
             list: false,
             server,
-            sink,
+            sink: sink.into_iter().collect(),
             relay,
             load,
             shard: ShardArgs::default(),
@@ -197,11 +197,13 @@ impl BenchArgs {
         }
         if self.shard.is_part() {
             self.check_shard()?;
+        } else if self.sink.len() > 1 {
+            bail!("several --sink are for a part of a load: add --shard 0/1, and name them to mailrun merge --sink");
         }
         if self.server.is_none() && self.load.asked.preflight() == source::Preflight::Off {
             bail!("--no-preflight requires a server: the bench's own is not tried first");
         }
-        if !self.load.has_trace() && (has_own_sink || self.sink.is_some()) {
+        if !self.load.has_trace() && (has_own_sink || !self.sink.is_empty()) {
             bail!("--no-trace cannot be used with a sink: without the trace header no delivery can be checked");
         }
         Ok(())
@@ -286,7 +288,7 @@ impl BenchArgs {
                 source::Preflight::On => bench::BenchPreflight::On,
                 source::Preflight::Off => bench::BenchPreflight::Off,
             },
-            clock_sinks: self.sink.filter(|_| part.is_some()).into_iter().collect(),
+            clock_sinks: if part.is_some() { self.sink } else { Vec::new() },
             lost_after: None,
             live: self.report.live(LiveMode::Line),
             title: None,
@@ -305,7 +307,7 @@ impl BenchArgs {
 
     /// The sink that this bench asks for deliveries; a part of a load asks one for its clock alone.
     fn delivery_sink(&self) -> Option<String> {
-        self.sink.clone().filter(|_| !self.shard.is_part())
+        self.sink.first().filter(|_| !self.shard.is_part()).cloned()
     }
 
     /// The relay between the bench's own source and sink.

@@ -1,7 +1,7 @@
 //! Parts of a load from several processes, and `mailrun merge`: one account, exact sums, and whatever is wrong is named. The recipes
 //! are run as their schedulers would run them.
 use crate::party::{MAILRUN, Process, Sink, fates, mailrun, run, stage};
-use journey::record::{Outcome, Record};
+use journey::record::{Cause, ClockRow, Outcome, Record, SinkClockRow};
 use journey::{Latencies, Ledger, Phase, Stage};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -199,6 +199,63 @@ fn sinks_that_have_ended_are_joined() {
     assert!(ended.code == Some(2) && ended.err.contains("run.json"), "{ended:?}");
 }
 
+/// Changes a record as if its host were another.
+fn change_clock(directory: &Path, change: impl Fn(&mut ClockRow)) {
+    let mut changed = record(directory);
+    change(changed.clock.as_mut().unwrap());
+    fs::write(directory.join("run.json"), serde_json::to_vec(&changed).unwrap()).unwrap();
+}
+
+#[test]
+fn every_sink_that_mail_arrived_at_needs_a_clock_that_was_compared() {
+    let place = tempfile::tempdir().unwrap();
+    let id = "0123456789abcdef0123456789abcdef";
+    let [sink_a, sink_b, part_0, part_1, whole] =
+        ["sink-a", "sink-b", "part-0", "part-1", "whole"].map(|name| place.path().join(name));
+    let sinks = [&sink_a, &sink_b].map(|out| Sink::start(&["--run-id", id, "--out", word(out)]));
+    let start = soon();
+    let clocks = sinks.each_ref().map(|sink| format!("--sink={}", sink.url()));
+    let parts = [(&part_0, "0/2"), (&part_1, "1/2")];
+    let send = |(sink, (out, shard)): (&Sink, (&PathBuf, &str))| {
+        let words = ["bench", &sink.address(), "--shard", shard, "--start-at", &start, "--run-id", id, "--quiet"];
+        let load = ["--messages", "100", "--sessions", "4", &clocks[0], &clocks[1], "--out", word(out)];
+        Process::start(MAILRUN, &[&words[..], &load].concat())
+    };
+    let sent: Vec<Process> = sinks.iter().zip(parts).map(send).collect();
+    sent.into_iter().for_each(|part| assert_eq!(part.finish().code, Some(0)));
+    for Sink { process, .. } in sinks {
+        process.terminate();
+        assert_eq!(process.finish().code, Some(0));
+    }
+    let merged = || {
+        let words = ["merge", word(&part_0), word(&part_1), "--sink", word(&sink_a), "--sink", word(&sink_b)];
+        let ended = mailrun(&[&words[..], &["--threshold", "delivered.p99 < 1m", "--out", word(&whole)]].concat());
+        assert!(whole.join("run.json").exists(), "{ended:?}");
+        let whole = record(&whole);
+        assert_eq!(fates(&whole.ledger), [100, 100, 0, 0, 0], "{ended:?}");
+        (whole.verdict.causes.contains(&Cause::Clocks), whole.verdict.reasons.join(" "))
+    };
+    let (_, said) = merged();
+    assert!(!said.contains("clock"), "all are on one host: {said}");
+    change_clock(&sink_a, |clock| clock.boot = "aaaaaaaa".to_owned());
+    change_clock(&sink_b, |clock| clock.boot = "bbbbbbbb".to_owned());
+    let known = |boot: &str| SinkClockRow { boot: boot.to_owned(), error_ns: 20, exchanges: 32, ..Default::default() };
+    for part in [&part_0, &part_1] {
+        change_clock(part, |clock| clock.sinks = vec![known("aaaaaaaa")]);
+    }
+    let (is_invalid, said) = merged();
+    assert!(is_invalid, "{said}");
+    let unnamed = said.split("Not every part has compared its clock with that of ").nth(1).unwrap_or_default();
+    assert!(unnamed.contains("sink-b.") && !unnamed.contains("sink-a"), "{said}");
+    // The larger error counts, here chrony's of the second sink, and is said to be chrony's.
+    let by_chrony = SinkClockRow { chrony_bound_ns: Some(90), ..known("bbbbbbbb") };
+    for part in [&part_0, &part_1] {
+        change_clock(part, |clock| clock.sinks = vec![known("aaaaaaaa"), by_chrony.clone()]);
+    }
+    let (is_invalid, said) = merged();
+    assert!(!is_invalid && said.contains("by chrony's estimates"), "{said}");
+}
+
 #[test]
 fn what_a_part_cannot_have_is_refused_in_a_line() {
     let at = "--start-at=2026-11-23T12:00:00Z";
@@ -209,6 +266,7 @@ fn what_a_part_cannot_have_is_refused_in_a_line() {
         (vec!["bench", "--shard=0/2", at], "--shard requires a server"),
         (vec!["bench", "127.0.0.1:2", "--shard=0/2", at, "--sink-listen=127.0.0.1:3"], "mailrun merge"),
         (vec!["bench", "127.0.0.1:2", "--shard=0/2", at, "--abort-on=rejected<=1"], "--abort-on"),
+        (vec!["bench", "127.0.0.1:2", "--sink=http://127.0.0.1:3", "--sink=http://127.0.0.1:4"], "add --shard 0/1"),
         (vec!["source", "127.0.0.1:2", "--shard=0/2", at, "--no-trace"], "trace"),
         (vec!["source", "127.0.0.1:2", "--shard=0/200", at, "--sessions=100"], "too few for 200 parts"),
         (vec!["source", "127.0.0.1:2", "--shard=0/9", at, "--messages=5", "--sessions=9"], "too few for 9 parts"),
@@ -259,6 +317,7 @@ fn the_recipe_for_kubernetes_runs_with_the_environment_of_an_indexed_job() {
     fs::create_dir(place.path().join("parts")).unwrap();
     let sinks = [Sink::start(&[]), Sink::start(&[])];
     let server = sinks[0].address();
+    let sink_urls = sinks.each_ref().map(|sink| sink.url().to_owned());
     let start = soon();
     std::thread::scope(|scope| {
         for index in 0..8 {
@@ -266,7 +325,13 @@ fn the_recipe_for_kubernetes_runs_with_the_environment_of_an_indexed_job() {
             let own = place.path().join(format!("pod-{index}"));
             fs::create_dir(&own).unwrap();
             std::os::unix::fs::symlink(place.path().join("parts"), own.join("parts")).unwrap();
-            let set = [("SERVER", server.clone()), ("START", start.clone()), ("JOB_COMPLETION_INDEX", index)];
+            let set = [
+                ("SERVER", server.clone()),
+                ("START", start.clone()),
+                ("SINK_0", sink_urls[0].clone()),
+                ("SINK_1", sink_urls[1].clone()),
+                ("JOB_COMPLETION_INDEX", index),
+            ];
             let load = load.clone();
             scope.spawn(move || run_recipe(&load, &own, &set.each_ref().map(|(name, value)| (*name, value.as_str()))));
         }
@@ -293,8 +358,17 @@ fn the_recipe_for_slurm_runs_with_the_environment_of_an_array() {
     assert_eq!((shard.index, shard.count, part.workload.rate_per_s), (7, 8, Some(10.0)));
 }
 
-/// Three hosts and a fourth with the sink, as network namespaces that end with the shell.
+/// Three hosts and a fourth with the sink, as network namespaces that end with the shell. chrony is one of the test's own, which
+/// the third host does not have.
+///
+/// A clock that differs is a sink's answer that is changed on its way: faketime changes what libc says, and mailrun reads the
+/// kernel's clock without it; a time namespace has no Unix time of its own.
 const HOSTS: &str = r#"set -e
+mkdir with-chrony
+printf '#!/bin/sh\necho A29FC87B,10.9.0.1,3,1606314371.1,-0.000000400,0,0,0,0,0,0.000000600,0.000000300,64.5,Normal\n' > with-chrony/chronyc
+chmod +x with-chrony/chronyc
+without_chrony=$PATH
+export PATH=$PWD/with-chrony:$PATH
 mkdir -p /run/netns && mount -t tmpfs none /run/netns
 ip link set lo up
 ip link add hub type bridge && ip addr add 10.9.0.1/24 dev hub && ip link set hub up
@@ -315,11 +389,13 @@ for host in 0 1 2; do echo "$host$host$host$host$host$host$host$host-1111-2222-3
 start=$(date -u -d '+3 seconds' +%FT%TZ)
 parts=
 for host in 0 1 2; do
+  [ $host = 2 ] && export PATH=$without_chrony
   ip netns exec host$host sh on_host $host bench 10.9.0.1:2525 --shard $host/3 --start-at $start --messages 300 --sessions 9 \
     --sink http://10.9.0.1:8025 --out part-$host --quiet > part-$host.out 2>&1 &
   parts="$parts $!"
 done
 for part in $parts; do wait $part; done
+export PATH=$PWD/with-chrony:$PATH
 "$MAILRUN" merge part-0 part-1 part-2 --sink http://10.9.0.1:8025 --out whole --quiet
 cat > ahead.py <<'END'
 import http.server, json, time, urllib.request
@@ -372,9 +448,12 @@ fn three_hosts_with_networks_of_their_own_are_one_run() {
         let [sink] = &clock.sinks[..] else { panic!("{clock:?}") };
         assert!(sink.exchanges == 32 && sink.error_ns > 0 && sink.boot != clock.boot, "{clock:?}");
         assert!(sink.difference_ns.unsigned_abs() <= sink.error_ns, "{clock:?}");
+        // Each clock is wrong by a microsecond at most, says chrony.
+        assert_eq!(sink.chrony_bound_ns, (host < 2).then_some(2000), "{clock:?}");
     }
-    assert!(reasons(&whole).contains("Delivered times are wrong by up to "), "{:?}", whole.verdict);
-    // A sink's clock that is five seconds ahead: no threshold on delivered times can be judged, and one on accepted times can.
+    let said = reasons(&whole);
+    assert!(said.contains("Delivered times are wrong by up to ") && said.contains("(by an exchange"), "{said}");
+    // A sink's clock that is five seconds ahead, whatever chrony says: no threshold on delivered times can be judged, and one on accepted times can.
     let [delivered, accepted] = ["whole-delivered", "whole-accepted"].map(|name| record(&place.path().join(name)));
     assert_eq!(delivered.verdict.outcome, Some(Outcome::Invalid), "{:?}", delivered.verdict);
     assert!(reasons(&delivered).contains("the clocks of the hosts differ by 5.0 s"), "{:?}", delivered.verdict);

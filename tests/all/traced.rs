@@ -6,7 +6,7 @@ use crate::smtp_pair::{Client, Running, Who, user};
 use journey::record::LedgerRow;
 use journey::{ClockId, RunId, Trace};
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What our sink's ledger says of a run of a source.
 fn ledger_of(words: &[&str]) -> LedgerRow {
@@ -191,13 +191,37 @@ fn smtp_sink_recognises_what_a_relay_converted_for_it() {
 
 /// A message with a trace, as a client says it, its end included.
 fn message(sequence: u64, body: &str) -> String {
+    message_of(sequence, body, ClockId::monotonic("elsewhere"), Duration::from_secs(1))
+}
+
+/// The same, created at that time of that clock.
+fn message_of(sequence: u64, body: &str, clock: ClockId, created: Duration) -> String {
     let checksum = journey::trace::checksum(b".body\r\n");
-    let run = RunId([7; 16]);
-    let clock = ClockId::monotonic("elsewhere");
-    let trace = Trace { run, sequence, created: Duration::from_secs(1), clock, checksum };
+    let trace = Trace { run: RunId([7; 16]), sequence, created, clock, checksum };
     let mut header = [0; Trace::HEADER_BYTES];
     trace.write(&mut header);
     format!("Received: by a relay\r\n{}Subject: x\r\n\r\n{body}\r\n.\r\n", std::str::from_utf8(&header).unwrap())
+}
+
+/// A delivered time that would be negative is a number of its own, and not among those that have no time at all.
+#[test]
+fn negative_times_between_hosts_are_counted() {
+    let sink = Sink::start(&[]);
+    let mut client = Client::connect(&sink.address(), "".as_ref()).unwrap();
+    client.reply();
+    assert!(client.say("HELO x"));
+    let just_now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let hour_ahead = just_now + Duration::from_secs(3600);
+    let there = ClockId::realtime("elsewhere");
+    let messages =
+        [message_of(0, "..body", there, hour_ahead), message_of(1, "..body", there, just_now), message(2, "..body")];
+    for text in messages {
+        client.send(["MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n", &text].concat());
+        (0..4).for_each(|_| assert!(client.reply()));
+    }
+    drop(client);
+    let ledger = sink.stop().ledger;
+    assert_eq!([ledger.delivered, ledger.negative, ledger.untimed], [Some(3), Some(1), Some(1)]);
 }
 
 /// Ends a sink by a signal; what it says.

@@ -10,6 +10,8 @@ pub(crate) mod aliases;
 pub(crate) mod amqp_client;
 #[path = "../../fuzz/fuzz_targets/bounce.rs"]
 pub(crate) mod bounce;
+#[path = "../../fuzz/fuzz_targets/chrony_tracking.rs"]
+pub(crate) mod chrony_tracking;
 #[path = "../../fuzz/fuzz_targets/chunk.rs"]
 pub(crate) mod chunk;
 #[path = "../../fuzz/fuzz_targets/client.rs"]
@@ -107,6 +109,7 @@ pub(crate) const ALL: &[Target] = &[
     ("aliases", aliases::run),
     ("amqp_client", amqp_client::run),
     ("bounce", bounce::run),
+    ("chrony_tracking", chrony_tracking::run),
     ("chunk", chunk::run),
     ("client", client::run),
     ("command", command::run),

@@ -360,6 +360,7 @@ pub(super) fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
         converted: books.converted.unwrap_or_default(),
         foreign: books.foreign.unwrap_or_default(),
         untimed: books.untimed.unwrap_or_default(),
+        negative: books.negative.unwrap_or_default(),
         overflow: books.overflow.unwrap_or_default(),
     })
 }

@@ -6,9 +6,9 @@ use super::gather::SinkResults;
 use super::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use journey::ledger::Ledger;
-use journey::record::{Record, SinkClockRow};
+use journey::record::Record;
 use journey::trace::RunId;
-use party::clock_exchange;
+use party::clock_exchange::{self, ClockMeasurement};
 use party::http_client::{HttpClient, StatusCode};
 use party::interrupt::StopRequest;
 use serde::Deserialize;
@@ -56,7 +56,7 @@ impl RemoteSink {
     }
 
     /// The clock of its host, as this host sees it; `None` if it cannot be measured.
-    pub(super) fn clock(&self) -> Option<SinkClockRow> {
+    pub(super) fn clock(&self) -> Option<ClockMeasurement> {
         // An error of the connection is told by whatever is asked next.
         clock_exchange::measure(&self.client).ok().flatten()
     }

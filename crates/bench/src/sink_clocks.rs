@@ -5,10 +5,10 @@ use anyhow::Result;
 use journey::clocks::{ClockError, clock_reason};
 use journey::judge;
 use journey::record::{Record, SinkClockRow};
-use party::clock_exchange::before_and_after;
+use party::clock_exchange::{ClockMeasurement, before_and_after};
 
 /// Sinks, and their clocks before the load.
-pub(super) struct SinkClocks(Vec<(RemoteSink, Option<SinkClockRow>)>);
+pub(super) struct SinkClocks(Vec<(RemoteSink, Option<ClockMeasurement>)>);
 
 impl SinkClocks {
     /// Measures the clocks before the load.

@@ -42,6 +42,8 @@ pub struct Arrivals<'a> {
     pub foreign: u64,
     /// Messages without a usable creation time.
     pub untimed: u64,
+    /// Messages that arrived before they were created, by the clocks of two hosts.
+    pub negative: u64,
     /// Units that the sink's ledger had no room for.
     pub overflow: u64,
 }
@@ -99,6 +101,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
         converted: Some(arrivals.converted),
         foreign: Some(arrivals.foreign),
         untimed: Some(arrivals.untimed),
+        negative: Some(arrivals.negative),
         // The counts of a sink on another host may be any numbers.
         overflow: Some(state.overflow.saturating_add(arrivals.overflow).saturating_add(no_room)),
     }

@@ -1,7 +1,7 @@
 //! Errors of times between hosts: a delivered time is read from the clock of the sink's host and from that of the source's.
 //!
 //! Clocks of one boot are one clock. Those of two hosts differ; the difference was measured by an exchange of messages, or it
-//! is not known. No time is corrected by it: the bound of the error is told, and a threshold that it could turn is not judged.
+//! is not known. chrony's estimates of both hosts are another bound, which counts where it is the smaller one. No time is corrected by it: the bound of the error is told, and a threshold that it could turn is not judged.
 use crate::reason::Reason;
 use crate::record::{Cause, Record};
 use crate::stage::Stage;
@@ -23,6 +23,8 @@ pub enum ClockError {
         /// The most by which the difference may be wrong.
         uncertainty: Duration,
     },
+    /// Up to that, by chrony's estimates of both hosts.
+    ByChrony(Duration),
     /// Not known.
     Unknown,
 }
@@ -34,10 +36,14 @@ impl ClockError {
         if clock.boot == sink_boot {
             return Self::None;
         }
-        clock.sinks.iter().find(|sink| sink.boot == sink_boot).map_or(Self::Unknown, |sink| Self::Bound {
-            difference: Duration::from_nanos(sink.difference_ns.unsigned_abs()),
-            uncertainty: Duration::from_nanos(sink.error_ns),
-        })
+        let Some(sink) = clock.sinks.iter().find(|sink| sink.boot == sink_boot) else { return Self::Unknown };
+        match sink.chrony_bound_ns {
+            Some(bound_ns) => Self::ByChrony(Duration::from_nanos(bound_ns)),
+            None => Self::Bound {
+                difference: Duration::from_nanos(sink.difference_ns.unsigned_abs()),
+                uncertainty: Duration::from_nanos(sink.error_ns),
+            },
+        }
     }
 
     /// The larger of two.
@@ -50,6 +56,7 @@ impl ClockError {
         match self {
             Self::None => Duration::ZERO,
             Self::Bound { difference, uncertainty } => difference.saturating_add(uncertainty),
+            Self::ByChrony(bound) => bound,
             Self::Unknown => Duration::MAX,
         }
     }
@@ -62,21 +69,8 @@ pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     let median_ms = delivered.latency_ms.as_ref()?.p50;
     let is_judged = record.thresholds.iter().any(|row| row.unit == "ms" && row.expression.contains("delivered"))
         || record.thresholds.iter().any(|row| row.expression.contains("delivered.within"));
-    let (known, is_small) = match error {
-        ClockError::None => return None,
-        ClockError::Bound { difference, uncertainty } => {
-            let text = format!(
-                "Delivered times are wrong by up to {}, for the clocks of the hosts differ by {} ± {}",
-                time(error.size()),
-                time(difference),
-                time(uncertainty)
-            );
-            (text, error.size().as_secs_f64() * 1e3 * ERROR_SHARE <= median_ms)
-        }
-        ClockError::Unknown => {
-            ("Delivered times compare clocks of different hosts, whose error is not known".to_owned(), false)
-        }
-    };
+    let known = describe(error)?;
+    let is_small = error.size().as_secs_f64() * 1e3 * ERROR_SHARE <= median_ms;
     let (cause, rest) = match (is_small, is_judged) {
         (true, _) => (Cause::Remark, "less than a tenth of their median."),
         (false, true) => (
@@ -86,6 +80,23 @@ pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
         (false, false) => (Cause::Remark, "too much to rely on them. Accepted times are exact."),
     };
     Some(Reason::new(cause, format!("{known}: {rest}")))
+}
+
+/// The error of delivered times in words, and where it is known from; `None` if there is none.
+fn describe(error: ClockError) -> Option<String> {
+    let size = time(error.size());
+    Some(match error {
+        ClockError::None => return None,
+        ClockError::Bound { difference, uncertainty } => format!(
+            "Delivered times are wrong by up to {size}, for the clocks of the hosts differ by {} ± {} (by an exchange of messages)",
+            time(difference),
+            time(uncertainty)
+        ),
+        ClockError::ByChrony(_) => format!(
+            "Delivered times are wrong by up to {size}, for the clocks of the hosts differ by no more (by chrony's estimates)"
+        ),
+        ClockError::Unknown => "Delivered times compare clocks of different hosts, whose error is not known".to_owned(),
+    })
 }
 
 /// A time in a unit in which it has few digits.
@@ -108,13 +119,25 @@ mod tests {
 
     #[test]
     fn one_boot_is_exact_a_measured_clock_has_a_bound_and_any_other_none() {
-        let sink = SinkClockRow { boot: "b".to_owned(), difference_ns: -300, error_ns: 20, exchanges: 16 };
-        let source = source(vec![sink]);
+        let sink = SinkClockRow {
+            boot: "b".to_owned(),
+            difference_ns: -300,
+            error_ns: 20,
+            exchanges: 16,
+            ..Default::default()
+        };
+        let by_chrony = SinkClockRow { boot: "d".to_owned(), chrony_bound_ns: Some(310), ..sink.clone() };
+        let source = source(vec![sink, by_chrony]);
         assert_eq!(ClockError::between(&source, "a"), ClockError::None);
         let bound = ClockError::Bound { difference: Duration::from_nanos(300), uncertainty: Duration::from_nanos(20) };
         assert_eq!(ClockError::between(&source, "b"), bound);
         assert_eq!(ClockError::between(&source, "c"), ClockError::Unknown);
         assert_eq!(ClockError::between(&Record::empty(), "a"), ClockError::Unknown, "an older record");
+        let chrony = ClockError::ByChrony(Duration::from_nanos(310));
+        assert_eq!(ClockError::between(&source, "d"), chrony);
+        assert_eq!((bound.or_larger(chrony), chrony.or_larger(ClockError::Unknown)), (bound, ClockError::Unknown));
+        assert!(describe(chrony).unwrap().contains("by chrony"));
+        assert!(describe(bound).unwrap().contains("by an exchange"));
         assert_eq!(bound.or_larger(ClockError::None), bound);
         assert_eq!(bound.or_larger(ClockError::Unknown), ClockError::Unknown);
         assert_eq!(ClockError::None.or_larger(bound), bound);

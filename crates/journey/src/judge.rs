@@ -600,6 +600,12 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
             counted(untimed, "message")
         ));
     }
+    if let Some(negative) = ledger.negative.filter(|negative| *negative > 0) {
+        notes.push(format!(
+            "{} had a negative delivered time, because the clocks of the hosts differ: in no latency.",
+            counted(negative, "message")
+        ));
+    }
     notes.extend(unheard_note(record));
     notes.extend(warnings(record));
     if circumstances.topology == Topology::Direct && is_watched(ledger) {

@@ -194,6 +194,10 @@ pub struct SinkClockRow {
     pub error_ns: u64,
     /// Number of exchanges.
     pub exchanges: u32,
+    /// The most by which the clocks differ by chrony's estimates of both hosts, where that is less than by the exchange: then it
+    /// counts as the error of times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chrony_bound_ns: Option<u64>,
 }
 
 /// The part of a load that one of several machines sent (`--shard`).
@@ -901,6 +905,9 @@ pub struct LedgerRow {
     pub foreign: Option<u64>,
     /// Arrivals without a usable creation time (another host's clock), so without a latency.
     pub untimed: Option<u64>,
+    /// Arrivals whose delivered time would be negative, because the clocks of two hosts differ: without a latency.
+    #[serde(default)]
+    pub negative: Option<u64>,
     /// Units that a ledger had no room for: their fates are unknown.
     pub overflow: Option<u64>,
 }
@@ -924,6 +931,7 @@ impl LedgerRow {
             converted: zero,
             foreign: zero,
             untimed: zero,
+            negative: zero,
             overflow: zero,
         }
     }

@@ -499,8 +499,10 @@ pub struct RunTally {
     pub corrupt: u64,
     /// Messages that a relay converted to 7-bit, and whose checksum matches the original.
     pub converted: u64,
-    /// Messages whose creation time is on another host's CLOCK_MONOTONIC, or in the future: without a latency.
+    /// Messages whose creation time is on another host's CLOCK_MONOTONIC: without a latency.
     pub untimed: u64,
+    /// Messages whose creation time is in the future, by the clocks of two hosts: without a latency.
+    pub negative: u64,
     /// Units that did not fit into the ledger.
     pub overflow: u64,
     /// Distinct units that arrived.
@@ -516,7 +518,7 @@ pub struct RunTally {
     pub domains: DomainArrivals,
     /// Durations of the messages, from the go-ahead to their end.
     pub bodies: DelayedAcks,
-    /// Time at which the earliest message was created, on the sink's clock; `None` while `untimed`.
+    /// Time at which the earliest message was created, on the sink's clock; `None` while none has a time.
     pub first_created: Option<Duration>,
     /// Time at which the last message arrived.
     pub last_delivered: Option<Duration>,
@@ -554,6 +556,7 @@ impl RunTally {
         self.corrupt += other.corrupt;
         self.converted += other.converted;
         self.untimed += other.untimed;
+        self.negative += other.negative;
         self.overflow += other.overflow + merged.full;
         self.delivered.merge(&other.delivered);
         self.bodies.merge(&other.bodies);

@@ -430,6 +430,7 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.converted, more.converted);
     add(&mut sum.foreign, more.foreign);
     add(&mut sum.untimed, more.untimed);
+    add(&mut sum.negative, more.negative);
     add(&mut sum.overflow, more.overflow);
 }
 

@@ -3,6 +3,10 @@
 //! The answer was written between question and answer; so its time is that of the middle, and wrong by half of the round trip
 //! at most, however the way there and the way back differ. Of several exchanges the one with the shortest round trip counts
 //! (NTP's clock filter, RFC 5905 section 10).
+//!
+//! Where chrony has synchronised both hosts, the sum of its estimates is another bound of the difference of their clocks.
+//! The smaller of the two bounds counts.
+use crate::chrony;
 use crate::http_client::{HttpAnswer, HttpClient, StatusCode};
 use crate::outputs::clock_row;
 use anyhow::Result;
@@ -30,6 +34,29 @@ impl ClockAnswer {
     }
 }
 
+/// Answer of `/clock/chrony`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChronyAnswer {
+    /// The most by which the clock is wrong, in nanoseconds, by chrony's estimate; `None` where there is none.
+    pub error_ns: Option<u64>,
+}
+
+impl ChronyAnswer {
+    /// The error of this host's clock, now.
+    #[must_use]
+    pub fn now() -> Self {
+        Self { error_ns: chrony::clock_error().map(nanoseconds) }
+    }
+}
+
+/// The clock of a sink's host, measured once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClockMeasurement {
+    exchange: SinkClockRow,
+    /// The most by which the clocks differ by chrony's estimates of both hosts.
+    chrony_ns: Option<u64>,
+}
+
 /// Time at which a question was sent.
 #[derive(Clone, Copy, Debug)]
 struct AskedAt {
@@ -55,7 +82,7 @@ fn nanoseconds(time: Duration) -> u64 {
 ///
 /// # Errors
 /// If the sink cannot be reached.
-pub fn measure(sink: &HttpClient) -> Result<Option<SinkClockRow>> {
+pub fn measure(sink: &HttpClient) -> Result<Option<ClockMeasurement>> {
     let mut best: Option<SinkClockRow> = None;
     let mut count = 0;
     sink.get_repeatedly("/clock", EXCHANGES, AskedAt::now, |asked, answer| {
@@ -66,7 +93,22 @@ pub fn measure(sink: &HttpClient) -> Result<Option<SinkClockRow>> {
             best = Some(found);
         }
     })?;
-    Ok(best.map(|best| SinkClockRow { exchanges: count, ..best }))
+    let Some(best) = best else { return Ok(None) };
+    let exchange = SinkClockRow { exchanges: count, ..best };
+    let chrony_ns = if exchange.boot == clock_row().boot { None } else { chrony_bound(sink) };
+    Ok(Some(ClockMeasurement { exchange, chrony_ns }))
+}
+
+/// The most by which the clocks of the two hosts differ by chrony's estimates; `None` if either host has none.
+fn chrony_bound(sink: &HttpClient) -> Option<u64> {
+    let there_ns = chrony_error(&sink.get("/clock/chrony").ok()?)?;
+    ChronyAnswer::now().error_ns?.checked_add(there_ns)
+}
+
+/// The estimate in an answer; an older sink has none.
+fn chrony_error(answer: &HttpAnswer) -> Option<u64> {
+    let is_known = answer.status == StatusCode::OK;
+    is_known.then(|| serde_json::from_slice::<ChronyAnswer>(&answer.body).ok())??.error_ns
 }
 
 /// The clock as one exchange shows it.
@@ -82,21 +124,33 @@ fn exchange(asked: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Option
         difference_ns: i64::try_from(i128::from(there.unix_ns) - i128::from(here)).ok()?,
         error_ns: nanoseconds(half),
         exchanges: 1,
+        chrony_bound_ns: None,
     })
 }
 
 /// Joins measurements from before and after the load: the better one, wrong also by what changed in between. Either may be
 /// missing; of different boots none counts.
 #[must_use]
-pub fn before_and_after(before: Option<SinkClockRow>, after: Option<SinkClockRow>) -> Option<SinkClockRow> {
+pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMeasurement>) -> Option<SinkClockRow> {
     let (Some(before), Some(after)) = (before, after) else { return None };
+    let chrony_ns = before.chrony_ns.zip(after.chrony_ns).map(|(before, after)| before.max(after));
+    let (before, after) = (before.exchange, after.exchange);
     if before.boot != after.boot {
         return None;
     }
     let change = before.difference_ns.abs_diff(after.difference_ns);
     let exchanges = before.exchanges + after.exchanges;
     let best = if after.error_ns < before.error_ns { after } else { before };
-    Some(SinkClockRow { error_ns: best.error_ns.saturating_add(change), exchanges, ..best })
+    let joined = SinkClockRow { error_ns: best.error_ns.saturating_add(change), exchanges, ..best };
+    let chrony_bound_ns = chrony_ns.filter(|bound| is_smaller_bound(*bound, &joined));
+    Some(SinkClockRow { chrony_bound_ns, ..joined })
+}
+
+/// Reports whether chrony's bound is the smaller one. One that the exchange refutes is wrong: the clocks differ by more.
+fn is_smaller_bound(chrony_ns: u64, exchange: &SinkClockRow) -> bool {
+    let difference_ns = exchange.difference_ns.unsigned_abs();
+    let least_ns = difference_ns.saturating_sub(exchange.error_ns);
+    (least_ns..difference_ns.saturating_add(exchange.error_ns)).contains(&chrony_ns)
 }
 
 #[cfg(test)]
@@ -110,16 +164,44 @@ mod tests {
     }
 
     fn row(difference_ns: i64, error_ns: u64) -> SinkClockRow {
-        SinkClockRow { boot: "b".to_owned(), difference_ns, error_ns, exchanges: 16 }
+        SinkClockRow { boot: "b".to_owned(), difference_ns, error_ns, exchanges: 16, chrony_bound_ns: None }
+    }
+
+    fn measured(exchange: SinkClockRow, chrony_ns: Option<u64>) -> Option<ClockMeasurement> {
+        Some(ClockMeasurement { exchange, chrony_ns })
     }
 
     #[test]
     fn the_better_measurement_counts_and_the_change_is_an_error() {
-        let joined = before_and_after(Some(row(100, 30)), Some(row(90, 20)));
+        let joined = before_and_after(measured(row(100, 30), None), measured(row(90, 20), None));
         assert_eq!(joined, Some(SinkClockRow { exchanges: 32, ..row(90, 30) }));
-        assert_eq!(before_and_after(Some(row(0, 1)), None), None);
+        assert_eq!(before_and_after(measured(row(0, 1), None), None), None);
         let other = SinkClockRow { boot: "c".to_owned(), ..row(0, 1) };
-        assert_eq!(before_and_after(Some(row(0, 1)), Some(other)), None, "the sink's host was started anew");
+        let joined = before_and_after(measured(row(0, 1), None), measured(other, None));
+        assert_eq!(joined, None, "the sink's host was started anew");
+    }
+
+    #[test]
+    fn chronys_bound_counts_where_it_is_smaller_and_not_refuted() {
+        let counted = |before, after| {
+            let joined = before_and_after(measured(row(-1000, 500), before), measured(row(-1000, 500), after));
+            joined.unwrap().chrony_bound_ns
+        };
+        assert_eq!(counted(Some(900), Some(1200)), Some(1200), "the larger of the two");
+        assert_eq!(counted(Some(500), Some(500)), Some(500));
+        assert_eq!(counted(Some(1500), Some(1500)), None, "no smaller than that of the exchange");
+        assert_eq!(counted(Some(499), Some(499)), None, "the clocks differ by 500 at least");
+        assert_eq!(counted(Some(900), None), None, "not known after the load");
+    }
+
+    #[test]
+    fn an_answer_without_an_estimate_is_none() {
+        let read = |status, body: &str| chrony_error(&answer(status, body));
+        assert_eq!(read(StatusCode::OK, "{\"error_ns\":70}"), Some(70));
+        assert_eq!(read(StatusCode::NOT_FOUND, "{\"error_ns\":70}"), None);
+        for body in ["", "{}", "[]", "{\"error_ns\":null}", "{\"error_ns\":-1}", "{\"error_ns\":\"1\"}"] {
+            assert_eq!(read(StatusCode::OK, body), None, "{body}");
+        }
     }
 
     #[test]

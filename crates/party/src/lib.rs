@@ -10,6 +10,7 @@ macro_rules! tell {
 }
 
 pub mod alternate_screen;
+pub mod chrony;
 pub mod clock_exchange;
 mod dashboard_display;
 pub mod host;

@@ -61,13 +61,14 @@ fn units_by_fate(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 7] {
     ]
 }
 
-fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 6] {
+fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 7] {
     [
         ("duplicates", ledger.duplicates),
         ("corrupt", ledger.corrupt),
         ("converted", ledger.converted),
         ("foreign", ledger.foreign),
         ("untimed", ledger.untimed),
+        ("negative", ledger.negative),
         ("overflow", ledger.overflow),
     ]
 }
@@ -81,7 +82,11 @@ pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
 
 /// The counts beside the fates that are not zero.
 fn beside(record: &Record) -> Vec<(&'static str, u64)> {
-    some(&units_beside(&record.ledger), |name| if name == "overflow" { "not recorded" } else { name })
+    some(&units_beside(&record.ledger), |name| match name {
+        "overflow" => "not recorded",
+        "negative" => "with a negative time",
+        name => name,
+    })
 }
 
 /// The rows that are not zero, by the names that `shown` gives them.

@@ -68,7 +68,9 @@ fn check_directories(options: &MergeOptions) -> Result<()> {
 
 /// The record of the whole run.
 fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Option<AllArrivals>) -> Record {
-    let clocks = arrived.as_ref().map(|arrived| parts.clock_error(&arrived.boots)).unwrap_or_default();
+    let sink_clocks = arrived.as_ref().map_or(&[][..], |arrived| &arrived.clocks[..]);
+    let clocks = parts.clock_error(sink_clocks);
+    let unknown_clocks = parts.unknown_clocks(sink_clocks);
     let arrived = arrived.map(|arrived| arrived.results);
     let ledger = close_account(&parts.source.ledger, &parts.units, arrived.as_ref());
     let mut reasons = parts.reasons;
@@ -94,7 +96,10 @@ fn run_record(options: &MergeOptions, name: String, parts: Parts, arrived: Optio
     record.workload.rate_per_s = asked.filter(|_| reasons.iter().all(|reason| reason.cause != Cause::RateNotOffered));
     record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None });
     record.workload.rate_per_s = asked;
-    reasons.extend(clock_reason(&record, clocks));
+    if let Some(reason) = clock_reason(&record, clocks) {
+        reasons.push(reason);
+        reasons.extend(unknown_clocks);
+    }
     for reason in reasons {
         let pass = judge::pass_text(&record);
         judge::add_reason(&mut record.verdict, reason, &pass);

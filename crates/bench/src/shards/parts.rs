@@ -1,4 +1,5 @@
 //! The directories of the parts: read one after the other, so that a thousand take the memory of one.
+use super::sinks::SinkClock;
 use anyhow::{Context, Result, bail, ensure};
 use journey::clocks::ClockError;
 use journey::ledger::Ledger;
@@ -8,7 +9,7 @@ use journey::union::RecordUnion;
 use journey::words::{counted, listed};
 use party::reason::reason;
 use report::printable::printable;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::ops::Range;
@@ -174,9 +175,21 @@ impl PartsBuilder {
 
 impl Parts {
     /// The largest error of times from any part to any sink.
-    pub(super) fn clock_error(&self, sink_boots: &BTreeSet<String>) -> ClockError {
-        let errors =
-            self.summaries.iter().flat_map(|part| sink_boots.iter().map(|boot| ClockError::between(part, boot)));
+    pub(super) fn clock_error(&self, sinks: &[SinkClock]) -> ClockError {
+        sinks.iter().map(|sink| self.error_to(sink)).fold(ClockError::None, ClockError::or_larger)
+    }
+
+    /// Names the sinks with whose clock a part has not compared its own.
+    pub(super) fn unknown_clocks(&self, sinks: &[SinkClock]) -> Option<Reason> {
+        let unknown = sinks.iter().filter(|sink| self.error_to(sink) == ClockError::Unknown);
+        let names: Vec<String> = unknown.map(|sink| printable(&sink.sink).to_string()).collect();
+        let text = format!("Not every part has compared its clock with that of {}.", named(names.clone().into_iter()));
+        (!names.is_empty()).then(|| Reason::new(Cause::Remark, text))
+    }
+
+    /// The largest error of times from any part to that sink.
+    fn error_to(&self, sink: &SinkClock) -> ClockError {
+        let errors = self.summaries.iter().map(|part| ClockError::between(part, &sink.boot));
         errors.fold(ClockError::None, ClockError::or_larger)
     }
 }

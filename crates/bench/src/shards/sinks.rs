@@ -9,7 +9,6 @@ use journey::record::Record;
 use journey::trace::RunId;
 use journey::union::RecordUnion;
 use party::interrupt::{Interrupt, Interrupted, StopRequest};
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -20,8 +19,16 @@ pub(super) struct Sinks(Vec<SinkPlace>);
 /// Arrivals at all of them.
 pub(super) struct AllArrivals {
     pub(super) results: SinkResults,
-    /// Boots of their hosts.
-    pub(super) boots: BTreeSet<String>,
+    /// Clocks of those at which something arrived.
+    pub(super) clocks: Vec<SinkClock>,
+}
+
+/// The clock of a sink's host.
+pub(super) struct SinkClock {
+    /// Address or directory of the sink.
+    pub(super) sink: String,
+    /// Boot of its host; empty in the record of an older sink, which no part can have compared its clock with.
+    pub(super) boot: String,
 }
 
 /// Place where a sink's results are.
@@ -66,7 +73,7 @@ impl Sinks {
         self.await_arrivals(run, parts)?;
         let mut union = RecordUnion::default();
         let mut units = Ledger::with_limit(super::parts::MAX_LEDGER_BYTES);
-        let mut boots = BTreeSet::new();
+        let mut clocks = Vec::new();
         let mut again = 0_u64;
         let mut no_room = 0_u64;
         for (number, place) in self.0.iter().enumerate() {
@@ -77,7 +84,10 @@ impl Sinks {
             no_room = no_room.saturating_add(merged.full);
             let name = if self.0.len() == 1 { "sink".to_owned() } else { format!("sink {number}") };
             if let Some(record) = found.record {
-                boots.extend(record.clock.as_ref().map(|clock| clock.boot.clone()));
+                if found_units.count() > 0 {
+                    let boot = record.clock.as_ref().map(|clock| clock.boot.clone()).unwrap_or_default();
+                    clocks.push(SinkClock { sink: place.name(), boot });
+                }
                 union.add(record, &name).map_err(|why| anyhow!("{}: {why}", place.name()))?;
             }
         }
@@ -88,7 +98,7 @@ impl Sinks {
             books.duplicates = Some(books.duplicates.unwrap_or_default().saturating_add(again));
             books.overflow = Some(books.overflow.unwrap_or_default().saturating_add(no_room));
         }
-        Ok(Some(AllArrivals { results: SinkResults { record, units: Some(units) }, boots }))
+        Ok(Some(AllArrivals { results: SinkResults { record, units: Some(units) }, clocks }))
     }
 
     /// Waits while messages are still on their way to a sink that is running.

@@ -16,7 +16,7 @@ fn ledger(sequences: Range<u64>) -> Ledger {
 }
 
 fn arrivals(units: &Ledger) -> Arrivals<'_> {
-    Arrivals { units, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, overflow: 0 }
+    Arrivals { units, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, negative: 0, overflow: 0 }
 }
 
 /// Counts of the source besides the accepted units.

@@ -220,7 +220,7 @@ proptest! {
         let alone = AccountInputs { recipients_created, accepted: &accepted, rejected, failed, open, overflow, arrivals: None, relay: None };
         prop_assert!(fates_sum(&reconcile(alone)));
         let arrivals =
-            Arrivals { units: &arrived, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, overflow: 0 };
+            Arrivals { units: &arrived, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, negative: 0, overflow: 0 };
         let watched = AccountInputs { arrivals: Some(arrivals), relay: Some(RelayInputs { queued: &queued, given_up }), ..alone };
         let row = reconcile(watched);
         prop_assert!(fates_sum(&row), "{row:?}");

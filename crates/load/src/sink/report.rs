@@ -156,6 +156,7 @@ impl SinkReport {
             converted: Some(tally.converted),
             foreign: Some(self.foreign_count(tally)),
             untimed: Some(tally.untimed),
+            negative: Some(tally.negative),
             overflow: Some(tally.overflow),
             ..LedgerRow::default()
         }

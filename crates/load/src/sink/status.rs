@@ -19,12 +19,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use journey::{RunId, RunTally};
-use party::clock_exchange::ClockAnswer;
+use party::clock_exchange::{ChronyAnswer, ClockAnswer};
 use party::http_server::{self, HostNames};
 use party::live_metrics;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use tokio::task::spawn_blocking;
 
 type ReportState = State<Arc<Mutex<SinkReport>>>;
 
@@ -40,6 +41,7 @@ impl StatusServer {
             .route("/", get(status))
             .route("/status", get(status))
             .route("/clock", get(clock))
+            .route("/clock/chrony", get(clock_error))
             .route("/ledger", get(ledgers))
             .route("/ledger/{run}", get(ledger))
             .route("/ledger/{run}/units", get(units))
@@ -83,6 +85,12 @@ async fn status(State(view): ReportState) -> Json<Value> {
 /// The clock of this host, for whoever compares it with another.
 async fn clock() -> Json<ClockAnswer> {
     Json(ClockAnswer::now())
+}
+
+/// The error of this host's clock. It takes a process, so it is no part of the answer whose round trip counts.
+async fn clock_error() -> Json<ChronyAnswer> {
+    // A thread that could not be had, or panicked, gives no estimate.
+    Json(spawn_blocking(ChronyAnswer::now).await.unwrap_or_default())
 }
 
 async fn metrics(State(view): ReportState) -> Response {
@@ -190,6 +198,7 @@ fn run_counts(view: &SinkReport, run: RunId, tally: &RunTally) -> Value {
         "converted": tally.converted,
         "foreign": view.foreign_count(tally),
         "untimed": tally.untimed,
+        "negative": tally.negative,
         "overflow": tally.overflow,
     })
 }

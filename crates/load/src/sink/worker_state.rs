@@ -340,8 +340,8 @@ impl SinkWorkerState {
         }
         mark_units(run, trace, numbers);
         match self.creation_time(trace, now) {
-            Some(_) if trace.is_warm_up() => {}
-            Some(created) => {
+            CreationTime::Known(_) if trace.is_warm_up() => {}
+            CreationTime::Known(created) => {
                 let took = now - created;
                 run.delivered.record(took);
                 if run.slowest.admits(took) {
@@ -351,22 +351,35 @@ impl SinkWorkerState {
                 run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));
                 run.realtime |= trace.clock.is_realtime();
             }
-            None => run.untimed += 1,
+            CreationTime::InFuture => run.negative += 1,
+            CreationTime::Unknown => run.untimed += 1,
         }
     }
 
-    /// Time at which the message was created, on this host's monotonic clock; `None` if the trace's clock cannot be
-    /// compared with it, or the time lies in the future.
-    fn creation_time(&self, trace: &Trace, now: Duration) -> Option<Duration> {
-        if trace.clock == self.context.monotonic {
-            return Some(trace.created).filter(|created| *created <= now);
+    /// Time at which the message was created, on this host's monotonic clock.
+    fn creation_time(&self, trace: &Trace, now: Duration) -> CreationTime {
+        let age = match () {
+            () if trace.clock == self.context.monotonic => now.checked_sub(trace.created),
+            () if trace.clock.is_realtime() => clock::wall().checked_sub(trace.created),
+            () => return CreationTime::Unknown,
+        };
+        match age.map(|age| now.checked_sub(age)) {
+            Some(Some(created)) => CreationTime::Known(created),
+            Some(None) => CreationTime::Unknown,
+            None => CreationTime::InFuture,
         }
-        if !trace.clock.is_realtime() {
-            return None;
-        }
-        let age = clock::wall().checked_sub(trace.created)?;
-        now.checked_sub(age)
     }
+}
+
+/// Time at which a message was created, as the sink's host sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CreationTime {
+    /// On this host's monotonic clock.
+    Known(Duration),
+    /// After its arrival: the clocks of two hosts differ.
+    InFuture,
+    /// On another host's monotonic clock, or before this host was started.
+    Unknown,
 }
 
 /// The answer on the wire.

@@ -64,6 +64,12 @@ fn ends(record: &Record) -> Vec<String> {
     if let Some(untimed) = record.ledger.untimed.filter(|number| *number > 0) {
         texts.push(format!("{} arrivals came without a usable time and are in no latency.", count(untimed)));
     }
+    if let Some(negative) = record.ledger.negative.filter(|number| *number > 0) {
+        texts.push(format!(
+            "{} arrivals had a negative delivered time, because clocks differ: they are in no latency.",
+            count(negative)
+        ));
+    }
     if let Some(overflow) = record.ledger.overflow.filter(|number| *number > 0) {
         texts.push(format!("The ledger had no room for {} units: their fates are unknown.", count(overflow)));
     }
