@@ -216,8 +216,8 @@ fn negative_times_between_hosts_are_counted() {
     let messages =
         [message_of(0, "..body", there, hour_ahead), message_of(1, "..body", there, just_now), message(2, "..body")];
     for text in messages {
-        client.send(["MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n", &text].concat());
-        (0..4).for_each(|_| assert!(client.reply()));
+        ["MAIL FROM:<a@b>", "RCPT TO:<a0@b>", "DATA"].iter().for_each(|line| assert!(client.say(line), "{line}"));
+        assert!(client.send(&text) && client.reply());
     }
     drop(client);
     let ledger = sink.stop().ledger;
