@@ -64,7 +64,7 @@ fn await_end(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     None
 }
 
-/// What a process that has ended has written; a process of its own that goes on writing is not waited for.
+/// The output of a process that has ended; one that it left behind, and that goes on writing, is not waited for.
 fn read_available(pipe: ChildStdout) -> Option<Vec<u8>> {
     ioctl_fionbio(&pipe, true).ok()?;
     let mut answer = vec![0; MAX_ANSWER_BYTES];

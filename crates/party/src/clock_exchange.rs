@@ -134,7 +134,8 @@ fn exchange(asked: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Option
 pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMeasurement>) -> Option<SinkClockRow> {
     let (Some(before), Some(after)) = (before, after) else { return None };
     let chrony_ns = before.chrony_ns.zip(after.chrony_ns).map(|(before, after)| before.max(after));
-    let (before, after) = (before.exchange, after.exchange);
+    let before = before.exchange;
+    let after = after.exchange;
     if before.boot != after.boot {
         return None;
     }

@@ -1,5 +1,5 @@
 //! The directories of the parts: read one after the other, so that a thousand take the memory of one.
-use super::sinks::SinkClock;
+use super::sinks::SinkHostClock;
 use anyhow::{Context, Result, bail, ensure};
 use journey::clocks::ClockError;
 use journey::ledger::Ledger;
@@ -175,12 +175,12 @@ impl PartsBuilder {
 
 impl Parts {
     /// The largest error of times from any part to any sink.
-    pub(super) fn clock_error(&self, sinks: &[SinkClock]) -> ClockError {
+    pub(super) fn clock_error(&self, sinks: &[SinkHostClock]) -> ClockError {
         sinks.iter().map(|sink| self.error_to(sink)).fold(ClockError::None, ClockError::or_larger)
     }
 
     /// Names the sinks with whose clock a part has not compared its own.
-    pub(super) fn unknown_clocks(&self, sinks: &[SinkClock]) -> Option<Reason> {
+    pub(super) fn unknown_clocks(&self, sinks: &[SinkHostClock]) -> Option<Reason> {
         let unknown = sinks.iter().filter(|sink| self.error_to(sink) == ClockError::Unknown);
         let names: Vec<String> = unknown.map(|sink| printable(&sink.sink).to_string()).collect();
         let text = format!("Not every part has compared its clock with that of {}.", named(names.clone().into_iter()));
@@ -188,7 +188,7 @@ impl Parts {
     }
 
     /// The largest error of times from any part to that sink.
-    fn error_to(&self, sink: &SinkClock) -> ClockError {
+    fn error_to(&self, sink: &SinkHostClock) -> ClockError {
         let errors = self.summaries.iter().map(|part| ClockError::between(part, &sink.boot));
         errors.fold(ClockError::None, ClockError::or_larger)
     }

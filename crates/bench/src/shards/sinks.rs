@@ -20,11 +20,11 @@ pub(super) struct Sinks(Vec<SinkPlace>);
 pub(super) struct AllArrivals {
     pub(super) results: SinkResults,
     /// Clocks of those at which something arrived.
-    pub(super) clocks: Vec<SinkClock>,
+    pub(super) clocks: Vec<SinkHostClock>,
 }
 
 /// The clock of a sink's host.
-pub(super) struct SinkClock {
+pub(super) struct SinkHostClock {
     /// Address or directory of the sink.
     pub(super) sink: String,
     /// Boot of its host; empty in the record of an older sink, which no part can have compared its clock with.
@@ -86,7 +86,7 @@ impl Sinks {
             if let Some(record) = found.record {
                 if found_units.count() > 0 {
                     let boot = record.clock.as_ref().map(|clock| clock.boot.clone()).unwrap_or_default();
-                    clocks.push(SinkClock { sink: place.name(), boot });
+                    clocks.push(SinkHostClock { sink: place.name(), boot });
                 }
                 union.add(record, &name).map_err(|why| anyhow!("{}: {why}", place.name()))?;
             }
