@@ -136,7 +136,7 @@ impl CapacityMadesArgs {
             effects::refuse_without_effect(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")?;
         }
         let queues = self.queues.given().map(|(option, name)| (option, name.is_some()));
-        let of_endpoint = [self.brokers.given().as_slice(), &queues, &[("--purge", self.waiting.purges())]].concat();
+        let of_endpoint = [self.brokers.given().as_slice(), &queues, &self.waiting.of_endpoint()].concat();
         effects::refuse_without_effect(&of_endpoint, "without --broker: the stand-in has a broker of its own")
     }
 }

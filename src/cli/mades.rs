@@ -10,7 +10,7 @@ use journey::record::{Arrival, Mades, MadesStage, Workload};
 use journey::threshold::{MetricSource, RunProtocol, Threshold};
 use journey::{RunId, Stage};
 use load::source::{Distribution, OfferedRate, RateStage};
-use mades::bench::{Leftovers, MadesMode, MadesOptions, PayloadKind};
+use mades::bench::{Leftovers, MadesMode, MadesOptions, MadesPreflight, PayloadKind};
 use party::live::LiveMode;
 use party::local_address::is_local_address;
 use party::outputs::FinishedRun;
@@ -88,6 +88,9 @@ pub(super) struct TimeoutArgs {
     /// Remove all messages from replies, events and inbox before the run, including those of other senders.
     #[arg(long, hide_short_help = true)]
     purge: bool,
+    /// Begin at once, without a first message whose answer shows that an endpoint reads the outbox.
+    #[arg(long, hide_short_help = true)]
+    no_preflight: bool,
     /// Allow public addresses. Use it only with an endpoint of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
           hide_short_help = true)]
@@ -374,6 +377,7 @@ impl MadesArgs {
             linger: self.waiting.linger_time,
             reconnect: self.waiting.reconnect_timeout,
             leftovers: if self.waiting.purge { Leftovers::Purged } else { Leftovers::Kept },
+            preflight: if self.waiting.no_preflight { MadesPreflight::Off } else { MadesPreflight::On },
             run: self.run_id,
             out: self.out,
             live: self.report.live(self.live.into()),
@@ -391,9 +395,9 @@ impl TimeoutArgs {
         self.message_timeout
     }
 
-    /// Reports whether messages of other senders are to be removed.
-    pub(super) fn purges(&self) -> bool {
-        self.purge
+    /// Options that only an endpoint of others has a use for.
+    pub(super) fn of_endpoint(&self) -> [(&'static str, bool); 2] {
+        [("--purge", self.purge), ("--no-preflight", self.no_preflight)]
     }
 
     /// The same options as a command line.
@@ -406,6 +410,7 @@ impl TimeoutArgs {
         let mut words: Vec<String> =
             times.map(|(name, time)| format!("--{name}={}us", time.as_micros())).into_iter().collect();
         words.extend(self.purge.then(|| "--purge".to_owned()));
+        words.extend(self.no_preflight.then(|| "--no-preflight".to_owned()));
         words.extend(self.allow_public.then(|| "--allow-public".to_owned()));
         words
     }

@@ -249,6 +249,37 @@ fn what_cannot_run_says_so_in_a_line() {
 }
 
 #[test]
+fn a_queue_that_no_endpoint_reads_is_named_before_the_load() {
+    let endpoint = Endpoint::embedded(&[]);
+    let [prefix, mode] = [["--prefix", "wrong"], ["--mode", "toolbox"]];
+    for (words, outbox) in
+        [(prefix, "does an endpoint read wrong.outbox?"), (mode, "does a toolbox read edx.endpoint.outbox?")]
+    {
+        let ended =
+            mailrun(&[&["mades", "--broker", &endpoint.url, "--messages", "100", "--quiet"], &words[..]].concat());
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended:?}");
+        let last = ended.err.lines().last().unwrap_or_default();
+        assert!(last.starts_with("mailrun: no reply came to ") && last.contains(outbox), "{ended:?}");
+    }
+    endpoint.stop();
+}
+
+#[test]
+fn the_first_message_is_in_no_figure_and_leaves_nothing_behind() {
+    let endpoint = Endpoint::embedded(&[]);
+    for mode in ["endpoint", "tracing", "amqp"] {
+        let run = bench(&endpoint.url, &format!("--mode {mode} --messages 20"));
+        let ledger = &run.record.ledger;
+        assert_eq!((run.ended.code, ledger.created), (Some(0), Some(20)), "{mode}: {:?}", run.ended);
+        assert_eq!((ledger.delivered, ledger.foreign), (Some(20), Some(0)), "{mode}: {ledger:?}");
+    }
+    // A message that the endpoint rejects was answered.
+    let rejecting = Endpoint::embedded(&["--reject", "100%"]);
+    let run = bench(&rejecting.url, "--messages 10");
+    assert_eq!((run.ended.code, run.record.ledger.rejected), (Some(1), Some(10)), "{:?}", run.ended);
+}
+
+#[test]
 fn passwords_are_written_nowhere() {
     let endpoint = Endpoint::guarded("u", SECRET);
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -347,7 +378,8 @@ fn a_purge_is_asked_for() {
 fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
     let endpoint = Endpoint::embedded(&[]);
     put(&endpoint.url, QUEUES[2], 40);
-    let run = bench(&endpoint.url, "--mode amqp --credit 10 --rate 20 --duration 20s --message-timeout 8s");
+    let run =
+        bench(&endpoint.url, "--no-preflight --mode amqp --credit 10 --rate 20 --duration 20s --message-timeout 8s");
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert_eq!(run.trouble("queue in use"), 1, "{:?}", run.mades().troubles);
     // It stopped long before its twenty seconds were over, and did not spin meanwhile.
@@ -361,7 +393,7 @@ fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
 fn a_peer_that_takes_nothing_costs_its_time_out_and_no_more() {
     // Its queue has room for five messages, and nobody takes one out.
     let endpoint = Endpoint::embedded(&["--outage", "A.down 0s..10m", "--max-queue-messages", "5"]);
-    let run = bench(&endpoint.url, "--messages 30 --max-in-transit 10 --message-timeout 1500ms");
+    let run = bench(&endpoint.url, "--no-preflight --messages 30 --max-in-transit 10 --message-timeout 1500ms");
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert!(fates_sum(&run.record.ledger), "{:?}", run.record.ledger);
     assert_eq!((run.record.ledger.delivered, run.record.ledger.in_flight), (Some(0), Some(0)));
@@ -445,7 +477,7 @@ fn broker_with(queue: &'static str, length: usize) -> String {
 fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() {
     let url = broker_with("ecp.endpoint.outbox.reply", (64 << 20) + 1);
     // Those 64 MB take a debug build a while.
-    let run = bench(&url, "--messages 1 --message-timeout 15s --linger-time 100ms");
+    let run = bench(&url, "--no-preflight --messages 1 --message-timeout 15s --linger-time 100ms");
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert!(fates_sum(&run.record.ledger) && run.record.ledger.in_flight == Some(0), "{:?}", run.record.ledger);
     let troubles: Vec<&str> = run.mades().troubles.iter().map(|row| row.text.as_str()).collect();
@@ -466,7 +498,8 @@ fn an_outbox_that_nobody_reads_is_named_and_has_no_rate() {
             "No message reached stage inbox: does a toolbox read edx.endpoint.outbox? (--prefix, --mode)",
         ),
     ] {
-        let run = bench(&endpoint.url, &format!("--messages 10 --message-timeout 1s --report full {words}"));
+        let run =
+            bench(&endpoint.url, &format!("--no-preflight --messages 10 --message-timeout 1s --report full {words}"));
         assert_eq!((run.ended.code, run.record.verdict.why.as_str()), (Some(1), said), "{:?}", run.ended);
         assert!(!run.ended.out.contains(" msg/s · "), "{}", run.ended.out);
     }

@@ -81,7 +81,8 @@ fn own_arguments(
     directory: &Path,
 ) {
     let queues = CompareQueues::of(options);
-    command.args(["mades", "--live", "off", "--mode", options.mode.name(), "--broker", &at.url]);
+    // The other sends no message before its load either.
+    command.args(["mades", "--live", "off", "--no-preflight", "--mode", options.mode.name(), "--broker", &at.url]);
     command.args(["--messages", &options.messages.to_string(), "--payload-size", &options.message_bytes.to_string()]);
     command.args(queues.arguments(options.mode));
     // What is lost is given up before the run is.
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(theirs, format!("-mode amqp -n 500 -size 3000 {queues} -goroutines 16 -max-in-transit 1000"));
         let own = words(&case(MadesTool::Mailrun), &sample(), true);
         assert!(own.starts_with(
-            "mades --live off --mode amqp --broker amqp://127.0.0.1:5672 --messages 500 --payload-size 3000 "
+            "mades --live off --no-preflight --mode amqp --broker amqp://127.0.0.1:5672 --messages 500 --payload-size 3000 "
         ));
         assert!(
             own.ends_with("--message-timeout 10s --out /d --user u --purge --max-unsettled 16 --max-in-transit 1000"),

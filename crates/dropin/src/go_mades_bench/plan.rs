@@ -5,7 +5,7 @@ use crate::targets::PublicTargets;
 use ::mades::api::EndpointQueueNames;
 use ::mades::{BrokerSecurity, BrokerUrl, Password, TlsSetup, Verification};
 use journey::record::Arrival;
-use mades::bench::{Leftovers, MadesMode, MadesOptions, PayloadKind, RunObserver};
+use mades::bench::{Leftovers, MadesMode, MadesOptions, MadesPreflight, PayloadKind, RunObserver};
 use party::live::LiveMode;
 use std::net::ToSocketAddrs;
 use std::rc::Rc;
@@ -73,6 +73,7 @@ pub(super) fn plan(
         linger: LINGER_TIMEOUT,
         reconnect: options.progress_timeout,
         leftovers: Leftovers::Kept,
+        preflight: MadesPreflight::Off,
         run: None,
         out: None,
         live: LiveMode::Off,

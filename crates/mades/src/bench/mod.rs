@@ -17,6 +17,7 @@ mod observer;
 mod options;
 mod pacer;
 mod payload;
+mod preflight;
 mod receiver;
 mod redelivery;
 mod report;
@@ -32,7 +33,7 @@ mod verdict;
 mod waterfall;
 
 pub use observer::{RunObserver, RunView};
-pub use options::{Leftovers, MadesOptions, PayloadKind};
+pub use options::{Leftovers, MadesOptions, MadesPreflight, PayloadKind};
 pub use stages::{MadesMode, MessageStage};
 
 use ::report::{markdown, page};
@@ -44,6 +45,7 @@ use party::interrupt::{Interrupt, Interrupted, StopRequest};
 use party::outputs::{FinishedRun, IntervalRecorder, cannot_write, new_run_id, write_record};
 use payload::Payloads;
 use run_state::MadesRunState;
+use side::{BrokerSide, OpenLinks};
 use std::fs;
 use std::path::Path;
 use std::rc::Rc;
@@ -80,7 +82,7 @@ async fn execute(
 ) -> Result<FinishedRun> {
     let timer = Rc::new(TimerFd::new()?);
     let (open, purged) = tokio::select! {
-        opened = side::open_all(side::sides(&options), options.leftovers) => opened?,
+        opened = open_queues(&options, interrupt) => opened?,
         () = interrupt.wait_for(StopRequest::Stop) => return Err(Interrupted::BEFORE_LOAD.into()),
     };
     let started_at = jiff::Timestamp::now();
@@ -91,20 +93,11 @@ async fn execute(
     let out = options.out.clone();
     let run_state = Rc::new(MadesRunState::new(options, run, payloads, now));
     let mut collector = RunSupervisor::begin(&run_state, recorder);
-    let mut sides = JoinSet::new();
-    for (side, links) in open {
-        sides.spawn_local(side::maintain(side, links, Rc::clone(&run_state), Rc::clone(&timer)));
-    }
+    let sides = RunSides::start(open, &run_state, &timer);
     let ending = collector.run(&run_state, interrupt).await;
     let unlogged = collector.finish(&run_state);
     let surroundings = sampler.finish();
-    run_state.end();
-    // Tells the broker which messages were taken; a broker that does not answer is not waited for.
-    tokio::select! {
-        () = async { while sides.join_next().await.is_some() {} } => {}
-        () = tokio::time::sleep(CLOSE_TIMEOUT) => {}
-        () = interrupt.wait_for(StopRequest::StopNow) => {}
-    }
+    sides.stop(&run_state, interrupt).await;
     let series = &collector.interval_recorder.series;
     let stalls = collector.stalls(&run_state);
     let missed_threshold = collector.missed_threshold.as_ref();
@@ -115,6 +108,43 @@ async fn execute(
     let unwritten = out.and_then(|directory| write_files(&directory, &record).err()).or(unlogged);
     collector.publish(&record, unwritten.as_ref());
     Ok(FinishedRun { record, write_error: unwritten })
+}
+
+/// Empties the queues if asked to, sees that messages are answered, and attaches to the queues. Returns the number of messages
+/// removed too.
+async fn open_queues(options: &MadesOptions, interrupt: &Interrupt) -> Result<(Vec<(BrokerSide, OpenLinks)>, u64)> {
+    let sides = side::sides(options);
+    let purged = match options.leftovers {
+        Leftovers::Purged => side::purge_all(&sides).await?,
+        Leftovers::Kept => 0,
+    };
+    if options.preflight == MadesPreflight::On {
+        preflight::check(options, interrupt).await?;
+    }
+    Ok((side::open_all(sides).await?, purged))
+}
+
+/// The tasks of a run's sides.
+struct RunSides(JoinSet<()>);
+
+impl RunSides {
+    fn start(open: Vec<(BrokerSide, OpenLinks)>, run_state: &Rc<MadesRunState>, timer: &Rc<TimerFd>) -> Self {
+        let mut tasks = JoinSet::new();
+        for (side, links) in open {
+            tasks.spawn_local(side::maintain(side, links, Rc::clone(run_state), Rc::clone(timer)));
+        }
+        Self(tasks)
+    }
+
+    /// Ends the run, and tells the broker which messages were taken; a broker that does not answer is not waited for.
+    async fn stop(mut self, run_state: &MadesRunState, interrupt: &Interrupt) {
+        run_state.end();
+        tokio::select! {
+            () = async { while self.0.join_next().await.is_some() {} } => {}
+            () = tokio::time::sleep(CLOSE_TIMEOUT) => {}
+            () = interrupt.wait_for(StopRequest::StopNow) => {}
+        }
+    }
 }
 
 /// Writes the run's own files.

@@ -45,6 +45,15 @@ pub enum Leftovers {
     Purged,
 }
 
+/// A first message before the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MadesPreflight {
+    /// One message is sent, and the run begins when it was answered.
+    On,
+    /// The load begins at once.
+    Off,
+}
+
 /// All options of the bench.
 #[derive(Clone, Debug)]
 pub struct MadesOptions {
@@ -98,6 +107,8 @@ pub struct MadesOptions {
     pub reconnect: Duration,
     /// Treatment of messages that are in the queues before the run.
     pub leftovers: Leftovers,
+    /// A first message before the load.
+    pub preflight: MadesPreflight,
     /// Identifier of the run; a new one if `None`.
     pub run: Option<RunId>,
     /// Directory for results.

@@ -4,7 +4,7 @@
 //! outbox   sender → outbox    receiver ← outbox.reply   receiver ← send.event
 //! inbox    receiver ← inbox   (mode amqp: sender → inbox as well)
 //! ```
-use super::options::{Leftovers, MadesOptions};
+use super::options::MadesOptions;
 use super::receiver::{purge, receive};
 use super::run_state::{MadesRunState, OutageEnd};
 use super::sender::send;
@@ -89,7 +89,7 @@ impl BrokerSide {
     ///
     /// # Errors
     /// If the connection ends.
-    pub(super) async fn purge(&self) -> Result<u64, Error> {
+    async fn purge(&self) -> Result<u64, Error> {
         let mut connection = Connection::open(&self.broker).await?;
         let mut count = 0;
         for (_, plan) in &self.receivers {
@@ -100,26 +100,29 @@ impl BrokerSide {
     }
 }
 
-/// Opens all sides; purges the queues if asked to. Returns the number of messages removed.
+/// Removes all messages from the queues of all sides; returns their number.
+///
+/// # Errors
+/// If a connection ends.
+pub(super) async fn purge_all(sides: &[BrokerSide]) -> Result<u64, Error> {
+    let mut purged = 0;
+    for side in sides {
+        purged += side.purge().await?;
+    }
+    Ok(purged)
+}
+
+/// Opens all sides.
 ///
 /// # Errors
 /// Any failure to do so.
-pub(super) async fn open_all(
-    sides: Vec<BrokerSide>,
-    leftovers: Leftovers,
-) -> Result<(Vec<(BrokerSide, OpenLinks)>, u64), Error> {
-    let mut purged = 0;
-    if leftovers == Leftovers::Purged {
-        for side in &sides {
-            purged += side.purge().await?;
-        }
-    }
+pub(super) async fn open_all(sides: Vec<BrokerSide>) -> Result<Vec<(BrokerSide, OpenLinks)>, Error> {
     let mut open = Vec::new();
     for side in sides {
         let links = side.open().await?;
         open.push((side, links));
     }
-    Ok((open, purged))
+    Ok(open)
 }
 
 /// Keeps a side at work until the run is over: a lost connection is established again.

@@ -1,0 +1,116 @@
+//! A first message before the load: its answer shows that somebody reads the outbox and answers where the bench listens. So a
+//! wrong prefix or mode is found in seconds, and no load goes where nobody reads it.
+use super::options::{Leftovers, MadesOptions, MadesPreflight};
+use super::payload::Payloads;
+use super::run_state::MadesRunState;
+use super::stages::{MadesMode, MessageStage};
+use super::timer_fd::TimerFd;
+use super::{RunSides, side};
+use anyhow::{Result, anyhow};
+use journey::record::Arrival;
+use net::clock;
+use party::interrupt::{Interrupt, Interrupted, StopRequest};
+use party::outputs::new_run_id;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Longest time for the answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time for the rest of the message's way, so that nothing of it is left in the queues.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after which the user is told what is waited for.
+const NOTICE_DELAY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Sends a message, and waits for its answer and its end.
+///
+/// # Errors
+/// If no answer comes, the queues cannot be used, or the user ends it.
+pub(super) async fn check(options: &MadesOptions, interrupt: &Interrupt) -> Result<()> {
+    let run = new_run_id()?;
+    let options = first_message(options);
+    let payloads = Payloads::new(&options.payload, &options.sizes, options.seed, run)?;
+    let open = side::open_all(side::sides(&options)).await?;
+    let run_state = Rc::new(MadesRunState::new(options, run, payloads, clock::now()));
+    let sides = RunSides::start(open, &run_state, &Rc::new(TimerFd::new()?));
+    let outcome = await_answer(&run_state, interrupt).await;
+    sides.stop(&run_state, interrupt).await;
+    outcome
+}
+
+/// The options of the run, for one message.
+fn first_message(options: &MadesOptions) -> MadesOptions {
+    MadesOptions {
+        messages: Some(1),
+        duration: None,
+        offer: None,
+        arrival: Arrival::Closed,
+        timeout: options.timeout.max(ANSWER_TIMEOUT + COMPLETION_TIMEOUT),
+        leftovers: Leftovers::Kept,
+        preflight: MadesPreflight::Off,
+        observer: None,
+        ..options.clone()
+    }
+}
+
+async fn await_answer(run_state: &MadesRunState, interrupt: &Interrupt) -> Result<()> {
+    let began = run_state.began;
+    let mut is_told = false;
+    loop {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        if interrupt.requested() != StopRequest::Nothing {
+            return Err(Interrupted::BEFORE_LOAD.into());
+        }
+        let waited = clock::now().saturating_sub(began);
+        let is_ended = run_state.is_given_up.get() || is_ended(run_state);
+        if is_ended || (is_answered(run_state) && waited >= COMPLETION_TIMEOUT) {
+            return Ok(());
+        }
+        if !is_answered(run_state) && waited >= ANSWER_TIMEOUT {
+            return Err(failure(run_state));
+        }
+        if waited >= NOTICE_DELAY && !std::mem::replace(&mut is_told, true) {
+            party::tell!("mailrun mades: waiting for the answer to a first message (--no-preflight skips it)");
+        }
+    }
+}
+
+/// Reports whether all is known of the message, be it good or bad.
+fn is_ended(run_state: &MadesRunState) -> bool {
+    let tracker = run_state.tracker.borrow();
+    tracker.created() > 0 && tracker.in_transit() == 0
+}
+
+/// Reports whether anything but the broker has answered.
+fn is_answered(run_state: &MadesRunState) -> bool {
+    let answers = [MessageStage::Replied, MessageStage::Inbox, MessageStage::Delivered, MessageStage::Received];
+    let tracker = run_state.tracker.borrow();
+    tracker.waterfall.count(MessageStage::Traced) > 0 || answers.iter().any(|stage| tracker.waterfall.count(*stage) > 0)
+}
+
+fn failure(run_state: &MadesRunState) -> anyhow::Error {
+    let MadesOptions { mode, queues, .. } = &run_state.options;
+    let within = ANSWER_TIMEOUT.as_secs();
+    let skips = "(--no-preflight skips this check)";
+    let to = if *mode == MadesMode::Amqp { &queues.inbox } else { &queues.outbox };
+    let reader = match mode {
+        _ if run_state.tracker.borrow().waterfall.count(MessageStage::Settled) == 0 => {
+            return anyhow!(
+                "the broker did not take a first message for {to} within {within} s: is the queue full? {skips}"
+            );
+        }
+        MadesMode::Amqp => {
+            return anyhow!(
+                "a first message to {to} did not come back within {within} s: does another program read this queue? {skips}"
+            );
+        }
+        MadesMode::Endpoint | MadesMode::Tracing => "an endpoint",
+        MadesMode::Toolbox => "a toolbox",
+    };
+    anyhow!(
+        "no reply came to {} within {within} s: does {reader} read {to}? Check --prefix and --mode {}; a first message may be \
+         left in {to} {skips}",
+        queues.reply,
+        mode.name()
+    )
+}
