@@ -2,7 +2,7 @@
 //! environment variables, options, and the program's own words.
 use crate::docs_script::{Step, namespaces, run_steps};
 use crate::manual::{Page, page, pages, root};
-use crate::party::{Sink, bench_as_typed, mailrun};
+use crate::party::{Sink, bench_as_typed, mailrun, undisturbed};
 use crate::relay::{self, Den};
 use crate::words;
 use serde_json::Value;
@@ -265,11 +265,15 @@ fn the_jobs_run_as_they_are_printed() {
         let step = |text: &str| Step { text: text.to_owned(), ports: Vec::new() };
         let gate = format!("(set -e\n{gate}\n)");
         let steps = [step("export GITHUB_STEP_SUMMARY=summary"), step(servers), step(&gate)];
-        let done = run_steps(&flags, &[], &steps);
-        assert!(done[..2].iter().all(|done| done.code == Some(0)), "{script}: {done:?}");
-        // A busy machine may be the limit itself.
-        let is_invalid = done[2].code == Some(3) && done[2].said.contains("INVALID ");
-        assert!(is_invalid || (done[2].code == Some(0) && done[2].said.contains("PASS ")), "{script}: {done:?}");
+        // A busy machine may be the limit itself, or miss the threshold.
+        undisturbed(
+            || run_steps(&flags, &[], &steps),
+            |done| {
+                let is_invalid = done[2].code == Some(3) && done[2].said.contains("INVALID ");
+                let has_passed = done[2].code == Some(0) && done[2].said.contains("PASS ");
+                done[..2].iter().all(|done| done.code == Some(0)) && (is_invalid || has_passed)
+            },
+        );
     }
 }
 

