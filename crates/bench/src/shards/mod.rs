@@ -5,6 +5,7 @@
 //! run.json + ledger of each part ─→ parts ─→ union of records, of ledgers ─┐
 //! sinks, running or ended        ─→ sinks ─→ union of records, of ledgers ─┴→ account → thresholds → verdict → files
 //! ```
+mod clocks;
 mod parts;
 mod sinks;
 

@@ -1,7 +1,5 @@
 //! The directories of the parts: read one after the other, so that a thousand take the memory of one.
-use super::sinks::SinkHostClock;
 use anyhow::{Context, Result, bail, ensure};
-use journey::clocks::ClockError;
 use journey::ledger::Ledger;
 use journey::reason::Reason;
 use journey::record::{Cause, Record, ShardRow};
@@ -38,7 +36,7 @@ pub(super) struct Parts {
     /// Numbers of the messages of all parts that are there; `None` if all are.
     pub(super) numbers: Option<Vec<Range<u64>>>,
     /// The record of each, without its rows.
-    summaries: Vec<Record>,
+    pub(super) summaries: Vec<Record>,
     /// Faults of the parts.
     pub(super) reasons: Vec<Reason>,
 }
@@ -173,27 +171,6 @@ impl PartsBuilder {
     }
 }
 
-impl Parts {
-    /// The largest error of times from any part to any sink.
-    pub(super) fn clock_error(&self, sinks: &[SinkHostClock]) -> ClockError {
-        sinks.iter().map(|sink| self.error_to(sink)).fold(ClockError::None, ClockError::or_larger)
-    }
-
-    /// Names the sinks with whose clock a part has not compared its own.
-    pub(super) fn unknown_clocks(&self, sinks: &[SinkHostClock]) -> Option<Reason> {
-        let unknown = sinks.iter().filter(|sink| self.error_to(sink) == ClockError::Unknown);
-        let names: Vec<String> = unknown.map(|sink| printable(&sink.sink).to_string()).collect();
-        let text = format!("Not every part has compared its clock with that of {}.", named(names.clone().into_iter()));
-        (!names.is_empty()).then(|| Reason::new(Cause::Remark, text))
-    }
-
-    /// The largest error of times from any part to that sink.
-    fn error_to(&self, sink: &SinkHostClock) -> ClockError {
-        let errors = self.summaries.iter().map(|part| ClockError::between(part, &sink.boot));
-        errors.fold(ClockError::None, ClockError::or_larger)
-    }
-}
-
 /// The record without its long lists: enough to tell a copy from another run of the same part.
 fn without_rows(record: &Record) -> Record {
     Record {
@@ -269,7 +246,8 @@ pub(super) fn threshold_reason(why: String) -> Reason {
     Reason::new(Cause::ThresholdUnseen, format!("A threshold of the parts cannot be read: {}.", printable(&why)))
 }
 
-fn named(names: impl ExactSizeIterator<Item = String>) -> String {
+/// Names as many as a sentence has room for.
+pub(super) fn named(names: impl ExactSizeIterator<Item = String>) -> String {
     let more = names.len().saturating_sub(MAX_NAMED);
     let mut named: Vec<String> = names.take(MAX_NAMED).collect();
     if more > 0 {

@@ -1,5 +1,6 @@
 //! The far ends of a run: sinks that are running, and directories of sinks that have ended. What arrived at any of them
 //! arrived.
+use super::clocks::SinkHostClock;
 use super::parts::{Parts, read_ledger, read_record};
 use crate::gather::SinkResults;
 use crate::remote_sink::{POLL_INTERVAL, QUIET_TIMEOUT, RemoteSink};
@@ -21,14 +22,6 @@ pub(super) struct AllArrivals {
     pub(super) results: SinkResults,
     /// Clocks of those at which something arrived.
     pub(super) clocks: Vec<SinkHostClock>,
-}
-
-/// The clock of a sink's host.
-pub(super) struct SinkHostClock {
-    /// Address or directory of the sink.
-    pub(super) sink: String,
-    /// Boot of its host; empty in the record of an older sink, which no part can have compared its clock with.
-    pub(super) boot: String,
 }
 
 /// Place where a sink's results are.
