@@ -103,7 +103,8 @@ impl Bench {
     fn start(url: &str, words: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
         // The endpoint pair counts a first message too.
-        let fixed = ["mades", "--no-preflight", "--broker", url, "--live", "json", "--out", place.path().to_str().unwrap()];
+        let fixed =
+            ["mades", "--no-preflight", "--broker", url, "--live", "json", "--out", place.path().to_str().unwrap()];
         let words: Vec<&str> = fixed.into_iter().chain(words.split_whitespace()).collect();
         Self { process: Process::start(MAILRUN, &words), place }
     }
