@@ -30,7 +30,7 @@ test: peers
 # time (`make power-cut` and `make fuzz-smoke` make new ones). Some half an hour on two cores. Each goes on if another fails.
 test-slow: peers
 	$(forget_skipped)
-	@failed=; for one in check-release test-crates test-book test-locust power-cut crash test-browser test-dashboard test-packages fuzz-smoke; do \
+	@failed=; for one in check-release test-crates test-book test-brokers test-locust power-cut crash test-browser test-dashboard test-packages fuzz-smoke; do \
 		PACKAGE_PROFILE=release MAILRUN_CUTS=300 MAILRUN_CUT_SEED=4242 FUZZ_OPTIONS=-seed=1 $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
 		$(say_skipped); if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi
 
