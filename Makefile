@@ -1,6 +1,6 @@
 # What this project can do for a developer; CI runs `make test`, then `make test-slow` (.ci/run).
 # `make package` makes what is published, `make test-packages` installs and runs it.
-.PHONY: check check-release package test-packages package-targets check-tag release-draft bench-packages test test-slow test-fast test-brokers test-locust test-browser test-dashboard gallery book test-book test-crates power-cut crash bench bench-locust fuzz-smoke dependencies peers fmt
+.PHONY: check check-release package test-packages package-targets check-tag release-draft bench-packages test test-slow test-fast test-brokers test-locust test-browser test-dashboard gallery book test-book test-crates power-cut crash bench bench-cost bench-locust fuzz-smoke dependencies peers fmt
 
 # Peers that are built here and not installed.
 export PATH := $(CURDIR)/target/peers:$(PATH)
@@ -30,7 +30,7 @@ test: peers
 # time (`make power-cut` and `make fuzz-smoke` make new ones). Some half an hour on two cores. Each goes on if another fails.
 test-slow: peers
 	$(forget_skipped)
-	@failed=; for one in check-release test-crates test-book test-brokers test-locust power-cut crash test-browser test-dashboard test-packages fuzz-smoke; do \
+	@failed=; for one in check-release test-crates test-book test-brokers test-locust power-cut crash test-browser test-dashboard test-packages bench-cost fuzz-smoke; do \
 		PACKAGE_PROFILE=release MAILRUN_CUTS=300 MAILRUN_CUT_SEED=4242 FUZZ_OPTIONS=-seed=1 $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
 		$(say_skipped); if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi
 
@@ -144,6 +144,13 @@ bench:
 	cargo bench -p mailrun-journey --bench ledger
 	cargo bench -p mailrun-report --features sample --bench page
 	cargo bench -p mailrun-spool --bench spool
+
+# What a message costs in instructions, allocations, system calls and segments, against benches/cost.json: 3 % more is an
+# error. No time is measured, so that the host may be busy. MAILRUN_BLESS=1 stores new figures.
+bench-cost:
+	@scripts/install-test-peers.sh cost
+	cargo build --release
+	scripts/bench-cost.py
 
 # A worker under Locust beside the same load run alone, in pairs; it reaches 0.97 of it. Some six minutes.
 bench-locust:

@@ -9,6 +9,7 @@
 #   scripts/install-test-peers.sh             all of these
 #   scripts/install-test-peers.sh browser     Chromium, and from npm what tests/browser/package-lock.json names, for
 #                                             `make test-browser`
+#   scripts/install-test-peers.sh cost        valgrind and strace, for `make bench-cost`
 #   scripts/install-test-peers.sh dashboard   tmux, for `make test-dashboard`
 #   scripts/install-test-peers.sh packages    debootstrap, crun, bubblewrap, QEMU's user mode, for `make test-packages`
 #   scripts/install-test-peers.sh rabbitmq    RabbitMQ alone, for `make test-brokers`; no RabbitMQ is started by that, now or
@@ -59,9 +60,10 @@ case "${1:-}" in
 browser) pairs="chromium:chromium node:nodejs npm:npm" ;;
 dashboard) pairs="tmux:tmux" ;;
 packages) pairs="debootstrap:debootstrap crun:crun bwrap:bubblewrap qemu-aarch64-static:qemu-user-static objdump:binutils shellcheck:shellcheck" ;;
+cost) pairs="valgrind:valgrind strace:strace ip:iproute2 unshare:util-linux" ;;
 rabbitmq) pairs="rabbitmq-server:rabbitmq-server" ;;
 *)
-    echo "usage: $0 [browser|dashboard|packages|rabbitmq]" >&2
+    echo "usage: $0 [browser|cost|dashboard|packages|rabbitmq]" >&2
     exit 2
     ;;
 esac
