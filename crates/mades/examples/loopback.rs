@@ -1,25 +1,42 @@
-//! Cost of fe2o3-amqp on loopback, by itself and behind our stream: a client sends, a peer on another thread accepts
-//! and sends everything back.
+//! Cost of a client of AMQP on loopback: it sends to a queue of the embedded listener, which is on another thread, and
+//! receives from the same queue.
 //!
 //! ```text
-//! loopback [ours|fe2o3] [MESSAGES] [BYTES] [WINDOW] [FRAME_BYTES]
+//! loopback [state|client|fe2o3] [MESSAGES] [BYTES] [WINDOW] [FRAME_BYTES]
 //! ```
+//! | client | what it is |
+//! |---|---|
+//! | `state` | the client's role of the crate `amqp`, on a socket, one read and one write a turn |
+//! | `client` | `Connection`: fe2o3-amqp behind our stream, as the bench uses it |
+//! | `fe2o3` | fe2o3-amqp by itself |
 #![allow(clippy::print_stdout)]
-use fe2o3_amqp::acceptor::{ConnectionAcceptor, LinkAcceptor, LinkEndpoint, SessionAcceptor};
+use amqp::{
+    AmqpConnection, ClientLogin, ConnectionEvent, ConnectionOptions, DecodeError, DeliveryOutcome, EncodedMessage,
+    LinkId, LinkRequest, LinkRole, ListenerAuth, Reader, Writer,
+};
+use bytes::{Buf, BytesMut};
 use fe2o3_amqp::link::CreditMode;
 use fe2o3_amqp::{Receiver, Sender, Session};
 use fe2o3_amqp_types::messaging::Body;
-use mailrun_mades::api::{OutgoingProperties, payload};
-use mailrun_mades::{Broker, Coalescing, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
+use mailrun_mades::api::{OutgoingProperties, RunMessageId, payload};
+use mailrun_mades::embedded::{ListenOptions, MemoryQueues, QueueLimits, serve};
+use mailrun_mades::{Broker, Bytes, Connection, IncomingDelivery, ReceiverOptions, SenderOptions, Uuid};
 use rustix::time::{ClockId, clock_gettime};
 use serde_amqp::Value;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+
+/// Bytes waiting to be written from which on no message is added.
+const OUTPUT_LIMIT: usize = 256 << 10;
+/// Minimum of bytes that a read asks for.
+const MIN_READ_BYTES: usize = 64 << 10;
 
 #[derive(Clone)]
 struct LoopbackOptions {
-    is_ours: bool,
+    client: String,
     messages: u64,
     bytes: usize,
     window: u32,
@@ -30,7 +47,7 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, usual: u64| words.get(at).map_or(usual, |word| word.parse().expect("a number"));
     let options = LoopbackOptions {
-        is_ours: words.first().is_none_or(|word| word == "ours"),
+        client: words.first().map_or("state", |word| word).to_owned(),
         messages: number(1, 200_000),
         bytes: number(2, 100) as usize,
         window: number(3, 128) as u32,
@@ -39,19 +56,27 @@ fn main() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a socket");
     let port = listener.local_addr().expect("a port").port();
-    let peer_load = options.clone();
-    let peer = std::thread::spawn(move || runtime().block_on(peer(listener, peer_load)));
+    let (stop, stopped) = oneshot::channel();
+    let peer = std::thread::spawn(move || runtime().block_on(peer(listener, stopped)));
     let began = Instant::now();
     let cpu = runtime().block_on(async {
-        let work = async { if options.is_ours { ours(port, &options).await } else { theirs(port, &options).await } };
+        let work = async {
+            match options.client.as_str() {
+                "state" => state(port, &options).await,
+                "client" => client(port, &options).await,
+                "fe2o3" => theirs(port, &options).await,
+                other => panic!("{other}: state, client or fe2o3"),
+            }
+        };
         tokio::time::timeout(Duration::from_secs(60), work).await.expect("done within a minute")
     });
     let elapsed = began.elapsed().as_secs_f64();
+    stop.send(()).expect("a peer");
     let peer_cpu = peer.join().expect("no panic");
     let per = |time: Duration| time.as_secs_f64() * 1e6 / options.messages as f64;
     println!(
-        "{} {} x {} B, window {}: {:.0} msg/s there and back, {:.1} MB/s each way, CPU a message {:.1} us here, {:.1} us there",
-        if options.is_ours { "ours " } else { "fe2o3" },
+        "{:6} {} x {} B, window {}: {:.0} msg/s there and back, {:.1} MB/s each way, CPU a message {:.1} us here, {:.1} us there",
+        options.client,
         options.messages,
         options.bytes,
         options.window,
@@ -72,8 +97,183 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Through our client side.
-async fn ours(port: u16, options: &LoopbackOptions) -> Duration {
+/// The embedded listener, until it is to stop.
+async fn peer(listener: std::net::TcpListener, stopped: oneshot::Receiver<()>) -> Duration {
+    let listener = TcpListener::from_std(listener).expect("a listener");
+    let queues = MemoryQueues::new(QueueLimits::default());
+    tokio::select! {
+        () = serve(listener, queues, ListenOptions::new(ListenerAuth::Any), Default::default()) => {}
+        _ = stopped => {}
+    }
+    cpu()
+}
+
+/// A connection that sends and receives, and what it has sent and received so far.
+struct StateClient<'o> {
+    options: &'o LoopbackOptions,
+    connection: AmqpConnection<()>,
+    to: Option<LinkId>,
+    from: Option<LinkId>,
+    payload: Bytes,
+    sections: Vec<u8>,
+    id: String,
+    sent: u64,
+    settled: u64,
+    received: u64,
+}
+
+/// Through the client's role of the crate `amqp`.
+async fn state(port: u16, options: &LoopbackOptions) -> Duration {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
+    stream.set_nodelay(true).expect("a socket");
+    let (mut reader, mut writer) = stream.split();
+    let mut client = StateClient::new(options);
+    let mut input = BytesMut::new();
+    while client.work(&mut input) {
+        let waiting = client.connection.output().has_remaining();
+        input.reserve(MIN_READ_BYTES);
+        tokio::select! {
+            biased;
+            written = writer.write_buf(client.connection.output()), if waiting => assert!(written.expect("written") > 0),
+            read = reader.read_buf(&mut input) => assert!(read.expect("read") > 0, "the peer hangs up"),
+        }
+    }
+    cpu()
+}
+
+impl<'o> StateClient<'o> {
+    fn new(options: &'o LoopbackOptions) -> Self {
+        let connection = ConnectionOptions {
+            container: "client".to_owned(),
+            hostname: Some("localhost".to_owned()),
+            max_frame_size: options.frame_bytes,
+            idle_timeout_ms: 60_000,
+            max_message_bytes: 64 << 20,
+        };
+        Self {
+            options,
+            connection: AmqpConnection::client(ClientLogin::Anonymous, connection),
+            to: None,
+            from: None,
+            payload: vec![b'x'; options.bytes].into(),
+            sections: Vec::new(),
+            id: String::new(),
+            sent: 0,
+            settled: 0,
+            received: 0,
+        }
+    }
+
+    /// Handles what was read, and sends what may be sent; false when all is done.
+    fn work(&mut self, input: &mut BytesMut) -> bool {
+        while let Some(event) = self.connection.next_event(input).expect("AMQP") {
+            self.handle_event(event);
+        }
+        self.grant_credit();
+        self.send();
+        self.connection.write_dispositions();
+        let done = self.settled == self.options.messages && self.received == self.options.messages;
+        !done || self.connection.output().has_remaining()
+    }
+
+    fn handle_event(&mut self, event: ConnectionEvent<()>) {
+        match event {
+            ConnectionEvent::Opened => {
+                self.to = Some(self.attach(LinkRole::Sender));
+                self.from = Some(self.attach(LinkRole::Receiver));
+            }
+            ConnectionEvent::Settled { outcome, .. } => {
+                assert_eq!(outcome, DeliveryOutcome::Accepted);
+                self.settled += 1;
+            }
+            ConnectionEvent::MessageReceived { link, delivery, message, .. } => {
+                let id = read_id(&message).expect("a message").expect("an id");
+                assert_eq!(id.sequence, self.received);
+                self.received += 1;
+                self.connection.settle(link, delivery, DeliveryOutcome::Accepted);
+            }
+            ConnectionEvent::Attached { .. } | ConnectionEvent::CreditChanged => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn attach(&mut self, role: LinkRole) -> LinkId {
+        let session = self.connection.begin_session().expect("a session");
+        let name = if role == LinkRole::Sender { "sender" } else { "receiver" };
+        let request =
+            LinkRequest { name, role, address: "q", capabilities: &[], settled: false, max_message_bytes: 64 << 20 };
+        self.connection.attach_link(session, &request).expect("a link")
+    }
+
+    /// Keeps the credit full.
+    fn grant_credit(&mut self) {
+        let most = self.options.window.max(200);
+        if let Some(link) = self.from.filter(|link| self.connection.credit(*link) <= most / 2) {
+            self.connection.grant(link, most);
+        }
+    }
+
+    /// Sends what window, credit and output have room for.
+    fn send(&mut self) {
+        let Some(link) = self.to else { return };
+        while self.sent < self.options.messages
+            && self.sent - self.settled < u64::from(self.options.window)
+            && self.connection.output().remaining() < OUTPUT_LIMIT
+            && self.connection.may_send(link)
+        {
+            RunMessageId { sequence: self.sent, run: Uuid::from_u128(1) }.write_into(&mut self.id);
+            self.sections.clear();
+            write_sections(&mut self.sections, &self.id, self.payload.len());
+            self.connection.send_parts(link, &self.sections, self.payload.clone(), ());
+            self.sent += 1;
+        }
+    }
+}
+
+/// Writes the sections that the template of `OutgoingProperties` has, and the head of a data section of that length.
+fn write_sections(octets: &mut Vec<u8>, id: &str, length: usize) {
+    let mut out = Writer::new(octets);
+    out.described_list(0x70, |fields| fields.boolean(true));
+    out.described_list(0x73, |fields| {
+        (0..5).for_each(|_| fields.null());
+        fields.string(id);
+        (0..3).for_each(|_| fields.null());
+        fields.timestamp(1);
+    });
+    out.described_map(0x74, |map| {
+        let texts = [("receiverCode", "receiver"), ("messageType", "TYPE"), ("businessType", "TYPE")];
+        for (name, value) in texts.into_iter().chain([("baMessageID", id), ("senderApplication", "mailrun")]) {
+            map.string(name);
+            map.string(value);
+        }
+        map.string("isTracingMessage");
+        map.boolean(false);
+    });
+    octets.extend_from_slice(&[0, 0x53, 0x75, 0xb0]);
+    octets.extend_from_slice(&(length as u32).to_be_bytes());
+}
+
+/// Reads the id in a message's application properties.
+fn read_id(message: &EncodedMessage) -> Result<Option<RunMessageId>, DecodeError> {
+    let mut reader = Reader::new(message.pieces().first().ok_or(DecodeError::Truncated)?);
+    loop {
+        let section = reader.value()?;
+        if section.descriptor() != Some(0x74) {
+            continue;
+        }
+        let mut entries = section.as_map().ok_or(DecodeError::Expected("application-properties"))?;
+        while let Some(name) = entries.element()? {
+            let value = entries.element()?;
+            if name.as_text() == Some("baMessageID") {
+                return Ok(value.and_then(|value| value.as_string()).and_then(RunMessageId::read));
+            }
+        }
+        return Ok(None);
+    }
+}
+
+/// Through `Connection`.
+async fn client(port: u16, options: &LoopbackOptions) -> Duration {
     let url = format!("amqp://127.0.0.1:{port}").parse().expect("a URL");
     let broker = Broker { max_frame_size: options.frame_bytes, ..Broker::new(url, "client") };
     let mut connection = Connection::open(&broker).await.expect("open");
@@ -129,7 +329,6 @@ async fn theirs(port: u16, options: &LoopbackOptions) -> Duration {
         .expect("open");
     let mut session = Session::begin(&mut connection).await.expect("a session");
     let mut sender = Sender::attach(&mut session, "sender", "q").await.expect("a sender");
-    // The peer takes a session and then its link.
     let mut other = Session::begin(&mut connection).await.expect("a session");
     let mut receiver = Receiver::builder()
         .name("receiver")
@@ -158,52 +357,5 @@ async fn theirs(port: u16, options: &LoopbackOptions) -> Duration {
         settling.await.expect("settled");
     }
     receiving.await.expect("no panic");
-    cpu()
-}
-
-/// Accepts what comes and sends it back.
-async fn peer(listener: std::net::TcpListener, options: LoopbackOptions) -> Duration {
-    let listener = TcpListener::from_std(listener).expect("a listener");
-    let (stream, _) = listener.accept().await.expect("a client");
-    stream.set_nodelay(true).expect("a socket");
-    let acceptor = ConnectionAcceptor::builder()
-        .container_id("peer")
-        .sasl_acceptor(fe2o3_amqp::acceptor::SaslAnonymousMechanism::new())
-        .max_frame_size(options.frame_bytes)
-        .build();
-    let mut connection = if options.is_ours {
-        acceptor.accept(Coalescing::new(stream).0).await.expect("open")
-    } else {
-        // The bare client speaks no SASL.
-        let acceptor = ConnectionAcceptor::builder().container_id("peer").max_frame_size(options.frame_bytes).build();
-        acceptor.accept(stream).await.expect("open")
-    };
-    let mut receiver = None;
-    let mut sender = None;
-    let mut sessions = Vec::new();
-    for _ in 0..2 {
-        let mut session = SessionAcceptor::new().accept(&mut connection).await.expect("a session");
-        match LinkAcceptor::new().accept(&mut session).await.expect("a link") {
-            LinkEndpoint::Sender(link) => sender = Some(link),
-            LinkEndpoint::Receiver(link) => receiver = Some(link),
-        }
-        sessions.push(session);
-    }
-    let mut receiver = receiver.expect("a receiver");
-    let mut sender = sender.expect("a sender");
-    receiver.set_credit_mode(CreditMode::Auto(options.window.max(200)));
-    receiver.set_credit(options.window.max(200)).await.expect("credit");
-    let mut in_flight = VecDeque::new();
-    for _ in 0..options.messages {
-        let delivery = receiver.recv::<Body<Value>>().await.expect("a message");
-        receiver.accept(&delivery).await.expect("accepted");
-        if in_flight.len() == options.window as usize {
-            let _ = in_flight.pop_front().expect("one").await;
-        }
-        in_flight.push_back(sender.send_batchable(delivery.into_message()).await.expect("sent"));
-    }
-    for settling in in_flight {
-        settling.await.expect("settled");
-    }
     cpu()
 }
