@@ -206,3 +206,17 @@ fn a_run_with_one_domain_and_a_closed_loop_has_neither_domains_nor_service_times
         assert!(parties.contains(&party.name.as_str()), "{parties:?} has no {}", party.name);
     }
 }
+
+#[test]
+fn busy_polling_and_its_cost_are_in_the_record_of_both_ends() {
+    let record = bench(&["--relay", "none", "--sessions", "1", "--messages", "200", "--busy-poll", "50us"]);
+    for party in &record.parties {
+        let row = party.busy_poll.as_ref().unwrap_or_else(|| panic!("{} says nothing: {party:?}", party.name));
+        assert_eq!(row.mode, "50us");
+        assert!(row.looked_s > 0.0, "{row:?}");
+        let used_s = party.user_s.unwrap() + party.sys_s.unwrap();
+        assert!(party.work_s().unwrap() < used_s, "{party:?}");
+    }
+    let record = bench(&["--relay", "none", "--sessions", "1", "--messages", "20"]);
+    assert!(record.parties.iter().all(|party| party.busy_poll.is_none()), "{:?}", record.parties);
+}

@@ -110,8 +110,8 @@ pub fn figures(record: &Record) -> Vec<RunFigure> {
         add("accepted p99, ms".to_owned(), Gain::Lower, times.p99);
     }
     for party in &record.parties {
-        if let (Some(user_s), Some(sys_s)) = (party.user_s, party.sys_s) {
-            add(format!("{} CPU, µs/msg", party.name), Gain::Lower, (user_s + sys_s) * 1e6 / last.count as f64);
+        if let Some(work_s) = party.work_s() {
+            add(format!("{} CPU, µs/msg", party.name), Gain::Lower, work_s * 1e6 / last.count as f64);
         }
     }
     figures

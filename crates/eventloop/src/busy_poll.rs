@@ -119,9 +119,9 @@ impl BusyPolling {
         }
     }
 
-    /// Notes a look.
-    pub(crate) fn note(&self, began: Duration, ended: Duration, has_found: bool) {
-        LOOKED_NS.fetch_add((ended - began).as_nanos() as u64, Ordering::Relaxed);
+    /// Notes a look of at most `limit`. If it took longer, the thread was without a processor meanwhile, and that is no cost.
+    pub(crate) fn note(&self, began: Duration, ended: Duration, limit: Duration, has_found: bool) {
+        LOOKED_NS.fetch_add((ended - began).min(limit).as_nanos() as u64, Ordering::Relaxed);
         if self.mode == BusyPoll::Auto {
             self.adapt(ended, has_found);
         }
@@ -211,7 +211,7 @@ mod tests {
 
     fn look(polling: &BusyPolling, has_found: bool) {
         let now = clock::now();
-        polling.note(now, now, has_found);
+        polling.note(now, now, AUTO_LOOK, has_found);
     }
 
     #[test]

@@ -363,7 +363,7 @@ impl Reactor {
             let now = clock::now();
             let has_found = !events.is_empty() || self.wake_queue.has_woken();
             if has_found || now - began >= limit {
-                self.busy_polling.note(began, now, has_found);
+                self.busy_polling.note(began, now, limit, has_found);
                 return Ok(has_found);
             }
         }

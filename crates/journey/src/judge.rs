@@ -464,7 +464,7 @@ fn lag_text(record: &Record) -> Option<String> {
 
 fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
     let workers = party.workers.filter(|_| party.role != Role::Relay && duration_s >= MIN_BUSY_S)?;
-    let share = (party.user_s? + party.sys_s?) / (duration_s * f64::from(workers));
+    let share = party.work_s()? / (duration_s * f64::from(workers));
     (share >= MAX_BUSY_SHARE).then(|| {
         format!(
             "The {} used {:.0} % of the time of its {}: it may have been the limit, and not the server. Use more \

@@ -542,6 +542,9 @@ pub struct Party {
     /// Its own end in the middle of the run; `null` if it did not end.
     #[serde(default)]
     pub died: Option<Death>,
+    /// Busy polling of its workers; `null` if it was off.
+    #[serde(default)]
+    pub busy_poll: Option<BusyPollRow>,
 }
 
 impl Party {
@@ -561,8 +564,27 @@ impl Party {
             failed_sessions: None,
             ordered: None,
             died: None,
+            busy_poll: None,
         }
     }
+
+    /// Processor time of its work, user and system: without the time in which its workers looked for events in vain.
+    pub fn work_s(&self) -> Option<f64> {
+        let used_s = self.user_s? + self.sys_s?;
+        let looked_s = self.busy_poll.as_ref().map_or(0.0, |row| row.looked_s);
+        Some((used_s - looked_s).max(0.0))
+    }
+}
+
+/// Busy polling of the workers of a process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BusyPollRow {
+    /// auto, or the time for which a worker looks before it sleeps, such as 50us.
+    pub mode: String,
+    /// Time that its workers spent in looking for events. It is part of `user_s` and `sys_s`, and left out of the processor
+    /// time of a message and of the test whether the source or the sink was the limit.
+    pub looked_s: f64,
 }
 
 /// The end of a process that was not told to end.

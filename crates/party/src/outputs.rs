@@ -8,8 +8,9 @@ use crate::process_usage;
 use crate::reason::reason;
 use anyhow::{Context, Result};
 use dashboard::RunSnapshot;
-use journey::record::{ClockRow, Party, Record, Role, Workload};
+use journey::record::{BusyPollRow, ClockRow, Party, Record, Role, Workload};
 use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
+use net::BusyPoll;
 use smtp::server::Protocol;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -269,9 +270,16 @@ pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) ->
         failed_sessions: Some(net::worker::failed_sessions()),
         ordered: None,
         died: None,
+        busy_poll: None,
     };
     process_usage::own().fill(&mut party);
     party
+}
+
+/// Busy polling of this process so far; `None` if it is off.
+pub fn busy_poll_row(mode: BusyPoll) -> Option<BusyPollRow> {
+    let looked_s = net::worker::busy_polled().as_secs_f64();
+    (mode != BusyPoll::Off).then(|| BusyPollRow { mode: mode.to_string(), looked_s })
 }
 
 /// The protocol, in the terms of the run record.

@@ -119,6 +119,7 @@ impl RunRecorder {
         let mut record = outputs::new_record(None, "relay", self.started_at, workload, Some(&config.spool.directory));
         let mut own = outputs::own_party(Role::Relay, "relay", workers, Vec::new());
         own.durability = context.durability().to_owned();
+        own.busy_poll = outputs::busy_poll_row(config.busy_poll);
         record.parties = vec![own];
         record.origin_ns = self.series.origin_ns();
         record.series = self.series.rows();

@@ -20,7 +20,7 @@ pub(crate) fn costs(record: &Record) -> Option<Section> {
     let unseen = || Cell::from("–");
     for party in &record.parties {
         let messages = messages(record, party).filter(|number| *number > 0);
-        let each = cpu_s(party).zip(messages).map(|(cpu, number)| cpu * 1e6 / number as f64);
+        let each = party.work_s().zip(messages).map(|(cpu, number)| cpu * 1e6 / number as f64);
         let places = |value: f64| Cell::Number(value, fixed(value, 2));
         table.row(vec![
             Cell::from(party.name.clone()),
@@ -47,15 +47,11 @@ pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-fn cpu_s(party: &Party) -> Option<f64> {
-    party.user_s.zip(party.sys_s).map(|(user, sys)| user + sys)
-}
-
 /// Number of processors that a party kept busy. `None` if that is more than the host has: then the messages took less
 /// time than the process, and the share of its time that they used is unknown.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
     let most = f64::from(record.host.cores.max(1)) * 1.05;
-    let cores = cpu_s(party).map(|cpu| cpu / record.duration_s);
+    let cores = party.work_s().map(|cpu| cpu / record.duration_s);
     cores.filter(|cores| record.duration_s > 0.0 && (record.host.cores == 0 || *cores <= most))
 }
 
@@ -63,7 +59,19 @@ fn note(record: &Record) -> String {
     let line = |party: &Party| format!("requested faults of the {}: {}", party.name, party.faults.join(" "));
     let faults = record.parties.iter().filter(|party| !party.faults.is_empty()).map(line);
     let always = "cores: processor time over the run's time".to_owned();
-    std::iter::once(always).chain(faults).collect::<Vec<_>>().join("; ")
+    let looks = record.parties.iter().filter_map(busy_poll);
+    std::iter::once(always).chain(looks).chain(faults).collect::<Vec<_>>().join("; ")
+}
+
+/// Busy polling of a party, and its cost.
+fn busy_poll(party: &Party) -> Option<String> {
+    let row = party.busy_poll.as_ref()?;
+    let looked = fixed(row.looked_s, 2);
+    Some(format!(
+        "busy polling of the {} ({}): {looked} s spent looking, part of user s and sys s, not of CPU µs/msg and cores",
+        plain(&party.name),
+        plain(&row.mode)
+    ))
 }
 
 /// The number of messages that a party worked on: those that a source sent, a sink received, or a relay accepted.
@@ -83,6 +91,7 @@ mod tests {
     use super::super::sample;
     use super::super::section::SectionBody;
     use super::*;
+    use journey::record::BusyPollRow;
 
     fn text(record: &Record) -> (String, String) {
         let section = costs(record).expect("the sample has parties");
@@ -90,6 +99,24 @@ mod tests {
             SectionBody::Figures(table) => (section.note.unwrap_or_default(), table.terminal(100)),
             body => panic!("not a table: {body:?}"),
         }
+    }
+
+    #[test]
+    fn busy_polling_is_said_and_left_out_of_the_cost_of_a_message() {
+        let mut record = sample::held();
+        let busy_poll = BusyPollRow { mode: "50us".to_owned(), looked_s: 2.0 };
+        for party in &mut record.parties {
+            party.busy_poll = (party.role == Role::Source).then(|| busy_poll.clone());
+        }
+        let (note, text) = text(&record);
+        assert!(note.contains("busy polling of the source (50us): 2.00 s spent looking"), "{note}");
+        let (_, without) = self::text(&sample::held());
+        assert_ne!(text, without);
+        record
+            .parties
+            .iter_mut()
+            .for_each(|party| party.busy_poll = Some(BusyPollRow { looked_s: 1e9, ..busy_poll.clone() }));
+        assert_eq!(record.parties.iter().find_map(Party::work_s), Some(0.0), "never less than nothing");
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub fn party(record: &Record) -> Option<&Party> {
 
 /// Milliseconds of processor time, user and system, that a party used per thousand messages.
 pub fn cpu_ms_per_1000(party: &Party, messages: u64) -> Option<f64> {
-    (messages > 0).then_some((party.user_s? + party.sys_s?) * 1e6 / messages as f64)
+    (messages > 0).then_some(party.work_s()? * 1e6 / messages as f64)
 }
 
 /// The relay; `None` if there was none.

@@ -93,7 +93,7 @@ fn silence(record: &Record) -> String {
 
 fn cpu_ms_per_megabyte(record: &Record, role: Role, bytes: u64) -> Option<f64> {
     let party = record.parties.iter().find(|party| party.role == role)?;
-    (bytes > 0).then_some((party.user_s? + party.sys_s?) * 1e9 / bytes as f64)
+    (bytes > 0).then_some(party.work_s()? * 1e9 / bytes as f64)
 }
 
 /// Fault of a run, unless all messages were accepted and none was lost or changed, except as thresholds allow.

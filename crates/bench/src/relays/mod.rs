@@ -95,6 +95,7 @@ pub(super) fn party(contestant: &Contestant, own: Option<&Record>) -> Option<Par
         failed_sessions: known.and_then(|party| party.failed_sessions),
         ordered: None,
         died: None,
+        busy_poll: known.and_then(|party| party.busy_poll.clone()),
     })
 }
 

@@ -3,7 +3,8 @@ use crate::sample;
 use mailrun_journey::account::{Topology, fates_sum};
 use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::record::{
-    Arrival, Cause, Ending, LatencyMs, LedgerRow, Ordered, Outcome, Record, Role, StallRow, ThresholdRow, Verdict,
+    Arrival, BusyPollRow, Cause, Ending, LatencyMs, LedgerRow, Ordered, Outcome, Record, Role, StallRow, ThresholdRow,
+    Verdict,
 };
 use mailrun_journey::threshold::{Fate, RunProtocol, Threshold};
 use mailrun_journey::{Phase, Stage};
@@ -287,4 +288,19 @@ fn places() -> Vec<(&'static str, RunProtocol, bool)> {
     let mades = stages.iter().chain(&of_mades).map(|name| (*name, RunProtocol::Mades, false));
     let phases = Phase::ALL.into_iter().map(|phase| (phase.name(), RunProtocol::Smtp, true));
     smtp.chain(mades).chain(phases).collect()
+}
+
+#[test]
+fn time_spent_looking_for_events_is_not_the_limit_of_a_source() {
+    let is_limit = |looked_s| {
+        let mut record = sample::run();
+        record.parties = vec![sample::party(Role::Source, "source")];
+        record.parties[0].user_s = Some(0.95 * record.duration_s * f64::from(record.parties[0].workers.unwrap()));
+        record.parties[0].sys_s = Some(0.0);
+        record.parties[0].busy_poll = Some(BusyPollRow { mode: "auto".to_owned(), looked_s });
+        let verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None });
+        verdict.reasons.iter().any(|reason| reason.contains("may have been the limit"))
+    };
+    assert!(is_limit(0.0), "the source works nearly all the time");
+    assert!(!is_limit(5.0), "half of that is looking");
 }

@@ -108,6 +108,7 @@ impl SinkReport {
         let faults = active_rules::describe_counts(&self.active_rules.rule_counts());
         let mut own = outputs::own_party(Role::Sink, "sink", self.options.workers, faults);
         own.ordered = Some(self.total.ordered);
+        own.busy_poll = outputs::busy_poll_row(self.options.busy_poll);
         record.parties = vec![own];
         let nothing = RunTally::default();
         match run {

@@ -64,7 +64,9 @@ pub(super) fn record(
     record.exhausted = tally.exhausted.rows("source", |resource| host_sampler::resource_limit(resource, needed));
     record.pauses = tally.delayed_acks("source");
     record.surroundings = Some(around);
-    record.parties = vec![outputs::own_party(Role::Source, "source", options.workers, Vec::new())];
+    let mut own = outputs::own_party(Role::Source, "source", options.workers, Vec::new());
+    own.busy_poll = outputs::busy_poll_row(options.busy_poll);
+    record.parties = vec![own];
     record.ledger = account::reconcile(AccountInputs {
         recipients_created: tally.recipients_created,
         accepted: &tally.accepted_units,
