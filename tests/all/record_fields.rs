@@ -215,7 +215,7 @@ fn busy_polling_and_its_cost_are_in_the_record_of_both_ends() {
         assert_eq!(row.mode, "50us");
         assert!(row.looked_s > 0.0, "{row:?}");
         let used_s = party.user_s.unwrap() + party.sys_s.unwrap();
-        assert!(party.work_s().unwrap() < used_s, "{party:?}");
+        assert!(party.work_s().unwrap() <= used_s, "{party:?}");
     }
     let record = bench(&["--relay", "none", "--sessions", "1", "--messages", "20"]);
     assert!(record.parties.iter().all(|party| party.busy_poll.is_none()), "{:?}", record.parties);
