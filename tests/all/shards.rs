@@ -369,7 +369,7 @@ fn the_recipe_for_slurm_runs_with_the_environment_of_an_array() {
 /// Three hosts and a fourth with the sink, as network namespaces that end with the shell. chrony is one of the test's own, which
 /// the third host does not have.
 ///
-/// A clock that differs is a sink's answer that is changed on its way: faketime changes what libc says, and mailrun reads the
+/// A clock that differs, and a network that delays, is a sink's answer that is changed on its way: faketime changes what libc says, and mailrun reads the
 /// kernel's clock without it; a time namespace has no Unix time of its own.
 const HOSTS: &str = r#"set -e
 mkdir with-chrony
@@ -405,14 +405,16 @@ done
 for part in $parts; do wait $part; done
 export PATH=$PWD/with-chrony:$PATH
 "$MAILRUN" merge part-0 part-1 part-2 --sink http://10.9.0.1:8025 --out whole --quiet
-cat > ahead.py <<'END'
-import http.server, json, time, urllib.request
-class Ahead(http.server.BaseHTTPRequestHandler):
+cat > changed.py <<'END'
+import http.server, json, threading, time, urllib.request
+class Changed(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_GET(self):
         answer = json.load(urllib.request.urlopen("http://10.9.0.1:8025" + self.path))
-        if self.path == "/clock":
+        if self.path == "/clock" and self.server.server_port == 8026:
             answer["unix_ns"] += 5_000_000_000
+        elif self.path == "/clock":
+            time.sleep(0.02)
         body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
@@ -420,15 +422,21 @@ class Ahead(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
     def log_message(self, *words):
         pass
-http.server.ThreadingHTTPServer(("10.9.0.1", 8026), Ahead).serve_forever()
+servers = [http.server.ThreadingHTTPServer(("10.9.0.1", port), Changed) for port in (8026, 8027)]
+threading.Thread(target=servers[0].serve_forever).start()
+servers[1].serve_forever()
 END
-python3 ahead.py &
-for attempt in $(seq 600); do python3 -c 'import socket; socket.create_connection(("10.9.0.1", 8026))' 2> /dev/null && break; sleep 0.1; done
-for judged in delivered accepted; do
-  ip netns exec host0 sh on_host 0 bench 10.9.0.1:2525 --shard 0/1 --start-at $(date -u -d '+1 seconds' +%FT%TZ) --messages 100 \
-    --sink http://10.9.0.1:8026 --threshold "$judged.p99 < 1m" --out ahead-$judged --quiet
-  "$MAILRUN" merge ahead-$judged --sink http://10.9.0.1:8025 --out whole-$judged --quiet || true
-done
+python3 changed.py &
+for attempt in $(seq 600); do python3 -c 'import socket; socket.create_connection(("10.9.0.1", 8027))' 2> /dev/null && break; sleep 0.1; done
+send() {
+  ip netns exec host$1 sh on_host $1 bench 10.9.0.1:2525 --shard 0/1 --start-at $(date -u -d '+1 seconds' +%FT%TZ) --messages 100 \
+    --sink http://10.9.0.1:$2 --threshold "$3.p99 < 1m" --out $4-$3 --quiet
+  "$MAILRUN" merge $4-$3 --sink http://10.9.0.1:8025 --out whole-$4-$3 --quiet || true
+}
+send 0 8026 delivered ahead
+send 0 8026 accepted ahead
+export PATH=$without_chrony
+send 2 8027 delivered slow
 "#;
 
 #[test]
@@ -462,9 +470,14 @@ fn three_hosts_with_networks_of_their_own_are_one_run() {
     let said = reasons(&whole);
     assert!(said.contains("Delivered times are wrong by up to ") && said.contains("(by an exchange"), "{said}");
     // A sink's clock that is five seconds ahead, whatever chrony says: no threshold on delivered times can be judged, and one on accepted times can.
-    let [delivered, accepted] = ["whole-delivered", "whole-accepted"].map(|name| record(&place.path().join(name)));
+    let [delivered, accepted, slow] = ["whole-ahead-delivered", "whole-ahead-accepted", "whole-slow-delivered"].map(|name| record(&place.path().join(name)));
     assert_eq!(delivered.verdict.outcome, Some(Outcome::Invalid), "{:?}", delivered.verdict);
     assert!(reasons(&delivered).contains("the clocks of the hosts differ by 5.0 s"), "{:?}", delivered.verdict);
     assert_eq!(accepted.verdict.outcome, Some(Outcome::Pass), "{:?}", accepted.verdict);
     assert!(reasons(&accepted).contains("too much to rely on them"), "{:?}", accepted.verdict);
+    // Without chrony an exchange that takes 20 ms leaves an error of 10 ms, far above a tenth of the times.
+    assert_eq!(slow.verdict.outcome, Some(Outcome::Invalid), "{:?}", slow.verdict);
+    assert!(reasons(&slow).contains("(by an exchange of messages): too much"), "{:?}", slow.verdict);
+    let clock = record(&place.path().join("slow-delivered")).clock.unwrap();
+    assert!(clock.sinks[0].error_ns >= 10_000_000, "{clock:?}");
 }
