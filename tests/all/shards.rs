@@ -470,7 +470,8 @@ fn three_hosts_with_networks_of_their_own_are_one_run() {
     let said = reasons(&whole);
     assert!(said.contains("Delivered times are wrong by up to ") && said.contains("(by an exchange"), "{said}");
     // A sink's clock that is five seconds ahead, whatever chrony says: no threshold on delivered times can be judged, and one on accepted times can.
-    let [delivered, accepted, slow] = ["whole-ahead-delivered", "whole-ahead-accepted", "whole-slow-delivered"].map(|name| record(&place.path().join(name)));
+    let [delivered, accepted, slow] = ["whole-ahead-delivered", "whole-ahead-accepted", "whole-slow-delivered"]
+        .map(|name| record(&place.path().join(name)));
     assert_eq!(delivered.verdict.outcome, Some(Outcome::Invalid), "{:?}", delivered.verdict);
     assert!(reasons(&delivered).contains("the clocks of the hosts differ by 5.0 s"), "{:?}", delivered.verdict);
     assert_eq!(accepted.verdict.outcome, Some(Outcome::Pass), "{:?}", accepted.verdict);
