@@ -394,7 +394,7 @@ cat > on_host <<'END'
 mount --bind boot-$1 /proc/sys/kernel/random/boot_id && shift && exec "$MAILRUN" "$@"
 END
 for host in 0 1 2; do echo "$host$host$host$host$host$host$host$host-1111-2222-3333-444444444444" > boot-$host; done
-start=$(date -u -d '+3 seconds' +%FT%TZ)
+start=$(date -u -d '+5 seconds' +%FT%TZ)
 parts=
 for host in 0 1 2; do
   [ $host = 2 ] && export PATH=$without_chrony
@@ -429,7 +429,7 @@ END
 python3 changed.py &
 for attempt in $(seq 600); do python3 -c 'import socket; socket.create_connection(("10.9.0.1", 8027))' 2> /dev/null && break; sleep 0.1; done
 send() {
-  ip netns exec host$1 sh on_host $1 bench 10.9.0.1:2525 --shard 0/1 --start-at $(date -u -d '+1 seconds' +%FT%TZ) --messages 100 \
+  ip netns exec host$1 sh on_host $1 bench 10.9.0.1:2525 --shard 0/1 --start-at $(date -u -d '+4 seconds' +%FT%TZ) --messages 100 \
     --sink http://10.9.0.1:$2 --threshold "$3.p99 < 1m" --out $4-$3 --quiet
   "$MAILRUN" merge $4-$3 --sink http://10.9.0.1:8025 --out whole-$4-$3 --quiet || true
 }
