@@ -2,6 +2,7 @@
 //! the same and has a value or none.
 #![no_main]
 use journey::Latencies;
+use journey::record::Record;
 use journey::threshold::{RunProtocol, Threshold, fate_of};
 use libfuzzer_sys::fuzz_target;
 
@@ -14,7 +15,9 @@ fuzz_target!(|data: &[u8]| {
                 let _ = (threshold.is_of_delivery(), threshold.needs_the_end(), threshold.is_of_time());
                 let goal = threshold.loss_goal();
                 assert!(goal.is_none_or(|goal| (0.0..1.0).contains(&goal.loss_ratio())));
-                assert_eq!(threshold.source().is_none(), fate_of(threshold.expression()).is_some());
+                let is_fresh = threshold.expression().starts_with("fresh");
+                assert_eq!(threshold.source().is_none(), fate_of(threshold.expression()).is_some() || is_fresh);
+                let _ = threshold.evaluate(&Record::empty());
             }
             Err(why) => assert!(!why.is_empty()),
         }

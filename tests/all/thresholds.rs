@@ -243,3 +243,57 @@ fn a_threshold_counts_whatever_was_ordered_of_the_benchs_own_endpoint() {
     let (ended, record, _out) = rehearse(&[&faulty, ["--threshold", "rejected <= 1%"].as_slice()].concat());
     assert_eq!((ended.code, record.unwrap().verdict.outcome), (Some(1), Some(Outcome::Fail)), "{ended:?}");
 }
+
+/// Seconds in which the newest message that the stand-in had delivered was older, and the share of its messages that were
+/// received within that time, by its own record.
+fn truth_of(log: &Path, limit_s: f64) -> (f64, f64) {
+    let text = fs::read_to_string(log).unwrap();
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let second = |line: &serde_json::Value, name: &str| line[name].as_u64().map(|ns| ns as f64 / 1e9);
+    let messages: Vec<&serde_json::Value> = lines.iter().filter(|line| line["seq"].is_u64()).collect();
+    let mut arrivals: Vec<(f64, f64)> =
+        messages.iter().filter_map(|line| Some((second(line, "inboxed")?, second(line, "consumed")?))).collect();
+    arrivals.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let last_due = messages.iter().filter_map(|line| second(line, "consumed")).fold(0.0, f64::max);
+    let mut newest = arrivals[0].1;
+    let mut stale_s = 0.0;
+    let mut checked_s = arrivals[0].0;
+    for (arrived, created) in arrivals.into_iter().chain([(last_due, 0.0)]) {
+        let until = arrived.min(last_due);
+        stale_s += (until - (newest + limit_s).max(checked_s)).max(0.0);
+        checked_s = checked_s.max(until);
+        newest = newest.max(created);
+    }
+    let took = messages.iter().filter_map(|line| Some(second(line, "received")? - second(line, "consumed")?));
+    (stale_s, took.filter(|took| *took <= limit_s).count() as f64 * 100.0 / messages.len() as f64)
+}
+
+#[test]
+fn deadlines_over_mades_are_what_the_stand_in_wrote_down() {
+    let place = tempfile::tempdir().unwrap();
+    let log = place.path().join("truth.jsonl");
+    let words = "--rate 20 --messages 200 --no-preflight --outage B.down=3s..7s --message-timeout 30s --log-messages";
+    let mut words: Vec<&str> = words.split(' ').collect();
+    words.iter_mut().filter(|word| word.starts_with("B.down")).for_each(|word| *word = "B.down 3s..7s");
+    words.push(log.to_str().unwrap());
+    let expressions = ["received.within(1s) >= 99.9%", "fresh(1s) >= 98%", "fresh(1s) per 2s >= 98%", "fresh(1h) >= 100%"];
+    let thresholds = expressions.map(str::to_owned);
+    words.extend(options(&thresholds));
+    let (ended, record, out) = rehearse(&words);
+    let record = record.unwrap_or_else(|| panic!("{ended:?}"));
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let (stale_s, within) = truth_of(&log, 1.0);
+    assert!(stale_s > 2.0, "the outage is in the log: {stale_s}");
+    let [received, fresh, windows, never] = &record.thresholds[..] else { panic!("{:?}", record.thresholds) };
+    assert!(!received.passed && (received.value.unwrap() - within).abs() < 15.0, "{within} {received:?}");
+    // A tick of 0.25 s at the beginning, a second at the end; and a busy host.
+    let seen_s: f64 = fresh.windows.iter().map(|window| window.stale_s).sum();
+    assert!(!fresh.passed && (stale_s - 1.0..stale_s + 3.0).contains(&seen_s), "{stale_s} {fresh:?}");
+    let of_windows: f64 = windows.windows.iter().map(|window| window.stale_s).sum();
+    assert!((of_windows - seen_s).abs() < 1e-6 && windows.windows.len() >= 4, "{windows:?}");
+    let worst = windows.windows.iter().map(|window| window.fresh_percent).fold(100.0, f64::min);
+    assert!(windows.value == Some(worst) && worst < fresh.value.unwrap(), "{windows:?}");
+    assert!(never.passed && never.value == Some(100.0), "{never:?}");
+    let report = fs::read_to_string(out.path().join("report.md")).unwrap();
+    assert!(report.contains("Freshness by window"), "{report}");
+}

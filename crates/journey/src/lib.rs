@@ -44,6 +44,7 @@
 //! reason     a sentence of the verdict, and its cause
 //! judge      a record's verdict: reasons by their weight, and the outcome
 //! threshold  requirements of a user on a run, read and evaluated
+//! freshness  share of time in which the newest message is young, by windows
 //! stalls     times in which a server accepted nothing
 //! seeded     random numbers from a seed
 //! merge      the parties' records joined into the run's
@@ -57,6 +58,7 @@ pub mod clocks;
 mod delayed_acks;
 pub mod domains;
 pub mod errors;
+pub mod freshness;
 pub mod handshakes;
 pub mod judge;
 mod latencies;

@@ -168,6 +168,7 @@ fn with_latencies_of(other: &SeriesRow, row: SeriesRow) -> SeriesRow {
         p99_ms: other.p99_ms,
         p999_ms: other.p999_ms,
         max_ms: other.max_ms,
+        oldest_ms: other.oldest_ms,
         ..row
     }
 }

@@ -776,6 +776,10 @@ pub struct SeriesRow {
     /// Largest of the same; 0 in older records.
     #[serde(default)]
     pub max_ms: f64,
+    /// Greatest age of the newest message delivered so far, since it was due; `null` before the first, and where this
+    /// party sees no deliveries.
+    #[serde(default)]
+    pub oldest_ms: Option<f64>,
 }
 
 /// Processor time and memory of a party by second.
@@ -1015,6 +1019,33 @@ pub struct ThresholdRow {
     pub unit: String,
     /// True if it holds.
     pub passed: bool,
+    /// The windows of a threshold on freshness, which is judged for each of them; its value is that of the worst.
+    #[serde(default)]
+    pub windows: Vec<FreshWindow>,
+}
+
+/// A window of a run in which freshness is judged.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FreshWindow {
+    /// Its beginning, in seconds since `origin_ns`.
+    pub from_s: f64,
+    /// Its end.
+    pub to_s: f64,
+    /// Messages due in it.
+    pub created: u64,
+    /// Messages delivered in it.
+    pub delivered: u64,
+    /// Errors in it.
+    pub errors: u64,
+    /// Largest latency of messages that were delivered in it.
+    pub max_ms: f64,
+    /// Greatest age of the newest message delivered so far.
+    pub oldest_ms: f64,
+    /// Seconds in which that age was above the limit.
+    pub stale_s: f64,
+    /// Share of its time in which it was not, in percent.
+    pub fresh_percent: f64,
 }
 
 /// Outcome of a run, in a word.

@@ -42,6 +42,8 @@ pub struct SeriesCounters {
     pub delivered: u64,
     /// Errors.
     pub errors: u64,
+    /// Time at which the newest message that has arrived was created, or due.
+    pub newest_created: Option<Duration>,
 }
 
 impl Series {
@@ -83,6 +85,8 @@ impl Series {
         self.current.accepted += counters.accepted.saturating_sub(before.accepted);
         self.current.delivered += counters.delivered.saturating_sub(before.delivered);
         self.current.errors += counters.errors.saturating_sub(before.errors);
+        let age_ms = counters.newest_created.map(|created| now.saturating_sub(created).as_secs_f64() * 1e3);
+        self.current.oldest_ms = greater(self.current.oldest_ms, age_ms);
         self.latencies.merge(latencies);
         self.last_tick = now;
     }
@@ -180,6 +184,12 @@ fn join(row: &mut SeriesRow, next: &SeriesRow) {
     row.p99_ms = row.p99_ms.max(next.p99_ms);
     row.p999_ms = row.p999_ms.max(next.p999_ms);
     row.max_ms = row.max_ms.max(next.max_ms);
+    row.oldest_ms = greater(row.oldest_ms, next.oldest_ms);
+}
+
+/// The greater of two numbers, of which each may be unknown.
+fn greater(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.into_iter().chain(other).max_by(f64::total_cmp)
 }
 
 #[cfg(test)]
@@ -221,7 +231,7 @@ mod tests {
     fn quantiles_are_of_their_second_alone() {
         let mut series = Series::new(Duration::ZERO);
         let counters =
-            |messages, errors| SeriesCounters { sent: messages, accepted: messages, delivered: messages, errors };
+            |messages, errors| SeriesCounters { sent: messages, accepted: messages, delivered: messages, errors, newest_created: None };
         series.add(Duration::from_millis(900), counters(1, 0), &one(100));
         series.add(Duration::from_millis(1900), counters(2, 1), &one(5));
         series.add(Duration::from_millis(2900), counters(2, 1), &Latencies::default());

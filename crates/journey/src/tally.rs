@@ -520,6 +520,8 @@ pub struct RunTally {
     pub bodies: DelayedAcks,
     /// Time at which the earliest message was created, on the sink's clock; `None` while none has a time.
     pub first_created: Option<Duration>,
+    /// Time at which the newest message that has arrived was created, on the sink's clock.
+    pub newest_created: Option<Duration>,
     /// Time at which the last message arrived.
     pub last_delivered: Option<Duration>,
     /// Time at which the last message arrived that was created after the warm-up.
@@ -561,6 +563,7 @@ impl RunTally {
         self.delivered.merge(&other.delivered);
         self.bodies.merge(&other.bodies);
         self.first_created = earlier(self.first_created, other.first_created);
+        self.newest_created = self.newest_created.max(other.newest_created);
         self.last_delivered = self.last_delivered.max(other.last_delivered);
         self.last_counted = self.last_counted.max(other.last_counted);
         self.realtime |= other.realtime;

@@ -5,10 +5,12 @@
 //! delivered.rate > 5000/s         STAGE . rate       messages per second over the time in which load was offered
 //! accepted.count >= 10k           STAGE or PHASE . count
 //! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all created; what is lost is late
+//! fresh(30s) per 15min >= 98%     share of time in which the newest arrived message is younger, in the worst window
 //! rejected <= 0.1%                rejected, failed, lost, duplicates, corrupt: of created recipients, or a number
 //! ```
+use crate::freshness::{self, FreshnessLimit};
 use crate::latencies::Latencies;
-use crate::record::{Cause, LatencyMs, LedgerRow, Record, ThresholdRow};
+use crate::record::{Cause, FreshWindow, LatencyMs, LedgerRow, Record, ThresholdRow};
 use crate::stage::{Phase, Stage};
 use crate::words::grouped;
 use std::time::Duration;
@@ -17,18 +19,21 @@ use std::time::Duration;
 const MAX_BYTES: usize = 200;
 /// The largest number that is accepted.
 const MAX_NUMBER: f64 = 1e15;
+/// The shortest window of freshness: the record has seconds.
+const MIN_WINDOW: Duration = Duration::from_secs(1);
 /// Letters that may differ in a name that is suggested for another.
 const MAX_DISTANCE: usize = 2;
 
 /// Stages that every record has of its messages.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
 /// Stages of a run over MADES that have no common name.
-const MADES_STAGES: [(&str, &str); 6] = [
+const MADES_STAGES: [(&str, &str); 7] = [
     ("settled", "settled"),
     ("replied", "replied"),
     ("inbox", "inbox"),
     ("delivered-event", "DELIVERED"),
     ("received-event", "RECEIVED"),
+    ("received", "RECEIVED"),
     ("tracing", "TRACING"),
 ];
 /// Figures of a stage or a phase.
@@ -124,6 +129,8 @@ enum Metric {
 enum Subject {
     Figure(MetricSource, Metric),
     Fate(Fate),
+    /// Share of time, in percent.
+    Fresh(FreshnessLimit),
 }
 
 /// Comparisons of value and limit.
@@ -196,6 +203,11 @@ pub trait MetricValues {
     fn created_units(&self) -> Option<u64>;
     /// Recipients that met that fate.
     fn fate(&self, fate: Fate) -> Option<u64>;
+    /// Freshness by windows; known only when the run is over.
+    fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
+        let _ = limit;
+        None
+    }
 }
 
 impl Threshold {
@@ -215,6 +227,9 @@ impl Threshold {
         let (subject, rest) = text.split_at(at);
         let (comparison, limit) = split_comparator(rest);
         let subject = parse_subject(subject.trim(), protocol)?;
+        if matches!(subject, Subject::Fresh(_)) && comparison.is_upper() {
+            return Err("fresh is a minimum; use something like 'fresh(30s) per 15min >= 98%'".to_owned());
+        }
         let (limit, unit) = parse_limit(limit.trim(), subject)?;
         Ok(Self { expression: text.to_owned(), subject, comparison, limit, unit })
     }
@@ -232,14 +247,15 @@ impl Threshold {
                 MetricSource::Stage(Stage::Created | Stage::Sent | Stage::Accepted) | MetricSource::Phase(_)
             ),
             Subject::Fate(fate) => !matches!(fate, Fate::Rejected | Fate::Failed),
+            Subject::Fresh(_) => true,
         }
     }
 
-    /// The stage or phase that it concerns; `None` for a fate.
+    /// The stage or phase that it concerns; `None` for a fate and for freshness.
     pub fn source(&self) -> Option<MetricSource> {
         match self.subject {
             Subject::Figure(place, _) => Some(place),
-            Subject::Fate(_) => None,
+            Subject::Fate(_) | Subject::Fresh(_) => None,
         }
     }
 
@@ -250,7 +266,8 @@ impl Threshold {
 
     /// Reports whether a run can reach it only by continuing: such a threshold decides nothing while it runs.
     pub fn needs_the_end(&self) -> bool {
-        matches!(self.subject, Subject::Figure(_, Metric::Count)) && !self.comparison.is_upper()
+        let is_minimum = matches!(self.subject, Subject::Figure(_, Metric::Count)) && !self.comparison.is_upper();
+        is_minimum || matches!(self.subject, Subject::Fresh(_))
     }
 
     /// The threshold as a share of messages that may be lost, if it can be one: a percentile, a maximum or `within` of a
@@ -274,7 +291,7 @@ impl Threshold {
             {
                 (LossSubject::Fate(fate), self.limit / 100.0)
             }
-            Subject::Figure(..) | Subject::Fate(_) => return None,
+            Subject::Figure(..) | Subject::Fate(_) | Subject::Fresh(_) => return None,
         };
         // 1 - 0.99 is a little more than 0.01.
         let loss_ratio = (loss_ratio * 1e9).round() / 1e9;
@@ -283,7 +300,8 @@ impl Threshold {
 
     /// Evaluates it.
     pub fn evaluate(&self, figures: &impl MetricValues) -> ThresholdRow {
-        let value = self.value(figures).filter(|value| value.is_finite());
+        let windows = self.windows(figures);
+        let value = self.value(figures, &windows).filter(|value| value.is_finite());
         let margin = |value: f64| if self.comparison.is_upper() { self.limit - value } else { value - self.limit };
         ThresholdRow {
             expression: self.expression.clone(),
@@ -292,11 +310,20 @@ impl Threshold {
             margin: value.map(margin),
             unit: self.unit.word().to_owned(),
             passed: value.is_some_and(|value| self.comparison.holds(value, self.limit)),
+            windows,
         }
     }
 
-    fn value(&self, figures: &impl MetricValues) -> Option<f64> {
+    fn windows(&self, figures: &impl MetricValues) -> Vec<FreshWindow> {
         match self.subject {
+            Subject::Fresh(limit) => figures.fresh_windows(limit).unwrap_or_default(),
+            Subject::Figure(..) | Subject::Fate(_) => Vec::new(),
+        }
+    }
+
+    fn value(&self, figures: &impl MetricValues, windows: &[FreshWindow]) -> Option<f64> {
+        match self.subject {
+            Subject::Fresh(_) => freshness::worst(windows),
             Subject::Fate(fate) => {
                 let count = figures.fate(fate)?;
                 if self.unit == LimitUnit::Percent {
@@ -494,6 +521,10 @@ impl MetricValues for Record {
     fn fate(&self, fate: Fate) -> Option<u64> {
         fate.count(&self.ledger)
     }
+
+    fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
+        freshness::windows(self, limit)
+    }
 }
 
 /// Splits off the comparison that a text begins with. There must be one.
@@ -509,6 +540,9 @@ fn split_comparator(text: &str) -> (Comparator, &str) {
 }
 
 fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
+    if let Some(rest) = text.strip_prefix("fresh") {
+        return parse_freshness(rest.trim()).map(Subject::Fresh);
+    }
     let Some((place, metric)) = text.split_once('.') else {
         let fate = Fate::ALL.into_iter().find(|fate| fate.name() == text);
         return fate.map(Subject::Fate).ok_or_else(|| match parse_source(text, protocol) {
@@ -526,6 +560,22 @@ fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
         }
         _ => Ok(Subject::Figure(place, metric)),
     }
+}
+
+/// Reads the rest of `fresh(30s) per 15min`; without `per`, the whole run is one window.
+fn parse_freshness(text: &str) -> Result<FreshnessLimit, String> {
+    let form = || "use something like fresh(30s) per 15min >= 98%".to_owned();
+    let (age, rest) = text.strip_prefix('(').and_then(|rest| rest.split_once(')')).ok_or_else(form)?;
+    let time = |text: &str| parse_time(text.trim()).map(|ms| Duration::from_nanos((ms * 1e6) as u64));
+    let age = time(age)?;
+    let window = match rest.trim() {
+        "" => None,
+        rest => Some(time(rest.strip_prefix("per ").ok_or_else(form)?)?),
+    };
+    if age.is_zero() || window.is_some_and(|window| window < MIN_WINDOW) {
+        return Err("the age must be more than zero, and the window at least 1s".to_owned());
+    }
+    Ok(FreshnessLimit { age, window })
 }
 
 fn parse_source(name: &str, protocol: RunProtocol) -> Result<MetricSource, String> {
@@ -587,7 +637,7 @@ fn parse_limit(text: &str, subject: Subject) -> Result<(f64, LimitUnit), String>
             Some(share) => Ok((parse_percent(share)?, LimitUnit::Percent)),
             None => Ok((parse_count(text)?, LimitUnit::Number)),
         },
-        Subject::Figure(_, Metric::Within(_)) => {
+        Subject::Figure(_, Metric::Within(_)) | Subject::Fresh(_) => {
             let share = text
                 .strip_suffix('%')
                 .ok_or_else(|| format!("{text:?} is not a valid share; use something like 95%"))?;
@@ -604,7 +654,7 @@ fn parse_limit(text: &str, subject: Subject) -> Result<(f64, LimitUnit), String>
 /// Reads a time in milliseconds; it needs a unit.
 fn parse_time(text: &str) -> Result<f64, String> {
     let units =
-        [("ns", 1e-6), ("us", 1e-3), ("µs", 1e-3), ("ms", 1.0), ("min", 6e4), ("s", 1e3), ("m", 6e4), ("h", 3.6e6)];
+        [("ns", 1e-6), ("us", 1e-3), ("µs", 1e-3), ("ms", 1.0), ("min", 6e4), ("s", 1e3), ("m", 6e4), ("h", 3.6e6), ("d", 8.64e7)];
     let found = units.into_iter().find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)));
     let (number, ms) =
         found.ok_or_else(|| format!("{text:?} is not a valid time; use something like 50ms, 1.5s or 2m"))?;
@@ -664,6 +714,9 @@ mod tests {
             ("connect.max < 1m", 60_000.0, LimitUnit::Milliseconds),
             ("created.count >= 1,000", 1_000.0, LimitUnit::Number),
             ("sent.mean < 200us", 0.2, LimitUnit::Milliseconds),
+            ("fresh(30s) per 15min >= 98%", 98.0, LimitUnit::Percent),
+            ("fresh( 30s )per 7d>99.9%", 99.9, LimitUnit::Percent),
+            ("fresh(2min) >= 99.9%", 99.9, LimitUnit::Percent),
         ] {
             let threshold = read(text);
             assert_eq!((threshold.limit, threshold.unit), (limit, unit), "{text}");
@@ -703,12 +756,24 @@ mod tests {
             ("delivered.within(1s) > 5", "not a valid share"),
             ("rcpt.rate > 5/s", "have a rate"),
             ("settled.p99 < 1s", "unknown stage"),
+            ("received.within(2min) >= 99%", "unknown stage"),
+            ("fresh(30s) per 15min < 98%", "is a minimum"),
+            ("fresh(30s) per 15min >= 98", "not a valid share"),
+            ("fresh(30) >= 98%", "not a valid time"),
+            ("fresh(30s) per 10ms >= 98%", "at least 1s"),
+            ("fresh(0s) >= 98%", "more than zero"),
+            ("fresh(30s) each 1h >= 98%", "fresh(30s) per 15min"),
+            ("fresh >= 98%", "fresh(30s) per 15min"),
         ] {
             let error = Threshold::parse(text, RunProtocol::Smtp).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
         assert!(Threshold::parse("settled.p99 < 1s", RunProtocol::Mades).is_ok());
         assert!(Threshold::parse("rcpt.p99 < 1s", RunProtocol::Mades).is_err());
+        let source = |text| Threshold::parse(text, RunProtocol::Mades).unwrap().source();
+        let received = source("received.within(2min) >= 99.9%");
+        assert_eq!(received, Some(MetricSource::Mades("RECEIVED")));
+        assert_eq!(received, source("received-event.within(2min) >= 99.9%"));
     }
 
     #[test]

@@ -302,6 +302,8 @@ fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
     known.p99_ms = known.p99_ms.max(row.p99_ms);
     known.p999_ms = known.p999_ms.max(row.p999_ms);
     known.max_ms = known.max_ms.max(row.max_ms);
+    // The newest message of all is at least as young as that of each.
+    known.oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
 }
 
 /// Adds the rows that only have to be counted.

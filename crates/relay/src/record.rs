@@ -80,7 +80,7 @@ impl RunRecorder {
         self.next_tick = now + PROGRESS_INTERVAL;
         let errors =
             counters.deferred.value() + counters.failed.value() + counters.full.value() + counters.refused.value();
-        let values = SeriesCounters { sent: 0, accepted, delivered, errors };
+        let values = SeriesCounters { sent: 0, accepted, delivered, errors, newest_created: None };
         self.series.add(now, values, &Latencies::default());
         self.usage_sampler.sample_own(now);
         let queued = context.spool.stats().messages;

@@ -19,6 +19,7 @@ mod ending;
 pub mod exports;
 mod fates;
 mod figures;
+mod freshness;
 mod headline;
 mod html;
 mod mades;

@@ -250,6 +250,7 @@ fn mades_series(length: u64) -> Vec<SeriesRow> {
             delivered: created.saturating_sub(noise(second + 3) % 60),
             queued: 40 + noise(second + 4) % 200,
             errors: u64::from(second % 13 == 7),
+            oldest_ms: None,
             p50_ms: busy * 1.4 + 0.001 * (noise(second + 5) % 100) as f64,
             p95_ms: busy.powi(3) * 6.2,
             p99_ms: busy.powi(4) * 12.0 + 0.01 * (noise(second + 6) % 300) as f64,
@@ -276,12 +277,14 @@ fn usage(length: u64) -> Vec<PartyUsage> {
 fn threshold(expression: &str, limit: f64, value: f64, unit: &str, passed: bool) -> ThresholdRow {
     let distance = (limit - value).abs();
     ThresholdRow {
+        windows: Vec::new(),
         expression: expression.to_owned(),
         limit: Some(limit),
         value: Some(value),
         margin: Some(if passed { distance } else { -distance }),
         unit: unit.to_owned(),
         passed,
+        windows: Vec::new(),
     }
 }
 

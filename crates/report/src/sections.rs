@@ -1,6 +1,6 @@
 //! The sections of a report, in reading order.
 use super::section::Section;
-use super::{encryption, fates, mades, parties, relay, seconds, stages, workload};
+use super::{encryption, fates, freshness, mades, parties, relay, seconds, stages, workload};
 use journey::record::{Mades, Record};
 
 /// Every section that this record can fill; `room` is the number of bars that a sparkline may have.
@@ -19,6 +19,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
         fates::ledger(record),
         fates::errors(record),
         fates::thresholds(record),
+        freshness::windows(record),
         parties::costs(record),
         workload::surroundings(record),
     ];
@@ -39,6 +40,7 @@ fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
         mades::troubles(record, own),
         mades::outages(own),
         fates::thresholds(record),
+        freshness::windows(record),
         parties::costs(record),
         workload::surroundings(record),
     ];

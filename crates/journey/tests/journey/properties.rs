@@ -3,7 +3,7 @@ use crate::sample;
 use mailrun_journey::account::{AccountInputs, Arrivals, RelayInputs, Topology, fates_sum, reconcile};
 use mailrun_journey::judge::{VerdictInputs, judge};
 use mailrun_journey::merge::merge_records;
-use mailrun_journey::record::{DomainRow, ErrorRow, Ordered, Record, StallRow, Surroundings, WarmUp};
+use mailrun_journey::record::{DomainRow, ErrorRow, Ordered, Record, SeriesRow, StallRow, Surroundings, WarmUp};
 use mailrun_journey::threshold::{RunProtocol, Threshold};
 use mailrun_journey::trace::{Checksum, MAX_RECIPIENTS, checksum, recipient_number};
 use mailrun_journey::{ClockId, Latencies, Ledger, MarkResult, RunId, Stage, Trace, TraceReader, TraceResult};
@@ -246,6 +246,30 @@ proptest! {
                 prop_assert!(!why.is_empty());
             }
         }
+    }
+
+    /// Checks that freshness is a share, grows with the limit, and that its windows cover the load without a gap.
+    #[test]
+    fn freshness_is_a_share_that_grows_with_the_limit(
+        seconds in vec((0..3u64, proptest::option::of(0.0..100e3_f64)), 1..100), age in 1..100u64, window in 1..50u64
+    ) {
+        let mut record = sample::run();
+        let row = |(second, (created, oldest_ms)): (usize, &(u64, Option<f64>))| SeriesRow {
+            second: second as u64, created: *created, oldest_ms: *oldest_ms, ..SeriesRow::default()
+        };
+        record.series = seconds.iter().enumerate().map(row).collect();
+        record.ledger.delivered = Some(0);
+        let row = |age: u64| {
+            let text = format!("fresh({age}s) per {window}s >= 98%");
+            Threshold::parse(&text, RunProtocol::Smtp).unwrap().evaluate(&record)
+        };
+        let (short, long) = (row(age), row(age + 1));
+        prop_assert_eq!(short.value.is_some(), seconds.iter().any(|(created, _)| *created > 0));
+        prop_assert!(short.value <= long.value, "{:?} {:?}", short, long);
+        prop_assert!(short.value.is_none_or(|value| (0.0..=100.0).contains(&value)));
+        prop_assert!(short.windows.windows(2).all(|pair| pair[0].to_s == pair[1].from_s));
+        let created: u64 = seconds.iter().map(|(created, _)| created).sum();
+        prop_assert_eq!(short.windows.iter().map(|window| window.created).sum::<u64>(), created);
     }
 
     /// Checks that thresholds made from the grammar are read, and that their values match the known times.

@@ -69,8 +69,12 @@ impl SinkReport {
 
     /// Adds what was counted since the last time to the series of seconds.
     fn update_series(&mut self, now: Duration) {
-        let counters =
-            SeriesCounters { delivered: self.counted, errors: self.total.errors.total(), ..SeriesCounters::default() };
+        let counters = SeriesCounters {
+            delivered: self.counted,
+            errors: self.total.errors.total(),
+            newest_created: self.total.runs.iter().filter_map(|(_, run)| run.newest_created).max(),
+            ..SeriesCounters::default()
+        };
         self.series.add(now, counters, &self.not_in_series);
         self.not_in_series.clear();
     }

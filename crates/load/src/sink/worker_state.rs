@@ -349,6 +349,7 @@ impl SinkWorkerState {
                     run.slowest.insert(took, SlowDelivery { message: trace.sequence, created, bytes, recipients });
                 }
                 run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));
+                run.newest_created = run.newest_created.max(Some(created));
                 run.realtime |= trace.clock.is_realtime();
             }
             CreationTime::InFuture => run.negative += 1,

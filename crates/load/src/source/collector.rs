@@ -196,6 +196,7 @@ impl SourceCollector {
             accepted: total.accepted - warm_up.accepted,
             delivered: 0,
             errors: total.errors.total(),
+            newest_created: None,
         };
         self.interval_recorder.series.add(now, counters, &self.recent);
         self.usage_sampler.sample_own(now);

@@ -55,6 +55,7 @@ pub(super) struct Waterfall {
     /// Steps, by the place of the later stage on the path.
     hops: [StageHop; MessageStage::ALL.len()],
     first_created: Option<Duration>,
+    newest_arrived: Option<Duration>,
     /// Latencies to the last stage since the last interval.
     recent: Latencies,
     pub(super) observer: Option<Rc<dyn RunObserver>>,
@@ -71,6 +72,7 @@ impl Waterfall {
             stages: reached,
             hops,
             first_created: None,
+            newest_arrived: None,
             recent: Latencies::default(),
             observer: None,
             is_open_loop: false,
@@ -92,6 +94,9 @@ impl Waterfall {
         }
         if stage == self.mode.last() {
             self.recent.record(latency);
+        }
+        if stage == self.mode.arrival() {
+            self.newest_arrived = self.newest_arrived.max(Some(entry.since));
         }
         self.step(entry, stage);
     }
@@ -143,6 +148,11 @@ impl Waterfall {
     /// Time at which the stage was last reached.
     pub(super) fn last(&self, stage: MessageStage) -> Option<Duration> {
         self.stages[stage as usize].last
+    }
+
+    /// Time at which the newest message that has arrived was due, or created.
+    pub(super) fn newest_arrived(&self) -> Option<Duration> {
+        self.newest_arrived
     }
 
     /// The first and the last time at which the stage was reached since the last call.

@@ -1,0 +1,170 @@
+//! Freshness: the share of time in which the newest message that has arrived is younger than a limit, by windows.
+//!
+//! ```text
+//! age of the newest   ╱│  ╱│      ╱│     it grows by a second each second, and an arrival of a newer message cuts it
+//!                    ╱ │ ╱ │   ╱╱  │
+//! limit ────────────╱──│╱──│─╱─────│──
+//!                  ╱   ╱   │╱      │     above the limit: not fresh
+//! ```
+//! It is computed from the seconds of a record: each has the greatest age in it ([`SeriesRow::oldest_ms`]). A second counts
+//! as not fresh from the moment at which the limit was passed to its end, so the share is never better than the truth by more
+//! than the interval of the ticks, 0.25 s for each time that the limit was passed.
+use crate::record::{FreshWindow, Record, SeriesRow};
+use std::time::Duration;
+
+/// A last window that is shorter than this share of the others belongs to the one before it.
+const MIN_WINDOW_SHARE: f64 = 0.5;
+
+/// Limit of the age, and the windows in which it is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreshnessLimit {
+    /// Age below which the newest message is fresh.
+    pub age: Duration,
+    /// Length of a window; `None` for the whole run.
+    pub window: Option<Duration>,
+}
+
+/// Windows of a run; `None` if nobody observed when messages arrived.
+///
+/// The first begins with the first second in which a message was due, and the last ends with the last such second: nothing
+/// is fresh after the load. Until the first message arrives, the age counts from the beginning.
+pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
+    let delivered = record.ledger.delivered?;
+    let rows = judged(&record.series)?;
+    if delivered > 0 && record.series.iter().all(|row| row.oldest_ms.is_none()) {
+        return None;
+    }
+    let begin = rows.first()?.second;
+    let end = rows.last()?.second.saturating_add(width(rows));
+    let window_s = limit.window.map_or(f64::INFINITY, |window| window.as_secs_f64());
+    let mut windows: Vec<FreshWindow> = Vec::new();
+    let mut age_s = 0.0;
+    for (at, row) in rows.iter().enumerate() {
+        let row_end = rows.get(at + 1).map_or(end, |next| next.second);
+        let span_s = row_end.saturating_sub(row.second) as f64;
+        age_s = row.oldest_ms.map_or(age_s + span_s, |ms| ms / 1e3);
+        let from_s = begin as f64 + (row.second.saturating_sub(begin) as f64 / window_s).floor().max(0.0) * finite(window_s);
+        let is_rest = (end as f64 - from_s) < window_s * MIN_WINDOW_SHARE && window_s.is_finite();
+        let is_same = |last: &FreshWindow| is_rest || (last.from_s - from_s).abs() < 1e-6;
+        if !windows.last().is_some_and(is_same) {
+            windows.push(FreshWindow { from_s, ..FreshWindow::default() });
+        }
+        if let Some(window) = windows.last_mut() {
+            add(window, row, row_end as f64);
+            window.stale_s += (age_s - limit.age.as_secs_f64()).clamp(0.0, span_s);
+        }
+    }
+    windows.iter_mut().for_each(finish);
+    Some(windows)
+}
+
+/// The share of the worst window, in percent.
+pub(crate) fn worst(windows: &[FreshWindow]) -> Option<f64> {
+    windows.iter().map(|window| window.fresh_percent).min_by(f64::total_cmp)
+}
+
+/// The rows from the first to the last in which a message was due.
+fn judged(rows: &[SeriesRow]) -> Option<&[SeriesRow]> {
+    let first = rows.iter().position(|row| row.created > 0)?;
+    let last = rows.iter().rposition(|row| row.created > 0)?;
+    rows.get(first..=last)
+}
+
+/// Seconds that a row covers.
+fn width(rows: &[SeriesRow]) -> u64 {
+    let steps = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
+    steps.filter(|step| *step > 0).min().unwrap_or(1)
+}
+
+/// The length of a window; 0 for the whole run, whose only window has the number 0.
+fn finite(window_s: f64) -> f64 {
+    if window_s.is_finite() { window_s } else { 0.0 }
+}
+
+fn add(window: &mut FreshWindow, row: &SeriesRow, row_end_s: f64) {
+    window.to_s = row_end_s;
+    window.created = window.created.saturating_add(row.created);
+    window.delivered = window.delivered.saturating_add(row.delivered);
+    window.errors = window.errors.saturating_add(row.errors);
+    window.max_ms = window.max_ms.max(row.max_ms);
+    window.oldest_ms = window.oldest_ms.max(row.oldest_ms.unwrap_or_default());
+}
+
+fn finish(window: &mut FreshWindow) {
+    let span_s = window.to_s - window.from_s;
+    window.fresh_percent = if span_s > 0.0 { (1.0 - window.stale_s / span_s).clamp(0.0, 1.0) * 100.0 } else { 0.0 };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of a message per second, with these greatest ages in its seconds; the last row is after the load.
+    fn record(ages_s: &[Option<f64>]) -> Record {
+        let mut record = Record::empty();
+        record.ledger.delivered = Some(ages_s.len() as u64);
+        let row = |(second, age): (usize, &Option<f64>)| SeriesRow {
+            second: second as u64 + 3,
+            created: 1,
+            delivered: 1,
+            oldest_ms: age.map(|age| age * 1e3),
+            ..SeriesRow::default()
+        };
+        record.series = ages_s.iter().enumerate().map(row).collect();
+        let second = ages_s.len() as u64 + 3;
+        record.series.push(SeriesRow { second, oldest_ms: Some(9e9), ..SeriesRow::default() });
+        record
+    }
+
+    fn shares(record: &Record, age_s: f64, window_s: Option<u64>) -> Option<Vec<f64>> {
+        let limit = FreshnessLimit { age: Duration::from_secs_f64(age_s), window: window_s.map(Duration::from_secs) };
+        let windows = windows(record, limit)?;
+        assert_eq!(windows.iter().map(|window| window.created).sum::<u64>(), record.series.len() as u64 - 1);
+        assert!(windows.windows(2).all(|pair| (pair[0].to_s - pair[1].from_s).abs() < 1e-9), "{windows:?}");
+        Some(windows.into_iter().map(|window| (window.fresh_percent * 100.0).round() / 100.0).collect())
+    }
+
+    #[test]
+    fn a_gap_counts_from_where_the_limit_was_passed() {
+        // From 4 s on nothing newer comes for 3 s.
+        let record = record(&[1.0, 1.0, 1.0, 1.0, 1.5, 2.5, 3.5, 1.0, 1.0, 1.0].map(Some));
+        assert_eq!(shares(&record, 2.0, None), Some(vec![85.0]), "0.5 s of second 5 and all of second 6");
+        assert_eq!(shares(&record, 2.0, Some(5)), Some(vec![100.0, 70.0]));
+        assert_eq!(shares(&record, 2.0, Some(7)), Some(vec![85.0]), "three seconds are less than half of seven");
+        assert_eq!(shares(&record, 2.0, Some(6)), Some(vec![91.67, 75.0]));
+        assert_eq!(shares(&record, 60.0, Some(1)), Some(vec![100.0; 10]));
+        assert_eq!(shares(&record, 0.5, Some(4)), Some(vec![50.0, 12.5]));
+    }
+
+    #[test]
+    fn before_the_first_arrival_the_age_counts_from_the_beginning() {
+        let late = record(&[None, None, None, None, Some(0.5), Some(1.0)]);
+        assert_eq!(shares(&late, 2.0, None), Some(vec![66.67]));
+    }
+
+    #[test]
+    fn a_second_without_a_tick_continues_the_one_before() {
+        let paused = record(&[Some(1.0), None, None, None]);
+        assert_eq!(shares(&paused, 2.0, None), Some(vec![50.0]), "1 s, 2 s, 3 s, 4 s");
+    }
+
+    #[test]
+    fn who_saw_nothing_arrive_says_nothing() {
+        let mut unseen = record(&[Some(1.0)]);
+        unseen.ledger.delivered = None;
+        assert_eq!(shares(&unseen, 2.0, None), None);
+        let mut earlier = record(&[None, None]);
+        earlier.series.pop();
+        assert_eq!(windows(&earlier, FreshnessLimit { age: Duration::ZERO, window: None }), None, "an older record");
+        let mut nothing = record(&[None; 4]);
+        nothing.ledger.delivered = Some(0);
+        assert_eq!(shares(&nothing, 2.0, None), Some(vec![50.0]), "only what came late can be known to be late");
+    }
+
+    #[test]
+    fn rows_of_several_seconds_are_judged_by_their_length() {
+        let mut wide = record(&[30.0, 50.0, 30.0, 30.0].map(Some));
+        wide.series.iter_mut().for_each(|row| row.second = (row.second - 3) * 32);
+        assert_eq!(shares(&wide, 34.0, None), Some(vec![87.5]), "16 s of 128 s");
+    }
+}
