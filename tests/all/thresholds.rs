@@ -272,10 +272,8 @@ fn truth_of(log: &Path, limit_s: f64) -> (f64, f64) {
 fn deadlines_over_mades_are_what_the_stand_in_wrote_down() {
     let place = tempfile::tempdir().unwrap();
     let log = place.path().join("truth.jsonl");
-    let words = "--rate 20 --messages 200 --no-preflight --outage B.down=3s..7s --message-timeout 30s --log-messages";
-    let mut words: Vec<&str> = words.split(' ').collect();
-    words.iter_mut().filter(|word| word.starts_with("B.down")).for_each(|word| *word = "B.down 3s..7s");
-    words.push(log.to_str().unwrap());
+    let load = ["--rate", "20", "--messages", "200", "--message-timeout", "30s", "--outage", "B.down 3s..7s"];
+    let mut words = [load.as_slice(), &["--log-messages", log.to_str().unwrap()]].concat();
     let expressions = ["received.within(1s) >= 99.9%", "fresh(1s) >= 98%", "fresh(1s) per 2s >= 98%", "fresh(1h) >= 100%"];
     let thresholds = expressions.map(str::to_owned);
     words.extend(options(&thresholds));
@@ -296,4 +294,18 @@ fn deadlines_over_mades_are_what_the_stand_in_wrote_down() {
     assert!(never.passed && never.value == Some(100.0), "{never:?}");
     let report = fs::read_to_string(out.path().join("report.md")).unwrap();
     assert!(report.contains("Freshness by window"), "{report}");
+}
+
+#[test]
+fn freshness_over_smtp_is_seen_by_the_sink() {
+    let expressions = ["fresh(1h) per 1s >= 100%", "fresh(10ms) >= 99.9%"];
+    let thresholds = expressions.map(str::to_owned);
+    let load = ["--messages", "40", "--rate", "10", "--sessions", "5"];
+    let run: BenchRun = bench(&[load.as_slice(), &options(&thresholds)].concat());
+    let record = run.record();
+    let [hour, short] = &record.thresholds[..] else { panic!("{:?}", record.thresholds) };
+    assert!(hour.passed && hour.value == Some(100.0) && hour.windows.len() >= 3, "{hour:?}");
+    assert_eq!(hour.windows.iter().map(|window| window.created).sum::<u64>(), 40);
+    // A message in 100 ms is rarely younger than 10 ms when it is looked at.
+    assert!(!short.passed && short.value.is_some_and(|value| value < 99.9), "{short:?}");
 }

@@ -277,7 +277,6 @@ fn usage(length: u64) -> Vec<PartyUsage> {
 fn threshold(expression: &str, limit: f64, value: f64, unit: &str, passed: bool) -> ThresholdRow {
     let distance = (limit - value).abs();
     ThresholdRow {
-        windows: Vec::new(),
         expression: expression.to_owned(),
         limit: Some(limit),
         value: Some(value),
