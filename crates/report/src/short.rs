@@ -452,6 +452,7 @@ mod tests {
                 margin: Some(-figure(at + 2)),
                 unit: "ms".to_owned(),
                 passed: at.is_multiple_of(2),
+                windows: Vec::new(),
             };
             record.thresholds = (0..rows).map(threshold).collect();
             record.verdict.outcome = Some(if rows.is_multiple_of(2) { Outcome::Pass } else { Outcome::Fail });

@@ -65,6 +65,7 @@ prop_compose! {
             margin: None,
             unit: String::new(),
             passed: passed && is_seen,
+            windows: Vec::new(),
         }).collect()
     }
 }

@@ -208,6 +208,7 @@ mod tests {
             margin: value.map(|value| 2.0 - value),
             unit: "ms".to_owned(),
             passed,
+            windows: Vec::new(),
         }
     }
 
