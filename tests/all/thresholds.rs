@@ -274,7 +274,8 @@ fn deadlines_over_mades_are_what_the_stand_in_wrote_down() {
     let log = place.path().join("truth.jsonl");
     let load = ["--rate", "20", "--messages", "200", "--message-timeout", "30s", "--outage", "B.down 3s..7s"];
     let mut words = [load.as_slice(), &["--log-messages", log.to_str().unwrap()]].concat();
-    let expressions = ["received.within(1s) >= 99.9%", "fresh(1s) >= 98%", "fresh(1s) per 2s >= 98%", "fresh(1h) >= 100%"];
+    let expressions =
+        ["received.within(1s) >= 99.9%", "fresh(1s) >= 98%", "fresh(1s) per 2s >= 98%", "fresh(1h) >= 100%"];
     let thresholds = expressions.map(str::to_owned);
     words.extend(options(&thresholds));
     let (ended, record, out) = rehearse(&words);

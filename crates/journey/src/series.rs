@@ -230,8 +230,13 @@ mod tests {
     #[test]
     fn quantiles_are_of_their_second_alone() {
         let mut series = Series::new(Duration::ZERO);
-        let counters =
-            |messages, errors| SeriesCounters { sent: messages, accepted: messages, delivered: messages, errors, newest_created: None };
+        let counters = |messages, errors| SeriesCounters {
+            sent: messages,
+            accepted: messages,
+            delivered: messages,
+            errors,
+            newest_created: None,
+        };
         series.add(Duration::from_millis(900), counters(1, 0), &one(100));
         series.add(Duration::from_millis(1900), counters(2, 1), &one(5));
         series.add(Duration::from_millis(2900), counters(2, 1), &Latencies::default());

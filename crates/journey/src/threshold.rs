@@ -653,8 +653,17 @@ fn parse_limit(text: &str, subject: Subject) -> Result<(f64, LimitUnit), String>
 
 /// Reads a time in milliseconds; it needs a unit.
 fn parse_time(text: &str) -> Result<f64, String> {
-    let units =
-        [("ns", 1e-6), ("us", 1e-3), ("µs", 1e-3), ("ms", 1.0), ("min", 6e4), ("s", 1e3), ("m", 6e4), ("h", 3.6e6), ("d", 8.64e7)];
+    let units = [
+        ("ns", 1e-6),
+        ("us", 1e-3),
+        ("µs", 1e-3),
+        ("ms", 1.0),
+        ("min", 6e4),
+        ("s", 1e3),
+        ("m", 6e4),
+        ("h", 3.6e6),
+        ("d", 8.64e7),
+    ];
     let found = units.into_iter().find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)));
     let (number, ms) =
         found.ok_or_else(|| format!("{text:?} is not a valid time; use something like 50ms, 1.5s or 2m"))?;

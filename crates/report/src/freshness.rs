@@ -27,7 +27,8 @@ pub(crate) fn windows(record: &Record) -> Option<Section> {
         shown.into_iter().for_each(|window| table.row(cells(threshold, window, begin_s)));
     }
     let what = "the newest message that had arrived was younger than the limit; seconds since the run began";
-    let note = if left_out > 0 { format!("{what}; the worst windows, without {left_out} others") } else { what.to_owned() };
+    let note =
+        if left_out > 0 { format!("{what}; the worst windows, without {left_out} others") } else { what.to_owned() };
     Section::figures("Freshness by window", Some(note), table)
 }
 

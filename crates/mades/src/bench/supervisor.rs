@@ -142,8 +142,7 @@ impl RunSupervisor {
         let settled = reached(MessageStage::Settled);
         let troubles = tracker.troubles.total();
         let newest_created = tracker.waterfall.newest_arrived();
-        let counters =
-            SeriesCounters { sent, accepted: settled, delivered: arrived, errors: troubles, newest_created };
+        let counters = SeriesCounters { sent, accepted: settled, delivered: arrived, errors: troubles, newest_created };
         self.interval_recorder.series.add(now, counters, &self.recent);
         for (second, messages) in run_state.due_seconds.borrow_mut().drain() {
             self.interval_recorder.series.add_created(second, messages);
