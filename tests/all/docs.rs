@@ -224,6 +224,10 @@ const BEFORE: &[(&str, &[&str])] = &[
         &["mailrun mades-endpoint --embedded --network-rate 60"],
     ),
     (
+        "mailrun mades --rate 5 --duration 1h --threshold 'received.within(2min) >= 99.9%' --threshold 'fresh(30s) per 15min >= 98%'",
+        &["mailrun mades-endpoint --embedded"],
+    ),
+    (
         "swaks --server 127.0.0.1:2525 --tls --from ann@a.example --to bob@b.example",
         &["mailrun relay --config secured.toml"],
     ),

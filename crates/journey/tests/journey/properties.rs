@@ -263,7 +263,8 @@ proptest! {
             let text = format!("fresh({age}s) per {window}s >= 98%");
             Threshold::parse(&text, RunProtocol::Smtp).unwrap().evaluate(&record)
         };
-        let (short, long) = (row(age), row(age + 1));
+        let short = row(age);
+        let long = row(age + 1);
         prop_assert_eq!(short.value.is_some(), seconds.iter().any(|(created, _)| *created > 0));
         prop_assert!(short.value <= long.value, "{:?} {:?}", short, long);
         prop_assert!(short.value.is_none_or(|value| (0.0..=100.0).contains(&value)));
