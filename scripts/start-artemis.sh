@@ -86,7 +86,9 @@ if [ ! -d "$directory/etc" ]; then
 		put("journal-file-size", "10M")
 		put("journal-max-io", "4096")
 		put("global-max-size", "800M")
-		put("max-disk-usage", "99")
+		# Artemis stops all senders when its disk is fuller than that, however much is left.
+		text = re.sub(r"<max-disk-usage>[^<]*</max-disk-usage>", "", text)
+		put("min-disk-free", "100M")
 		text = re.sub(r"<acceptors>.*?</acceptors>", f"""<acceptors>
 		         <acceptor name="amqp">tcp://127.0.0.1:{port}?protocols=AMQP;amqpCredits=1000;amqpLowCredits=300</acceptor>
 		      </acceptors>""", text, flags=re.S)

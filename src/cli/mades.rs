@@ -82,7 +82,7 @@ pub(super) struct TimeoutArgs {
     /// How long to keep receiving after the last answer, to detect duplicates.
     #[arg(long, value_name = "TIME", default_value = "500ms", hide_short_help = true, value_parser = values::duration)]
     linger_time: Duration,
-    /// How long to try to reconnect when a connection is lost.
+    /// How long to try to reconnect when a connection is lost; without --duration, also how long to wait for any answer.
     #[arg(long, value_name = "TIME", default_value = "2m", hide_short_help = true, value_parser = values::duration)]
     reconnect_timeout: Duration,
     /// Remove all messages from replies, events and inbox before the run, including those of other senders.

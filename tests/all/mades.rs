@@ -3,7 +3,7 @@
 use crate::party::{Ended, MAILRUN, Process, ended_so, mailrun, undisturbed, wait_until};
 use crate::stand_in_endpoint::Endpoint;
 use journey::account::fates_sum;
-use journey::record::{Mades, MadesHop, MadesStage, Record};
+use journey::record::{Ending, Mades, MadesHop, MadesStage, Record};
 use journey::{Latencies, Stage};
 use mades::api::{OutgoingProperties, payload};
 use mades::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits, Writer};
@@ -398,6 +398,41 @@ fn a_peer_that_takes_nothing_costs_its_time_out_and_no_more() {
     assert!(fates_sum(&run.record.ledger), "{:?}", run.record.ledger);
     assert_eq!((run.record.ledger.delivered, run.record.ledger.in_flight), (Some(0), Some(0)));
     assert!(run.trouble("time-out") > 0, "{:?}", run.mades().troubles);
+}
+
+/// Options of a run that would take a minute if it waited for each message.
+const IN_VAIN: &str = "--no-preflight --messages 2000 --max-in-transit 10 --message-timeout 300ms";
+
+fn give_up_reason(run: &Run) -> &str {
+    assert_eq!((run.ended.code, run.record.ending), (Some(1), Some(Ending::GaveUp)), "{:?}", run.ended);
+    assert!(fates_sum(&run.record.ledger), "{:?}", run.record.ledger);
+    assert!(run.record.ledger.created < Some(2000), "{:?}", run.record.ledger);
+    let reason = run.record.verdict.reasons.iter().find(|reason| reason.starts_with("The run was given up ("));
+    reason.unwrap_or_else(|| panic!("{:?}", run.record.verdict))
+}
+
+#[test]
+fn a_run_without_credit_is_given_up() {
+    let endpoint = Endpoint::embedded(&["--outage", "A.down 0s..10m", "--max-queue-messages", "5"]);
+    let run = bench(&endpoint.url, &format!("{IN_VAIN} --reconnect-timeout 1s"));
+    let reason = give_up_reason(&run);
+    assert!(reason.contains("the broker gave no credit for"), "{reason}");
+}
+
+#[test]
+fn a_run_that_nobody_answers_is_given_up() {
+    let endpoint = Endpoint::embedded(&["--outage", "A.down 0s..10m"]);
+    let run = bench(&endpoint.url, &format!("{IN_VAIN} --reconnect-timeout 1s"));
+    let reason = give_up_reason(&run);
+    assert!(reason.contains("no message was answered for"), "{reason}");
+}
+
+#[test]
+fn a_run_with_a_duration_waits_for_a_silent_endpoint() {
+    let endpoint = Endpoint::embedded(&["--outage", "A.down 1s..3s"]);
+    let words = "--no-preflight --rate 40 --duration 4s --message-timeout 300ms --reconnect-timeout 300ms";
+    let run = bench(&endpoint.url, words);
+    assert_eq!((run.record.ending, run.record.ledger.created), (Some(Ending::Complete), Some(160)), "{:?}", run.ended);
 }
 
 #[test]

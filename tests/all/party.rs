@@ -181,7 +181,13 @@ impl Process {
 
     /// Waits for its end.
     pub(crate) fn finish(mut self) -> Ended {
-        let status = wait_until("a process to end", || self.child.try_wait().unwrap());
+        let limit = Instant::now() + LIMIT;
+        let status = wait_until("a process to end", || {
+            let status = self.child.try_wait().unwrap();
+            let is_late = status.is_none() && Instant::now() >= limit;
+            assert!(!is_late, "waited {LIMIT:?} for a process to end: {}{}", self.said(), self.file("stderr"));
+            status
+        });
         Ended { code: status.code(), out: self.said(), err: self.file("stderr") }
     }
 }

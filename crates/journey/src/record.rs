@@ -734,7 +734,7 @@ pub enum Ending {
     Complete,
     /// SIGINT or SIGTERM.
     Interrupted,
-    /// The server was gone for as long as `--give-up` allows.
+    /// The server was gone, or answered nothing, for as long as `--give-up` or `--reconnect-timeout` allows.
     GaveUp,
     /// A threshold of `--abort-on` was missed.
     Aborted,

@@ -62,6 +62,11 @@ impl LoadPacer {
         self.stopped_at.is_some() || self.is_exhausted() || self.deadline.is_some_and(|until| now >= until)
     }
 
+    /// Reports whether the creation of messages ends at a certain time, or has ended.
+    pub(super) fn is_limited(&self, now: Duration) -> bool {
+        self.deadline.is_some() || self.is_over(now)
+    }
+
     /// Stops the creation of messages from now on.
     pub(super) fn stop(&mut self, now: Duration) {
         self.stopped_at.get_or_insert(now);

@@ -10,6 +10,7 @@ use crate::api::RunMessageId;
 use journey::record::MadesOutage;
 use journey::tally::DueSeconds;
 use journey::{Latencies, RunId};
+use net::clock;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -38,11 +39,14 @@ pub(super) struct MadesRunState {
     pub(super) began: Duration,
     /// Time at which a message of this run last came.
     last_arrival: Cell<Duration>,
-    /// Set when a connection was given up.
+    /// Set when a connection or a silent endpoint was given up.
     pub(super) is_given_up: Cell<bool>,
     foreign: [Cell<u64>; 3],
     over: watch::Sender<bool>,
 }
+
+/// Code of the trouble that ended a run early.
+pub(super) const GIVEN_UP: &str = "given up";
 
 /// Largest number of outages in the list; further ones are only counted as trouble.
 const MAX_OUTAGES: usize = 100;
@@ -117,6 +121,32 @@ impl MadesRunState {
 
     pub(super) fn record_trouble(&self, trouble: TroubleKind, code: &str, text: &str) {
         self.tracker.borrow_mut().troubles.add(trouble, code, text);
+    }
+
+    /// Creates no further messages, because none could arrive.
+    pub(super) fn give_up(&self, why: &str) {
+        self.record_trouble(TroubleKind::Connection, GIVEN_UP, why);
+        self.pacer.borrow_mut().stop(clock::now());
+        self.is_given_up.set(true);
+    }
+
+    /// Gives up if for too long no message was answered: a run of a number of messages would otherwise last for as many
+    /// time limits.
+    pub(super) fn give_up_if_silent(&self, now: Duration) {
+        let is_limited = self.options.observer.is_some() || self.pacer.borrow().is_limited(now);
+        let tracker = self.tracker.borrow();
+        let Some(silent) = tracker.silent_for(now) else { return };
+        if is_limited || silent < self.options.reconnect.max(self.options.timeout) {
+            return;
+        }
+        let last_sent = tracker.waterfall.last(MessageStage::Sent);
+        let is_taken = last_sent.is_some_and(|sent| now.saturating_sub(sent) < self.options.timeout * 3 / 2);
+        drop(tracker);
+        let silent_s = silent.as_secs_f64();
+        self.give_up(&match is_taken {
+            true => format!("no message was answered for {silent_s:.0} s"),
+            false => format!("the broker gave no credit for {silent_s:.0} s: is its disk or the queue full?"),
+        });
     }
 
     /// Time for which load was offered; `None` if none was.

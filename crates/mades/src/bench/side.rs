@@ -152,7 +152,9 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
                 return;
             }
         }
-        run_state.record_outage(side.name, lost, clock::now(), OutageEnd::Reconnected, &why.to_string());
+        let reconnected = clock::now();
+        run_state.record_outage(side.name, lost, reconnected, OutageEnd::Reconnected, &why.to_string());
+        run_state.tracker.borrow_mut().restart_silence(reconnected);
         run_state.room_notify.notify_one();
     }
 }
@@ -193,10 +195,8 @@ fn record_loss(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
 }
 
 fn give_up(side: &BrokerSide, run_state: &MadesRunState, why: &Error) {
-    run_state.record_trouble(TroubleKind::Connection, "given up", &format!("{}: {why}", side.name));
     // A message sent from now on cannot arrive, or would not be seen.
-    run_state.pacer.borrow_mut().stop(clock::now());
-    run_state.is_given_up.set(true);
+    run_state.give_up(&format!("{}: {why}", side.name));
 }
 
 /// Reconnects, with growing pauses; `None` if the run is over, or the time for reconnecting is.

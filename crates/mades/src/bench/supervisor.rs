@@ -73,6 +73,7 @@ impl RunSupervisor {
             tokio::time::sleep(POLL_INTERVAL).await;
             let now = clock::now();
             run_state.tracker.borrow_mut().expire(now);
+            run_state.give_up_if_silent(now);
             // There may be room again, and the time for new messages may be over.
             run_state.room_notify.notify_one();
             if now >= self.next_progress {

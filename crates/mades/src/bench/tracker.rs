@@ -61,6 +61,9 @@ pub(super) struct MessageTracker {
     redelivered: u64,
     /// Messages that were given up before the broker confirmed them.
     unanswered: u64,
+    /// Time of the endpoint's last answer to any message or of the last reconnection, and the number of messages given up since.
+    last_answer: Option<Duration>,
+    given_up_since_answer: u64,
     /// The highest number that has come out of the inbox, and the number of messages that came after a higher one.
     highest_arrived: Option<u64>,
     reordered: u64,
@@ -97,6 +100,8 @@ impl MessageTracker {
             corrupt: 0,
             redelivered: 0,
             unanswered: 0,
+            last_answer: None,
+            given_up_since_answer: 0,
             highest_arrived: None,
             reordered: 0,
             recent_deliveries: Default::default(),
@@ -128,6 +133,19 @@ impl MessageTracker {
     /// Messages that were given up before the broker confirmed them.
     pub(super) fn unanswered(&self) -> u64 {
         self.unanswered
+    }
+
+    /// Counts the endpoint's silence from now on: it has answered, or can again.
+    pub(super) fn restart_silence(&mut self, now: Duration) {
+        self.last_answer = Some(now);
+        self.given_up_since_answer = 0;
+    }
+
+    /// Time since the last answer of the endpoint, or since the first message; `None` if fewer than two messages were
+    /// given up in it.
+    pub(super) fn silent_for(&self, now: Duration) -> Option<Duration> {
+        let since = self.last_answer.or(self.waterfall.began())?;
+        (self.given_up_since_answer > 1).then(|| now.saturating_sub(since))
     }
 
     /// Reports whether a message under way has not arrived. If all have arrived, it looks at every one of them.
@@ -370,6 +388,10 @@ impl MessageTracker {
 
     /// Adds facts of a message. A message that expects no more facts is removed.
     fn add_flags(&mut self, sequence: u64, flags: MessageFlags, now: Duration) {
+        // That the broker took a message is no answer of the endpoint.
+        if flags != MessageFlags::default().with(MessageStage::Settled) || self.mode.arrival() == MessageStage::Settled {
+            self.restart_silence(now);
+        }
         let (_, known) = self.history.add(sequence, flags);
         if stages::is_finished(self.mode, known) {
             self.finish(sequence, now);
@@ -381,6 +403,7 @@ impl MessageTracker {
         let waited_for =
             self.mode.path()[2..].iter().find(|stage| !known.has(**stage)).map_or("", |stage| stage.name());
         self.troubles.add(TroubleKind::TimedOut, waited_for, &format!("nothing within {:?}", self.timeout));
+        self.given_up_since_answer += 1;
         self.unanswered += u64::from(stages::fate(self.mode, known, WaitState::Ended) == MadesFate::Failed);
         self.finish(sequence, now);
     }
@@ -544,6 +567,25 @@ mod tests {
         assert_eq!(tracker.find_by_peer_id(78), Some(second));
         get_through(&mut tracker, first, ms(5));
         assert_eq!(tracker.find_by_peer_id(77), None, "the index shrinks with the messages under way");
+    }
+
+    #[test]
+    fn an_endpoint_is_silent_from_its_last_answer() {
+        let mut tracker = tracker(MadesMode::Endpoint);
+        let answered = tracker.create(ms(1), ms(1));
+        get_through(&mut tracker, answered, ms(5));
+        for number in 0..2 {
+            let taken = tracker.create(ms(10 + number), ms(10 + number));
+            // That the broker took it is no answer.
+            tracker.settled(taken, ms(20));
+        }
+        tracker.expire(ms(60));
+        assert_eq!(tracker.silent_for(ms(60)), None, "one message alone says nothing");
+        tracker.expire(ms(70));
+        assert_eq!(tracker.silent_for(ms(70)), Some(ms(65)));
+        let answered = tracker.create(ms(75), ms(75));
+        get_through(&mut tracker, answered, ms(80));
+        assert_eq!(tracker.silent_for(ms(90)), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The verdict on a run, in sentences: reasons why the account does not close, reasons to doubt the figures, and
 //! notes for the reader.
+use super::run_state::GIVEN_UP;
 use super::stages::MessageStage;
 use super::troubles::TroubleKind;
 use journey::account::fates_sum;
@@ -29,7 +30,7 @@ const MAX_CODES: usize = 4;
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     let mut reasons: Vec<Reason> = unread_queue(record, mades).into_iter().collect();
     reasons.extend(faults(record, mades));
-    reasons.extend(lost_connection(record, mades));
+    reasons.extend(lost_connection(record, mades).or_else(|| given_up(record, mades)));
     reasons.extend(refusals(record, mades));
     // A threshold decides about the fates that it names; `refusals` has left them out already.
     let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
@@ -116,6 +117,13 @@ fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
         losses_text(record),
         first.why
     );
+    Some(Reason::new(Cause::ServerGone, text))
+}
+
+/// A run that was ended early because its messages were not taken or not answered.
+fn given_up(record: &Record, mades: &Mades) -> Option<Reason> {
+    let row = mades.troubles.iter().find(|row| row.code == GIVEN_UP)?;
+    let text = format!("The run was given up ({}); {}.", row.text, losses_text(record));
     Some(Reason::new(Cause::ServerGone, text))
 }
 
