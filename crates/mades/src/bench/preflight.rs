@@ -96,7 +96,7 @@ fn failure(run_state: &MadesRunState) -> anyhow::Error {
     let reader = match mode {
         _ if run_state.tracker.borrow().waterfall.count(MessageStage::Settled) == 0 => {
             return anyhow!(
-                "the broker did not take a first message for {to} within {within} s: is the queue full? {skips}"
+                "the broker did not take a first message for {to} within {within} s: is the queue or its disk full? {skips}"
             );
         }
         MadesMode::Amqp => {

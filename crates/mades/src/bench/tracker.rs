@@ -389,7 +389,8 @@ impl MessageTracker {
     /// Adds facts of a message. A message that expects no more facts is removed.
     fn add_flags(&mut self, sequence: u64, flags: MessageFlags, now: Duration) {
         // That the broker took a message is no answer of the endpoint.
-        if flags != MessageFlags::default().with(MessageStage::Settled) || self.mode.arrival() == MessageStage::Settled {
+        if flags != MessageFlags::default().with(MessageStage::Settled) || self.mode.arrival() == MessageStage::Settled
+        {
             self.restart_silence(now);
         }
         let (_, known) = self.history.add(sequence, flags);
