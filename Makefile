@@ -70,7 +70,7 @@ test-fast: peers
 # MADES on brokers alone: Artemis, killed in mid-run too, and RabbitMQ, which is installed for it where it can be.
 test-brokers:
 	@scripts/install-test-peers.sh rabbitmq
-	cargo test --test all -- --include-ignored mades_brokers::
+	cargo test --workspace --test all -- --include-ignored mades_brokers::
 
 # Workers under real Locust masters of three versions, which are installed from PyPI for it where they can be, and the web
 # page of the newest in Chromium. Some three minutes on two cores.
@@ -78,7 +78,7 @@ test-locust:
 	@scripts/install-locust.sh
 	@scripts/install-test-peers.sh browser
 	@scripts/install-browser-modules.sh || true
-	cargo test --test all -- --include-ignored locust_masters::
+	cargo test --workspace --test all -- --include-ignored locust_masters::
 
 # report.html of each kind of run in Chromium: three widths, light and dark, with scripts and without.
 PAGES := target/pages
@@ -125,13 +125,13 @@ dependencies:
 # and whatever was answered 250 arrives; prints the account. As root with /dev/fuse. MAILRUN_CUTS says how often,
 # MAILRUN_CUT_SEED brings the same choices back, MAILRUN_CUT_LIFE one spool of them.
 power-cut:
-	cargo test --test power_cut -- --ignored --exact --nocapture a_thousand_power_cuts_lose_nothing
+	cargo test --workspace --test power_cut -- --ignored --exact --nocapture a_thousand_power_cuts_lose_nothing
 
 # The relay killed with SIGKILL 50 times under load: whatever was answered 250 arrives. What it had written stays in the
 # page cache, so that this says nothing of syncs: `make power-cut` does. MAILRUN_CRASH_SEED and MAILRUN_CRASH_KILLS choose
 # other moments, and how many.
 crash:
-	cargo test --test all -- --ignored --exact --nocapture crash::fifty_kills_lose_nothing
+	cargo test --workspace --test all -- --ignored --exact --nocapture crash::fifty_kills_lose_nothing
 
 # Speed and memory against the raw limit and the older tools, in one run. Takes some minutes; the machine should be idle.
 # `cargo bench` builds as the profile `dist` does.
