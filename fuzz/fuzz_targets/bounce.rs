@@ -83,9 +83,13 @@ fuzz_target!(|data: &[u8]| {
     assert!(dsn.smtp_utf8 || dsn.message.is_ascii());
 });
 
-/// The text of a part, which is in base64 where that is shorter than quoted-printable.
+/// The lines of a part, which is in base64 where that is shorter than quoted-printable.
 fn decoded(part: &str) -> String {
     let Some((head, body)) = part.split_once("\r\n\r\n") else { return part.to_owned() };
+    if head.contains("Content-Transfer-Encoding: quoted-printable") {
+        // A line of the text may go on in the next line.
+        return body.replace("=\r\n", "");
+    }
     if !head.contains("Content-Transfer-Encoding: base64") {
         return part.to_owned();
     }
